@@ -1,0 +1,4 @@
+#include "reduce.h"
+namespace hccl {
+const char* reduce_instruction_set() { return "none"; }
+}  // namespace hccl
