@@ -1,0 +1,55 @@
+"""Every error that hccl-py raises, in one tree.
+
+    HcclError (RuntimeError)
+    ├── InvalidArgumentError (ValueError)   the call was wrong; nothing was sent
+    ├── BootstrapError                      the ranks could not find or trust each other
+    └── CommunicatorError                   the communicator is broken; later calls raise it again
+        ├── PeerLostError                   a rank died or left; `.rank` says which
+        ├── CollectiveTimeoutError (TimeoutError)
+        ├── MismatchError                   ranks made different calls
+        └── AbortedError                    abort() or Ctrl-C, here or on `.rank`
+
+A message names the collective, its sequence number, this rank, the peer, the elapsed and the
+allowed time, and what to look at next.
+"""
+
+
+class HcclError(RuntimeError):
+    """Root of the tree."""
+
+
+class InvalidArgumentError(HcclError, ValueError):
+    """A wrong argument: which one, what was expected, what came. The communicator stays usable."""
+
+
+class BootstrapError(HcclError):
+    """Rendezvous, authentication or connecting failed before any collective could run."""
+
+
+class CommunicatorError(HcclError):
+    """The communicator cannot be used any more; every later call raises the first cause again.
+
+    Attributes:
+        rank: the rank that caused it, where one is known.
+    """
+
+    def __init__(self, message: str, rank: int | None = None) -> None:
+        """Keep the message and the culprit."""
+        super().__init__(message)
+        self.rank = rank
+
+
+class PeerLostError(CommunicatorError):
+    """A rank died (its connections closed without goodbye) or left while others still call."""
+
+
+class CollectiveTimeoutError(CommunicatorError, TimeoutError):
+    """A deadline passed; the message names the ranks that were waited for."""
+
+
+class MismatchError(CommunicatorError):
+    """Ranks called different collectives, or the same with different arguments."""
+
+
+class AbortedError(CommunicatorError):
+    """abort() was called, or a signal interrupted a collective half-way."""

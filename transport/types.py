@@ -1,0 +1,52 @@
+"""Element types and reduce operations, with the numbers that C++ (`csrc/types.h`) uses."""
+
+from enum import IntEnum
+
+
+class DType(IntEnum):
+    """Element types that can be reduced. What is only moved travels as `UINT8`."""
+
+    FLOAT32 = 0
+    FLOAT64 = 1
+    FLOAT16 = 2
+    BFLOAT16 = 3
+    INT8 = 4
+    UINT8 = 5
+    INT16 = 6
+    UINT16 = 7
+    INT32 = 8
+    UINT32 = 9
+    INT64 = 10
+    UINT64 = 11
+    BOOL = 12
+
+
+class ReduceOp(IntEnum):
+    """Reductions. `AVG` is the sum, divided once at the end; integers truncate towards zero."""
+
+    SUM = 0
+    PRODUCT = 1
+    MIN = 2
+    MAX = 3
+    AVG = 4
+    BAND = 5
+    BOR = 6
+    BXOR = 7
+
+
+ITEM_SIZE: dict[DType, int] = {
+    DType.FLOAT32: 4,
+    DType.FLOAT64: 8,
+    DType.FLOAT16: 2,
+    DType.BFLOAT16: 2,
+    DType.INT8: 1,
+    DType.UINT8: 1,
+    DType.INT16: 2,
+    DType.UINT16: 2,
+    DType.INT32: 4,
+    DType.UINT32: 4,
+    DType.INT64: 8,
+    DType.UINT64: 8,
+    DType.BOOL: 1,
+}
+"""Bytes of one element."""
