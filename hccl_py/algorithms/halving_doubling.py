@@ -1,0 +1,44 @@
+"""Recursive halving, then doubling: least traffic in log2 n steps."""
+
+from hccl_py.plan import Chunk, PlanBuilder, data
+
+
+def power_of_two_below(n: int) -> int:
+    """Return the largest power of two that is at most `n`."""
+    return 1 << (n.bit_length() - 1)
+
+
+def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
+    """Partners exchange halves of what they still own until everyone owns one chunk, and back.
+
+    Let p be the largest power of two up to n. Rank p + i first folds its data into rank i, sits
+    out, and gets the result.
+
+    Cost: 2 log2 p steps, 2(p-1)/p of the data sent; 2 steps and the whole data more if n is not p.
+    Source: R. Rabenseifner, Optimization of collective reduction operations, 2004.
+    """
+    p = power_of_two_below(n)
+    if me >= p:
+        plan.send([me - p], data[:])
+        plan.recv(me - p, data[:])
+        return
+    extra = [me + p] if me + p < n else []
+    plan.recv_reduce(extra, data[:])
+
+    # With `length` chunks left, I own those whose number differs from mine in the low bits only.
+    lengths = [p >> step for step in range(1, p.bit_length())]
+    for length in lengths:
+        partner = me ^ length
+        plan.send([partner], _owned(partner, length))
+        plan.recv_reduce([partner], _owned(me, length))
+    for length in reversed(lengths):
+        partner = me ^ length
+        plan.send([partner], _owned(me, length))
+        plan.recv(partner, _owned(partner, length))
+
+    plan.send(extra, data[:])
+
+
+def _owned(rank: int, length: int) -> Chunk:
+    begin = rank - rank % length
+    return data[begin : begin + length]

@@ -1,0 +1,161 @@
+"""Two levels: shared memory inside a node does most of the work, the wire carries what it must.
+
+Definitions. An owner of a node is one of its first m local ranks, m being the size of the smallest
+node; so all nodes have the same number of owners, however uneven they are. Twins are ranks of equal
+local rank on different nodes. Owners with local rank l exchange chunk l with their twins only, so
+every owner drives its own part of the wire. The engine's tiles make the stages overlap.
+"""
+
+from hccl_py.algorithms import mesh
+from hccl_py.algorithms.neighbours import NodeView
+from hccl_py.plan import Chunk, Nodes, PlanBuilder, data, input, output
+
+
+def owners_per_node(nodes: Nodes) -> int:
+    """Return the number of owners of every node."""
+    return min(len(node) for node in nodes)
+
+
+def all_reduce_chunks(nodes: Nodes) -> int:
+    """Return the chunk count of `all_reduce`: every owner's share, cut for the twins' exchange."""
+    return owners_per_node(nodes) * _cuts(nodes)
+
+
+def _cuts(nodes: Nodes) -> int:
+    # Between two twins, swapping whole shares costs the traffic of a mesh and one step less.
+    return len(nodes) if len(nodes) > 2 else 1
+
+
+def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
+    """Owners reduce a share inside the node, exchange it with their twins, hand it round inside.
+
+    Cost: 3 steps with two nodes, 4 with more; 2(k-1)/k of a share over the wire per owner, for k
+        nodes.
+    """
+    view, owners = NodeView.of(me, plan.nodes), owners_per_node(plan.nodes)
+    cuts = _cuts(plan.nodes)
+
+    def share(local_rank: int) -> Chunk:
+        return data[local_rank * cuts : (local_rank + 1) * cuts]
+
+    owner_mates = [mate for mate in view.mates if view.node.index(mate) < owners]
+    for mate in owner_mates:
+        plan.send([mate], share(view.node.index(mate)))
+    if view.local_rank < owners:
+        mine = share(view.local_rank)
+        plan.recv_reduce(view.mates, mine)
+        if cuts == 1:
+            plan.send(view.twins(), mine)
+            plan.recv_reduce(view.twins(), mine)
+        else:
+            team = [node[view.local_rank] for node in plan.nodes]
+            owned = {twin: data[mine.begin + at] for at, twin in enumerate(team)}
+            mesh.all_reduce_among(me, team, owned, plan)
+        plan.send(view.mates, mine)
+    for mate in owner_mates:
+        plan.recv(mate, share(view.node.index(mate)))
+
+
+def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
+    """The root's node gets all; its owners send their chunk to their twins, who hand it round.
+
+    Cost: 3 steps; the data crosses the wire once to every other node.
+    """
+    view, owners = NodeView.of(me, plan.nodes), owners_per_node(plan.nodes)
+    at_home = plan.root in view.node
+    if me == plan.root:
+        plan.send(view.mates, data[:])
+    elif at_home:
+        plan.recv(plan.root, data[:])
+    if view.local_rank < owners:
+        mine = data[view.local_rank]
+        if at_home:
+            plan.send(view.twins(), mine)
+        else:
+            home = NodeView.of(plan.root, plan.nodes).node
+            plan.recv(home[view.local_rank], mine)
+            plan.send(view.mates, mine)
+    if not at_home:
+        for mate in view.mates:
+            if view.node.index(mate) < owners:
+                plan.recv(mate, data[view.node.index(mate)])
+
+
+def reduce(me: int, n: int, plan: PlanBuilder) -> None:
+    """Owners reduce a chunk inside the node; the root's owners add their twins', the root collects.
+
+    Cost: 3 steps; the data crosses the wire once from every other node.
+    """
+    view, owners = NodeView.of(me, plan.nodes), owners_per_node(plan.nodes)
+    home = NodeView.of(plan.root, plan.nodes).node
+    owner_mates = [mate for mate in view.mates if view.node.index(mate) < owners]
+    for mate in owner_mates:
+        plan.send([mate], data[view.node.index(mate)])
+    if view.local_rank < owners:
+        sources = [*view.mates, *view.twins()] if me in home else list(view.mates)
+        target = plan.root if me in home else home[view.local_rank]
+        mine = data[view.local_rank]
+        if me != plan.root and sources:
+            mine = plan.scratch(0, like=mine)
+            plan.copy(mine, data[view.local_rank])
+        plan.recv_reduce(sources, mine)
+        if me != plan.root:
+            plan.send([target], mine)
+    if me == plan.root:
+        for mate in owner_mates:
+            plan.recv(mate, data[view.node.index(mate)])
+
+
+def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
+    """Every block crosses the wire once to every other node, where one rank hands it round.
+
+    The block of local rank l goes to local rank l, or l modulo the size of a smaller node.
+
+    Cost: 2 steps; a block is sent once to every other node and handed round once in every node.
+    """
+    view = NodeView.of(me, plan.nodes)
+    porters = [node[view.local_rank % len(node)] for node in view.elsewhere]
+    plan.send([*view.mates, *porters], input[0])
+    plan.copy(output[me], input[0])
+    for mate in view.mates:
+        plan.recv(mate, output[mate])
+    for rank in _blocks_carried_by(view.local_rank, view):
+        plan.recv(rank, output[rank])
+        plan.send(view.mates, output[rank])
+    for mate in view.mates:
+        for rank in _blocks_carried_by(view.node.index(mate), view):
+            plan.recv(mate, output[rank])
+
+
+def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
+    """A node reduces every block that belongs elsewhere before it crosses the wire, once.
+
+    The block for local rank l elsewhere is reduced by local rank l here, or l modulo the size of
+    this node. Two scratch slots take turns, so that one partial result is reduced while the one
+    before it is being sent.
+
+    Cost: 2 steps; a rank sends each mate what it reduces, and over the wire what it reduced.
+    """
+    view = NodeView.of(me, plan.nodes)
+    for mate in view.mates:
+        for rank in _blocks_carried_by(view.node.index(mate), view):
+            plan.send([mate], input[rank])
+        plan.send([mate], input[mate])
+    for turn, rank in enumerate(_blocks_carried_by(view.local_rank, view)):
+        partial = input[rank]
+        if view.mates:
+            partial = plan.scratch(turn % 2, like=input[rank])
+            plan.copy(partial, input[rank])
+            plan.recv_reduce(view.mates, partial)
+        plan.send([rank], partial)
+    plan.copy(output[0], input[me])
+    porters = [node[view.local_rank % len(node)] for node in view.elsewhere]
+    plan.recv_reduce([*view.mates, *porters], output[0])
+
+
+def _blocks_carried_by(local_rank: int, view: NodeView) -> list[int]:
+    """Return the ranks elsewhere whose blocks pass through `local_rank` of this node."""
+    size = len(view.node)
+    return [
+        rank for node in view.elsewhere for at, rank in enumerate(node) if at % size == local_rank
+    ]

@@ -1,0 +1,88 @@
+"""Direct exchange between all pairs, as HCCL does inside its box of eight."""
+
+from collections.abc import Mapping, Sequence
+
+from hccl_py.algorithms.neighbours import others_after
+from hccl_py.plan import Chunk, PlanBuilder, data, input, output
+
+
+def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
+    """Everyone reduces the chunk it owns, then hands it round.
+
+    Cost: 2 steps, 2(n-1)/n of the data sent; shared memory writes the second half once.
+    """
+    all_reduce_among(me, range(n), {peer: data[peer] for peer in range(n)}, plan)
+
+
+def all_reduce_among(
+    me: int, team: Sequence[int], owned: Mapping[int, Chunk], plan: PlanBuilder
+) -> None:
+    """Reduce `owned` chunks over the members of a team; `owned[peer]` is reduced by `peer`."""
+    others = others_after(me, team)
+    for peer in others:
+        plan.send([peer], owned[peer])
+    plan.recv_reduce(others, owned[me])
+    plan.send(others, owned[me])
+    for peer in others:
+        plan.recv(peer, owned[peer])
+
+
+def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
+    """The root deals out one chunk each, and everyone hands its chunk round.
+
+    Cost: 2 steps, about 2 x the data sent by the root, (n-2)/n by everybody else.
+    """
+    others = others_after(me, range(n))
+    if me == plan.root:
+        for peer in others:
+            plan.send([peer], data[peer])
+        plan.send(others, data[me])
+        return
+    plan.recv(plan.root, data[me])
+    plan.send([peer for peer in others if peer != plan.root], data[me])
+    for peer in others:
+        plan.recv(peer, data[peer])
+
+
+def reduce(me: int, n: int, plan: PlanBuilder) -> None:
+    """Everyone reduces the chunk it owns and sends it to the root.
+
+    Cost: 2 steps, the data sent once by everyone; no rank reduces more than its share.
+    """
+    others = others_after(me, range(n))
+    for peer in others:
+        plan.send([peer], data[peer])
+    mine = data[me]
+    if me != plan.root:
+        mine = plan.scratch(0, like=data[me])
+        plan.copy(mine, data[me])
+    plan.recv_reduce(others, mine)
+    if me != plan.root:
+        plan.send([plan.root], mine)
+        return
+    for peer in others:
+        plan.recv(peer, data[peer])
+
+
+def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
+    """Everyone sends its block to all.
+
+    Cost: 1 step, (n-1) blocks sent; shared memory writes one.
+    """
+    others = others_after(me, range(n))
+    plan.send(others, input[0])
+    plan.copy(output[me], input[0])
+    for peer in others:
+        plan.recv(peer, output[peer])
+
+
+def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
+    """Everyone sends each peer the block of that peer, and reduces its own.
+
+    Cost: 1 step, (n-1) blocks sent.
+    """
+    others = others_after(me, range(n))
+    for peer in others:
+        plan.send([peer], input[peer])
+    plan.copy(output[0], input[me])
+    plan.recv_reduce(others, output[0])

@@ -1,0 +1,100 @@
+"""Neighbour arithmetic: who is next, who is above, who sits where. No ops here."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+from hccl_py.plan import Nodes
+
+Member = TypeVar("Member")
+
+
+def others_after(me: Member, team: Sequence[Member]) -> list[Member]:
+    """Return the other members of `team`, starting behind me and wrapping round.
+
+    Everybody's first message then goes to somebody else, instead of all to the first rank.
+    """
+    at = team.index(me)
+    return [*team[at + 1 :], *team[:at]]
+
+
+@dataclass(frozen=True)
+class NodeView:
+    """The nodes as one rank sees them.
+
+    Attributes:
+        node: the ranks of my node, in order of local rank.
+        local_rank: my place in it.
+        mates: the others of my node, starting behind me.
+        elsewhere: the other nodes, starting behind mine.
+    """
+
+    node: tuple[int, ...]
+    local_rank: int
+    mates: tuple[int, ...]
+    elsewhere: Nodes
+
+    @classmethod
+    def of(cls, me: int, nodes: Nodes) -> "NodeView":
+        """Look round from rank `me`."""
+        home = next(node for node in nodes if me in node)
+        return cls(
+            node=home,
+            local_rank=home.index(me),
+            mates=tuple(others_after(me, home)),
+            elsewhere=tuple(others_after(home, nodes)),
+        )
+
+    def twins(self) -> list[int]:
+        """Return the ranks elsewhere whose local rank is mine; every node must have one."""
+        return [node[self.local_rank] for node in self.elsewhere]
+
+
+def binomial_tree(me: int, n: int, root: int) -> tuple[int | None, list[int]]:
+    """Return parent and children of `me` in the binomial tree over all ranks.
+
+    Counted from the root, the parent is I without my lowest set bit; the children are I plus one
+    lower bit each, largest subtree first.
+    """
+    place = (me - root) % n
+    lowest = place & -place if place else 1 << (n - 1).bit_length()
+    parent = (place - lowest + root) % n if place else None
+    bits = [1 << bit for bit in reversed(range(lowest.bit_length() - 1))]
+    return parent, [(place + bit + root) % n for bit in bits if place + bit < n]
+
+
+def in_order_parent(place: int, n: int) -> int | None:
+    """Return the parent of a place in the balanced in-order tree over places 1..n.
+
+    Odd places are leaves. With h the lowest set bit, a subtree spans place - h + 1 .. place + h - 1
+    and its parent is the multiple of 2h that is no multiple of 4h among place - h and place + h.
+    A parent beyond n does not exist; its own parent takes its place. The root, the largest power of
+    two, finds only parents beyond n.
+    """
+    while True:
+        lowest = place & -place
+        place = (place - lowest) | (lowest << 1)
+        if place <= n:
+            return place
+        if place & (place - 1) == 0:
+            return None
+
+
+def complementary_trees(me: int, n: int) -> list[tuple[int | None, list[int]]]:
+    """Return parent and children of `me` in two trees; inner ranks of one are leaves of the other.
+
+    The second tree is the first one mirrored (n even: n + 1 - place) or shifted by one (n odd),
+    which turns odd places into even ones. With n odd one rank is a leaf of both.
+    """
+    if n % 2 == 0:
+        orders = [list(range(n)), list(reversed(range(n)))]
+    else:
+        orders = [list(range(n)), [*range(1, n), 0]]
+    trees = []
+    for order in orders:
+        parents = {
+            rank: None if (above := in_order_parent(place, n)) is None else order[above - 1]
+            for place, rank in enumerate(order, start=1)
+        }
+        trees.append((parents[me], [rank for rank in order if parents[rank] == me]))
+    return trees

@@ -1,0 +1,176 @@
+"""Runs the plans of all ranks on symbolic values, under exactly the engine's rules.
+
+- A rank runs its ops in order. Each blocks until it is done, except a send.
+- Every ordered pair of ranks has one lane, first in first out, with room for one message. A send
+  waits in the background for its lane to be empty, behind earlier sends of that lane; a send to
+  several peers waits for each of them on its own.
+- An op that overwrites a chunk waits until every earlier send from an overlapping chunk has
+  entered its lane. So a message holds what its chunk held when the send was posted.
+- `recv_reduce` waits until the messages of all its peers are there and reduces in rank order.
+
+Ranks share nothing but lanes, a receive names its lane, and nobody asks whether a message is
+there: a Kahn network. What is received does not depend on timing, so one schedule proves all.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hccl_py.plan.chunks import Chunk
+from hccl_py.plan.contract import Contract, Seat
+from hccl_py.plan.errors import PlanError
+from hccl_py.plan.memory import Lengths, Memory
+from hccl_py.plan.ops import Op, OpKind, Plan
+from hccl_py.plan.values import Values
+
+
+@dataclass(frozen=True)
+class _Message:
+    op_index: int
+    chunk: Chunk
+    lengths: Lengths
+    values: tuple[int, ...]
+    heard: int
+
+
+@dataclass
+class _Lane:
+    head: _Message | None = None
+    waiting: deque[_Message] = field(default_factory=deque)
+
+
+class Simulation:
+    """All ranks of one collective, from its precondition until nobody can go on.
+
+    Attributes:
+        values: the table of values that occurred.
+        memories: what every rank holds.
+        heard: for every rank a bit mask of the ranks it heard from, directly or through others.
+    """
+
+    def __init__(self, plans: Sequence[Plan], contract: Contract, in_place: bool) -> None:
+        """Put every rank before its first op."""
+        self._plans = plans
+        self._next = [0] * len(plans)
+        self._lanes: defaultdict[tuple[int, int], _Lane] = defaultdict(_Lane)
+        self.values = Values()
+        self.heard = [1 << plan.rank for plan in plans]
+        self.memories = [
+            Memory(contract, Seat(p.rank, p.world_size, p.root), p.shape, in_place) for p in plans
+        ]
+        for memory in self.memories:
+            memory.load(self.values)
+
+    def run(self) -> None:
+        """Run every rank to its end.
+
+        Raises:
+            PlanError: on a wrong op, a deadlock, or a message that nobody received.
+        """
+        self._ready = deque(range(len(self._plans)))
+        while self._ready:
+            rank = self._ready.popleft()
+            while self._next[rank] < len(self._plans[rank].ops) and self._step(rank):
+                self._next[rank] += 1
+        self._check_everyone_finished()
+        self._check_everything_received()
+
+    def _step(self, rank: int) -> bool:
+        """Do the next op of `rank`; False where it has to wait."""
+        index = self._next[rank]
+        op, memory = self._plans[rank].ops[index], self.memories[rank]
+        if op.dst is not None and memory.is_unsent(op.dst):
+            return False
+        if op.kind in (OpKind.RECV, OpKind.RECV_REDUCE) and self._silent_peers(rank, op):
+            return False
+        try:
+            if op.kind is OpKind.SEND:
+                self._send(rank, index, op)
+            elif op.kind is OpKind.COPY:
+                self._copy(rank, index, op)
+            else:
+                self._receive(rank, index, op)
+        except ValueError as error:
+            raise PlanError(rank, index, f"`{op}` {error}") from None
+        return True
+
+    def _send(self, rank: int, index: int, op: Op) -> None:
+        assert op.src is not None
+        memory = self.memories[rank]
+        message = _Message(
+            index, op.src, memory.lengths(op.src), memory.read(op.src), self.heard[rank]
+        )
+        for peer in op.peers:
+            memory.unsent.update(memory.places(op.src))
+            self._lanes[rank, peer].waiting.append(message)
+            self._fill(rank, peer)
+
+    def _copy(self, rank: int, index: int, op: Op) -> None:
+        assert op.src is not None and op.dst is not None
+        memory = self.memories[rank]
+        if memory.lengths(op.src) != memory.lengths(op.dst):
+            raise ValueError("copies between different lengths")
+        memory.write(op.dst, memory.read(op.src), index)
+
+    def _receive(self, rank: int, index: int, op: Op) -> None:
+        assert op.dst is not None
+        memory = self.memories[rank]
+        operands: dict[int, tuple[int, ...]] = {}
+        if op.kind is OpKind.RECV_REDUCE:
+            operands[rank] = memory.read(op.dst)
+        for peer in op.peers:
+            message = self._take(rank, peer)
+            if message.lengths != memory.lengths(op.dst):
+                raise ValueError(
+                    f"gets a message of another length: {message.chunk}, "
+                    f"sent by op {message.op_index} of rank {peer}"
+                )
+            operands[peer] = message.values
+            self.heard[rank] |= message.heard
+        columns = zip(*(operands[source] for source in sorted(operands)), strict=True)
+        if op.kind is OpKind.RECV:
+            memory.write(op.dst, operands[op.peers[0]], index)
+        else:
+            memory.write(op.dst, tuple(self.values.reduced(column) for column in columns), index)
+
+    def _fill(self, source: int, target: int) -> None:
+        """Let the first waiting message into its lane, if that is empty."""
+        lane = self._lanes[source, target]
+        if lane.head is None and lane.waiting:
+            lane.head = lane.waiting.popleft()
+            self.memories[source].unsent.subtract(self.memories[source].places(lane.head.chunk))
+            self._ready.extend((source, target))
+
+    def _take(self, target: int, source: int) -> _Message:
+        lane = self._lanes[source, target]
+        assert lane.head is not None
+        message, lane.head = lane.head, None
+        self._fill(source, target)
+        return message
+
+    def _silent_peers(self, rank: int, op: Op) -> list[int]:
+        return [peer for peer in op.peers if self._lanes[peer, rank].head is None]
+
+    def _check_everyone_finished(self) -> None:
+        stuck = [rank for rank, plan in enumerate(self._plans) if self._next[rank] < len(plan.ops)]
+        if not stuck:
+            return
+        story = "\n".join(f"  {self._why_stuck(rank)}" for rank in stuck)
+        first = stuck[0]
+        raise PlanError(first, self._next[first], f"deadlock; these ranks wait for ever:\n{story}")
+
+    def _why_stuck(self, rank: int) -> str:
+        index = self._next[rank]
+        op = self._plans[rank].ops[index]
+        where = f"rank {rank}, op {index} `{op}`"
+        if op.dst is not None and self.memories[rank].is_unsent(op.dst):
+            return f"{where} waits until an earlier send of this chunk has entered its lane"
+        peers = ", ".join(map(str, self._silent_peers(rank, op)))
+        return f"{where} waits for a message of rank {peers}"
+
+    def _check_everything_received(self) -> None:
+        for (source, target), lane in sorted(self._lanes.items(), key=lambda item: item[0]):
+            if lane.head is not None:
+                op = self._plans[source].ops[lane.head.op_index]
+                problem = f"`{op}`: rank {target} never receives this"
+                raise PlanError(source, lane.head.op_index, problem)
