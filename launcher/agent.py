@@ -1,0 +1,156 @@
+"""One node's agent: torch elastic in a process of its own, with the ranks' environment set.
+
+`job` forks it. It says over a pipe how its node ended: a `Report`, or nothing if it was stopped.
+"""
+
+import ctypes
+import logging
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Connection
+from typing import Any
+
+from hccl_py.launcher.failure import Failure
+from torch.distributed.elastic.multiprocessing import LogsSpecs, SignalException
+from torch.distributed.elastic.multiprocessing.api import LogsDest
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+_PR_SET_PDEATHSIG = 1
+# What these loggers warn of (each signal sent, each exit code) is part of the report already.
+_NOISY = ("torch.distributed.elastic.multiprocessing", "torch.distributed.elastic.agent")
+
+
+@dataclass(frozen=True)
+class Program:
+    """What every rank runs: elastic's configuration of a node, the command and its arguments."""
+
+    config: LaunchConfig
+    command: Callable[..., Any] | str
+    arguments: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a node ended: the ranks that failed, or why the agent itself could not do its work."""
+
+    failures: tuple[Failure, ...] = ()
+    problem: str = ""
+
+
+def run(program: Program, emulated: bool, channel: Connection) -> int:
+    """Run one node's ranks to their end and send a `Report`.
+
+    Args:
+        program: what to run.
+        emulated: whether this node is one of several on this machine.
+        channel: the pipe to the launcher.
+
+    Returns:
+        The exit code of this process.
+    """
+    _detach()
+    assert program.config.logs_specs is not None, "config_from_args always chooses one"
+    worker_logs = WorkerLogs(program.config.logs_specs, emulated)
+    config = replace(program.config, logs_specs=worker_logs)
+    try:
+        elastic_launch(config, program.command)(*program.arguments)
+    except ChildFailedError as error:
+        failures = [_failure(rank, each, worker_logs) for rank, each in error.failures.items()]
+        channel.send(Report(failures=tuple(failures)))
+        return 1
+    except SignalException:
+        return 1
+    except Exception as error:
+        problem = _one_line(error)
+        if "EADDRINUSE" in problem:
+            problem = f"{config.rdzv_endpoint} is in use; choose another --master-port"
+        channel.send(Report(problem=problem))
+        return 1
+    channel.send(Report())
+    return 0
+
+
+def _detach() -> None:
+    """Leave the terminal's Ctrl-C to the launcher, and end when the launcher does."""
+    os.setsid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if "LOGLEVEL" not in os.environ:
+        for name in _NOISY:
+            logging.getLogger(name).propagate = False
+            logging.getLogger(name).addHandler(logging.NullHandler())
+
+
+class WorkerLogs(LogsSpecs):
+    """The log files that elastic chose, and the last word on the environment of each rank.
+
+    Elastic calls `reify` with the environments just before it starts the ranks, once the nodes
+    have met and it is known which of them this one is.
+    """
+
+    def __init__(self, inner: LogsSpecs, emulated: bool) -> None:
+        """Wrap elastic's own choice of files."""
+        self._inner = inner
+        self._emulated = emulated
+        self.node = 0
+        self.destinations = LogsDest()
+
+    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
+        """Complete the environments and return where each rank's output goes."""
+        for env in envs.values():
+            env["NODE_RANK"] = env["GROUP_RANK"]
+            self.node = int(env["GROUP_RANK"])
+            if self._emulated:
+                env["HCCL_NODE_ID"] = f"emulated-node-{self.node}"
+        self.destinations = self._inner.reify(envs)
+        return self.destinations
+
+    @property
+    def root_log_dir(self) -> str:
+        """Folder of all log files."""
+        return self._inner.root_log_dir
+
+
+def _failure(rank: int, process: ProcessFailure, logs: WorkerLogs) -> Failure:
+    message, traceback, at_s = _recorded(process)
+    record = logs.destinations.error_files[process.local_rank]
+    return Failure(
+        rank=rank,
+        node=logs.node,
+        local_rank=process.local_rank,
+        pid=process.pid,
+        exit_code=process.exitcode,
+        message=message,
+        traceback=traceback,
+        at_s=at_s,
+        log=_log_of(logs.destinations, process.local_rank, record),
+    )
+
+
+def _recorded(process: ProcessFailure) -> tuple[str, str, float]:
+    """Return message, traceback and time of the exception on record, or empty ones."""
+    # Elastic puts a sentence of its own in `message` where a rank left no record.
+    if not os.path.isfile(process.error_file):
+        return "", "", float(process.timestamp)
+    # Elastic's timestamp has whole seconds; the file's tells which of several ranks was first.
+    at_s = os.stat(process.error_file).st_mtime
+    record: Any = process.message
+    if isinstance(record, str):
+        return record, "", at_s
+    return record["message"], record["extraInfo"].get("py_callstack", ""), at_s
+
+
+def _log_of(destinations: LogsDest, local_rank: int, record: str) -> str:
+    path = destinations.stderrs[local_rank] or destinations.stdouts[local_rank]
+    if path and path != os.devnull:
+        return path
+    return record if os.path.isfile(record) else "none; --log-dir DIR keeps what every rank prints"
+
+
+def _one_line(error: BaseException) -> str:
+    """Name the error and the one that caused it, without line breaks."""
+    text = " ".join(f"{type(error).__name__}: {error}".split())
+    return f"{text} ({_one_line(error.__cause__)})" if error.__cause__ is not None else text

@@ -1,0 +1,246 @@
+"""The processes of a job on this machine: forks an agent per node, watches them, ends them all.
+
+Rules that hold here:
+- Agents are forked before any thread exists in this process, and sit in sessions of their own: a
+  Ctrl-C reaches this process alone, which then stops them in order.
+- A pipe that closes tells of an agent's end, however it ended.
+- The store through which emulated nodes meet listens on a socket bound before the forks, so no
+  other process can take its port in between.
+"""
+
+import os
+import signal
+import socket
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection, wait
+
+from hccl_py.launcher import agent
+from hccl_py.launcher.agent import Program, Report
+from hccl_py.launcher.failure import Failure, first_failure, render
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.launcher.api import LaunchConfig
+
+_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+# Another node's ranks may hold the root cause: so long after one node failed, the rest is stopped.
+_OTHER_NODES_S = 1.0
+# On top of the time that elastic gives a rank between SIGTERM and SIGKILL.
+_AGENT_EXTRA_S = 5.0
+
+
+class LaunchError(Exception):
+    """The job could not be started or kept up; the message says why, in one line."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What to run on this machine.
+
+    Attributes:
+        program: what each rank runs.
+        nodes: agents to start.
+        world_size: ranks of the whole job, if known.
+        listener: the bound socket at which local nodes meet; None where elastic is told to.
+    """
+
+    program: Program
+    nodes: int
+    world_size: int | None
+    listener: socket.socket | None
+
+
+def listen(port: int | None) -> socket.socket:
+    """Bind the socket at which the nodes of this machine will meet.
+
+    Raises:
+        LaunchError: the port is taken.
+    """
+    listener = socket.socket()
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind(("127.0.0.1", port or 0))
+        listener.listen(socket.SOMAXCONN)
+    except OSError as error:
+        listener.close()
+        reason = os.strerror(error.errno or 0).lower()
+        raise LaunchError(f"cannot listen on 127.0.0.1:{port}: {reason}") from error
+    return listener
+
+
+def run(job: Job) -> int:
+    """Run a job to its end and tell of its failure.
+
+    Returns:
+        0, the exit code of the first rank that failed, or 128 + the signal that ended the job.
+
+    Raises:
+        LaunchError: an agent could not do its work.
+    """
+    agents = [_fork(job, node) for node in range(job.nodes)]
+    return _Supervisor(job, agents).run()
+
+
+@dataclass
+class _Agent:
+    """A forked agent: its process, its pipe and what it said."""
+
+    pid: int
+    channel: Connection
+    report: Report | None = None
+    running: bool = True
+
+
+def _fork(job: Job, node: int) -> _Agent:
+    ours, theirs = Pipe(duplex=False)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    pid = os.fork()
+    if pid:
+        theirs.close()
+        return _Agent(pid, ours)
+    code = 1
+    try:
+        ours.close()
+        program = job.program
+        if job.listener is not None:
+            port = job.listener.getsockname()[1]
+            job.listener.close()
+            program = replace(program, config=_meet_at(program, port))
+        code = agent.run(program, job.nodes > 1, theirs)
+    finally:
+        # Nothing of the launcher, which this process is a copy of, may run after this.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _meet_at(program: Program, port: int) -> LaunchConfig:
+    return replace(
+        program.config,
+        rdzv_backend="c10d",
+        rdzv_endpoint=f"127.0.0.1:{port}",
+        rdzv_configs={**program.config.rdzv_configs, "is_host": "false"},
+        local_addr="127.0.0.1",
+    )
+
+
+class _Supervisor:
+    """Watches the agents of a job from first to last."""
+
+    def __init__(self, job: Job, agents: list[_Agent]) -> None:
+        self._job = job
+        self._agents = agents
+        self._stop_at_s: float | None = None
+        self._kill_at_s: float | None = None
+        self._ended_by = 0
+        self._store: TCPStore | None = None
+        if job.listener is not None:
+            self._store = TCPStore(
+                "127.0.0.1",
+                job.listener.getsockname()[1],
+                is_master=True,
+                wait_for_workers=False,
+                master_listen_fd=job.listener.detach(),
+            )
+
+    def run(self) -> int:
+        """Wait for all agents; stop them when one fails or a signal says so."""
+        # A signal is a byte on this pipe: waiting for agents and for signals is one wait.
+        signals, self._signal_writer = os.pipe()
+        for end in (signals, self._signal_writer):
+            os.set_blocking(end, False)
+        signal.set_wakeup_fd(self._signal_writer, warn_on_full_buffer=False)
+        for number in _ENDINGS:
+            signal.signal(number, lambda *_: None)
+        try:
+            while any(each.running for each in self._agents):
+                self._step(signals)
+        finally:
+            self._kill()
+        return self._conclude()
+
+    def _step(self, signals: int) -> None:
+        channels = {each.channel: each for each in self._agents if each.running}
+        deadlines = [at_s for at_s in (self._stop_at_s, self._kill_at_s) if at_s is not None]
+        left_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
+        for ready in wait([*channels, signals], left_s):
+            if ready == signals:
+                self._on_signal(os.read(signals, 64)[-1])
+            else:
+                self._on_message(channels[ready])  # type: ignore[index]
+        now_s = time.monotonic()
+        if self._stop_at_s is not None and now_s >= self._stop_at_s:
+            self._stop()
+        if self._kill_at_s is not None and now_s >= self._kill_at_s:
+            self._kill()
+
+    def _on_signal(self, number: int) -> None:
+        if self._ended_by:
+            # Asked twice: no more time for ranks to end by themselves.
+            self._kill()
+        self._ended_by = self._ended_by or number
+        self._stop()
+
+    def _on_message(self, each: _Agent) -> None:
+        try:
+            each.report = each.channel.recv()
+        except EOFError:
+            each.running = False
+            each.channel.close()
+            os.waitpid(each.pid, 0)
+        failed = each.report is None or each.report.failures or each.report.problem
+        if failed and self._stop_at_s is None and self._kill_at_s is None:
+            self._stop_at_s = time.monotonic() + _OTHER_NODES_S
+
+    def _stop(self) -> None:
+        """Ask the agents to end their ranks and themselves."""
+        self._stop_at_s = None
+        self._signal_running(signal.SIGTERM)
+        # An agent may be waiting in C++ for the others; a store that is gone wakes it.
+        self._store = None
+        grace_s = self._job.program.config.shutdown_timeout or 0
+        self._kill_at_s = self._kill_at_s or time.monotonic() + grace_s + _AGENT_EXTRA_S
+
+    def _kill(self) -> None:
+        """End what is left at once; ranks in Python end with their agent."""
+        for each in self._agents:
+            if each.running:
+                for rank_pid in _children(each.pid):
+                    with suppress(ProcessLookupError):
+                        os.killpg(rank_pid, signal.SIGKILL)
+        self._signal_running(signal.SIGKILL)
+
+    def _signal_running(self, number: signal.Signals) -> None:
+        for each in self._agents:
+            if each.running:
+                # Not reaped yet, so the number is still its own.
+                os.kill(each.pid, number)
+
+    def _conclude(self) -> int:
+        reports = [each.report for each in self._agents if each.report is not None]
+        failures: list[Failure] = [each for report in reports for each in report.failures]
+        if self._ended_by and not failures:
+            name = signal.Signals(self._ended_by).name
+            print(f"hccl-launch: stopped by {name}; all ranks were ended", file=sys.stderr)
+            return 128 + self._ended_by
+        if failures:
+            print(render(failures, self._job.world_size), file=sys.stderr, flush=True)
+            return first_failure(failures).shell_code
+        for report in reports:
+            if report.problem:
+                raise LaunchError(report.problem)
+        if len(reports) < len(self._agents):
+            raise LaunchError("an agent was killed; its ranks ended with it")
+        return 0
+
+
+def _children(pid: int) -> list[int]:
+    """Return the processes that a process started: an agent's ranks, each leading a group."""
+    try:
+        with open(f"/proc/{pid}/task/{pid}/children") as file:
+            return [int(word) for word in file.read().split()]
+    except OSError:
+        return []

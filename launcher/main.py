@@ -1,0 +1,130 @@
+"""The command hccl-launch.
+
+Reads like its use: check the command line, prepare the environment, make elastic's configuration,
+run the job. Exit codes: 0; 2 for a wrong command line; the first failing rank's own; 128 + signal.
+"""
+
+import os
+import secrets
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from hccl_py.launcher.job import Job
+    from hccl_py.launcher.options import Request
+
+_WORKER = str(Path(__file__).with_name("worker.py"))
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run hccl-launch and return its exit code."""
+    _import_torch_without_threads()
+    from hccl_py.launcher import job, options
+
+    try:
+        request = options.parse(sys.argv[1:] if argv is None else argv, os.environ)
+        own_logs = request.args.log_dir is None
+        code = job.run(_prepare(request))
+    except (options.UsageError, job.LaunchError) as error:
+        print(f"hccl-launch: error: {error}", file=sys.stderr)
+        return 2
+    if own_logs and code == 0:
+        shutil.rmtree(request.args.log_dir, ignore_errors=True)
+    return code
+
+
+def _import_torch_without_threads() -> None:
+    """Import torch so that no thread starts: this process forks the agents.
+
+    numpy's BLAS, which torch imports, starts one thread per core unless told otherwise.
+    """
+    name = "OPENBLAS_NUM_THREADS"
+    before = os.environ.get(name)
+    os.environ[name] = "1"
+    import torch.distributed.run  # noqa: F401
+
+    del os.environ[name]
+    if before is not None:
+        os.environ[name] = before
+
+
+def _prepare(request: "Request") -> "Job":
+    """Complete the environment and the options, and turn them into elastic's configuration."""
+    from hccl_py.launcher import job, options
+    from hccl_py.launcher.agent import Program
+    from torch.distributed.run import config_from_args
+
+    args, nodes = request.args, request.local_nodes
+    _set_environment(request)
+    _announce(request)
+    _complete_logs(request)
+    if not (args.no_python or args.run_path):
+        script = [args.training_script, *args.training_script_args]
+        args.training_script_args = ["-m", *script] if args.module else script
+        args.training_script, args.module = _WORKER, False
+    listener = None
+    if nodes is not None:
+        listener = job.listen(args.master_port)
+        # A placeholder: the agents are told where they meet.
+        args.rdzv_backend, args.rdzv_endpoint = "c10d", "127.0.0.1:0"
+    elif args.master_port is None:
+        args.master_port = 29500
+    try:
+        config, command, arguments = config_from_args(args)
+    except (AssertionError, ValueError, RuntimeError, OSError) as error:
+        raise options.UsageError(" ".join(str(error).split())) from error
+    world_size = config.max_nodes * config.nproc_per_node if _fixed(args.nnodes) else None
+    return job.Job(Program(config, command, tuple(arguments)), nodes or 1, world_size, listener)
+
+
+def _fixed(nnodes: str) -> bool:
+    fewest, _, most = nnodes.partition(":")
+    return not most or fewest == most
+
+
+def _set_environment(request: "Request") -> None:
+    ranks_here = (request.local_nodes or 1) * request.ranks_per_node
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks_here)))
+    if request.local_nodes is not None:
+        # All ranks are on this machine, so one secret made here reaches them all. It travels in
+        # the environment, which other users cannot read, never in an argument or a log.
+        os.environ.setdefault("HCCL_SECRET", secrets.token_hex(32))
+
+
+def _announce(request: "Request") -> None:
+    if request.emulated:
+        ranks = "1 rank" if request.ranks_per_node == 1 else f"{request.ranks_per_node} ranks"
+        print(
+            f"hccl-launch: emulating {request.local_nodes} nodes of {ranks} on this machine "
+            "(no --node-rank given); ranks of different nodes talk TCP",
+            file=sys.stderr,
+            flush=True,
+        )
+    elif request.scheduler:
+        print(
+            f"hccl-launch: {request.scheduler} is set, so nodes are not emulated; this is node "
+            f"{request.args.node_rank} of {request.args.nnodes}, waiting for the others at "
+            f"{request.args.master_addr}:{request.args.master_port or 29500}",
+            file=sys.stderr,
+            flush=True,
+        )
+
+
+def _complete_logs(request: "Request") -> None:
+    args = request.args
+    if args.log_dir is None:
+        args.log_dir = tempfile.mkdtemp(prefix="hccl_launch_")
+    elif args.tee == "0" and args.redirects == "0":
+        # A folder for logs is of use only with logs in it.
+        args.tee = "3"
+    # Local ranks repeat on every emulated node.
+    os.environ.setdefault("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[rank ${rank}] ")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
