@@ -1,0 +1,31 @@
+"""One deadline, handed down through every wait of an operation."""
+
+import time
+
+
+class Deadline:
+    """A point in time that all steps of one operation share."""
+
+    def __init__(self, timeout_s: float) -> None:
+        """Start the clock."""
+        self.timeout_s = timeout_s
+        self._start_s = time.monotonic()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the start."""
+        return time.monotonic() - self._start_s
+
+    @property
+    def remaining_s(self) -> float:
+        """Seconds left, never negative."""
+        return max(0.0, self.timeout_s - self.elapsed_s)
+
+    @property
+    def expired(self) -> bool:
+        """Whether no time is left."""
+        return self.remaining_s == 0.0
+
+    def __str__(self) -> str:
+        """Say elapsed and allowed time, for error messages."""
+        return f"after {self.elapsed_s:.1f} s (allowed {self.timeout_s:g} s)"

@@ -1,0 +1,262 @@
+"""How two ranks prove who they are on a fresh connection, without I/O.
+
+Each side is a generator that yields `Send` and `Receive` requests; `line.py` serves them. So the
+protocol can be tested byte by byte, and one thread can run hundreds of handshakes.
+
+    step          connector                      acceptor
+    hello         fixed size, nonce     ->
+                                        <-       fixed size, nonce
+    proof         HMAC(both hellos)     ->                          drops a stranger here
+                                        <-       HMAC(both hellos)
+    identity      MAC, msgpack          <->      MAC, msgpack
+    descriptors   memfd, eventfd        <->      memfd, eventfd     same node only
+    acknowledge   one byte              <->      one byte
+
+The connector proves itself first: a stranger who dials gets a hello that depends on no secret.
+Nothing is parsed before the proof but the fixed-size hello, and nothing of it reaches C++.
+"""
+
+import hmac
+import secrets
+import struct
+from collections.abc import Callable, Generator
+from dataclasses import dataclass, field
+
+import msgpack  # type: ignore[import-untyped]
+
+from .identity import PROTOCOL_VERSION, Member
+
+CONTROL = 0
+"""Index of the control connection of a pair of ranks; data lane i has index i + 1."""
+
+MAX_IDENTITY_BYTES = 4096
+NUM_DESCRIPTORS = 2
+
+_MAGIC = b"HCCL-PY\0"
+_CONNECTOR, _ACCEPTOR = 1, 2
+_HELLO = struct.Struct("!8sHHIII16s32s")
+_FRAME_HEADER = struct.Struct("!I32s")
+_PROOF_BYTES = 32
+_DESCRIPTORS, _ACKNOWLEDGE = b"D", b"A"
+
+
+class RefusedError(Exception):
+    """The other side of a connection is not what it should be; says why, without secrets."""
+
+
+@dataclass(frozen=True)
+class Send:
+    """Request: send these bytes, and these descriptors with the first of them."""
+
+    data: bytes
+    descriptors: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Receive:
+    """Request: receive exactly so many bytes, and up to so many descriptors with them."""
+
+    num_bytes: int
+    num_descriptors: int = 0
+
+
+@dataclass(frozen=True)
+class Received:
+    """Answer to a request; empty after `Send`. The server of the request owns descriptors."""
+
+    data: bytes = b""
+    descriptors: tuple[int, ...] = ()
+
+
+Steps = Generator[Send | Receive, Received, None]
+
+
+@dataclass(frozen=True)
+class Party:
+    """This rank, as all its handshakes see it.
+
+    Attributes:
+        rank: this rank.
+        members: all ranks.
+        communicator_id: random, public; keeps connections of two communicators apart.
+        secret: known to members only.
+        segment: memfd and eventfd handed to ranks of the same node.
+    """
+
+    rank: int
+    members: tuple[Member, ...]
+    communicator_id: bytes
+    secret: bytes = field(repr=False)
+    segment: tuple[int, int]
+
+    def is_local(self, rank: int) -> bool:
+        """Say whether a rank shares this rank's node."""
+        return self.members[rank].node == self.members[self.rank].node
+
+    def sign(self, purpose: bytes, *parts: bytes) -> bytes:
+        """Compute the MAC of fixed-size parts (and one last part of any size) for one purpose."""
+        key = hmac.digest(self.secret, b"hccl-py handshake" + self.communicator_id, "sha256")
+        return hmac.digest(key, b"\0".join((purpose, *parts)), "sha256")
+
+
+@dataclass(frozen=True)
+class _Hello:
+    version: int
+    role: int
+    source: int
+    target: int
+    index: int
+    communicator_id: bytes
+    nonce: bytes
+
+    def pack(self) -> bytes:
+        return _HELLO.pack(
+            _MAGIC,
+            self.version,
+            self.role,
+            self.source,
+            self.target,
+            self.index,
+            self.communicator_id,
+            self.nonce,
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes, role: int) -> "_Hello":
+        magic, *fields = _HELLO.unpack(data)
+        hello = cls(*fields)
+        if magic != _MAGIC:
+            raise RefusedError("it does not speak this protocol")
+        if hello.version != PROTOCOL_VERSION:
+            raise RefusedError(f"it speaks version {hello.version}, this is {PROTOCOL_VERSION}")
+        if hello.role != role:
+            raise RefusedError("it is on the wrong side of the connection")
+        return hello
+
+
+class Handshake:
+    """One side of the handshake of one connection.
+
+    Attributes:
+        step: what is going on, for error messages.
+        peer: the other rank; only claimed until `authenticated`.
+        index: which of the pair's connections this is (`CONTROL` or 1 + lane).
+        authenticated: the other side knows the secret.
+    """
+
+    def __init__(self, party: Party) -> None:
+        """Prepare; `connect` or `accept` runs it."""
+        self.step = "hello"
+        self.peer: Member | None = None
+        self.index = CONTROL
+        self.authenticated = False
+        self._party = party
+
+    def connect(self, peer: Member, index: int) -> Steps:
+        """Run the side that dialled `peer`."""
+        self.peer, self.index = peer, index
+        hello = self._hello(_CONNECTOR)
+        yield Send(hello)
+        answer = yield from _receive(_HELLO.size)
+        theirs = _Hello.unpack(answer, _ACCEPTOR)
+        if theirs.source != peer.rank or not self._fits(theirs):
+            raise RefusedError("it answered for another connection")
+        self.step = "proof"
+        yield Send(self._party.sign(b"connector", hello, answer))
+        self._check_mac(
+            (yield from _receive(_PROOF_BYTES)), self._party.sign(b"acceptor", hello, answer)
+        )
+        self.authenticated = True
+        yield from self._introduce(b"connector", b"acceptor", hello + answer)
+
+    def accept(self, is_expected: Callable[[int, int], bool]) -> Steps:
+        """Run the side that was dialled.
+
+        Args:
+            is_expected: says of a rank and an index whether that connection is still to come.
+        """
+        hello = yield from _receive(_HELLO.size)
+        theirs = _Hello.unpack(hello, _CONNECTOR)
+        if not is_expected(theirs.source, theirs.index):
+            raise RefusedError("it claims to be a connection that is not expected here")
+        self.peer, self.index = self._party.members[theirs.source], theirs.index
+        if not self._fits(theirs):
+            raise RefusedError("it dialled for another rank or communicator")
+        answer = self._hello(_ACCEPTOR)
+        yield Send(answer)
+        self.step = "proof"
+        self._check_mac(
+            (yield from _receive(_PROOF_BYTES)), self._party.sign(b"connector", hello, answer)
+        )
+        self.authenticated = True
+        yield Send(self._party.sign(b"acceptor", hello, answer))
+        yield from self._introduce(b"acceptor", b"connector", hello + answer)
+
+    def _introduce(self, here: bytes, there: bytes, transcript: bytes) -> Steps:
+        """Exchange identities, descriptors and the last word; the same on both sides."""
+        self.step = "identity"
+        me = self._party.members[self._party.rank]
+        content = bytes(msgpack.packb(_identity_of(me)))
+        mac = self._party.sign(here + b" identity", transcript, content)
+        yield Send(_FRAME_HEADER.pack(len(content), mac) + content)
+        num_bytes, mac = _FRAME_HEADER.unpack((yield from _receive(_FRAME_HEADER.size)))
+        if num_bytes > MAX_IDENTITY_BYTES:
+            raise RefusedError(f"its identity has {num_bytes} bytes, > {MAX_IDENTITY_BYTES}")
+        content = yield from _receive(num_bytes)
+        self._check_mac(mac, self._party.sign(there + b" identity", transcript, content))
+        self._check_identity(content)
+        assert self.peer is not None
+        if self._party.is_local(self.peer.rank):
+            self.step = "descriptors"
+            yield Send(_DESCRIPTORS, self._party.segment)
+            received = yield Receive(len(_DESCRIPTORS), NUM_DESCRIPTORS)
+            if received.data != _DESCRIPTORS or len(received.descriptors) != NUM_DESCRIPTORS:
+                raise RefusedError(f"it passed {len(received.descriptors)} descriptors, not 2")
+        self.step = "acknowledge"
+        yield Send(_ACKNOWLEDGE)
+        if (yield from _receive(len(_ACKNOWLEDGE))) != _ACKNOWLEDGE:
+            raise RefusedError("it did not acknowledge")
+
+    def _hello(self, role: int) -> bytes:
+        assert self.peer is not None
+        return _Hello(
+            PROTOCOL_VERSION,
+            role,
+            self._party.rank,
+            self.peer.rank,
+            self.index,
+            self._party.communicator_id,
+            secrets.token_bytes(32),
+        ).pack()
+
+    def _fits(self, hello: _Hello) -> bool:
+        return (
+            hello.target == self._party.rank
+            and hello.index == self.index
+            and hello.communicator_id == self._party.communicator_id
+        )
+
+    def _check_mac(self, received: bytes, expected: bytes) -> None:
+        if not hmac.compare_digest(received, expected):
+            raise RefusedError("it does not know this communicator's secret (HCCL_SECRET differs?)")
+
+    def _check_identity(self, content: bytes) -> None:
+        """Catch a rank that was replaced between rendezvous and connecting."""
+        try:
+            received = msgpack.unpackb(content)
+        except ValueError as error:
+            raise RefusedError(f"its identity is no msgpack: {error}") from error
+        assert self.peer is not None
+        if received != _identity_of(self.peer):
+            raise RefusedError(
+                f"it is not the process that met at the store: {str(received)[:200]}"
+            )
+
+
+def _identity_of(member: Member) -> dict[str, int | str]:
+    return {"rank": member.rank, "host": member.host, "pid": member.pid, "node": member.node}
+
+
+def _receive(num_bytes: int) -> Generator[Send | Receive, Received, bytes]:
+    received = yield Receive(num_bytes)
+    return received.data

@@ -1,0 +1,102 @@
+"""Who a rank is, and which ranks share a node.
+
+Two ranks are on one node if and only if they can share memory: same boot of the same kernel, same
+network namespace (abstract Unix sockets live in it) and the same HCCL_NODE_ID. LOCAL_WORLD_SIZE
+and host names are never asked: containers and launchers set both at will.
+"""
+
+import os
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .errors import BootstrapError
+
+PROTOCOL_VERSION = 1
+"""Raised with every change of what is exchanged before the first collective."""
+
+_MAX_NODE_ID_BYTES = 256
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Where a rank runs.
+
+    Attributes:
+        host: host name, for messages only.
+        pid: process id in its own pid namespace, for messages only.
+        boot_id: one boot of one kernel.
+        network_namespace: inode of the namespace.
+        node_id: HCCL_NODE_ID; splits one host into emulated nodes.
+    """
+
+    host: str
+    pid: int
+    boot_id: str
+    network_namespace: int
+    node_id: str
+
+    @classmethod
+    def of_this_process(cls, node_id: str | None = None) -> "Identity":
+        """Read the identity of this process.
+
+        Args:
+            node_id: replaces the environment's HCCL_NODE_ID.
+
+        Raises:
+            BootstrapError: /proc does not tell, or the node id is too long.
+        """
+        if node_id is None:
+            node_id = os.environ.get("HCCL_NODE_ID", "")
+        if len(node_id.encode()) > _MAX_NODE_ID_BYTES:
+            raise BootstrapError(f"HCCL_NODE_ID is longer than {_MAX_NODE_ID_BYTES} bytes")
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                boot_id = file.read().strip()
+            network_namespace = os.stat("/proc/self/ns/net").st_ino
+        except OSError as error:
+            raise BootstrapError(f"cannot tell which node this is: {error}") from error
+        return cls(socket.gethostname(), os.getpid(), boot_id, network_namespace, node_id)
+
+    @property
+    def machine(self) -> tuple[str, int]:
+        """Equal for ranks that reach each other's loopback addresses."""
+        return (self.boot_id, self.network_namespace)
+
+    @property
+    def node(self) -> tuple[str, int, str]:
+        """Equal for ranks that share memory."""
+        return (self.boot_id, self.network_namespace, self.node_id)
+
+
+@dataclass(frozen=True)
+class Member:
+    """One rank of a communicator, as all others know it.
+
+    Attributes:
+        rank: its rank.
+        host: its host name.
+        pid: its process id.
+        node: index of its node.
+        unix_name: abstract Unix socket it listens on, without the leading zero byte.
+        tcp_address: host and port it listens on; None if it found no interface.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    node: int
+    unix_name: str = ""
+    tcp_address: tuple[str, int] | None = None
+
+    def __str__(self) -> str:
+        """Name the rank as error messages do."""
+        return f"rank {self.rank} on {self.host} (pid {self.pid})"
+
+
+def group_by_node(identities: Sequence[Identity]) -> tuple[tuple[int, ...], ...]:
+    """Return the ranks of each node, nodes in the order in which ranks first name them."""
+    nodes: dict[tuple[str, int, str], list[int]] = {}
+    for rank, identity in enumerate(identities):
+        nodes.setdefault(identity.node, []).append(rank)
+    return tuple(tuple(ranks) for ranks in nodes.values())

@@ -1,0 +1,189 @@
+"""Which address a rank listens on for peers of other nodes.
+
+By default the source address of the route to the rendezvous (MASTER_ADDR): the one network that
+all ranks are known to share. HCCL_SOCKET_IFNAME overrides it.
+"""
+
+import fcntl
+import ipaddress
+import socket
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .errors import BootstrapError
+
+_SIOCGIFFLAGS = 0x8913
+_SIOCGIFADDR = 0x8915
+_IFF_UP = 0x1
+_IFREQ_BYTES = 40
+_IFREQ_ADDRESS = slice(20, 24)
+_LINK_LOCAL_SCOPE = "20"
+# Documentation addresses (RFC 5737, RFC 3849): connecting a datagram socket sends nothing, it only
+# asks the kernel which source address the default route would use.
+_DEFAULT_ROUTE_PROBES = ("192.0.2.1", "2001:db8::1")
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface that is up, with the addresses that other hosts can dial.
+
+    IPv6 link-local addresses are left out: they mean nothing without the scope of the reader.
+    """
+
+    name: str
+    addresses: tuple[str, ...]
+
+    def __str__(self) -> str:
+        """Render name and addresses for error messages."""
+        return f"{self.name} ({', '.join(self.addresses) or 'no address'})"
+
+
+def list_interfaces() -> tuple[Interface, ...]:
+    """List the interfaces that are up, loopback last."""
+    ipv6 = _ipv6_addresses()
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            if not _is_up(probe, name):
+                continue
+            found.append(Interface(name, (*_ipv4_address(probe, name), *ipv6.get(name, ()))))
+    return tuple(sorted(found, key=lambda interface: interface.name == "lo"))
+
+
+def select_interfaces(pattern: str, interfaces: Sequence[Interface]) -> tuple[Interface, ...]:
+    """Pick the interfaces that a pattern names.
+
+    Args:
+        pattern: comma list of names or prefixes, in order of preference. A name that exists means
+            only that interface (as gloo reads it), otherwise it is a prefix (as NCCL reads it).
+            `=` before the list allows exact names only, `^` excludes what the list names, `^=`
+            excludes exact names.
+        interfaces: what to choose from.
+
+    Returns:
+        The matches, best first.
+    """
+    excludes = pattern.startswith("^")
+    names = pattern.removeprefix("^")
+    exact_only = names.startswith("=")
+    matches: dict[str, Interface] = {}
+    for wanted in (name.strip() for name in names.removeprefix("=").split(",")):
+        exact = [one for one in interfaces if one.name == wanted]
+        prefixed = [one for one in interfaces if wanted and one.name.startswith(wanted)]
+        # NCCL excludes by prefix even where an interface bears the very name.
+        chosen = exact if exact_only or (exact and not excludes) else prefixed
+        matches.update((one.name, one) for one in chosen)
+    if excludes:
+        return tuple(one for one in interfaces if one.name not in matches)
+    return tuple(matches.values())
+
+
+def choose_address(rendezvous_host: str | None, pattern: str | None) -> str:
+    """Choose the address to listen on.
+
+    Args:
+        rendezvous_host: name or address that all ranks reached; None if unknown.
+        pattern: HCCL_SOCKET_IFNAME; None if unset.
+
+    Raises:
+        BootstrapError: no interface matches the pattern; lists those there are.
+    """
+    routed = _address_towards(rendezvous_host)
+    if not pattern:
+        return routed
+    interfaces = list_interfaces()
+    candidates = [
+        address
+        for interface in select_interfaces(pattern, interfaces)
+        for address in interface.addresses
+    ]
+    if not candidates:
+        there_are = ", ".join(map(str, interfaces)) or "none"
+        raise BootstrapError(
+            f"HCCL_SOCKET_IFNAME={pattern} matches no interface with an address; "
+            f"interfaces that are up: {there_are}"
+        )
+    family = address_family(routed)
+    same_family = [address for address in candidates if address_family(address) == family]
+    return (same_family or candidates)[0]
+
+
+def address_family(address: str) -> socket.AddressFamily:
+    """Return the socket family of a numeric address."""
+    is_ipv6 = ipaddress.ip_address(address).version == 6
+    return socket.AF_INET6 if is_ipv6 else socket.AF_INET
+
+
+def is_loopback(address: str) -> bool:
+    """Say whether a numeric address is reachable from its own host only."""
+    return ipaddress.ip_address(address).is_loopback
+
+
+def _address_towards(host: str | None) -> str:
+    if host is not None and _names_loopback(host):
+        return _source_address(host) or "127.0.0.1"
+    # A host name may resolve to loopback on the host that bears it (Debian's 127.0.1.1), so only
+    # an explicit loopback address is taken at its word.
+    for probe in (host, *_DEFAULT_ROUTE_PROBES):
+        address = _source_address(probe) if probe is not None else None
+        if address is not None and not is_loopback(address):
+            return address
+    return "127.0.0.1"
+
+
+def _names_loopback(host: str) -> bool:
+    try:
+        return is_loopback(host)
+    except ValueError:
+        return host == "localhost"
+
+
+def _source_address(host: str) -> str | None:
+    """Ask the kernel for the source address of the route to a host; sends nothing."""
+    try:
+        targets = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+    except OSError:
+        return None
+    for family, kind, _, _, target in targets:
+        try:
+            with socket.socket(family, kind) as probe:
+                probe.connect(target)
+                address = str(probe.getsockname()[0])
+        except OSError:
+            continue
+        if not ipaddress.ip_address(address).is_link_local:
+            return address
+    return None
+
+
+def _is_up(probe: socket.socket, name: str) -> bool:
+    request = name.encode().ljust(_IFREQ_BYTES, b"\0")
+    try:
+        answer = fcntl.ioctl(probe, _SIOCGIFFLAGS, request)
+    except OSError:  # it vanished since it was listed
+        return False
+    return bool(struct.unpack_from("=H", answer, 16)[0] & _IFF_UP)
+
+
+def _ipv4_address(probe: socket.socket, name: str) -> tuple[str, ...]:
+    request = name.encode().ljust(_IFREQ_BYTES, b"\0")
+    try:
+        answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
+    except OSError:  # it has none
+        return ()
+    return (socket.inet_ntoa(answer[_IFREQ_ADDRESS]),)
+
+
+def _ipv6_addresses() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    try:
+        with open("/proc/net/if_inet6", encoding="ascii") as file:
+            for line in file:
+                digits, _, _, scope, _, name = line.split()
+                if scope != _LINK_LOCAL_SCOPE:
+                    address = socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits))
+                    found.setdefault(name, []).append(address)
+    except FileNotFoundError:  # a kernel without IPv6
+        pass
+    return found

@@ -1,0 +1,321 @@
+"""Ranks meet at a store: each leaves a card, rank 0 collects them and publishes one list.
+
+The store is the root of trust: who can read it can join, unless HCCL_SECRET is set. Every value
+is sealed with an HMAC under that secret (under the empty one where it is unset: then the seal only
+finds damage), bounded in size, and parsed only if the seal fits. O(world_size) store operations.
+Where to read next: `bootstrap.py` for what the cards are used for.
+"""
+
+import hmac
+import secrets
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import timedelta
+from typing import Any, Protocol, get_type_hints
+
+import msgpack  # type: ignore[import-untyped]
+
+from .deadline import Deadline
+from .errors import BootstrapError
+from .identity import PROTOCOL_VERSION, Identity, group_by_node
+from .interfaces import address_family, is_loopback
+
+COMMUNICATOR_ID_BYTES = 16
+SECRET_BYTES = 32
+MAX_CARD_BYTES = 2048
+_SEAL_BYTES = 32
+# c10d reads a timeout of zero milliseconds as "for ever".
+_SHORTEST_WAIT_S = 0.01
+
+
+class Store(Protocol):
+    """What a store must offer; every c10d store does.
+
+    `wait(keys, timedelta)` and `check(keys) -> bool` are used where they exist. A store without
+    `wait` must bound `get` itself, and missing ranks can then not be named.
+    """
+
+    def set(self, key: str, value: Any, /) -> Any:
+        """Set a key to bytes."""
+
+    def get(self, key: str, /) -> Any:
+        """Wait for a key and return its bytes."""
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a rank tells all others before any connection exists.
+
+    Attributes:
+        identity: where it runs.
+        world_size: number of ranks it expects.
+        num_lanes: TCP connections per peer it expects.
+        unix_name: abstract Unix socket it will listen on.
+        tcp_host: address it will listen on, None if it has none.
+        tcp_port: port it will listen on.
+        tcp_problem: why it has no address; an error only if it has a peer on another node.
+    """
+
+    identity: Identity
+    world_size: int
+    num_lanes: int
+    unix_name: str
+    tcp_host: str | None
+    tcp_port: int
+    tcp_problem: str | None
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """What all ranks agree on after the rendezvous."""
+
+    cards: tuple[Card, ...]
+    communicator_id: bytes
+    secret: bytes = field(repr=False)
+
+
+def meet(store: Store, rank: int, card: Card, secret: bytes | None, deadline: Deadline) -> Meeting:
+    """Exchange cards with all ranks.
+
+    Args:
+        store: shared by the ranks of this communicator and by nothing else; wrap it in a prefix.
+        rank: this rank.
+        card: its card.
+        secret: HCCL_SECRET; None lets rank 0 draw one and publish it in the store.
+        deadline: for the whole exchange.
+
+    Raises:
+        BootstrapError: ranks did not arrive, disagree or cannot reach each other. Rank 0 decides,
+            the others raise the same verdict.
+    """
+    seal_key = secret or b""
+    packed = _pack_card(card)
+    _set(store, f"member/{rank}", _seal(seal_key, f"member/{rank}", packed))
+    if rank == 0:
+        _set(store, "members", _seal(seal_key, "members", _collect(store, card, secret, deadline)))
+    else:
+        _await_members(store, rank, card.world_size, deadline)
+    limit = _SEAL_BYTES + (card.world_size + 1) * (MAX_CARD_BYTES + 64)
+    blob = _get(store, "members")
+    if len(blob) > limit:
+        raise BootstrapError(f"rank {rank}: the list of members has {len(blob)} bytes, > {limit}")
+    content = _open_seal(seal_key, "members", blob)
+    if content is None:
+        raise BootstrapError(
+            f"rank {rank}: the list of members that rank 0 published does not verify: "
+            "set HCCL_SECRET to the same value on every rank, or on none"
+        )
+    return _read_members(rank, card, packed, content, secret)
+
+
+def _await_members(store: Store, rank: int, world_size: int, deadline: Deadline) -> None:
+    try:
+        _wait(store, ["members"], deadline)
+    except Exception as error:
+        # The others' deadlines pass at about the same time as rank 0's: do not rely on its verdict.
+        missing = _missing_ranks(store, world_size)
+        reason = "rank 0 published no list of members; look at its log"
+        if missing:
+            reason = f"{_ranks(missing)} of {world_size} did not arrive; look at their logs"
+        raise BootstrapError(
+            f"rank {rank}: rendezvous failed {deadline}: {reason} (store: {_first_line(error)})"
+        ) from error
+
+
+def _collect(store: Store, mine: Card, secret: bytes | None, deadline: Deadline) -> bytes:
+    """As rank 0, gather all cards and return the list, or publish the verdict and raise it."""
+    try:
+        packed = _collect_cards(store, mine.world_size, secret or b"", deadline)
+        cards = [_unpack_card(rank, card) for rank, card in enumerate(packed)]
+        _check_agreement(mine, cards)
+        _check_reachable(cards)
+    except BootstrapError as error:
+        verdict = msgpack.packb({"verdict": str(error)[:MAX_CARD_BYTES]})
+        _set(store, "members", _seal(secret or b"", "members", verdict))
+        raise
+    content = {
+        "communicator_id": secrets.token_bytes(COMMUNICATOR_ID_BYTES),
+        "secret": None if secret else secrets.token_bytes(SECRET_BYTES),
+        "cards": packed,
+    }
+    return bytes(msgpack.packb(content))
+
+
+def _collect_cards(
+    store: Store, world_size: int, seal_key: bytes, deadline: Deadline
+) -> list[bytes]:
+    keys = [f"member/{rank}" for rank in range(world_size)]
+    try:
+        _wait(store, keys, deadline)
+    except Exception as error:
+        missing = _missing_ranks(store, world_size)
+        who = f"{_ranks(missing)} of {world_size} did not arrive" if missing else "store failed"
+        raise BootstrapError(
+            f"rank 0: rendezvous failed {deadline}: {who}; look at their logs, and whether "
+            f"all {world_size} ranks were started (store: {_first_line(error)})"
+        ) from error
+    cards = []
+    for rank, key in enumerate(keys):
+        sealed = _get(store, key)
+        if len(sealed) > _SEAL_BYTES + MAX_CARD_BYTES:
+            raise BootstrapError(f"the card of rank {rank} has {len(sealed)} bytes: not ours")
+        card = _open_seal(seal_key, key, sealed)
+        if card is None:
+            raise BootstrapError(
+                f"the card of rank {rank} does not verify: "
+                "set HCCL_SECRET to the same value on every rank, or on none"
+            )
+        cards.append(card)
+    return cards
+
+
+def _read_members(
+    rank: int, mine: Card, packed: bytes, content: bytes, secret: bytes | None
+) -> Meeting:
+    try:
+        members = msgpack.unpackb(content)
+        if "verdict" in members:
+            raise BootstrapError(f"rank {rank}: rank 0 ended the bootstrap: {members['verdict']}")
+        cards = members["cards"]
+        meeting = Meeting(
+            tuple(_unpack_card(index, card) for index, card in enumerate(cards)),
+            members["communicator_id"],
+            secret or members["secret"],
+        )
+    except (ValueError, KeyError, TypeError) as error:
+        raise BootstrapError(f"rank {rank}: rank 0 published a damaged list: {error}") from error
+    if len(cards) != mine.world_size:
+        raise BootstrapError(
+            f"rank {rank} expects {mine.world_size} ranks, rank 0 expects {len(cards)}"
+        )
+    if cards[rank] != packed:
+        other = meeting.cards[rank].identity
+        raise BootstrapError(
+            f"two processes claim rank {rank}: pid {mine.identity.pid} on {mine.identity.host} "
+            f"and pid {other.pid} on {other.host}"
+        )
+    return meeting
+
+
+def _check_agreement(mine: Card, cards: Sequence[Card]) -> None:
+    for rank, card in enumerate(cards):
+        for name in ("world_size", "num_lanes"):
+            here, there = getattr(mine, name), getattr(card, name)
+            if here != there:
+                raise BootstrapError(f"rank {rank} has {name} {there}, rank 0 has {here}")
+
+
+def _check_reachable(cards: Sequence[Card]) -> None:
+    """Refuse what would only end in a connection timeout on some other rank."""
+    if len(group_by_node([card.identity for card in cards])) == 1:
+        return
+    machines = {card.identity.machine for card in cards}
+    for rank, card in enumerate(cards):
+        who = f"rank {rank} on {card.identity.host}"
+        if card.tcp_host is None:
+            raise BootstrapError(
+                f"{who} has peers on other nodes but cannot listen: {card.tcp_problem}"
+            )
+        if len(machines) > 1 and is_loopback(card.tcp_host):
+            raise BootstrapError(
+                f"{who} listens on {card.tcp_host}, which other machines cannot reach: "
+                "set MASTER_ADDR to an address that all ranks share, or HCCL_SOCKET_IFNAME"
+            )
+
+
+def _pack_card(card: Card) -> bytes:
+    packed = bytes(msgpack.packb({"version": PROTOCOL_VERSION, **asdict(card)}))
+    if len(packed) > MAX_CARD_BYTES:
+        raise BootstrapError(f"this rank's card has {len(packed)} bytes, > {MAX_CARD_BYTES}")
+    return packed
+
+
+def _unpack_card(rank: int, packed: bytes) -> Card:
+    try:
+        fields = msgpack.unpackb(packed)
+        version = fields.pop("version")
+        if version != PROTOCOL_VERSION:
+            raise BootstrapError(
+                f"rank {rank} speaks bootstrap protocol {version}, rank 0 {PROTOCOL_VERSION}: "
+                "install one version of hccl-py everywhere"
+            )
+        card = Card(**{**fields, "identity": Identity(**fields["identity"])})
+        _check_types(card.identity)
+        _check_types(card)
+        if card.tcp_host is not None:
+            address_family(card.tcp_host)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BootstrapError(f"the card of rank {rank} is damaged: {error}") from error
+    return card
+
+
+def _check_types(received: Identity | Card) -> None:
+    for name, expected in get_type_hints(type(received)).items():
+        if not isinstance(getattr(received, name), expected):
+            raise TypeError(f"{name} is not {expected}")
+
+
+def _seal(key: bytes, name: str, content: bytes) -> bytes:
+    return hmac.digest(key, name.encode() + b"\0" + content, "sha256") + content
+
+
+def _open_seal(key: bytes, name: str, sealed: bytes) -> bytes | None:
+    content = sealed[_SEAL_BYTES:]
+    return content if hmac.compare_digest(_seal(key, name, content), sealed) else None
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+# The seam to the store. Stores raise what they like (c10d: DistStoreError, DistNetworkError, both
+# RuntimeError), hence the broad excepts.
+
+
+def _set(store: Store, key: str, value: bytes) -> None:
+    try:
+        store.set(key, value)
+    except Exception as error:
+        raise BootstrapError(f"the store refused to set {key!r}: {error}") from error
+
+
+def _get(store: Store, key: str) -> bytes:
+    try:
+        return bytes(store.get(key))
+    except Exception as error:
+        raise BootstrapError(f"the store did not hand out {key!r}: {error}") from error
+
+
+def _wait(store: Store, keys: list[str], deadline: Deadline) -> None:
+    """Wait until all keys are set; raises whatever the store raises if they are not in time."""
+    wait = getattr(store, "wait", None)
+    if wait is not None:
+        wait(keys, timedelta(seconds=max(deadline.remaining_s, _SHORTEST_WAIT_S)))
+        return
+    for key in keys:
+        store.get(key)
+
+
+def _missing_ranks(store: Store, world_size: int) -> list[int]:
+    """Name the ranks without a card; empty if the store cannot say."""
+    return [rank for rank in range(world_size) if not _has(store, f"member/{rank}")]
+
+
+def _has(store: Store, key: str) -> bool:
+    """Say whether a key is set; True where the store cannot tell in a bounded time."""
+    check, wait = getattr(store, "check", None), getattr(store, "wait", None)
+    try:
+        if check is not None:
+            return bool(check([key]))
+    except Exception:
+        return True
+    try:
+        if wait is not None:
+            wait([key], timedelta(seconds=_SHORTEST_WAIT_S))
+    except Exception:
+        return False
+    return True
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}".splitlines()[0]
