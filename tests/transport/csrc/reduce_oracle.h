@@ -1,0 +1,174 @@
+// What a reduction must give, one element at a time: written to be read, and without a line of the
+// kernels. 16-bit floats go through double and libm instead of bits.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "types.h"
+
+namespace hccl::oracle {
+
+using Bytes = std::vector<std::byte>;
+
+template <class T>
+T get(const std::byte* from, size_t i) {
+  T value;
+  std::memcpy(&value, from + i * sizeof(T), sizeof(T));
+  return value;
+}
+
+template <class T>
+void put(std::byte* to, size_t i, T value) {
+  std::memcpy(to + i * sizeof(T), &value, sizeof(T));
+}
+
+// A codec turns an element into the number that is computed with, and back.
+template <class T>
+struct Native {
+  using Number = T;
+  static T decode(const std::byte* from, size_t i) { return get<T>(from, i); }
+  static void encode(std::byte* to, size_t i, T value) {
+    // Of the many NaNs the kernels promise one.
+    if constexpr (std::is_floating_point_v<T>) {
+      if (std::isnan(value)) value = std::copysign(static_cast<T>(NAN), T{1});
+    }
+    put(to, i, value);
+  }
+};
+
+struct Bool {
+  using Number = bool;
+  static bool decode(const std::byte* from, size_t i) { return get<uint8_t>(from, i) != 0; }
+  static void encode(std::byte* to, size_t i, bool value) { put<uint8_t>(to, i, value); }
+};
+
+struct BFloat16 {
+  using Number = float;
+  static float decode(const std::byte* from, size_t i) {
+    const uint32_t bits = static_cast<uint32_t>(get<uint16_t>(from, i)) << 16;
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+  static void encode(std::byte* to, size_t i, float value) {
+    if (std::isnan(value)) return put<uint16_t>(to, i, 0x7fc0);
+    uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    const uint32_t below = bits & 0xffff;
+    uint16_t kept = static_cast<uint16_t>(bits >> 16);
+    if (below > 0x8000 || (below == 0x8000 && kept % 2 == 1)) ++kept;
+    put(to, i, kept);
+  }
+};
+
+struct Float16 {
+  using Number = float;
+  static float decode(const std::byte* from, size_t i) {
+    const uint16_t bits = get<uint16_t>(from, i);
+    const int exponent = (bits >> 10) & 31, fraction = bits & 1023;
+    double magnitude = std::ldexp(1024 + fraction, exponent - 25);
+    if (exponent == 0) magnitude = std::ldexp(fraction, -24);
+    if (exponent == 31) magnitude = fraction == 0 ? HUGE_VAL : NAN;
+    return static_cast<float>(bits & 0x8000 ? -magnitude : magnitude);
+  }
+  static void encode(std::byte* to, size_t i, float value) {
+    if (std::isnan(value)) return put<uint16_t>(to, i, 0x7e00);
+    const double magnitude = std::fabs(value);
+    int bits;
+    if (magnitude >= 65520) {
+      bits = 0x7c00;
+    } else if (magnitude < std::ldexp(1, -14)) {
+      bits = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 24)));
+    } else {
+      const int exponent = std::ilogb(magnitude);
+      const int fraction = static_cast<int>(std::nearbyint(std::ldexp(magnitude, 10 - exponent)));
+      bits = (exponent + 14) * 1024 + fraction;  // fraction has its leading one, 1024
+    }
+    put<uint16_t>(to, i, static_cast<uint16_t>(bits | (std::signbit(value) ? 0x8000 : 0)));
+  }
+};
+
+template <class T>
+T combine(ReduceOp op, T a, T b) {
+  if constexpr (std::is_floating_point_v<T>) {
+    if (std::isnan(a) || std::isnan(b)) return static_cast<T>(NAN);
+  }
+  switch (op) {
+    case ReduceOp::min: return b < a ? b : a;
+    case ReduceOp::max: return b > a ? b : a;
+    default: break;
+  }
+  if constexpr (std::is_same_v<T, bool>) {
+    if (op == ReduceOp::sum || op == ReduceOp::bor) return a || b;
+    if (op == ReduceOp::product || op == ReduceOp::band) return a && b;
+    return a != b;
+  } else if constexpr (std::is_floating_point_v<T>) {
+    return op == ReduceOp::product ? a * b : a + b;
+  } else {
+    const uint64_t x = static_cast<uint64_t>(a), y = static_cast<uint64_t>(b);
+    if (op == ReduceOp::product) return static_cast<T>(x * y);
+    if (op == ReduceOp::band) return static_cast<T>(x & y);
+    if (op == ReduceOp::bor) return static_cast<T>(x | y);
+    if (op == ReduceOp::bxor) return static_cast<T>(x ^ y);
+    return static_cast<T>(x + y);
+  }
+}
+
+// Calls work.template operator()<Codec>() for the dtype's codec.
+template <class Work>
+void with_codec(DType dtype, Work work) {
+  switch (dtype) {
+    case DType::float32: return work.template operator()<Native<float>>();
+    case DType::float64: return work.template operator()<Native<double>>();
+    case DType::float16: return work.template operator()<Float16>();
+    case DType::bfloat16: return work.template operator()<BFloat16>();
+    case DType::int8: return work.template operator()<Native<int8_t>>();
+    case DType::uint8: return work.template operator()<Native<uint8_t>>();
+    case DType::int16: return work.template operator()<Native<int16_t>>();
+    case DType::uint16: return work.template operator()<Native<uint16_t>>();
+    case DType::int32: return work.template operator()<Native<int32_t>>();
+    case DType::uint32: return work.template operator()<Native<uint32_t>>();
+    case DType::int64: return work.template operator()<Native<int64_t>>();
+    case DType::uint64: return work.template operator()<Native<uint64_t>>();
+    case DType::boolean: return work.template operator()<Bool>();
+  }
+}
+
+// The reduction of equally long sources; a single one is copied, bit by bit.
+inline Bytes reduced(DType dtype, ReduceOp op, const std::vector<Bytes>& srcs) {
+  Bytes result = srcs[0];
+  if (srcs.size() == 1) return result;
+  with_codec(dtype, [&]<class Codec>() {
+    for (size_t i = 0; i < result.size() / size_of(dtype); ++i) {
+      auto total = Codec::decode(srcs[0].data(), i);
+      for (size_t s = 1; s < srcs.size(); ++s) {
+        total = combine(op, total, Codec::decode(srcs[s].data(), i));
+      }
+      Codec::encode(result.data(), i, total);
+    }
+  });
+  return result;
+}
+
+inline Bytes scaled(DType dtype, const Bytes& data, int divisor) {
+  Bytes result = data;
+  with_codec(dtype, [&]<class Codec>() {
+    using Number = typename Codec::Number;
+    for (size_t i = 0; i < data.size() / size_of(dtype); ++i) {
+      const Number number = Codec::decode(data.data(), i);
+      if constexpr (std::is_floating_point_v<Number>) {
+        Codec::encode(result.data(), i, number / static_cast<Number>(divisor));
+      } else {
+        // In 128 bits every element and every divisor fits, so this is the plain quotient.
+        const __int128 wide = number;
+        Codec::encode(result.data(), i, static_cast<Number>(wide / divisor));
+      }
+    }
+  });
+  return result;
+}
+
+}  // namespace hccl::oracle

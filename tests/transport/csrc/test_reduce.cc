@@ -1,0 +1,299 @@
+// Every dtype x op, on every instruction set this processor has, against a scalar oracle: the same
+// bits, nothing written outside the destination, whatever the alignment, length or aliasing.
+#include "reduce.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <initializer_list>
+#include <random>
+#include <string_view>
+
+#include "reduce_dispatch.h"
+#include "reduce_oracle.h"
+
+#define CHECK(condition, ...)                                              \
+  do {                                                                     \
+    if (!(condition)) {                                                    \
+      std::printf("%s:%d: %s\n  ", __FILE__, __LINE__, #condition);        \
+      std::printf(__VA_ARGS__);                                            \
+      std::printf("\n");                                                   \
+      std::exit(1);                                                        \
+    }                                                                      \
+  } while (false)
+
+namespace hccl {
+namespace {
+
+using oracle::Bytes;
+
+constexpr size_t guard_bytes = 64;
+constexpr std::byte guard{0xa5};
+size_t num_checked = 0;
+
+bool is_float(DType dtype) { return static_cast<int>(dtype) <= static_cast<int>(DType::bfloat16); }
+
+// Bytes at a chosen misalignment with a guard on either side.
+class GuardedBuffer {
+ public:
+  GuardedBuffer(const Bytes& content, size_t misalignment)
+      : begin_(guard_bytes + misalignment),
+        size_(content.size()),
+        bytes_(begin_ + size_ + guard_bytes, guard) {
+    std::copy(content.begin(), content.end(), bytes_.begin() + static_cast<ptrdiff_t>(begin_));
+  }
+  std::byte* data() { return bytes_.data() + begin_; }
+  bool holds(const Bytes& expected) const {
+    return std::equal(expected.begin(), expected.end(), bytes_.data() + begin_);
+  }
+  bool guards_intact() const {
+    const auto is_guard = [](std::byte byte) { return byte == guard; };
+    const std::byte* end = bytes_.data() + begin_ + size_;
+    return std::all_of(bytes_.data(), bytes_.data() + begin_, is_guard) &&
+           std::all_of(end, bytes_.data() + bytes_.size(), is_guard);
+  }
+
+ private:
+  size_t begin_, size_;
+  Bytes bytes_;
+};
+
+// A fifth of the elements are random bits (of a float: NaN, infinite, subnormal, huge); the others
+// are small numbers, where rounding differs rather than everything overflowing. Half the bools are
+// false.
+Bytes random_elements(DType dtype, size_t count, std::mt19937_64& random) {
+  Bytes content(count * size_of(dtype));
+  oracle::with_codec(dtype, [&]<class Codec>() {
+    using Number = typename Codec::Number;
+    for (size_t i = 0; i < count; ++i) {
+      const uint64_t bits = random();
+      std::memcpy(content.data() + i * size_of(dtype), &bits, size_of(dtype));
+      if (std::is_same_v<Number, bool> && bits >> 63) content[i] = std::byte{0};
+      if (std::is_floating_point_v<Number> && bits % 5 != 0) {
+        const double number = std::uniform_real_distribution<double>(-4, 4)(random);
+        Codec::encode(content.data(), i, static_cast<Number>(number));
+      }
+    }
+  });
+  return content;
+}
+
+struct Case {
+  DType dtype;
+  ReduceOp op;
+  size_t num_srcs;
+  size_t count;
+  // Which source the destination is; num_srcs: none.
+  size_t aliased;
+};
+
+// `table` null: through the public function.
+void check_case(const Case& c, const ReduceTable* table, const std::vector<Bytes>& srcs,
+                const Bytes& expected) {
+  std::vector<GuardedBuffer> buffers;
+  std::vector<const std::byte*> pointers;
+  // Five shares no factor with the two to four runs of a case, so every table sees both.
+  const bool aligned = num_checked % 5 == 0;
+  for (size_t s = 0; s < c.num_srcs; ++s) {
+    buffers.emplace_back(srcs[s], aligned ? 0 : 1 + s * 5 % 11);
+  }
+  buffers.emplace_back(Bytes(expected.size(), std::byte{0x77}), aligned ? 0 : 3);
+  for (size_t s = 0; s < c.num_srcs; ++s) pointers.push_back(buffers[s].data());
+
+  std::byte* dst = buffers[c.aliased].data();
+  if (table == nullptr) {
+    reduce(c.dtype, c.op, dst, pointers, c.count);
+  } else {
+    reduce_with(*table, c.dtype, c.op, dst, pointers, c.count);
+  }
+
+  for (size_t b = 0; b < buffers.size(); ++b) {
+    const bool right = b == c.aliased ? buffers[b].holds(expected)
+                                      : b == c.num_srcs || buffers[b].holds(srcs[b]);
+    CHECK(right && buffers[b].guards_intact(),
+          "dtype %d op %d sources %zu count %zu dst %zu buffer %zu on %s",
+          static_cast<int>(c.dtype), static_cast<int>(c.op), c.num_srcs, c.count, c.aliased, b,
+          table == nullptr ? "default" : table->name);
+  }
+  ++num_checked;
+}
+
+void test_reduce_any_pair_equals_oracle(DType dtype, ReduceOp op) {
+  std::mt19937_64 random(static_cast<size_t>(dtype) * num_reduce_ops + static_cast<size_t>(op));
+  for (size_t num_srcs : {1, 2, 3, 4, 5, 8, 17}) {
+    for (size_t count : {0, 1, 2, 7, 31, 64, 65, 1000}) {
+      std::vector<Bytes> srcs;
+      for (size_t s = 0; s < num_srcs; ++s) srcs.push_back(random_elements(dtype, count, random));
+      const Bytes expected = oracle::reduced(dtype, op, srcs);
+      for (size_t aliased = 0; aliased <= num_srcs; ++aliased) {
+        // Of many sources the first, one in the middle, the last, and none.
+        if (aliased > 0 && aliased + 1 < num_srcs && aliased != num_srcs / 2) continue;
+        const Case c{dtype, op, num_srcs, count, aliased};
+        check_case(c, nullptr, srcs, expected);
+        for (const ReduceTable* table : usable_reduce_tables()) {
+          check_case(c, table, srcs, expected);
+        }
+      }
+    }
+  }
+}
+
+void test_scale_any_dtype_equals_oracle(DType dtype) {
+  std::mt19937_64 random(static_cast<size_t>(dtype));
+  for (const ReduceTable* table : usable_reduce_tables()) {
+    for (int divisor : {1, 2, 3, 7, 16, 255, 300, 1000003, 2147483647}) {
+      for (size_t count : {0, 1, 7, 65, 1000}) {
+        const Bytes data = random_elements(dtype, count, random);
+        const Bytes expected = oracle::scaled(dtype, data, divisor);
+        GuardedBuffer by_table(data, 1), by_default(data, 0);
+        table->scale[static_cast<size_t>(dtype)](by_table.data(), count, divisor);
+        scale(dtype, by_default.data(), count, divisor);
+        CHECK(by_table.holds(expected) && by_table.guards_intact() &&
+                  by_default.holds(expected) && by_default.guards_intact(),
+              "scale dtype %d count %zu by %d on %s", static_cast<int>(dtype), count, divisor,
+              table->name);
+        ++num_checked;
+      }
+    }
+  }
+}
+
+// Reduces a handful of equal elements, so that the wide path and the tail both see the values.
+void check_values(DType dtype, ReduceOp op, std::initializer_list<uint64_t> values,
+                  uint64_t expected) {
+  const size_t count = 77, size = size_of(dtype);
+  std::vector<Bytes> srcs;
+  std::vector<const std::byte*> pointers;
+  for (uint64_t value : values) {
+    Bytes& src = srcs.emplace_back(count * size);
+    for (size_t i = 0; i < count; ++i) std::memcpy(src.data() + i * size, &value, size);
+  }
+  for (const Bytes& src : srcs) pointers.push_back(src.data());
+  for (const ReduceTable* table : usable_reduce_tables()) {
+    Bytes dst(count * size);
+    reduce_with(*table, dtype, op, dst.data(), pointers, count);
+    for (size_t i = 0; i < count; ++i) {
+      uint64_t got = 0;
+      std::memcpy(&got, dst.data() + i * size, size);
+      CHECK(got == expected, "dtype %d op %d element %zu: 0x%llx, not 0x%llx, on %s",
+            static_cast<int>(dtype), static_cast<int>(op), i, static_cast<unsigned long long>(got),
+            static_cast<unsigned long long>(expected), table->name);
+    }
+    ++num_checked;
+  }
+}
+
+// The expected bits stand here as literals, so this also holds the oracle to them.
+void test_float16_edges_round_once_to_nearest_even() {
+  constexpr auto dtype = DType::float16;
+  constexpr auto sum = ReduceOp::sum, product = ReduceOp::product;
+  check_values(dtype, sum, {0x3c00, 0x1000}, 0x3c00);          // 1 + 2^-11: a tie, stays even
+  check_values(dtype, sum, {0x3c01, 0x1000}, 0x3c02);          // a tie, goes up to even
+  check_values(dtype, sum, {0x7bff, 0x4bff}, 0x7bff);          // 65519.99: the largest finite
+  check_values(dtype, sum, {0x7bff, 0x4c00}, 0x7c00);          // 65520: infinity
+  check_values(dtype, sum, {0x7bff, 0x7bff, 0xfbff}, 0x7bff);  // no overflow on the way
+  check_values(dtype, sum, {0x6800, 0x3c00, 0x3c00}, 0x6801);  // 2048 + 1 + 1: not rounded twice
+  check_values(dtype, sum, {0x7c00, 0xfc00}, 0x7e00);          // infinity - infinity
+  check_values(dtype, sum, {0xfd01, 0x3c00}, 0x7e00);          // a signalling NaN
+  check_values(dtype, product, {0x0001, 0x3800}, 0x0000);      // half the smallest: a tie
+  check_values(dtype, product, {0x8001, 0x3e00}, 0x8002);      // 1.5 of the smallest: a tie
+  check_values(dtype, product, {0x0400, 0x3bff}, 0x0400);      // a subnormal rounds to a normal
+  check_values(dtype, ReduceOp::max, {0x8000, 0x0000}, 0x8000);  // equal zeros: the first
+}
+
+void test_bfloat16_edges_round_once_to_nearest_even() {
+  constexpr auto dtype = DType::bfloat16;
+  constexpr auto sum = ReduceOp::sum;
+  check_values(dtype, sum, {0x3f80, 0x3b80}, 0x3f80);          // 1 + 2^-8: a tie, stays even
+  check_values(dtype, sum, {0x3f81, 0x3b80}, 0x3f82);          // a tie, goes up to even
+  check_values(dtype, sum, {0x7f7f, 0x7b00}, 0x7f80);          // largest + half a step: infinity
+  check_values(dtype, sum, {0x7f7f, 0x7aff}, 0x7f7f);          // a little less: finite
+  check_values(dtype, sum, {0x4380, 0x3f80, 0x3f80}, 0x4381);  // 256 + 1 + 1: not rounded twice
+  check_values(dtype, sum, {0x0001, 0x0001}, 0x0002);          // subnormals are not flushed
+  for (uint64_t nan : {0x7fffu, 0xffffu, 0x7f81u, 0xff81u}) {
+    for (ReduceOp op : {sum, ReduceOp::product, ReduceOp::min, ReduceOp::max}) {
+      check_values(dtype, op, {nan, 0x3f80}, 0x7fc0);
+      check_values(dtype, op, {0x3f80, nan, 0x3f80}, 0x7fc0);
+    }
+  }
+}
+
+void test_float_nan_propagates_and_integer_overflow_wraps() {
+  for (ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::sum, ReduceOp::product}) {
+    check_values(DType::float32, op, {0x3f800000, 0xffc12345, 0xbf800000}, 0x7fc00000);
+    check_values(DType::float32, op, {0x7f812345, 0xffc12345}, 0x7fc00000);
+    check_values(DType::float64, op, {0x3ff0000000000000, 0xfff8000000000001}, 0x7ff8000000000000);
+  }
+  check_values(DType::int8, ReduceOp::sum, {127, 1}, 0x80);
+  check_values(DType::uint16, ReduceOp::product, {0xffff, 0xffff}, 1);
+  check_values(DType::int64, ReduceOp::avg, {0x7fffffffffffffff, 1}, 0x8000000000000000);
+  check_values(DType::int32, ReduceOp::min, {0xffffffff, 1}, 0xffffffff);
+  check_values(DType::uint32, ReduceOp::min, {0xffffffff, 1}, 1);
+  check_values(DType::boolean, ReduceOp::bxor, {2, 0x80, 1}, 1);
+}
+
+// x + -0 is x: sends every bit pattern through both conversions.
+void test_16_bit_floats_every_pattern_survives(DType dtype, uint16_t infinity, uint16_t nan) {
+  Bytes patterns(65536 * 2), zeros(65536 * 2), dst(65536 * 2);
+  for (size_t i = 0; i < 65536; ++i) {
+    oracle::put<uint16_t>(patterns.data(), i, static_cast<uint16_t>(i));
+    oracle::put<uint16_t>(zeros.data(), i, 0x8000);
+  }
+  const std::byte* srcs[] = {patterns.data(), zeros.data()};
+  for (const ReduceTable* table : usable_reduce_tables()) {
+    reduce_with(*table, dtype, ReduceOp::sum, dst.data(), srcs, 65536);
+    for (size_t i = 0; i < 65536; ++i) {
+      const size_t expected = (i & 0x7fff) > infinity ? nan : i;
+      const size_t got = oracle::get<uint16_t>(dst.data(), i);
+      CHECK(got == expected, "dtype %d 0x%zx became 0x%zx on %s", static_cast<int>(dtype), i, got,
+            table->name);
+    }
+    ++num_checked;
+  }
+}
+
+void test_reduce_supported_follows_the_contract() {
+  for (int d = 0; d < num_dtypes; ++d) {
+    for (int o = 0; o < num_reduce_ops; ++o) {
+      const DType dtype{static_cast<uint8_t>(d)};
+      const ReduceOp op{static_cast<uint8_t>(o)};
+      const bool bitwise =
+          op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor;
+      const bool expected =
+          !(is_float(dtype) && bitwise) && !(dtype == DType::boolean && op == ReduceOp::avg);
+      CHECK(reduce_supported(dtype, op) == expected, "dtype %d op %d", d, o);
+      for (const ReduceTable* table : usable_reduce_tables()) {
+        CHECK((table->reduce[d][o] != nullptr) == expected, "dtype %d op %d %s", d, o, table->name);
+      }
+    }
+  }
+  CHECK(std::string_view(reduce_instruction_set()) == usable_reduce_tables()[0]->name, "%s",
+        reduce_instruction_set());
+}
+
+void run_all() {
+  test_reduce_supported_follows_the_contract();
+  test_float16_edges_round_once_to_nearest_even();
+  test_bfloat16_edges_round_once_to_nearest_even();
+  test_float_nan_propagates_and_integer_overflow_wraps();
+  test_16_bit_floats_every_pattern_survives(DType::float16, 0x7c00, 0x7e00);
+  test_16_bit_floats_every_pattern_survives(DType::bfloat16, 0x7f80, 0x7fc0);
+  for (int d = 0; d < num_dtypes; ++d) {
+    const DType dtype{static_cast<uint8_t>(d)};
+    if (dtype != DType::boolean) test_scale_any_dtype_equals_oracle(dtype);
+    for (int o = 0; o < num_reduce_ops; ++o) {
+      const ReduceOp op{static_cast<uint8_t>(o)};
+      if (reduce_supported(dtype, op)) test_reduce_any_pair_equals_oracle(dtype, op);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace hccl
+
+int main() {
+  hccl::run_all();
+  std::printf("%zu reductions checked on:", hccl::num_checked);
+  for (const auto* table : hccl::usable_reduce_tables()) std::printf(" %s", table->name);
+  std::printf("\n");
+}
