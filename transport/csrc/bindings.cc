@@ -1,4 +1,353 @@
-// The Python face of the engine, one-to-one with the headers. No logic lives here.
+// The Python face of the engine, one-to-one with the headers. No logic lives here: it turns Python
+// arguments into a Request, releases the GIL, and turns a Failure into an exception.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
-NB_MODULE(_core, module) { module.doc() = "The C++ data path of hccl-py."; }
+#include <algorithm>
+
+#include "communicator.h"
+#include "idle.h"
+#include "loopback.h"
+#include "progress_thread.h"
+#include "reduce.h"
+
+namespace nb = nanobind;
+using namespace hccl;
+
+namespace {
+
+using Address = uint64_t;
+using BlockList = std::vector<std::tuple<Address, size_t>>;
+constexpr double longest_timeout_s = 1e8;  // three years: beyond it the clock would overflow
+
+std::byte* pointer(Address address) { return reinterpret_cast<std::byte*>(address); }
+
+Deadline after(Deadline now, double timeout_s) {
+  double seconds = std::clamp(timeout_s, 0.0, longest_timeout_s);
+  return now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
+void check_signals() {
+  nb::gil_scoped_acquire gil;
+  if (PyErr_CheckSignals() != 0) throw nb::python_error();
+}
+
+nb::object exception_type;  // hccl_py.transport._core.CommunicatorFailed
+
+void raise_failure(const std::exception_ptr& pointer, void*) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const CommunicatorFailed& error) {
+    const Failure& f = error.failure;
+    nb::tuple arguments = nb::make_tuple(static_cast<int>(f.kind), f.rank, f.reporter, f.expected,
+                                         f.received, f.text);
+    PyErr_SetObject(exception_type.ptr(), arguments.ptr());
+  }
+}
+
+// A submitted request; keeps the Python objects whose memory it uses alive until it is done.
+struct Work {
+  std::shared_ptr<Communicator> communicator;
+  RequestPtr request;
+  nb::object buffers;
+
+  bool wait(double timeout_s) {
+    bool finished;
+    {
+      nb::gil_scoped_release release;
+      finished = communicator->wait(request, after(Clock::now(), timeout_s), check_signals);
+    }
+    if (finished) buffers = nb::none();
+    return finished;
+  }
+};
+
+// The Communicator as Python holds it. The GIL guards `spare`.
+struct PyCommunicator {
+  std::shared_ptr<Communicator> engine;
+  RequestPtr spare;
+
+  RequestPtr take() {
+    RequestPtr request = std::move(spare);
+    spare = nullptr;
+    if (!request || request.use_count() != 1) return std::make_shared<Request>();
+    return request;
+  }
+
+  void give_back(RequestPtr request) {
+    request->plan = nullptr;
+    request->call.input.list.clear();
+    request->call.output.list.clear();
+    request->failure = Failure{};
+    request->done.store(false, std::memory_order_relaxed);
+    spare = std::move(request);
+  }
+
+  void run(RequestPtr request) {
+    {
+      nb::gil_scoped_release release;
+      engine->run(request, check_signals);
+    }
+    give_back(std::move(request));
+  }
+
+  Work start(RequestPtr request, nb::object buffers) {
+    {
+      nb::gil_scoped_release release;
+      engine->start(request);
+    }
+    return Work{engine, std::move(request), std::move(buffers)};
+  }
+};
+
+RequestPtr collective(PyCommunicator& self, const std::shared_ptr<Plan>& plan, int dtype, int op,
+                      uint64_t fingerprint, double timeout_s) {
+  RequestPtr request = self.take();
+  request->kind = RequestKind::collective;
+  request->submitted = Clock::now();
+  request->deadline = after(request->submitted, timeout_s);
+  request->plan = plan;
+  request->call.plan = plan.get();
+  request->call.dtype = static_cast<DType>(dtype);
+  request->call.op = static_cast<ReduceOp>(op);
+  request->call.fingerprint = fingerprint;
+  request->call.divide_data = false;
+  request->call.divide_output = false;
+  return request;
+}
+
+RequestPtr data_collective(PyCommunicator& self, const std::shared_ptr<Plan>& plan, int dtype,
+                           int op, uint64_t fingerprint, double timeout_s, Address address,
+                           size_t count, bool divide) {
+  RequestPtr request = collective(self, plan, dtype, op, fingerprint, timeout_s);
+  request->call.data = {pointer(address), count};
+  request->call.input.num_blocks = request->call.output.num_blocks = 0;
+  request->call.divide_data = divide;
+  return request;
+}
+
+Blocks to_blocks(const BlockList& list) {
+  Blocks blocks;
+  for (auto [address, count] : list) blocks.list.push_back({pointer(address), count});
+  return blocks;
+}
+
+RequestPtr block_collective(PyCommunicator& self, const std::shared_ptr<Plan>& plan, int dtype,
+                            int op, uint64_t fingerprint, double timeout_s, const BlockList& input,
+                            const BlockList& output, bool divide) {
+  RequestPtr request = collective(self, plan, dtype, op, fingerprint, timeout_s);
+  request->call.input = to_blocks(input);
+  request->call.output = to_blocks(output);
+  request->call.divide_output = divide;
+  return request;
+}
+
+RequestPtr uniform_collective(PyCommunicator& self, const std::shared_ptr<Plan>& plan, int dtype,
+                              int op, uint64_t fingerprint, double timeout_s, Address input,
+                              int input_blocks, Address output, int output_blocks, size_t count,
+                              bool divide) {
+  RequestPtr request = collective(self, plan, dtype, op, fingerprint, timeout_s);
+  request->call.input.base = pointer(input);
+  request->call.input.num_blocks = input_blocks;
+  request->call.input.count = input_blocks ? count : 0;
+  request->call.output.base = pointer(output);
+  request->call.output.num_blocks = output_blocks;
+  request->call.output.count = output_blocks ? count : 0;
+  request->call.divide_output = divide;
+  return request;
+}
+
+RequestPtr transfer(PyCommunicator& self, RequestKind kind, Address address, size_t num_bytes,
+                    int peer, uint64_t tag, double timeout_s) {
+  RequestPtr request = self.take();
+  request->kind = kind;
+  request->submitted = Clock::now();
+  request->deadline = after(request->submitted, timeout_s);
+  request->address = pointer(address);
+  request->num_bytes = num_bytes;
+  request->peer = peer;
+  request->tag = tag;
+  return request;
+}
+
+std::shared_ptr<Plan> make_plan(const std::vector<std::vector<int>>& ops, std::vector<int> peers,
+                                int data_chunks, int scratch_slots, int max_chunk_span, int rank,
+                                int world_size) {
+  auto plan = std::make_shared<Plan>();
+  for (const std::vector<int>& row : ops) {
+    if (row.size() != 11 || row[0] < 0 || row[0] > 3) {
+      throw std::invalid_argument("malformed plan: an op is 11 numbers");
+    }
+    auto chunk = [&](size_t at) {
+      return ChunkRef{static_cast<Buffer>(row[at]), row[at + 1], row[at + 2], row[at + 3]};
+    };
+    plan->ops.push_back({static_cast<OpKind>(row[0]), row[1], row[2], chunk(3), chunk(7)});
+  }
+  plan->peers = std::move(peers);
+  plan->data_chunks = data_chunks;
+  plan->scratch_slots = scratch_slots;
+  plan->max_chunk_span = max_chunk_span;
+  plan->validate(rank, world_size);
+  return plan;
+}
+
+PyCommunicator make_communicator(std::shared_ptr<ProgressThread> progress, int rank,
+                                 int world_size, std::vector<int> local_ranks, int num_channels,
+                                 int num_slots, size_t slot_bytes, int ranks_on_host) {
+  CommunicatorOptions options;
+  options.rank = rank;
+  options.world_size = world_size;
+  options.num_channels = num_channels;
+  options.segment.num_local_ranks = static_cast<int>(local_ranks.size());
+  options.segment.num_channels = num_channels + 1;
+  options.segment.num_slots = num_slots;
+  options.segment.slot_bytes = slot_bytes;
+  options.local_ranks = std::move(local_ranks);
+  options.ranks_on_host = ranks_on_host;
+  return {std::make_shared<Communicator>(options, std::move(progress)), nullptr};
+}
+
+nb::dict statistics(const PyCommunicator& self) {
+  const Statistics& s = self.engine->statistics();
+  nb::dict result;
+  result["collectives"] = s.collectives.value();
+  result["shm_messages"] = s.shm_messages.value();
+  result["shm_bytes"] = s.shm_bytes.value();
+  result["tcp_messages"] = s.tcp_messages.value();
+  result["tcp_bytes"] = s.tcp_bytes.value();
+  result["stalls"] = s.stalls.value();
+  result["sleeps"] = s.sleeps.value();
+  result["doorbells"] = s.doorbells.value();
+  return result;
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+  module.doc() = "The C++ data path of hccl-py.";
+  nb::set_leak_warnings(false);  // ranks may leave with works in flight
+
+  exception_type = nb::steal(PyErr_NewException("hccl_py.transport._core.CommunicatorFailed",
+                                                PyExc_RuntimeError, nullptr));
+  module.attr("CommunicatorFailed") = exception_type;
+  nb::register_exception_translator(raise_failure);
+
+  module.def("usable_cores", &usable_cores);
+  // For a forked child: what belongs to its parent must not say goodbye in the parent's name.
+  module.def("leak", [](nb::object object) { object.inc_ref(); });
+  module.def("reduce_instruction_set", &reduce_instruction_set);
+  module.def("reduce_supported", [](int dtype, int op) {
+    return reduce_supported(static_cast<DType>(dtype), static_cast<ReduceOp>(op));
+  });
+
+  nb::class_<Plan>(module, "Plan");
+  module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"), nb::arg("data_chunks"),
+             nb::arg("scratch_slots"), nb::arg("max_chunk_span"), nb::arg("rank"),
+             nb::arg("world_size"));
+
+  nb::class_<ProgressThread>(module, "ProgressThread")
+      .def(nb::init<>())
+      .def("stop", &ProgressThread::stop, nb::call_guard<nb::gil_scoped_release>());
+
+  nb::class_<Work>(module, "Work")
+      .def("wait", &Work::wait)
+      .def("done", [](const Work& w) { return w.request->is_done(); })
+      .def("failed",
+           [](const Work& w) {
+             return w.request->is_done() && w.request->failure.kind != FailureKind::none;
+           })
+      .def("source", [](const Work& w) { return w.request->peer; });
+
+  nb::class_<PyCommunicator>(module, "Communicator")
+      .def_static("create", &make_communicator, nb::arg("progress"), nb::arg("rank"),
+                  nb::arg("world_size"), nb::arg("local_ranks"), nb::arg("num_channels"),
+                  nb::arg("num_slots"), nb::arg("slot_bytes"), nb::arg("ranks_on_host"))
+      .def("segment_fd", [](PyCommunicator& c) { return c.engine->segment_fd(); })
+      .def("doorbell_fd", [](PyCommunicator& c) { return c.engine->doorbell_fd(); })
+      .def("add_shm_peer",
+           [](PyCommunicator& c, int peer, int segment_fd, int doorbell_fd, int control_fd) {
+             auto theirs = Segment::open(segment_fd, c.engine->segment()->shape());
+             c.engine->add_shm_peer(peer, std::move(theirs), doorbell_fd, control_fd);
+           })
+      .def("add_tcp_peer",
+           [](PyCommunicator& c, int peer, const std::vector<int>& lane_fds, int control_fd) {
+             c.engine->add_tcp_peer(peer, lane_fds, control_fd);
+           })
+      .def("run_data",
+           [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
+              uint64_t fingerprint, double timeout_s, Address address, size_t count, bool divide) {
+             c.run(data_collective(c, plan, dtype, op, fingerprint, timeout_s, address, count,
+                                   divide));
+           })
+      .def("start_data",
+           [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
+              uint64_t fingerprint, double timeout_s, Address address, size_t count, bool divide,
+              nb::object buffers) {
+             return c.start(data_collective(c, plan, dtype, op, fingerprint, timeout_s, address,
+                                            count, divide),
+                            std::move(buffers));
+           },
+           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
+           nb::arg().none())
+      .def("run_uniform",
+           [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
+              uint64_t fingerprint, double timeout_s, Address input, int input_blocks,
+              Address output, int output_blocks, size_t count, bool divide) {
+             c.run(uniform_collective(c, plan, dtype, op, fingerprint, timeout_s, input,
+                                      input_blocks, output, output_blocks, count, divide));
+           })
+      .def("start_uniform",
+           [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
+              uint64_t fingerprint, double timeout_s, Address input, int input_blocks,
+              Address output, int output_blocks, size_t count, bool divide, nb::object buffers) {
+             return c.start(uniform_collective(c, plan, dtype, op, fingerprint, timeout_s, input,
+                                               input_blocks, output, output_blocks, count, divide),
+                            std::move(buffers));
+           })
+      .def("run_blocks",
+           [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
+              uint64_t fingerprint, double timeout_s, const BlockList& input,
+              const BlockList& output, bool divide) {
+             c.run(block_collective(c, plan, dtype, op, fingerprint, timeout_s, input, output,
+                                    divide));
+           })
+      .def("start_blocks",
+           [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
+              uint64_t fingerprint, double timeout_s, const BlockList& input,
+              const BlockList& output, bool divide, nb::object buffers) {
+             return c.start(block_collective(c, plan, dtype, op, fingerprint, timeout_s, input,
+                                             output, divide),
+                            std::move(buffers));
+           })
+      .def("run_transfer",
+           [](PyCommunicator& c, bool sends, Address address, size_t num_bytes, int peer,
+              uint64_t tag, double timeout_s) {
+             RequestKind kind = sends ? RequestKind::send : RequestKind::recv;
+             c.run(transfer(c, kind, address, num_bytes, peer, tag, timeout_s));
+           })
+      .def("start_transfer",
+           [](PyCommunicator& c, bool sends, Address address, size_t num_bytes, int peer,
+              uint64_t tag, double timeout_s, nb::object buffers) {
+             RequestKind kind = sends ? RequestKind::send : RequestKind::recv;
+             return c.start(transfer(c, kind, address, num_bytes, peer, tag, timeout_s),
+                            std::move(buffers));
+           })
+      .def("sequence", [](PyCommunicator& c) { return c.engine->sequence(); })
+      .def("statistics", &statistics)
+      .def("abort",
+           [](PyCommunicator& c, const std::string& reason) { c.engine->abort(reason); },
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("close", [](PyCommunicator& c) { c.engine->close(); },
+           nb::call_guard<nb::gil_scoped_release>());
+
+  module.def("connect_loopback",
+             [](const std::vector<PyCommunicator*>& ranks, const std::vector<int>& nodes,
+                int num_lanes) {
+               std::vector<std::shared_ptr<Communicator>> engines;
+               for (PyCommunicator* rank : ranks) engines.push_back(rank->engine);
+               connect_loopback(engines, nodes, num_lanes);
+             });
+}

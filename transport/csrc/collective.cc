@@ -1,0 +1,231 @@
+#include "collective.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "reduce.h"
+
+namespace hccl {
+
+namespace {
+
+const char* name_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::send: return "send";
+    case OpKind::recv: return "recv";
+    case OpKind::recv_reduce: return "recv_reduce";
+    case OpKind::copy: return "copy";
+  }
+  return "?";
+}
+
+}  // namespace
+
+Channel::Channel(int rank, int world_size, size_t slot_bytes)
+    : rank_(rank), world_size_(world_size), slot_bytes_(slot_bytes) {
+  lanes_.resize(static_cast<size_t>(world_size));
+  // Never grow while a plan runs.
+  sources_.reserve(static_cast<size_t>(world_size));
+  fan_out_.reserve(static_cast<size_t>(world_size));
+  unflushed_.reserve(static_cast<size_t>(world_size));
+}
+
+void Channel::start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride) {
+  if (first_tile >= tiling.num_tiles() || call.plan->ops.empty()) return;
+  call_ = &call;
+  tiling_ = &tiling;
+  tile_ = first_tile;
+  stride_ = stride;
+  next_op_ = 0;
+  ready_ = 0;
+  item_size_ = size_of(call.dtype);
+  size_t scratch_bytes = static_cast<size_t>(call.plan->scratch_slots) * slot_bytes_;
+  if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
+}
+
+bool Channel::step() {
+  bool moved = false;
+  while (call_ != nullptr && run(call_->plan->ops[next_op_])) {
+    moved = true;
+    if (++next_op_ == call_->plan->ops.size()) finish_tile();
+  }
+  return moved;
+}
+
+void Channel::finish_tile() {
+  auto divide = [&](const Block& block) {
+    Span span = tiling_->tile_of(block, tile_);
+    scale(call_->dtype, span.address, span.count, world_size_);
+  };
+  if (call_->divide_data) divide(call_->data);
+  if (call_->divide_output) divide(call_->output.at(0, item_size_));
+  next_op_ = 0;
+  tile_ += stride_;
+  if (tile_ >= tiling_->num_tiles()) call_ = nullptr;
+}
+
+bool Channel::flush() {
+  if (unflushed_.empty()) return false;
+  bool moved = false;
+  for (size_t i = 0; i < unflushed_.size();) {
+    moved |= unflushed_[i]->flush();
+    if (unflushed_[i]->flushed()) {
+      unflushed_[i] = unflushed_.back();
+      unflushed_.pop_back();
+    } else {
+      ++i;
+    }
+  }
+  if (unflushed_.empty()) borrowed_.clear();
+  return moved;
+}
+
+void Channel::abandon() {
+  call_ = nullptr;
+  unflushed_.clear();
+  borrowed_.clear();
+}
+
+bool Channel::run(const Op& op) {
+  switch (op.kind) {
+    case OpKind::send: return run_send(op);
+    case OpKind::recv: return run_recv(op);
+    case OpKind::recv_reduce: return run_recv_reduce(op);
+    case OpKind::copy: return run_copy(op);
+  }
+  return false;
+}
+
+Span Channel::resolve(const ChunkRef& chunk) {
+  return tiling_->resolve(*call_, chunk, tile_, scratch_.data());
+}
+
+void Channel::post(QueuePair& lane, const Header& header, const Span& span) {
+  uint64_t number = lane.post_send(header, span.address);
+  if (lane.flushed()) return;
+  if (std::find(unflushed_.begin(), unflushed_.end(), &lane) == unflushed_.end()) {
+    unflushed_.push_back(&lane);
+  }
+  if (lane.completed() < number) {
+    borrowed_.push_back({&lane, number, span.address, span.address + header.length});
+  }
+}
+
+bool Channel::run_send(const Op& op) {
+  Span span = resolve(op.source);
+  if (span.count == 0) return true;
+  Header header;
+  header.fingerprint = call_->fingerprint;
+  header.length = static_cast<uint32_t>(span.count * item_size_);
+  const int* peers = peers_of(op);
+  if (op.num_peers == 1) {
+    post(lane(peers[0]), header, span);
+    return true;
+  }
+  fan_out_.clear();
+  for (int i = 0; i < op.num_peers; ++i) {
+    if (lane(peers[i]).shares_payload()) fan_out_.push_back(&lane(peers[i]));
+  }
+  bool shared = fan_out_.size() > 1 &&
+                fan_out_[0]->post_send_to_all(fan_out_, header, span.address);
+  for (int i = 0; i < op.num_peers; ++i) {
+    if (!shared || !lane(peers[i]).shares_payload()) post(lane(peers[i]), header, span);
+  }
+  return true;
+}
+
+// The source of an earlier send must not change before it left. If it still waits, the lane takes
+// a copy of one message; a second one on the same lane has to wait, as the verifier assumes.
+bool Channel::may_overwrite(const Span& span) {
+  if (borrowed_.empty()) return true;
+  const std::byte* begin = span.address;
+  const std::byte* end = begin + span.count * item_size_;
+  std::erase_if(borrowed_, [](const Borrowed& b) { return b.lane->completed() >= b.number; });
+  for (const Borrowed& b : borrowed_) {
+    if (b.begin >= end || begin >= b.end) continue;
+    b.lane->detach();
+    if (b.lane->completed() < b.number) return false;
+  }
+  return true;
+}
+
+void Channel::check(const Header& header, int peer, size_t num_bytes) const {
+  if (header.fingerprint != call_->fingerprint) {
+    throw Mismatch(peer, call_->fingerprint, header.fingerprint);
+  }
+  if (header.length != num_bytes) {
+    throw LaneError(peer, "a message of " + std::to_string(header.length) + " bytes where " +
+                              std::to_string(num_bytes) + " were expected");
+  }
+}
+
+bool Channel::run_recv(const Op& op) {
+  Span span = resolve(op.destination);
+  if (span.count == 0) return true;
+  int peer = peers_of(op)[0];
+  QueuePair& from = lane(peer);
+  const Header* header = from.peek();
+  if (header == nullptr) return false;
+  check(*header, peer, span.count * item_size_);
+  if (!may_overwrite(span)) return false;
+  if (!from.receive(span.address)) return false;
+  from.release();
+  return true;
+}
+
+bool Channel::run_recv_reduce(const Op& op) {
+  Span span = resolve(op.destination);
+  if (span.count == 0) return true;
+  const int* peers = peers_of(op);
+  size_t num_bytes = span.count * item_size_;
+  if (ready_ == 0) sources_.resize(static_cast<size_t>(op.num_peers));
+  for (; ready_ < op.num_peers; ++ready_) {
+    QueuePair& from = lane(peers[ready_]);
+    const Header* header = from.peek();
+    if (header == nullptr) return false;
+    check(*header, peers[ready_], num_bytes);
+    const std::byte* payload = from.lend();
+    if (payload == nullptr) return false;
+    sources_[static_cast<size_t>(ready_)] = payload;
+  }
+  if (!may_overwrite(span)) return false;
+  // Rank order, so that every rank which reduces these same operands gets the same bits.
+  auto mine = std::find_if(peers, peers + op.num_peers, [&](int peer) { return peer > rank_; });
+  sources_.insert(sources_.begin() + (mine - peers), span.address);
+  reduce(call_->dtype, call_->op, span.address, sources_, span.count);
+  for (int i = 0; i < op.num_peers; ++i) lane(peers[i]).release();
+  ready_ = 0;
+  return true;
+}
+
+bool Channel::run_copy(const Op& op) {
+  Span destination = resolve(op.destination);
+  Span source = resolve(op.source);
+  if (source.count != destination.count) {
+    throw std::logic_error("a plan copies between chunks of different lengths");
+  }
+  if (source.count == 0 || source.address == destination.address) return true;
+  if (!may_overwrite(destination)) return false;
+  std::memmove(destination.address, source.address, source.count * item_size_);
+  return true;
+}
+
+std::string Channel::position() const {
+  if (call_ == nullptr) return "sending the last of it";
+  const Op& op = call_->plan->ops[next_op_];
+  return "op " + std::to_string(next_op_ + 1) + " of " + std::to_string(call_->plan->ops.size()) +
+         " (" + name_of(op.kind) + "), tile " + std::to_string(tile_ + 1) + " of " +
+         std::to_string(tiling_->num_tiles());
+}
+
+std::vector<int> Channel::waiting_for() const {
+  std::vector<int> ranks;
+  for (const QueuePair* lane : unflushed_) ranks.push_back(lane->peer());
+  if (call_ == nullptr) return ranks;
+  const Op& op = call_->plan->ops[next_op_];
+  if (op.kind == OpKind::send || op.kind == OpKind::copy) return ranks;
+  for (int i = ready_; i < op.num_peers; ++i) ranks.push_back(peers_of(op)[i]);
+  return ranks;
+}
+
+}  // namespace hccl

@@ -1,0 +1,87 @@
+// Runs the plan of one collective: tile i on channel i mod channels, each channel in order.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "plan.h"
+#include "queue_pair.h"
+
+namespace hccl {
+
+// Two ranks called different collectives, or the same one with different arguments.
+class Mismatch : public std::runtime_error {
+ public:
+  Mismatch(int peer, uint64_t expected, uint64_t received)
+      : std::runtime_error("ranks made different calls"),
+        peer(peer),
+        expected(expected),
+        received(received) {}
+  const int peer;
+  const uint64_t expected;
+  const uint64_t received;
+};
+
+// One lane to every other rank, and what this rank has under way on them.
+class Channel {
+ public:
+  Channel(int rank, int world_size, size_t slot_bytes);
+
+  // lanes()[rank] stays empty.
+  std::vector<std::unique_ptr<QueuePair>>& lanes() { return lanes_; }
+  QueuePair& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
+
+  void start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride);
+  // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
+  bool step();
+  bool flush();
+  bool finished() const { return call_ == nullptr && unflushed_.empty(); }
+  // Forgets the call; for a communicator that has failed.
+  void abandon();
+
+  // What it is waiting for, for messages: "op 3 of 12 (recv_reduce), tile 0 of 4", and whom.
+  std::string position() const;
+  std::vector<int> waiting_for() const;
+
+ private:
+  struct Borrowed {  // the source of a send that has not left yet
+    QueuePair* lane;
+    uint64_t number;
+    const std::byte* begin;
+    const std::byte* end;
+  };
+
+  bool run(const Op& op);
+  bool run_send(const Op& op);
+  bool run_recv(const Op& op);
+  bool run_recv_reduce(const Op& op);
+  bool run_copy(const Op& op);
+  bool may_overwrite(const Span& span);
+  void post(QueuePair& lane, const Header& header, const Span& span);
+  void check(const Header& header, int peer, size_t num_bytes) const;
+  void finish_tile();
+  Span resolve(const ChunkRef& chunk);
+  const int* peers_of(const Op& op) const { return call_->plan->peers.data() + op.peers_begin; }
+
+  const int rank_;
+  const int world_size_;
+  const size_t slot_bytes_;
+  std::vector<std::unique_ptr<QueuePair>> lanes_;
+
+  const Call* call_ = nullptr;
+  const Tiling* tiling_ = nullptr;
+  int64_t tile_ = 0;
+  int stride_ = 1;
+  size_t next_op_ = 0;
+  size_t item_size_ = 1;
+  int ready_ = 0;  // recv_reduce: peers whose payload is known to be there
+
+  std::vector<Borrowed> borrowed_;
+  std::vector<QueuePair*> unflushed_;
+  std::vector<const std::byte*> sources_;
+  std::vector<QueuePair*> fan_out_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace hccl

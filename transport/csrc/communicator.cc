@@ -1,0 +1,574 @@
+#include "communicator.h"
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+
+#include "progress_thread.h"
+
+namespace hccl {
+
+namespace {
+
+// Without a core of our own every yield lets another rank run; after these it is asleep anyway.
+constexpr int num_yields = 200;
+// Everything that matters rings a bell; this only bounds how late a signal or deadline is seen.
+constexpr int max_sleep_ms = 100;
+constexpr auto waiter_slice = std::chrono::milliseconds(50);
+constexpr auto explanation_time = std::chrono::milliseconds(300);
+constexpr uint64_t sequence_mask = 0xffff;  // the low bits of a fingerprint
+constexpr uint64_t not_control = ~uint64_t{0};
+
+std::string join(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i) text += ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+Communicator::Communicator(const CommunicatorOptions& options,
+                           std::shared_ptr<ProgressThread> progress)
+    : options_(options),
+      progress_thread_(std::move(progress)),
+      segment_(Segment::create(options.segment)),
+      doorbell_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+  size_t slot_bytes = options_.segment.slot_bytes;
+  size_t num_ranks = static_cast<size_t>(options_.world_size);
+  for (int i = 0; i < options_.num_channels; ++i) {
+    channels_.emplace_back(options_.rank, options_.world_size, slot_bytes);
+  }
+  point_to_point_ =
+      std::make_unique<PointToPoint>(options_.rank, options_.world_size, slot_bytes);
+  for (int i = 0; i <= options_.num_channels; ++i) {
+    outboxes_.push_back(std::make_shared<Outbox>(segment_, i));
+  }
+  links_.resize(num_ranks);
+  watch(doorbell_, not_control);
+}
+
+Communicator::~Communicator() {
+  close();
+  ::close(epoll_);
+  ::close(doorbell_);
+}
+
+void Communicator::watch(int fd, uint64_t tag) {
+  // Edge-triggered: bytes that nobody asked for yet must not keep a sleeper awake. Before it
+  // sleeps, a driver has found every lane it needs empty, so whatever comes next is an edge.
+  epoll_event event{};
+  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
+  if (fd == doorbell_) event.events = EPOLLIN | EPOLLET;
+  event.data.u64 = tag;
+  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) {
+    throw std::system_error(errno, std::generic_category(), "epoll_ctl");
+  }
+}
+
+void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs, int their_doorbell,
+                                int control_fd) {
+  size_t index = static_cast<size_t>(peer);
+  doorbells_.push_back(their_doorbell);
+  links_[index] = std::make_unique<ControlLink>(peer, control_fd);
+  auto local_rank = [this](int rank) {
+    const std::vector<int>& ranks = options_.local_ranks;
+    return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  };
+  for (int c = 0; c <= options_.num_channels; ++c) {
+    ShmQueuePair::Ends ends{segment_,       theirs, local_rank(options_.rank), local_rank(peer),
+                            their_doorbell, c};
+    auto& lanes = c < options_.num_channels ? channels_[static_cast<size_t>(c)].lanes()
+                                            : point_to_point_->lanes();
+    lanes[index] = std::make_unique<ShmQueuePair>(peer, ends, outboxes_[static_cast<size_t>(c)],
+                                                  statistics_);
+  }
+  watch(control_fd, index);
+}
+
+void Communicator::add_tcp_peer(int peer, const std::vector<int>& lane_fds, int control_fd) {
+  size_t index = static_cast<size_t>(peer);
+  if (lane_fds.size() != static_cast<size_t>(options_.num_channels) + 1) {
+    throw std::invalid_argument("one connection per channel and one for point-to-point");
+  }
+  links_[index] = std::make_unique<ControlLink>(peer, control_fd);
+  for (size_t c = 0; c < lane_fds.size(); ++c) {
+    auto& lanes = c + 1 < lane_fds.size() ? channels_[c].lanes() : point_to_point_->lanes();
+    lanes[index] = std::make_unique<TcpQueuePair>(peer, lane_fds[c],
+                                                  options_.segment.slot_bytes, statistics_);
+    watch(lane_fds[c], not_control);
+  }
+  watch(control_fd, index);
+}
+
+// ---------------------------------------------------------------- callers
+
+// Returns true if the caller has the baton now.
+bool Communicator::enqueue(const RequestPtr& request) {
+  std::lock_guard lock(mutex_);
+  if (failure_.kind != FailureKind::none) throw CommunicatorFailed(failure_);
+  if (closed_) {
+    Failure failure;
+    failure.kind = FailureKind::aborted;
+    failure.text = "the communicator is closed";
+    throw CommunicatorFailed(failure);
+  }
+  if (request->kind == RequestKind::collective) request->sequence = ++sequence_;
+  incoming_.push_back(request);
+  // Pairs with the sleeper's look at num_incoming_ after it raised `sleepers`.
+  num_incoming_.fetch_add(1, std::memory_order_seq_cst);
+  if (driving_) return false;
+  driving_ = true;
+  return true;
+}
+
+bool Communicator::try_take_baton() {
+  std::lock_guard lock(mutex_);
+  if (driving_ || closed_) return false;
+  driving_ = true;
+  return true;
+}
+
+void Communicator::drop_baton() {
+  std::lock_guard lock(mutex_);
+  driving_ = false;
+  if (num_waiters_.load(std::memory_order_relaxed) > 0) baton_passed_.notify_all();
+}
+
+bool Communicator::work_left() const {
+  return active_ || !collectives_.empty() || !point_to_point_->idle() ||
+         num_incoming_.load(std::memory_order_seq_cst) > 0;
+}
+
+void Communicator::pass_baton() {
+  bool left = work_left();
+  drop_baton();
+  // What was enqueued since then was enqueued while we drove, so it is ours to hand on.
+  if (left || num_incoming_.load(std::memory_order_seq_cst) > 0) {
+    progress_thread_->kick(shared_from_this());
+  }
+}
+
+void Communicator::notify_waiters() {
+  if (num_waiters_.load(std::memory_order_relaxed) < 2) return;
+  std::lock_guard lock(mutex_);
+  baton_passed_.notify_all();
+}
+
+void Communicator::run(const RequestPtr& request, const Interrupt& interrupt) {
+  if (!enqueue(request)) {
+    wake();
+    wait(request, Deadline::max(), interrupt);
+    return;
+  }
+  drive(request, Deadline::max(), interrupt);
+  if (request->failure.kind != FailureKind::none) throw CommunicatorFailed(request->failure);
+}
+
+void Communicator::start(const RequestPtr& request) {
+  if (!enqueue(request)) {
+    wake();
+    return;
+  }
+  // Send at once what can be sent: the peers wait for it while the progress thread wakes up.
+  progress_or_fail();
+  pass_baton();
+}
+
+bool Communicator::wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt) {
+  struct Waiter {
+    std::atomic<int>& count;
+    explicit Waiter(std::atomic<int>& c) : count(c) { count.fetch_add(1); }
+    ~Waiter() { count.fetch_sub(1); }
+  };
+  if (!request->is_done()) {
+    Waiter waiter(num_waiters_);
+    std::unique_lock lock(mutex_);
+    while (!request->is_done()) {
+      if (Clock::now() >= deadline) return false;
+      if (!driving_ && !closed_) {
+        driving_ = true;
+        lock.unlock();
+        drive(request, deadline, interrupt);
+        lock.lock();
+        continue;
+      }
+      baton_passed_.wait_until(lock, std::min(deadline, Clock::now() + waiter_slice));
+      lock.unlock();
+      interrupt();
+      lock.lock();
+    }
+  }
+  if (request->failure.kind != FailureKind::none) throw CommunicatorFailed(request->failure);
+  return true;
+}
+
+void Communicator::abort(const std::string& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_.kind != FailureKind::none || closed_) return;
+    abort_reason_ = reason;
+    abort_requested_.store(true, std::memory_order_seq_cst);
+  }
+  wake();
+  // Whoever drives sees it; otherwise nobody does, and it is up to us.
+  if (try_take_baton()) {
+    progress_or_fail();
+    drop_baton();
+  }
+}
+
+void Communicator::close() {
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    if (closed_) return;
+    if (!driving_) {
+      driving_ = true;
+      closed_ = true;
+      break;
+    }
+    lock.unlock();
+    abort("the communicator was closed while calls were under way");
+    lock.lock();
+    baton_passed_.wait_for(lock, std::chrono::milliseconds(1));
+  }
+  if (work_left() && failure_.kind == FailureKind::none) {
+    Failure failure;
+    failure.kind = FailureKind::aborted;
+    failure.rank = options_.rank;
+    failure.text = "the communicator was closed while calls were under way";
+    fail(failure);
+  }
+  for (auto& link : links_) {
+    if (link && link->state() == ControlLink::State::open) link->say_goodbye(sequence_);
+  }
+  channels_.clear();
+  point_to_point_.reset();
+  outboxes_.clear();
+  links_.clear();
+  for (int fd : doorbells_) ::close(fd);
+  doorbells_.clear();
+}
+
+std::optional<Failure> Communicator::failure() const {
+  std::lock_guard lock(mutex_);
+  if (failure_.kind == FailureKind::none) return std::nullopt;
+  return failure_;
+}
+
+uint64_t Communicator::sequence() const {
+  std::lock_guard lock(mutex_);
+  return sequence_;
+}
+
+// ---------------------------------------------------------------- the driver
+
+// Drives until the request is done or the deadline has passed, then passes the baton.
+void Communicator::drive(const RequestPtr& request, Deadline deadline,
+                         const Interrupt& interrupt) {
+  struct Baton {
+    Communicator& communicator;
+    ~Baton() { communicator.pass_baton(); }
+  } baton{*this};
+  Idle idle(options_.ranks_on_host <= usable_cores_, num_yields);
+  int num_moves = 0;
+  while (!request->is_done()) {
+    bool moved = progress_or_fail();
+    if (moved) {
+      idle.reset();
+      notify_waiters();
+      if ((++num_moves & 255) != 0) continue;
+    } else if (idle.turn()) {
+      if (!idle.look_at_clock()) continue;
+    } else {
+      sleep(deadline);
+      try {
+        interrupt();
+      } catch (...) {
+        Failure failure;
+        failure.kind = FailureKind::aborted;
+        failure.rank = options_.rank;
+        failure.text = "a signal interrupted the call half-way";
+        fail(failure);
+        throw;
+      }
+    }
+    check_deadlines();
+    if (deadline != Deadline::max() && Clock::now() >= deadline) return;
+  }
+}
+
+bool Communicator::progress() {
+  if (num_incoming_.load(std::memory_order_seq_cst) > 0) accept_requests();
+  if (abort_requested_.load(std::memory_order_seq_cst)) {
+    Failure failure;
+    failure.kind = FailureKind::aborted;
+    failure.rank = options_.rank;
+    {
+      std::lock_guard lock(mutex_);
+      failure.text = abort_reason_;
+    }
+    abort_requested_.store(false, std::memory_order_seq_cst);
+    fail(failure);
+    return true;
+  }
+  bool moved = false;
+  if (active_ || !collectives_.empty()) moved |= advance_collective();
+  if (!point_to_point_->idle()) moved |= point_to_point_->progress();
+  return moved;
+}
+
+// What goes wrong on a lane often has its explanation on a control link: look there first.
+bool Communicator::progress_or_fail() {
+  try {
+    return progress();
+  } catch (const LaneError& error) {
+    await_explanation(error.peer());
+    left_or_lost(error.peer(), error.what());
+  } catch (const Mismatch& mismatch) {
+    Failure failure;
+    failure.kind = FailureKind::mismatch;
+    failure.rank = mismatch.peer;
+    failure.expected = mismatch.expected;
+    failure.received = mismatch.received;
+    failure.text = mismatch.what();
+    fail(failure);
+  } catch (const std::exception& error) {
+    Failure failure;
+    failure.kind = FailureKind::internal;
+    failure.rank = options_.rank;
+    failure.text = error.what();
+    fail(failure);
+  }
+  return true;
+}
+
+// A lane and its control link close together, but the news may arrive in either order.
+void Communicator::await_explanation(int peer) {
+  Deadline until = Clock::now() + explanation_time;
+  ControlLink& link = *links_[static_cast<size_t>(peer)];
+  do {
+    handle_events(10);
+  } while (link.state() == ControlLink::State::open && !failure() && Clock::now() < until);
+}
+
+void Communicator::accept_requests() {
+  {
+    std::lock_guard lock(mutex_);
+    std::swap(incoming_, accepted_);
+    num_incoming_.store(0, std::memory_order_seq_cst);
+  }
+  // A lane may throw here: then fail() finds what is still in the list.
+  while (!accepted_.empty()) {
+    if (accepted_.front()->kind == RequestKind::collective) {
+      collectives_.push_back(accepted_.front());
+    } else {
+      point_to_point_->post(accepted_.front());
+    }
+    accepted_.erase(accepted_.begin());
+  }
+}
+
+bool Communicator::advance_collective() {
+  if (!active_) begin_collective();
+  bool moved = false;
+  bool finished = true;
+  for (Channel& channel : channels_) {
+    moved |= channel.step();
+    moved |= channel.flush();
+    finished &= channel.finished();
+  }
+  if (finished) end_collective();
+  return moved || finished;
+}
+
+void Communicator::begin_collective() {
+  active_ = std::move(collectives_.front());
+  collectives_.pop_front();
+  Call& call = active_->call;
+  call.fingerprint = (call.fingerprint & ~sequence_mask) | (active_->sequence & sequence_mask);
+  active_->tiling = Tiling(call, options_.segment.slot_bytes, options_.num_channels);
+  for (int i = 0; i < options_.num_channels; ++i) {
+    channels_[static_cast<size_t>(i)].start(call, active_->tiling, i, options_.num_channels);
+  }
+}
+
+void Communicator::end_collective() {
+  statistics_.collectives.add(1);
+  RequestPtr request = std::move(active_);
+  active_.reset();
+  request->finish();
+}
+
+Failure Communicator::timed_out() const {
+  Failure failure;
+  failure.kind = FailureKind::timed_out;
+  std::vector<int> ranks;
+  std::string position;
+  for (const Channel& channel : channels_) {
+    if (channel.finished()) continue;
+    for (int rank : channel.waiting_for()) {
+      if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+    }
+    if (position.empty()) position = channel.position();
+  }
+  std::sort(ranks.begin(), ranks.end());
+  if (!ranks.empty()) failure.rank = ranks.front();
+  failure.expected = active_->call.fingerprint;
+  failure.text = "waiting for " + join(ranks) + " at " + position;
+  return failure;
+}
+
+void Communicator::check_deadlines() {
+  Deadline now = Clock::now();
+  if (active_ && now >= active_->deadline) fail(timed_out());
+  if (point_to_point_->idle()) return;
+  RequestPtr late = point_to_point_->expire(now);
+  if (!late) return;
+  Failure failure;
+  failure.kind = FailureKind::timed_out;
+  failure.rank = late->peer;
+  failure.text = "a message was half-way when its time was up";
+  fail(failure);
+}
+
+void Communicator::sleep(Deadline deadline) {
+  SegmentHeader& header = segment_->header();
+  // Raised first, then one more look: a peer that posts after the look sees the sleeper.
+  header.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  if (!progress_or_fail()) {
+    if (active_) deadline = std::min(deadline, active_->deadline);
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    statistics_.sleeps.add(1);
+    handle_events(static_cast<int>(std::clamp<int64_t>(left, 0, max_sleep_ms)));
+    check_leavers();
+  }
+  header.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+void Communicator::handle_events(int timeout_ms) {
+  epoll_event events[32];
+  int num_events = epoll_wait(epoll_, events, 32, timeout_ms);
+  for (int i = 0; i < num_events; ++i) {
+    uint64_t tag = events[i].data.u64;
+    if (tag != not_control) receive_control(*links_[tag]);
+  }
+}
+
+void Communicator::receive_control(ControlLink& link) {
+  ControlLink::State before = link.state();
+  std::optional<Failure> reported = link.receive();
+  if (reported) {
+    if (reported->reporter < 0) reported->reporter = link.peer();
+    fail(std::move(*reported));
+    return;
+  }
+  if (before == ControlLink::State::open && link.state() == ControlLink::State::lost) {
+    left_or_lost(link.peer(), "its connections closed without a goodbye");
+  }
+}
+
+void Communicator::left_or_lost(int peer, const std::string& what) {
+  ControlLink& link = *links_[static_cast<size_t>(peer)];
+  Failure failure;
+  failure.kind = FailureKind::peer_lost;
+  failure.rank = peer;
+  if (active_) failure.expected = active_->call.fingerprint;
+  failure.text = link.state() == ControlLink::State::left
+                     ? "left after collective " + std::to_string(link.last_sequence())
+                     : "died: " + what;
+  fail(failure);
+}
+
+bool Communicator::waits_for(int peer) {
+  if (point_to_point_->waits_for(peer)) return true;
+  if (!active_) return false;
+  return std::any_of(channels_.begin(), channels_.end(), [peer](Channel& channel) {
+    std::vector<int> ranks = channel.waiting_for();
+    return std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
+  });
+}
+
+// A rank that left has said all it had to say before its goodbye, so whoever still waits for it
+// after another look waits in vain.
+void Communicator::check_leavers() {
+  for (const auto& link : links_) {
+    if (!link || link->state() != ControlLink::State::left) continue;
+    if (progress_or_fail()) return;
+    if (waits_for(link->peer())) left_or_lost(link->peer(), "");
+  }
+}
+
+void Communicator::fail(Failure failure) {
+  bool first = false;
+  std::vector<RequestPtr> requests;
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_.kind == FailureKind::none) {
+      failure_ = std::move(failure);
+      first = true;
+    }
+    requests.swap(incoming_);
+    num_incoming_.store(0, std::memory_order_seq_cst);
+  }
+  if (active_) requests.push_back(std::move(active_));
+  active_.reset();
+  requests.insert(requests.end(), collectives_.begin(), collectives_.end());
+  collectives_.clear();
+  requests.insert(requests.end(), accepted_.begin(), accepted_.end());
+  accepted_.clear();
+  for (Channel& channel : channels_) channel.abandon();
+  if (first) {
+    for (auto& link : links_) {
+      if (link && link->state() == ControlLink::State::open) link->report(failure_);
+    }
+  }
+  for (const RequestPtr& request : requests) request->fail(failure_);
+  point_to_point_->abandon(failure_);
+  std::lock_guard lock(mutex_);
+  baton_passed_.notify_all();
+}
+
+void Communicator::wake() {
+  if (segment_->header().sleepers.load(std::memory_order_seq_cst) == 0) return;
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(doorbell_, &one, sizeof one);
+}
+
+// ---------------------------------------------------------------- the progress thread
+
+Communicator::Turn Communicator::progress_turn() {
+  if (num_waiters_.load(std::memory_order_relaxed) > 0 || !try_take_baton()) return Turn::not_mine;
+  bool moved = progress_or_fail();
+  bool left = work_left();
+  drop_baton();
+  if (!left && num_incoming_.load(std::memory_order_seq_cst) == 0) return Turn::not_mine;
+  return moved ? Turn::moved : Turn::idle;
+}
+
+bool Communicator::prepare_sleep() {
+  if (num_waiters_.load(std::memory_order_relaxed) > 0 || !try_take_baton()) return false;
+  segment_->header().sleepers.fetch_add(1, std::memory_order_seq_cst);
+  handle_events(0);
+  bool moved = progress_or_fail();
+  check_deadlines();
+  check_leavers();
+  bool stay_awake = moved || !work_left();
+  drop_baton();
+  if (stay_awake) finish_sleep();
+  return !stay_awake;
+}
+
+void Communicator::finish_sleep() {
+  segment_->header().sleepers.fetch_sub(1, std::memory_order_seq_cst);
+}
+
+}  // namespace hccl

@@ -1,0 +1,145 @@
+// The engine of one communicator: its lanes, its queue of requests, and who drives them.
+//
+// Whoever waits drives. At most one thread at a time (the driver) touches channels, lanes, links and
+// the list of accepted requests; `driving_` under `mutex_` is the baton. A thread that calls a
+// blocking function takes it and moves bytes itself; what nobody waits for is driven by the progress
+// thread, which hands the baton over as soon as somebody wants it.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "collective.h"
+#include "control.h"
+#include "idle.h"
+#include "point_to_point.h"
+#include "request.h"
+#include "shm.h"
+#include "statistics.h"
+#include "tcp.h"
+
+namespace hccl {
+
+class ProgressThread;
+
+struct CommunicatorOptions {
+  int rank = 0;
+  int world_size = 1;
+  int num_channels = 2;      // for collectives; point-to-point has one more
+  SegmentShape segment;      // num_channels there counts all of them
+  std::vector<int> local_ranks;  // ranks of this node in order, this one included
+  int ranks_on_host = 1;     // more than there are cores: never spin
+};
+
+// Thrown to callers; the binding maps it to Python's error tree.
+class CommunicatorFailed : public std::runtime_error {
+ public:
+  explicit CommunicatorFailed(const Failure& failure)
+      : std::runtime_error(failure.text), failure(failure) {}
+  const Failure failure;
+};
+
+class Communicator : public std::enable_shared_from_this<Communicator> {
+ public:
+  // Called now and then by a waiting thread; throws to interrupt the wait (Ctrl-C).
+  using Interrupt = std::function<void()>;
+
+  Communicator(const CommunicatorOptions& options, std::shared_ptr<ProgressThread> progress);
+  ~Communicator();
+
+  int segment_fd() const { return segment_->fd(); }
+  int doorbell_fd() const { return doorbell_; }
+  std::shared_ptr<Segment> segment() const { return segment_; }
+
+  // Connecting; before the first request, from one thread. All descriptors are taken over.
+  void add_shm_peer(int peer, std::shared_ptr<Segment> theirs, int their_doorbell, int control_fd);
+  void add_tcp_peer(int peer, const std::vector<int>& lane_fds, int control_fd);
+
+  // Runs a request to its end on this thread, or on whoever drives. Throws CommunicatorFailed.
+  void run(const RequestPtr& request, const Interrupt& interrupt);
+  // Hands a request over; the buffers must live until it is done.
+  void start(const RequestPtr& request);
+  // Waits until done or `deadline`; false if that passed first. Throws CommunicatorFailed.
+  bool wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
+
+  // Ends every request, here and on every peer. The first cause stays.
+  void abort(const std::string& reason);
+  void close();
+
+  std::optional<Failure> failure() const;
+  uint64_t sequence() const;  // collectives submitted
+  const Statistics& statistics() const { return statistics_; }
+
+  // For the progress thread. All return at once.
+  enum class Turn { moved, idle, not_mine };
+  Turn progress_turn();
+  bool prepare_sleep();  // false: something moved, or somebody else drives
+  void finish_sleep();
+  int epoll_fd() const { return epoll_; }
+
+ private:
+  bool enqueue(const RequestPtr& request);
+  bool try_take_baton();
+  void drop_baton();
+  void pass_baton();
+  bool work_left() const;
+  void drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
+  bool progress();
+  bool progress_or_fail();
+  void notify_waiters();
+  bool advance_collective();
+  void accept_requests();
+  void begin_collective();
+  void end_collective();
+  void check_deadlines();
+  void sleep(Deadline deadline);
+  void handle_events(int timeout_ms);
+  void receive_control(ControlLink& link);
+  void check_leavers();
+  void await_explanation(int peer);
+  bool waits_for(int peer);
+  void fail(Failure failure);
+  void wake();
+  void watch(int fd, uint64_t tag);
+  Failure timed_out() const;
+  void left_or_lost(int peer, const std::string& what);
+
+  const CommunicatorOptions options_;
+  const std::shared_ptr<ProgressThread> progress_thread_;
+  const int usable_cores_ = usable_cores();
+  std::shared_ptr<Segment> segment_;
+  int doorbell_ = -1;
+  int epoll_ = -1;
+  Statistics statistics_;
+
+  // Touched by the driver only.
+  std::vector<Channel> channels_;
+  std::unique_ptr<PointToPoint> point_to_point_;
+  std::vector<std::shared_ptr<Outbox>> outboxes_;
+  std::vector<std::unique_ptr<ControlLink>> links_;  // by rank
+  std::vector<int> doorbells_;  // of local peers, ours to close
+  std::deque<RequestPtr> collectives_;
+  RequestPtr active_;
+
+  mutable std::mutex mutex_;  // guards what follows
+  std::condition_variable baton_passed_;
+  bool driving_ = false;
+  std::vector<RequestPtr> incoming_;
+  std::vector<RequestPtr> accepted_;  // the driver's, swapped with incoming_
+  uint64_t sequence_ = 0;
+  Failure failure_;
+  bool closed_ = false;
+
+  // Read without the mutex as hints: a stale value costs one more turn.
+  std::atomic<int> num_incoming_{0};
+  std::atomic<int> num_waiters_{0};
+  std::atomic<bool> abort_requested_{false};
+  std::string abort_reason_;  // guarded by mutex_
+};
+
+}  // namespace hccl

@@ -1,0 +1,105 @@
+// A lowered plan and the buffers it runs on: chunks become addresses here, and nowhere else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "types.h"
+
+namespace hccl {
+
+enum class OpKind : uint8_t { send = 0, recv = 1, recv_reduce = 2, copy = 3 };
+enum class Buffer : uint8_t { data = 0, input = 1, output = 2 };
+
+// Chunks [begin, end) of a buffer; or a scratch slot with the length of these.
+struct ChunkRef {
+  Buffer buffer = Buffer::data;
+  int begin = 0;
+  int end = 0;
+  int scratch = -1;
+};
+
+struct Op {
+  OpKind kind;
+  int peers_begin;
+  int num_peers;
+  ChunkRef destination;
+  ChunkRef source;
+};
+
+struct Plan {
+  std::vector<Op> ops;
+  std::vector<int> peers;
+  int data_chunks = 0;     // parts that `data` is cut into; 0: the plan has no `data`
+  int scratch_slots = 0;
+  int max_chunk_span = 1;  // most chunks of `data` that one op moves
+
+  // Throws std::invalid_argument where an op points outside its buffers or `world_size`.
+  void validate(int rank, int world_size) const;
+};
+
+struct Block {
+  std::byte* address = nullptr;
+  size_t count = 0;
+};
+
+// Equal blocks in one buffer, or a list of any blocks.
+struct Blocks {
+  std::byte* base = nullptr;
+  size_t count = 0;  // of each block
+  int num_blocks = 0;
+  std::vector<Block> list;
+
+  int size() const { return list.empty() ? num_blocks : static_cast<int>(list.size()); }
+  Block at(int index, size_t item_size) const {
+    if (!list.empty()) return list[static_cast<size_t>(index)];
+    return {base + static_cast<size_t>(index) * count * item_size, count};
+  }
+};
+
+// Everything one collective needs besides its plan.
+struct Call {
+  const Plan* plan = nullptr;
+  Block data;
+  Blocks input;
+  Blocks output;
+  DType dtype = DType::uint8;
+  ReduceOp op = ReduceOp::sum;
+  uint64_t fingerprint = 0;
+  bool divide_data = false;    // avg: divide `data` by the number of ranks at the end
+  bool divide_output = false;  // avg: divide output block 0
+};
+
+struct Span {
+  std::byte* address;
+  size_t count;
+};
+
+// Where part i of `count` elements in `parts` parts begins: the first count % parts parts are one
+// element longer. The same formula as hccl_py.plan.partition.
+constexpr size_t partition(size_t count, int parts, int i) {
+  size_t p = static_cast<size_t>(parts), k = static_cast<size_t>(i);
+  return k * (count / p) + (k < count % p ? k : count % p);
+}
+
+// Cuts a call into tiles such that no message of a tile is longer than a slot, and resolves
+// chunks of a tile. Every rank computes the same tiles.
+class Tiling {
+ public:
+  Tiling() = default;
+  Tiling(const Call& call, size_t slot_bytes, int num_channels);
+
+  int64_t num_tiles() const { return num_tiles_; }
+  // The elements of a chunk in a tile. `scratch`: base of this channel's scratch slots.
+  Span resolve(const Call& call, const ChunkRef& chunk, int64_t tile, std::byte* scratch) const;
+  Span tile_of(const Block& block, int64_t tile) const;
+
+ private:
+  size_t item_size_ = 1;
+  size_t slot_bytes_ = 0;
+  size_t tile_elements_ = 1;
+  int64_t num_tiles_ = 0;
+};
+
+}  // namespace hccl

@@ -1,0 +1,333 @@
+#include "point_to_point.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hccl {
+
+namespace {
+
+constexpr size_t eager_bytes = 16384;
+// Fragments one send may have queued in its lane: enough to keep it busy.
+constexpr size_t max_queued_fragments = 4;
+constexpr uint64_t rejected = 0;
+
+bool matches(const Request& receive, int peer, uint64_t tag) {
+  return receive.tag == tag && (receive.peer == any_rank || receive.peer == peer);
+}
+
+}  // namespace
+
+PointToPoint::PointToPoint(int rank, int world_size, size_t slot_bytes)
+    : rank_(rank), slot_bytes_(slot_bytes) {
+  lanes_.resize(static_cast<size_t>(world_size));
+  closed_.resize(static_cast<size_t>(world_size));
+}
+
+void PointToPoint::post(const RequestPtr& request) {
+  ++num_pending_;
+  if (request->kind == RequestKind::send) {
+    post_send(request);
+  } else {
+    post_recv(request);
+  }
+}
+
+void PointToPoint::mark_unflushed(QueuePair& lane) {
+  if (lane.flushed()) return;
+  if (std::find(unflushed_.begin(), unflushed_.end(), &lane) == unflushed_.end()) {
+    unflushed_.push_back(&lane);
+  }
+}
+
+void PointToPoint::control(int peer, Kind kind, uint64_t tag, uint64_t id, uint64_t size) {
+  Header header;
+  header.fingerprint = tag;
+  header.id = id;
+  header.size = size;
+  header.kind = kind;
+  lane(peer).post_send(header, nullptr);
+  mark_unflushed(lane(peer));
+}
+
+void PointToPoint::post_send(const RequestPtr& request) {
+  int peer = request->peer;
+  if (peer == rank_) {
+    Unexpected message{rank_, {}, {}, request};
+    message.header.fingerprint = request->tag;
+    message.header.size = request->num_bytes;
+    if (RequestPtr receive = take_posted(rank_, request->tag)) {
+      accept(receive, message);
+    } else {
+      unexpected_.push_back(std::move(message));
+    }
+    return;
+  }
+  if (request->num_bytes > eager_bytes) {
+    uint64_t id = next_id_++;
+    announced_[id] = {request, 0, 0, 0};
+    control(peer, request_to_send, request->tag, id, request->num_bytes);
+    return;
+  }
+  Header header;
+  header.fingerprint = request->tag;
+  header.size = request->num_bytes;
+  header.length = static_cast<uint32_t>(request->num_bytes);
+  header.kind = eager;
+  uint64_t number = lane(peer).post_send(header, request->address);
+  mark_unflushed(lane(peer));
+  if (lane(peer).completed() >= number) {
+    finish(request);
+  } else {
+    eager_.push_back({request, 0, request->num_bytes, number});
+  }
+}
+
+void PointToPoint::post_recv(const RequestPtr& request) {
+  for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
+    if (!matches(*request, it->peer, it->header.fingerprint)) continue;
+    Unexpected message = std::move(*it);
+    unexpected_.erase(it);
+    accept(request, message);
+    return;
+  }
+  posted_receives_.push_back(request);
+}
+
+RequestPtr PointToPoint::take_posted(int peer, uint64_t tag) {
+  for (auto it = posted_receives_.begin(); it != posted_receives_.end(); ++it) {
+    if (!matches(**it, peer, tag)) continue;
+    RequestPtr receive = *it;
+    posted_receives_.erase(it);
+    return receive;
+  }
+  return nullptr;
+}
+
+void PointToPoint::finish(const RequestPtr& request) {
+  --num_pending_;
+  request->finish();
+}
+
+void PointToPoint::reject(const RequestPtr& request, size_t theirs) {
+  bool receives = request->kind == RequestKind::recv;
+  request->failure.kind = FailureKind::mismatch;
+  request->failure.rank = request->peer;
+  request->failure.text =
+      receives ? "a message of " + std::to_string(theirs) + " bytes came from rank " +
+                     std::to_string(request->peer) + " for a buffer of " +
+                     std::to_string(request->num_bytes) + " bytes"
+               : "rank " + std::to_string(request->peer) + " receives " +
+                     std::to_string(theirs) + " bytes where this rank sends " +
+                     std::to_string(request->num_bytes);
+  finish(request);
+}
+
+// `receive` and `message` belong together: move the payload, or ask for it.
+void PointToPoint::accept(const RequestPtr& receive, Unexpected& message) {
+  receive->peer = message.peer;
+  size_t size = message.header.size;
+  bool fits = size == receive->num_bytes;
+  if (message.self) {
+    if (fits && size) std::memcpy(receive->address, message.self->address, size);
+    fits ? finish(message.self) : reject(message.self, receive->num_bytes);
+  } else if (message.header.kind == request_to_send) {
+    uint64_t id = fits ? next_id_++ : rejected;
+    if (fits) receiving_[id] = {receive, 0};
+    control(message.peer, clear_to_send, message.header.id, id, receive->num_bytes);
+    if (fits) return;
+  } else if (fits && size) {
+    std::memcpy(receive->address, message.payload.data(), size);
+  }
+  fits ? finish(receive) : reject(receive, size);
+}
+
+// True if a message was taken from the lane.
+bool PointToPoint::drain(int peer) {
+  QueuePair& from = lane(peer);
+  const Header* header = from.peek();
+  if (header == nullptr) return false;
+  if (header->kind == fragment) {
+    auto it = receiving_.find(header->id);
+    if (it == receiving_.end() || it->second.request->peer != peer ||
+        header->size + header->length > it->second.request->num_bytes) {
+      throw LaneError(peer, "a malformed fragment");
+    }
+    Receiving& receiving = it->second;
+    if (!from.receive(receiving.request->address + header->size)) return false;
+    receiving.received += header->length;
+    from.release();
+    if (receiving.received == receiving.request->num_bytes) {
+      finish(receiving.request);
+      receiving_.erase(it);
+    }
+    return true;
+  }
+  if (header->kind == eager && (header->length > eager_bytes || header->length != header->size)) {
+    throw LaneError(peer, "a malformed message");
+  }
+  if (header->kind == eager && header->length && from.lend() == nullptr) return false;
+  handle(peer, *header);
+  return true;
+}
+
+// Consumes a message that is there as a whole: eager, request_to_send or clear_to_send.
+void PointToPoint::handle(int peer, const Header& header) {
+  QueuePair& from = lane(peer);
+  if (header.kind == clear_to_send) {
+    auto it = announced_.find(header.fingerprint);
+    uint64_t receiver_id = header.id;
+    size_t wanted = header.size;
+    from.release();
+    if (it == announced_.end()) return;  // our send has expired meanwhile
+    Sending sending = it->second;
+    announced_.erase(it);
+    if (receiver_id == rejected) return reject(sending.request, wanted);
+    sending.receiver_id = receiver_id;
+    streaming_.push_back(std::move(sending));
+    return;
+  }
+  Unexpected message{peer, header, {}, nullptr};
+  if (header.length) {
+    const std::byte* payload = from.lend();
+    message.payload.assign(payload, payload + header.length);
+  }
+  from.release();
+  if (RequestPtr receive = take_posted(peer, message.header.fingerprint)) {
+    accept(receive, message);
+  } else {
+    unexpected_.push_back(std::move(message));
+  }
+}
+
+// Queues the next fragments. True if any was queued.
+bool PointToPoint::stream(Sending& sending) {
+  const Request& request = *sending.request;
+  QueuePair& to = lane(request.peer);
+  bool moved = false;
+  for (size_t i = 0; i < max_queued_fragments && sending.posted < request.num_bytes; ++i) {
+    if (!to.flushed()) break;
+    Header header;
+    header.kind = fragment;
+    header.id = sending.receiver_id;
+    header.size = sending.posted;
+    header.length =
+        static_cast<uint32_t>(std::min(slot_bytes_, request.num_bytes - sending.posted));
+    sending.last_number = to.post_send(header, request.address + sending.posted);
+    sending.posted += header.length;
+    mark_unflushed(to);
+    moved = true;
+  }
+  return moved;
+}
+
+bool PointToPoint::drain_all() {
+  bool moved = false;
+  for (size_t peer = 0; peer < lanes_.size(); ++peer) {
+    if (!lanes_[peer] || closed_[peer]) continue;
+    try {
+      while (drain(static_cast<int>(peer))) moved = true;
+    } catch (const LaneError&) {
+      if (waits_for(static_cast<int>(peer))) throw;
+      closed_[peer] = true;  // whether it left or died, the control connection tells
+    }
+  }
+  return moved;
+}
+
+bool PointToPoint::progress() {
+  bool moved = false;
+  for (size_t i = 0; i < unflushed_.size();) {
+    moved |= unflushed_[i]->flush();
+    if (unflushed_[i]->flushed()) {
+      unflushed_[i] = unflushed_.back();
+      unflushed_.pop_back();
+    } else {
+      ++i;
+    }
+  }
+  if (num_pending_ == 0) return moved;
+  moved |= drain_all();
+  for (std::list<Sending>* sends : {&streaming_, &eager_}) {
+    for (auto it = sends->begin(); it != sends->end();) {
+      moved |= stream(*it);
+      const Request& request = *it->request;
+      if (it->posted == request.num_bytes && lane(request.peer).completed() >= it->last_number) {
+        finish(it->request);
+        it = sends->erase(it);
+        moved = true;
+      } else {
+        ++it;
+      }
+    }
+  }
+  return moved;
+}
+
+RequestPtr PointToPoint::expire(Deadline now) {
+  auto time_out = [&](const RequestPtr& request) {
+    request->failure.kind = FailureKind::timed_out;
+    request->failure.rank = request->peer;
+    finish(request);
+  };
+  for (auto it = posted_receives_.begin(); it != posted_receives_.end();) {
+    RequestPtr request = *it;
+    it = now < request->deadline ? std::next(it) : posted_receives_.erase(it);
+    if (now >= request->deadline) time_out(request);
+  }
+  for (auto it = announced_.begin(); it != announced_.end();) {
+    RequestPtr request = it->second.request;
+    it = now < request->deadline ? std::next(it) : announced_.erase(it);
+    if (now >= request->deadline) time_out(request);
+  }
+  for (auto it = unexpected_.begin(); it != unexpected_.end();) {
+    RequestPtr request = it->self;
+    bool late = request && now >= request->deadline;
+    it = late ? unexpected_.erase(it) : std::next(it);
+    if (late) time_out(request);
+  }
+  for (auto& [id, receiving] : receiving_) {
+    if (now >= receiving.request->deadline) return receiving.request;
+  }
+  for (std::list<Sending>* sends : {&streaming_, &eager_}) {
+    for (Sending& sending : *sends) {
+      if (now >= sending.request->deadline) return sending.request;
+    }
+  }
+  return nullptr;
+}
+
+void PointToPoint::abandon(const Failure& failure) {
+  auto end = [&](const RequestPtr& request) { request->fail(failure); };
+  for (const RequestPtr& request : posted_receives_) end(request);
+  for (const Unexpected& message : unexpected_) {
+    if (message.self) end(message.self);
+  }
+  for (auto& [id, sending] : announced_) end(sending.request);
+  for (auto& [id, receiving] : receiving_) end(receiving.request);
+  for (const Sending& sending : streaming_) end(sending.request);
+  for (const Sending& sending : eager_) end(sending.request);
+  posted_receives_.clear();
+  unexpected_.clear();
+  announced_.clear();
+  receiving_.clear();
+  streaming_.clear();
+  eager_.clear();
+  unflushed_.clear();
+  num_pending_ = 0;
+}
+
+bool PointToPoint::waits_for(int peer) const {
+  auto is_peer = [peer](const auto& item) { return item.request->peer == peer; };
+  auto second_is_peer = [peer](const auto& item) { return item.second.request->peer == peer; };
+  return std::any_of(posted_receives_.begin(), posted_receives_.end(),
+                     [peer](const RequestPtr& r) { return r->peer == peer; }) ||
+         std::any_of(streaming_.begin(), streaming_.end(), is_peer) ||
+         std::any_of(eager_.begin(), eager_.end(), is_peer) ||
+         std::any_of(announced_.begin(), announced_.end(), second_is_peer) ||
+         std::any_of(receiving_.begin(), receiving_.end(), second_is_peer) ||
+         std::any_of(unflushed_.begin(), unflushed_.end(),
+                     [peer](const QueuePair* lane) { return lane->peer() == peer; });
+}
+
+}  // namespace hccl

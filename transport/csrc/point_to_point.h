@@ -1,0 +1,88 @@
+// send and recv with tags, on a channel of their own.
+//
+// A message up to eager_bytes travels with its envelope. A longer one announces itself
+// (request_to_send), waits until its receive is posted (clear_to_send) and then streams in slots
+// straight into the receive's buffer. So any number of transfers in any order make progress, and
+// what nobody has asked for yet occupies at most eager_bytes each.
+#pragma once
+
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "queue_pair.h"
+#include "request.h"
+
+namespace hccl {
+
+class PointToPoint {
+ public:
+  PointToPoint(int rank, int world_size, size_t slot_bytes);
+
+  std::vector<std::unique_ptr<QueuePair>>& lanes() { return lanes_; }
+
+  void post(const RequestPtr& request);
+  // Moves what can move. True if anything did. Throws LaneError.
+  bool progress();
+  bool idle() const { return num_pending_ == 0 && unflushed_.empty(); }
+  // Ends requests whose deadline has passed, alone if nothing of them has moved yet. Returns one
+  // that is half-way and late, for which the communicator must fail; or nullptr.
+  RequestPtr expire(Deadline now);
+  // Ends every request with `failure`.
+  void abandon(const Failure& failure);
+  // Whether some request can only go on with `peer`.
+  bool waits_for(int peer) const;
+
+ private:
+  enum Kind : uint16_t { eager = 1, request_to_send = 2, clear_to_send = 3, fragment = 4 };
+
+  struct Sending {
+    RequestPtr request;
+    uint64_t receiver_id = 0;  // known once it is clear to send
+    size_t posted = 0;         // bytes handed to the lane
+    uint64_t last_number = 0;
+  };
+  struct Receiving {
+    RequestPtr request;
+    size_t received = 0;
+  };
+  struct Unexpected {
+    int peer;
+    Header header;
+    std::vector<std::byte> payload;  // eager only
+    RequestPtr self;                 // a send to this very rank
+  };
+
+  QueuePair& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
+  void post_send(const RequestPtr& request);
+  void post_recv(const RequestPtr& request);
+  void control(int peer, Kind kind, uint64_t tag, uint64_t id, uint64_t size);
+  void mark_unflushed(QueuePair& lane);
+  bool drain(int peer);
+  bool drain_all();
+  void handle(int peer, const Header& header);
+  bool stream(Sending& sending);
+  void accept(const RequestPtr& receive, Unexpected& message);
+  void finish(const RequestPtr& request);
+  void reject(const RequestPtr& request, size_t theirs);
+  RequestPtr take_posted(int peer, uint64_t tag);
+
+  const int rank_;
+  const size_t slot_bytes_;
+  std::vector<std::unique_ptr<QueuePair>> lanes_;
+  std::vector<bool> closed_;  // lanes whose peer left while nothing needed it
+  std::vector<QueuePair*> unflushed_;
+  std::list<RequestPtr> posted_receives_;
+  std::list<Unexpected> unexpected_;
+  std::unordered_map<uint64_t, Sending> announced_;  // wait for clear_to_send, by our id
+  std::list<Sending> streaming_;
+  std::list<Sending> eager_;  // payload still borrowed by the lane
+  std::unordered_map<uint64_t, Receiving> receiving_;  // by our id
+  uint64_t next_id_ = 1;
+  int num_pending_ = 0;
+};
+
+}  // namespace hccl

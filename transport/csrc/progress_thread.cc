@@ -1,0 +1,126 @@
+#include "progress_thread.h"
+
+#include <poll.h>
+#include <signal.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "communicator.h"
+
+namespace hccl {
+
+namespace {
+
+// The thread computes nothing and its process usually does: it gives up its core soon.
+constexpr int num_yields = 20;
+// Only deadlines need it: everything else rings a bell.
+constexpr int max_sleep_ms = 100;
+
+}  // namespace
+
+ProgressThread::ProgressThread() : wake_fd_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+ProgressThread::~ProgressThread() {
+  stop();
+  ::close(wake_fd_);
+}
+
+void ProgressThread::kick(const std::shared_ptr<Communicator>& communicator) {
+  std::lock_guard lock(mutex_);
+  if (stopping_) return;
+  if (!thread_.joinable()) {
+    // Signals belong to the main thread, where Python looks at them.
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_ = std::thread([this] { loop(); });
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  if (std::find(active_.begin(), active_.end(), communicator) == active_.end()) {
+    active_.push_back(communicator);
+  }
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(wake_fd_, &one, sizeof one);
+  kicked_.notify_one();
+}
+
+void ProgressThread::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    uint64_t one = 1;
+    [[maybe_unused]] ssize_t written = ::write(wake_fd_, &one, sizeof one);
+    kicked_.notify_one();
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void ProgressThread::loop() {
+  Communicators communicators;
+  Idle idle(false, num_yields);
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      kicked_.wait(lock, [this] { return stopping_ || !active_.empty(); });
+      if (stopping_) return;
+      communicators = active_;
+    }
+    if (turn(communicators)) {
+      idle.reset();
+    } else if (!idle.turn()) {
+      sleep(communicators);
+    }
+  }
+}
+
+// True if anything moved. What is done, or driven by somebody who waits, is dropped from the list:
+// whoever leaves work behind kicks again.
+bool ProgressThread::turn(const Communicators& communicators) {
+  bool moved = false;
+  for (const auto& communicator : communicators) {
+    // Leave the list first: a kick that comes meanwhile puts it back.
+    {
+      std::lock_guard lock(mutex_);
+      std::erase(active_, communicator);
+    }
+    switch (communicator->progress_turn()) {
+      case Communicator::Turn::moved: moved = true; [[fallthrough]];
+      case Communicator::Turn::idle: {
+        std::lock_guard lock(mutex_);
+        if (std::find(active_.begin(), active_.end(), communicator) == active_.end()) {
+          active_.push_back(communicator);
+        }
+        break;
+      }
+      case Communicator::Turn::not_mine: break;
+    }
+  }
+  return moved;
+}
+
+void ProgressThread::sleep(const Communicators& communicators) {
+  std::vector<pollfd> fds{{wake_fd_, POLLIN, 0}};
+  std::vector<Communicator*> sleeping;
+  bool all = true;
+  for (const auto& communicator : communicators) {
+    if (!communicator->prepare_sleep()) {
+      all = false;
+      continue;
+    }
+    sleeping.push_back(communicator.get());
+    fds.push_back({communicator->epoll_fd(), POLLIN, 0});
+  }
+  bool listed;
+  {
+    std::lock_guard lock(mutex_);
+    listed = !active_.empty();
+  }
+  if (all && listed) poll(fds.data(), fds.size(), max_sleep_ms);
+  for (Communicator* communicator : sleeping) communicator->finish_sleep();
+  uint64_t drained;
+  [[maybe_unused]] ssize_t got = ::read(wake_fd_, &drained, sizeof drained);
+}
+
+}  // namespace hccl

@@ -1,0 +1,59 @@
+#include "queue_pair.h"
+
+#include <cstring>
+
+namespace hccl {
+
+QueuePair::QueuePair(int peer, size_t slot_bytes, Statistics& statistics)
+    : slot_bytes_(slot_bytes), statistics_(statistics), peer_(peer) {}
+
+uint64_t QueuePair::post_send(const Header& header, const std::byte* payload) {
+  uint64_t number = completed_ + (queue_.size() - head_) + (detached_ ? 0 : 1);
+  if (flushed() && push(header, payload, offset_)) {
+    offset_ = 0;
+    return ++completed_;
+  }
+  statistics_.stalls.add(1);
+  queue_.push_back({header, payload});
+  return number;
+}
+
+bool QueuePair::flush() {
+  bool moved = false;
+  while (!flushed()) {
+    Posted& front = queue_[head_];
+    size_t before = offset_;
+    bool sent = push(front.header, front.payload, offset_);
+    moved |= sent || offset_ != before;
+    if (!sent) break;
+    pop();
+  }
+  return moved;
+}
+
+void QueuePair::pop() {
+  if (!detached_) ++completed_;
+  detached_ = false;
+  offset_ = 0;
+  if (++head_ == queue_.size()) {
+    queue_.clear();
+    head_ = 0;
+  }
+}
+
+void QueuePair::detach() {
+  if (flushed() || detached_) return;
+  Posted& front = queue_[head_];
+  if (front.header.length > slot_bytes_) return;
+  spare_.resize(slot_bytes_);
+  std::memcpy(spare_.data(), front.payload, front.header.length);
+  front.payload = spare_.data();
+  detached_ = true;
+  ++completed_;
+}
+
+bool QueuePair::post_send_to_all(std::span<QueuePair* const>, const Header&, const std::byte*) {
+  return false;
+}
+
+}  // namespace hccl

@@ -1,0 +1,32 @@
+// Counters of one communicator. Written by whoever drives it, read by anyone at any time.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace hccl {
+
+// One counter with a single writer at a time: relaxed, because it orders nothing.
+class Counter {
+ public:
+  void add(uint64_t amount) {
+    value_.store(value_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+  }
+  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
+struct Statistics {
+  Counter collectives;    // finished without error
+  Counter shm_messages;   // sent to ranks of the same node
+  Counter shm_bytes;      // their payload, once per reader
+  Counter tcp_messages;   // sent to ranks of other nodes
+  Counter tcp_bytes;      // their payload
+  Counter stalls;         // a lane could not take a message at once
+  Counter sleeps;         // a driver went to sleep in the kernel
+  Counter doorbells;      // a sleeping peer was woken
+};
+
+}  // namespace hccl

@@ -1,0 +1,44 @@
+// Lanes over connected stream sockets: the provider for ranks of different nodes.
+//
+// Frames are a Header and its payload, in this machine's byte order (the hello refuses others).
+// Sends go straight out of the caller's memory, receives land straight in the caller's buffer; only
+// what a reduction reads is assembled in the lane's own slot first.
+#pragma once
+
+#include <vector>
+
+#include "queue_pair.h"
+
+namespace hccl {
+
+class TcpQueuePair final : public QueuePair {
+ public:
+  // Takes over `fd`, a connected, authenticated, non-blocking stream socket.
+  TcpQueuePair(int peer, int fd, size_t slot_bytes, Statistics& statistics);
+  ~TcpQueuePair() override;
+
+  int fd() const { return fd_; }
+  const Header* peek() override;
+  const std::byte* lend() override;
+  bool receive(std::byte* destination) override;
+  void release() override;
+
+ protected:
+  bool push(const Header& header, const std::byte* payload, size_t& offset) override;
+
+ private:
+  size_t read_some(std::byte* destination, size_t size);
+  [[noreturn]] void fail(const char* call, int error);
+
+  const int fd_;
+  // Bytes read ahead of need: a header, and the beginning of what follows it.
+  std::byte ahead_[4096];
+  size_t ahead_begin_ = 0;
+  size_t ahead_end_ = 0;
+  Header header_;
+  bool has_header_ = false;
+  size_t received_ = 0;  // payload bytes of the current message that are in place
+  std::vector<std::byte> slot_;
+};
+
+}  // namespace hccl
