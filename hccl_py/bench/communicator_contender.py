@@ -1,0 +1,92 @@
+"""`hccl_py.Communicator` as a contender, on numpy arrays, without torch.distributed."""
+
+from __future__ import annotations
+
+import os
+from functools import partial
+from typing import Any
+
+import torch
+
+from hccl_py.bench.contender import Endpoint, Timed
+from hccl_py.communicator import Communicator
+from hccl_py.transport.types import ReduceOp
+
+
+class CommunicatorContender:
+    """A communicator made from the environment, as a program without torch would make it."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        """Join the communicator; blocks until every rank is there."""
+        os.environ["MASTER_PORT"] = str(endpoint.master_port)
+        self._communicator = Communicator(timeout_s=endpoint.timeout_s)
+
+    def all_reduce(self, data: torch.Tensor, reduce_op: str) -> Timed:
+        """See Contender."""
+        return partial(self._communicator.all_reduce, _array(data), _op(reduce_op))
+
+    def broadcast(self, data: torch.Tensor, root: int) -> Timed:
+        """See Contender."""
+        return partial(self._communicator.broadcast, _array(data), root)
+
+    def reduce(self, data: torch.Tensor, root: int, reduce_op: str) -> Timed:
+        """See Contender."""
+        return partial(self._communicator.reduce, _array(data), root, _op(reduce_op))
+
+    def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
+        """See Contender."""
+        return partial(self._communicator.all_gather, _array(output), _array(input))
+
+    def reduce_scatter(self, output: torch.Tensor, input: torch.Tensor, reduce_op: str) -> Timed:
+        """See Contender."""
+        call = self._communicator.reduce_scatter
+        return partial(call, _array(output), _array(input), _op(reduce_op))
+
+    def all_to_all(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
+        """See Contender."""
+        return partial(self._communicator.all_to_all, _array(output), _array(input))
+
+    def gather(self, output: torch.Tensor, input: torch.Tensor, root: int) -> Timed:
+        """See Contender."""
+        blocks = _array(output) if self._communicator.rank == root else None
+        return partial(self._communicator.gather, blocks, _array(input), root)
+
+    def scatter(self, output: torch.Tensor, input: torch.Tensor, root: int) -> Timed:
+        """See Contender."""
+        blocks = _array(input) if self._communicator.rank == root else None
+        return partial(self._communicator.scatter, _array(output), blocks, root)
+
+    def send_recv(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
+        """See Contender."""
+        communicator, into, out_of = self._communicator, _array(output), _array(input)
+        target = (communicator.rank + 1) % communicator.world_size
+        source = (communicator.rank - 1) % communicator.world_size
+
+        def exchange() -> None:
+            sending = communicator.nonblocking.send(out_of, target)
+            communicator.recv(into, source)
+            sending.wait()
+
+        return exchange
+
+    def barrier(self) -> Timed:
+        """See Contender."""
+        return partial(self._communicator.barrier)
+
+    def statistics(self) -> str | None:
+        """See Contender."""
+        count = getattr(self._communicator, "statistics", None)
+        return str(count()) if count else None
+
+    def close(self) -> None:
+        """See Contender."""
+        self._communicator.close()
+
+
+def _array(tensor: torch.Tensor) -> Any:
+    """The same memory as a numpy array; numpy has no bfloat16, that stays a tensor."""
+    return tensor if tensor.dtype is torch.bfloat16 else tensor.numpy()
+
+
+def _op(name: str) -> ReduceOp:
+    return ReduceOp[name.upper()]

@@ -1,0 +1,33 @@
+"""What passes between the command and its rank processes; no torch here, the command reads it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hccl_py.bench.contender import Endpoint, Open
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Who a rank process is and what it works with."""
+
+    rank: int
+    environment: dict[str, str]
+    contenders: tuple[tuple[Open, Endpoint], ...]
+
+
+@dataclass(frozen=True)
+class Checked:
+    """The outcome of one checked call on one rank; times are comparable within a host."""
+
+    num_wrong: int
+    entered_ns: int
+    left_ns: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A rank's last words: what it raised, in one line and in full."""
+
+    error: str
+    traceback: str

@@ -1,0 +1,200 @@
+"""All rank processes, seen from the command: start them, ask them, notice a failure, end them."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from multiprocessing import connection
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from hccl_py.bench.contender import Endpoint, Open
+from hccl_py.bench.messages import Assignment, Failed
+from hccl_py.bench.options import Options
+
+_MAX_COLLECTIVE_S = 60.0
+_GRACE_S = 2.0
+_DIED = object()
+
+
+class RankFailure(Exception):
+    """A rank raised, died or did not answer in time; the message says which and how."""
+
+
+class Ranks:
+    """The rank processes of one run; a context manager that leaves none behind."""
+
+    def __init__(self, options: Options, contenders: Sequence[Open]) -> None:
+        """Start every rank and wait until it has opened its contenders.
+
+        Raises:
+            RankFailure: a rank could not.
+        """
+        self._timeout_s = options.timeout_s
+        self._deadline = time.monotonic() + options.timeout_s
+        self._processes: list[BaseProcess] = []
+        self._pipes: list[connection.Connection] = []
+        try:
+            self._start(options, contenders)
+            self._collect("while joining")
+        except BaseException:
+            self._kill()
+            raise
+
+    def __enter__(self) -> Ranks:
+        """Return self."""
+        return self
+
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
+        """End every rank, in peace or by force."""
+        try:
+            if error is None:
+                self.ask("close", what="while closing")
+        finally:
+            self._kill()
+
+    def ask(self, method: str, *arguments: object, what: str) -> list[Any]:
+        """Ask every rank the same and wait for all answers.
+
+        Args:
+            method: a method of `rank.Rank`.
+            arguments: its arguments.
+            what: what is going on, for the message of a failure.
+
+        Returns:
+            The answers in rank order.
+
+        Raises:
+            RankFailure: a rank raised, died, or the run's time is over.
+        """
+        for pipe in self._pipes:
+            try:
+                pipe.send((method, arguments))
+            except OSError:
+                break  # that rank is dead; collecting finds out how it died
+        return self._collect(what)
+
+    def _start(self, options: Options, contenders: Sequence[Open]) -> None:
+        # One server imports torch once; the ranks are forked from it while it has no threads of
+        # its own. Spawning would import torch once per rank: 10 s for 8 ranks on two cores.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["hccl_py.bench.rank", "torch.distributed"])
+        ports = _free_ports(len(contenders))
+        for rank in range(options.world_size):
+            here, there = context.Pipe()
+            process = context.Process(
+                target=_serve,
+                args=(there, _assignment(options, rank, ports, contenders)),
+                name=f"rank {rank}",
+                daemon=True,
+            )
+            process.start()
+            there.close()
+            self._processes.append(process)
+            self._pipes.append(here)
+
+    def _collect(self, what: str) -> list[Any]:
+        """Wait for one answer of every rank."""
+        answers: dict[int, Any] = {}
+        while len(answers) < len(self._pipes):
+            arrived = self._receive(set(answers), self._deadline)
+            if not arrived:
+                late = ", ".join(str(r) for r in range(len(self._pipes)) if r not in answers)
+                raise RankFailure(
+                    f"no answer from rank {late} {what}: "
+                    f"the {self._timeout_s:g} s of the run (--timeout) are over"
+                )
+            for rank, answer in arrived.items():
+                if answer is _DIED or isinstance(answer, Failed):
+                    raise RankFailure(self._verdict(set(answers), arrived, what))
+                answers[rank] = answer
+        return [answers[rank] for rank in range(len(self._pipes))]
+
+    def _receive(self, heard: set[int], deadline: float) -> dict[int, Any]:
+        """What has come from ranks not heard of, once there is something; empty: too late."""
+        pending = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in heard}
+        arrived: dict[int, Any] = {}
+        for pipe in connection.wait(list(pending), max(0.0, deadline - time.monotonic())):
+            assert isinstance(pipe, connection.Connection)
+            try:
+                arrived[pending[pipe]] = pipe.recv()
+            except (EOFError, ConnectionError):
+                arrived[pending[pipe]] = _DIED
+        return arrived
+
+    def _verdict(self, answered: set[int], arrived: dict[int, Any], what: str) -> str:
+        """Name the first cause: a rank that died, before those that noticed and complained."""
+        reports = dict(arrived)
+        patience = time.monotonic() + _GRACE_S
+        while _DIED not in reports.values() and len(answered | set(reports)) < len(self._pipes):
+            more = self._receive(answered | set(reports), patience)
+            if not more:
+                break
+            reports.update(more)
+        for rank, report in reports.items():
+            if report is _DIED:
+                return f"rank {rank} died {what}: {self._manner_of_death(rank)}"
+        first, failed = next((r, f) for r, f in reports.items() if isinstance(f, Failed))
+        return f"rank {first} failed {what}: {failed.error}\n{failed.traceback.rstrip()}"
+
+    def _manner_of_death(self, rank: int) -> str:
+        process = self._processes[rank]
+        process.join(_GRACE_S)
+        code = process.exitcode
+        if code is not None and code < 0:
+            return f"signal {signal.Signals(-code).name}"
+        return f"exit code {code}"
+
+    def _kill(self) -> None:
+        """End what still runs, and wait until it has ended."""
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.join(_GRACE_S)
+        for pipe in self._pipes:
+            pipe.close()
+
+
+def _assignment(
+    options: Options, rank: int, ports: Sequence[int], contenders: Sequence[Open]
+) -> Assignment:
+    """What one rank must know; its environment is what a launcher would set."""
+    environment = {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(options.world_size),
+        "LOCAL_RANK": str(rank % options.nproc),
+        "LOCAL_WORLD_SIZE": str(options.nproc),
+        "MASTER_ADDR": "127.0.0.1",
+    }
+    if options.nnodes > 1:
+        environment["HCCL_NODE_ID"] = str(options.node(rank))
+    # A collective gives up before the run does: its own message says more than ours can.
+    timeout_s = min(_MAX_COLLECTIVE_S, options.timeout_s)
+    return Assignment(
+        rank,
+        environment,
+        tuple(
+            (contender, Endpoint(rank, options.world_size, port, timeout_s))
+            for contender, port in zip(contenders, ports, strict=True)
+        ),
+    )
+
+
+def _serve(pipe: connection.Connection, assignment: Assignment) -> None:
+    """Enter the rank process; the import stands here because it brings torch."""
+    from hccl_py.bench.rank import serve
+
+    serve(pipe, assignment)
+
+
+def _free_ports(number: int) -> list[int]:
+    """Ports that were free a moment ago."""
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(number)]
+        for sock in sockets:
+            sock.bind(("127.0.0.1", 0))
+        return [sock.getsockname()[1] for sock in sockets]

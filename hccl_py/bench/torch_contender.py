@@ -1,0 +1,98 @@
+"""A backend of torch.distributed as a contender, called as users call it."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from functools import partial
+
+import torch
+import torch.distributed as dist
+
+from hccl_py.bench.contender import Endpoint, Timed
+
+
+class TorchContender:
+    """One process group; the first of a process is its default group."""
+
+    def __init__(self, backend: str, endpoint: Endpoint) -> None:
+        """Join the group; blocks until every rank is there."""
+        timeout = timedelta(seconds=endpoint.timeout_s)
+        self._rank, self._world_size = endpoint.rank, endpoint.world_size
+        if dist.is_initialized():
+            self._group = dist.new_group(backend=backend, timeout=timeout)
+            return
+        dist.init_process_group(
+            backend,
+            init_method=f"tcp://127.0.0.1:{endpoint.master_port}",
+            rank=endpoint.rank,
+            world_size=endpoint.world_size,
+            timeout=timeout,
+        )
+        self._group = dist.group.WORLD
+
+    def all_reduce(self, data: torch.Tensor, reduce_op: str) -> Timed:
+        """See Contender."""
+        return partial(dist.all_reduce, data, op=_op(reduce_op), group=self._group)
+
+    def broadcast(self, data: torch.Tensor, root: int) -> Timed:
+        """See Contender."""
+        return partial(dist.broadcast, data, src=root, group=self._group)
+
+    def reduce(self, data: torch.Tensor, root: int, reduce_op: str) -> Timed:
+        """See Contender."""
+        return partial(dist.reduce, data, dst=root, op=_op(reduce_op), group=self._group)
+
+    def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
+        """See Contender."""
+        return partial(dist.all_gather_single, output, input, group=self._group)
+
+    def reduce_scatter(self, output: torch.Tensor, input: torch.Tensor, reduce_op: str) -> Timed:
+        """See Contender."""
+        return partial(
+            dist.reduce_scatter_single, output, input, op=_op(reduce_op), group=self._group
+        )
+
+    def all_to_all(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
+        """See Contender."""
+        return partial(dist.all_to_all_single, output, input, group=self._group)
+
+    def gather(self, output: torch.Tensor, input: torch.Tensor, root: int) -> Timed:
+        """See Contender."""
+        blocks = list(output.chunk(self._world_size)) if self._rank == root else None
+        return partial(dist.gather, input, blocks, dst=root, group=self._group)
+
+    def scatter(self, output: torch.Tensor, input: torch.Tensor, root: int) -> Timed:
+        """See Contender."""
+        blocks = list(input.chunk(self._world_size)) if self._rank == root else None
+        return partial(dist.scatter, output, blocks, src=root, group=self._group)
+
+    def send_recv(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
+        """See Contender."""
+        group = self._group
+        target, source = (self._rank + 1) % self._world_size, (self._rank - 1) % self._world_size
+
+        def exchange() -> None:
+            sending = dist.isend(input, target, group=group)
+            dist.recv(output, source, group=group)
+            if sending is not None:
+                sending.wait()
+
+        return exchange
+
+    def barrier(self) -> Timed:
+        """See Contender."""
+        return partial(dist.barrier, group=self._group)
+
+    def statistics(self) -> str | None:
+        """See Contender."""
+        count = getattr(self._group, "statistics", None)
+        return str(count()) if count else None
+
+    def close(self) -> None:
+        """See Contender."""
+        dist.destroy_process_group(self._group)
+
+
+def _op(name: str) -> dist.ReduceOp.RedOpType:
+    op: dist.ReduceOp.RedOpType = getattr(dist.ReduceOp, name.upper())
+    return op

@@ -1,0 +1,136 @@
+"""Every case against a second, naive implementation on whole arrays."""
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from hccl_py.bench.cases import CASES
+from hccl_py.bench.oracle import (
+    FLOAT_TYPES,
+    ITEM_SIZES,
+    PERIOD,
+    REDUCE_OPS,
+    Call,
+    contribution,
+    reduced,
+)
+
+Array = npt.NDArray[np.int64]
+_WORLD_SIZES = (2, 3, 5, 8, 16)
+_COUNTS = (1, 7, PERIOD, 2 * PERIOD + 3)
+
+
+def _inputs(call: Call, length: int) -> Array:
+    return np.stack([np.resize(contribution(call, r), length) for r in range(call.world_size)])
+
+
+def _naive(op: str, call: Call, rank: int) -> Array | None:
+    """What must stand on a rank; None: nothing is promised."""
+    n, count = call.world_size, call.count
+    whole = _inputs(call, count)
+    blocks = _inputs(call, n * count).reshape(n, n, count)
+    results: dict[str, Array | None] = {
+        "all_reduce": whole.sum(axis=0),
+        "broadcast": whole[call.root],
+        "reduce": whole.sum(axis=0) if rank == call.root else None,
+        "all_gather": whole.reshape(-1),
+        "reduce_scatter": blocks.sum(axis=0)[rank],
+        "all_to_all": blocks[:, rank].reshape(-1),
+        "gather": whole.reshape(-1) if rank == call.root else None,
+        "scatter": blocks[call.root][rank],
+        "send_recv": whole[rank - 1],
+        "barrier": None,
+    }
+    return results[op]
+
+
+@pytest.mark.parametrize("op", CASES)
+@pytest.mark.parametrize("n", _WORLD_SIZES)
+def test_expectation_equals_naive_result_on_every_rank(op: str, n: int) -> None:
+    for count in _COUNTS:
+        call = Call(n, n - 1, "sum" if CASES[op].reduces else "none", "int64", count)
+        for rank in range(n):
+            pieces = CASES[op].expectation(call, rank)
+            naive = _naive(op, call, rank)
+            if naive is None:
+                assert pieces == []
+                continue
+            built = np.concatenate([np.resize(piece.pattern, piece.count) for piece in pieces])
+            np.testing.assert_array_equal(built, naive)
+
+
+@pytest.mark.parametrize("reduce_op", REDUCE_OPS)
+@pytest.mark.parametrize("n", _WORLD_SIZES)
+def test_reduced_without_any_one_rank_differs(reduce_op: str, n: int) -> None:
+    call = Call(n, 0, reduce_op, "int64", PERIOD)
+    functions = {
+        "sum": np.add,
+        "avg": np.add,
+        "product": np.multiply,
+        "min": np.minimum,
+        "max": np.maximum,
+        "band": np.bitwise_and,
+        "bor": np.bitwise_or,
+        "bxor": np.bitwise_xor,
+    }
+    inputs = _inputs(call, PERIOD)
+    for missing in range(n):
+        rest = functions[reduce_op].reduce(np.delete(inputs, missing, axis=0))
+        partial = rest // n if reduce_op == "avg" else rest
+        assert (partial != reduced(call)).any(), f"rank {missing} is not needed"
+
+
+@pytest.mark.parametrize("reduce_op", REDUCE_OPS)
+@pytest.mark.parametrize("n", _WORLD_SIZES)
+def test_reduced_shifted_by_any_offset_differs(reduce_op: str, n: int) -> None:
+    pattern = reduced(Call(n, 0, reduce_op, "int64", PERIOD))
+    for offset in range(1, PERIOD):
+        assert (np.roll(pattern, offset) != pattern).any()
+
+
+@pytest.mark.parametrize("reduce_op", REDUCE_OPS)
+def test_values_fit_every_element_type_at_sixteen_ranks(reduce_op: str) -> None:
+    call = Call(16, 0, reduce_op, "int8", PERIOD)
+    everything = np.concatenate([*_inputs(call, PERIOD), reduced(call)])
+    assert everything.min() >= 0 and everything.max() <= 127
+    assert ITEM_SIZES.keys() > FLOAT_TYPES
+
+
+@pytest.mark.parametrize(
+    ("op", "n", "size", "count", "num_bytes"),
+    [
+        ("all_reduce", 3, 1001, 250, 1000),
+        ("all_reduce", 8, 1, 1, 4),
+        ("all_gather", 3, 1001, 83, 996),
+        ("reduce_scatter", 8, 4, 1, 32),
+        ("all_to_all", 4, 65536, 4096, 65536),
+        ("scatter", 4, 64, 4, 64),
+        ("send_recv", 4, 64, 16, 64),
+        ("barrier", 4, 0, 0, 0),
+    ],
+)
+def test_count_of_size_rounds_down_to_whole_blocks(
+    op: str, n: int, size: int, count: int, num_bytes: int
+) -> None:
+    assert CASES[op].count(size, "float32", n) == count
+    assert CASES[op].num_bytes(count, "float32", n) == num_bytes
+
+
+@pytest.mark.parametrize(
+    ("op", "of_two", "of_eight"),
+    [
+        ("all_reduce", 1.0, 1.75),
+        ("broadcast", 1.0, 1.0),
+        ("reduce", 1.0, 1.0),
+        ("all_gather", 0.5, 0.875),
+        ("reduce_scatter", 0.5, 0.875),
+        ("all_to_all", 0.5, 0.875),
+        ("gather", 0.5, 0.875),
+        ("scatter", 0.5, 0.875),
+        ("send_recv", 1.0, 1.0),
+        ("barrier", 0.0, 0.0),
+    ],
+)
+def test_busbw_factor_equals_hand_calculation(op: str, of_two: float, of_eight: float) -> None:
+    assert CASES[op].busbw_factor(2) == of_two
+    assert CASES[op].busbw_factor(8) == of_eight

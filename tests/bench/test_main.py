@@ -1,0 +1,160 @@
+"""The command end to end, with real rank processes; gloo stands in where hccl is not the point."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from hccl_py.bench.cases import CASES
+from hccl_py.bench.contender import BASELINES, Open
+from hccl_py.bench.main import run
+from hccl_py.bench.options import parse
+from hccl_py.bench.ranks import RankFailure
+
+_SHORT = ["--nproc", "2", "--iters", "2", "--warmup", "0", "--timeout", "60"]
+_GLOO = {"gloo": BASELINES["gloo"]}
+
+
+@pytest.fixture
+def faulty(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The module of faulty contenders, importable in rank processes too."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    import faulty
+
+    return faulty
+
+
+def _run(arguments: Sequence[str], contenders: dict[str, Open]) -> int:
+    argv = [*_SHORT, *arguments]
+    return run(parse(argv), argv, contenders)
+
+
+@pytest.fixture(autouse=True)
+def _no_rank_is_left_behind() -> Iterator[None]:
+    yield
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.parametrize("op", CASES)
+def test_run_over_gloo_finds_nothing_wrong(op: str, capsys: pytest.CaptureFixture[str]) -> None:
+    sizes = [] if op == "barrier" else ["--sizes", "4,4099"]
+    assert _run(["--op", op, "--nproc", "3", *sizes], _GLOO) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[0] != "#"]
+    assert rows[0][:3] == ["size", "count", "type"]
+    assert [row[-1] for row in rows[1:]] == ["0"] * (1 if op == "barrier" else 2)
+
+
+def test_run_with_json_writes_machine_versions_command_and_spread(tmp_path: Path) -> None:
+    path = tmp_path / "result.json"
+    both = {"first": BASELINES["gloo"], **_GLOO}
+    arguments = ["--compare", "gloo", "--iters", "5", "--sizes", "1K,4K", "--json", str(path)]
+    assert _run(arguments, both) == 0
+    written = json.loads(path.read_text())
+    assert written["command"].startswith("hccl-bench --nproc 2") and "--json" in written["command"]
+    assert written["machine"].keys() == {"cpu", "usable_cores", "memory_gib", "system"}
+    assert written["versions"].keys() == {"hccl-py", "torch", "numpy", "python"}
+    assert written["date"].endswith("+00:00")
+    assert [size["size"] for size in written["sizes"]] == [1024, 4096]
+    for size in written["sizes"]:
+        assert size["contenders"].keys() == {"first", "gloo"}
+        for measured in size["contenders"].values():
+            assert 0 < measured["time_us"]["p10"] <= measured["time_us"]["median"]
+            assert measured["time_us"]["median"] <= measured["time_us"]["p90"]
+            assert measured["rounds"] * measured["calls_per_round"] == 5
+            assert measured["wrong"] == 0
+        medians = [size["contenders"][name]["time_us"]["median"] for name in ("first", "gloo")]
+        assert size["ratio"]["gloo"]["median"] == pytest.approx(medians[1] / medians[0])
+
+
+def test_run_wrong_result_is_counted_and_fails(
+    faulty: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _run(["--sizes", "4,1K"], {"hccl": faulty.OffByOne, **_GLOO}) == 1
+    captured = capsys.readouterr()
+    assert "2 wrong elements" in captured.err
+    rows = [line.split() for line in captured.out.splitlines()[4:]]
+    assert [(row[4], row[-1]) for row in rows] == [("hccl", "1"), ("gloo", "0")] * 2
+
+
+def test_run_contender_that_does_nothing_has_all_elements_wrong(
+    faulty: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Patterns and results agree in some elements by chance, in most they do not.
+    assert _run(["--sizes", "64K"], {"hccl": faulty.DoesNothing}) == 1
+    assert int(capsys.readouterr().err.split()[1]) > 20_000
+
+
+def test_run_barrier_that_waits_for_nobody_is_wrong(faulty: ModuleType) -> None:
+    assert _run(["--op", "barrier", "--nproc", "4"], {"hccl": faulty.DoesNothing}) == 1
+
+
+def test_run_rank_that_is_killed_is_named_with_its_signal(faulty: ModuleType) -> None:
+    with pytest.raises(RankFailure, match=r"rank 1 died checking hccl at 4 B .*: signal SIGKILL"):
+        _run(["--sizes", "4"], {"hccl": faulty.Dies})
+
+
+def test_run_rank_that_raises_is_named_with_its_traceback(faulty: ModuleType) -> None:
+    with pytest.raises(RankFailure) as failure:
+        _run(["--sizes", "4"], {"hccl": faulty.Raises})
+    first, *trace = str(failure.value).splitlines()
+    assert first.startswith("rank 1 failed preparing buffers at 4 B of all_reduce: ValueError: no")
+    assert any("faulty.py" in line for line in trace)
+
+
+def test_run_that_hangs_ends_at_its_deadline_and_names_who_is_late(faulty: ModuleType) -> None:
+    start = time.monotonic()
+    # Gloo's own limit on rank 0 is no longer than the run's: either may be noticed first.
+    with pytest.raises(RankFailure, match=r"rank (0|0, 1|1) .*checking hccl at 4 B"):
+        _run(["--sizes", "4", "--timeout", "6"], {"hccl": faulty.Hangs})
+    assert time.monotonic() - start < 12
+
+
+def test_run_on_two_nodes_gives_each_rank_its_environment(
+    faulty: ModuleType, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--nnodes", "2", "--sizes", "4", "-v"]
+    assert _run(arguments, {"hccl": faulty.SaysWhereItIs}) == 0
+    assert "# hccl: rank 0 of 4, local 0 of 2, node 0" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+def test_main_that_is_stopped_leaves_no_rank(sent: int, code: int, tmp_path: Path) -> None:
+    command = subprocess.Popen(
+        [sys.executable, str(Path(__file__).parent / "faulty.py"), *_SHORT, "--sizes", "4"],
+        env=os.environ | {"FAULTY_PIDS": str(tmp_path)},
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    _wait_until(lambda: len(list(tmp_path.iterdir())) == 2, 60)
+    os.killpg(command.pid, sent) if sent == signal.SIGINT else command.kill()
+    _, message = command.communicate(timeout=20)
+    assert command.returncode == code
+    assert message == ("hccl-bench: interrupted\n" if sent == signal.SIGINT else "")
+    pids = [int(file.name) for file in tmp_path.iterdir()]
+    _wait_until(lambda: not any(_runs(pid) for pid in pids), 10)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process exists and is more than a zombie that nobody has waited for."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+    return state not in "ZX"
+
+
+def _wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, "the condition did not come true in time"
+        time.sleep(0.01)
