@@ -21,7 +21,7 @@ from .handshake import CONTROL, Party
 from .identity import Identity, Member, group_by_node
 from .interfaces import address_family, choose_address
 from .line import Line
-from .rendezvous import Card, Meeting, Store, meet
+from .rendezvous import Card, Meeting, Store, meet, telling_failure
 from .wiring import Key, Wiring
 
 _BACKLOG = 4096
@@ -110,15 +110,17 @@ def connect(
         meeting = meet(store, rank, card, secret, deadline)
         members, nodes = _members(meeting)
         local_ranks = nodes[members[rank].node]
-        segment = make_segment(local_ranks)
-        party = Party(rank, members, meeting.communicator_id, meeting.secret, segment)
         listeners = [unix] if len(local_ranks) > 1 else []
         if tcp is not None and len(nodes) > 1:
             listeners.append(tcp)
-        for listener in listeners:
-            listener.listen(_BACKLOG)
-        wiring = opened.enter_context(Wiring(party, num_lanes, listeners, deadline))
-        links = _links(party, num_lanes, wiring.run())
+        # Inside the block: a failure is told before sockets close and peers fail in turn.
+        with telling_failure(store, rank, secret):
+            segment = make_segment(local_ranks)
+            party = Party(rank, members, meeting.communicator_id, meeting.secret, segment)
+            for listener in listeners:
+                listener.listen(_BACKLOG)
+            wiring = opened.enter_context(Wiring(party, num_lanes, listeners, deadline))
+            links = _links(party, num_lanes, wiring.run())
     return Mesh(members, nodes, links)
 
 

@@ -177,7 +177,8 @@ class Handshake:
         """
         hello = yield from _receive(_HELLO.size)
         theirs = _Hello.unpack(hello, _CONNECTOR)
-        if not is_expected(theirs.source, theirs.index):
+        is_member = theirs.source < len(self._party.members)
+        if not (is_member and is_expected(theirs.source, theirs.index)):
             raise RefusedError("it claims to be a connection that is not expected here")
         self.peer, self.index = self._party.members[theirs.source], theirs.index
         if not self._fits(theirs):

@@ -6,9 +6,10 @@ finds damage), bounded in size, and parsed only if the seal fits. O(world_size) 
 Where to read next: `bootstrap.py` for what the cards are used for.
 """
 
+import contextlib
 import hmac
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any, Protocol, get_type_hints
@@ -106,6 +107,41 @@ def meet(store: Store, rank: int, card: Card, secret: bytes | None, deadline: De
             "set HCCL_SECRET to the same value on every rank, or on none"
         )
     return _read_members(rank, card, packed, content, secret)
+
+
+@contextlib.contextmanager
+def telling_failure(store: Store, rank: int, secret: bytes | None) -> Iterator[None]:
+    """Run the block; if it fails, tell the other ranks why, or learn which rank failed first.
+
+    A rank that gives up closes its connections, and its peers would blame it or each other. The
+    store keeps the first failure instead, which every later error then quotes.
+
+    Raises:
+        BootstrapError: as the block did, with the first failure of any rank added.
+    """
+    try:
+        yield
+    except Exception as error:
+        first = _first_failure(store, secret or b"", f"rank {rank}: {_first_line(error)}")
+        if first is not None and isinstance(error, BootstrapError):
+            raise BootstrapError(f"{error}; the first failure was {first}") from error
+        raise
+
+
+def _first_failure(store: Store, seal_key: bytes, mine: str) -> str | None:
+    """Leave a failure if it is the first; otherwise return the first, as far as the store can."""
+    check = getattr(store, "check", None)
+    if check is None:
+        return None
+    try:
+        if not check(["failure"]):
+            content = mine.encode()[:MAX_CARD_BYTES]
+            store.set("failure", _seal(seal_key, "failure", content))
+            return None
+        first = _open_seal(seal_key, "failure", bytes(store.get("failure")))
+    except Exception:  # the store may be gone with the rank that held it; the cause is known
+        return None
+    return None if first is None else first[:MAX_CARD_BYTES].decode(errors="replace")
 
 
 def _await_members(store: Store, rank: int, world_size: int, deadline: Deadline) -> None:

@@ -12,6 +12,7 @@ import os
 import selectors
 import socket
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -66,7 +67,7 @@ class Wiring:
         self._strangers: dict[Line, float] = {}
         self._dialling: dict[Key, socket.socket] = {}
         self._retries: list[tuple[float, Key, float]] = []
-        self._refusals: list[str] = []
+        self._refusals: Counter[str] = Counter()
         num_inbound = sum(rank > party.rank for rank, _ in self._awaited)
         self._max_strangers = num_inbound + _MAX_STRANGERS_BEYOND_EXPECTED
 
@@ -190,8 +191,8 @@ class Wiring:
         del self._strangers[line]
         self._forget(line)
         line.close()
-        self._refusals.append(f"{line.address} ({reason})")
-        if len(self._refusals) <= _MAX_LOGGED_STRANGERS:
+        self._refusals[reason] += 1
+        if self._refusals.total() <= _MAX_LOGGED_STRANGERS:
             logger.warning(
                 "rank %d refused a connection from %s: %s", self._party.rank, line.address, reason
             )
@@ -302,7 +303,8 @@ class Wiring:
     def _hint(self) -> str:
         if not self._refusals:
             return ""
-        return f"; refused meanwhile: {', '.join(self._refusals[-3:])}"
+        reasons = [f"{count} ({reason})" for reason, count in self._refusals.most_common(4)]
+        return f"; connections refused meanwhile: {', '.join(reasons)}"
 
 
 def _name_of(index: int) -> str:

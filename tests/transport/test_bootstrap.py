@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import hmac
 import logging
 import os
 import socket
@@ -191,14 +192,12 @@ def check_shared_memory(job: Job) -> None:
 def test_connect_alone_makes_a_segment_and_no_socket() -> None:
     before = open_descriptors()
     asked = []
-    mesh = connect(
-        MemoryStore(),
-        0,
-        1,
-        make_segment=lambda ranks: (asked.append(ranks), (-1, -1))[1],
-        num_lanes=1,
-        timeout_s=1,
-    )
+
+    def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int]:
+        asked.append(local_ranks)
+        return (-1, -1)
+
+    mesh = connect(MemoryStore(), 0, 1, make_segment=make_segment, num_lanes=1, timeout_s=1)
     assert asked == [(0,)]
     assert (mesh.nodes, mesh.links, len(mesh.members)) == (((0,),), (), 1)
     assert open_descriptors() == before
@@ -335,6 +334,7 @@ def test_connect_rank_that_fails_half_way_is_named_by_the_others(node_ids: str) 
             message = job.error(rank)
             assert f"rank 1 on {socket.gethostname()} (pid {os.getpid()}) at" in message
             assert "control" in message
+            assert "the first failure was rank 1: MemoryError: no room" in message
     assert open_descriptors() == before
 
 
@@ -350,10 +350,8 @@ class WrongSecretStore(MemoryStore):
         value = self.real.get(key)
         if key != "members":
             return value
-        from hccl_py.transport.rendezvous import _seal
-
-        members = msgpack.unpackb(value[SEAL_BYTES:])
-        return _seal(b"", key, msgpack.packb(members | {"secret": bytes(32)}))
+        content = msgpack.packb(msgpack.unpackb(value[SEAL_BYTES:]) | {"secret": bytes(32)})
+        return hmac.digest(b"", key.encode() + b"\0" + content, "sha256") + bytes(content)
 
 
 @pytest.mark.parametrize("node_ids", ["aaa", "abc"])
@@ -366,10 +364,21 @@ def test_connect_wrong_secret_is_refused_by_both_sides(
     with Job(node_ids, timeout_s=1.0, stores=lambda rank: wrong if rank == 1 else shared) as job:
         assert "rank 0" in job.error(1)
         message = job.error(0)
-        assert "rank 1 on" in message
+        assert "rank 1" in message
         assert "does not know this communicator's secret" in message
     assert "does not know this communicator's secret" in caplog.text
     assert open_descriptors() == before
+
+
+def test_connect_process_of_another_user_is_refused(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # Only root can start a process of another user; so this process claims to be one.
+    monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
+    with Job("aa", timeout_s=0.5) as job:
+        assert f"it belongs to user {os.getuid()}, this process to" in job.error(1)
+        assert "rank 1 on" in job.error(0)
+    assert "it belongs to user" in caplog.text
 
 
 def test_connect_own_secret_never_enters_store_or_log(

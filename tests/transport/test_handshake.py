@@ -1,0 +1,227 @@
+"""The handshake byte by byte, without sockets."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+import pytest
+from hccl_py.transport.handshake import (
+    CONTROL,
+    MAX_IDENTITY_BYTES,
+    Handshake,
+    Party,
+    Receive,
+    Received,
+    RefusedError,
+    Send,
+    Steps,
+)
+from hccl_py.transport.identity import Member
+
+MEMBERS = tuple(Member(rank, f"host{rank}", 100 + rank, node=rank // 2) for rank in range(4))
+COMMUNICATOR_ID = b"c" * 16
+SECRET = b"s" * 32
+
+
+def party(rank: int) -> Party:
+    return Party(rank, MEMBERS, COMMUNICATOR_ID, SECRET, (10 * rank, 10 * rank + 1))
+
+
+@dataclass
+class Side:
+    """One generator, with what it was sent and what became of it."""
+
+    steps: Steps
+    inbox: bytes = b""
+    descriptors: tuple[int, ...] = ()
+    outcome: str | None = None
+    request: Send | Receive | None = None
+    sent: list[bytes] = field(default_factory=list)
+
+    def take(self, answer: Received | None) -> None:
+        try:
+            self.request = next(self.steps) if answer is None else self.steps.send(answer)
+        except StopIteration:
+            self.outcome = "done"
+        except RefusedError as refusal:
+            self.outcome = str(refusal)
+
+
+def no_tampering(sender: int, position: int, data: bytes) -> bytes:
+    return data
+
+
+def flip_byte(side: int, target: int, sender: int, position: int, data: bytes) -> bytes:
+    if sender != side or not position <= target < position + len(data):
+        return data
+    changed = bytearray(data)
+    changed[target - position] ^= 0x40
+    return bytes(changed)
+
+
+def converse(
+    connector: Steps, acceptor: Steps, tamper: Callable[[int, int, bytes], bytes] = no_tampering
+) -> list[Side]:
+    """Run both sides until neither can go on; `tamper(sender, position, data)` is the wire."""
+    sides = [Side(connector), Side(acceptor)]
+    for side in sides:
+        side.take(None)
+    went_on = True
+    while went_on:
+        went_on = False
+        for me, (side, other) in enumerate(zip(sides, reversed(sides), strict=True)):
+            if side.outcome is not None:
+                continue
+            if isinstance(side.request, Send):
+                position = sum(map(len, side.sent))
+                side.sent.append(side.request.data)
+                other.inbox += tamper(me, position, side.request.data)
+                other.descriptors += side.request.descriptors
+                side.take(Received())
+                went_on = True
+            elif isinstance(side.request, Receive):
+                size = side.request.num_bytes
+                if len(side.inbox) >= size:
+                    data, side.inbox = side.inbox[:size], side.inbox[size:]
+                    side.take(Received(data, side.descriptors))
+                    went_on = True
+    return sides
+
+
+def pair(
+    connector: int, acceptor: int, index: int = CONTROL
+) -> tuple[Handshake, Handshake, Steps, Steps]:
+    a, b = Handshake(party(connector)), Handshake(party(acceptor))
+    return a, b, a.connect(MEMBERS[acceptor], index), b.accept(lambda rank, number: True)
+
+
+@pytest.mark.parametrize("connector, index, descriptors", [(1, CONTROL, (0, 1)), (3, 2, ())])
+def test_handshake_between_members_succeeds_on_both_sides(
+    connector: int, index: int, descriptors: tuple[int, ...]
+) -> None:
+    a, b, connect, accept = pair(connector, 0, index)
+    sides = converse(connect, accept)
+    assert [side.outcome for side in sides] == ["done", "done"]
+    assert [side.inbox for side in sides] == [b"", b""]
+    assert sides[0].descriptors == descriptors
+    assert (b.peer, b.index, a.authenticated, b.authenticated) == (
+        MEMBERS[connector],
+        index,
+        True,
+        True,
+    )
+
+
+def test_handshake_every_changed_byte_is_refused() -> None:
+    _, _, connect, accept = pair(1, 0)
+    lengths = [sum(map(len, side.sent)) for side in converse(connect, accept)]
+    assert min(lengths) > 72 + 32 + 36
+    for sender, length in enumerate(lengths):
+        for target in range(length):
+            _, _, connect, accept = pair(1, 0)
+            wire = partial(flip_byte, sender, target)
+            receiver = converse(connect, accept, wire)[1 - sender]
+            # A changed length may leave the receiver waiting for bytes that never come.
+            assert receiver.outcome != "done", f"byte {target} of side {sender} was not protected"
+
+
+def test_handshake_stranger_gets_nothing_but_a_hello() -> None:
+    _, acceptor, connect, accept = pair(1, 0)
+
+    def guess_proof(sender: int, position: int, data: bytes) -> bytes:
+        return bytes(32) if sender == 0 and position == 72 else data
+
+    sides = converse(connect, accept, guess_proof)
+    assert "secret" in (sides[1].outcome or "")
+    assert list(map(len, sides[1].sent)) == [72]
+    assert not acceptor.authenticated
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"secret": b"t" * 32}, {"communicator_id": b"d" * 16}],
+    ids=["secret", "communicator"],
+)
+@pytest.mark.parametrize("outsider", [0, 1])
+def test_handshake_outsider_is_refused(change: dict[str, bytes], outsider: int) -> None:
+    parties = [party(1), party(0)]
+    parties[outsider] = replace(parties[outsider], **change)
+    a, b = Handshake(parties[0]), Handshake(parties[1])
+    sides = converse(a.connect(MEMBERS[0], CONTROL), b.accept(lambda rank, index: True))
+    assert "done" not in [side.outcome for side in sides]
+    assert not a.authenticated and not b.authenticated
+
+
+def test_handshake_replayed_connection_is_refused() -> None:
+    _, _, connect, accept = pair(1, 0)
+    recorded = b"".join(converse(connect, accept)[0].sent)
+    acceptor = Handshake(party(0))
+    side = Side(acceptor.accept(lambda rank, index: True), inbox=recorded)
+    side.take(None)
+    while side.outcome is None:
+        if isinstance(side.request, Receive):
+            size = side.request.num_bytes
+            data, side.inbox = side.inbox[:size], side.inbox[size:]
+            side.take(Received(data))
+        else:
+            side.take(Received())
+    assert "secret" in side.outcome
+
+
+def test_handshake_reflected_bytes_are_refused() -> None:
+    handshake = Handshake(party(1))
+    side = Side(handshake.connect(MEMBERS[0], CONTROL))
+    side.take(None)
+    while side.outcome is None:
+        assert side.request is not None
+        if isinstance(side.request, Send):
+            side.inbox += side.request.data
+            side.take(Received())
+        else:
+            size = side.request.num_bytes
+            data, side.inbox = side.inbox[:size], side.inbox[size:]
+            side.take(Received(data))
+    assert side.outcome == "it is on the wrong side of the connection"
+
+
+def test_handshake_connection_that_is_not_expected_is_refused() -> None:
+    asked = []
+
+    def is_expected(rank: int, index: int) -> bool:
+        asked.append((rank, index))
+        return False
+
+    connect = Handshake(party(3)).connect(MEMBERS[0], 7)
+    sides = converse(connect, Handshake(party(0)).accept(is_expected))
+    assert asked == [(3, 7)]
+    assert "not expected" in (sides[1].outcome or "")
+    assert sides[1].sent == []
+
+
+def test_handshake_oversized_identity_is_refused_before_it_is_read() -> None:
+    def lie(sender: int, position: int, data: bytes) -> bytes:
+        if sender == 0 and position == 72 + 32:
+            return (MAX_IDENTITY_BYTES + 1).to_bytes(4, "big") + data[4:]
+        return data
+
+    _, _, connect, accept = pair(1, 0)
+    assert "4097 bytes, > 4096" in (converse(connect, accept, lie)[1].outcome or "")
+
+
+def test_handshake_rank_replaced_by_another_process_is_refused() -> None:
+    replaced = tuple(replace(member, pid=7) if member.rank == 1 else member for member in MEMBERS)
+    impostor = Handshake(replace(party(1), members=replaced))
+    acceptor = Handshake(party(0))
+    sides = converse(impostor.connect(MEMBERS[0], CONTROL), acceptor.accept(lambda r, i: True))
+    assert "not the process that met at the store" in (sides[1].outcome or "")
+
+
+def test_handshake_missing_descriptors_are_refused() -> None:
+    poor = Handshake(replace(party(1), segment=()))
+    acceptor = Handshake(party(0))
+    sides = converse(poor.connect(MEMBERS[0], CONTROL), acceptor.accept(lambda r, i: True))
+    assert "passed 0 descriptors" in (sides[1].outcome or "")
+
+
+def test_party_shows_no_secret() -> None:
+    assert repr(SECRET) not in repr(party(0))

@@ -1,0 +1,206 @@
+"""The meeting at the store, over torch's real stores."""
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+import torch.distributed
+from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.identity import PROTOCOL_VERSION, Identity
+from hccl_py.transport.rendezvous import MAX_CARD_BYTES, Card, Meeting, Store, meet, telling_failure
+
+TIMEOUT_S = 10.0
+dist: Any = torch.distributed  # its stubs do not export the stores
+
+
+def card(pid: int, world_size: int = 2, **changes: Any) -> Card:
+    identity = Identity("host", pid, "boot", 1, "")
+    return replace(Card(identity, world_size, 1, f"hccl-{pid}", "10.0.0.1", pid, None), **changes)
+
+
+def on_node(one: Card, **changes: Any) -> Card:
+    return replace(one, identity=replace(one.identity, **changes))
+
+
+def meet_all(
+    stores: list[Any],
+    cards: list[Card],
+    secrets: list[bytes | None] | None = None,
+    timeout_s: float = TIMEOUT_S,
+) -> list[Meeting | str]:
+    """Let all ranks meet at once; errors come back as their messages."""
+
+    def one(rank: int) -> Meeting | str:
+        secret = secrets[rank] if secrets else None
+        try:
+            return meet(stores[rank], rank, cards[rank], secret, Deadline(timeout_s))
+        except BootstrapError as error:
+            return str(error)
+
+    with ThreadPoolExecutor(len(cards)) as pool:
+        return list(pool.map(one, range(len(cards))))
+
+
+@pytest.fixture(params=["hash", "prefix", "file", "tcp"])
+def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[Any]]:
+    """Return one handle per rank on a store of two ranks."""
+    if request.param == "file":
+        yield [dist.FileStore(str(tmp_path / "store"), 2) for _ in range(2)]
+    elif request.param == "tcp":
+        first = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        yield [first, dist.TCPStore("127.0.0.1", first.port, is_master=False)]
+    else:
+        shared = dist.HashStore()
+        yield [
+            dist.PrefixStore("hccl/1", shared) if request.param == "prefix" else shared
+            for _ in range(2)
+        ]
+
+
+def test_meet_every_store_of_torch_agrees(stores: list[Any]) -> None:
+    here, there = meet_all(stores, [card(1), card(2)])
+    assert isinstance(here, Meeting)
+    assert here == there
+    assert here.cards == (card(1), card(2))
+    assert (len(here.secret), len(here.communicator_id)) == (32, 16)
+    assert here.secret.hex() not in repr(here) and repr(here.secret) not in repr(here)
+
+
+def test_meet_missing_rank_is_named_over_every_store(stores: list[Any]) -> None:
+    with pytest.raises(BootstrapError, match=r"after .*allowed 0\.3 s.*: rank 1 of 2 did not arr"):
+        meet(stores[0], 0, card(1), None, Deadline(0.3))
+
+
+def test_meet_verdict_of_rank_0_reaches_all() -> None:
+    store = dist.HashStore()
+    with pytest.raises(BootstrapError):
+        meet(store, 0, card(1), None, Deadline(0.1))
+    with pytest.raises(BootstrapError, match="rank 1: rank 0 ended the bootstrap.*rank 1 of 2"):
+        meet(store, 1, card(2), None, Deadline(TIMEOUT_S))
+
+
+def test_meet_missing_rank_0_is_named() -> None:
+    with pytest.raises(BootstrapError, match="rank 1: .*: rank 0 of 2 did not arrive"):
+        meet(dist.HashStore(), 1, card(2), None, Deadline(0.1))
+
+
+class BareStore:
+    """A store with nothing but set and get."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: bytes) -> None:
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self._changed:
+            if not self._changed.wait_for(lambda: key in self._values, 0.5):
+                raise KeyError(key)
+            return self._values[key]
+
+
+def test_meet_store_with_only_set_and_get_suffices() -> None:
+    store: Store = BareStore()
+    here, there = meet_all([store, store], [card(1), card(2)])
+    assert isinstance(here, Meeting) and here == there
+    with pytest.raises(BootstrapError, match="KeyError: 'member/1'"):
+        meet(BareStore(), 0, card(1), None, Deadline(0.1))
+
+
+@pytest.mark.parametrize(
+    "other, message",
+    [
+        (card(2, world_size=3), "rank 1 has world_size 3, rank 0 has 2"),
+        (card(2, num_lanes=4), "rank 1 has num_lanes 4, rank 0 has 1"),
+        (
+            on_node(card(2, tcp_host=None, tcp_problem="no cable"), node_id="b"),
+            "rank 1 on host has peers on other nodes but cannot listen: no cable",
+        ),
+        (
+            on_node(card(2, tcp_host="127.0.0.1"), boot_id="other"),
+            "rank 1 on host listens on 127.0.0.1, which other machines cannot reach",
+        ),
+        (card(2, unix_name=5), "the card of rank 1 is damaged: unix_name is not"),
+        (card(2, tcp_host="example.org"), "the card of rank 1 is damaged: 'example.org'"),
+    ],
+)
+def test_meet_disagreement_is_the_same_verdict_on_both_ranks(other: Card, message: str) -> None:
+    store = dist.HashStore()
+    for outcome in meet_all([store, store], [card(1), other]):
+        assert isinstance(outcome, str) and message in outcome
+
+
+def test_meet_emulated_nodes_may_use_loopback() -> None:
+    store = dist.HashStore()
+    cards = [card(1, tcp_host="127.0.0.1"), on_node(card(2, tcp_host="127.0.0.1"), node_id="b")]
+    assert all(isinstance(outcome, Meeting) for outcome in meet_all([store, store], cards))
+
+
+@pytest.mark.parametrize(
+    "secrets", [[b"one", b"two"], [b"one", None], [None, b"two"]], ids=["both", "rank 0", "rank 1"]
+)
+def test_meet_different_secrets_are_refused(secrets: list[bytes | None]) -> None:
+    store = dist.HashStore()
+    for outcome in meet_all([store, store], [card(1), card(2)], secrets):
+        assert isinstance(outcome, str) and "set HCCL_SECRET to the same value" in outcome
+
+
+def test_meet_same_secret_is_used_and_not_published() -> None:
+    store = dist.HashStore()
+    for outcome in meet_all([store, store], [card(1), card(2)], [b"one", b"one"]):
+        assert isinstance(outcome, Meeting) and outcome.secret == b"one"
+    assert msgpack.unpackb(store.get("members")[32:])["secret"] is None
+
+
+def test_meet_two_processes_of_one_rank_are_told() -> None:
+    store = dist.HashStore()
+    assert all(isinstance(one, Meeting) for one in meet_all([store] * 2, [card(1), card(2)]))
+    with pytest.raises(BootstrapError, match="two processes claim rank 1: pid 3 .* pid 2 on host"):
+        meet(store, 1, card(3), None, Deadline(TIMEOUT_S))
+
+
+def test_meet_other_protocol_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    store = dist.HashStore()
+    monkeypatch.setattr("hccl_py.transport.rendezvous.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+    with pytest.raises(BootstrapError):
+        meet(store, 1, card(2), None, Deadline(0.1))
+    monkeypatch.undo()
+    with pytest.raises(BootstrapError, match="rank 1 speaks bootstrap protocol 2, rank 0 1"):
+        meet(store, 0, card(1), None, Deadline(TIMEOUT_S))
+
+
+@pytest.mark.parametrize("size", [0, 5, 32, 40, 10 * MAX_CARD_BYTES])
+@pytest.mark.parametrize("key, rank", [("member/1", 0), ("members", 1)])
+def test_meet_damaged_values_are_refused(key: str, rank: int, size: int) -> None:
+    store = dist.HashStore()
+    store.set(key, b"\xc1" * size)
+    with pytest.raises(BootstrapError, match="does not verify|has 20480 bytes"):
+        meet(store, rank, card(rank + 1), None, Deadline(TIMEOUT_S))
+
+
+def test_meet_card_too_large_is_refused_by_its_own_rank() -> None:
+    with pytest.raises(BootstrapError, match="this rank's card has"):
+        meet(dist.HashStore(), 0, card(1, unix_name="x" * 5000), None, Deadline(TIMEOUT_S))
+
+
+def test_telling_failure_later_failures_quote_the_first() -> None:
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=TIMEOUT_S))
+    with pytest.raises(MemoryError), telling_failure(store, 3, b"key"):
+        raise MemoryError("no room")
+    quoted = "peer gone; the first failure was rank 3: MemoryError: no room"
+    with pytest.raises(BootstrapError, match=quoted), telling_failure(store, 1, b"key"):
+        raise BootstrapError("peer gone")
+    with pytest.raises(BootstrapError, match="peer gone$"), telling_failure(store, 1, b"other"):
+        raise BootstrapError("peer gone")
