@@ -1,7 +1,7 @@
 """An algorithm is data: symbolic chunks, four kinds of op, plans, and the proof of them.
 
 Standard library only, and no I/O. An algorithm writes ops through a `PlanBuilder`; `verify` runs
-the plans of all ranks symbolically; `render` spells one; `lower` turns it into what the engine runs.
+the plans of all ranks symbolically; `render` spells one; `lower` makes it what the engine runs.
 Which collectives and algorithms exist stands above: `hccl_py/collectives.py` and
 `hccl_py/algorithms/`. Read `builder.py` first, then `simulate.py` for the engine's rules.
 """

@@ -1,0 +1,98 @@
+import pytest
+
+from hccl_py.algorithms import ALGORITHMS
+from hccl_py.collectives import COLLECTIVES
+from hccl_py.topology import Topology
+from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.tuner import TABLE, choose, size_class
+
+ONE_NODE = Topology.one_node(8)
+TWO_NODES = Topology.from_node_keys("aaaabbbb")
+SIXTEEN = Topology.from_node_keys("a" * 8 + "b" * 8)
+
+
+@pytest.mark.parametrize(
+    ("topology", "num_bytes", "expected"),
+    [
+        (Topology.one_node(2), 1 << 16, "one_shot"),
+        (Topology.one_node(2), (1 << 16) + 1, "mesh"),
+        (ONE_NODE, 0, "one_shot"),
+        (ONE_NODE, 4, "one_shot"),
+        (ONE_NODE, 1 << 14, "one_shot"),
+        (ONE_NODE, (1 << 14) + 1, "mesh"),
+        (ONE_NODE, 1 << 26, "mesh"),
+        (Topology.one_node(17), 4, "mesh"),
+        (TWO_NODES, 4, "one_shot"),
+        (TWO_NODES, 1 << 26, "hierarchical"),
+        (SIXTEEN, 4, "hierarchical"),
+    ],
+)
+def test_all_reduce_default(topology: Topology, num_bytes: int, expected: str) -> None:
+    assert choose("all_reduce", num_bytes, topology, {}) == expected
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize("topology", [Topology.one_node(1), ONE_NODE, TWO_NODES, SIXTEEN])
+def test_every_collective_has_an_algorithm_at_every_size(
+    collective: str, topology: Topology
+) -> None:
+    for exponent in range(40):
+        assert (collective, choose(collective, 1 << exponent, topology, {})) in ALGORITHMS
+
+
+def test_choice_is_constant_within_a_size_class() -> None:
+    for low in (1 << exponent for exponent in range(1, 28)):
+        sizes = (low + 1, low + low // 2 + 1, 2 * low)
+        assert len({size_class(num_bytes) for num_bytes in sizes}) == 1
+        for row in TABLE:
+            assert len({choose(row.collective, size, ONE_NODE, {}) for size in sizes}) == 1
+            assert len({choose(row.collective, size, TWO_NODES, {}) for size in sizes}) == 1
+
+
+def test_size_class_ends_at_powers_of_two() -> None:
+    assert [size_class(num_bytes) for num_bytes in (0, 1, 2, 3, 4, 5, 1 << 20)] == [
+        *(0, 0, 1, 2, 2, 3),
+        20,
+    ]
+
+
+def test_table_limits_are_powers_of_two_and_names_exist() -> None:
+    for row in TABLE:
+        assert (row.collective, row.algorithm) in ALGORITHMS
+        if row.max_bytes is not None:
+            assert 1 << size_class(row.max_bytes) == row.max_bytes
+
+
+def test_sizes_that_differ_between_ranks_do_not_matter() -> None:
+    for collective in ("all_to_all", "gather", "scatter", "barrier"):
+        assert len({row.algorithm for row in TABLE if row.collective == collective}) == 1
+
+
+def test_bare_override_holds_where_the_name_exists() -> None:
+    environ = {"HCCL_ALGORITHM": "ring"}
+    assert choose("all_reduce", 4, ONE_NODE, environ) == "ring"
+    assert choose("all_gather", 4, ONE_NODE, environ) == "ring"
+    assert choose("broadcast", 4, ONE_NODE, environ) == "direct"
+
+
+def test_named_overrides_hold_for_their_collective_only() -> None:
+    environ = {"HCCL_ALGORITHM": " all_reduce = ring, broadcast=tree,"}
+    assert choose("all_reduce", 4, TWO_NODES, environ) == "ring"
+    assert choose("broadcast", 4, TWO_NODES, environ) == "tree"
+    assert choose("all_gather", 4, TWO_NODES, environ) == "hierarchical"
+
+
+@pytest.mark.parametrize("text", ["rng", "all_reduce=direct", "allreduce=ring", "all_reduce="])
+def test_unknown_override_lists_what_there_is(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="HCCL_ALGORITHM.*all_reduce: one_shot, mesh"):
+        choose("barrier", 4, ONE_NODE, {"HCCL_ALGORITHM": text})
+
+
+def test_unknown_collective_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match="collective: expected one of all_reduce"):
+        choose("all_reduces", 4, ONE_NODE, {})
+
+
+def test_environment_is_read_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HCCL_ALGORITHM", "all_reduce=tree")
+    assert choose("all_reduce", 4, ONE_NODE) == "tree"
