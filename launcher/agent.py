@@ -55,6 +55,10 @@ def run(program: Program, emulated: bool, channel: Connection) -> int:
     assert program.config.logs_specs is not None, "config_from_args always chooses one"
     worker_logs = WorkerLogs(program.config.logs_specs, emulated)
     config = replace(program.config, logs_specs=worker_logs)
+    if config.max_restarts:
+        # Elastic lends its own store to the ranks, keys of a failed attempt included: the next
+        # attempt would meet the dead. Refused this one, elastic has rank 0 open a fresh store.
+        os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
     try:
         elastic_launch(config, program.command)(*program.arguments)
     except ChildFailedError as error:

@@ -29,6 +29,8 @@ _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _OTHER_NODES_S = 1.0
 # On top of the time that elastic gives a rank between SIGTERM and SIGKILL.
 _AGENT_EXTRA_S = 5.0
+# How long a stopped agent without ranks may take to end.
+_IDLE_S = 0.5
 
 
 class LaunchError(Exception):
@@ -91,6 +93,11 @@ class _Agent:
     channel: Connection
     report: Report | None = None
     running: bool = True
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal, unless the process has ended and its number may be another's."""
+        if self.running:
+            os.kill(self.pid, number)
 
 
 def _fork(job: Job, node: int) -> _Agent:
@@ -159,28 +166,34 @@ class _Supervisor:
             while any(each.running for each in self._agents):
                 self._step(signals)
         finally:
-            self._kill()
+            self._kill(self._agents)
         return self._conclude()
 
     def _step(self, signals: int) -> None:
         channels = {each.channel: each for each in self._agents if each.running}
         deadlines = [at_s for at_s in (self._stop_at_s, self._kill_at_s) if at_s is not None]
         left_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-        for ready in wait([*channels, signals], left_s):
-            if ready == signals:
+        if self._kill_at_s is not None:
+            left_s = min(_IDLE_S, left_s or 0.0)
+        events = wait([*channels, signals], left_s)
+        for event in events:
+            if event == signals:
                 self._on_signal(os.read(signals, 64)[-1])
             else:
-                self._on_message(channels[ready])  # type: ignore[index]
+                self._on_message(channels[event])  # type: ignore[index]
+        if not events and self._kill_at_s is not None:
+            # An agent whose ranks are done waits for other nodes in C++, deaf to a signal.
+            self._kill([each for each in self._agents if not _children(each.pid)])
         now_s = time.monotonic()
         if self._stop_at_s is not None and now_s >= self._stop_at_s:
             self._stop()
         if self._kill_at_s is not None and now_s >= self._kill_at_s:
-            self._kill()
+            self._kill(self._agents)
 
     def _on_signal(self, number: int) -> None:
         if self._ended_by:
             # Asked twice: no more time for ranks to end by themselves.
-            self._kill()
+            self._kill(self._agents)
         self._ended_by = self._ended_by or number
         self._stop()
 
@@ -198,26 +211,18 @@ class _Supervisor:
     def _stop(self) -> None:
         """Ask the agents to end their ranks and themselves."""
         self._stop_at_s = None
-        self._signal_running(signal.SIGTERM)
-        # An agent may be waiting in C++ for the others; a store that is gone wakes it.
-        self._store = None
+        for each in self._agents:
+            each.signal(signal.SIGTERM)
         grace_s = self._job.program.config.shutdown_timeout or 0
         self._kill_at_s = self._kill_at_s or time.monotonic() + grace_s + _AGENT_EXTRA_S
 
-    def _kill(self) -> None:
-        """End what is left at once; ranks in Python end with their agent."""
-        for each in self._agents:
-            if each.running:
-                for rank_pid in _children(each.pid):
-                    with suppress(ProcessLookupError):
-                        os.killpg(rank_pid, signal.SIGKILL)
-        self._signal_running(signal.SIGKILL)
-
-    def _signal_running(self, number: signal.Signals) -> None:
-        for each in self._agents:
-            if each.running:
-                # Not reaped yet, so the number is still its own.
-                os.kill(each.pid, number)
+    def _kill(self, agents: list[_Agent]) -> None:
+        """End agents and what they started at once."""
+        for each in agents:
+            for rank_pid in _children(each.pid) if each.running else ():
+                with suppress(ProcessLookupError):
+                    os.killpg(rank_pid, signal.SIGKILL)
+            each.signal(signal.SIGKILL)
 
     def _conclude(self) -> int:
         reports = [each.report for each in self._agents if each.report is not None]
