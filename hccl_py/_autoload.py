@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 NAME = "hccl"
 ALIAS = "hccl_py"
-"""Always registered: other plug-ins (Habana's, Ascend's) claim `NAME` too, and the last one wins."""
+"""Always registered: Habana's and Ascend's plug-ins claim `NAME` too, and the last one wins."""
 
 
 def register() -> None:
@@ -49,6 +49,6 @@ def _register() -> None:
 
 
 def _create(options: Any, backend_options: Any) -> ProcessGroup:
-    from hccl_py.process_group import create
+    from hccl_py.torch_groups import create
 
     return create(options, backend_options)

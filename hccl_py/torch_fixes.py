@@ -1,0 +1,63 @@
+"""Two places where torch does not expect a process group that is written in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import AllgatherOptions, _register_work, _resolve_process_group
+
+
+def keep_dynamo_out(*modules: ModuleType) -> None:
+    """Let torch.compile run the functions of `modules` as they are instead of tracing them.
+
+    DDP's reducer calls a group's `broadcast` while Dynamo watches frames, and Dynamo fails on our
+    objects. Marking code objects costs nothing per call and does not import torch._dynamo, which
+    `torch._dynamo.disable` would.
+    """
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameExecStrategy(eval_frame._FrameAction.SKIP, eval_frame._FrameAction.SKIP)
+    for module in modules:
+        for code in _codes_of(module):
+            eval_frame.set_code_exec_strategy(code, skip)
+
+
+def _codes_of(module: ModuleType) -> Iterator[CodeType]:
+    for value in vars(module).values():
+        members = vars(value).values() if isinstance(value, type) else (value,)
+        for member in members:
+            function = getattr(member, "fget", None) or getattr(member, "__func__", member)
+            if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+                yield from _nested(function.__code__)
+
+
+def _nested(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _nested(constant)
+
+
+def mend_all_gather_into_tensor_out() -> torch.library.Library:
+    """Make the one functional collective work that bypasses Python groups (bucketed by Inductor).
+
+    Returns:
+        The registration; it lasts as long as the object.
+    """
+    library = torch.library.Library("_c10d_functional", "IMPL")  # type: ignore[no-untyped-call]
+
+    def all_gather_into_tensor_out(
+        tensor: torch.Tensor, group_size: int, group_name: Any, *, out: torch.Tensor
+    ) -> torch.Tensor:
+        group: Any = _resolve_process_group(group_name)
+        work = group.all_gather_single(out, tensor, AllgatherOptions())
+        _register_work(out, work)
+        return out
+
+    library.impl(  # type: ignore[no-untyped-call]
+        "all_gather_into_tensor_out", all_gather_into_tensor_out, "CPU"
+    )
+    return library

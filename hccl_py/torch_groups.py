@@ -1,0 +1,95 @@
+"""Making the groups of this process, and ending them: at exit, and in a forked child."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import weakref
+from typing import Any, NoReturn, cast
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, Store
+
+from hccl_py.communicator import Communicator
+from hccl_py.process_group import ProcessGroupHccl
+from hccl_py.torch_fixes import keep_dynamo_out, mend_all_gather_into_tensor_out
+from hccl_py.torch_threads import THREADS
+from hccl_py.torch_work import as_torch_error
+from hccl_py.transport.errors import AbortedError, HcclError
+
+EXIT_TIMEOUT_S = 5.0
+
+_groups: weakref.WeakSet[ProcessGroupHccl] = weakref.WeakSet()
+_parents_communicators: list[object] = []
+"""In a forked child: never used, and never destroyed, which would talk to the parent's peers."""
+
+keep_dynamo_out(*(module for name, module in sys.modules.items() if name.startswith("hccl_py.")))
+_registration = mend_all_gather_into_tensor_out()
+
+
+def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
+    """Connect the ranks of a new group; torch calls this once for each group and member.
+
+    Args:
+        options: torch's `_DistributedBackendOptions`.
+        backend_options: what the user passed as `pg_options`; there is nothing to set.
+
+    Raises:
+        DistBackendError: the ranks did not find each other in time.
+    """
+    try:
+        made = Communicator(
+            _store_of_this_life(options),
+            options.group_rank,
+            options.group_size,
+            timeout_s=options.timeout.total_seconds(),
+            name=options.group_id,
+        )
+    except HcclError as error:
+        raise as_torch_error(error)  # noqa: B904  # it names its cause
+    group = ProcessGroupHccl(made, options)
+    _groups.add(group)
+    return cast(dist.ProcessGroup, group)
+
+
+def _store_of_this_life(options: Any) -> Store:
+    """Return a part of the store that an earlier group of the same name did not write to.
+
+    Under torchrun the store outlives destroy_process_group, and so would the addresses in it.
+    All ranks of one life arrive before any of the next, because making a group waits for all.
+    """
+    arrivals = options.store.add("hccl/arrivals", 1)
+    return PrefixStore(f"hccl/{(arrivals - 1) // options.group_size}", options.store)
+
+
+class _ForkedCommunicator:
+    """Stands in a forked child where the parent's communicator was."""
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise AbortedError(
+            "this process was forked from a rank and is not one itself: a process group cannot "
+            "be used in it (a DataLoader worker, a multiprocessing child); communicate in the "
+            "parent, or start the process with the spawn method and init_process_group there"
+        )
+
+    def close(self) -> None:
+        """Do nothing: the connections are the parent's."""
+
+
+def _leave_to_the_parent() -> None:
+    for group in _groups:
+        _parents_communicators.append(group._communicator)
+        group._communicator = cast(Communicator, _ForkedCommunicator())
+    _groups.clear()
+
+
+def _close_all() -> None:
+    # Native threads that are still alive when the interpreter goes would take the process down.
+    for group in list(_groups):
+        group.shutdown()
+    THREADS.stop(EXIT_TIMEOUT_S)
+
+
+os.register_at_fork(after_in_child=_leave_to_the_parent)
+atexit.register(_close_all)

@@ -1,0 +1,114 @@
+"""Running a checked call on the communicator: inline or in the background, and what it returns."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
+
+from hccl_py.communicator import Communicator
+from hccl_py.torch_call import Call, write_back
+from hccl_py.torch_surface import TorchSurface
+from hccl_py.torch_threads import Lane
+from hccl_py.torch_types import timeout_s
+from hccl_py.torch_work import FinishedWork, HcclWork, WorkAsNative, as_torch_error
+from hccl_py.transport.errors import HcclError
+
+FINISHED = FinishedWork()
+"""What every synchronous call returns: making a Work costs more than asking this one."""
+
+
+class RunningGroup(TorchSurface):
+    """A group that can run calls; the collectives stand in the class above."""
+
+    def __init__(self, communicator: Communicator, options: Any) -> None:
+        """Stand on `communicator`, which the group owns from now on."""
+        super().__init__(communicator, options)
+        self._rank = options.group_rank
+        self._world_size = options.group_size
+        self._lane = Lane()
+        # Some C++ callers keep only the C++ half of a Work. Once its Python half is gone they
+        # would wait in the base class, which never ends; so the last works stay here.
+        self._last_works: deque[dist.Work] = deque(maxlen=256)
+        self._coalescing = threading.local()
+
+    def _run(self, call: Call, opts: Any, method: str, *calls: tuple[Any, ...]) -> dist.Work:
+        """Call the communicator's `method` once per argument tuple, inline or in the background."""
+        if _profiler_enabled():
+            return self._run_recorded(call, opts, method, calls)
+        return self._run_now(call, opts, method, calls)
+
+    def _run_now(
+        self, call: Call, opts: Any, method: str, calls: Sequence[tuple[Any, ...]]
+    ) -> dist.Work:
+        if call.fake:
+            return FinishedWork(call.results)
+        limit_s = timeout_s(opts)
+        self._sequence_number += len(calls)
+        try:
+            if opts.asyncOp:
+                start = getattr(self._communicator.nonblocking, method)
+                natives = [start(*arguments, timeout_s=limit_s) for arguments in calls]
+                return self._remember(HcclWork(natives, call, self._lane))
+            finish = getattr(self._communicator, method)
+            for arguments in calls:
+                finish(*arguments, timeout_s=limit_s)
+        except HcclError as error:
+            raise as_torch_error(error)  # noqa: B904  # it names its cause
+        write_back(call.copies)
+        return FINISHED
+
+    def _run_recorded(
+        self, call: Call, opts: Any, method: str, calls: Sequence[tuple[Any, ...]]
+    ) -> dist.Work:
+        with torch.autograd.profiler.record_function(f"hccl:{method}") as event:
+            work = self._run_now(call, opts, method, calls)
+            if opts.asyncOp:
+                event._call_end_callbacks_on_future(work.get_future())
+        return work
+
+    def _transfer(
+        self, call: Call, method: str, buffer: Tensor, peer: int | None, tag: int
+    ) -> dist.Work:
+        if call.fake:
+            return FinishedWork(call.results)
+        try:
+            native = getattr(self._communicator.nonblocking, method)(buffer, peer, tag)
+        except HcclError as error:
+            raise as_torch_error(error)  # noqa: B904  # it names its cause
+        # Transfers end in any order, so each has a lane of its own.
+        return self._remember(HcclWork([native], call, None))
+
+    def _remember(self, work: HcclWork) -> HcclWork:
+        self._last_works.append(work)
+        together: list[HcclWork] | None = getattr(self._coalescing, "works", None)
+        if together is not None:
+            together.append(work)
+        return work
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Collect the works that this thread starts until `_end_coalescing`."""
+        self._coalescing.works = []
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        """Return one Work for all that were started since `_start_coalescing`."""
+        works: list[HcclWork] = self._coalescing.works
+        self._coalescing.works = None
+        call = Call("coalesced")
+        call.results = [tensor for work in works for tensor in work.result()]
+        return self._remember(HcclWork([WorkAsNative(work) for work in works], call, None))
+
+    def shutdown(self) -> None:
+        """Leave the group in good order; later calls fail."""
+        self._communicator.close()
+        self._last_works.clear()
+
+    def abort(self) -> None:
+        """Fail everything in flight, here and on the other ranks."""
+        self._communicator.abort("ProcessGroup.abort() was called")

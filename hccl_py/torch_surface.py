@@ -1,0 +1,175 @@
+"""What torch asks a process group about itself; the collectives stand in `process_group.py`.
+
+A Python subclass of torch's ProcessGroup has no C++ backend inside. The names in camel case are
+those C++ calls back (it would fail without them); the others are asked by torch's Python code, and
+the C++ answers would raise or crash. `_get_backend` returns the group itself, so what torch asks
+a backend is answered here too. `new_group` must not be defined: torch would delegate to it.
+"""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+from hccl_py.transport.errors import InvalidArgumentError
+
+if TYPE_CHECKING:
+    from hccl_py.communicator import Communicator
+
+    class _Base:
+        """The stub's overloads name C++ signatures that no Python method can match."""
+
+        def __init__(self, rank: int, world_size: int) -> None: ...
+        def rank(self) -> int: ...  # noqa: D102
+        def size(self) -> int: ...  # noqa: D102
+else:
+    _Base = dist.ProcessGroup
+
+
+class TorchSurface(_Base):
+    """Identity, capabilities and clocks of a group."""
+
+    supports_splitting = False
+    supports_coalescing = False
+    supports_shrinking = False
+    supports_time_estimate = False
+    bound_device_id = None
+    use_pg_for_symm_mem_rendezvous = False
+
+    def __init__(self, communicator: Communicator, options: Any) -> None:
+        """Keep what torch will ask for.
+
+        Args:
+            communicator: carries the data.
+            options: torch's `_DistributedBackendOptions` of the group.
+        """
+        # The constructor with a store is broken for Python subclasses in torch 2.13.
+        super().__init__(options.group_rank, options.group_size)
+        self._communicator = communicator
+        self._store = options.store
+        self._global_ranks = list(options.global_ranks_in_group)
+        self._name: str = options.group_id
+        self._description = ""
+        self._sequence_number = 0
+        self._monitored_barriers = 0
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return what `pg.name()` and DDP's log say."""
+        return "hccl"
+
+    _get_backend_name = getBackendName
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Take the name under which functional collectives look the group up."""
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """Return that name."""
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        """Take the description that the user gave."""
+        self._description = description
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """Return that description."""
+        return self._description
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        return [torch.device("cpu")]
+
+    def _get_backend(self, device: torch.device | str) -> TorchSurface:
+        if torch.device(device).type == "cpu":
+            return self
+        raise RuntimeError(f"hccl carries tensors on the device cpu, not on {device}")
+
+    def get_group_store(self) -> Any:
+        """Return the store that the group was made with."""
+        return self._store
+
+    @property
+    def options(self) -> Any:
+        """The group's settings, as torch's Backend.Options."""
+        timeout = timedelta(seconds=self._communicator.timeout_s)
+        options = dist.Backend.Options("hccl", timeout)  # type: ignore[attr-defined]
+        options.global_ranks_in_group = self._global_ranks
+        options.group_name = self._name
+        return options
+
+    def set_timeout(self, timeout: timedelta) -> None:
+        """Change how long a call without a timeout of its own may take."""
+        self._communicator.timeout_s = timeout.total_seconds()
+
+    _set_default_timeout = set_timeout
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._sequence_number = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._sequence_number
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Return False: any memory will do, none need come from us."""
+        return False
+
+    def eager_connect_single_device(self, device: torch.device | None) -> None:
+        """Do nothing: the group connected when it was made."""
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        """Do nothing: this is for hooks, of which there are none."""
+
+    def split_group(self, *args: object, **kwargs: object) -> None:
+        """Refuse; torch splits only groups that are bound to an accelerator."""
+        raise InvalidArgumentError(
+            "split_group: hccl groups cannot be split; make each part with "
+            "torch.distributed.new_group(ranks)"
+        )
+
+    def monitored_barrier(
+        self, timeout: timedelta | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Block until every rank came, or raise naming those that did not.
+
+        Meets in the store, so it works where the data plane is stuck.
+
+        Args:
+            timeout: how long to wait; None: the group's timeout.
+            wait_all_ranks: name all missing ranks instead of the first.
+        """
+        limit = timeout or timedelta(seconds=self._communicator.timeout_s)
+        self._monitored_barriers += 1
+        key = f"monitored_barrier/{self._monitored_barriers}"
+        self._store.set(f"{key}/{self.rank()}", "here")
+        if self.rank() == 0:
+            missing = self._missing_ranks(key, limit, wait_all_ranks)
+            self._store.set(key, ", ".join(str(rank) for rank in missing))
+        else:
+            # Rank 0 answers only when its own time is over.
+            self._store.wait([key], limit + timedelta(seconds=10))
+        missing_text = self._store.get(key).decode()
+        if missing_text:
+            raise dist.DistBackendError(
+                f"monitored_barrier on rank {self.rank()}: Timed out after "
+                f"{limit.total_seconds():g} s; rank(s) {missing_text} did not come"
+            )
+
+    def _missing_ranks(self, key: str, limit: timedelta, wait_all_ranks: bool) -> list[int]:
+        deadline = time.monotonic() + limit.total_seconds()
+        missing = []
+        for rank in range(1, self.size()):
+            rest = timedelta(seconds=max(deadline - time.monotonic(), 0.001))
+            try:
+                self._store.wait([f"{key}/{rank}"], rest)
+            except dist.DistStoreError:
+                missing.append(rank)
+                if not wait_all_ranks:
+                    break
+        return missing

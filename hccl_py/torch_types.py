@@ -1,0 +1,72 @@
+"""Torch's option objects, reduce operations and types of arguments, and ours for them.
+
+The tensors of a call are checked in `torch_call.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hccl_py.transport.types import DType, ReduceOp
+
+Tensors = Tensor | Sequence[Tensor]
+TensorLists = Sequence[Tensor] | Sequence[Sequence[Tensor]]
+
+PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+"""Tensors that are what they seem; every other type is a subclass to look into."""
+REAL_DTYPES = frozenset(getattr(torch, dtype.name.lower()) for dtype in DType)
+"""What a reduction takes as it is; every other dtype takes the way through `Call`."""
+
+OPS_BY_NAME = {op.name: op for op in ReduceOp}
+_RED_OPS: dict[str, Any] = dist.ReduceOp.RedOpType.__members__  # type: ignore[assignment]
+REDUCE_OPS: list[ReduceOp | None] = [None] * (1 + max(int(value) for value in _RED_OPS.values()))
+"""Ours by torch's number. A list: hashing torch's enum costs as much as the rest of the lookup."""
+for _name, _value in _RED_OPS.items():
+    REDUCE_OPS[int(_value)] = OPS_BY_NAME.get(_name)
+PREMUL_SUM = int(_RED_OPS["PREMUL_SUM"])
+
+UNSET_TIMEOUT = timedelta(milliseconds=-1)
+Options = TypeVar("Options")
+
+
+def read_options(
+    kind: type[Options],
+    given: object,
+    *,
+    root: int | None = None,
+    op: object = None,
+    timeout: timedelta | None = None,
+) -> Options:
+    """Return `given` if it is an options object, else build one.
+
+    The older overloads of torch's methods pass a root, an operation or a timeout in its place.
+    """
+    if isinstance(given, kind):
+        return given
+    options: Any = kind()
+    if isinstance(given, timedelta):
+        timeout = given
+    elif isinstance(given, int):
+        root = given
+    elif given is not None:
+        op = given
+    if root is not None:
+        options.rootRank = root
+    if op is not None:
+        options.reduceOp = op
+    if timeout is not None:
+        options.timeout = timeout
+    result: Options = options
+    return result
+
+
+def timeout_s(options: Any) -> float | None:
+    """Return the options' timeout in seconds, None where it is unset and the group's counts."""
+    timeout: timedelta = options.timeout
+    return None if timeout < timedelta(0) else timeout.total_seconds()

@@ -1,0 +1,240 @@
+"""The `torch.distributed.Work` of an hccl collective, and our errors as torch's.
+
+C++ (DDP's reducer, functional collectives) uses only `wait` and `get_future` of a Work; Python
+uses the rest. A Work is never None, and its future's value is always a list of tensors: C++ reads
+both without a check. Who completes futures stands in `torch_threads.py`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+import weakref
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import torch.distributed as dist
+from torch import Tensor
+from torch.futures import Future
+
+from hccl_py.torch_call import Call, write_back
+from hccl_py.torch_threads import Lane
+from hccl_py.transport.errors import (
+    CollectiveTimeoutError,
+    HcclError,
+    InvalidArgumentError,
+)
+
+if TYPE_CHECKING:
+    from hccl_py.communicator import Work as NativeWork
+
+TensorsFuture = Future[list[Tensor]]
+
+
+def as_torch_error(error: HcclError) -> Exception:
+    """Return what torch's users expect to catch, caused by `error`; a wrong argument stays one."""
+    if isinstance(error, InvalidArgumentError):
+        return error
+    message = str(error)
+    if isinstance(error, CollectiveTimeoutError) and "Timed out" not in message:
+        message = f"Timed out: {message}"
+    translated: Exception = dist.DistBackendError(message)
+    translated.__cause__ = error
+    return translated
+
+
+class FinishedWork(dist.Work):
+    """The Work of a call that has finished already, or that had nothing to send."""
+
+    def __init__(self, results: Sequence[Tensor] = ()) -> None:
+        """Remember the outputs, where there is a caller who can ask for them."""
+        super().__init__()
+        self._results = list(results)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return at once."""
+        return True
+
+    def synchronize(self) -> None:
+        """Return at once."""
+
+    def is_completed(self) -> bool:
+        """Return True."""
+        return True
+
+    def is_success(self) -> bool:
+        """Return True: what failed raised in the call itself."""
+        return True
+
+    def exception(self) -> Exception | None:
+        """Return None."""
+        return None
+
+    def result(self) -> list[Tensor]:
+        """Return the outputs; none for the shared Work of synchronous calls."""
+        return self._results
+
+    def source_rank(self) -> int:
+        """Return -1: no receive from any rank ends in this class."""
+        return -1
+
+    _source_rank = source_rank
+
+    def get_future(self) -> TensorsFuture:
+        """Return a completed future."""
+        future: TensorsFuture = Future()
+        future.set_result(self._results)
+        return future
+
+
+class HcclWork(dist.Work):
+    """A collective in flight.
+
+    The engine keeps the buffers alive until it is done, whether or not anyone keeps this object.
+    Once the end was seen the output tensors are held weakly: the process group remembers its
+    last works for C++ (see there), and must not keep hundreds of tensors alive with them.
+    """
+
+    def __init__(self, natives: Sequence[NativeWork], call: Call, lane: Lane | None) -> None:
+        """Cover `natives` (several for a coalesced call); `lane` None: a lane of its own."""
+        super().__init__()
+        self._natives = natives
+        self._results: list[Tensor] | None = call.results
+        self._weak_results: list[weakref.ref[Tensor]] = []
+        self._copies = call.copies
+        self._source = -1
+        self._lane = lane
+        self._lock = threading.Lock()
+        self._future: TensorsFuture | None = None
+        if call.copies:
+            # Somebody has to write the staged results back even if the caller drops this Work.
+            (lane or Lane()).submit(self._wait_quietly, lambda: None)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Block until the outputs hold the result.
+
+        Args:
+            timeout: how long from now; zero (torch's "no timeout"): the deadline of the call.
+
+        Raises:
+            DistBackendError: the collective failed, or did not end in time.
+        """
+        limit_s = timeout.total_seconds()
+        deadline = time.monotonic() + limit_s if limit_s > 0 else None
+        try:
+            for native in self._natives:
+                native.wait(deadline and max(deadline - time.monotonic(), 0.0))
+        except HcclError as error:
+            raise as_torch_error(error)  # noqa: B904  # it names its cause
+        self._settle()
+        return True
+
+    def synchronize(self) -> None:
+        """Block until the outputs hold the result."""
+        self.wait()
+
+    def is_completed(self) -> bool:
+        """Tell whether it is over, with the result in place or an exception."""
+        if not all(native.done() for native in self._natives):
+            return False
+        if self.exception() is None:
+            self._settle()
+        return True
+
+    def is_success(self) -> bool:
+        """Tell whether it is over and the result in place."""
+        return self.is_completed() and self.exception() is None
+
+    def exception(self) -> BaseException | None:
+        """Return what `wait` would raise, None while in flight and after success."""
+        for native in self._natives:
+            error = native.exception()
+            if error is not None:
+                return as_torch_error(error) if isinstance(error, HcclError) else error
+        return None
+
+    def result(self) -> list[Tensor]:
+        """Return the outputs; after the end those of them that are still alive."""
+        results = self._results
+        if results is not None:
+            return results
+        alive = (reference() for reference in self._weak_results)
+        return [tensor for tensor in alive if tensor is not None]
+
+    def source_rank(self) -> int:
+        """Return the rank that a receive from any rank took its data from."""
+        return self._source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> TensorsFuture:
+        """Return a future of the output tensors, always the same one.
+
+        Its callbacks run on a thread of the lane, never on the engine's.
+        """
+        with self._lock:
+            future = self._future
+            if future is not None:
+                return future
+            base: TensorsFuture = Future()
+            # C++ reads an exception set from Python as tensors and crashes; chained through
+            # `then` it becomes a C++ error.
+            self._future = future = base.then(lambda done: done.value())
+        results = self.result()
+        if self.is_completed():
+            self._complete(base, results)
+        else:
+            (self._lane or Lane()).submit(self._wait_quietly, lambda: self._complete(base, results))
+        return future
+
+    def _complete(self, future: TensorsFuture, results: list[Tensor]) -> None:
+        try:
+            self.wait()
+        except Exception as error:  # whatever it is belongs to who waits for the future
+            future.set_exception(error)  # type: ignore[arg-type]
+        else:
+            future.set_result(results)
+
+    def _wait_quietly(self) -> None:
+        """Block until the end; the next `wait` raises what went wrong again."""
+        with contextlib.suppress(Exception):
+            self.wait()
+
+    def _settle(self) -> None:
+        """Write the staged results back, once, and let go of everything."""
+        if self._results is None:
+            return
+        with self._lock:
+            if self._results is None:
+                return
+            write_back(self._copies)
+            self._copies = []
+            source = self._natives[-1].source if self._natives else None
+            self._source = -1 if source is None else source
+            self._weak_results = [weakref.ref(tensor) for tensor in self._results]
+            self._natives = ()
+            self._results = None
+
+
+class WorkAsNative:
+    """A Work of ours as one of the parts of a coalesced one."""
+
+    source = None
+
+    def __init__(self, work: HcclWork) -> None:
+        """Wrap `work`."""
+        self._work = work
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Block until it is over."""
+        self._work.wait(timedelta(seconds=timeout_s or 0))
+
+    def done(self) -> bool:
+        """Tell whether it is over."""
+        return self._work.is_completed()
+
+    def exception(self) -> BaseException | None:
+        """Return its error."""
+        return self._work.exception()
