@@ -78,36 +78,37 @@ HCCL_INLINE size_t reduce_blocks(std::byte* dst, const std::byte* const* srcs, s
   return i;
 }
 
+template <class Format>
+constexpr size_t wide_lanes = vector_bytes / sizeof(typename Format::Compute);
+
+// The body of a long buffer, four vectors at a time. A number of sources that the compiler knows
+// unrolls the loop over them, and a copy of the pointers, which no store to dst can change, keeps
+// them in registers: a third faster out of L2.
+template <class Format, class Op, size_t num_srcs>
+HCCL_INLINE size_t reduce_body(std::byte* dst, const std::byte* const* srcs, size_t count) {
+  const std::byte* copy[num_srcs];
+  for (size_t s = 0; s < num_srcs; ++s) copy[s] = srcs[s];
+  return reduce_blocks<Format, Op, wide_lanes<Format>, 4>(dst, copy, num_srcs, 0, count);
+}
+
 template <class Format, class Op>
-HCCL_INLINE void reduce_all(std::byte* dst, const std::byte* const* srcs, size_t num_srcs,
-                            size_t count) {
-  constexpr size_t wide = vector_bytes / sizeof(typename Format::Compute);
+void reduce_kernel(std::byte* dst, const std::byte* const* srcs, size_t num_srcs, size_t count) {
+  constexpr size_t wide = wide_lanes<Format>;
   constexpr size_t narrow = 16 / sizeof(typename Format::Compute);
-  size_t i = reduce_blocks<Format, Op, wide, 4>(dst, srcs, num_srcs, 0, count);
+  size_t i = 0;
+  if (count >= wide * 4) {
+    switch (num_srcs) {
+      case 2: i = reduce_body<Format, Op, 2>(dst, srcs, count); break;
+      case 3: i = reduce_body<Format, Op, 3>(dst, srcs, count); break;
+      case 4: i = reduce_body<Format, Op, 4>(dst, srcs, count); break;
+      default: i = reduce_blocks<Format, Op, wide, 4>(dst, srcs, num_srcs, 0, count);
+    }
+  }
   i = reduce_blocks<Format, Op, wide, 1>(dst, srcs, num_srcs, i, count);
   if constexpr (narrow < wide) {
     i = reduce_blocks<Format, Op, narrow, 1>(dst, srcs, num_srcs, i, count);
   }
   reduce_blocks<Format, Op, 1, 1>(dst, srcs, num_srcs, i, count);
-}
-
-// A count of sources known to the compiler unrolls the loop over them, and a copy of the pointers,
-// which a store to dst cannot change, keeps them in registers.
-template <class Format, class Op, size_t num_srcs>
-void reduce_fixed(std::byte* dst, const std::byte* const* srcs, size_t count) {
-  const std::byte* copy[num_srcs];
-  for (size_t s = 0; s < num_srcs; ++s) copy[s] = srcs[s];
-  reduce_all<Format, Op>(dst, copy, num_srcs, count);
-}
-
-template <class Format, class Op>
-void reduce_kernel(std::byte* dst, const std::byte* const* srcs, size_t num_srcs, size_t count) {
-  switch (num_srcs) {
-    case 2: return reduce_fixed<Format, Op, 2>(dst, srcs, count);
-    case 3: return reduce_fixed<Format, Op, 3>(dst, srcs, count);
-    case 4: return reduce_fixed<Format, Op, 4>(dst, srcs, count);
-    default: return reduce_all<Format, Op>(dst, srcs, num_srcs, count);
-  }
 }
 
 template <class Format, size_t lanes>
@@ -124,8 +125,7 @@ HCCL_INLINE size_t scale_blocks(std::byte* data, size_t begin, size_t count, int
 
 template <class Format>
 void scale_float(std::byte* data, size_t count, int divisor) {
-  constexpr size_t wide = vector_bytes / sizeof(typename Format::Compute);
-  const size_t i = scale_blocks<Format, wide>(data, 0, count, divisor);
+  const size_t i = scale_blocks<Format, wide_lanes<Format>>(data, 0, count, divisor);
   scale_blocks<Format, 1>(data, i, count, divisor);
 }
 
