@@ -1,0 +1,43 @@
+"""hccl-py: fast collectives for PyTorch on CPUs and Ethernet.
+
+`torch.distributed.init_process_group("hccl")` needs no import of this package. Without
+torch.distributed, start at `Communicator`. Names are loaded on first use: torch itself looks in
+here at `import torch`.
+"""
+
+from importlib import import_module, metadata
+from pathlib import Path
+from typing import Any
+
+_HOMES = {
+    "Communicator": "hccl_py.communicator",
+    "Work": "hccl_py.work",
+    "ReduceOp": "hccl_py.transport.types",
+    "HcclError": "hccl_py.transport.errors",
+    "InvalidArgumentError": "hccl_py.transport.errors",
+    "BootstrapError": "hccl_py.transport.errors",
+    "CommunicatorError": "hccl_py.transport.errors",
+    "PeerLostError": "hccl_py.transport.errors",
+    "CollectiveTimeoutError": "hccl_py.transport.errors",
+    "MismatchError": "hccl_py.transport.errors",
+    "AbortedError": "hccl_py.transport.errors",
+}
+
+__all__ = list(_HOMES)
+
+if not (Path(__file__).parent / "transport").exists():
+    # A checkout's own hccl_py/, found first because the program was started beside it: the other
+    # folders and the compiled engine are where the package was installed.
+    try:
+        __path__.append(str(metadata.distribution("hccl-py").locate_file("hccl_py")))
+    except metadata.PackageNotFoundError:
+        raise ImportError(
+            f"{Path(__file__).parent} is a checkout that is not installed; run `pip install -e .` "
+            "in the folder above it"
+        ) from None
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'hccl_py' has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -196,7 +196,7 @@ std::shared_ptr<Plan> make_plan(const std::vector<std::vector<int>>& ops, std::v
 
 PyCommunicator make_communicator(std::shared_ptr<ProgressThread> progress, int rank,
                                  int world_size, std::vector<int> local_ranks, int num_channels,
-                                 int num_slots, size_t slot_bytes, int ranks_on_host) {
+                                 int num_slots, size_t slot_bytes) {
   CommunicatorOptions options;
   options.rank = rank;
   options.world_size = world_size;
@@ -206,7 +206,6 @@ PyCommunicator make_communicator(std::shared_ptr<ProgressThread> progress, int r
   options.segment.num_slots = num_slots;
   options.segment.slot_bytes = slot_bytes;
   options.local_ranks = std::move(local_ranks);
-  options.ranks_on_host = ranks_on_host;
   return {std::make_shared<Communicator>(options, std::move(progress)), nullptr};
 }
 
@@ -264,9 +263,11 @@ NB_MODULE(_core, module) {
   nb::class_<PyCommunicator>(module, "Communicator")
       .def_static("create", &make_communicator, nb::arg("progress"), nb::arg("rank"),
                   nb::arg("world_size"), nb::arg("local_ranks"), nb::arg("num_channels"),
-                  nb::arg("num_slots"), nb::arg("slot_bytes"), nb::arg("ranks_on_host"))
+                  nb::arg("num_slots"), nb::arg("slot_bytes"))
       .def("segment_fd", [](PyCommunicator& c) { return c.engine->segment_fd(); })
       .def("doorbell_fd", [](PyCommunicator& c) { return c.engine->doorbell_fd(); })
+      .def("set_ranks_on_host",
+           [](PyCommunicator& c, int ranks) { c.engine->set_ranks_on_host(ranks); })
       .def("add_shm_peer",
            [](PyCommunicator& c, int peer, int segment_fd, int doorbell_fd, int control_fd) {
              auto theirs = Segment::open(segment_fd, c.engine->segment()->shape());

@@ -278,7 +278,7 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline,
     Communicator& communicator;
     ~Baton() { communicator.pass_baton(); }
   } baton{*this};
-  Idle idle(options_.ranks_on_host <= usable_cores_, num_yields);
+  Idle idle(may_spin_, num_yields);
   int num_moves = 0;
   while (!request->is_done()) {
     bool moved = progress_or_fail();

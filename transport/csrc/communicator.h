@@ -33,7 +33,6 @@ struct CommunicatorOptions {
   int num_channels = 2;      // for collectives; point-to-point has one more
   SegmentShape segment;      // num_channels there counts all of them
   std::vector<int> local_ranks;  // ranks of this node in order, this one included
-  int ranks_on_host = 1;     // more than there are cores: never spin
 };
 
 // Thrown to callers; the binding maps it to Python's error tree.
@@ -58,6 +57,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // Connecting; before the first request, from one thread. All descriptors are taken over.
   void add_shm_peer(int peer, std::shared_ptr<Segment> theirs, int their_doorbell, int control_fd);
+  // All ranks of this host, other nodes' and communicators' too where known: more than there are
+  // cores, and a waiting rank yields its core instead of spinning.
+  void set_ranks_on_host(int ranks) { may_spin_ = ranks <= usable_cores(); }
   void add_tcp_peer(int peer, const std::vector<int>& lane_fds, int control_fd);
 
   // Runs a request to its end on this thread, or on whoever drives. Throws CommunicatorFailed.
@@ -111,7 +113,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   const CommunicatorOptions options_;
   const std::shared_ptr<ProgressThread> progress_thread_;
-  const int usable_cores_ = usable_cores();
+  bool may_spin_ = false;
   std::shared_ptr<Segment> segment_;
   int doorbell_ = -1;
   int epoll_ = -1;

@@ -1,0 +1,217 @@
+"""The communicator: ordered ranks, their connections, and the collectives between them.
+
+This is hccl-py without torch.distributed. `calls.py` holds the collectives themselves, `plans.py`
+what they run, `transport/bootstrap.py` how ranks find each other.
+"""
+
+import atexit
+import contextlib
+import os
+import threading
+import weakref
+from typing import Any
+
+from hccl_py.calls import BlockingCalls, NonblockingCalls, Shared
+from hccl_py.failures import Narrator
+from hccl_py.plans import PlanCache
+from hccl_py.rendezvous import rank_from_environment, store_from_environment
+from hccl_py.topology import Topology
+from hccl_py.transport import _core
+from hccl_py.transport.bootstrap import Mesh, connect
+from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.identity import Identity
+
+_NUM_CHANNELS = 2
+_MIN_SLOTS = 8
+
+
+class Communicator(BlockingCalls):
+    """Ranks that call collectives together, in the same order.
+
+    Methods may be called from any thread; calls of one communicator run in the order submitted.
+    A context manager: leaving it closes.
+
+    Attributes:
+        rank: of this process, 0-based.
+        world_size: number of ranks.
+        name: for messages.
+        nodes: the ranks of every node.
+        nonblocking: the same collectives, each returning a Work at once.
+    """
+
+    def __init__(
+        self,
+        store: Any = None,
+        rank: int | None = None,
+        world_size: int | None = None,
+        *,
+        timeout_s: float = 600.0,
+        name: str = "default",
+        identity: Identity | None = None,
+    ) -> None:
+        """Meet the other ranks and connect to all of them.
+
+        Args:
+            store: anything with `set(key, bytes)` and a blocking `get(key)`, used by this
+                communicator alone; torch's stores fit. None: the one at MASTER_ADDR:MASTER_PORT.
+            rank: None: from RANK.
+            world_size: None: from WORLD_SIZE.
+            timeout_s: for connecting, and the default of every call.
+            name: for messages; ranks that use the environment's store must agree on it.
+            identity: replaces this process's, to emulate nodes with threads as ranks.
+
+        Raises:
+            InvalidArgumentError: a number makes no sense, or the environment lacks one.
+            BootstrapError: not all ranks came, or one could not be connected; the message says
+                which, where and at what step.
+        """
+        if (rank is None) != (world_size is None):
+            raise InvalidArgumentError("rank and world_size: expected both or neither")
+        if rank is None or world_size is None:
+            rank, world_size = rank_from_environment()
+        if store is None and world_size > 1:
+            store = store_from_environment(rank, world_size, name, timeout_s)
+        core: _core.Communicator | None = None
+
+        def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int]:
+            nonlocal core
+            core = _core.Communicator.create(
+                progress=_progress_thread(),
+                rank=rank,
+                world_size=world_size,
+                local_ranks=list(local_ranks),
+                num_channels=_NUM_CHANNELS,
+                num_slots=max(_MIN_SLOTS, 2 * len(local_ranks)),
+                slot_bytes=_slot_bytes(world_size),
+            )
+            return core.segment_fd(), core.doorbell_fd()
+
+        mesh = connect(
+            store,
+            rank,
+            world_size,
+            make_segment=make_segment,
+            num_lanes=_NUM_CHANNELS + 1,  # the last one is for send and recv
+            timeout_s=timeout_s,
+            identity=identity,
+        )
+        assert core is not None
+        _attach(core, mesh, rank)
+        self.rank = rank
+        self.world_size = world_size
+        self.name = name
+        self.nodes = mesh.nodes
+        self._core = core
+        self._store = store  # rank 0 may host it, and others may not have read all of it yet
+        places = tuple(f"host {member.host}, pid {member.pid}" for member in mesh.members)
+        topology = Topology(mesh.nodes)
+        shared = Shared(
+            rank,
+            world_size,
+            timeout_s,
+            core,
+            PlanCache(rank, topology),
+            Narrator(name, rank, places),
+        )
+        super().__init__(shared)
+        self.nonblocking = NonblockingCalls(shared)
+        _open.add(self)
+
+    @property
+    def timeout_s(self) -> float:
+        """Default deadline of every call; may be set."""
+        return self._shared.timeout_s
+
+    @timeout_s.setter
+    def timeout_s(self, timeout_s: float) -> None:
+        self._shared.timeout_s = timeout_s
+
+    def statistics(self) -> dict[str, int]:
+        """Return the counters: messages and bytes sent by provider, stalls, sleeps, doorbells."""
+        return self._core.statistics()
+
+    def abort(self, reason: str) -> None:
+        """End every call under way, here and on all ranks, with an AbortedError. Any thread may."""
+        self._core.abort(reason)
+
+    def close(self) -> None:
+        """Say goodbye to all ranks and free everything. Calls under way are aborted. Idempotent."""
+        _open.discard(self)
+        self._core.close()
+
+    def __enter__(self) -> "Communicator":
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+
+def _slot_bytes(world_size: int) -> int:
+    # Two slots per local rank and channel: small ones keep a large communicator's segment in bounds.
+    # Depends on nothing but the world size, because all ranks must cut the same tiles.
+    if world_size <= 32:
+        return 128 * 1024
+    return 64 * 1024 if world_size <= 128 else 32 * 1024
+
+
+def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> None:
+    me = mesh.members[rank]
+    core.set_ranks_on_host(sum(member.host == me.host for member in mesh.members))
+    for link in mesh.links:
+        if link.segment_fd is not None:
+            core.add_shm_peer(link.rank, link.segment_fd, link.doorbell_fd, link.control_fd)
+        else:
+            core.add_tcp_peer(link.rank, list(link.lane_fds), link.control_fd)
+
+
+# One progress thread for all communicators of the process; the engine starts it when first needed.
+_progress: _core.ProgressThread | None = None
+_progress_lock = threading.Lock()
+_open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
+
+
+def _progress_thread() -> _core.ProgressThread:
+    global _progress
+    with _progress_lock:
+        if _progress is None:
+            _progress = _core.ProgressThread()
+        return _progress
+
+
+def _close_all() -> None:
+    # A native thread that outlives the interpreter kills the process: end it, say goodbye first.
+    for communicator in list(_open):
+        with contextlib.suppress(Exception):
+            communicator.close()
+    if _progress is not None:
+        _progress.stop()
+
+
+def _forget_after_fork() -> None:
+    """In a forked child: its parent's communicators and thread are not there, leave them alone."""
+    global _progress
+    for communicator in list(_open):
+        _core.leak(communicator._core)
+        communicator._core = communicator._shared.core = _Forked()  # type: ignore[assignment]
+    _open.clear()
+    if _progress is not None:
+        _core.leak(_progress)
+    _progress = None
+
+
+class _Forked:
+    """Stands where the engine was; every use says why it is gone."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "close":
+            return lambda: None
+        raise InvalidArgumentError(
+            f"this process ({os.getpid()}) was forked from a rank; the communicator belongs to its "
+            "parent. Make a new one here, or start processes with 'spawn'"
+        )
+
+
+atexit.register(_close_all)
+os.register_at_fork(after_in_child=_forget_after_fork)

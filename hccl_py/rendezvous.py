@@ -1,0 +1,80 @@
+"""The store of a stand-alone communicator, from the environment that torchrun and hccl-launch set.
+
+torch's TCPStore is what launchers already run at MASTER_ADDR:MASTER_PORT, so the communicator joins
+that one, or rank 0 starts one, exactly as `init_process_group` does.
+"""
+
+import os
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+
+_stores: dict[tuple[str, int], Any] = {}
+_names: Counter[str] = Counter()
+
+
+def rank_from_environment() -> tuple[int, int]:
+    """Return RANK and WORLD_SIZE.
+
+    Raises:
+        InvalidArgumentError: one of them is missing or no number.
+    """
+    return _number("RANK"), _number("WORLD_SIZE")
+
+
+def store_from_environment(rank: int, world_size: int, name: str, timeout_s: float) -> Any:
+    """Join the store at MASTER_ADDR:MASTER_PORT, under a prefix of its own for every communicator.
+
+    Args:
+        rank: rank 0 hosts the store unless a launcher does.
+        world_size: number of ranks.
+        name: of the communicator; all ranks create communicators of a name in the same order.
+        timeout_s: for connecting.
+
+    Raises:
+        InvalidArgumentError: the environment names no address.
+        BootstrapError: no store answered there.
+    """
+    from torch.distributed import PrefixStore, TCPStore
+
+    address = os.environ.get("MASTER_ADDR")
+    if not address:
+        raise InvalidArgumentError(_missing("MASTER_ADDR"))
+    port = _number("MASTER_PORT")
+    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if (address, port) not in _stores:
+        try:
+            _stores[address, port] = TCPStore(
+                host_name=address,
+                port=port,
+                world_size=world_size,
+                is_master=rank == 0 and not hosted,
+                timeout=timedelta(seconds=timeout_s),
+                wait_for_workers=False,
+            )
+        except (RuntimeError, OSError) as error:
+            raise BootstrapError(
+                f"rank {rank}: no store at {address}:{port} (MASTER_ADDR, MASTER_PORT): {error}"
+            ) from error
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    _names[name] += 1
+    return PrefixStore(f"hccl/{attempt}/{name}/{_names[name]}", _stores[address, port])
+
+
+def _number(variable: str) -> int:
+    text = os.environ.get(variable)
+    if text is None:
+        raise InvalidArgumentError(_missing(variable))
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgumentError(f"{variable}: expected a number, got {text!r}") from None
+
+
+def _missing(variable: str) -> str:
+    return (
+        f"{variable} is not set: start the program with hccl-launch or torchrun, or pass store, "
+        "rank and world_size"
+    )
