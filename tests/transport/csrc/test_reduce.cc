@@ -37,10 +37,9 @@ bool is_float(DType dtype) { return static_cast<int>(dtype) <= static_cast<int>(
 class GuardedBuffer {
  public:
   GuardedBuffer(const Bytes& content, size_t misalignment)
-      : begin_(guard_bytes + misalignment),
-        size_(content.size()),
-        bytes_(begin_ + size_ + guard_bytes, guard) {
-    std::copy(content.begin(), content.end(), bytes_.begin() + static_cast<ptrdiff_t>(begin_));
+      : begin_(guard_bytes + misalignment), size_(content.size()), bytes_(begin_, guard) {
+    bytes_.insert(bytes_.end(), content.begin(), content.end());
+    bytes_.insert(bytes_.end(), guard_bytes, guard);
   }
   std::byte* data() { return bytes_.data() + begin_; }
   bool holds(const Bytes& expected) const {
