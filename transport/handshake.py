@@ -153,8 +153,12 @@ class Handshake:
         self._party = party
 
     def connect(self, peer: Member, index: int) -> Steps:
-        """Run the side that dialled `peer`."""
+        """Return the side that dialled `peer`, ready to run."""
+        # Not in the generator: whoever refuses the line before it runs must know the peer too.
         self.peer, self.index = peer, index
+        return self._connect(peer)
+
+    def _connect(self, peer: Member) -> Steps:
         hello = self._hello(_CONNECTOR)
         yield Send(hello)
         answer = yield from _receive(_HELLO.size)
@@ -170,7 +174,7 @@ class Handshake:
         yield from self._introduce(b"connector", b"acceptor", hello + answer)
 
     def accept(self, is_expected: Callable[[int, int], bool]) -> Steps:
-        """Run the side that was dialled.
+        """Return the side that was dialled, ready to run.
 
         Args:
             is_expected: says of a rank and an index whether that connection is still to come.

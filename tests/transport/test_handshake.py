@@ -7,7 +7,6 @@ from functools import partial
 import pytest
 from hccl_py.transport.handshake import (
     CONTROL,
-    MAX_IDENTITY_BYTES,
     Handshake,
     Party,
     Receive,
@@ -201,7 +200,7 @@ def test_handshake_connection_that_is_not_expected_is_refused() -> None:
 def test_handshake_oversized_identity_is_refused_before_it_is_read() -> None:
     def lie(sender: int, position: int, data: bytes) -> bytes:
         if sender == 0 and position == 72 + 32:
-            return (MAX_IDENTITY_BYTES + 1).to_bytes(4, "big") + data[4:]
+            return b"\x00\x00\x10\x01" + data[4:]
         return data
 
     _, _, connect, accept = pair(1, 0)

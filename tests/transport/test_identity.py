@@ -29,7 +29,7 @@ def test_identity_overlong_node_id_is_refused() -> None:
     "change", [{"boot_id": "other"}, {"network_namespace": 5}, {"node_id": "b"}], ids=str
 )
 def test_group_by_node_any_difference_that_matters_separates(change: dict[str, object]) -> None:
-    other = replace(HERE, **change)  # type: ignore[arg-type]
+    other = replace(HERE, **change)
     assert group_by_node([HERE, other, HERE]) == ((0, 2), (1,))
 
 
