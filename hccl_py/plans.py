@@ -3,7 +3,7 @@
 import os
 from typing import NamedTuple
 
-from hccl_py.algorithms import plan_for, verify_algorithm
+from hccl_py.algorithms import plans_for, verify_algorithm
 from hccl_py.fingerprint import pack_call
 from hccl_py.plan import lower
 from hccl_py.topology import Topology
@@ -51,13 +51,15 @@ class PlanCache:
         algorithm = choose(collective, num_bytes, self._topology)
         if self._verify:
             verify_algorithm(collective, algorithm, self._topology, root)
-        lowered = lower(plan_for(collective, algorithm, self._rank, self._topology, root))
+        everyone = [lower(p) for p in plans_for(collective, algorithm, self._topology, root)]
+        lowered = everyone[self._rank]
         plan = _core.make_plan(
             ops=[list(row) for row in lowered.ops],
             peers=list(lowered.peers),
             data_chunks=lowered.data_chunks,
             scratch_slots=lowered.scratch_slots,
-            max_chunk_span=lowered.max_chunk_span,
+            # Tiles have to be the same everywhere, so the widest op of any rank sizes them.
+            max_chunk_span=max(one.max_chunk_span for one in everyone),
             rank=self._rank,
             world_size=self._topology.world_size,
         )
