@@ -7,8 +7,11 @@ import os
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import shorten
 
 _LOG_TAIL_BYTES = 4000
+_MOST_LINES = 8
+_MOST_COLUMNS = 160
 # Elastic looks at its workers every 0.1 s, later on a loaded machine; a death that left no record
 # is dated when it is noticed, a recorded exception when it was raised.
 _NOTICED_LATE_S = 2.0
@@ -42,7 +45,7 @@ class Failure:
     def summary(self) -> str:
         """Say in one line how it ended."""
         if self.message:
-            return f"failed: {self.message.splitlines()[0]}"
+            return f"failed: {shorten(self.message.splitlines()[0], _MOST_COLUMNS)}"
         if self.exit_code < 0:
             return f"was killed by {_signal_name(-self.exit_code)}"
         return f"exited with code {self.exit_code}"
@@ -55,7 +58,7 @@ class Failure:
 
 def first_failure(failures: Sequence[Failure]) -> Failure:
     """Choose the root cause: ranks that only lost a peer, or that we stopped, come after it."""
-    own = [each for each in failures if each.exit_code != -signal.SIGTERM] or list(failures)
+    own = [each for each in failures if not _was_stopped(each)] or list(failures)
     return min(own, key=_happened_at_s)
 
 
@@ -75,15 +78,29 @@ def render(failures: Sequence[Failure], world_size: int | None) -> str:
         f"exit code {first.exit_code}",
         f"  log: {first.log}",
     ]
-    text = first.traceback or _tail(first.log)
+    text = first.traceback or first.message.partition("\n")[2] or _tail(first.log)
     if text:
         lines += ["", text.rstrip(), ""]
-    for other in sorted(failures, key=lambda each: each.rank):
-        if other is not first and other.exit_code != -signal.SIGTERM:
-            lines.append(f"  then rank {other.rank} {other.summary} (log: {other.log})")
-    if world_size != 1:
-        lines.append("  every other rank was stopped")
+    later = [each for each in failures if each is not first and not _was_stopped(each)]
+    lines += _render_later(first, sorted(later, key=lambda each: each.rank))
+    if world_size is None or len(later) + 1 < world_size:
+        lines.append("  all other ranks were stopped")
     return "\n".join(lines)
+
+
+def _render_later(first: Failure, later: Sequence[Failure]) -> list[str]:
+    same = [str(each.rank) for each in later if each.message and each.message == first.message]
+    others = [each for each in later if str(each.rank) not in same]
+    lines = [f"  then the same on rank {', '.join(same)}"] if same else []
+    for each in others[:_MOST_LINES]:
+        lines.append(f"  then rank {each.rank} {each.summary} (log: {each.log})")
+    if len(others) > _MOST_LINES:
+        lines.append(f"  and {len(others) - _MOST_LINES} more ranks")
+    return lines
+
+
+def _was_stopped(failure: Failure) -> bool:
+    return failure.exit_code == -signal.SIGTERM
 
 
 def _tail(path: str) -> str:

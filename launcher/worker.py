@@ -31,8 +31,10 @@ def main() -> None:
     try:
         _run()
     except SystemExit as stop:
-        if stop.code not in (None, 0):
-            _record(f"SystemExit: {stop.code}", "")
+        told = stop.code not in (None, 0) and _record(f"SystemExit: {stop.code}", "")
+        if told and not isinstance(stop.code, int) and not _restarts_left():
+            # sys.exit("reason") would print the reason, once per rank; the launcher does it once.
+            sys.exit(1)
         raise
     except BaseException as error:
         text = _format(error)
