@@ -229,8 +229,10 @@ class Wiring:
             return
         peer = line.handshake.peer
         assert peer is not None
-        step = f"{line.handshake.step}: {refusal}"
-        raise self._failure(peer, line.handshake.index, step) from refusal
+        what = f"{line.handshake.step}: {refusal}"
+        if line.handshake.step == "proof":  # an acceptor drops strangers without a word
+            what += " (is HCCL_SECRET the same on both?)"
+        raise self._failure(peer, line.handshake.index, what) from refusal
 
     def _finish(self, line: Line) -> None:
         peer, index = line.handshake.peer, line.handshake.index
