@@ -1,0 +1,113 @@
+"""Every algorithm, proved for every rank count, many shapes of nodes, and every root."""
+
+from functools import cache
+from typing import Any
+
+import pytest
+from hccl_py.transport.errors import InvalidArgumentError
+
+from hccl_py.algorithms import ALGORITHMS, names_for, plan_for, plans_for, verify_algorithm
+from hccl_py.collectives import COLLECTIVES
+from hccl_py.plan import OpKind, lower
+from hccl_py.topology import Topology
+
+RANK_COUNTS = range(1, 18)
+UNEVEN = {
+    "3+5": Topology(((0, 1, 2), (3, 4, 5, 6, 7))),
+    "5+3": Topology(((0, 1, 2, 3, 4), (5, 6, 7))),
+    "1+4": Topology(((0,), (1, 2, 3, 4))),
+    "2+3+4": Topology(((0, 1), (2, 3, 4), (5, 6, 7, 8))),
+    "3+1+1+2": Topology(((4, 0, 5), (6,), (1,), (3, 2))),
+    "8+8": Topology.from_node_keys("a" * 8 + "b" * 8),
+    "round robin": Topology.from_node_keys([rank % 3 for rank in range(8)]),
+}
+each_algorithm = pytest.mark.parametrize(("collective", "name"), ALGORITHMS)
+
+
+@cache
+def roots(collective: str, n: int, every: int = 1) -> tuple[int | None, ...]:
+    return tuple(range(0, n, every)) if COLLECTIVES[collective].rooted else (None,)
+
+
+@each_algorithm
+@pytest.mark.parametrize("n", RANK_COUNTS)
+def test_algorithm_holds_for_every_rank_count(collective: str, name: str, n: int) -> None:
+    shapes = {
+        Topology.one_node(n),
+        Topology.from_node_keys(range(n)),
+        Topology.from_node_keys([rank * 2 // n for rank in range(n)]),
+        Topology.from_node_keys([min(rank, 2) for rank in range(n)]),
+    }
+    for topology in sorted(shapes, key=lambda topology: topology.nodes):
+        for root in roots(collective, n, every=1 if n <= 8 else 5):
+            verify_algorithm(collective, name, topology, root)
+
+
+@each_algorithm
+@pytest.mark.parametrize("shape", UNEVEN)
+def test_algorithm_holds_for_uneven_nodes_and_every_root(
+    collective: str, name: str, shape: str
+) -> None:
+    for root in roots(collective, UNEVEN[shape].world_size):
+        verify_algorithm(collective, name, UNEVEN[shape], root)
+
+
+@each_algorithm
+def test_plans_are_the_same_each_time(collective: str, name: str) -> None:
+    root = 3 if COLLECTIVES[collective].rooted else None
+    first, second = (plans_for(collective, name, UNEVEN["3+5"], root) for _ in range(2))
+    assert first == second
+    assert hash(first) == hash(second)
+    assert [lower(plan) for plan in first] == [lower(plan) for plan in second]
+
+
+def test_every_collective_has_an_algorithm_and_every_algorithm_a_summary() -> None:
+    assert {collective for collective, _ in ALGORITHMS} == set(COLLECTIVES)
+    for (collective, name), algorithm in ALGORITHMS.items():
+        assert name in names_for(collective)
+        assert algorithm.summary.endswith(".")
+
+
+@each_algorithm
+def test_engine_needs_little_scratch(collective: str, name: str) -> None:
+    """Scratch is memory of every rank for every plan in flight: two slots are enough for all."""
+    for topology in (*UNEVEN.values(), Topology.one_node(17)):
+        for root in roots(collective, topology.world_size, every=3):
+            for plan in plans_for(collective, name, topology, root):
+                assert lower(plan).scratch_slots <= 2
+
+
+@pytest.mark.parametrize("shape", ["3+5", "2+3+4", "3+1+1+2", "8+8"])
+@pytest.mark.parametrize("collective", ["broadcast", "reduce", "all_gather", "reduce_scatter"])
+def test_hierarchical_crosses_the_wire_once_per_block_and_node(collective: str, shape: str) -> None:
+    topology = UNEVEN[shape]
+    for root in roots(collective, topology.world_size):
+        crossings = 0
+        for plan in plans_for(collective, "hierarchical", topology, root):
+            home = topology.node_of(plan.rank)
+            crossings += sum(
+                topology.node_of(peer) != home
+                for op in plan.ops
+                if op.kind is OpKind.SEND
+                for peer in op.peers
+            )
+        owners = min(len(node) for node in topology.nodes)
+        blocks = owners if root is not None else topology.world_size
+        assert crossings == blocks * (topology.node_count - 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("all_reduce", "direct", 0), "none of all_reduce; there are: one_shot, mesh, ring"),
+        (("allreduce", "ring", 0), "no such collective"),
+        (("all_reduce", "ring", 8), "rank: expected one of 0..7, got 8"),
+        (("all_reduce", "ring", 0, 0), "root of all_reduce: expected None, got 0"),
+        (("broadcast", "tree", 0), "root of broadcast: expected one of 0..7, got None"),
+        (("broadcast", "tree", 0, 8), "root of broadcast: expected one of 0..7, got 8"),
+    ],
+)
+def test_wrong_argument_is_named(arguments: tuple[Any, ...], message: str) -> None:
+    collective, name, rank = arguments[:3]
+    with pytest.raises(InvalidArgumentError, match=message):
+        plan_for(collective, name, rank, UNEVEN["3+5"], *arguments[3:])

@@ -1,0 +1,217 @@
+"""Plans that are wrong in one way each: the error says where and what."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from hccl_py.algorithms import plans_for
+from hccl_py.collectives import COLLECTIVES
+from hccl_py.plan import (
+    Plan,
+    PlanBuilder,
+    PlanError,
+    Seat,
+    data,
+    input,
+    output,
+    verify,
+)
+from hccl_py.topology import Topology
+
+Write = Callable[[int, int, PlanBuilder], None]
+
+
+def prove(
+    collective: str, write: Write, n: int, *, chunks: int = 1, in_place: bool = False
+) -> None:
+    contract = COLLECTIVES[collective]
+    root = 0 if contract.rooted else None
+    plans = []
+    for rank in range(n):
+        shape = contract.shape(Seat(rank, n, root), chunks)
+        builder = PlanBuilder(Plan(collective, "t", rank, n, root, shape), (tuple(range(n)),))
+        write(rank, n, builder)
+        plans.append(builder.finish())
+    verify(plans, contract, in_place=in_place)
+
+
+def rejected(collective: str, write: Write, n: int, message: str, chunks: int = 1) -> PlanError:
+    with pytest.raises(PlanError, match=message) as caught:
+        prove(collective, write, n, chunks=chunks)
+    return caught.value
+
+
+def everyone_to_everyone(me: int, n: int, plan: PlanBuilder) -> None:
+    others = [peer for peer in range(n) if peer != me]
+    plan.send(others, data[:])
+    plan.recv_reduce(others, data[:])
+
+
+def test_nothing_done_lacks_the_others() -> None:
+    error = rejected("all_reduce", lambda me, n, plan: None, 3, "without .* of rank 1, 2")
+    assert (error.rank, error.op_index) == (0, None)
+
+
+def test_missing_receive_leaves_a_message() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        everyone_to_everyone(me, n, plan)
+        if me == 1:
+            plan.send([0], data[0])
+
+    error = rejected("all_reduce", write, 2, "send data\\[0\\] to 0.*rank 0 never receives")
+    assert (error.rank, error.op_index) == (1, 2)
+
+
+def test_contribution_counted_twice_is_named() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        everyone_to_everyone(me, n, plan)
+        everyone_to_everyone(me, n, plan)
+
+    error = rejected("all_reduce", write, 2, "counts the contribution of rank 0, 1 twice")
+    assert (error.rank, error.op_index) == (0, 3)
+
+
+def test_different_order_of_reduction_is_not_the_same_bits() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        others = [(me + 1) % 3, (me + 2) % 3]
+        plan.send(others, data[0])
+        for peer in others:
+            plan.recv_reduce([peer], data[0])
+
+    message = "ends wrong: holds .*, another rank \\(\\(0.0 \\+ 1.0\\) \\+ 2.0\\)"
+    assert rejected("all_reduce", write, 3, message).rank == 1
+
+
+def test_scratch_read_with_another_length_than_written_is_refused() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        plan.copy(plan.scratch(0, like=data[0]), data[0])
+        plan.send([1 - me], plan.scratch(0, like=data[1]))
+
+    rejected("all_reduce", write, 2, "written with another length", chunks=2)
+
+
+def test_message_of_another_chunk_is_refused() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        plan.send([1 - me], data[me])
+        plan.recv_reduce([1 - me], data[me])
+
+    message = "another length: data\\[0\\], sent by op 0 of rank 0"
+    error = rejected("all_reduce", write, 2, message, chunks=2)
+    assert (error.rank, error.op_index) == (1, 1)
+
+
+def test_blocks_of_different_pairs_may_differ_in_length() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        plan.copy(output[1 - me], input[me])
+
+    rejected("all_to_all", write, 2, "copies between different lengths")
+
+
+def test_reading_what_nobody_wrote_is_refused() -> None:
+    rejected("all_gather", lambda me, n, plan: plan.send([1 - me], output[1 - me]), 2, "nothing")
+
+
+def test_output_nobody_wrote_is_refused() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        plan.copy(output[me], input[0])
+
+    rejected("all_gather", write, 2, "output\\[1\\] ends wrong: nothing was written")
+
+
+def test_wrong_source_is_refused() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        everyone_to_everyone(me, n, plan)
+
+    error = rejected("broadcast", write, 2, "holds \\(0.0 \\+ 1.0\\), not 0.0")
+    assert (error.rank, error.op_index) == (0, 1)
+
+
+def test_reduce_must_leave_the_data_of_others_alone() -> None:
+    rejected("reduce", everyone_to_everyone, 2, "rank 1, op 1: data\\[0\\] ends wrong: .* not 1.0")
+
+
+def test_receive_before_send_all_round_is_a_deadlock_of_all() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        plan.recv((me - 1) % n, data[0])
+        plan.send([(me + 1) % n], data[0])
+
+    error = rejected("barrier", write, 3, "deadlock")
+    for rank in range(3):
+        peer = (rank - 1) % 3
+        line = f"rank {rank}, op 0 `recv data[0] from {peer}` waits for a message of rank {peer}"
+        assert line in str(error)
+
+
+def test_overwriting_what_cannot_leave_is_a_deadlock() -> None:
+    """A lane has room for one message, so the second waits for the peer, who waits likewise."""
+
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        plan.send([1 - me], data[0])
+        plan.send([1 - me], data[1])
+        plan.recv(1 - me, data[1])
+        plan.recv(1 - me, data[0])
+
+    rejected("barrier", write, 2, "until an earlier send of this chunk", chunks=2)
+
+
+def test_overwrite_waits_until_the_message_has_left() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        plan.send([1 - me], data[0])
+        plan.send([1 - me], data[1])
+        plan.recv(1 - me, data[0])
+        plan.recv_reduce([1 - me], data[1])
+        plan.send([1 - me], data[1])
+        plan.recv(1 - me, data[1])
+
+    error = rejected("all_reduce", write, 2, "data\\[0\\] ends wrong: holds 1.0,", chunks=2)
+    assert (error.rank, error.op_index) == (0, 2)
+
+
+def test_in_place_caller_is_protected() -> None:
+    """Output block 0 is input block `me` there, so what was written is read again."""
+
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        for _ in range(2):
+            plan.send([1 - me], input[1 - me])
+            plan.copy(output[0], input[me])
+            plan.recv_reduce([1 - me], output[0])
+
+    prove("reduce_scatter", write, 2)
+    with pytest.raises(PlanError, match="rank 0, op 5: .* counts .* of rank 1 twice"):
+        prove("reduce_scatter", write, 2, in_place=True)
+
+
+def test_barrier_that_hears_only_from_a_neighbour_is_refused() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        plan.send([(me + 1) % n], data[0])
+        plan.recv((me - 1) % n, data[0])
+
+    rejected("barrier", write, 3, "before it heard from every rank")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda plan: replace(plan, rank=0),
+        lambda plan: replace(plan, world_size=2),
+        lambda plan: replace(plan, root=0),
+        lambda plan: replace(plan, collective="reduce"),
+        lambda plan: replace(plan, algorithm="ring"),
+        lambda plan: replace(plan, shape=replace(plan.shape, data_chunks=4)),
+    ],
+)
+def test_plan_of_another_call_is_refused(wrong: Callable[[Plan], Plan]) -> None:
+    plans = list(plans_for("all_reduce", "mesh", Topology.one_node(3)))
+    plans[1] = wrong(plans[1])
+    with pytest.raises(PlanError, match="rank 1: is Plan.*expected Plan"):
+        verify(plans, COLLECTIVES["all_reduce"])
+
+
+def test_root_where_none_belongs_is_refused() -> None:
+    plans = [
+        replace(plan, root=0)
+        for plan in plans_for("barrier", "dissemination", Topology.one_node(2))
+    ]
+    with pytest.raises(PlanError, match="root 0 in barrier"):
+        verify(plans, COLLECTIVES["barrier"])

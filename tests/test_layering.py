@@ -1,0 +1,176 @@
+"""Imports run only downhill: a file imports what stands lower, or in its own layer.
+
+The layers are those of the design; a new file has to be given its place here.
+"""
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hccl_py": "hccl_py"}
+
+COMMUNICATOR = "buffers calls communicator failures fingerprint plans rendezvous work"
+LAYERS = [
+    ("transport",),
+    ("plan",),
+    ("collectives", "topology"),
+    ("algorithms",),
+    ("tuner",),
+    tuple(COMMUNICATOR.split()),
+    ("process_group", "torch_*"),
+    ("", "_autoload", "bench"),  # "" is the package itself, the public names
+]
+"""Lowest first, by the first name after `hccl_py`."""
+
+APART = "launcher"
+"""Starts processes and imports nothing of the others."""
+
+PROCESS_GROUP = 6
+"""From this layer on, torch may be imported."""
+
+LAZY_TORCH = {"hccl_py.rendezvous"}
+"""Below it, these may import torch inside a function: who never calls it needs no torch."""
+
+
+class Import(NamedTuple):
+    target: str
+    lazy: bool
+    line: int
+
+
+def module_name(path: Path) -> str:
+    folder, *inner = path.relative_to(ROOT).with_suffix("").parts
+    names = [FOLDERS[folder], *inner]
+    return ".".join(names[:-1] if names[-1] == "__init__" else names)
+
+
+def sources() -> dict[str, Path]:
+    return {
+        module_name(path): path
+        for folder in FOLDERS
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        if "csrc" not in path.parts
+    }
+
+
+MODULES = sources()
+
+
+def imports(source: str) -> Iterator[Import]:
+    """List what a file imports, wherever the statement stands."""
+    tree = ast.parse(source)
+    lazy = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for inner in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, id(node) in lazy, node.lineno)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, f"line {node.lineno}: relative import"
+            for alias in node.names:
+                full = f"{node.module}.{alias.name}"
+                target = full if full in MODULES or node.module == "torch" else node.module
+                yield Import(target, id(node) in lazy, node.lineno)
+
+
+def room(module: str) -> str:
+    """Return the first name after `hccl_py`."""
+    return (module.split(".") + [""])[1]
+
+
+def layer(module: str) -> int | None:
+    """Return the layer of one of our modules; None for the one that stands apart."""
+    name = room(module)
+    if name == APART:
+        return None
+    for number, names in enumerate(LAYERS):
+        if name in names or ("torch_*" in names and name.startswith("torch_")):
+            return number
+    pytest.fail(f"{module} has no place in the layers of {Path(__file__).name}")
+
+
+def is_within(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def offences(module: str, source: str) -> list[str]:
+    return [
+        f"{module}:{found.line} imports {found.target}: {problem}"
+        for found in imports(source)
+        if (problem := offence(module, found))
+    ]
+
+
+def offence(module: str, found: Import) -> str | None:
+    """Say why a module must not import this; None if it may."""
+    mine = layer(module)
+    if is_within(found.target, "hccl_py"):
+        theirs = layer(found.target)
+        if mine is None or theirs is None:
+            return None if mine is theirs else "the launcher stands apart"
+        return "uphill" if theirs > mine else None
+    if room(module) == "plan" and found.target.split(".")[0] not in sys.stdlib_module_names:
+        return "the plan needs the standard library only"
+    if is_within(found.target, "torch") and mine is not None and mine < PROCESS_GROUP:
+        allowed = found.lazy and module in LAZY_TORCH
+        return None if allowed else "torch stands above the communicator"
+    return None
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_module_imports_only_downhill(module: str) -> None:
+    assert offences(module, MODULES[module].read_text(encoding="utf-8")) == []
+
+
+def test_every_named_room_exists() -> None:
+    rooms = {room(module) for module in MODULES}
+    named = {name for names in LAYERS for name in names} - {"torch_*"}
+    assert named <= rooms
+    assert APART in rooms
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "problem"),
+    [
+        ("hccl_py.transport.wiring", "from hccl_py.plan import data", "uphill"),
+        ("hccl_py.transport.wiring", "import hccl_py.communicator", "uphill"),
+        ("hccl_py.plan.verify", "from hccl_py import topology", "uphill"),
+        ("hccl_py.plan.verify", "from hccl_py.collectives import COLLECTIVES", "uphill"),
+        ("hccl_py.topology", "def f():\n    from hccl_py.algorithms import mesh", "uphill"),
+        ("hccl_py.tuner", "from hccl_py import Communicator", "uphill"),
+        ("hccl_py.communicator", "from hccl_py.torch_types import timeout_s", "uphill"),
+        ("hccl_py.plan.verify", "import numpy as np", "standard library only"),
+        ("hccl_py.communicator", "import torch", "torch stands above"),
+        ("hccl_py.communicator", "from torch import distributed", "torch stands above"),
+        ("hccl_py.rendezvous", "import torch.distributed as dist", "torch stands above"),
+        ("hccl_py.launcher.job", "from hccl_py.transport import errors", "stands apart"),
+        ("hccl_py.bench.main", "from hccl_py.launcher import job", "stands apart"),
+    ],
+)
+def test_wrong_import_is_found(module: str, source: str, problem: str) -> None:
+    (found,) = offences(module, source)
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("hccl_py.communicator", "from hccl_py.transport import _core, errors"),
+        ("hccl_py.plan.verify", "from hccl_py.plan.check import check_op\nimport dataclasses"),
+        ("hccl_py.process_group", "import torch.distributed as dist\nimport hccl_py.communicator"),
+        ("hccl_py.rendezvous", "def f():\n    from torch.distributed import TCPStore"),
+        ("hccl_py.launcher.job", "from hccl_py.launcher import agent\nimport torch.distributed"),
+        ("hccl_py.bench.rank", "from hccl_py import Communicator"),
+    ],
+)
+def test_right_import_is_let_through(module: str, source: str) -> None:
+    assert offences(module, source) == []
