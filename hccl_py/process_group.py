@@ -17,6 +17,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import (
     AllgatherOptions,
+    AllreduceCoalescedOptions,
     AllreduceOptions,
     AllToAllOptions,
     BarrierOptions,
@@ -79,7 +80,7 @@ class ProcessGroupHccl(RunningGroup):
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> dist.Work:
         """Reduce each of `tensors` in place over all ranks."""
-        options = read_options(AllreduceOptions, opts)
+        options = read_options(AllreduceCoalescedOptions, opts)
         return self._all_reduce(Call("allreduce_coalesced"), tensors, options)
 
     def _all_reduce(self, call: Call, tensors: Sequence[Tensor], opts: Any) -> dist.Work:

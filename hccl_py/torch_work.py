@@ -28,7 +28,7 @@ from hccl_py.transport.errors import (
 )
 
 if TYPE_CHECKING:
-    from hccl_py.communicator import Work as NativeWork
+    from hccl_py.work import Work as NativeWork
 
 TensorsFuture = Future[list[Tensor]]
 
@@ -97,7 +97,7 @@ class HcclWork(dist.Work):
     last works for C++ (see there), and must not keep hundreds of tensors alive with them.
     """
 
-    def __init__(self, natives: Sequence[NativeWork], call: Call, lane: Lane | None) -> None:
+    def __init__(self, natives: Sequence[NativeWork | WorkAsNative], call: Call, lane: Lane | None) -> None:
         """Cover `natives` (several for a coalesced call); `lane` None: a lane of its own."""
         super().__init__()
         self._natives = natives

@@ -77,6 +77,7 @@ def run_ranks(
     Raises:
         RanksFailed: a rank raised, ended without a word, or was still running at the deadline.
     """
+    __tracebackhide__ = True  # the ranks' own traces are what matters
     port = str(_free_port())
     source = (inspect.getsourcefile(function) or "", function.__qualname__)
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
