@@ -15,7 +15,7 @@ import pytest
 
 from hccl_py.bench.cases import CASES
 from hccl_py.bench.contender import BASELINES, Open
-from hccl_py.bench.main import run
+from hccl_py.bench.main import main, run
 from hccl_py.bench.options import parse
 from hccl_py.bench.ranks import RankFailure
 
@@ -43,13 +43,26 @@ def _no_rank_is_left_behind() -> Iterator[None]:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.parametrize(
+    "api",
+    [["--api", "torch", "--compare", "gloo"], ["--api", "communicator"]],
+    ids=["torch", "communicator"],
+)
 @pytest.mark.parametrize("op", CASES)
-def test_run_over_gloo_finds_nothing_wrong(op: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_main_measures_every_op_and_finds_nothing_wrong(
+    op: str, api: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     sizes = [] if op == "barrier" else ["--sizes", "4,4099"]
-    assert _run(["--op", op, "--nproc", "3", *sizes], _GLOO) == 0
+    assert main([*_SHORT, "--op", op, "--nproc", "3", *sizes, *api]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[0] != "#"]
     assert rows[0][:3] == ["size", "count", "type"]
-    assert [row[-1] for row in rows[1:]] == ["0"] * (1 if op == "barrier" else 2)
+    assert [row[4] for row in rows[1:3]] == ["hccl", "gloo"] if "gloo" in api else ["hccl", "hccl"]
+    assert [row[10] for row in rows[1:]] == ["0"] * len(rows[1:])
+    assert len(rows[1:]) == (1 if op == "barrier" else 2) * (2 if "gloo" in api else 1)
+
+
+def test_main_on_two_emulated_nodes_finds_nothing_wrong() -> None:
+    assert main([*_SHORT, "--nnodes", "2", "--sizes", "4,4099,1M"]) == 0
 
 
 def test_run_with_json_writes_machine_versions_command_and_spread(tmp_path: Path) -> None:
