@@ -25,7 +25,8 @@ class LoweredPlan:
         input_blocks: number of input blocks of this rank.
         output_blocks: number of output blocks of this rank.
         scratch_slots: number of scratch slots.
-        max_chunk_span: most chunks of `data` that one op names; sizes the tiles.
+        max_chunk_span: most chunks of `data` that one op of this rank names. Tiles, which must be
+            the same everywhere, are sized by the largest of all ranks.
     """
 
     ops: tuple[Row, ...]
