@@ -53,10 +53,9 @@ def run(options: Options, argv: Sequence[str], contenders: Mapping[str, Open]) -
         RankFailure: a rank raised, died or did not answer in time.
     """
     found, table, rows = facts(), Table(options), []
-    intro = introduction(options, found["machine"], found["versions"])
-    _print([line if options.markdown else f"# {line}" for line in intro])
+    _print(introduction(options, argv, found))
     with Ranks(options, list(contenders.values())) as ranks:
-        _print(["", *table.header()] if options.markdown else table.header())
+        _print(table.header())
         for row in measure(ranks, options, list(contenders)):
             _print(table.row(row))
             rows.append(row)
@@ -80,7 +79,8 @@ def _verdict(rows: Sequence[Row]) -> int:
 def _statistics(ranks: Ranks, names: Sequence[str]) -> list[str]:
     """What rank 0's contenders counted, one line each."""
     counted = ranks.ask("statistics", what="asking for statistics")[0]
-    return [f"# {name}: {text}" for name, text in zip(names, counted, strict=True) if text]
+    pairs = zip(names, counted, strict=True)
+    return ["", *(f"# {name}: {text or 'keeps no statistics'}" for name, text in pairs)]
 
 
 def _print(lines: Sequence[str]) -> None:

@@ -94,18 +94,24 @@ def _number(value: float) -> str:
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
-def introduction(options: Options, machine: dict[str, Any], versions: dict[str, str]) -> list[str]:
-    """Say what is measured, on what and how, in three lines."""
+def introduction(options: Options, argv: Sequence[str], facts: dict[str, Any]) -> list[str]:
+    """Say what is measured, on what, when and how: all that a table needs to be quoted."""
+    machine, versions = facts["machine"], facts["versions"]
     where = "1 node" if options.nnodes == 1 else f"{options.nnodes} emulated nodes"
     through = "torch.distributed" if options.api == "torch" else "hccl_py.Communicator"
     beside = f", beside {options.compare}" if options.compare else ""
-    return [
+    lines = [
+        shlex.join(["hccl-bench", *argv]),
         f"{options.op}: {options.world_size} ranks on {where}, through {through}{beside}; "
         + ", ".join(f"{name} {number}" for name, number in versions.items()),
-        f"{machine['cpu']}, {machine['usable_cores']} usable cores, {machine['system']}",
+        f"{machine['cpu']}, {machine['usable_cores']} usable cores, {machine['system']}; "
+        + facts["date"],
         "time: median over rounds of the mean over calls and ranks"
         + (f"; ratio: time of {options.compare} / time of hccl" if options.compare else ""),
     ]
+    if options.markdown:
+        return [f"- `{lines[0]}`", *(f"- {line}" for line in lines[1:]), ""]
+    return [f"# {line}" for line in lines]
 
 
 def document(

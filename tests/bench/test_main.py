@@ -93,7 +93,7 @@ def test_run_wrong_result_is_counted_and_fails(
     assert _run(["--sizes", "4,1K"], {"hccl": faulty.OffByOne, **_GLOO}) == 1
     captured = capsys.readouterr()
     assert "2 wrong elements" in captured.err
-    rows = [line.split() for line in captured.out.splitlines()[4:]]
+    rows = [line.split() for line in captured.out.splitlines()[5:]]
     assert [(row[4], row[-1]) for row in rows] == [("hccl", "1"), ("gloo", "0")] * 2
 
 
