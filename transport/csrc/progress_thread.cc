@@ -55,6 +55,10 @@ void ProgressThread::stop() {
     kicked_.notify_one();
   }
   if (thread_.joinable()) thread_.join();
+  // They hold this object too: let go, or neither is ever freed.
+  Communicators dropped;
+  std::lock_guard lock(mutex_);
+  dropped.swap(active_);
 }
 
 void ProgressThread::loop() {

@@ -1,0 +1,120 @@
+// Threads as ranks: communicators of one process, and hand-written plans for them.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "communicator.h"
+#include "loopback.h"
+#include "progress_thread.h"
+
+namespace hccl::test {
+
+inline void no_interrupt() {}
+
+inline std::shared_ptr<Plan> one_shot(int me, int n) {
+  auto plan = std::make_shared<Plan>();
+  plan->data_chunks = 1;
+  for (int peer = 0; peer < n; ++peer) {
+    if (peer != me) plan->peers.push_back(peer);
+  }
+  ChunkRef all{Buffer::data, 0, 1, -1};
+  if (n > 1) {
+    plan->ops.push_back({OpKind::send, 0, n - 1, {}, all});
+    plan->ops.push_back({OpKind::recv_reduce, 0, n - 1, all, {}});
+  }
+  plan->validate(me, n);
+  return plan;
+}
+
+inline std::shared_ptr<Plan> mesh(int me, int n) {
+  auto plan = std::make_shared<Plan>();
+  plan->data_chunks = n;
+  for (int peer = 0; peer < n; ++peer) {
+    if (peer != me) plan->peers.push_back(peer);
+  }
+  auto chunk = [](int i) { return ChunkRef{Buffer::data, i, i + 1, -1}; };
+  for (int i = 0; i < n - 1; ++i) {
+    plan->ops.push_back({OpKind::send, i, 1, {}, chunk(plan->peers[static_cast<size_t>(i)])});
+  }
+  if (n > 1) {
+    plan->ops.push_back({OpKind::recv_reduce, 0, n - 1, chunk(me), {}});
+    plan->ops.push_back({OpKind::send, 0, n - 1, {}, chunk(me)});
+  }
+  for (int i = 0; i < n - 1; ++i) {
+    plan->ops.push_back({OpKind::recv, i, 1, chunk(plan->peers[static_cast<size_t>(i)]), {}});
+  }
+  plan->validate(me, n);
+  return plan;
+}
+
+struct World {
+  std::shared_ptr<ProgressThread> progress = std::make_shared<ProgressThread>();
+  std::vector<std::shared_ptr<Communicator>> ranks;
+
+  // `nodes[r]`: ranks with equal entries share memory, others use sockets.
+  explicit World(const std::vector<int>& nodes, size_t slot_bytes = 131072, int num_slots = 0) {
+    constexpr int num_channels = 2;
+    for (size_t rank = 0; rank < nodes.size(); ++rank) {
+      CommunicatorOptions options;
+      options.rank = static_cast<int>(rank);
+      options.world_size = static_cast<int>(nodes.size());
+      options.num_channels = num_channels;
+      for (size_t other = 0; other < nodes.size(); ++other) {
+        if (nodes[other] == nodes[rank]) options.local_ranks.push_back(static_cast<int>(other));
+      }
+      int local = static_cast<int>(options.local_ranks.size());
+      options.segment.num_local_ranks = local;
+      options.segment.num_channels = num_channels + 1;
+      options.segment.num_slots = num_slots ? num_slots : 2 * local;
+      options.segment.slot_bytes = slot_bytes;
+      ranks.push_back(std::make_shared<Communicator>(options, progress));
+    }
+    connect_loopback(ranks, nodes, num_channels + 1);
+  }
+
+  ~World() {
+    for (auto& rank : ranks) rank->close();
+    progress->stop();
+  }
+
+  int size() const { return static_cast<int>(ranks.size()); }
+
+  // Runs `body(rank)` on a thread for every rank.
+  void run(const std::function<void(int)>& body) {
+    std::vector<std::thread> threads;
+    for (int rank = 0; rank < size(); ++rank) threads.emplace_back(body, rank);
+    for (std::thread& thread : threads) thread.join();
+  }
+};
+
+inline Deadline in(std::chrono::milliseconds time) { return Clock::now() + time; }
+
+inline RequestPtr all_reduce(std::shared_ptr<Plan> plan, std::vector<float>& data,
+                             std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+  auto request = std::make_shared<Request>();
+  request->deadline = in(timeout);
+  request->plan = plan;
+  request->call.plan = plan.get();
+  request->call.data = {reinterpret_cast<std::byte*>(data.data()), data.size()};
+  request->call.dtype = DType::float32;
+  request->call.fingerprint = uint64_t{1} << 16;
+  return request;
+}
+
+inline RequestPtr transfer(RequestKind kind, std::vector<std::byte>& data, int peer, uint64_t tag,
+                           std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+  auto request = std::make_shared<Request>();
+  request->kind = kind;
+  request->deadline = in(timeout);
+  request->address = data.data();
+  request->num_bytes = data.size();
+  request->peer = peer;
+  request->tag = tag;
+  return request;
+}
+
+}  // namespace hccl::test

@@ -1,0 +1,316 @@
+// Collectives and transfers between threads as ranks, over shared memory, sockets and both; from
+// several threads at once; and every way in which they can fail. Meant for the sanitizers as well.
+#include <algorithm>
+#include <cstring>
+
+#include "ranks.h"
+
+namespace hccl::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+const std::vector<std::vector<int>> layouts = {{0}, {0, 0}, {0, 1}, {0, 0, 0}, {0, 0, 1, 1, 1}};
+
+std::vector<float> values_of(int rank, size_t count) {
+  std::vector<float> values(count);
+  for (size_t i = 0; i < count; ++i) {
+    values[i] = static_cast<float>((i * 7 + static_cast<size_t>(rank) * 3) % 101);
+  }
+  return values;
+}
+
+std::vector<float> sum_of(int n, size_t count) {
+  std::vector<float> sum(count);
+  for (int rank = 0; rank < n; ++rank) {
+    std::vector<float> values = values_of(rank, count);
+    for (size_t i = 0; i < count; ++i) sum[i] += values[i];
+  }
+  return sum;
+}
+
+std::vector<std::byte> bytes_of(int from, int to, uint64_t tag, size_t size) {
+  std::vector<std::byte> bytes(size);
+  for (size_t i = 0; i < size; ++i) {
+    bytes[i] = static_cast<std::byte>(i * 31 + static_cast<size_t>(from * 7 + to * 3) + tag);
+  }
+  return bytes;
+}
+
+void all_reduce_gives_the_sum() {
+  for (const auto& layout : layouts) {
+    World world(layout);
+    int n = world.size();
+    world.run([&](int me) {
+      for (size_t count : {0ul, 1ul, 2ul, 7ul, 30ul, 5000ul, 100003ul, 600000ul}) {
+        for (const auto& plan : {one_shot(me, n), mesh(me, n)}) {
+          std::vector<float> data = values_of(me, count);
+          world.ranks[static_cast<size_t>(me)]->run(all_reduce(plan, data), no_interrupt);
+          CHECK(data == sum_of(n, count));
+        }
+      }
+    });
+  }
+}
+
+// Slots so few and small that every lane stalls all the time.
+void a_starved_outbox_still_delivers() {
+  for (const auto& layout : {std::vector<int>{0, 0, 0, 0}, std::vector<int>{0, 0, 1, 1}}) {
+    World world(layout, 4096, 4);
+    world.run([&](int me) {
+      for (const auto& plan : {mesh(me, 4), one_shot(me, 4)}) {
+        std::vector<float> data = values_of(me, 200000);
+        world.ranks[static_cast<size_t>(me)]->run(all_reduce(plan, data), no_interrupt);
+        CHECK(data == sum_of(4, 200000));
+      }
+    });
+  }
+}
+
+void background_calls_finish_without_a_waiter() {
+  for (const auto& layout : layouts) {
+    World world(layout);
+    int n = world.size();
+    world.run([&](int me) {
+      Communicator& mine = *world.ranks[static_cast<size_t>(me)];
+      std::vector<std::vector<float>> data(20, values_of(me, 20000));
+      std::vector<RequestPtr> requests;
+      for (auto& one : data) {
+        requests.push_back(all_reduce(mesh(me, n), one));
+        mine.start(requests.back());
+      }
+      // Half of the ranks wait, half only look.
+      for (const RequestPtr& request : requests) {
+        if (me % 2) CHECK(mine.wait(request, in(seconds(60)), no_interrupt));
+        while (!request->is_done()) std::this_thread::yield();
+      }
+      for (auto& one : data) CHECK(one == sum_of(n, 20000));
+    });
+  }
+}
+
+void threads_of_a_rank_share_a_communicator() {
+  World world({0, 0, 1});
+  world.run([&](int me) {
+    Communicator& mine = *world.ranks[static_cast<size_t>(me)];
+    // Same payload everywhere, because threads of different ranks pair up in any order.
+    auto body = [&] {
+      for (int i = 0; i < 50; ++i) {
+        std::vector<float> data(3000, 1.0f);
+        mine.run(all_reduce(mesh(me, 3), data), no_interrupt);
+        CHECK(std::all_of(data.begin(), data.end(), [](float x) { return x == 3.0f; }));
+      }
+    };
+    std::thread other(body);
+    body();
+    other.join();
+  });
+}
+
+void transfers_match_tags_in_any_order() {
+  const std::vector<size_t> sizes = {0, 1, 100, 16384, 16385, 500000};
+  for (const auto& layout : layouts) {
+    World world(layout);
+    int n = world.size();
+    world.run([&](int me) {
+      Communicator& mine = *world.ranks[static_cast<size_t>(me)];
+      std::vector<std::vector<std::byte>> buffers;
+      buffers.reserve(2 * sizes.size() * static_cast<size_t>(n));
+      std::vector<RequestPtr> sends, receives;
+      for (int peer = 0; peer < n; ++peer) {
+        for (size_t tag = 0; tag < sizes.size(); ++tag) {
+          buffers.push_back(bytes_of(me, peer, tag, sizes[tag]));
+          sends.push_back(transfer(RequestKind::send, buffers.back(), peer, tag));
+          mine.start(sends.back());
+        }
+      }
+      for (int peer = n; peer-- > 0;) {
+        for (size_t tag = sizes.size(); tag-- > 0;) {
+          buffers.emplace_back(sizes[tag]);
+          receives.push_back(transfer(RequestKind::recv, buffers.back(), peer, tag));
+          mine.start(receives.back());
+        }
+      }
+      for (const RequestPtr& r : receives) CHECK(mine.wait(r, in(seconds(60)), no_interrupt));
+      for (const RequestPtr& s : sends) CHECK(mine.wait(s, in(seconds(60)), no_interrupt));
+      for (const RequestPtr& r : receives) {
+        auto expected = bytes_of(r->peer, me, r->tag, r->num_bytes);
+        CHECK(expected.empty() || std::memcmp(r->address, expected.data(), expected.size()) == 0);
+      }
+    });
+  }
+}
+
+void receive_from_anyone_names_the_source() {
+  World world({0, 0, 1});
+  world.run([&](int me) {
+    Communicator& mine = *world.ranks[static_cast<size_t>(me)];
+    if (me != 0) {
+      auto bytes = bytes_of(me, 0, 5, 70000);
+      mine.run(transfer(RequestKind::send, bytes, 0, 5), no_interrupt);
+      return;
+    }
+    int sum = 0;
+    for (int i = 0; i < 2; ++i) {
+      std::vector<std::byte> bytes(70000);
+      RequestPtr request = transfer(RequestKind::recv, bytes, any_rank, 5);
+      mine.run(request, no_interrupt);
+      CHECK(bytes == bytes_of(request->peer, 0, 5, 70000));
+      sum += request->peer;
+    }
+    CHECK(sum == 3);
+  });
+}
+
+FailureKind kind_of(Communicator& communicator, const RequestPtr& request) {
+  try {
+    communicator.run(request, no_interrupt);
+  } catch (const CommunicatorFailed& error) {
+    return error.failure.kind;
+  }
+  return FailureKind::none;
+}
+
+void a_wrong_size_fails_that_transfer_alone() {
+  for (size_t size : {100ul, 100000ul}) {
+    World world({0, 0});
+    world.run([&](int me) {
+      Communicator& mine = *world.ranks[static_cast<size_t>(me)];
+      std::vector<std::byte> bytes(size + static_cast<size_t>(me));
+      RequestKind kind = me == 0 ? RequestKind::send : RequestKind::recv;
+      FailureKind failure = kind_of(mine, transfer(kind, bytes, 1 - me, 1));
+      // A short send is gone before the receiver can object.
+      CHECK(failure == (me == 0 && size == 100 ? FailureKind::none : FailureKind::mismatch));
+      std::vector<float> data = values_of(me, 10);
+      mine.run(all_reduce(mesh(me, 2), data), no_interrupt);
+      CHECK(data == sum_of(2, 10));
+    });
+  }
+}
+
+void a_receive_nobody_answers_times_out_alone() {
+  World world({0, 0});
+  world.run([&](int me) {
+    Communicator& mine = *world.ranks[static_cast<size_t>(me)];
+    std::vector<std::byte> bytes(10);
+    if (me == 0) {
+      RequestPtr request = transfer(RequestKind::recv, bytes, 1, 9, milliseconds(50));
+      CHECK(kind_of(mine, request) == FailureKind::timed_out);
+    }
+    std::vector<float> data = values_of(me, 10);
+    mine.run(all_reduce(mesh(me, 2), data), no_interrupt);
+    CHECK(data == sum_of(2, 10));
+  });
+}
+
+void different_calls_are_told_apart() {
+  for (const auto& layout : {std::vector<int>{0, 0}, std::vector<int>{0, 1}}) {
+    World world(layout);
+    world.run([&](int me) {
+      std::vector<float> data = values_of(me, 10);
+      RequestPtr request = all_reduce(mesh(me, 2), data);
+      request->call.fingerprint = static_cast<uint64_t>(me + 1) << 16;
+      CHECK(kind_of(*world.ranks[static_cast<size_t>(me)], request) == FailureKind::mismatch);
+    });
+  }
+}
+
+void a_missing_rank_times_out_everywhere() {
+  World world({0, 0, 1});
+  world.run([&](int me) {
+    if (me == 2) return;
+    std::vector<float> data = values_of(me, 10);
+    Communicator& mine = *world.ranks[static_cast<size_t>(me)];
+    RequestPtr request = all_reduce(mesh(me, 3), data, milliseconds(100));
+    CHECK(kind_of(mine, request) == FailureKind::timed_out);
+    // The first failure stays.
+    CHECK(kind_of(mine, all_reduce(mesh(me, 3), data)) == FailureKind::timed_out);
+  });
+}
+
+void a_rank_that_leaves_is_noticed() {
+  for (const auto& layout : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 2}}) {
+    World world(layout);
+    world.run([&](int me) {
+      Communicator& mine = *world.ranks[static_cast<size_t>(me)];
+      std::vector<float> data = values_of(me, 1000);
+      mine.run(all_reduce(mesh(me, 3), data), no_interrupt);
+      CHECK(data == sum_of(3, 1000));
+      if (me == 2) return mine.close();
+      FailureKind kind = kind_of(mine, all_reduce(mesh(me, 3), data));
+      CHECK(kind == FailureKind::peer_lost);
+      CHECK(mine.failure()->rank == 2);
+    });
+  }
+}
+
+void abort_ends_waiting_ranks() {
+  World world({0, 0, 1, 1});
+  world.run([&](int me) {
+    Communicator& mine = *world.ranks[static_cast<size_t>(me)];
+    if (me == 3) {
+      mine.abort("the test says so");
+      return;
+    }
+    std::vector<float> data = values_of(me, 1000);
+    CHECK(kind_of(mine, all_reduce(mesh(me, 4), data)) == FailureKind::aborted);
+    CHECK(mine.failure()->rank == 3);
+    CHECK(mine.failure()->text == "the test says so");
+  });
+}
+
+void close_ends_calls_under_way() {
+  World world({0, 0});
+  std::vector<float> data(10);
+  RequestPtr request = all_reduce(mesh(0, 2), data);
+  world.ranks[0]->start(request);
+  world.ranks[0]->close();
+  CHECK(request->is_done());
+  CHECK(request->failure.kind == FailureKind::aborted);
+}
+
+void an_interrupt_leaves_the_wait_at_once() {
+  World world({0, 0});
+  std::vector<float> data(10);
+  struct Interrupted {};
+  bool caught = false;
+  try {
+    world.ranks[0]->run(all_reduce(mesh(0, 2), data), [] { throw Interrupted(); });
+  } catch (const Interrupted&) {
+    caught = true;
+  }
+  CHECK(caught);
+  CHECK(world.ranks[0]->failure()->kind == FailureKind::aborted);
+}
+
+}  // namespace
+}  // namespace hccl::test
+
+int main() {
+  using namespace hccl::test;
+  struct {
+    const char* name;
+    void (*run)();
+  } tests[] = {
+      {"all_reduce_gives_the_sum", all_reduce_gives_the_sum},
+      {"a_starved_outbox_still_delivers", a_starved_outbox_still_delivers},
+      {"background_calls_finish_without_a_waiter", background_calls_finish_without_a_waiter},
+      {"threads_of_a_rank_share_a_communicator", threads_of_a_rank_share_a_communicator},
+      {"transfers_match_tags_in_any_order", transfers_match_tags_in_any_order},
+      {"receive_from_anyone_names_the_source", receive_from_anyone_names_the_source},
+      {"a_wrong_size_fails_that_transfer_alone", a_wrong_size_fails_that_transfer_alone},
+      {"a_receive_nobody_answers_times_out_alone", a_receive_nobody_answers_times_out_alone},
+      {"different_calls_are_told_apart", different_calls_are_told_apart},
+      {"a_missing_rank_times_out_everywhere", a_missing_rank_times_out_everywhere},
+      {"a_rank_that_leaves_is_noticed", a_rank_that_leaves_is_noticed},
+      {"abort_ends_waiting_ranks", abort_ends_waiting_ranks},
+      {"close_ends_calls_under_way", close_ends_calls_under_way},
+      {"an_interrupt_leaves_the_wait_at_once", an_interrupt_leaves_the_wait_at_once},
+  };
+  for (auto& test : tests) {
+    std::printf("%s\n", test.name);
+    std::fflush(stdout);
+    test.run();
+  }
+}
