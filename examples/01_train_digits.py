@@ -36,7 +36,7 @@ def parse_args():
     parser.add_argument("--batch-size", type=int, help="images of one step, all ranks together")
     parser.add_argument("--lr", type=float, default=3e-3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--checkpoint", default="digits.pt", metavar="PATH")
+    parser.add_argument("--checkpoint", default="checkpoints/digits.pt", metavar="PATH")
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
     parser.add_argument("--loss-log", metavar="PATH", help="write every step's loss as JSON lines")
     args = parser.parse_args()
@@ -120,6 +120,7 @@ def accuracy(model, images, labels):
 
 def save(state):
     """Replace the checkpoint in one step: a crash leaves the old one or the new one."""
+    os.makedirs(os.path.dirname(args.checkpoint) or ".", exist_ok=True)
     torch.save(state, args.checkpoint + ".partial")
     os.replace(args.checkpoint + ".partial", args.checkpoint)
 

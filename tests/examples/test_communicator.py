@@ -1,0 +1,17 @@
+"""The second example: its own assertions hold on one node and on two."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from launching import launch
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "02_communicator.py"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_every_number_is_right(nodes: int) -> None:
+    done = launch("--nnodes", nodes, "--nproc-per-node", 4 // nodes, EXAMPLE)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"4 ranks on {nodes} nodes: every number is right\n"

@@ -1,0 +1,83 @@
+"""Which of several failed ranks is the root cause, and how it is told."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from pathlib import Path
+
+from hccl_py.launcher.failure import Failure, first_failure, render
+
+RAISED = Failure(
+    rank=1,
+    node=0,
+    local_rank=1,
+    pid=10,
+    exit_code=1,
+    message="ValueError: boom",
+    traceback="Traceback (most recent call last):\nValueError: boom\n",
+    at_s=100.0,
+    log="/logs/1/error.json",
+)
+VANISHED = replace(RAISED, rank=2, exit_code=-signal.SIGSEGV, message="", traceback="")
+STOPPED = replace(VANISHED, rank=3, exit_code=-signal.SIGTERM)
+
+
+def test_first_failure_is_the_earliest_that_raised() -> None:
+    later = replace(RAISED, rank=0, at_s=100.001)
+    assert first_failure([later, RAISED]) == RAISED
+
+
+def test_first_failure_is_the_rank_that_vanished_though_peers_were_noticed_before() -> None:
+    assert first_failure([RAISED, replace(VANISHED, at_s=100.5)]).rank == 2
+
+
+def test_first_failure_is_not_a_rank_that_died_long_after() -> None:
+    assert first_failure([RAISED, replace(VANISHED, at_s=130.0)]) == RAISED
+
+
+def test_first_failure_is_never_a_rank_that_was_stopped() -> None:
+    assert first_failure([replace(STOPPED, at_s=1.0), RAISED]) == RAISED
+    assert first_failure([STOPPED]) == STOPPED
+
+
+def test_shell_code_of_a_signal_is_128_and_its_number() -> None:
+    assert VANISHED.shell_code == 128 + signal.SIGSEGV
+    assert RAISED.shell_code == 1
+
+
+def test_render_tells_root_cause_in_full_and_the_rest_in_lines() -> None:
+    same = replace(RAISED, rank=5, at_s=101.0)
+    lost = replace(RAISED, rank=0, at_s=102.0, message="ConnectionError: lost", log="/logs/0")
+    assert render([STOPPED, lost, same, RAISED], 8).splitlines() == [
+        "hccl-launch: rank 1 of 8 failed: ValueError: boom",
+        "  node 0, local rank 1, pid 10, exit code 1",
+        "  log: /logs/1/error.json",
+        "",
+        "Traceback (most recent call last):",
+        "ValueError: boom",
+        "",
+        "  then the same on rank 5",
+        "  then rank 0 failed: ConnectionError: lost (log: /logs/0)",
+        "  all other ranks were stopped",
+    ]
+
+
+def test_render_without_a_record_quotes_the_end_of_the_log(tmp_path: Path) -> None:
+    log = tmp_path / "stderr.log"
+    log.write_text("x" * 5000 + "\nlast words\n")
+    text = render([replace(VANISHED, log=str(log))], 1)
+    assert "rank 2 of 1 was killed by SIGSEGV" in text
+    assert text.endswith("\nlast words\n")
+    assert len(text) < 4500
+
+
+def test_render_of_many_failures_stays_short() -> None:
+    others = [
+        replace(RAISED, rank=rank, at_s=101.0, message=f"OSError: {rank}" + "x" * 999)
+        for rank in range(2, 100)
+    ]
+    lines = render([RAISED, *others], 100).splitlines()
+    assert len(lines) < 20
+    assert lines[-2:] == ["  and 90 more ranks", "  all other ranks were stopped"]
+    assert max(len(line) for line in lines) < 300

@@ -1,0 +1,210 @@
+"""hccl-launch from the outside: what ranks see, and how a job ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from launching import COMMAND, job, launch
+
+Script = Callable[[str], Path]
+PRINT_ENVIRONMENT = """
+import json, os, sys
+say(json.dumps({"argv": sys.argv[1:], "path": sys.path[0], "name": __name__, **os.environ}))
+"""
+SLEEP = "import time; time.sleep(100)"
+TWO_BY_TWO = ("--nnodes", 2, "--nproc-per-node", 2)
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Script:
+    """Write a script that knows its rank, and return its path."""
+
+    def write(body: str) -> Path:
+        path = tmp_path / "script.py"
+        # Unbuffered, print() writes text and line end apart, and lines of two ranks mix.
+        say = "def say(text): os.write(1, f'{text}\\n'.encode())"
+        path.write_text(f"import os\nrank = int(os.environ['RANK'])\n{say}\n{body}")
+        return path
+
+    return write
+
+
+def environments(output: str) -> list[dict[str, str]]:
+    """Return what each rank printed of its environment, by rank."""
+    return sorted((json.loads(line) for line in output.splitlines()), key=lambda env: env["RANK"])
+
+
+def test_two_emulated_nodes_every_rank_knows_its_place(script: Script) -> None:
+    path = script(PRINT_ENVIRONMENT)
+    done = launch(*TWO_BY_TWO, path, "--epochs", 3)
+    assert done.returncode == 0, done.stderr
+    ranks = environments(done.stdout)
+    assert [env["RANK"] for env in ranks] == ["0", "1", "2", "3"]
+    assert [env["LOCAL_RANK"] for env in ranks] == ["0", "1", "0", "1"]
+    assert [env["NODE_RANK"] for env in ranks] == ["0", "0", "1", "1"]
+    assert {(env["WORLD_SIZE"], env["LOCAL_WORLD_SIZE"]) for env in ranks} == {("4", "2")}
+    assert len({(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in ranks}) == 1
+    nodes = [env["HCCL_NODE_ID"] for env in ranks]
+    assert nodes[0] == nodes[1] != nodes[2] == nodes[3]
+    assert int(ranks[0]["OMP_NUM_THREADS"]) >= 1
+    for env in ranks:
+        assert env["argv"] == ["--epochs", "3"]
+        assert (env["path"], env["name"]) == (str(path.parent), "__main__")
+    assert done.stderr == (
+        "hccl-launch: emulating 2 nodes of 2 ranks on this machine (no --node-rank given); "
+        "ranks of different nodes talk TCP\n"
+    )
+
+
+def test_two_emulated_nodes_share_one_secret_that_is_never_printed(script: Script) -> None:
+    done = launch(*TWO_BY_TWO, script("say(os.environ['HCCL_SECRET'])"))
+    secrets = set(done.stdout.split())
+    assert len(secrets) == 1
+    assert re.fullmatch("[0-9a-f]{64}", secrets.pop())
+
+
+def test_one_node_emulates_nothing_and_says_nothing(script: Script) -> None:
+    done = launch("--nproc_per_node", 2, script(PRINT_ENVIRONMENT))
+    ranks = environments(done.stdout)
+    assert [env["RANK"] for env in ranks] == ["0", "1"]
+    assert all("HCCL_NODE_ID" not in env and env["NODE_RANK"] == "0" for env in ranks)
+    assert done.stderr == ""
+
+
+def test_real_nodes_meet_and_are_not_emulated(script: Script) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    path = script(PRINT_ENVIRONMENT)
+    options = (*COMMAND, "--nnodes", 2, "--master-port", port)
+    with job(*options, "--node-rank", 0, path) as first, job(*options, "--node-rank", 1, path) as b:
+        outputs = [each.communicate(timeout=60) for each in (first, b)]
+    assert [err for _, err in outputs] == ["", ""]
+    ranks = environments("".join(out for out, _ in outputs))
+    assert [(env["RANK"], env["NODE_RANK"]) for env in ranks] == [("0", "0"), ("1", "1")]
+    assert all("HCCL_NODE_ID" not in env and "HCCL_SECRET" not in env for env in ranks)
+    assert {env["MASTER_PORT"] for env in ranks} == {str(port)}
+
+
+def test_module_runs_as_with_python_m() -> None:
+    done = launch("-m", "json.tool", "--help")
+    assert done.returncode == 0
+    assert "usage: python -m json.tool" in done.stdout
+
+
+def test_program_without_python_gets_the_environment_and_its_exit_code_counts(
+    tmp_path: Path,
+) -> None:
+    shell = "echo rank $RANK node $NODE_RANK; test $RANK != 3 || { echo lost >&2; exit 7; }"
+    done = launch(*TWO_BY_TWO, "--log-dir", tmp_path, "--no-python", "sh", "-c", shell)
+    assert done.returncode == 7
+    assert sorted(line.split("] ")[1] for line in done.stdout.splitlines()) == [
+        *("rank 0 node 0", "rank 1 node 0", "rank 2 node 1", "rank 3 node 1")
+    ]
+    assert "hccl-launch: rank 3 of 4 exited with code 7\n" in done.stderr
+    log = Path(re.findall(r"  log: (\S+)", done.stderr)[0])
+    assert tmp_path in log.parents
+    assert log.read_text() == "lost\n"
+
+
+def test_failing_rank_ends_the_job_and_is_told_once(script: Script) -> None:
+    path = script(f"if rank == 3:\n    raise ValueError('no such image')\n{SLEEP}")
+    done = launch(*TWO_BY_TWO, path)
+    assert done.returncode == 1
+    assert "rank 3 of 4 failed: ValueError: no such image\n  node 1, local rank 1" in done.stderr
+    assert done.stderr.count("Traceback") == 1
+    assert f'  File "{path}", line 5, in <module>\n' in done.stderr
+    assert "worker.py" not in done.stderr
+    assert "runpy" not in done.stderr
+    log = Path(re.findall(r"  log: (\S+)", done.stderr)[0])
+    assert "no such image" in log.read_text()
+
+
+def test_exit_code_of_the_failing_rank_is_the_jobs(script: Script) -> None:
+    done = launch(*TWO_BY_TWO, script(f"if rank == 1:\n    raise SystemExit(3)\n{SLEEP}"))
+    assert done.returncode == 3
+    assert "rank 1 of 4 failed: SystemExit: 3" in done.stderr
+
+
+def test_reason_of_an_exit_is_printed_once(script: Script) -> None:
+    done = launch("--nproc-per-node", 3, script("raise SystemExit('wrong argument')"))
+    assert done.returncode == 1
+    assert done.stderr.count("wrong argument") == 1
+
+
+def test_rank_killed_by_a_signal_is_blamed_and_not_its_peers(
+    script: Script, tmp_path: Path
+) -> None:
+    # The peers notice the death through the pipe's end and raise, as ranks that lose a peer do.
+    pipe = tmp_path / "pipe"
+    body = f"""
+import signal
+if rank == 2:
+    end = open({str(pipe)!r}, "w")
+    os.kill(os.getpid(), signal.SIGKILL)
+with open({str(pipe)!r}) as peer:
+    peer.read()
+raise ConnectionError("peer closed")
+"""
+    path = script(body)
+    os.mkfifo(pipe)
+    done = launch("--nproc-per-node", 3, path)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "hccl-launch: rank 2 of 3 was killed by SIGKILL\n" in done.stderr
+
+
+def test_failure_after_the_other_node_finished_ends_the_job(script: Script, tmp_path: Path) -> None:
+    # A finished node's agent waits for the others in C++, where no signal reaches it.
+    body = f"""
+import pathlib, time
+done = [pathlib.Path({str(tmp_path)!r}, f"done-{{each}}") for each in (0, 1)]
+if rank < 2:
+    done[rank].touch()
+else:
+    while not all(each.exists() for each in done):
+        time.sleep(0.01)
+    time.sleep(1.0)  # the agent has looked at its ranks by then, or the test is only easier
+    raise RuntimeError("late")
+"""
+    start_s = time.monotonic()
+    done = launch(*TWO_BY_TWO, script(body))
+    assert done.returncode == 1
+    assert "failed: RuntimeError: late" in done.stderr
+    assert time.monotonic() - start_s < 25.0
+
+
+def test_restart_runs_all_ranks_again_and_shows_the_first_failure(script: Script) -> None:
+    body = f"""
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and rank < 2:
+    if rank == 1:
+        raise RuntimeError("first attempt")
+    {SLEEP}
+say(f"second attempt {rank}")
+"""
+    done = launch("--nproc-per-node", 2, "--max-restarts", 1, script(body))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["second attempt 0", "second attempt 1"]
+    assert "rank 1: Traceback" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_stopped_launcher_leaves_no_process(script: Script, number: signal.Signals) -> None:
+    path = script(f"say(rank)\n{SLEEP}")
+    with job(*COMMAND, *TWO_BY_TWO, path) as process:  # the orphans are looked for on the way out
+        assert process.stdout is not None
+        assert sorted(process.stdout.readline() for _ in range(4)) == ["0\n", "1\n", "2\n", "3\n"]
+        process.send_signal(number)
+        _, err = process.communicate(timeout=20)
+    if number == signal.SIGKILL:
+        assert process.returncode == -number
+    else:
+        assert process.returncode == 128 + number
+        assert err.endswith(f"hccl-launch: stopped by {number.name}; all ranks were ended\n")

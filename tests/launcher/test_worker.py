@@ -1,0 +1,87 @@
+"""A rank's script runs as under plain python; its last exception goes on record."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hccl_py.launcher import worker
+
+
+def run_worker(*arguments: object, **env: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, worker.__file__, *map(str, arguments)],
+        env={**os.environ, **{name: str(value) for name, value in env.items()}},
+        capture_output=True,
+        text=True,
+        timeout=30,
+    )
+
+
+@pytest.fixture
+def error_file(tmp_path: Path) -> Path:
+    return tmp_path / "error.json"
+
+
+def test_script_is_main_and_can_spawn_processes(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    (tmp_path / "neighbour.py").write_text("number = 6")
+    path.write_text(
+        "import multiprocessing, sys, neighbour\n"
+        "def double(value): return 2 * value\n"
+        "if __name__ == '__main__':\n"
+        "    with multiprocessing.get_context('spawn').Pool(1) as pool:\n"
+        "        print(pool.map(double, [neighbour.number]), sys.argv, __file__)\n"
+    )
+    done = run_worker(path, "-x")
+    assert done.stdout == f"[12] {[str(path), '-x']} {path}\n", done.stderr
+
+
+def test_exception_is_recorded_in_elastics_format(tmp_path: Path, error_file: Path) -> None:
+    from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+
+    path = tmp_path / "script.py"
+    path.write_text("def deep():\n    raise KeyError('weight')\ndeep()\n")
+    done = run_worker(path, TORCHELASTIC_ERROR_FILE=error_file)
+    assert (done.returncode, done.stderr) == (1, "")
+    failure = ProcessFailure(local_rank=0, pid=1, exitcode=1, error_file=str(error_file))
+    message: dict[str, dict[str, str]] = failure.message  # type: ignore[assignment]
+    assert message["message"] == "KeyError: 'weight'"
+    lines = message["extraInfo"]["py_callstack"].splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[1] == f'  File "{path}", line 3, in <module>'
+    assert lines[-1] == "KeyError: 'weight'"
+
+
+def test_exception_without_a_place_for_the_record_is_printed(
+    tmp_path: Path, error_file: Path
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("1 / 0")
+    done = run_worker(path, TORCHELASTIC_ERROR_FILE=error_file / "nowhere")
+    assert done.returncode == 1
+    assert done.stderr.rstrip().endswith("ZeroDivisionError: division by zero")
+
+
+def test_syntax_error_names_file_and_line(tmp_path: Path, error_file: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text("x = (\n")
+    run_worker(path, TORCHELASTIC_ERROR_FILE=error_file)
+    text = json.loads(error_file.read_text())["message"]["extraInfo"]["py_callstack"]
+    assert f'File "{path}", line 1' in text
+    assert "runpy" not in text
+
+
+@pytest.mark.parametrize(("statement", "code"), [("sys.exit()", 0), ("sys.exit(0)", 0)])
+def test_ordinary_exit_leaves_no_record(
+    tmp_path: Path, error_file: Path, statement: str, code: int
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(f"import sys\n{statement}")
+    assert run_worker(path, TORCHELASTIC_ERROR_FILE=error_file).returncode == code
+    assert not error_file.exists()

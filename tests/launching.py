@@ -1,0 +1,82 @@
+"""Run hccl-launch as a user does, in a process of its own, and find what it left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+COMMAND = (sys.executable, "-m", "hccl_py.launcher.main")
+LIMIT_S = 60.0
+_TAG = "HCCL_TEST_JOB"
+
+
+def launch(*arguments: object, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
+    """Run a job to its end and return its output.
+
+    Raises:
+        subprocess.TimeoutExpired: it did not end within the limit.
+    """
+    return run(*COMMAND, *arguments, limit_s=limit_s)
+
+
+def run(*command: object, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
+    """Run any command in the same way."""
+    with job(*command) as process:
+        out, err = process.communicate(timeout=limit_s)
+        return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+@contextmanager
+def job(*command: object) -> Iterator[subprocess.Popen[str]]:
+    """Start a command; on the way out, nothing that it started may still run.
+
+    Raises:
+        AssertionError: after the command's own end, processes of it went on.
+    """
+    tag = f"{_TAG}={uuid.uuid4().hex}"
+    name, _, value = tag.partition("=")
+    process = subprocess.Popen(
+        [str(word) for word in command],
+        env={**os.environ, name: value},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+        process.communicate(timeout=LIMIT_S)
+        left = _wait_until_gone(tag)
+        assert not left, f"still running after the job's end: {left}"
+    finally:
+        for pid in _processes(tag):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+
+
+def _wait_until_gone(tag: str) -> dict[int, str]:
+    """Give the kernel a moment to end what was killed, and return what is left after it."""
+    deadline_s = time.monotonic() + 5.0
+    while (left := _processes(tag)) and time.monotonic() < deadline_s:
+        time.sleep(0.02)
+    return left
+
+
+def _processes(tag: str) -> dict[int, str]:
+    """Return the processes in whose environment the tag is, with their command lines."""
+    found = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            if tag.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
+        except OSError:
+            continue  # ended between the two looks, or another user's
+    return found
