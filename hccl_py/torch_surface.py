@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
+from torch._C._distributed_c10d import Backend
 
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -96,7 +97,7 @@ class TorchSurface(_Base):
     def options(self) -> Any:
         """The group's settings, as torch's Backend.Options."""
         timeout = timedelta(seconds=self._communicator.timeout_s)
-        options = dist.Backend.Options("hccl", timeout)  # type: ignore[attr-defined]
+        options = Backend.Options("hccl", timeout)
         options.global_ranks_in_group = self._global_ranks
         options.group_name = self._name
         return options

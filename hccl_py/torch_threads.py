@@ -1,9 +1,9 @@
 """Threads that wait for works whose future somebody asked for, and run the callbacks.
 
-A callback may start collectives and block on their futures (PowerSGD does), and a future may be
-waited for while an earlier one of another group cannot complete yet. So: works of one group, which
-end in order, share a `Lane`; other works have a lane of their own; and the thread of a lane hands
-the lane over before it runs a callback. Threads start when needed and are reused.
+Works of one group end in order, so they share a `Lane`: one thread waits for each in turn and runs
+its callbacks. In order, because callbacks may start collectives (PowerSGD's do), which all ranks
+have to start in the same order. Such a callback may also block on the future of what it started:
+that one is in a lane of the callback's own. Threads start when needed and are reused.
 """
 
 from __future__ import annotations
@@ -74,10 +74,12 @@ class Threads:
 
 THREADS = Threads()
 os.register_at_fork(after_in_child=THREADS.forget)
+_in_callback = threading.local()
+"""`lane`: where futures asked for by the callback that runs on this thread are waited for."""
 
 
 class Lane:
-    """Works that end in order: one thread at a time waits for them."""
+    """Works that end in order, and whose callbacks run in that order, one at a time."""
 
     def __init__(self) -> None:
         """Make an empty lane, which has no thread."""
@@ -86,23 +88,29 @@ class Lane:
         self._served = False
 
     def submit(self, wait: Task, finish: Task) -> None:
-        """Call `wait`, then `finish`, on another thread, after the earlier jobs' `wait`.
+        """Call `wait`, then `finish`, on another thread, after those of the earlier jobs.
 
         `wait` must not raise: its failure is for `finish` to find and report.
         """
-        with self._lock:
-            self._jobs.append((wait, finish))
-            if self._served:
+        lane: Lane = getattr(_in_callback, "lane", self)
+        with lane._lock:
+            lane._jobs.append((wait, finish))
+            if lane._served:
                 return
-            self._served = True
-        THREADS.run(self._serve)
+            lane._served = True
+        THREADS.run(lane._serve)
 
     def _serve(self) -> None:
-        with self._lock:
-            wait, finish = self._jobs.popleft()
-        wait()
-        with self._lock:
-            self._served = handed_over = bool(self._jobs)
-        if handed_over:
-            THREADS.run(self._serve)
-        finish()
+        while True:
+            with self._lock:
+                if not self._jobs:
+                    self._served = False
+                    return
+                wait, finish = self._jobs.popleft()
+            wait()
+            _in_callback.lane = Lane()
+            try:
+                finish()
+            finally:
+                del _in_callback.lane
+                del wait, finish  # they hold tensors

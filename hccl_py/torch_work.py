@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 
 TensorsFuture = Future[list[Tensor]]
 
+SMALL_BYTES = 4096
+"""Outputs that a finished Work keeps alive: at most 1 MB for the 256 that a group remembers."""
+
 
 def as_torch_error(error: HcclError) -> Exception:
     """Return what torch's users expect to catch, caused by `error`; a wrong argument stays one."""
@@ -93,16 +96,20 @@ class HcclWork(dist.Work):
     """A collective in flight.
 
     The engine keeps the buffers alive until it is done, whether or not anyone keeps this object.
-    Once the end was seen the output tensors are held weakly: the process group remembers its
-    last works for C++ (see there), and must not keep hundreds of tensors alive with them.
+    Once the end was seen large outputs are held weakly: the process group remembers its last works
+    for C++ (see there), and must not keep hundreds of tensors alive with them. Small ones stay:
+    DDP's join drops its one-element tensor and asks the finished work for it.
     """
 
-    def __init__(self, natives: Sequence[NativeWork | WorkAsNative], call: Call, lane: Lane | None) -> None:
+    def __init__(
+        self, natives: Sequence[NativeWork | WorkAsNative], call: Call, lane: Lane | None
+    ) -> None:
         """Cover `natives` (several for a coalesced call); `lane` None: a lane of its own."""
         super().__init__()
         self._natives = natives
-        self._results: list[Tensor] | None = call.results
-        self._weak_results: list[weakref.ref[Tensor]] = []
+        self._settled = False
+        self._results: Sequence[Tensor] = call.results
+        self._weak_results: Sequence[weakref.ref[Tensor]] = ()
         self._copies = call.copies
         self._source = -1
         self._lane = lane
@@ -156,12 +163,9 @@ class HcclWork(dist.Work):
         return None
 
     def result(self) -> list[Tensor]:
-        """Return the outputs; after the end those of them that are still alive."""
-        results = self._results
-        if results is not None:
-            return results
-        alive = (reference() for reference in self._weak_results)
-        return [tensor for tensor in alive if tensor is not None]
+        """Return the outputs; after the end large ones only as far as they are still alive."""
+        alive = [tensor for weak in self._weak_results if (tensor := weak()) is not None]
+        return alive or list(self._results)
 
     def source_rank(self) -> int:
         """Return the rank that a receive from any rank took its data from."""
@@ -204,18 +208,20 @@ class HcclWork(dist.Work):
 
     def _settle(self) -> None:
         """Write the staged results back, once, and let go of everything."""
-        if self._results is None:
+        if self._settled:
             return
         with self._lock:
-            if self._results is None:
+            if self._settled:
                 return
             write_back(self._copies)
             self._copies = []
             source = self._natives[-1].source if self._natives else None
             self._source = -1 if source is None else source
-            self._weak_results = [weakref.ref(tensor) for tensor in self._results]
+            if sum(tensor.nbytes for tensor in self._results) > SMALL_BYTES:
+                self._weak_results = [weakref.ref(tensor) for tensor in self._results]
+                self._results = ()
             self._natives = ()
-            self._results = None
+            self._settled = True
 
 
 class WorkAsNative:

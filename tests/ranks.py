@@ -78,7 +78,7 @@ def run_ranks(
         RanksFailed: a rank raised, ended without a word, or was still running at the deadline.
     """
     __tracebackhide__ = True  # the ranks' own traces are what matters
-    port = str(_free_port())
+    port = str(free_port())
     source = (inspect.getsourcefile(function) or "", function.__qualname__)
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         processes, pipes = [], []
@@ -237,7 +237,8 @@ class _nothing_as_main:  # noqa: N801  # used like a function
         sys.modules["__main__"] = self._main
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens on just now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]

@@ -199,7 +199,9 @@ def check_point_to_point(rank: int, world_size: int) -> None:
             same(tensor, contribution(left, shape, dtype), (dtype, shape))
     # Received in the opposite order of sending, large enough to be in several pieces.
     count = 200_003
-    sends = [dist.isend(torch.full((count,), 10.0 * rank + tag), right, tag=tag) for tag in range(4)]
+    sends = [
+        dist.isend(torch.full((count,), 10.0 * rank + tag), right, tag=tag) for tag in range(4)
+    ]
     buffers = [torch.empty(count) for _ in range(4)]
     receives = [dist.irecv(buffers[tag], left, tag=tag) for tag in reversed(range(4))]
     for work in receives + sends:

@@ -1,0 +1,102 @@
+"""The entry point `torch.backends`: no import of ours needed, light, and never in the way."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+
+MAX_IMPORT_MS = 30.0
+
+
+def python(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_init_process_group_without_any_import_of_ours() -> None:
+    script = """
+import sys, torch, torch.distributed as dist
+loaded = sorted(name for name in sys.modules if name.startswith("hccl_py"))
+dist.init_process_group("hccl", store=dist.HashStore(), rank=0, world_size=1)
+tensor = torch.arange(3.0)
+dist.all_reduce(tensor)
+assert tensor.tolist() == [0, 1, 2]
+print(dist.group.WORLD.name(), *loaded)
+print(dist.Backend.default_device_backend_map["cpu"])
+"""
+    ran = python("-c", script)
+    assert ran.returncode == 0, ran.stderr
+    # Nothing of ours but the hook comes with torch.
+    assert ran.stdout.splitlines() == ["hccl hccl_py hccl_py._autoload", "gloo"]
+
+
+def test_import_of_torch_gets_no_slower() -> None:
+    # What torch does at the end of its import, timed inside one process; the best of three.
+    script = """
+import time, torch, importlib.metadata
+started = time.perf_counter()
+import hccl_py._autoload
+hccl_py._autoload.register()
+print("ms", 1000 * (time.perf_counter() - started))
+assert "hccl" in torch.distributed.Backend.backend_list
+"""
+    best = MAX_IMPORT_MS + 1
+    for _ in range(3):
+        ran = python("-c", script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+        assert ran.returncode == 0, ran.stderr
+        found = re.search(r"ms ([\d.]+)", ran.stdout)
+        assert found
+        best = min(best, float(found[1]))
+    assert best < MAX_IMPORT_MS
+
+
+@pytest.mark.parametrize("ours_first", [False, True])
+def test_taken_name_leaves_the_alias_and_one_warning(ours_first: bool) -> None:
+    script = f"""
+import warnings, torch, torch.distributed as dist
+import hccl_py._autoload
+def theirs(*arguments):
+    raise RuntimeError("theirs")
+register_theirs = lambda: dist.Backend.register_backend("hccl", theirs, devices=["cpu"])
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for register in {["ours", "theirs"] if ours_first else ["theirs", "ours"]}:
+        register_theirs() if register == "theirs" else hccl_py._autoload.register()
+    hccl_py._autoload.register()
+print(sum("hccl_py" in str(warning.message) for warning in caught))
+dist.init_process_group("hccl_py", store=dist.HashStore(), rank=0, world_size=1)
+print(type(dist.group.WORLD).__name__)
+dist.destroy_process_group()
+try:
+    dist.init_process_group("hccl", store=dist.HashStore(), rank=0, world_size=1)
+except RuntimeError as error:
+    print(error)
+"""
+    ran = python("-c", script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert ran.returncode == 0, ran.stderr
+    warned = "0" if ours_first else "1"
+    assert ran.stdout.split() == [warned, "ProcessGroupHccl", "theirs"]
+
+
+def test_failure_of_the_hook_does_not_break_torch() -> None:
+    script = """
+import sys, warnings
+sys.modules["torch.distributed"] = None
+import hccl_py._autoload
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    hccl_py._autoload.register()
+print(len(caught), "could not register" in str(caught[0].message))
+"""
+    ran = python("-c", script)
+    assert ran.stdout.split() == ["1", "True"], ran.stderr

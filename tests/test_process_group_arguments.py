@@ -1,0 +1,176 @@
+"""Wrong arguments: the message says which, what was expected and what came; the group goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+
+from hccl_py.transport.errors import InvalidArgumentError
+
+Wrong = tuple[str, Callable[[], object], str]
+
+
+def wrong_calls(rank: int, n: int) -> list[Wrong]:
+    """Return (name, call, pattern that its message has to match)."""
+    group = dist.group.WORLD
+    four = torch.ones(4)
+    ints = torch.ones(4, dtype=torch.int32)
+    several = [torch.ones(4) for _ in range(n)]
+    coalesced = dist.AllreduceOptions()
+    coalesced.reduceOp = dist.ReduceOp.BAND
+    return [
+        ("sparse", lambda: group.allreduce([four.to_sparse()]), r"`tensors`.*dense.*sparse_coo"),
+        ("device", lambda: dist.all_reduce(torch.empty(4, device="meta")), r"cpu, got meta"),
+        ("two tensors", lambda: group.allreduce([four, four]), r"one tensor, got a list of 2"),
+        ("no tensor", lambda: group.allreduce(["x"]), r"`tensors` must be a tensor, got str"),
+        ("expanded", lambda: dist.all_reduce(torch.ones(1).expand(4)), r"share memory"),
+        ("band of floats", lambda: group.allreduce([four], coalesced), r"band .*float32"),
+        ("complex max", lambda: group.allreduce([four + 0j], dist.ReduceOp.MAX), r"max .*complex"),
+        ("root", lambda: group.broadcast(four, root=n), rf"`src`.* 0 to {n - 1}, got {n}"),
+        ("reduce root", lambda: group.reduce(four, -1), rf"`dst`.* 0 to {n - 1}, got -1"),
+        ("gather dtype", lambda: dist.all_gather_single(torch.empty(4 * n), ints), r"int32"),
+        (
+            "gather size",
+            lambda: dist.all_gather_single(torch.empty(4 * n + 1), four),
+            rf"`output` must have {4 * n} elements \({n} times `input`\), got {4 * n + 1}",
+        ),
+        (
+            "gather list length",
+            lambda: dist.all_gather([*several, four], four),
+            rf"`tensor_list` must be {n} tensors, one per rank, got {n + 1}",
+        ),
+        (
+            "gather list size",
+            lambda: dist.all_gather([torch.empty(5) for _ in range(n)], four),
+            r"`tensor_list` must have 4 elements .* got 5",
+        ),
+        (
+            "gather list dtype",
+            lambda: group.allgather([[ints] * n], [four]),
+            r"`tensor_list` has torch.int32, expected torch.float32",
+        ),
+        (
+            "scatter size",
+            lambda: dist.reduce_scatter_single(torch.empty(4), torch.ones(4 * n - 1)),
+            rf"`input` must have {4 * n} elements .* got {4 * n - 1}",
+        ),
+        (
+            "scatter list",
+            lambda: dist.reduce_scatter(torch.empty(3), several),
+            r"`output` must have 4 elements",
+        ),
+        (
+            "all to all rows",
+            lambda: dist.all_to_all_single(torch.empty(n + 1), torch.empty(n + 1)),
+            rf"divisible by {n} ranks",
+        ),
+        (
+            "all to all splits",
+            lambda: dist.all_to_all_single(torch.empty(4), four, [4] * n, [5] * n),
+            rf"`input_split_sizes` must be {n} sizes that add up to 4",
+        ),
+        (
+            "all to all scalar",
+            lambda: dist.all_to_all_single(torch.empty(()), torch.empty(())),
+            r"got a scalar",
+        ),
+        (
+            "all to all lists",
+            lambda: dist.all_to_all(several[:-1], several),
+            rf"`output_tensor_list` must be {n} tensors",
+        ),
+        (
+            "not the root's list",
+            lambda: group.gather([several], [four], (rank + 1) % n),
+            rf"`gather_list` must be given on the root \(rank {(rank + 1) % n}\) only",
+        ),
+        ("peer", lambda: group.send([four], n, 0), rf"`dst`.* 0 to {n - 1}"),
+        ("source", lambda: group.recv([four], -1, 0), rf"`src`.* 0 to {n - 1}"),
+        ("coalesced", lambda: group.all_gather_single_coalesced(several, []), r"0 tensors"),
+        ("split", lambda: group.split_group([0]), r"new_group"),
+    ]
+
+
+def check_wrong_calls(rank: int, world_size: int) -> list[str]:
+    names = []
+    for name, call, pattern in wrong_calls(rank, world_size):
+        with pytest.raises(InvalidArgumentError, match=pattern) as caught:
+            call()
+        assert isinstance(caught.value, ValueError), name
+        assert isinstance(caught.value, RuntimeError), name
+        tensor = torch.ones(2)
+        dist.all_reduce(tensor)
+        assert tensor.tolist() == [world_size] * 2, f"after {name}"
+        names.append(name)
+    return names
+
+
+def test_wrong_argument_is_explained_and_the_group_stays_usable() -> None:
+    names = run_ranks(check_wrong_calls, 2, backend="hccl")
+    assert names[0] == names[1]
+    assert len(names[0]) == 25
+
+
+def check_dtensor(rank: int, world_size: int) -> None:
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = init_device_mesh("cpu", (world_size,))
+    tensor = distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])
+    assert tensor.redistribute(mesh, [Replicate()]).to_local().tolist() == list(range(8))
+    with pytest.raises(InvalidArgumentError, match=r"DTensor.*to_local"):
+        dist.group.WORLD.allreduce([tensor])
+
+
+class Labelled(torch.Tensor):
+    """A tensor that only has a name of its own."""
+
+
+def check_subclasses(rank: int, world_size: int) -> None:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    labelled = torch.ones(3).as_subclass(Labelled)
+    dist.all_reduce(labelled)
+    assert labelled.tolist() == [world_size] * 3
+    with FakeTensorMode():
+        work = dist.group.WORLD.allreduce([torch.ones(3)])
+        assert work.wait()
+        assert work.get_future().wait()[0].shape == (3,)
+        dist.all_gather_single(torch.empty(3 * world_size), torch.empty(3))
+    check_dtensor(rank, world_size)
+
+
+def test_subclasses_of_tensor_are_looked_through_or_refused() -> None:
+    run_ranks(check_subclasses, 2, backend="hccl")
+
+
+def check_old_signatures(rank: int, world_size: int) -> None:
+    group = dist.group.WORLD
+    n = world_size
+    tensor = torch.full((2,), rank + 1.0)
+    group.allreduce(tensor).wait()
+    group.allreduce([tensor], dist.ReduceOp.MAX).wait()
+    group.allreduce(tensor, op=dist.ReduceOp.MIN).wait()
+    assert tensor.tolist() == [3.0] * 2
+    group.broadcast(tensor * rank, root=1).wait()
+    group.reduce(tensor, 0, dist.ReduceOp.SUM).wait()
+    assert tensor.tolist() == ([6.0] * 2 if rank == 0 else [3.0] * 2)
+    outputs = [torch.empty(2) for _ in range(n)]
+    group.allgather(outputs, torch.full((2,), float(rank))).wait()
+    assert outputs[1].tolist() == [1.0] * 2
+    group.gather(outputs if rank == 0 else [], torch.full((2,), rank + 5.0), 0).wait()
+    assert outputs[1].tolist() == ([6.0] * 2 if rank == 0 else [1.0] * 2)
+    group.scatter(tensor, [torch.full((2,), float(r)) for r in range(n)] if rank == 0 else [], 0)
+    group.barrier().wait()
+    assert tensor.tolist() == [float(rank)] * 2
+    group._allgather_base(torch.empty(2 * n), tensor).wait()
+    group._reduce_scatter_base(tensor, torch.ones(2 * n), dist.ReduceScatterOptions()).wait()
+    assert tensor.tolist() == [float(n)] * 2
+
+
+def test_older_signatures_and_names_work() -> None:
+    run_ranks(check_old_signatures, 2, backend="hccl")
