@@ -4,6 +4,7 @@ numpy arrays and torch tensors are read through their own attributes; torch is n
 it is there already when somebody has a tensor.
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,50 +16,61 @@ MOVED_ONLY = -1
 """In place of a DType: an element type that can be moved but not reduced."""
 
 
+class Kind(NamedTuple):
+    """An element type.
+
+    Attributes:
+        name: as numpy and torch both spell it, e.g. `float32`.
+        part_type: the DType of its parts, or MOVED_ONLY.
+        parts: 2 for complex numbers, else 1.
+        item_bytes: size of one element, all parts together.
+    """
+
+    name: str
+    part_type: int
+    parts: int
+    item_bytes: int
+
+
 class Span(NamedTuple):
     """A contiguous run of elements in memory.
 
     Attributes:
         address: of the first element.
-        count: number of elements; complex numbers count twice.
-        dtype: a DType, or MOVED_ONLY.
-        item_bytes: size of one element.
-        is_complex: whether two elements are one number.
+        count: number of elements.
+        kind: their type.
     """
 
     address: int
     count: int
-    dtype: int
-    item_bytes: int
-    is_complex: bool
+    kind: Kind
+
+    @property
+    def num_bytes(self) -> int:
+        """Size in memory."""
+        return self.count * self.kind.item_bytes
 
 
-class _Kind(NamedTuple):
-    dtype: int
-    item_bytes: int
-    is_complex: bool
-    is_torch: bool
-
-
-_BY_NAME = {
-    "float32": DType.FLOAT32,
-    "float64": DType.FLOAT64,
-    "float16": DType.FLOAT16,
-    "bfloat16": DType.BFLOAT16,
-    "int8": DType.INT8,
-    "uint8": DType.UINT8,
-    "int16": DType.INT16,
-    "uint16": DType.UINT16,
-    "int32": DType.INT32,
-    "uint32": DType.UINT32,
-    "int64": DType.INT64,
-    "uint64": DType.UINT64,
-    "bool": DType.BOOL,
+_PARTS = {
+    "float32": (DType.FLOAT32, 1),
+    "float64": (DType.FLOAT64, 1),
+    "float16": (DType.FLOAT16, 1),
+    "bfloat16": (DType.BFLOAT16, 1),
+    "int8": (DType.INT8, 1),
+    "uint8": (DType.UINT8, 1),
+    "int16": (DType.INT16, 1),
+    "uint16": (DType.UINT16, 1),
+    "int32": (DType.INT32, 1),
+    "uint32": (DType.UINT32, 1),
+    "int64": (DType.INT64, 1),
+    "uint64": (DType.UINT64, 1),
+    "bool": (DType.BOOL, 1),
+    "complex64": (DType.FLOAT32, 2),
+    "complex128": (DType.FLOAT64, 2),
 }
-_COMPLEX = {"complex64": (DType.FLOAT32, 4), "complex128": (DType.FLOAT64, 8)}
 
 # Filled as element types are met: numpy and torch dtypes as keys.
-_KINDS: dict[Any, _Kind] = {}
+_kinds: dict[Any, Kind] = {}
 
 
 def span_of(buffer: Any, name: str = "data") -> Span:
@@ -71,61 +83,101 @@ def span_of(buffer: Any, name: str = "data") -> Span:
     Raises:
         InvalidArgumentError: not such a buffer.
     """
+    if isinstance(buffer, np.ndarray):
+        if not buffer.flags.c_contiguous:
+            raise _refusal(buffer, name)
+        kind = _kinds.get(buffer.dtype) or _numpy_kind(buffer, name)
+        return Span(buffer.__array_interface__["data"][0], buffer.size, kind)
     try:
-        kind = _KINDS[buffer.dtype]
-        if kind.is_torch:
-            if not (buffer.is_cpu and buffer.is_contiguous()):
-                raise _refusal(buffer, name)
-            address, count = buffer.data_ptr(), buffer.numel()
-        else:
-            if not buffer.flags.c_contiguous:
-                raise _refusal(buffer, name)
-            address, count = buffer.__array_interface__["data"][0], buffer.size
-    except (KeyError, AttributeError, TypeError):
-        _KINDS[buffer.dtype] = _kind_of(buffer, name)
-        return span_of(buffer, name)
-    if kind.is_complex:
-        count *= 2
-    return Span(address, count, kind.dtype, kind.item_bytes, kind.is_complex)
+        # A tensor may stand for the conjugate or the negative of what is in its memory.
+        if not (buffer.is_cpu and buffer.is_contiguous()) or buffer.is_conj() or buffer.is_neg():
+            raise _refusal(buffer, name)
+        kind = _kinds.get(buffer.dtype) or _learn(buffer.dtype)
+        return Span(buffer.data_ptr(), buffer.numel(), kind)
+    except (AttributeError, RuntimeError):  # no tensor at all, or one without plain memory
+        raise _refusal(buffer, name) from None
 
 
-def require_writable(buffer: Any, name: str) -> None:
-    """Refuse an output that must not be written.
+def writable_span_of(buffer: Any, name: str = "data") -> Span:
+    """Find where the elements of a buffer lie that the call writes to.
 
     Raises:
-        InvalidArgumentError: a read-only numpy array.
+        InvalidArgumentError: not such a buffer, or a read-only numpy array.
     """
     if isinstance(buffer, np.ndarray) and not buffer.flags.writeable:
         raise InvalidArgumentError(f"{name}: expected a writable array, got a read-only one")
+    return span_of(buffer, name)
 
 
-def _kind_of(buffer: Any, name: str) -> _Kind:
-    is_torch = hasattr(buffer, "data_ptr") and hasattr(buffer, "is_cpu")
-    if not is_torch and not isinstance(buffer, np.ndarray):
-        raise _refusal(buffer, name)
-    dtype = buffer.dtype
-    if not is_torch and (dtype.hasobject or not dtype.isnative):
+def blocks_of(
+    blocks: Any, name: str, world_size: int, look: Callable[[Any, str], Span] = span_of
+) -> list[Span]:
+    """Find the blocks of all ranks.
+
+    Args:
+        blocks: one buffer of equal blocks, or a list or tuple with a buffer for every rank.
+        name: the argument's name, for messages.
+        world_size: number of ranks.
+        look: `span_of` or `writable_span_of`.
+
+    Raises:
+        InvalidArgumentError: not such buffers, or of several element types.
+    """
+    if not isinstance(blocks, (list, tuple)):
+        address, total, kind = look(blocks, name)
+        count, rest = divmod(total, world_size)
+        if rest:
+            raise InvalidArgumentError(
+                f"{name}: expected a size that {world_size} ranks can divide evenly, got {total} "
+                "elements; pass a list of buffers for uneven blocks"
+            )
+        step = count * kind.item_bytes
+        return [Span(address + rank * step, count, kind) for rank in range(world_size)]
+    if len(blocks) != world_size:
         raise InvalidArgumentError(
-            f"{name}: expected numbers in this machine's byte order, got dtype {dtype}"
+            f"{name}: expected one buffer per rank ({world_size}), got {len(blocks)}"
         )
-    word = str(dtype).removeprefix("torch.")
-    if word in _COMPLEX:
-        part, item_bytes = _COMPLEX[word]
-        return _Kind(int(part), item_bytes, True, is_torch)
-    reducible = _BY_NAME.get(word)
-    return _Kind(
-        MOVED_ONLY if reducible is None else int(reducible), dtype.itemsize, False, is_torch
-    )
+    spans = [look(block, f"{name}[{rank}]") for rank, block in enumerate(blocks)]
+    for rank, span in enumerate(spans):
+        require_kind(span, f"{name}[{rank}]", spans[0], f"{name}[0]")
+    return spans
+
+
+def require_kind(span: Span, name: str, other: Span, other_name: str) -> None:
+    """Refuse two element types in one call.
+
+    Raises:
+        InvalidArgumentError: the types differ.
+    """
+    if span.kind != other.kind:
+        raise InvalidArgumentError(
+            f"{name}: expected elements of type {other.kind.name} like {other_name}, "
+            f"got {span.kind.name}"
+        )
+
+
+def _numpy_kind(array: np.ndarray[Any, Any], name: str) -> Kind:
+    if array.dtype.hasobject or not array.dtype.isnative:
+        raise InvalidArgumentError(
+            f"{name}: expected numbers in this machine's byte order, got dtype {array.dtype}"
+        )
+    return _learn(array.dtype)
+
+
+def _learn(dtype: Any) -> Kind:
+    name = str(dtype).removeprefix("torch.")
+    part_type, parts = _PARTS.get(name, (MOVED_ONLY, 1))
+    return _kinds.setdefault(dtype, Kind(name, int(part_type), parts, dtype.itemsize))
 
 
 def _refusal(buffer: Any, name: str) -> InvalidArgumentError:
     expected = f"{name}: expected a contiguous CPU torch tensor or C-contiguous numpy array"
-    if not hasattr(buffer, "dtype"):
+    if not hasattr(buffer, "dtype") or not hasattr(buffer, "shape"):
         return InvalidArgumentError(f"{expected}, got {type(buffer).__name__}")
-    place = getattr(buffer, "device", "cpu")
-    if str(place) != "cpu":
+    place = str(getattr(buffer, "device", "cpu"))
+    if place != "cpu":
         return InvalidArgumentError(f"{expected}, got one on {place}; copy it with .cpu()")
     return InvalidArgumentError(
         f"{expected}, got {type(buffer).__name__} of shape {tuple(buffer.shape)} that is not; "
-        "make it contiguous first (.contiguous(), numpy.ascontiguousarray)"
+        "make a plain copy first (.contiguous(), .resolve_conj(), numpy.ascontiguousarray)"
     )

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 
-from hccl_py.buffers import MOVED_ONLY, Span, require_writable, span_of
+from hccl_py.buffers import Span, measure, require_writable, span_of
 from hccl_py.failures import Narrator
 from hccl_py.fingerprint import pack
 from hccl_py.plans import PlanCache, Prepared
@@ -77,30 +77,30 @@ class Calls(ABC, Generic[Result]):
             op: a ReduceOp.
             timeout_s: deadline of this call.
         """
-        span = span_of(data)
-        if not _REDUCIBLE[span.dtype][op] or span.is_complex:
-            _check_reducible(data, span, op)
-        prepared = self._shared.plans.get("all_reduce", span.count * span.item_bytes)
-        return self._data(prepared, span.dtype, op, span.address, span.count, data, timeout_s)
+        address, count, dtype, item_bytes, is_complex = measure(data)
+        if is_complex or not _REDUCIBLE[dtype][op]:
+            _check_reducible(data, op)
+        prepared = self._shared.plans.get("all_reduce", count * item_bytes)
+        return self._data(prepared, dtype, op, address, count, data, timeout_s)
 
     def broadcast(self, data: Buffer, root: int, *, timeout_s: float | None = None) -> Result:
         """Copy `data` of rank `root` to all ranks. Any element type."""
-        span = span_of(data)
+        address, count, _, item_bytes, _ = measure(data)
         self._check_rank("root", root)
-        num_bytes = span.count * span.item_bytes
+        num_bytes = count * item_bytes
         prepared = self._shared.plans.get("broadcast", num_bytes, root)
-        return self._data(prepared, _BYTES, _SUM, span.address, num_bytes, data, timeout_s)
+        return self._data(prepared, _BYTES, _SUM, address, num_bytes, data, timeout_s)
 
     def reduce(
         self, data: Buffer, root: int, op: int = _SUM, *, timeout_s: float | None = None
     ) -> Result:
         """Reduce `data` over all ranks into that of `root`; the others' stays as it is."""
-        span = span_of(data)
+        address, count, dtype, item_bytes, is_complex = measure(data)
         self._check_rank("root", root)
-        if not _REDUCIBLE[span.dtype][op] or span.is_complex:
-            _check_reducible(data, span, op)
-        prepared = self._shared.plans.get("reduce", span.count * span.item_bytes, root)
-        return self._data(prepared, span.dtype, op, span.address, span.count, data, timeout_s)
+        if is_complex or not _REDUCIBLE[dtype][op]:
+            _check_reducible(data, op)
+        prepared = self._shared.plans.get("reduce", count * item_bytes, root)
+        return self._data(prepared, dtype, op, address, count, data, timeout_s)
 
     def barrier(self, *, timeout_s: float | None = None) -> Result:
         """Return once every rank has called it."""
@@ -146,7 +146,7 @@ class Calls(ABC, Generic[Result]):
                     f"like output, block {rank} has {block.count}"
                 )
         if not _REDUCIBLE[target.dtype][op] or target.is_complex:
-            _check_reducible(output, target, op)
+            _check_reducible(output, op)
         prepared = self._shared.plans.get("reduce_scatter", total)
         return self._reduced(prepared, op, blocks, target, (output, input), timeout_s)
 
@@ -439,10 +439,10 @@ class NonblockingCalls(Calls[Work]):
         return Work(work, shared.narrator, limit, None)
 
 
-def _check_reducible(data: Buffer, span: Span, op: int) -> None:
+def _check_reducible(data: Buffer, op: int) -> None:
     """Explain what cannot be reduced; return for complex sums, which can."""
-    name = ReduceOp(op).name.lower()
-    if span.is_complex and op in (_SUM, _AVG):
-        return
-    if span.dtype == MOVED_ONLY or span.is_complex or not _REDUCIBLE[span.dtype][op]:
+    span, name = span_of(data), ReduceOp(op).name.lower()
+    if not (span.is_complex and op in (_SUM, _AVG)) and not (
+        _REDUCIBLE[span.dtype][op] and not span.is_complex
+    ):
         raise InvalidArgumentError(f"op: {name} is not defined for elements of type {data.dtype}")

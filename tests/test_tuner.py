@@ -22,7 +22,7 @@ SIXTEEN = Topology.from_node_keys("a" * 8 + "b" * 8)
         (ONE_NODE, (1 << 14) + 1, "mesh"),
         (ONE_NODE, 1 << 26, "mesh"),
         (Topology.one_node(17), 4, "mesh"),
-        (TWO_NODES, 4, "one_shot"),
+        (TWO_NODES, 4, "hierarchical"),
         (TWO_NODES, 1 << 26, "hierarchical"),
         (SIXTEEN, 4, "hierarchical"),
     ],

@@ -235,6 +235,14 @@ NB_MODULE(_core, module) {
   nb::register_exception_translator(raise_failure);
 
   module.def("usable_cores", &usable_cores);
+  // The address of a C-contiguous buffer; raises ValueError or BufferError for others.
+  module.def("address_of", [](nb::handle buffer) {
+    Py_buffer view;
+    if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    Address address = reinterpret_cast<Address>(view.buf);
+    PyBuffer_Release(&view);
+    return address;
+  });
   // For a forked child: what belongs to its parent must not say goodbye in the parent's name.
   module.def("leak", [](nb::object object) { object.inc_ref(); });
   module.def("reduce_instruction_set", &reduce_instruction_set);

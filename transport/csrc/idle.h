@@ -21,8 +21,11 @@ inline void pause_cpu() {
 class Idle {
  public:
   // Spinning pays only while every rank of the host has a core of its own; else it steals the
-  // core from the very rank that is waited for.
-  Idle(bool may_spin, int num_yields) : num_spins_(may_spin ? 4000 : 0), num_yields_(num_yields) {}
+  // core from the very rank that is waited for, and a yield hands it over at once. But a rank with
+  // a core of its own must not yield: there it hands a whole time slice to a stranger, and only a
+  // sleeper is let in ahead of strangers when its bell rings.
+  Idle(bool may_spin, int num_yields)
+      : num_spins_(may_spin ? 2500 : 0), num_yields_(may_spin ? 0 : num_yields) {}
 
   void reset() { count_ = 0; }
   // One turn without progress. False: time to sleep.
