@@ -99,10 +99,11 @@ class Call:
         return reducible
 
     def _reducible(self, buffer: Tensor, factor: Any) -> Tensor:
-        if self.fake:
+        wide_dtype = _WIDENED.get(buffer.dtype)
+        if self.fake or (factor is None and wide_dtype is None):
             return buffer
         # 8-bit floats: every contribution is widened, and the result is rounded once.
-        wide = buffer.detach().to(_WIDENED.get(buffer.dtype, buffer.dtype))
+        wide = buffer.detach().to(wide_dtype or buffer.dtype)
         if factor is not None:
             scaled = wide * (factor.reshape(()) if isinstance(factor, Tensor) else factor)
             if scaled.dtype != wide.dtype:
@@ -110,7 +111,7 @@ class Call:
                     f"`op` PREMUL_SUM of {buffer.dtype} needs a factor of that type, got {factor!r}"
                 )
             return scaled
-        return buffer if wide.dtype == buffer.dtype else wide
+        return wide
 
     def only(self, argument: str, tensors: Tensors) -> Tensor:
         """Return the one tensor of `tensors` (torch passes lists with one entry per device)."""
@@ -248,6 +249,8 @@ def _dense_copy(tensor: Tensor) -> Tensor:
 
 def write_back(copies: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Write every staged result into the caller's tensor."""
+    if not copies:
+        return
     # Inference mode also allows what torch refuses otherwise: leaves that require grad and
     # tensors born in inference mode. What the caller sees changed is what it asked to change.
     with torch.inference_mode():

@@ -99,7 +99,7 @@ class TorchSurface(_Base):
         timeout = timedelta(seconds=self._communicator.timeout_s)
         options = Backend.Options("hccl", timeout)
         options.global_ranks_in_group = self._global_ranks
-        options.group_name = self._name
+        options.group_name = self._name  # type: ignore[assignment]
         return options
 
     def set_timeout(self, timeout: timedelta) -> None:

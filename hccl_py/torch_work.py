@@ -164,8 +164,9 @@ class HcclWork(dist.Work):
 
     def result(self) -> list[Tensor]:
         """Return the outputs; after the end large ones only as far as they are still alive."""
-        alive = [tensor for weak in self._weak_results if (tensor := weak()) is not None]
-        return alive or list(self._results)
+        # Strong ones first: `_settle`, on another thread, makes the weak ones before it drops them.
+        results = list(self._results)
+        return results or [tensor for weak in self._weak_results if (tensor := weak()) is not None]
 
     def source_rank(self) -> int:
         """Return the rank that a receive from any rank took its data from."""

@@ -6,9 +6,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
-from torch_values import EVERY_DTYPE, SHAPES, same, tensor_of, values
-
-WORLD_SIZES = [1, 2, 3, 4]
+from torch_values import CASES, same, tensor_of, values
 
 
 def contribution(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch.Tensor:
@@ -17,11 +15,10 @@ def contribution(rank: int, shape: tuple[int, ...], dtype: torch.dtype) -> torch
 
 def check_broadcast(rank: int, world_size: int) -> None:
     for root in range(world_size):
-        for dtype in EVERY_DTYPE:
-            for shape in SHAPES:
-                tensor = contribution(rank, shape, dtype)
-                dist.broadcast(tensor, root)
-                same(tensor, contribution(root, shape, dtype), (dtype, shape, root))
+        for dtype, shape in CASES:
+            tensor = contribution(rank, shape, dtype)
+            dist.broadcast(tensor, root)
+            same(tensor, contribution(root, shape, dtype), (dtype, shape, root))
         strided = contribution(rank, (6, 4), torch.float32)
         kept = strided.clone()
         dist.broadcast(strided.t()[1:3, ::2], root)
@@ -35,21 +32,20 @@ def check_broadcast(rank: int, world_size: int) -> None:
 
 
 def check_all_gather(rank: int, world_size: int) -> None:
-    for dtype in EVERY_DTYPE:
-        for shape in SHAPES:
-            mine = contribution(rank, shape, dtype)
-            all_of_them = [contribution(r, shape, dtype) for r in range(world_size)]
-            outputs = [torch.empty(shape, dtype=dtype) for _ in range(world_size)]
-            dist.all_gather(outputs, mine)
-            for output, expected in zip(outputs, all_of_them, strict=True):
-                same(output, expected, ("list", dtype, shape))
-            stacked = torch.empty((world_size, *shape), dtype=dtype)
-            dist.all_gather_single(stacked, mine)
-            same(stacked, torch.stack(all_of_them), ("stack", dtype, shape))
-            if shape:
-                joined = torch.empty((world_size * shape[0], *shape[1:]), dtype=dtype)
-                dist.all_gather_into_tensor(joined, mine)
-                same(joined, torch.cat(all_of_them), ("concat", dtype, shape))
+    for dtype, shape in CASES:
+        mine = contribution(rank, shape, dtype)
+        all_of_them = [contribution(r, shape, dtype) for r in range(world_size)]
+        outputs = [torch.empty(shape, dtype=dtype) for _ in range(world_size)]
+        dist.all_gather(outputs, mine)
+        for output, expected in zip(outputs, all_of_them, strict=True):
+            same(output, expected, ("list", dtype, shape))
+        stacked = torch.empty((world_size, *shape), dtype=dtype)
+        dist.all_gather_single(stacked, mine)
+        same(stacked, torch.stack(all_of_them), ("stack", dtype, shape))
+        if shape:
+            joined = torch.empty((world_size * shape[0], *shape[1:]), dtype=dtype)
+            dist.all_gather_into_tensor(joined, mine)
+            same(joined, torch.cat(all_of_them), ("concat", dtype, shape))
 
 
 def check_all_gather_memory(rank: int, world_size: int) -> None:
@@ -76,33 +72,31 @@ def check_all_gather_memory(rank: int, world_size: int) -> None:
 
 def check_gather_scatter(rank: int, world_size: int) -> None:
     for root in range(world_size):
-        for dtype in EVERY_DTYPE:
-            for shape in SHAPES:
-                mine = contribution(rank, shape, dtype)
-                blocks = [contribution(r, shape, dtype) for r in range(world_size)]
-                outputs = None
-                if rank == root:
-                    outputs = [torch.empty(shape, dtype=dtype) for _ in range(world_size)]
-                dist.gather(mine, outputs, root)
-                for output, block in zip(outputs or [], blocks, strict=False):
-                    same(output, block, ("gather", dtype, shape, root))
-                output = torch.empty(shape, dtype=dtype)
-                dist.scatter(output, blocks if rank == root else None, root)
-                same(output, mine, ("scatter", dtype, shape, root))
+        for dtype, shape in CASES:
+            mine = contribution(rank, shape, dtype)
+            blocks = [contribution(r, shape, dtype) for r in range(world_size)]
+            outputs = None
+            if rank == root:
+                outputs = [torch.empty(shape, dtype=dtype) for _ in range(world_size)]
+            dist.gather(mine, outputs, root)
+            for output, block in zip(outputs or [], blocks, strict=False):
+                same(output, block, ("gather", dtype, shape, root))
+            output = torch.empty(shape, dtype=dtype)
+            dist.scatter(output, blocks if rank == root else None, root)
+            same(output, mine, ("scatter", dtype, shape, root))
 
 
 def check_all_to_all(rank: int, world_size: int) -> None:
-    for dtype in EVERY_DTYPE:
-        for shape in SHAPES:
-            sent = [contribution(10 * rank + to, shape, dtype) for to in range(world_size)]
-            expected = [contribution(10 * r + rank, shape, dtype) for r in range(world_size)]
-            outputs = [torch.empty(shape, dtype=dtype) for _ in range(world_size)]
-            dist.all_to_all(outputs, sent)
-            for output, block in zip(outputs, expected, strict=True):
-                same(output, block, ("list", dtype, shape))
-            single = torch.empty((world_size, *shape), dtype=dtype)
-            dist.all_to_all_single(single, torch.stack(sent))
-            same(single, torch.stack(expected), ("single", dtype, shape))
+    for dtype, shape in CASES:
+        sent = [contribution(10 * rank + to, shape, dtype) for to in range(world_size)]
+        expected = [contribution(10 * r + rank, shape, dtype) for r in range(world_size)]
+        outputs = [torch.empty(shape, dtype=dtype) for _ in range(world_size)]
+        dist.all_to_all(outputs, sent)
+        for output, block in zip(outputs, expected, strict=True):
+            same(output, block, ("list", dtype, shape))
+        single = torch.empty((world_size, *shape), dtype=dtype)
+        dist.all_to_all_single(single, torch.stack(sent))
+        same(single, torch.stack(expected), ("single", dtype, shape))
     # Rank a sends a + b rows to b.
     send_sizes = [rank + to for to in range(world_size)]
     rows = torch.full((sum(send_sizes), 2), float(rank))
@@ -119,19 +113,17 @@ def check_all_to_all(rank: int, world_size: int) -> None:
     same(wide.t(), torch.arange(4.0 * rank, 4.0 * rank + 4).reshape(2, 2).repeat(world_size, 1))
 
 
-@pytest.mark.parametrize("world_size", WORLD_SIZES)
-@pytest.mark.parametrize(
-    "check",
-    [
-        check_broadcast,
-        check_all_gather,
-        check_all_gather_memory,
-        check_gather_scatter,
-        check_all_to_all,
-    ],
-)
-def test_moved_values_equal_those_sent(check, world_size: int) -> None:
-    run_ranks(check, world_size, backend="hccl")
+def check_moves(rank: int, world_size: int) -> None:
+    check_broadcast(rank, world_size)
+    check_all_gather(rank, world_size)
+    check_all_gather_memory(rank, world_size)
+    check_gather_scatter(rank, world_size)
+    check_all_to_all(rank, world_size)
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 4])
+def test_moved_values_equal_those_sent(world_size: int) -> None:
+    run_ranks(check_moves, world_size, backend="hccl")
 
 
 def check_coalesced(rank: int, world_size: int) -> None:
@@ -187,16 +179,15 @@ def test_object_collectives_carry_pickles() -> None:
 
 def check_point_to_point(rank: int, world_size: int) -> None:
     left, right = (rank - 1) % world_size, (rank + 1) % world_size
-    for dtype in EVERY_DTYPE:
-        for shape in SHAPES:
-            tensor = torch.empty(shape, dtype=dtype)
-            if rank == 0:
-                dist.send(contribution(0, shape, dtype), right, tag=3)
-                assert dist.recv(tensor, left, tag=3) == left
-            else:
-                assert dist.recv(tensor, left, tag=3) == left
-                dist.send(contribution(rank, shape, dtype), right, tag=3)
-            same(tensor, contribution(left, shape, dtype), (dtype, shape))
+    for dtype, shape in CASES:
+        tensor = torch.empty(shape, dtype=dtype)
+        if rank == 0:
+            dist.send(contribution(0, shape, dtype), right, tag=3)
+            assert dist.recv(tensor, left, tag=3) == left
+        else:
+            assert dist.recv(tensor, left, tag=3) == left
+            dist.send(contribution(rank, shape, dtype), right, tag=3)
+        same(tensor, contribution(left, shape, dtype), (dtype, shape))
     # Received in the opposite order of sending, large enough to be in several pieces.
     count = 200_003
     sends = [

@@ -106,6 +106,7 @@ def check_futures(rank: int, world_size: int) -> None:
     dist.send(torch.full((1,), 7.0), peer, tag=1)
     assert futures[1].wait()[0].item() == 7.0
     assert not futures[0].done()
+    dist.barrier()
     dist.send(torch.full((1,), 8.0), peer, tag=0)
     assert futures[0].wait()[0].item() == 8.0
 

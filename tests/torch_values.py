@@ -22,7 +22,13 @@ FLOATS = [torch.float32, torch.float64, torch.float16, torch.bfloat16]
 COMPLEX = [torch.complex64, torch.complex128]
 FLOAT8 = [torch.float8_e4m3fn, torch.float8_e5m2]
 EVERY_DTYPE = [*FLOATS, *INTEGERS, torch.bool, *COMPLEX, *FLOAT8]
-SHAPES: list[tuple[int, ...]] = [(), (0,), (1,), (7,), (3, 5), (0, 4)]
+SHAPES: list[tuple[int, ...]] = [(), (0,), (1,), (3, 5), (0, 4)]
+FEW_DTYPES = [torch.float32, torch.int64, torch.bfloat16, torch.bool]
+CASES = [
+    *((dtype, (7,)) for dtype in EVERY_DTYPE),
+    *((dtype, shape) for dtype in FEW_DTYPES for shape in SHAPES),
+]
+"""Element types and shapes: every type once, every shape with some."""
 
 Reduction = Callable[[np.ndarray], np.ndarray]
 """From the stacked values of all ranks to the result."""
