@@ -12,11 +12,12 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
-from hccl_py.launcher.failure import Failure
 from torch.distributed.elastic.multiprocessing import LogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.api import LogsDest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from hccl_py.launcher.failure import Failure
 
 _PR_SET_PDEATHSIG = 1
 # What these loggers warn of (each signal sent, each exit code) is part of the report already.

@@ -18,11 +18,12 @@ from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed.launcher.api import LaunchConfig
+
 from hccl_py.launcher import agent
 from hccl_py.launcher.agent import Program, Report
 from hccl_py.launcher.failure import Failure, first_failure, render
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
-from torch.distributed.launcher.api import LaunchConfig
 
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # Another node's ranks may hold the root cause: so long after one node failed, the rest is stopped.

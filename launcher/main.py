@@ -54,9 +54,10 @@ def _import_torch_without_threads() -> None:
 
 def _prepare(request: "Request") -> "Job":
     """Complete the environment and the options, and turn them into elastic's configuration."""
+    from torch.distributed.run import config_from_args
+
     from hccl_py.launcher import job, options
     from hccl_py.launcher.agent import Program
-    from torch.distributed.run import config_from_args
 
     args, nodes = request.args, request.local_nodes
     _set_environment(request)

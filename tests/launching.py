@@ -30,7 +30,8 @@ def run(*command: object, limit_s: float = LIMIT_S) -> subprocess.CompletedProce
     """Run any command in the same way."""
     with job(*command) as process:
         out, err = process.communicate(timeout=limit_s)
-        return subprocess.CompletedProcess(command, process.returncode, out, err)
+        words = [str(word) for word in command]
+        return subprocess.CompletedProcess(words, process.returncode, out, err)
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from launching import COMMAND, job, launch
@@ -37,7 +38,7 @@ def script(tmp_path: Path) -> Script:
     return write
 
 
-def environments(output: str) -> list[dict[str, str]]:
+def environments(output: str) -> list[dict[str, Any]]:
     """Return what each rank printed of its environment, by rank."""
     return sorted((json.loads(line) for line in output.splitlines()), key=lambda env: env["RANK"])
 
@@ -165,13 +166,16 @@ def test_failure_after_the_other_node_finished_ends_the_job(script: Script, tmp_
     # A finished node's agent waits for the others in C++, where no signal reaches it.
     body = f"""
 import pathlib, time
-done = [pathlib.Path({str(tmp_path)!r}, f"done-{{each}}") for each in (0, 1)]
+peers = [pathlib.Path({str(tmp_path)!r}, name) for name in ("0", "1")]
 if rank < 2:
-    done[rank].touch()
+    peers[rank].with_suffix(".new").write_text(str(os.getpid()))
+    peers[rank].with_suffix(".new").rename(peers[rank])
 else:
-    while not all(each.exists() for each in done):
+    while not all(each.exists() for each in peers):
         time.sleep(0.01)
-    time.sleep(1.0)  # the agent has looked at its ranks by then, or the test is only easier
+    # A process is there until its agent has noticed its end.
+    while any(pathlib.Path("/proc", each.read_text()).exists() for each in peers):
+        time.sleep(0.01)
     raise RuntimeError("late")
 """
     start_s = time.monotonic()
@@ -183,11 +187,11 @@ else:
 
 def test_restart_runs_all_ranks_again_and_shows_the_first_failure(script: Script) -> None:
     body = f"""
-if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and rank < 2:
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     if rank == 1:
         raise RuntimeError("first attempt")
     {SLEEP}
-say(f"second attempt {rank}")
+say(f"second attempt {{rank}}")
 """
     done = launch("--nproc-per-node", 2, "--max-restarts", 1, script(body))
     assert done.returncode == 0, done.stderr
