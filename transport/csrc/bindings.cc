@@ -79,8 +79,8 @@ struct PyCommunicator {
 
   void give_back(RequestPtr request) {
     request->plan = nullptr;
-    request->call.input.list.clear();
-    request->call.output.list.clear();
+    request->call.input.clear();
+    request->call.output.clear();
     request->failure = Failure{};
     request->done.store(false, std::memory_order_relaxed);
     spare = std::move(request);
@@ -124,38 +124,20 @@ RequestPtr data_collective(PyCommunicator& self, const std::shared_ptr<Plan>& pl
                            size_t count, bool divide) {
   RequestPtr request = collective(self, plan, dtype, op, fingerprint, timeout_s);
   request->call.data = {pointer(address), count};
-  request->call.input.num_blocks = request->call.output.num_blocks = 0;
   request->call.divide_data = divide;
   return request;
 }
 
-Blocks to_blocks(const BlockList& list) {
-  Blocks blocks;
-  for (auto [address, count] : list) blocks.list.push_back({pointer(address), count});
-  return blocks;
+void set_blocks(std::vector<Block>& blocks, const BlockList& list) {
+  for (auto [address, count] : list) blocks.push_back({pointer(address), count});
 }
 
 RequestPtr block_collective(PyCommunicator& self, const std::shared_ptr<Plan>& plan, int dtype,
                             int op, uint64_t fingerprint, double timeout_s, const BlockList& input,
                             const BlockList& output, bool divide) {
   RequestPtr request = collective(self, plan, dtype, op, fingerprint, timeout_s);
-  request->call.input = to_blocks(input);
-  request->call.output = to_blocks(output);
-  request->call.divide_output = divide;
-  return request;
-}
-
-RequestPtr uniform_collective(PyCommunicator& self, const std::shared_ptr<Plan>& plan, int dtype,
-                              int op, uint64_t fingerprint, double timeout_s, Address input,
-                              int input_blocks, Address output, int output_blocks, size_t count,
-                              bool divide) {
-  RequestPtr request = collective(self, plan, dtype, op, fingerprint, timeout_s);
-  request->call.input.base = pointer(input);
-  request->call.input.num_blocks = input_blocks;
-  request->call.input.count = input_blocks ? count : 0;
-  request->call.output.base = pointer(output);
-  request->call.output.num_blocks = output_blocks;
-  request->call.output.count = output_blocks ? count : 0;
+  set_blocks(request->call.input, input);
+  set_blocks(request->call.output, output);
   request->call.divide_output = divide;
   return request;
 }
@@ -297,23 +279,6 @@ NB_MODULE(_core, module) {
               nb::object buffers) {
              return c.start(data_collective(c, plan, dtype, op, fingerprint, timeout_s, address,
                                             count, divide),
-                            std::move(buffers));
-           },
-           nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(),
-           nb::arg().none())
-      .def("run_uniform",
-           [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
-              uint64_t fingerprint, double timeout_s, Address input, int input_blocks,
-              Address output, int output_blocks, size_t count, bool divide) {
-             c.run(uniform_collective(c, plan, dtype, op, fingerprint, timeout_s, input,
-                                      input_blocks, output, output_blocks, count, divide));
-           })
-      .def("start_uniform",
-           [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
-              uint64_t fingerprint, double timeout_s, Address input, int input_blocks,
-              Address output, int output_blocks, size_t count, bool divide, nb::object buffers) {
-             return c.start(uniform_collective(c, plan, dtype, op, fingerprint, timeout_s, input,
-                                               input_blocks, output, output_blocks, count, divide),
                             std::move(buffers));
            })
       .def("run_blocks",

@@ -58,7 +58,7 @@ void Channel::finish_tile() {
     scale(call_->dtype, span.address, span.count, world_size_);
   };
   if (call_->divide_data) divide(call_->data);
-  if (call_->divide_output) divide(call_->output.at(0, item_size_));
+  if (call_->divide_output) divide(call_->output.at(0));
   next_op_ = 0;
   tile_ += stride_;
   if (tile_ >= tiling_->num_tiles()) call_ = nullptr;

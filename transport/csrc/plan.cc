@@ -65,10 +65,8 @@ Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
   // Ranks may see different block lengths here, so a tile may depend on nothing but the slot.
   tile_elements_ = slot_elements;
   size_t longest = 0;
-  for (const Blocks* blocks : {&call.input, &call.output}) {
-    for (int i = 0; i < blocks->size(); ++i) {
-      longest = std::max(longest, blocks->at(i, item_size_).count);
-    }
+  for (const std::vector<Block>* blocks : {&call.input, &call.output}) {
+    for (const Block& block : *blocks) longest = std::max(longest, block.count);
   }
   num_tiles_ = static_cast<int64_t>(divide_up(longest, tile_elements_));
 }
@@ -88,8 +86,8 @@ Span Tiling::resolve(const Call& call, const ChunkRef& chunk, int64_t tile,
     size_t end = partition(whole.count, call.plan->data_chunks, chunk.end);
     span = {whole.address + begin * item_size_, end - begin};
   } else {
-    const Blocks& blocks = chunk.buffer == Buffer::input ? call.input : call.output;
-    span = tile_of(blocks.at(chunk.begin, item_size_), tile);
+    const std::vector<Block>& blocks = chunk.buffer == Buffer::input ? call.input : call.output;
+    span = tile_of(blocks.at(static_cast<size_t>(chunk.begin)), tile);
   }
   if (chunk.scratch >= 0) {
     span.address = scratch + static_cast<size_t>(chunk.scratch) * slot_bytes_;

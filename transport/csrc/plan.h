@@ -44,26 +44,12 @@ struct Block {
   size_t count = 0;
 };
 
-// Equal blocks in one buffer, or a list of any blocks.
-struct Blocks {
-  std::byte* base = nullptr;
-  size_t count = 0;  // of each block
-  int num_blocks = 0;
-  std::vector<Block> list;
-
-  int size() const { return list.empty() ? num_blocks : static_cast<int>(list.size()); }
-  Block at(int index, size_t item_size) const {
-    if (!list.empty()) return list[static_cast<size_t>(index)];
-    return {base + static_cast<size_t>(index) * count * item_size, count};
-  }
-};
-
 // Everything one collective needs besides its plan.
 struct Call {
   const Plan* plan = nullptr;
   Block data;
-  Blocks input;
-  Blocks output;
+  std::vector<Block> input;   // one per rank, or one
+  std::vector<Block> output;  // one per rank, or one
   DType dtype = DType::uint8;
   ReduceOp op = ReduceOp::sum;
   uint64_t fingerprint = 0;
