@@ -267,9 +267,11 @@ NB_MODULE(_core, module) {
            [](PyCommunicator& c, int peer, const std::vector<int>& lane_fds, int control_fd) {
              c.engine->add_tcp_peer(peer, lane_fds, control_fd);
            })
+      // run_ and start_ take the same arguments; a blocking call's buffers are on its stack anyway.
       .def("run_data",
            [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
-              uint64_t fingerprint, double timeout_s, Address address, size_t count, bool divide) {
+              uint64_t fingerprint, double timeout_s, Address address, size_t count, bool divide,
+              nb::handle) {
              c.run(data_collective(c, plan, dtype, op, fingerprint, timeout_s, address, count,
                                    divide));
            })
@@ -284,7 +286,7 @@ NB_MODULE(_core, module) {
       .def("run_blocks",
            [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
               uint64_t fingerprint, double timeout_s, const BlockList& input,
-              const BlockList& output, bool divide) {
+              const BlockList& output, bool divide, nb::handle) {
              c.run(block_collective(c, plan, dtype, op, fingerprint, timeout_s, input, output,
                                     divide));
            })
@@ -298,7 +300,7 @@ NB_MODULE(_core, module) {
            })
       .def("run_transfer",
            [](PyCommunicator& c, bool sends, Address address, size_t num_bytes, int peer,
-              uint64_t tag, double timeout_s) {
+              uint64_t tag, double timeout_s, nb::handle) {
              RequestKind kind = sends ? RequestKind::send : RequestKind::recv;
              c.run(transfer(c, kind, address, num_bytes, peer, tag, timeout_s));
            })
