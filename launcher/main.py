@@ -7,9 +7,11 @@ run the job. Exit codes: 0; 2 for a wrong command line; the first failing rank's
 import os
 import secrets
 import shutil
+import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,19 +24,44 @@ _WORKER = str(Path(__file__).with_name("worker.py"))
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run hccl-launch and return its exit code."""
+    try:
+        return _main(sys.argv[1:] if argv is None else argv)
+    except KeyboardInterrupt:
+        # Before there was a job: `job` takes signals itself.
+        return 128 + signal.SIGINT
+
+
+def _main(argv: Sequence[str]) -> int:
     _import_torch_without_threads()
     from hccl_py.launcher import job, options
 
     try:
-        request = options.parse(sys.argv[1:] if argv is None else argv, os.environ)
-        own_logs = request.args.log_dir is None
-        code = job.run(_prepare(request))
+        request = options.parse(argv, os.environ)
+        with _log_folder(request):
+            return job.run(_prepare(request))
     except (options.UsageError, job.LaunchError) as error:
         print(f"hccl-launch: error: {error}", file=sys.stderr)
         return 2
-    if own_logs and code == 0:
-        shutil.rmtree(request.args.log_dir, ignore_errors=True)
-    return code
+
+
+@contextmanager
+def _log_folder(request: "Request") -> Iterator[None]:
+    """Give the logs a folder if the command line names none; keep it only if a log is in it."""
+    args = request.args
+    # Local ranks, which torchrun would put before each line, repeat on every emulated node.
+    os.environ.setdefault("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[rank ${rank}] ")
+    if args.log_dir is not None:
+        if args.tee == "0" and args.redirects == "0":
+            # A folder for logs is of use only with logs in it.
+            args.tee = "3"
+        yield
+        return
+    args.log_dir = tempfile.mkdtemp(prefix="hccl_launch_")
+    try:
+        yield
+    finally:
+        if not any(path.is_file() for path in Path(args.log_dir).rglob("*")):
+            shutil.rmtree(args.log_dir)
 
 
 def _import_torch_without_threads() -> None:
@@ -62,7 +89,6 @@ def _prepare(request: "Request") -> "Job":
     args, nodes = request.args, request.local_nodes
     _set_environment(request)
     _announce(request)
-    _complete_logs(request)
     if not (args.no_python or args.run_path):
         script = [args.training_script, *args.training_script_args]
         args.training_script_args = ["-m", *script] if args.module else script
@@ -114,17 +140,6 @@ def _announce(request: "Request") -> None:
             file=sys.stderr,
             flush=True,
         )
-
-
-def _complete_logs(request: "Request") -> None:
-    args = request.args
-    if args.log_dir is None:
-        args.log_dir = tempfile.mkdtemp(prefix="hccl_launch_")
-    elif args.tee == "0" and args.redirects == "0":
-        # A folder for logs is of use only with logs in it.
-        args.tee = "3"
-    # Local ranks repeat on every emulated node.
-    os.environ.setdefault("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[rank ${rank}] ")
 
 
 if __name__ == "__main__":

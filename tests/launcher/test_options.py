@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -92,6 +94,16 @@ def test_unknown_option_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None
         main(["--bogus", SCRIPT])
     assert stop.value.code == 2
     assert capsys.readouterr().err.endswith("unrecognized arguments: --bogus\n")
+
+
+def test_no_folder_is_left_behind_where_nothing_was_logged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert main(["--nnodes", "2", "--master-port", port, SCRIPT]) == 2
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("nnodes", ["1", "2"])
