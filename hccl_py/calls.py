@@ -5,14 +5,14 @@ end. Nothing is sent before all arguments of the call were found good.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from hccl_py.buffers import Span, measure, require_writable, span_of
+from hccl_py.buffers import Span, blocks_of, require_kind, span_of, writable_span_of
 from hccl_py.failures import Narrator
-from hccl_py.fingerprint import pack
+from hccl_py.fingerprint import Transfer, pack
 from hccl_py.plans import PlanCache, Prepared
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
@@ -24,14 +24,23 @@ Buffer = Any
 Blocks = Any
 """One Buffer of world_size equal blocks, or a sequence of world_size Buffers of any sizes."""
 
+How = tuple[int, int, int, bool]
+"""DType, ReduceOp, count for the fingerprint, and whether the result is divided (AVG)."""
+SpanList = list[tuple[int, int]]
+"""Address and count of every block."""
+
 Result = TypeVar("Result", covariant=True)
 
 _BYTES = int(DType.UINT8)
 _SUM = int(ReduceOp.SUM)
 _AVG = int(ReduceOp.AVG)
-# [dtype][op]; the last row is what MOVED_ONLY (-1) finds.
-_REDUCIBLE = [[_core.reduce_supported(int(d), int(op)) for op in ReduceOp] for d in DType]
-_REDUCIBLE.append([False] * len(ReduceOp))
+_REDUCIBLE = frozenset(
+    (int(dtype), int(op))
+    for dtype in DType
+    for op in ReduceOp
+    if _core.reduce_supported(int(dtype), int(op))
+)
+_MAX_TAG = (1 << 64) - 1
 
 
 class Shared:
@@ -56,20 +65,32 @@ class Shared:
         self.barrier_byte = np.zeros(1, np.uint8)
 
 
+class Engine(NamedTuple):
+    """The three ways into C++, all blocking or none; for what they take see `csrc/bindings.cc`."""
+
+    data: Callable[..., Any]
+    blocks: Callable[..., Any]
+    transfer: Callable[..., Any]
+
+
 class Calls(ABC, Generic[Result]):
     """The collectives. Every method takes `timeout_s`; None is the communicator's own.
 
     All raise InvalidArgumentError for a wrong argument, after which the communicator is as it was,
-    and CommunicatorError (see `hccl_py.errors`) if the call fails.
+    and CommunicatorError (see `hccl_py.transport.errors`) if the call fails. Buffers of one call
+    overlap only where it says so.
     """
 
     def __init__(self, shared: Shared) -> None:
         """Share the communicator."""
         self._shared = shared
+        self.use(shared.core)
 
-    def all_reduce(
-        self, data: Buffer, op: int = _SUM, *, timeout_s: float | None = None
-    ) -> Result:
+    @abstractmethod
+    def use(self, core: _core.Communicator) -> None:
+        """Take the engine's entries; also those of what stands in for it once it is gone."""
+
+    def all_reduce(self, data: Buffer, op: int = _SUM, *, timeout_s: float | None = None) -> Result:
         """Reduce `data` over all ranks, in place; every rank ends with the same bits.
 
         Args:
@@ -77,36 +98,43 @@ class Calls(ABC, Generic[Result]):
             op: a ReduceOp.
             timeout_s: deadline of this call.
         """
-        address, count, dtype, item_bytes, is_complex = measure(data)
-        if is_complex or not _REDUCIBLE[dtype][op]:
-            _check_reducible(data, op)
-        prepared = self._shared.plans.get("all_reduce", count * item_bytes)
-        return self._data(prepared, dtype, op, address, count, data, timeout_s)
+        span = writable_span_of(data)
+        _check_reducible(op, span)
+        prepared = self._shared.plans.get("all_reduce", span.num_bytes)
+        how = (span.kind.part_type, op, span.count * span.kind.parts, op == _AVG)
+        return self._data(prepared, how, span.address, data, timeout_s)
 
     def broadcast(self, data: Buffer, root: int, *, timeout_s: float | None = None) -> Result:
         """Copy `data` of rank `root` to all ranks. Any element type."""
-        address, count, _, item_bytes, _ = measure(data)
         self._check_rank("root", root)
-        num_bytes = count * item_bytes
-        prepared = self._shared.plans.get("broadcast", num_bytes, root)
-        return self._data(prepared, _BYTES, _SUM, address, num_bytes, data, timeout_s)
+        span = span_of(data) if root == self._shared.rank else writable_span_of(data)
+        prepared = self._shared.plans.get("broadcast", span.num_bytes, root)
+        how = (_BYTES, _SUM, span.num_bytes, False)
+        return self._data(prepared, how, span.address, data, timeout_s)
 
     def reduce(
         self, data: Buffer, root: int, op: int = _SUM, *, timeout_s: float | None = None
     ) -> Result:
         """Reduce `data` over all ranks into that of `root`; the others' stays as it is."""
-        address, count, dtype, item_bytes, is_complex = measure(data)
         self._check_rank("root", root)
-        if is_complex or not _REDUCIBLE[dtype][op]:
-            _check_reducible(data, op)
-        prepared = self._shared.plans.get("reduce", count * item_bytes, root)
-        return self._data(prepared, dtype, op, address, count, data, timeout_s)
+        is_root = root == self._shared.rank
+        span = writable_span_of(data) if is_root else span_of(data)
+        _check_reducible(op, span)
+        prepared = self._shared.plans.get("reduce", span.num_bytes, root)
+        # Only the root holds a sum to be divided.
+        how = (
+            span.kind.part_type,
+            op,
+            span.count * span.kind.parts,
+            op == _AVG and is_root,
+        )
+        return self._data(prepared, how, span.address, data, timeout_s)
 
     def barrier(self, *, timeout_s: float | None = None) -> Result:
         """Return once every rank has called it."""
         byte = self._shared.barrier_byte
         prepared = self._shared.plans.get("barrier", 1)
-        return self._data(prepared, _BYTES, _SUM, byte.ctypes.data, 1, byte, timeout_s)
+        return self._data(prepared, (_BYTES, _SUM, 1, False), byte.ctypes.data, byte, timeout_s)
 
     def all_gather(
         self, output: Blocks, input: Buffer, *, timeout_s: float | None = None
@@ -119,11 +147,12 @@ class Calls(ABC, Generic[Result]):
             timeout_s: deadline of this call.
         """
         source = span_of(input, "input")
-        total, blocks = self._blocks(output, "output", source)
-        require_writable(output, "output")
-        self._check_own_block("output", blocks, "input", source)
+        targets = blocks_of(output, "output", self._shared.world_size, writable_span_of)
+        self._check_own_block("output", targets, "input", source)
+        # Blocks may be uneven, but all of them together are as long on every rank.
+        total = sum(block.num_bytes for block in targets)
         prepared = self._shared.plans.get("all_gather", total)
-        return self._moved(prepared, [source], blocks, (output, input), timeout_s)
+        return self._moved(prepared, ([source], targets), total, (output, input), timeout_s)
 
     def reduce_scatter(
         self, output: Buffer, input: Blocks, op: int = _SUM, *, timeout_s: float | None = None
@@ -131,24 +160,24 @@ class Calls(ABC, Generic[Result]):
         """Reduce block i of all ranks' `input` into the `output` of rank i.
 
         Args:
-            output: as long as one block.
-            input: world_size blocks of one length; never written.
+            output: as long as one block; may be this rank's block of `input` itself.
+            input: world_size blocks of one length; never written otherwise.
             op: a ReduceOp.
             timeout_s: deadline of this call.
         """
-        target = span_of(output, "output")
-        require_writable(output, "output")
-        total, blocks = self._blocks(input, "input", target)
-        for rank, block in enumerate(blocks):
-            if block.count != target.count:
-                raise InvalidArgumentError(
-                    f"input: expected {self._shared.world_size} blocks of {target.count} elements "
-                    f"like output, block {rank} has {block.count}"
-                )
-        if not _REDUCIBLE[target.dtype][op] or target.is_complex:
-            _check_reducible(output, op)
-        prepared = self._shared.plans.get("reduce_scatter", total)
-        return self._reduced(prepared, op, blocks, target, (output, input), timeout_s)
+        target = writable_span_of(output, "output")
+        sources = blocks_of(input, "input", self._shared.world_size)
+        for rank, block in enumerate(sources):
+            _check_block("input", rank, block, "output", target)
+        _check_reducible(op, target)
+        parts = target.kind.parts
+        spans = (
+            [(block.address, block.count * parts) for block in sources],
+            [(target.address, target.count * parts)],
+        )
+        prepared = self._shared.plans.get("reduce_scatter", target.num_bytes * len(sources))
+        how = (target.kind.part_type, op, target.count * parts, op == _AVG)
+        return self._run_blocks(prepared, how, spans, (output, input), timeout_s)
 
     def all_to_all(
         self, output: Blocks, input: Blocks, *, timeout_s: float | None = None
@@ -157,47 +186,59 @@ class Calls(ABC, Generic[Result]):
 
         What rank a sends to b must be as long as what b receives from a; blocks may be uneven.
         """
-        _, sources = self._blocks(input, "input")
-        _, targets = self._blocks(output, "output", sources[0])
-        require_writable(output, "output")
+        sources = blocks_of(input, "input", self._shared.world_size)
+        targets = blocks_of(output, "output", self._shared.world_size, writable_span_of)
         self._check_own_block("output", targets, "input", sources[self._shared.rank])
         prepared = self._shared.plans.get("all_to_all", 0)
-        return self._moved(prepared, sources, targets, (output, input), timeout_s)
+        return self._moved(prepared, (sources, targets), 0, (output, input), timeout_s)
 
     def gather(
         self, output: Blocks | None, input: Buffer, root: int, *, timeout_s: float | None = None
     ) -> Result:
-        """Collect every rank's `input` in block `rank` of the root's `output`; others pass None."""
+        """Collect every rank's `input` in block `rank` of the root's `output`; others pass None.
+
+        The root's `input` may be its block of `output` itself.
+        """
         self._check_rank("root", root)
         source = span_of(input, "input")
-        targets: Sequence[Span] = []
+        targets: list[Span] = []
         if self._is_root(root, "output", output):
-            _, targets = self._blocks(output, "output", source)
-            require_writable(output, "output")
+            targets = blocks_of(output, "output", self._shared.world_size, writable_span_of)
             self._check_own_block("output", targets, "input", source)
         prepared = self._shared.plans.get("gather", 0, root)
-        return self._moved(prepared, [source], targets, (output, input), timeout_s)
+        return self._moved(prepared, ([source], targets), 0, (output, input), timeout_s)
 
     def scatter(
         self, output: Buffer, input: Blocks | None, root: int, *, timeout_s: float | None = None
     ) -> Result:
-        """Send block i of the root's `input` to `output` of rank i; others pass None as input."""
+        """Send block i of the root's `input` to `output` of rank i; others pass None as input.
+
+        The root's `output` may be its block of `input` itself.
+        """
         self._check_rank("root", root)
-        target = span_of(output, "output")
-        require_writable(output, "output")
-        sources: Sequence[Span] = []
+        target = writable_span_of(output, "output")
+        sources: list[Span] = []
         if self._is_root(root, "input", input):
-            _, sources = self._blocks(input, "input", target)
+            sources = blocks_of(input, "input", self._shared.world_size)
             self._check_own_block("input", sources, "output", target)
         prepared = self._shared.plans.get("scatter", 0, root)
-        return self._moved(prepared, sources, [target], (output, input), timeout_s)
+        return self._moved(prepared, (sources, [target]), 0, (output, input), timeout_s)
 
     def send(
         self, data: Buffer, peer: int, tag: int = 0, *, timeout_s: float | None = None
     ) -> Result:
-        """Send `data` to a recv of `peer` with the same tag and size."""
+        """Send `data` to a recv of `peer` with the same tag and size.
+
+        Args:
+            data: any element type.
+            peer: a rank, this one included.
+            tag: 0 to 2^64 - 1.
+            timeout_s: deadline of this call.
+        """
         self._check_rank("peer", peer)
-        return self._transfer(True, span_of(data), peer, tag, data, timeout_s)
+        _check_tag(tag)
+        span = span_of(data)
+        return self._transfer(Transfer(True, peer, tag, span.num_bytes), span, data, timeout_s)
 
     def recv(
         self, data: Buffer, peer: int | None, tag: int = 0, *, timeout_s: float | None = None
@@ -205,116 +246,93 @@ class Calls(ABC, Generic[Result]):
         """Receive into `data` from `peer`, or, if that is None, from whoever sends first."""
         if peer is not None:
             self._check_rank("peer", peer)
-        require_writable(data, "data")
-        return self._transfer(
-            False, span_of(data), -1 if peer is None else peer, tag, data, timeout_s
-        )
+        _check_tag(tag)
+        span = writable_span_of(data)
+        return self._transfer(Transfer(False, peer, tag, span.num_bytes), span, data, timeout_s)
 
     # ------------------------------------------------------------ how a call runs
 
     @abstractmethod
-    def _data(
-        self,
-        prepared: Prepared,
-        dtype: int,
-        op: int,
-        address: int,
-        count: int,
-        buffers: object,
-        timeout_s: float | None,
-    ) -> Result: ...
+    def _result(self, started: Any, limit_s: float, call: int | Transfer) -> Result:
+        """Turn what the engine returned into what the caller gets."""
 
-    @abstractmethod
+    def _data(
+        self, prepared: Prepared, how: How, address: int, buffers: object, timeout_s: float | None
+    ) -> Result:
+        dtype, op, count, divide = how
+        limit = self._shared.timeout_s if timeout_s is None else timeout_s
+        call = pack(prepared.call, dtype, op, count)
+        try:
+            started = self._engine.data(
+                prepared.plan, dtype, op, call, limit, address, count, divide, buffers
+            )
+        except _core.CommunicatorFailed as failure:
+            raise self._shared.narrator.tell(failure, limit, call) from None
+        return self._result(started, limit, call)
+
     def _run_blocks(
         self,
         prepared: Prepared,
-        dtype: int,
-        op: int,
-        spans: tuple[list[tuple[int, int]], list[tuple[int, int]]],
-        count: int,
+        how: How,
+        spans: tuple[SpanList, SpanList],
         buffers: object,
         timeout_s: float | None,
-    ) -> Result: ...
-
-    @abstractmethod
-    def _transfer(
-        self, sends: bool, span: Span, peer: int, tag: int, buffers: object, timeout_s: float | None
-    ) -> Result: ...
+    ) -> Result:
+        dtype, op, count, divide = how
+        limit = self._shared.timeout_s if timeout_s is None else timeout_s
+        call = pack(prepared.call, dtype, op, count)
+        try:
+            started = self._engine.blocks(
+                prepared.plan, dtype, op, call, limit, *spans, divide, buffers
+            )
+        except _core.CommunicatorFailed as failure:
+            raise self._shared.narrator.tell(failure, limit, call) from None
+        return self._result(started, limit, call)
 
     def _moved(
         self,
         prepared: Prepared,
-        sources: Sequence[Span],
-        targets: Sequence[Span],
+        spans: tuple[Sequence[Span], Sequence[Span]],
+        total: int,
         buffers: object,
         timeout_s: float | None,
     ) -> Result:
-        spans = (
-            [(s.address, s.count * s.item_bytes) for s in sources],
-            [(t.address, t.count * t.item_bytes) for t in targets],
+        """Move blocks; `total` goes into the fingerprint, 0 where ranks see different lengths."""
+        sources, targets = spans
+        bytes_of = (
+            [(source.address, source.num_bytes) for source in sources],
+            [(target.address, target.num_bytes) for target in targets],
         )
-        # Blocks may be uneven, and then ranks see different lengths: none goes into the fingerprint.
-        return self._run_blocks(prepared, _BYTES, _SUM, spans, 0, buffers, timeout_s)
-
-    def _reduced(
-        self,
-        prepared: Prepared,
-        op: int,
-        sources: Sequence[Span],
-        target: Span,
-        buffers: object,
-        timeout_s: float | None,
-    ) -> Result:
-        spans = ([(s.address, s.count) for s in sources], [(target.address, target.count)])
         return self._run_blocks(
-            prepared, target.dtype, op, spans, target.count, buffers, timeout_s
+            prepared, (_BYTES, _SUM, total, False), bytes_of, buffers, timeout_s
         )
+
+    def _transfer(
+        self, transfer: Transfer, span: Span, buffers: object, timeout_s: float | None
+    ) -> Result:
+        sends, peer, tag, num_bytes = transfer
+        limit = self._shared.timeout_s if timeout_s is None else timeout_s
+        who = -1 if peer is None else peer
+        try:
+            started = self._engine.transfer(
+                sends, span.address, num_bytes, who, tag, limit, buffers
+            )
+        except _core.CommunicatorFailed as failure:
+            raise self._shared.narrator.tell(failure, limit, transfer) from None
+        return self._result(started, limit, transfer)
 
     # ------------------------------------------------------------ checks
-
-    def _blocks(
-        self, blocks: Blocks, name: str, like: Span | None = None
-    ) -> tuple[int, Sequence[Span]]:
-        """Return the bytes of all blocks together, and the blocks."""
-        n = self._shared.world_size
-        if isinstance(blocks, (list, tuple)):
-            if len(blocks) != n:
-                raise InvalidArgumentError(
-                    f"{name}: expected one buffer per rank ({n}), got {len(blocks)}"
-                )
-            spans = [span_of(block, f"{name}[{rank}]") for rank, block in enumerate(blocks)]
-        else:
-            whole = span_of(blocks, name)
-            count, rest = divmod(whole.count, n)
-            if rest:
-                raise InvalidArgumentError(
-                    f"{name}: expected a size that {n} ranks can divide evenly, got {whole.count} "
-                    "elements; pass a list of buffers for uneven blocks"
-                )
-            step = count * whole.item_bytes
-            spans = [whole._replace(address=whole.address + r * step, count=count) for r in range(n)]
-        for rank, span in enumerate(spans):
-            first = like or spans[0]
-            if (span.dtype, span.item_bytes) != (first.dtype, first.item_bytes):
-                raise InvalidArgumentError(
-                    f"{name}: expected one element type throughout, block {rank} differs"
-                )
-        return sum(span.count * span.item_bytes for span in spans), spans
 
     def _check_own_block(
         self, name: str, blocks: Sequence[Span], other_name: str, other: Span
     ) -> None:
-        own = blocks[self._shared.rank]
-        if own.count != other.count:
-            raise InvalidArgumentError(
-                f"{name}: expected block {self._shared.rank} (this rank's) to have "
-                f"{other.count} elements like {other_name}, it has {own.count}"
-            )
+        rank = self._shared.rank
+        _check_block(name, rank, blocks[rank], other_name, other)
 
     def _check_rank(self, name: str, rank: int) -> None:
         n = self._shared.world_size
-        if not 0 <= rank < n:
-            raise InvalidArgumentError(f"{name}: expected a rank of 0..{n - 1}, got {rank}")
+        if rank not in range(n):
+            raise InvalidArgumentError(f"{name}: expected a rank of 0..{n - 1}, got {rank!r}")
 
     def _is_root(self, root: int, name: str, blocks: object) -> bool:
         is_root = self._shared.rank == root
@@ -326,123 +344,49 @@ class Calls(ABC, Generic[Result]):
         return is_root
 
 
+def _check_reducible(op: int, span: Span) -> None:
+    kind = span.kind
+    if (kind.part_type, op) in _REDUCIBLE and (kind.parts == 1 or op in (_SUM, _AVG)):
+        return
+    if op not in range(len(ReduceOp)):
+        raise InvalidArgumentError(f"op: expected a ReduceOp, got {op!r}")
+    name = ReduceOp(op).name.lower()
+    raise InvalidArgumentError(
+        f"op: expected one that is defined for elements of type {kind.name}, got {name}"
+    )
+
+
+def _check_block(name: str, rank: int, block: Span, other_name: str, other: Span) -> None:
+    require_kind(block, name, other, other_name)
+    if block.count != other.count:
+        raise InvalidArgumentError(
+            f"{name}: expected block {rank} to have {other.count} elements like {other_name}, "
+            f"got {block.count}"
+        )
+
+
+def _check_tag(tag: int) -> None:
+    if not isinstance(tag, int) or not 0 <= tag <= _MAX_TAG:
+        raise InvalidArgumentError(f"tag: expected a number of 0..2^64-1, got {tag!r}")
+
+
 class BlockingCalls(Calls[None]):
     """Each call runs to its end on the calling thread."""
 
-    def _data(
-        self,
-        prepared: Prepared,
-        dtype: int,
-        op: int,
-        address: int,
-        count: int,
-        buffers: object,
-        timeout_s: float | None,
-    ) -> None:
-        shared = self._shared
-        limit = shared.timeout_s if timeout_s is None else timeout_s
-        call = pack(prepared.call, dtype, op, count)
-        try:
-            shared.core.run_data(
-                prepared.plan, dtype, op, call, limit, address, count, op == _AVG
-            )
-        except _core.CommunicatorFailed as failure:
-            raise shared.narrator.tell(failure, limit, call) from None
+    def use(self, core: _core.Communicator) -> None:
+        """Take the blocking entries."""
+        self._engine = Engine(core.run_data, core.run_blocks, core.run_transfer)
 
-    def _run_blocks(
-        self,
-        prepared: Prepared,
-        dtype: int,
-        op: int,
-        spans: tuple[list[tuple[int, int]], list[tuple[int, int]]],
-        count: int,
-        buffers: object,
-        timeout_s: float | None,
-    ) -> None:
-        shared = self._shared
-        limit = shared.timeout_s if timeout_s is None else timeout_s
-        call = pack(prepared.call, dtype, op, count)
-        try:
-            shared.core.run_blocks(prepared.plan, dtype, op, call, limit, *spans, op == _AVG)
-        except _core.CommunicatorFailed as failure:
-            raise shared.narrator.tell(failure, limit, call) from None
-
-    def _transfer(
-        self, sends: bool, span: Span, peer: int, tag: int, buffers: object, timeout_s: float | None
-    ) -> None:
-        shared = self._shared
-        limit = shared.timeout_s if timeout_s is None else timeout_s
-        num_bytes = span.count * span.item_bytes
-        try:
-            shared.core.run_transfer(sends, span.address, num_bytes, peer, tag, limit)
-        except _core.CommunicatorFailed as failure:
-            raise shared.narrator.tell(failure, limit) from None
+    def _result(self, started: Any, limit_s: float, call: int | Transfer) -> None:
+        return None
 
 
 class NonblockingCalls(Calls[Work]):
     """Each call returns a Work at once; the progress thread, or whoever waits, drives it."""
 
-    def _data(
-        self,
-        prepared: Prepared,
-        dtype: int,
-        op: int,
-        address: int,
-        count: int,
-        buffers: object,
-        timeout_s: float | None,
-    ) -> Work:
-        shared = self._shared
-        limit = shared.timeout_s if timeout_s is None else timeout_s
-        call = pack(prepared.call, dtype, op, count)
-        try:
-            work = shared.core.start_data(
-                prepared.plan, dtype, op, call, limit, address, count, op == _AVG, buffers
-            )
-        except _core.CommunicatorFailed as failure:
-            raise shared.narrator.tell(failure, limit, call) from None
-        return Work(work, shared.narrator, limit, call)
+    def use(self, core: _core.Communicator) -> None:
+        """Take the entries that return at once."""
+        self._engine = Engine(core.start_data, core.start_blocks, core.start_transfer)
 
-    def _run_blocks(
-        self,
-        prepared: Prepared,
-        dtype: int,
-        op: int,
-        spans: tuple[list[tuple[int, int]], list[tuple[int, int]]],
-        count: int,
-        buffers: object,
-        timeout_s: float | None,
-    ) -> Work:
-        shared = self._shared
-        limit = shared.timeout_s if timeout_s is None else timeout_s
-        call = pack(prepared.call, dtype, op, count)
-        try:
-            work = shared.core.start_blocks(
-                prepared.plan, dtype, op, call, limit, *spans, op == _AVG, buffers
-            )
-        except _core.CommunicatorFailed as failure:
-            raise shared.narrator.tell(failure, limit, call) from None
-        return Work(work, shared.narrator, limit, call)
-
-    def _transfer(
-        self, sends: bool, span: Span, peer: int, tag: int, buffers: object, timeout_s: float | None
-    ) -> Work:
-        shared = self._shared
-        limit = shared.timeout_s if timeout_s is None else timeout_s
-        num_bytes = span.count * span.item_bytes
-        try:
-            work = shared.core.start_transfer(
-                sends, span.address, num_bytes, peer, tag, limit, buffers
-            )
-        except _core.CommunicatorFailed as failure:
-            raise shared.narrator.tell(failure, limit) from None
-        return Work(work, shared.narrator, limit, None)
-
-
-def _check_reducible(data: Buffer, op: int) -> None:
-    """Explain what cannot be reduced; return for complex sums, which can."""
-    span, name = span_of(data), ReduceOp(op).name.lower()
-    if not (span.is_complex and op in (_SUM, _AVG)) and not (
-        _REDUCIBLE[span.dtype][op] and not span.is_complex
-    ):
-        raise InvalidArgumentError(f"op: {name} is not defined for elements of type {data.dtype}")
+    def _result(self, started: Any, limit_s: float, call: int | Transfer) -> Work:
+        return Work(started, self._shared.narrator, limit_s, call)

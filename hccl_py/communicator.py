@@ -18,7 +18,7 @@ from hccl_py.rendezvous import rank_from_environment, store_from_environment
 from hccl_py.topology import Topology
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap import Mesh, connect
-from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.errors import AbortedError, HcclError, InvalidArgumentError
 from hccl_py.transport.identity import Identity
 
 _NUM_CHANNELS = 2
@@ -102,6 +102,9 @@ class Communicator(BlockingCalls):
         self.name = name
         self.nodes = mesh.nodes
         self._core = core
+        self._descriptors = [
+            descriptor for link in mesh.links for descriptor in (link.control_fd, *link.lane_fds)
+        ]
         self._store = store  # rank 0 may host it, and others may not have read all of it yet
         places = tuple(f"host {member.host}, pid {member.pid}" for member in mesh.members)
         topology = Topology(mesh.nodes)
@@ -138,6 +141,15 @@ class Communicator(BlockingCalls):
         """Say goodbye to all ranks and free everything. Calls under way are aborted. Idempotent."""
         _open.discard(self)
         self._core.close()
+        closed = f"[{self.name}, rank {self.rank} of {self.world_size}] the communicator is closed"
+        self._replace_engine(_Gone(AbortedError, closed))
+
+    def _replace_engine(self, stand_in: "_Gone") -> None:
+        """Let go of the engine: once no Work holds it either, its memory is freed."""
+        core: Any = stand_in
+        self._core = self._shared.core = core
+        self.use(core)
+        self.nonblocking.use(core)
 
     def __enter__(self) -> "Communicator":
         """Return itself."""
@@ -149,7 +161,7 @@ class Communicator(BlockingCalls):
 
 
 def _slot_bytes(world_size: int) -> int:
-    # Two slots per local rank and channel: small ones keep a large communicator's segment in bounds.
+    # Two slots per local rank and channel: small ones keep a large communicator's segment small.
     # Depends on nothing but the world size, because all ranks must cut the same tiles.
     if world_size <= 32:
         return 128 * 1024
@@ -192,25 +204,41 @@ def _close_all() -> None:
 def _forget_after_fork() -> None:
     """In a forked child: its parent's communicators and thread are not there, leave them alone."""
     global _progress
+    forked = (
+        f"this process ({os.getpid()}) was forked from a rank; the communicator belongs to its "
+        "parent. Make a new one here, or start processes with 'spawn'"
+    )
     for communicator in list(_open):
         _core.leak(communicator._core)
-        communicator._core = communicator._shared.core = _Forked()  # type: ignore[assignment]
+        communicator._replace_engine(_Gone(InvalidArgumentError, forked))
+        for descriptor in communicator._descriptors:
+            # Else the parent's death stays unseen for as long as this child lives.
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
     _open.clear()
     if _progress is not None:
         _core.leak(_progress)
     _progress = None
 
 
-class _Forked:
+class _Gone:
     """Stands where the engine was; every use says why it is gone."""
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "close":
-            return lambda: None
-        raise InvalidArgumentError(
-            f"this process ({os.getpid()}) was forked from a rank; the communicator belongs to its "
-            "parent. Make a new one here, or start processes with 'spawn'"
-        )
+    def __init__(self, error: type[HcclError], message: str) -> None:
+        self._error = error
+        self._message = message
+
+    def close(self) -> None:
+        """Nothing is open here."""
+
+    def abort(self, _reason: str) -> None:
+        """No call is under way here."""
+
+    def __getattr__(self, _name: str) -> Any:
+        return self._refuse
+
+    def _refuse(self, *_: object) -> None:
+        raise self._error(self._message)
 
 
 atexit.register(_close_all)

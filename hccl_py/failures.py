@@ -1,7 +1,6 @@
 """From what the engine reports to the error that the caller sees."""
 
-from hccl_py.fingerprint import describe
-from hccl_py.transport import _core
+from hccl_py.fingerprint import Transfer, describe
 from hccl_py.transport.errors import (
     AbortedError,
     CollectiveTimeoutError,
@@ -22,29 +21,33 @@ class Narrator:
         self._rank = rank
         self._places = places
 
-    def tell(
-        self, failure: Exception, timeout_s: float, call: int | None = None
-    ) -> CommunicatorError:
+    def tell(self, failure: Exception, timeout_s: float, call: int | Transfer) -> CommunicatorError:
         """Turn the engine's CommunicatorFailed into an error of our tree.
 
         Args:
             failure: what the engine raised.
             timeout_s: the deadline of the call that met it.
-            call: fingerprint of that call; used where the engine does not name one.
+            call: that call; named where the engine does not name another.
         """
         kind, rank, reporter, expected, received, text = failure.args
         culprit = rank if rank >= 0 else None
         here = f"[{self._name}, rank {self._rank} of {len(self._places)}] "
-        during = describe(expected or call) + ": " if expected or call else ""
+        during = f"{describe(expected or call)}: "
         whom = self._who(rank)
         told = f" (reported by rank {reporter})" if reporter >= 0 else ""
         if kind == _PEER_LOST:
             hint = f"; look at the output of rank {rank} first"
             return PeerLostError(f"{here}{during}{whom} {text}{told}{hint}", culprit)
         if kind == _TIMED_OUT:
-            return CollectiveTimeoutError(self._timed_out(here, during, rank, timeout_s, text, told), culprit)
+            what = text or f"waiting for {whom}"
+            limit = "" if told else f" after {timeout_s:g} s"
+            return CollectiveTimeoutError(
+                f"{here}{during}Timed out{limit}, {what}{told}; see whether those ranks are stuck "
+                "or made another call, or raise the timeout",
+                culprit,
+            )
         if kind == _MISMATCH and expected:
-            who = f"rank {reporter}" if reporter >= 0 else "this rank"
+            who = self._who(reporter) if reporter >= 0 else "this rank"
             return MismatchError(
                 f"{here}ranks made different calls: {whom} called {describe(received)} where "
                 f"{who} called {describe(expected)}; all ranks must make the same calls in the "
@@ -52,27 +55,12 @@ class Narrator:
                 culprit,
             )
         if kind == _MISMATCH:
-            return MismatchError(f"{here}{text}", culprit)
+            return MismatchError(f"{here}{during}{text}", culprit)
         if kind == _ABORTED:
             return AbortedError(f"{here}{during}aborted by {whom}: {text}{told}", culprit)
         return CommunicatorError(f"{here}{during}{whom} failed: {text}{told}", culprit)
-
-    def _timed_out(
-        self, here: str, during: str, rank: int, timeout_s: float, text: str, told: str
-    ) -> str:
-        what = text or f"waiting for {self._who(rank) if rank >= 0 else 'any rank'}"
-        limit = f" after {timeout_s:g} s" if not told else ""
-        return (
-            f"{here}{during}Timed out{limit}, {what}{told}; see whether those ranks are stuck or made "
-            "another call, or raise the timeout"
-        )
 
     def _who(self, rank: int) -> str:
         if not 0 <= rank < len(self._places):
             return "a rank"
         return f"rank {rank} ({self._places[rank]})"
-
-
-def is_request_mismatch(failure: Exception) -> bool:
-    """Whether only one send or recv failed, because the two sizes differ."""
-    return isinstance(failure, _core.CommunicatorFailed) and failure.args[0] == _MISMATCH

@@ -5,10 +5,12 @@
     bits 20-24  dtype
     bits 25-28  reduce op
     bits 29-41  root
-    bits 42-63  element count, modulo a prime
+    bits 42-63  count: itself below 2^21, else 2^21 plus its rest by a prime
 
 Not a hash: two fingerprints that differ still say what each rank called.
 """
+
+from typing import NamedTuple
 
 from hccl_py.transport.types import DType, ReduceOp
 
@@ -27,8 +29,18 @@ _NAMES = (
 _NUMBERS = {name: number for number, name in enumerate(_NAMES)}
 _REDUCING = {"all_reduce", "reduce", "reduce_scatter"}
 _ROOTED = {"broadcast", "reduce", "gather", "scatter"}
-_COUNT_MODULUS = 4194301  # the largest prime of 22 bits
+_LARGE_COUNT = 1 << 21
+_COUNT_MODULUS = 2097143  # the largest prime of 21 bits
 _MAX_ROOT = (1 << 13) - 1
+
+
+class Transfer(NamedTuple):
+    """A send or recv, for messages; these carry no fingerprint."""
+
+    sends: bool
+    peer: int | None
+    tag: int
+    num_bytes: int
 
 
 def pack_call(collective: str, root: int | None) -> int:
@@ -38,22 +50,36 @@ def pack_call(collective: str, root: int | None) -> int:
 
 def pack(call: int, dtype: int, op: int, count: int) -> int:
     """Add what changes from call to call. Counts that ranks may differ in are passed as 0."""
-    return call | dtype << 20 | op << 25 | (count % _COUNT_MODULUS) << 42
+    if count >= _LARGE_COUNT:
+        count = _LARGE_COUNT + count % _COUNT_MODULUS
+    return call | dtype << 20 | op << 25 | count << 42
 
 
-def describe(fingerprint: int) -> str:
+def describe(call: int | Transfer) -> str:
     """Name the call, e.g. `all_reduce(sum, float32[1000]) number 17`."""
-    number = fingerprint >> 16 & 0xF
+    if isinstance(call, Transfer):
+        verb, way = ("send", "to") if call.sends else ("recv", "from")
+        peer = "any rank" if call.peer is None else f"rank {call.peer}"
+        return f"{verb}({call.num_bytes} bytes {way} {peer}, tag {call.tag})"
+    number = call >> 16 & 0xF
     if not 0 < number < len(_NAMES):
         return "an unknown call"
     name = _NAMES[number]
-    count = fingerprint >> 42
     parts = []
     if name in _ROOTED:
-        parts.append(f"root={fingerprint >> 29 & _MAX_ROOT}")
+        parts.append(f"root={call >> 29 & _MAX_ROOT}")
+    count = _count(call >> 42)
     if name in _REDUCING:
-        parts.append(ReduceOp(fingerprint >> 25 & 0xF).name.lower())
-        parts.append(f"{DType(fingerprint >> 20 & 0x1F).name.lower()}[{count}]")
-    elif count:
+        parts.append(ReduceOp(call >> 25 & 0xF).name.lower())
+        parts.append(f"{DType(call >> 20 & 0x1F).name.lower()}[{count}]")
+    elif call >> 42 and name != "barrier":
         parts.append(f"{count} bytes")
-    return f"{name}({', '.join(parts)}) number {fingerprint & 0xFFFF}"
+    sequence = call & 0xFFFF  # 0: the engine has not numbered it
+    return f"{name}({', '.join(parts)})" + (f" number {sequence}" if sequence else "")
+
+
+def _count(field: int) -> str:
+    if field < _LARGE_COUNT:
+        return str(field)
+    # Two large counts that differ must not look the same.
+    return f"{_LARGE_COUNT} or more, {field - _LARGE_COUNT} modulo {_COUNT_MODULUS}"

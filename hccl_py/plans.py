@@ -1,4 +1,4 @@
-"""The plans of one communicator, made at first use and kept: one per collective, size class, root."""
+"""The plans of one communicator, by collective, size class and root: made at first use and kept."""
 
 import os
 from typing import NamedTuple

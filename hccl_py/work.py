@@ -1,10 +1,14 @@
 """The handle of a call that runs in the background."""
 
 from hccl_py.failures import Narrator
+from hccl_py.fingerprint import Transfer
 from hccl_py.transport import _core
 from hccl_py.transport.errors import CollectiveTimeoutError, CommunicatorError
 
 _UNLIMITED_S = 1e8
+
+# Handles that nobody holds any more although their calls go on: they keep the buffers alive.
+_dropped: list[_core.Work] = []
 
 
 class Work:
@@ -16,13 +20,19 @@ class Work:
     __slots__ = ("_call", "_core", "_narrator", "_timeout_s")
 
     def __init__(
-        self, core: _core.Work, narrator: Narrator, timeout_s: float, call: int | None
+        self, core: _core.Work, narrator: Narrator, timeout_s: float, call: int | Transfer
     ) -> None:
-        """Wrap the engine's handle; `call` is the fingerprint, for messages."""
+        """Wrap the engine's handle; `call` is for messages."""
         self._core = core
         self._narrator = narrator
         self._timeout_s = timeout_s
         self._call = call
+
+    def __del__(self) -> None:
+        """Let go of the buffers, but not before the engine has."""
+        if not self._core.done():
+            _dropped[:] = [work for work in _dropped if not work.done()]
+            _dropped.append(self._core)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Block until done; the waiting thread moves the bytes itself.

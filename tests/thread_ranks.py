@@ -1,0 +1,112 @@
+"""Ranks as threads of this process: quick to make, easy to debug, and the real engine underneath.
+
+    with ThreadRanks("aab") as ranks:                # three ranks on two emulated nodes
+        results = ranks.run(lambda comm: comm.rank)
+
+Every rank is a `Communicator` with a thread of its own. Ranks with the same letter share memory,
+the others talk TCP. For deaths and signals use `ranks.py`, whose ranks are processes.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+from hccl_py import Communicator
+from hccl_py.transport.identity import Identity
+
+DEADLINE_S = 30.0
+
+T = TypeVar("T")
+
+
+class MemoryStore:
+    """A store as a communicator wants it, for threads."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, bytes] = {}
+        self._changed = threading.Condition()
+
+    def set(self, key: str, value: bytes) -> None:
+        with self._changed:
+            self._values[key] = value
+            self._changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self._changed:
+            if not self._changed.wait_for(lambda: key in self._values, DEADLINE_S):
+                raise TimeoutError(f"nobody set {key}")
+            return self._values[key]
+
+
+class ThreadRanks:
+    """Connected communicators, one per letter of `nodes`."""
+
+    def __init__(self, nodes: str, *, timeout_s: float = DEADLINE_S) -> None:
+        self.world_size = len(nodes)
+        self._threads = [ThreadPoolExecutor(1, f"rank-{rank}") for rank in range(len(nodes))]
+        store = MemoryStore()
+
+        def make(rank: int) -> Communicator:
+            identity = Identity.of_this_process(f"node-{nodes[rank]}")
+            return Communicator(
+                store, rank, len(nodes), timeout_s=timeout_s, name=nodes, identity=identity
+            )
+
+        self.communicators = self._gather([t.submit(make, r) for r, t in enumerate(self._threads)])
+
+    def start(self, function: Callable[[Communicator], T]) -> list[Future[T]]:
+        """Call `function` with each rank's communicator on its thread."""
+        return [
+            thread.submit(function, communicator)
+            for thread, communicator in zip(self._threads, self.communicators, strict=True)
+        ]
+
+    def run(self, function: Callable[[Communicator], T]) -> list[T]:
+        """Return what each rank returned; raise what the first to fail raised."""
+        __tracebackhide__ = True
+        return self._gather(self.start(function))
+
+    def failures(self, function: Callable[[Communicator], Any]) -> list[BaseException | None]:
+        """Return what each rank raised."""
+        futures = self.start(function)
+        wait(futures, DEADLINE_S)
+        return [future.exception(0) for future in futures]
+
+    def close(self) -> None:
+        """Close all communicators and end the threads."""
+        for communicator in self.communicators:
+            communicator.close()
+        for thread in self._threads:
+            thread.shutdown()
+
+    def __enter__(self) -> ThreadRanks:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @staticmethod
+    def _gather(futures: list[Future[T]]) -> list[T]:
+        __tracebackhide__ = True
+        first_failure = "FIRST_EXCEPTION"
+        done, running = wait(futures, DEADLINE_S, first_failure)
+        for future in done:
+            future.result()
+        assert not running, f"ranks {[futures.index(f) for f in running]} hang"
+        return [future.result() for future in futures]
+
+
+def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
+    """Poll until `condition` holds.
+
+    Raises:
+        AssertionError: it did not in time.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f"waited {timeout_s} s in vain: {what}"
+        time.sleep(0.001)
