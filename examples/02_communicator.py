@@ -27,5 +27,5 @@ assert (incoming[:, 0] == np.arange(comm.world_size)).all()
 
 comm.barrier()
 if comm.rank == 0:
-    print(f"{comm.world_size} ranks on {len(comm.nodes)} nodes: every number is right")
+    print(f"{comm.world_size} ranks, by node {comm.nodes}: every number is right")
 comm.close()

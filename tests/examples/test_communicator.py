@@ -10,8 +10,8 @@ from launching import launch
 EXAMPLE = Path(__file__).parents[2] / "examples" / "02_communicator.py"
 
 
-@pytest.mark.parametrize("nodes", [1, 2])
-def test_every_number_is_right(nodes: int) -> None:
+@pytest.mark.parametrize(("nodes", "by_node"), [(1, "((0, 1, 2, 3),)"), (2, "((0, 1), (2, 3))")])
+def test_every_number_is_right(nodes: int, by_node: str) -> None:
     done = launch("--nnodes", nodes, "--nproc-per-node", 4 // nodes, EXAMPLE)
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"4 ranks on {nodes} nodes: every number is right\n"
+    assert done.stdout == f"4 ranks, by node {by_node}: every number is right\n"

@@ -1,0 +1,69 @@
+"""Jobs on backend hccl that end badly while every rank is inside a collective."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from launching import COMMAND, job, launch
+
+TWO_BY_TWO = ("--nnodes", 2, "--nproc-per-node", 2)
+# Ends by itself after some minutes at most: a test that fails to stop it should not run for ever.
+ALL_REDUCE_ON_AND_ON = """
+import os, signal, sys
+import torch, torch.distributed as dist
+dist.init_process_group("hccl")
+data = torch.ones(100_000)
+for step in range(1_000_000):
+    dist.all_reduce(data)
+    data.fill_(1.0)
+    {at_each_step}
+"""
+RESTARTED_ONCE = """
+import os, pathlib
+import torch, torch.distributed as dist
+marker = pathlib.Path(__file__).with_name("failed-once")
+first = not marker.exists()
+dist.init_process_group("hccl")
+data = torch.ones(10)
+dist.all_reduce(data)
+if first:
+    if dist.get_rank() == 1:
+        marker.touch()
+        raise RuntimeError("first attempt")
+    dist.all_reduce(data)
+os.write(1, f"{dist.get_rank()} {data[0]}\\n".encode())
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "script.py"
+
+
+def test_killed_rank_is_blamed_and_the_job_ends(path: Path) -> None:
+    kill = "step == 50 and dist.get_rank() == 2 and os.kill(os.getpid(), signal.SIGKILL)"
+    path.write_text(ALL_REDUCE_ON_AND_ON.format(at_each_step=kill))
+    done = launch(*TWO_BY_TWO, path)
+    assert done.returncode == 128 + signal.SIGKILL
+    assert "hccl-launch: rank 2 of 4 was killed by SIGKILL\n" in done.stderr
+
+
+def test_ctrl_c_ends_ranks_inside_a_collective(path: Path) -> None:
+    say = "step == 50 and dist.get_rank() == 0 and os.write(1, b'running\\n')"
+    path.write_text(ALL_REDUCE_ON_AND_ON.format(at_each_step=say))
+    with job(*COMMAND, *TWO_BY_TWO, path) as process:  # orphans are looked for on the way out
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        process.send_signal(signal.SIGINT)
+        process.communicate(timeout=20)
+    assert process.returncode == 128 + signal.SIGINT
+
+
+def test_restart_meets_anew(path: Path) -> None:
+    path.write_text(RESTARTED_ONCE)
+    done = launch(*TWO_BY_TWO, "--max-restarts", 1, path)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"{rank} 4.0" for rank in range(4)]
