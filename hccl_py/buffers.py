@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import DType
 
@@ -84,18 +85,22 @@ def span_of(buffer: Any, name: str = "data") -> Span:
         InvalidArgumentError: not such a buffer.
     """
     if isinstance(buffer, np.ndarray):
-        if not buffer.flags.c_contiguous:
-            raise _refusal(buffer, name)
-        kind = _kinds.get(buffer.dtype) or _numpy_kind(buffer, name)
-        return Span(buffer.__array_interface__["data"][0], buffer.size, kind)
+        try:
+            address = _core.address_of(buffer)
+        except (ValueError, BufferError):
+            if not buffer.flags.c_contiguous:
+                raise _refusal(buffer, name) from None
+            address = buffer.ctypes.data  # dates and the like, which are no Python buffers
+        return Span(address, buffer.size, _kinds.get(buffer.dtype) or _numpy_kind(buffer, name))
     try:
-        # A tensor may stand for the conjugate or the negative of what is in its memory.
-        if not (buffer.is_cpu and buffer.is_contiguous()) or buffer.is_conj() or buffer.is_neg():
-            raise _refusal(buffer, name)
         kind = _kinds.get(buffer.dtype) or _learn(buffer.dtype)
-        return Span(buffer.data_ptr(), buffer.numel(), kind)
-    except (AttributeError, RuntimeError):  # no tensor at all, or one without plain memory
-        raise _refusal(buffer, name) from None
+        # A tensor may stand for the conjugate or the negative of what is in its memory.
+        odd = buffer.is_neg() or (kind.parts == 2 and buffer.is_conj())
+        if buffer.is_cpu and buffer.is_contiguous() and not odd:
+            return Span(buffer.data_ptr(), buffer.numel(), kind)
+    except (AttributeError, RuntimeError):
+        pass  # no tensor at all, or one without plain memory
+    raise _refusal(buffer, name)
 
 
 def writable_span_of(buffer: Any, name: str = "data") -> Span:
