@@ -110,7 +110,6 @@ void Outbox::add_lane(ShmQueuePair* lane) {
 }
 
 int Outbox::take(bool lane_holds_none) {
-  reclaim();
   // The slot reserved for this very lane counts for it.
   size_t reserved = static_cast<size_t>(empty_lanes_) - (lane_holds_none ? 1 : 0);
   if (free_.size() <= reserved) return -1;
@@ -120,7 +119,6 @@ int Outbox::take(bool lane_holds_none) {
 }
 
 int Outbox::take_for_many() {
-  reclaim();
   if (free_.size() <= static_cast<size_t>(empty_lanes_)) return -1;
   int slot = free_.back();
   free_.pop_back();
@@ -190,6 +188,7 @@ bool ShmQueuePair::push(const Header& header, const std::byte* payload, size_t&)
   if (ring_is_full()) return false;
   int slot = -1;
   if (header.length > inline_bytes) {
+    outbox_->reclaim();  // may find that this lane holds none
     slot = outbox_->take(own_slots_ == 0);
     if (slot < 0) return false;
     outbox_->share(slot, 1);
@@ -206,6 +205,7 @@ bool ShmQueuePair::post_send_to_all(std::span<QueuePair* const> lanes, const Hea
   for (QueuePair* lane : lanes) {
     if (!lane->flushed() || static_cast<ShmQueuePair*>(lane)->ring_is_full()) return false;
   }
+  outbox_->reclaim();
   int slot = outbox_->take_for_many();
   if (slot < 0) return false;
   outbox_->share(slot, static_cast<int>(lanes.size()));

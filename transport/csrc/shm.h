@@ -83,6 +83,8 @@ class Outbox {
  public:
   Outbox(std::shared_ptr<Segment> segment, int channel);
 
+  // Takes back every slot that its readers are done with; call it before take.
+  void reclaim();
   // A slot for one lane (`lane_holds_none`: it holds no other slot) or for several; -1 if none.
   int take(bool lane_holds_none);
   int take_for_many();
@@ -92,7 +94,6 @@ class Outbox {
   void lane_was_filled() { --empty_lanes_; }
   std::byte* slot(int index) const { return segment_->slot(channel_, index); }
   void add_lane(class ShmQueuePair* lane);
-  void reclaim();
 
  private:
   std::shared_ptr<Segment> segment_;
