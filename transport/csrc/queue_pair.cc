@@ -4,6 +4,12 @@
 
 namespace hccl {
 
+namespace {
+
+constexpr size_t max_gone = 1024;
+
+}  // namespace
+
 QueuePair::QueuePair(int peer, size_t slot_bytes, Statistics& statistics)
     : slot_bytes_(slot_bytes), statistics_(statistics), peer_(peer) {}
 
@@ -35,8 +41,9 @@ void QueuePair::pop() {
   if (!detached_) ++completed_;
   detached_ = false;
   offset_ = 0;
-  if (++head_ == queue_.size()) {
-    queue_.clear();
+  // Whatever left is forgotten, also if the sender is always ahead and the queue never empties.
+  if (++head_ == queue_.size() || head_ == max_gone) {
+    queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(head_));
     head_ = 0;
   }
 }

@@ -89,7 +89,7 @@ class QueuePair {
   void pop();
 
   const int peer_;
-  std::vector<Posted> queue_;  // [head_, end) waits; cleared when empty, so it keeps its capacity
+  std::vector<Posted> queue_;  // [head_, end) waits; it keeps its capacity
   size_t head_ = 0;
   size_t offset_ = 0;       // bytes of the front entry that left, header included
   uint64_t completed_ = 0;  // payloads no longer borrowed, in posting order
