@@ -1,0 +1,176 @@
+// Two ends of one lane in one process, of every provider, and messages whose bytes are known.
+#pragma once
+
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "shm.h"
+#include "tcp.h"
+
+namespace hccl::test {
+
+inline constexpr size_t slot_bytes = 8192;
+
+struct Lane {
+  Statistics statistics;
+  std::shared_ptr<Segment> segments[2];     // shared memory only, writable
+  std::shared_ptr<Outbox> outboxes[2];      // shared memory only
+  int doorbells[2] = {-1, -1};              // shared memory only
+  std::unique_ptr<QueuePair> left, right;
+
+  Lane() = default;
+  Lane(const Lane&) = delete;
+  ~Lane() {
+    for (int fd : doorbells) {
+      if (fd >= 0) ::close(fd);
+    }
+  }
+};
+
+inline int duplicate_fd(int fd) {
+  int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  CHECK(copy >= 0);
+  return copy;
+}
+
+inline std::unique_ptr<Lane> shm_lane() {
+  auto lane = std::make_unique<Lane>();
+  SegmentShape shape{2, 1, 3, slot_bytes};
+  for (int end : {0, 1}) {
+    lane->segments[end] = Segment::create(shape);
+    lane->outboxes[end] = std::make_shared<Outbox>(lane->segments[end], 0);
+    lane->doorbells[end] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  }
+  std::unique_ptr<QueuePair>* ends[] = {&lane->left, &lane->right};
+  for (int me : {0, 1}) {
+    int peer = 1 - me;
+    auto theirs = Segment::open(duplicate_fd(lane->segments[peer]->fd()), shape);
+    ShmQueuePair::Ends described{lane->segments[me], theirs, me, peer, lane->doorbells[peer], 0};
+    *ends[me] = std::make_unique<ShmQueuePair>(peer, described, lane->outboxes[me],
+                                               lane->statistics);
+  }
+  return lane;
+}
+
+inline std::array<int, 2> unix_sockets() {
+  std::array<int, 2> ends;
+  CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends.data()) == 0);
+  return ends;
+}
+
+inline std::array<int, 2> tcp_sockets() {
+  int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  auto* generic = reinterpret_cast<sockaddr*>(&address);
+  CHECK(bind(listener, generic, size) == 0 && listen(listener, 1) == 0);
+  CHECK(getsockname(listener, generic, &size) == 0);
+  int dialled = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  CHECK(connect(dialled, generic, size) == 0);
+  int accepted = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
+  CHECK(accepted >= 0 && fcntl(dialled, F_SETFL, O_NONBLOCK) == 0);
+  ::close(listener);
+  return {dialled, accepted};
+}
+
+// Small buffers, so that a few messages fill them.
+inline std::unique_ptr<Lane> socket_lane(std::array<int, 2> ends) {
+  for (int fd : ends) {
+    int size = 65536;
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size) == 0);
+    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size) == 0);
+  }
+  auto lane = std::make_unique<Lane>();
+  lane->left = std::make_unique<TcpQueuePair>(1, ends[0], slot_bytes, lane->statistics);
+  lane->right = std::make_unique<TcpQueuePair>(0, ends[1], slot_bytes, lane->statistics);
+  return lane;
+}
+
+struct Provider {
+  const char* name;
+  std::unique_ptr<Lane> (*connect)();
+  bool notices_closing;
+};
+
+inline const Provider providers[] = {
+    {"shm", shm_lane, false},
+    {"socketpair", [] { return socket_lane(unix_sockets()); }, true},
+    {"tcp", [] { return socket_lane(tcp_sockets()); }, true},
+};
+
+// Message `number` of `size` bytes: every byte depends on both its place and the number.
+inline std::vector<std::byte> payload_of(uint64_t number, size_t size) {
+  std::vector<std::byte> bytes(size);
+  for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 13 + number * 101 + 7);
+  return bytes;
+}
+
+inline Header header_of(uint64_t number, size_t size) {
+  Header header;
+  header.id = number;
+  header.fingerprint = ~number;
+  header.length = static_cast<uint32_t>(size);
+  return header;
+}
+
+class Patience {
+ public:
+  // Fails the test when its time is up.
+  void turn() {
+    CHECK(std::chrono::steady_clock::now() < until_);
+    std::this_thread::yield();
+  }
+
+ private:
+  std::chrono::steady_clock::time_point until_ =
+      std::chrono::steady_clock::now() + std::chrono::seconds(60);
+};
+
+enum class How { receive, lend };
+
+// The receiving end of a lane. A message that is half-way keeps its place here.
+class Inbox {
+ public:
+  explicit Inbox(QueuePair& from) : from_(from), buffer_(slot_bytes + 2) {}
+
+  // Takes the next message if all of it is there; it must be `number`, `size` bytes long.
+  bool take(uint64_t number, size_t size, How how) {
+    const Header* header = from_.peek();
+    if (header == nullptr) return false;
+    CHECK(header->id == number && header->fingerprint == ~number && header->length == size);
+    const std::byte* got = how == How::lend ? from_.lend() : receive(size);
+    if (got == nullptr) return false;
+    CHECK(from_.peek() != nullptr && from_.peek()->id == number);
+    std::vector<std::byte> expected = payload_of(number, size);
+    CHECK(std::equal(expected.begin(), expected.end(), got));
+    from_.release();
+    return true;
+  }
+
+ private:
+  const std::byte* receive(size_t size) {
+    constexpr std::byte guard{0x5a};
+    buffer_[0] = buffer_[size + 1] = guard;
+    if (!from_.receive(buffer_.data() + 1)) return nullptr;
+    CHECK(buffer_[0] == guard && buffer_[size + 1] == guard);
+    return buffer_.data() + 1;
+  }
+
+  QueuePair& from_;
+  std::vector<std::byte> buffer_;
+};
+
+}  // namespace hccl::test

@@ -1,0 +1,422 @@
+// The conformance suite of lanes: what every provider promises, over each of them.
+#include <algorithm>
+#include <atomic>
+#include <cstdlib>
+#include <cstring>
+#include <deque>
+#include <string>
+
+#include "lanes.h"
+
+namespace {
+
+std::atomic<size_t> largest_allocation{0};
+
+}  // namespace
+
+// Noted for the test below that bounds a lane's memory.
+__attribute__((noinline)) void* operator new(size_t size) {
+  if (size > largest_allocation) largest_allocation = size;
+  void* memory = std::malloc(size);
+  CHECK(memory != nullptr);
+  return memory;
+}
+__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
+void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
+
+namespace hccl::test {
+namespace {
+
+// Around what is inline in shared memory (88), a header (32), what tcp reads ahead (4096), a slot.
+const std::vector<size_t> sizes = {0,    1,    31,   32,   33,   87,   88,         89,
+                                   90,   4000, 4063, 4064, 4065, 4096, slot_bytes - 1, slot_bytes};
+
+size_t size_of_message(uint64_t number) { return sizes[number * 7 % sizes.size()]; }
+
+How how_of(uint64_t number) { return number % 3 ? How::receive : How::lend; }
+
+template <typename Action>
+bool throws_lane_error(Action action) {
+  try {
+    action();
+  } catch (const LaneError&) {
+    return true;
+  }
+  return false;
+}
+
+void every_size_arrives_whole(const Provider& provider) {
+  auto lane = provider.connect();
+  Inbox inbox(*lane->right);
+  for (How how : {How::receive, How::lend}) {
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      auto payload = payload_of(i, sizes[i]);
+      lane->left->post_send(header_of(i, sizes[i]), payload.data());
+      Patience patience;
+      while (!inbox.take(i, sizes[i], how)) {
+        lane->left->flush();
+        patience.turn();
+      }
+      CHECK(lane->left->flushed());
+    }
+  }
+  CHECK(lane->right->peek() == nullptr);
+}
+
+// One end of a conversation: posts all its messages at once, frees each payload as soon as the lane
+// says so, and checks what comes.
+class Talker {
+ public:
+  Talker(QueuePair& lane, uint64_t num_messages)
+      : lane_(lane), inbox_(lane), num_messages_(num_messages) {}
+
+  void post_all() {
+    for (uint64_t i = 0; i < num_messages_; ++i) {
+      borrowed_.push_back(payload_of(i, size_of_message(i)));
+      uint64_t number =
+          lane_.post_send(header_of(i, size_of_message(i)), borrowed_.back().data());
+      CHECK(number == i + 1);
+      free_completed();
+    }
+  }
+
+  // True once everything was sent and received.
+  bool turn() {
+    lane_.flush();
+    free_completed();
+    while (received_ < num_messages_ &&
+           inbox_.take(received_, size_of_message(received_), how_of(received_))) {
+      ++received_;
+    }
+    return borrowed_.empty() && lane_.flushed() && received_ == num_messages_;
+  }
+
+ private:
+  // Overwritten first, so that a lane which still reads it sends the wrong bytes.
+  void free_completed() {
+    while (freed_ < lane_.completed()) {
+      std::fill(borrowed_.front().begin(), borrowed_.front().end(), std::byte{0xee});
+      borrowed_.pop_front();
+      ++freed_;
+    }
+  }
+
+  QueuePair& lane_;
+  Inbox inbox_;
+  const uint64_t num_messages_;
+  std::deque<std::vector<std::byte>> borrowed_;
+  uint64_t freed_ = 0;
+  uint64_t received_ = 0;
+};
+
+void both_full_sides_come_free_again(const Provider& provider) {
+  auto lane = provider.connect();
+  Talker left(*lane->left, 3000), right(*lane->right, 3000);
+  left.post_all();
+  right.post_all();
+  CHECK(!lane->left->flushed() && !lane->right->flushed());
+  Patience patience;
+  for (;;) {
+    bool left_done = left.turn(), right_done = right.turn();
+    if (left_done && right_done) break;
+    patience.turn();
+  }
+}
+
+void two_threads_talk_at_once(const Provider& provider) {
+  auto lane = provider.connect();
+  auto talk = [](QueuePair& end) {
+    Talker talker(end, 3000);
+    talker.post_all();
+    Patience patience;
+    while (!talker.turn()) patience.turn();
+  };
+  std::thread other([&] { talk(*lane->left); });
+  talk(*lane->right);
+  other.join();
+}
+
+// A lane that always has something queued, as under a sender that is always ahead, forgets what left.
+void a_lane_that_is_never_empty_stays_small(const Provider& provider) {
+  constexpr uint64_t num_messages = 5000, num_ahead = 100;
+  auto lane = provider.connect();
+  Inbox inbox(*lane->right);
+  auto payload = payload_of(0, slot_bytes);
+  uint64_t posted = 0, received = 0;
+  auto post = [&](size_t size) {
+    lane->left->post_send(header_of(posted++, size), payload.data());
+  };
+  while (lane->left->flushed()) post(slot_bytes);
+  largest_allocation = 0;
+  while (posted < num_messages) {
+    while (posted - lane->left->completed() < num_ahead) post(slot_bytes);
+    Header header = *lane->right->peek();
+    CHECK(header.id == received++);
+    while (lane->right->lend() == nullptr) lane->left->flush();
+    lane->right->release();
+    lane->left->flush();
+    CHECK(!lane->left->flushed());
+  }
+  CHECK(largest_allocation < 200000);
+}
+
+void a_detached_payload_may_change(const Provider& provider) {
+  auto lane = provider.connect();
+  Inbox inbox(*lane->right);
+  std::deque<std::vector<std::byte>> payloads;
+  auto post = [&] {
+    uint64_t i = payloads.size();
+    payloads.push_back(payload_of(i, slot_bytes));
+    return lane->left->post_send(header_of(i, slot_bytes), payloads.back().data());
+  };
+  while (lane->left->flushed()) post();
+  post();
+  // The front entry is half-way on a stream, or waits for a slot in shared memory.
+  uint64_t before = lane->left->completed();
+  CHECK(before == payloads.size() - 2);
+  lane->left->detach();
+  CHECK(lane->left->completed() == before + 1);
+  auto& detached = payloads[static_cast<size_t>(before)];
+  std::fill(detached.begin(), detached.end(), std::byte{0xee});
+  // One message of its own is all that a lane holds.
+  lane->left->detach();
+  CHECK(lane->left->completed() == before + 1);
+  CHECK(post() == payloads.size());
+  Patience patience;
+  for (uint64_t i = 0; i < payloads.size();) {
+    lane->left->flush();
+    if (inbox.take(i, slot_bytes, how_of(i))) ++i;
+    patience.turn();
+  }
+  CHECK(lane->left->completed() == payloads.size());
+  lane->left->detach();
+  CHECK(lane->left->completed() == payloads.size());
+}
+
+void what_was_sent_before_closing_arrives(const Provider& provider) {
+  if (!provider.notices_closing) return;
+  auto lane = provider.connect();
+  Inbox inbox(*lane->right);
+  for (uint64_t i : {0, 1, 2}) {
+    lane->left->post_send(header_of(i, 5000), payload_of(i, 5000).data());
+  }
+  CHECK(lane->left->flushed());
+  lane->left.reset();
+  Patience patience;
+  for (uint64_t i = 0; i < 3;) {
+    if (inbox.take(i, 5000, how_of(i))) ++i;
+    patience.turn();
+  }
+  CHECK(throws_lane_error([&] {
+    for (;;) {
+      lane->right->peek();
+      patience.turn();
+    }
+  }));
+  CHECK(throws_lane_error([&] {
+    auto payload = payload_of(0, slot_bytes);
+    for (;;) {
+      lane->right->post_send(header_of(0, slot_bytes), payload.data());
+      patience.turn();
+    }
+  }));
+}
+
+void a_message_cut_short_is_an_error(const Provider& provider) {
+  if (!provider.notices_closing) return;
+  for (size_t sent : {size_t{7}, sizeof(Header), sizeof(Header) + 10}) {
+    for (How how : {How::receive, How::lend}) {
+      std::array<int, 2> ends =
+          std::string(provider.name) == "tcp" ? tcp_sockets() : unix_sockets();
+      Statistics statistics;
+      TcpQueuePair lane(4, ends[1], slot_bytes, statistics);
+      Inbox inbox(lane);
+      Header header = header_of(0, 20);
+      std::vector<std::byte> frame(sizeof header + 20);
+      std::memcpy(frame.data(), &header, sizeof header);
+      CHECK(::send(ends[0], frame.data(), sent, 0) == static_cast<ssize_t>(sent));
+      ::close(ends[0]);
+      Patience patience;
+      CHECK(throws_lane_error([&] {
+        while (!inbox.take(0, 20, how)) patience.turn();
+      }));
+    }
+  }
+}
+
+void frames_may_come_byte_by_byte() {
+  for (How how : {How::receive, How::lend}) {
+    std::array<int, 2> ends = unix_sockets();
+    Statistics statistics;
+    TcpQueuePair lane(4, ends[1], slot_bytes, statistics);
+    Inbox inbox(lane);
+    std::vector<std::byte> stream;
+    const std::vector<size_t> few = {0, 1, 88, 300, 0, 5000};
+    for (size_t i = 0; i < few.size(); ++i) {
+      Header header = header_of(i, few[i]);
+      auto* begin = reinterpret_cast<const std::byte*>(&header);
+      stream.insert(stream.end(), begin, begin + sizeof header);
+      auto payload = payload_of(i, few[i]);
+      stream.insert(stream.end(), payload.begin(), payload.end());
+    }
+    uint64_t received = 0;
+    for (std::byte byte : stream) {
+      CHECK(::send(ends[0], &byte, 1, 0) == 1);
+      while (received < few.size() && inbox.take(received, few[received], how)) ++received;
+    }
+    CHECK(received == few.size());
+    ::close(ends[0]);
+  }
+}
+
+void a_frame_longer_than_a_slot_is_refused() {
+  std::array<int, 2> ends = unix_sockets();
+  Statistics statistics;
+  TcpQueuePair lane(4, ends[1], slot_bytes, statistics);
+  Header header = header_of(0, slot_bytes + 1);
+  CHECK(::send(ends[0], &header, sizeof header, 0) == sizeof header);
+  CHECK(throws_lane_error([&] { lane.peek(); }));
+  ::close(ends[0]);
+}
+
+void malformed_shared_memory_is_refused() {
+  auto cell_of = [](Lane& lane) -> Cell& { return *lane.segments[0]->ring(1, 0); };
+  struct {
+    int slot;
+    uint32_t length;
+  } cases[] = {{-1, inline_bytes + 1}, {0, slot_bytes + 1}, {3, 1}, {1 << 30, 1}};
+  for (auto bad : cases) {
+    auto lane = shm_lane();
+    lane->left->post_send(header_of(0, 8), payload_of(0, 8).data());
+    cell_of(*lane).slot = bad.slot;
+    cell_of(*lane).header.length = bad.length;
+    CHECK(throws_lane_error([&] { lane->right->peek(); }));
+  }
+  auto lane = shm_lane();
+  lane->segments[1]->consumed(0, 0).count.store(1);
+  auto payload = payload_of(0, slot_bytes);
+  CHECK(throws_lane_error(
+      [&] { lane->left->post_send(header_of(0, slot_bytes), payload.data()); }));
+}
+
+// Rank 0 with lanes to ranks 1 to 3, all in shared memory.
+struct Star {
+  static constexpr int n = 4;
+  Statistics statistics;
+  std::shared_ptr<Segment> segments[n];
+  std::vector<std::shared_ptr<Outbox>> outboxes;
+  std::vector<int> doorbells;
+  std::vector<std::unique_ptr<ShmQueuePair>> out, in;
+  std::vector<Inbox> inboxes;
+
+  explicit Star(int num_slots) {
+    SegmentShape shape{n, 1, num_slots, slot_bytes};
+    for (auto& segment : segments) {
+      segment = Segment::create(shape);
+      outboxes.push_back(std::make_shared<Outbox>(segment, 0));
+      doorbells.push_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    }
+    for (int peer = 1; peer < n; ++peer) {
+      out.push_back(connect(0, peer));
+      in.push_back(connect(peer, 0));
+      inboxes.emplace_back(*in.back());
+    }
+  }
+  ~Star() {
+    for (int fd : doorbells) ::close(fd);
+  }
+
+  std::unique_ptr<ShmQueuePair> connect(int me, int peer) {
+    size_t i = static_cast<size_t>(me), j = static_cast<size_t>(peer);
+    ShmQueuePair::Ends ends{segments[i], segments[j], me, peer, doorbells[j], 0};
+    return std::make_unique<ShmQueuePair>(peer, ends, outboxes[i], statistics);
+  }
+};
+
+void one_copy_serves_many_readers() {
+  Star star(5);
+  std::vector<QueuePair*> all;
+  for (auto& lane : star.out) all.push_back(lane.get());
+  auto big = payload_of(0, slot_bytes);
+  auto post_to_all = [&](uint64_t i) {
+    return all[0]->post_send_to_all(all, header_of(i, slot_bytes), big.data());
+  };
+  CHECK(!all[0]->post_send_to_all(all, header_of(0, inline_bytes), big.data()));
+  CHECK(post_to_all(0) && (big = payload_of(1, slot_bytes), post_to_all(1)));
+  // The other three slots are reserved, one for each lane that holds none.
+  CHECK(!post_to_all(2));
+  big = payload_of(2, slot_bytes);
+  for (QueuePair* lane : all) {
+    lane->post_send(header_of(2, slot_bytes), big.data());
+    CHECK(lane->flushed());
+  }
+  // A slot comes free with its last reader.
+  for (size_t reader : {2, 0}) CHECK(star.inboxes[reader].take(0, slot_bytes, How::lend));
+  big = payload_of(3, slot_bytes);
+  CHECK(!post_to_all(3));
+  CHECK(star.inboxes[1].take(0, slot_bytes, How::lend));
+  CHECK(post_to_all(3));
+  for (Inbox& inbox : star.inboxes) {
+    for (uint64_t i : {1, 2, 3}) CHECK(inbox.take(i, slot_bytes, How::receive));
+  }
+  for (auto& reader : star.in) CHECK(reader->peek() == nullptr);
+}
+
+// With every slot but the lane's own taken, its next message goes out as soon as the last one was
+// read, at the first look: whoever looks once more before it sleeps relies on that.
+void a_freed_slot_is_found_at_the_first_look() {
+  Star star(4);
+  auto big = payload_of(0, slot_bytes);
+  std::vector<QueuePair*> all;
+  for (auto& lane : star.out) all.push_back(lane.get());
+  CHECK(all[0]->post_send_to_all(all, header_of(0, slot_bytes), big.data()));
+  auto later = payload_of(1, slot_bytes), last = payload_of(2, slot_bytes);
+  all[0]->post_send(header_of(1, slot_bytes), later.data());
+  all[0]->post_send(header_of(2, slot_bytes), last.data());
+  CHECK(!all[0]->flushed());
+  CHECK(star.inboxes[0].take(0, slot_bytes, How::lend));
+  CHECK(star.inboxes[0].take(1, slot_bytes, How::lend));
+  CHECK(all[0]->flush() && all[0]->flushed());
+  CHECK(star.inboxes[0].take(2, slot_bytes, How::lend));
+}
+
+}  // namespace
+}  // namespace hccl::test
+
+int main() {
+  using namespace hccl::test;
+  struct {
+    const char* name;
+    void (*run)(const Provider&);
+  } conformance[] = {
+      {"every_size_arrives_whole", every_size_arrives_whole},
+      {"both_full_sides_come_free_again", both_full_sides_come_free_again},
+      {"two_threads_talk_at_once", two_threads_talk_at_once},
+      {"a_lane_that_is_never_empty_stays_small", a_lane_that_is_never_empty_stays_small},
+      {"a_detached_payload_may_change", a_detached_payload_may_change},
+      {"what_was_sent_before_closing_arrives", what_was_sent_before_closing_arrives},
+      {"a_message_cut_short_is_an_error", a_message_cut_short_is_an_error},
+  };
+  for (const Provider& provider : providers) {
+    for (auto& test : conformance) {
+      std::printf("%s: %s\n", provider.name, test.name);
+      std::fflush(stdout);
+      test.run(provider);
+    }
+  }
+  struct {
+    const char* name;
+    void (*run)();
+  } tests[] = {
+      {"frames_may_come_byte_by_byte", frames_may_come_byte_by_byte},
+      {"a_frame_longer_than_a_slot_is_refused", a_frame_longer_than_a_slot_is_refused},
+      {"malformed_shared_memory_is_refused", malformed_shared_memory_is_refused},
+      {"one_copy_serves_many_readers", one_copy_serves_many_readers},
+      {"a_freed_slot_is_found_at_the_first_look", a_freed_slot_is_found_at_the_first_look},
+  };
+  for (auto& test : tests) {
+    std::printf("%s\n", test.name);
+    std::fflush(stdout);
+    test.run();
+  }
+}
