@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import torch
+
 from hccl_py import ReduceOp
 
 INTEGERS = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")

@@ -20,8 +20,9 @@ from guarded import (
     is_reducible,
     reduced,
 )
-from hccl_py import Communicator, ReduceOp
 from thread_ranks import ThreadRanks
+
+from hccl_py import Communicator, ReduceOp
 
 LAYOUTS = ("a", "aa", "aaa", "aaaaa", "aaabb")
 # None, one, an odd number, more than one tile of two ranks, many tiles with a short last one.
@@ -128,9 +129,7 @@ def test_reduce_scatter_in_place_and_from_lists(ranks: ThreadRanks, count: int) 
         whole = Guarded(inputs[comm.rank], "int32")
         own = whole.buffer[comm.rank * count : (comm.rank + 1) * count]
         comm.reduce_scatter(own, whole.buffer)
-        parts = [
-            Guarded(part, "int32") for part in inputs[comm.rank].reshape(n, count)
-        ]
+        parts = [Guarded(part, "int32") for part in inputs[comm.rank].reshape(n, count)]
         output = Guarded(np.zeros(count), "int32")
         comm.reduce_scatter(output.buffer, [part.buffer for part in parts])
         assert whole.bytes
@@ -168,9 +167,7 @@ def test_complex_sums_and_averages(ranks: ThreadRanks, dtype: str, op: ReduceOp)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (3, 4), (0, 4)])
-def test_all_reduce_any_shape_stays_that_shape(
-    ranks: ThreadRanks, shape: tuple[int, ...]
-) -> None:
+def test_all_reduce_any_shape_stays_that_shape(ranks: ThreadRanks, shape: tuple[int, ...]) -> None:
     def all_reduce(comm: Communicator) -> list[Array]:
         array = np.full(shape, comm.rank + 1.0)
         tensor = torch.full(shape, comm.rank + 1.0)
