@@ -7,8 +7,9 @@ from hccl_py.transport.errors import CollectiveTimeoutError, CommunicatorError
 
 _UNLIMITED_S = 1e8
 
-# Handles that nobody holds any more although their calls go on: they keep the buffers alive.
-_dropped: list[_core.Work] = []
+# Handles that nobody holds any more although their calls go on: they keep the buffers alive. Every
+# operation on the set is atomic, because works are dropped on any thread.
+_dropped: set[_core.Work] = set()
 
 
 class Work:
@@ -27,12 +28,13 @@ class Work:
         self._narrator = narrator
         self._timeout_s = timeout_s
         self._call = call
+        if _dropped:
+            _dropped.difference_update([work for work in tuple(_dropped) if work.done()])
 
     def __del__(self) -> None:
         """Let go of the buffers, but not before the engine has."""
         if not self._core.done():
-            _dropped[:] = [work for work in _dropped if not work.done()]
-            _dropped.append(self._core)
+            _dropped.add(self._core)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Block until done; the waiting thread moves the bytes itself.

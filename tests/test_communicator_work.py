@@ -1,0 +1,252 @@
+"""Calls in the background: dropped, waited for twice, by others, too briefly, in any order."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from guarded import Array
+from thread_ranks import ThreadRanks
+
+from hccl_py import CollectiveTimeoutError, Communicator, MismatchError, Work
+
+COUNT = 100_003
+
+
+@pytest.fixture(scope="module", params=["aa", "aaa", "aab"])
+def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
+    with ThreadRanks(request.param) as ranks:
+        yield ranks
+
+
+def _ones(comm: Communicator, count: int = COUNT) -> Array:
+    return np.full(count, comm.rank + 1, np.int64)
+
+
+def _sum(ranks: ThreadRanks) -> int:
+    return sum(range(1, ranks.world_size + 1))
+
+
+def test_many_works_at_once_all_finish(ranks: ThreadRanks) -> None:
+    def calls(comm: Communicator) -> list[int]:
+        arrays = [_ones(comm, 1 + 500 * i) for i in range(50)]
+        works = [comm.nonblocking.all_reduce(array) for array in arrays]
+        comm.barrier()  # a blocking call lines up behind them
+        assert all(work.done() for work in works)
+        for work in reversed(works):
+            work.wait()
+        return [int(array.min()) for array in arrays] + [int(array.max()) for array in arrays]
+
+    assert ranks.run(calls) == [[_sum(ranks)] * 100] * ranks.world_size
+
+
+def test_every_collective_has_a_background_form(ranks: ThreadRanks) -> None:
+    n = ranks.world_size
+
+    def calls(comm: Communicator) -> list[list[int]]:
+        me, start = comm.rank, comm.nonblocking
+        data, moved, at_root = np.array([me]), np.array([me]), np.array([me])
+        everyone, exchanged, gathered = (np.full(n, -1) for _ in range(3))
+        part, scattered = np.array([-1]), np.array([-1])
+        is_root = me == 1
+        works = [
+            start.all_reduce(data),
+            start.broadcast(moved, 1),
+            start.reduce(at_root, 1),
+            start.all_gather(everyone, np.array([me])),
+            start.reduce_scatter(part, np.arange(n)),
+            start.all_to_all(exchanged, np.full(n, me)),
+            start.gather(gathered if is_root else None, np.array([me]), 1),
+            start.scatter(scattered, np.arange(n) * 10 if is_root else None, 1),
+            start.barrier(),
+        ]
+        for work in works:
+            work.wait()
+            assert work.done()
+            assert work.exception() is None
+        return [
+            one.tolist()
+            for one in (data, moved, at_root, everyone, part, exchanged, gathered, scattered)
+        ]
+
+    total, all_ranks = sum(range(n)), list(range(n))
+    for rank, got in enumerate(ranks.run(calls)):
+        assert got == [
+            [total],
+            [1],
+            [total if rank == 1 else rank],
+            all_ranks,
+            [rank * n],
+            all_ranks,
+            all_ranks if rank == 1 else [-1] * n,
+            [rank * 10],
+        ]
+
+
+def test_dropped_works_finish_and_keep_their_buffers_until_then(ranks: ThreadRanks) -> None:
+    dropped = threading.Barrier(ranks.world_size)
+
+    def calls(comm: Communicator) -> tuple[int, int, int]:
+        if comm.rank == 0:  # nothing can finish before it calls too
+            dropped.wait(20)
+            totals = [_ones(comm) for _ in range(20)]
+            for total in totals:
+                comm.all_reduce(total)
+            comm.barrier()
+            return 20, 0, sum(int(total[-1]) for total in totals)
+        alive = []
+        for _ in range(20):
+            array = _ones(comm)
+            alive.append(weakref.ref(array))
+            comm.nonblocking.all_reduce(array)  # neither work nor array has an owner now
+            del array
+        gc.collect()
+        kept = sum(one() is not None for one in alive)
+        arrays = [one() for one in alive]
+        dropped.wait(20)
+        comm.barrier()
+        total = sum(int(array[-1]) for array in arrays if array is not None)
+        del arrays
+        # Any later call in the background lets go of what is done.
+        comm.nonblocking.send(np.zeros(1), comm.rank)
+        comm.recv(np.zeros(1), comm.rank)
+        return kept, sum(one() is not None for one in alive), total
+
+    assert ranks.run(calls) == [(20, 0, 20 * _sum(ranks))] * ranks.world_size
+
+
+def test_wait_too_short_raises_and_can_be_repeated(ranks: ThreadRanks) -> None:
+    tried = threading.Event()
+
+    def calls(comm: Communicator) -> int:
+        data = _ones(comm)
+        if comm.rank == 0:
+            assert tried.wait(20)
+            comm.all_reduce(data)
+            return int(data[0])
+        work = comm.nonblocking.all_reduce(data)
+        began = time.monotonic()
+        with pytest.raises(CollectiveTimeoutError, match=r"0\.2 s.*call itself goes on"):
+            work.wait(0.2)
+        assert 0.19 < time.monotonic() - began < 2
+        with pytest.raises(TimeoutError):
+            work.wait(0)
+        assert not work.done()
+        assert work.exception() is None
+        if comm.rank == comm.world_size - 1:
+            tried.set()
+        work.wait(20)
+        work.wait()
+        return int(data[0])
+
+    assert ranks.run(calls) == [_sum(ranks)] * ranks.world_size
+
+
+def test_wait_from_other_threads(ranks: ThreadRanks) -> None:
+    def calls(comm: Communicator) -> list[int]:
+        data = _ones(comm)
+        seen: list[int] = []
+
+        def wait(work: Work) -> None:
+            work.wait(20)
+            seen.append(int(data[-1]))
+
+        work = comm.nonblocking.all_reduce(data)
+        threads = [threading.Thread(target=wait, args=(work,)) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        return seen
+
+    assert ranks.run(calls) == [[_sum(ranks)] * 3] * ranks.world_size
+
+
+def test_calls_from_many_threads_of_a_rank(ranks: ThreadRanks) -> None:
+    """Same sizes, so that any order fits; no call may get lost or mix with another."""
+    per_thread, num_threads = 30, 3
+
+    def calls(comm: Communicator) -> list[int]:
+        results: list[int] = []
+
+        def loop() -> None:
+            for _ in range(per_thread):
+                data = _ones(comm, 1_001)
+                comm.all_reduce(data)
+                results.append(int(data.min()) if (data == data[0]).all() else -1)
+
+        threads = [threading.Thread(target=loop) for _ in range(num_threads)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+        return results
+
+    expected = [_sum(ranks)] * per_thread * num_threads
+    assert ranks.run(calls) == [expected] * ranks.world_size
+
+
+def test_transfers_run_beside_collectives_in_any_order(ranks: ThreadRanks) -> None:
+    def calls(comm: Communicator) -> tuple[list[int], int]:
+        n, me = comm.world_size, comm.rank
+        right, left = (me + 1) % n, (me - 1) % n
+        received = [np.zeros(COUNT, np.int64) for _ in range(4)]
+        receives = [comm.nonblocking.recv(one, left, tag) for tag, one in enumerate(received)]
+        total = _ones(comm)
+        collective = comm.nonblocking.all_reduce(total)
+        sends = [
+            comm.nonblocking.send(np.full(COUNT, 10 * me + tag), right, tag)
+            for tag in reversed(range(4))
+        ]
+        for work in [*sends, *receives, collective]:
+            work.wait(20)
+        assert [work.source for work in receives] == [left] * 4
+        return [int(one[-1]) for one in received], int(total[0])
+
+    n = ranks.world_size
+    for rank, (received, total) in enumerate(ranks.run(calls)):
+        assert received == [10 * ((rank - 1) % n) + tag for tag in range(4)]
+        assert total == _sum(ranks)
+
+
+@pytest.mark.parametrize("count", [3, 10_000], ids=["short", "long"])
+def test_recv_of_another_size_fails_alone(ranks: ThreadRanks, count: int) -> None:
+    def calls(comm: Communicator) -> str | None:
+        message = None
+        if comm.rank == 0:
+            try:
+                comm.send(np.zeros(count), 1, tag=5)
+            except MismatchError as error:
+                assert count > 1000  # a short message is gone before anybody looks at it
+                message = str(error)
+        elif comm.rank == 1:
+            with pytest.raises(MismatchError) as caught:
+                comm.recv(np.zeros(count + 1), 0, tag=5)
+            message = str(caught.value)
+        comm.barrier()
+        return message
+
+    sender, receiver = ranks.run(calls)[:2]
+    bytes_sent, room = 8 * count, 8 * count + 8
+    assert receiver is not None
+    assert f"recv({room} bytes from rank 0, tag 5)" in receiver
+    assert f"{bytes_sent} bytes came from rank 0 for a buffer of {room} bytes" in receiver
+    if count > 1000:
+        assert sender is not None
+        assert f"send({bytes_sent} bytes to rank 1, tag 5)" in sender
+
+
+def test_recv_timeout_ends_that_recv_only(ranks: ThreadRanks) -> None:
+    def calls(comm: Communicator) -> None:
+        late = comm.nonblocking.recv(np.zeros(1), None, tag=77, timeout_s=0.2)
+        with pytest.raises(CollectiveTimeoutError, match=r"recv\(8 bytes from any rank, tag 77\)"):
+            late.wait(20)
+        assert isinstance(late.exception(), CollectiveTimeoutError)
+        comm.barrier()
+
+    ranks.run(calls)
