@@ -37,6 +37,7 @@ class Channel {
   bool step();
   bool flush();
   bool finished() const { return call_ == nullptr && unflushed_.empty(); }
+  bool unflushed() const { return !unflushed_.empty(); }
   // Forgets the call; for a communicator that has failed.
   void abandon();
 

@@ -77,15 +77,15 @@ void Communicator::watch(int fd, uint64_t tag) {
 void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs, int their_doorbell,
                                 int control_fd) {
   size_t index = static_cast<size_t>(peer);
-  doorbells_.push_back(their_doorbell);
+  auto bell = std::make_shared<Doorbell>(theirs, their_doorbell, statistics_);
   links_[index] = std::make_unique<ControlLink>(peer, control_fd);
   auto local_rank = [this](int rank) {
     const std::vector<int>& ranks = options_.local_ranks;
     return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   };
   for (int c = 0; c <= options_.num_channels; ++c) {
-    ShmQueuePair::Ends ends{segment_,       theirs, local_rank(options_.rank), local_rank(peer),
-                            their_doorbell, c};
+    ShmQueuePair::Ends ends{segment_, theirs, local_rank(options_.rank), local_rank(peer), bell,
+                            c};
     auto& lanes = c < options_.num_channels ? channels_[static_cast<size_t>(c)].lanes()
                                             : point_to_point_->lanes();
     lanes[index] = std::make_unique<ShmQueuePair>(peer, ends, outboxes_[static_cast<size_t>(c)],
@@ -254,8 +254,6 @@ void Communicator::close() {
   point_to_point_.reset();
   outboxes_.clear();
   links_.clear();
-  for (int fd : doorbells_) ::close(fd);
-  doorbells_.clear();
 }
 
 std::optional<Failure> Communicator::failure() const {
@@ -441,9 +439,8 @@ void Communicator::check_deadlines() {
 }
 
 void Communicator::sleep(Deadline deadline) {
-  SegmentHeader& header = segment_->header();
-  // Raised first, then one more look: a peer that posts after the look sees the sleeper.
-  header.sleepers.fetch_add(1, std::memory_order_seq_cst);
+  // First the sign that we sleep, then one more look: a peer that posts after the look sees the sign.
+  segment_->begin_nap(starved());
   if (!progress_or_fail()) {
     if (active_) deadline = std::min(deadline, active_->deadline);
     auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
@@ -451,7 +448,14 @@ void Communicator::sleep(Deadline deadline) {
     handle_events(static_cast<int>(std::clamp<int64_t>(left, 0, max_sleep_ms)));
     check_leavers();
   }
-  header.sleepers.fetch_sub(1, std::memory_order_seq_cst);
+  segment_->end_nap();
+}
+
+// Whether something of ours waits until peers have read what they got.
+bool Communicator::starved() const {
+  return point_to_point_->unflushed() ||
+         std::any_of(channels_.begin(), channels_.end(),
+                     [](const Channel& channel) { return channel.unflushed(); });
 }
 
 void Communicator::handle_events(int timeout_ms) {
@@ -556,7 +560,7 @@ Communicator::Turn Communicator::progress_turn() {
 
 bool Communicator::prepare_sleep() {
   if (num_waiters_.load(std::memory_order_relaxed) > 0 || !try_take_baton()) return false;
-  segment_->header().sleepers.fetch_add(1, std::memory_order_seq_cst);
+  segment_->begin_nap(starved());
   handle_events(0);
   bool moved = progress_or_fail();
   check_deadlines();
@@ -567,8 +571,6 @@ bool Communicator::prepare_sleep() {
   return !stay_awake;
 }
 
-void Communicator::finish_sleep() {
-  segment_->header().sleepers.fetch_sub(1, std::memory_order_seq_cst);
-}
+void Communicator::finish_sleep() { segment_->end_nap(); }
 
 }  // namespace hccl

@@ -90,6 +90,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void drop_baton();
   void pass_baton();
   bool work_left() const;
+  bool starved() const;
   void drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
   bool progress();
   bool progress_or_fail();
@@ -124,7 +125,6 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::unique_ptr<PointToPoint> point_to_point_;
   std::vector<std::shared_ptr<Outbox>> outboxes_;
   std::vector<std::unique_ptr<ControlLink>> links_;  // by rank
-  std::vector<int> doorbells_;  // of local peers, ours to close
   std::deque<RequestPtr> collectives_;
   RequestPtr active_;
 

@@ -27,6 +27,7 @@ class PointToPoint {
   void post(const RequestPtr& request);
   // Moves what can move. True if anything did. Throws LaneError.
   bool progress();
+  bool unflushed() const { return !unflushed_.empty(); }
   bool idle() const { return num_pending_ == 0 && unflushed_.empty(); }
   // Ends requests whose deadline has passed, alone if nothing of them has moved yet. Returns one
   // that is half-way and late, for which the communicator must fail; or nullptr.

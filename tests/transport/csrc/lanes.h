@@ -26,16 +26,7 @@ struct Lane {
   Statistics statistics;
   std::shared_ptr<Segment> segments[2];     // shared memory only, writable
   std::shared_ptr<Outbox> outboxes[2];      // shared memory only
-  int doorbells[2] = {-1, -1};              // shared memory only
   std::unique_ptr<QueuePair> left, right;
-
-  Lane() = default;
-  Lane(const Lane&) = delete;
-  ~Lane() {
-    for (int fd : doorbells) {
-      if (fd >= 0) ::close(fd);
-    }
-  }
 };
 
 inline int duplicate_fd(int fd) {
@@ -50,13 +41,14 @@ inline std::unique_ptr<Lane> shm_lane() {
   for (int end : {0, 1}) {
     lane->segments[end] = Segment::create(shape);
     lane->outboxes[end] = std::make_shared<Outbox>(lane->segments[end], 0);
-    lane->doorbells[end] = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   }
   std::unique_ptr<QueuePair>* ends[] = {&lane->left, &lane->right};
   for (int me : {0, 1}) {
     int peer = 1 - me;
     auto theirs = Segment::open(duplicate_fd(lane->segments[peer]->fd()), shape);
-    ShmQueuePair::Ends described{lane->segments[me], theirs, me, peer, lane->doorbells[peer], 0};
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    auto bell = std::make_shared<Doorbell>(theirs, fd, lane->statistics);
+    ShmQueuePair::Ends described{lane->segments[me], theirs, me, peer, bell, 0};
     *ends[me] = std::make_unique<ShmQueuePair>(peer, described, lane->outboxes[me],
                                                lane->statistics);
   }

@@ -305,7 +305,6 @@ struct Star {
   Statistics statistics;
   std::shared_ptr<Segment> segments[n];
   std::vector<std::shared_ptr<Outbox>> outboxes;
-  std::vector<int> doorbells;
   std::vector<std::unique_ptr<ShmQueuePair>> out, in;
   std::vector<Inbox> inboxes;
 
@@ -314,7 +313,6 @@ struct Star {
     for (auto& segment : segments) {
       segment = Segment::create(shape);
       outboxes.push_back(std::make_shared<Outbox>(segment, 0));
-      doorbells.push_back(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     }
     for (int peer = 1; peer < n; ++peer) {
       out.push_back(connect(0, peer));
@@ -322,13 +320,12 @@ struct Star {
       inboxes.emplace_back(*in.back());
     }
   }
-  ~Star() {
-    for (int fd : doorbells) ::close(fd);
-  }
 
   std::unique_ptr<ShmQueuePair> connect(int me, int peer) {
     size_t i = static_cast<size_t>(me), j = static_cast<size_t>(peer);
-    ShmQueuePair::Ends ends{segments[i], segments[j], me, peer, doorbells[j], 0};
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    auto bell = std::make_shared<Doorbell>(segments[j], fd, statistics);
+    ShmQueuePair::Ends ends{segments[i], segments[j], me, peer, bell, 0};
     return std::make_unique<ShmQueuePair>(peer, ends, outboxes[i], statistics);
   }
 };
