@@ -29,7 +29,11 @@ def wrong_calls(rank: int, n: int) -> list[Wrong]:
         ("no tensor", lambda: group.allreduce(["x"]), r"`tensors` must be a tensor, got str"),
         ("expanded", lambda: dist.all_reduce(torch.ones(1).expand(4)), r"share memory"),
         ("band of floats", lambda: group.allreduce([four], coalesced), r"float32, got band"),
-        ("complex max", lambda: group.allreduce([four + 0j], dist.ReduceOp.MAX), r"complex64, got max"),
+        (
+            "complex max",
+            lambda: group.allreduce([four + 0j], dist.ReduceOp.MAX),
+            r"complex64, got max",
+        ),
         ("root", lambda: group.broadcast(four, root=n), rf"`src`.* 0 to {n - 1}, got {n}"),
         ("reduce root", lambda: group.reduce(four, -1), rf"`dst`.* 0 to {n - 1}, got -1"),
         ("gather dtype", lambda: dist.all_gather_single(torch.empty(4 * n), ints), r"int32"),

@@ -126,6 +126,14 @@ def test_moved_values_equal_those_sent(world_size: int) -> None:
     run_ranks(check_moves, world_size, backend="hccl")
 
 
+def node_of(rank: int) -> dict[str, str]:
+    return {"HCCL_NODE_ID": "first" if rank < 2 else "second"}
+
+
+def test_moved_values_between_uneven_nodes_equal_those_sent() -> None:
+    run_ranks(check_moves, 3, backend="hccl", env=node_of)
+
+
 def check_coalesced(rank: int, world_size: int) -> None:
     group = dist.group.WORLD
     inputs = [torch.full((size,), float(rank)) for size in (2, 0, 3)]
@@ -231,7 +239,7 @@ def check_any_source(rank: int, world_size: int) -> None:
 
 @pytest.mark.parametrize("world_size", [2, 3, 4])
 def test_point_to_point_any_order_and_tag_arrives(world_size: int) -> None:
-    run_ranks(check_point_to_point, world_size, backend="hccl")
+    run_ranks(check_point_to_point, world_size, backend="hccl", env=node_of)
 
 
 def check_send_to_self(rank: int, world_size: int) -> None:

@@ -86,6 +86,11 @@ def test_all_reduce_every_op_and_dtype_equals_numpy(world_size: int) -> None:
     assert min(run_ranks(check_all_reduce, world_size, backend="hccl")) > 150
 
 
+def test_all_reduce_between_uneven_nodes_equals_numpy() -> None:
+    nodes = ["first", "first", "second"]
+    run_ranks(check_all_reduce, 3, backend="hccl", env=lambda rank: {"HCCL_NODE_ID": nodes[rank]})
+
+
 def check_all_reduce_memory(rank: int, world_size: int) -> None:
     total = float(sum(range(1, world_size + 1)))
     mine = rank + 1.0
