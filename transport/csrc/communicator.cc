@@ -78,6 +78,7 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs, int t
                                 int control_fd) {
   size_t index = static_cast<size_t>(peer);
   auto bell = std::make_shared<Doorbell>(theirs, their_doorbell, statistics_);
+  local_segments_.push_back(theirs);
   links_[index] = std::make_unique<ControlLink>(peer, control_fd);
   auto local_rank = [this](int rank) {
     const std::vector<int>& ranks = options_.local_ranks;
@@ -254,6 +255,7 @@ void Communicator::close() {
   point_to_point_.reset();
   outboxes_.clear();
   links_.clear();
+  local_segments_.clear();
 }
 
 std::optional<Failure> Communicator::failure() const {
@@ -280,6 +282,7 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline,
   int num_moves = 0;
   while (!request->is_done()) {
     bool moved = progress_or_fail();
+    if (!moved && idle.begins_to_spin() && shares_core()) idle.give_up();
     if (moved) {
       idle.reset();
       notify_waiters();
@@ -302,6 +305,15 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline,
     check_deadlines();
     if (deadline != Deadline::max() && Clock::now() >= deadline) return;
   }
+}
+
+// Whether the scheduler has put another rank of this node on our core, where it waits for us to stop
+// spinning. A sleeper is woken on a core that is free.
+bool Communicator::shares_core() {
+  uint32_t core = segment_->note_core();
+  return std::any_of(local_segments_.begin(), local_segments_.end(), [core](const auto& segment) {
+    return segment->header().core.load(std::memory_order_relaxed) == core;
+  });
 }
 
 bool Communicator::progress() {

@@ -91,6 +91,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void pass_baton();
   bool work_left() const;
   bool starved() const;
+  bool shares_core();
   void drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
   bool progress();
   bool progress_or_fail();
@@ -125,6 +126,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::unique_ptr<PointToPoint> point_to_point_;
   std::vector<std::shared_ptr<Outbox>> outboxes_;
   std::vector<std::unique_ptr<ControlLink>> links_;  // by rank
+  std::vector<std::shared_ptr<Segment>> local_segments_;  // of the node's other ranks
   std::deque<RequestPtr> collectives_;
   RequestPtr active_;
 

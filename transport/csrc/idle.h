@@ -25,9 +25,13 @@ class Idle {
   // a core of its own must not yield: there it hands a whole time slice to a stranger, and only a
   // sleeper is let in ahead of strangers when its bell rings.
   Idle(bool may_spin, int num_yields)
-      : num_spins_(may_spin ? 2500 : 0), num_yields_(may_spin ? 0 : num_yields) {}
+      : num_spins_(may_spin ? 1500 : 0), num_yields_(may_spin ? 0 : num_yields) {}
 
   void reset() { count_ = 0; }
+  // Whether the next turn is the first one after progress, and would spin.
+  bool begins_to_spin() const { return count_ == 0 && num_spins_ > 0; }
+  // Ends the waiting awake: the next turn says sleep.
+  void give_up() { count_ = num_spins_ + num_yields_; }
   // One turn without progress. False: time to sleep.
   bool turn() {
     if (count_ < num_spins_) {

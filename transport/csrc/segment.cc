@@ -1,6 +1,7 @@
 #include "segment.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -103,6 +104,14 @@ void Segment::begin_nap(bool starved) {
 }
 
 void Segment::end_nap() { header().sleepers.fetch_sub(1, std::memory_order_seq_cst); }
+
+uint32_t Segment::note_core() {
+  uint32_t core = static_cast<uint32_t>(sched_getcpu() + 1);
+  if (header().core.load(std::memory_order_relaxed) != core) {
+    header().core.store(core, std::memory_order_relaxed);
+  }
+  return core;
+}
 
 Doorbell::~Doorbell() { ::close(fd_); }
 

@@ -50,6 +50,8 @@ struct alignas(64) SegmentHeader {
   std::atomic<uint32_t> naps;
   // Whether a sleeper waits for its readers to free slots, not only for messages.
   std::atomic<uint32_t> starved;
+  // The core on which the owner drove last, plus one. A hint, ordered with nothing.
+  std::atomic<uint32_t> core;
 };
 
 // Shared memory of one rank. Owner: mapped writable. Peer: mapped read-only.
@@ -69,6 +71,8 @@ class Segment {
   // Around a sleep of the owner; `starved`: something of ours waits for space.
   void begin_nap(bool starved);
   void end_nap();
+  // Publishes the core this thread runs on, and returns it in the form of SegmentHeader::core.
+  uint32_t note_core();
   ConsumedCounter& consumed(int local_rank, int channel) const;
   Cell* ring(int local_rank, int channel) const;
   std::byte* slot(int channel, int index) const;
