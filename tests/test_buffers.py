@@ -1,0 +1,94 @@
+"""Addresses, counts and kinds of what callers hand in; refusals are in test_communicator.py."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from hccl_py.buffers import MOVED_ONLY, Span, blocks_of, span_of, writable_span_of
+from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.types import ITEM_SIZE, DType
+
+
+@pytest.mark.parametrize("dtype", DType)
+def test_every_dtype_from_torch_and_numpy(dtype: DType) -> None:
+    name = dtype.name.lower()
+    buffers: list[Any] = [torch.zeros(5, dtype=getattr(torch, name))]
+    if dtype is not DType.BFLOAT16:
+        buffers.append(np.zeros(5, name))
+    for buffer in buffers:
+        address, count, kind = span_of(buffer)
+        assert (count, kind) == (5, (name, dtype, 1, ITEM_SIZE[dtype]))
+        where = buffer.data_ptr() if isinstance(buffer, torch.Tensor) else buffer.ctypes.data
+        assert address == where
+
+
+@pytest.mark.parametrize(("name", "part"), [("complex64", 0), ("complex128", 1)])
+def test_complex_numbers_are_two_floats(name: str, part: int) -> None:
+    for buffer in (np.zeros(3, name), torch.zeros(3, dtype=getattr(torch, name))):
+        span = span_of(buffer)
+        assert (span.count, span.kind.part_type, span.kind.parts) == (3, part, 2)
+        assert span.num_bytes == buffer.nbytes
+
+
+@pytest.mark.parametrize(
+    "buffer",
+    [
+        np.zeros(3, "M8[ns]"),
+        np.zeros(3, "S7"),
+        np.zeros(3, "i4, f8"),
+        torch.zeros(3, dtype=torch.float8_e5m2),
+    ],
+    ids=lambda buffer: str(buffer.dtype),
+)
+def test_other_types_are_moved_only(buffer: Any) -> None:
+    span = span_of(buffer)
+    assert (span.count, span.num_bytes) == (3, buffer.nbytes)
+    assert span.kind.part_type == MOVED_ONLY
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (2, 0), (1,), (2, 3)])
+def test_any_shape_counts_its_elements(shape: tuple[int, ...]) -> None:
+    assert span_of(np.zeros(shape)).count == span_of(torch.zeros(shape)).count
+    assert span_of(np.zeros(shape)).count == int(np.prod(shape))
+
+
+def test_views_start_where_they_start() -> None:
+    array, tensor = np.zeros((4, 4)), torch.zeros(4, 4)
+    assert span_of(array[2:]) == Span(array.ctypes.data + 64, 8, span_of(array).kind)
+    assert span_of(tensor[2:]) == Span(tensor.data_ptr() + 32, 8, span_of(tensor).kind)
+
+
+def test_negated_view_is_refused() -> None:
+    negated = (torch.ones(1) * 1j).conj().imag
+    assert negated.is_neg()
+    assert negated.is_contiguous()
+    with pytest.raises(InvalidArgumentError):
+        span_of(negated)
+
+
+def test_tensor_that_requires_grad_is_memory_too() -> None:
+    tensor = torch.zeros(3, requires_grad=True)
+    assert writable_span_of(tensor).address == tensor.data_ptr()
+
+
+def test_blocks_of_one_buffer_are_equal_and_in_order() -> None:
+    array = np.zeros((3, 2), np.int16)
+    spans = blocks_of(array, "input", 3)
+    assert [span.address - array.ctypes.data for span in spans] == [0, 4, 8]
+    assert {span.count for span in spans} == {2}
+
+
+def test_blocks_of_a_list_keep_their_sizes_and_may_mix_numpy_and_torch() -> None:
+    blocks = (np.zeros(2, np.float32), torch.zeros(0), torch.zeros(5))
+    assert [span.count for span in blocks_of(blocks, "input", 3)] == [2, 0, 5]
+
+
+def test_blocks_tell_which_one_is_wrong() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"input\[1\]: expected a contiguous.*got str"):
+        blocks_of([np.zeros(1), "two"], "input", 2)
+    with pytest.raises(InvalidArgumentError, match=r"output\[1\].*like output\[0\], got int64"):
+        blocks_of([np.zeros(1), np.zeros(1, int)], "output", 2)

@@ -1,0 +1,235 @@
+"""What a communicator is beside its collectives: arguments, counters, memory, its end."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from ranks import run_ranks
+from thread_ranks import ThreadRanks
+
+from hccl_py import AbortedError, Communicator, InvalidArgumentError, ReduceOp
+
+LIMIT_BYTES = 16 << 20
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[ThreadRanks]:
+    with ThreadRanks("aab") as ranks:
+        yield ranks
+
+
+def floats(*shape: int) -> np.ndarray[Any, Any]:
+    return np.zeros(shape, np.float32)
+
+
+def read_only() -> np.ndarray[Any, Any]:
+    array = floats(3)
+    array.flags.writeable = False
+    return array
+
+
+# What was called, on all three ranks alike, and what its message must say.
+WRONG: list[tuple[Callable[[Communicator], Any], str]] = [
+    (lambda c: c.all_reduce([1.0]), "data: expected a contiguous CPU torch tensor.*got list"),
+    (lambda c: c.all_reduce(np.float32(1)), "data: expected.*got float32"),
+    (lambda c: c.all_reduce(floats(4, 4)[:, 1]), r"data: expected.*shape \(4,\) that is not"),
+    (lambda c: c.all_reduce(floats(4, 4).T), r"data: expected.*shape \(4, 4\) that is not"),
+    (lambda c: c.all_reduce(torch.zeros(4, 4).t()), r"data: expected.*Tensor of shape \(4, 4\)"),
+    (lambda c: c.all_reduce(torch.zeros(2, device="meta")), "data: expected.*got one on meta"),
+    (lambda c: c.all_reduce(torch.zeros(2, 2).to_sparse()), "data: expected.*Tensor of shape"),
+    (lambda c: c.all_reduce((torch.ones(2) * 1j).conj()), "data: expected.*resolve_conj"),
+    (lambda c: c.all_reduce(np.zeros(2, ">f4")), "data: expected numbers in this machine's byte"),
+    (lambda c: c.all_reduce(np.array([None])), "data: expected numbers.*got dtype object"),
+    (lambda c: c.all_reduce(read_only()), "data: expected a writable array, got a read-only"),
+    (lambda c: c.all_reduce(floats(2), ReduceOp.BAND), "op: expected.*float32, got band"),
+    (lambda c: c.all_reduce(np.zeros(2, bool), ReduceOp.AVG), "op: expected.*bool, got avg"),
+    (lambda c: c.all_reduce(np.zeros(2, "c8"), ReduceOp.MAX), "op: expected.*complex64, got max"),
+    (lambda c: c.all_reduce(np.zeros(2, "M8[s]")), r"op: expected.*datetime64\[s\], got sum"),
+    (lambda c: c.all_reduce(floats(2), 99), "op: expected a ReduceOp, got 99"),
+    (lambda c: c.all_reduce(floats(2), -1), "op: expected a ReduceOp, got -1"),
+    (lambda c: c.all_reduce(floats(2), "sum"), "op: expected a ReduceOp, got 'sum'"),
+    (lambda c: c.broadcast(floats(2), 3), r"root: expected a rank of 0\.\.2, got 3"),
+    (lambda c: c.broadcast(floats(2), None), r"root: expected a rank of 0\.\.2, got None"),
+    (lambda c: c.broadcast(read_only(), (c.rank + 1) % 3), "data: expected a writable array"),
+    (lambda c: c.reduce(floats(2), -1), r"root: expected a rank of 0\.\.2, got -1"),
+    (lambda c: c.all_gather(floats(7), floats(2)), "output: expected a size that 3 ranks.*got 7"),
+    (lambda c: c.all_gather(floats(9), floats(2)), "output: expected block . to have 2.*got 3"),
+    (lambda c: c.all_gather(np.zeros(6), floats(2)), "output: expected.*float32.*got float64"),
+    (lambda c: c.all_gather([floats(2)] * 2, floats(2)), r"output: expected one.*\(3\), got 2"),
+    (lambda c: c.all_gather([read_only()] * 3, floats(3)), r"output\[0\]: expected a writable"),
+    (
+        lambda c: c.all_gather([floats(2), floats(2), np.zeros(2)], floats(2)),
+        r"output\[2\]: expected elements of type float32 like output\[0\], got float64",
+    ),
+    (lambda c: c.all_gather(np.zeros(3, "c8"), floats(2)), "output: expected.*float32.*complex64"),
+    (lambda c: c.reduce_scatter(floats(2), floats(9)), "input: expected block 0 to have 2.*got 3"),
+    (lambda c: c.reduce_scatter(read_only(), floats(9)), "output: expected a writable array"),
+    (
+        lambda c: c.reduce_scatter(floats(2), [floats(2), floats(2), floats(1)]),
+        "input: expected block 2 to have 2 elements like output, got 1",
+    ),
+    (
+        lambda c: c.all_to_all(np.zeros(2, "c8"), np.zeros(2, "c8")),
+        "input: expected a size that 3 ranks can divide evenly, got 2",
+    ),
+    (lambda c: c.all_to_all(floats(3), np.zeros(3)), "output: expected.*float64 like input"),
+    (lambda c: c.all_to_all([floats(1)] * 4, floats(3)), r"output: expected one.*\(3\), got 4"),
+    (lambda c: c.gather(floats(3), floats(1), (c.rank + 1) % 3), "output: expected None.*ndarray"),
+    (lambda c: c.gather(None, floats(1), c.rank), "output: expected blocks.*got NoneType"),
+    (lambda c: c.scatter(floats(1), None, c.rank), "input: expected blocks on the root"),
+    (lambda c: c.scatter(floats(2), floats(3), c.rank), "input: expected block . to have 2"),
+    (lambda c: c.send(floats(1), 3), r"peer: expected a rank of 0\.\.2, got 3"),
+    (lambda c: c.send(floats(1), 0, -1), r"tag: expected a number of 0\.\.2\^64-1, got -1"),
+    (lambda c: c.recv(floats(1), 0, 2**64), "tag: expected a number"),
+    (lambda c: c.recv(read_only(), 0), "data: expected a writable array"),
+]
+
+
+@pytest.mark.parametrize(("call", "message"), WRONG, ids=[message for _, message in WRONG])
+def test_wrong_argument_is_named_and_harms_nothing(
+    ranks: ThreadRanks, call: Callable[[Communicator], Any], message: str
+) -> None:
+    def wrong(comm: Communicator) -> int:
+        before = comm.statistics()
+        with pytest.raises(InvalidArgumentError, match=message):
+            call(comm)
+        assert comm.statistics() == before, "nothing was sent"
+        data = np.array([comm.rank])
+        comm.all_reduce(data)
+        return int(data[0])
+
+    assert ranks.run(wrong) == [3, 3, 3]
+
+
+def test_read_only_sources_are_welcome(ranks: ThreadRanks) -> None:
+    def calls(comm: Communicator) -> None:
+        data = read_only()
+        comm.all_gather(floats(9), data)
+        comm.reduce_scatter(floats(1), data)
+        comm.all_to_all(floats(3), data)
+        comm.reduce(data if comm.rank else floats(3), 0)
+        comm.broadcast(floats(3) if comm.rank else data, 0)
+        work = comm.nonblocking.send(data, comm.rank)
+        comm.recv(floats(3), comm.rank)
+        work.wait()
+
+    ranks.run(calls)
+
+
+def test_attributes_say_who_and_where(ranks: ThreadRanks) -> None:
+    for rank, comm in enumerate(ranks.communicators):
+        assert (comm.rank, comm.world_size, comm.name) == (rank, 3, "aab")
+        assert comm.nodes == ((0, 1), (2,))
+        assert comm.timeout_s == 30.0
+
+
+def test_statistics_count_messages_by_provider(ranks: ThreadRanks) -> None:
+    def measure(comm: Communicator) -> dict[str, int]:
+        comm.barrier()
+        before = comm.statistics()
+        if comm.rank == 0:
+            comm.send(floats(25), 1)
+            comm.send(floats(50), 2)
+        else:
+            comm.recv(floats(25 * comm.rank), 0)
+        after = comm.statistics()
+        return {name: after[name] - before[name] for name in after}
+
+    sender, *receivers = ranks.run(measure)
+    assert (sender["shm_messages"], sender["shm_bytes"]) == (1, 100)
+    assert (sender["tcp_messages"], sender["tcp_bytes"]) == (1, 200)
+    for receiver in receivers:
+        assert receiver["shm_bytes"] == receiver["tcp_bytes"] == receiver["collectives"] == 0
+
+    def count(comm: Communicator) -> int:
+        before = comm.statistics()["collectives"]
+        for _ in range(7):
+            comm.all_reduce(floats(1))
+        return comm.statistics()["collectives"] - before
+
+    assert ranks.run(count) == [7] * 3
+
+
+def test_timeout_s_set_later_counts_for_later_calls() -> None:
+    with ThreadRanks("aa") as ranks:
+        ranks.communicators[0].timeout_s = 0.2
+        with pytest.raises(TimeoutError, match=r"after 0\.2 s"):
+            ranks.communicators[0].barrier()
+
+
+def test_close_twice_then_calls_say_closed() -> None:
+    with ThreadRanks("aa") as ranks:
+        comm = ranks.communicators[0]
+        comm.close()
+        comm.close()
+        comm.abort("nothing to abort")
+        for call in (comm.barrier, comm.nonblocking.barrier, comm.statistics):
+            with pytest.raises(AbortedError, match=r"\[aa, rank 0 of 2\].*is closed"):
+                call()
+
+
+def test_one_rank_needs_no_store() -> None:
+    with Communicator(None, 0, 1) as comm:
+        data = np.arange(5)
+        comm.all_reduce(data, ReduceOp.AVG)
+        comm.barrier()
+        assert data.tolist() == [0, 1, 2, 3, 4]
+        assert comm.nodes == ((0,),)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, 0, None), "rank and world_size: expected both or neither"),
+        ((None, None, 2), "rank and world_size: expected both or neither"),
+        (({}, 2, 2), r"rank 2 is not in 0\.\.1"),
+        (({}, 0, 0), "rank 0 is not in"),
+    ],
+)
+def test_communicator_of_wrong_numbers_says_so(arguments: Any, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        Communicator(*arguments)
+
+
+def _private_bytes() -> int:
+    text = Path("/proc/self/smaps_rollup").read_text()
+    return 1024 * sum(int(kb) for kb in re.findall(r"Private_\w+:\s+(\d+) kB", text))
+
+
+def use_everything(rank: int, world_size: int) -> tuple[int, int]:
+    """Return the sizes of this rank's segment and of everything else it took."""
+    data, blocks = np.ones(4 << 20, np.float32), np.ones((world_size, 1 << 18), np.float32)
+    gathered, received = np.ones_like(blocks), np.ones_like(data)
+    before = _private_bytes()
+    comm = Communicator()
+    for _ in range(2):
+        comm.all_reduce(data)
+        comm.broadcast(data, 1)
+        comm.reduce(data, 0)
+        comm.all_gather(gathered, blocks[0])
+        comm.reduce_scatter(blocks[0], gathered)
+        comm.all_to_all(gathered, blocks)
+        right, left = (rank + 1) % world_size, (rank - 1) % world_size
+        work = comm.nonblocking.send(data, right)
+        comm.recv(received, left)
+        work.wait()
+    # A rank maps all segments of its node, but only its own is its doing.
+    segment = Path(f"/proc/self/fd/{comm._core.segment_fd()}").stat().st_blocks * 512
+    heap = _private_bytes() - before
+    comm.barrier()
+    comm.close()
+    return segment, heap
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_eight_ranks_take_at_most_16_mb_each(nodes: int) -> None:
+    used = run_ranks(use_everything, 8, env=lambda rank: {"HCCL_NODE_ID": str(rank * nodes // 8)})
+    for segment, heap in used:
+        assert segment > 1 << 20, "the ranks did not talk through it"
+        assert segment + heap < LIMIT_BYTES, used
