@@ -1,7 +1,7 @@
 import pytest
-from hccl_py.transport.errors import InvalidArgumentError
 
 from hccl_py.topology import Topology
+from hccl_py.transport.errors import InvalidArgumentError
 
 
 def test_from_node_keys_groups_ranks_in_order_of_first_appearance() -> None:

@@ -1,9 +1,9 @@
 import pytest
-from hccl_py.transport.errors import InvalidArgumentError
 
 from hccl_py.algorithms import ALGORITHMS
 from hccl_py.collectives import COLLECTIVES
 from hccl_py.topology import Topology
+from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.tuner import TABLE, choose, size_class
 
 ONE_NODE = Topology.one_node(8)

@@ -16,6 +16,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
+
 from hccl_py.transport.bootstrap import Link, Mesh, connect
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.identity import Identity

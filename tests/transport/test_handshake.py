@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pytest
+
 from hccl_py.transport.handshake import (
     CONTROL,
     Handshake,

@@ -5,6 +5,7 @@ import socket
 from dataclasses import replace
 
 import pytest
+
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.identity import Identity, group_by_node
 

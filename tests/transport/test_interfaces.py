@@ -3,6 +3,7 @@
 import socket
 
 import pytest
+
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.interfaces import (
     Interface,

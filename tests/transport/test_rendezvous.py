@@ -11,6 +11,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 import pytest
 import torch.distributed
+
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.identity import PROTOCOL_VERSION, Identity
