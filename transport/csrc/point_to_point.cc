@@ -7,9 +7,9 @@ namespace hccl {
 
 namespace {
 
-constexpr size_t eager_bytes = 16384;
-// Fragments one send may have queued in its lane: enough to keep it busy.
-constexpr size_t max_queued_fragments = 4;
+constexpr size_t longest_eager_bytes = 16384;
+// Fragments one send may post in a turn, before others get theirs.
+constexpr size_t fragments_per_turn = 4;
 constexpr uint64_t rejected = 0;
 
 bool matches(const Request& receive, int peer, uint64_t tag) {
@@ -19,7 +19,9 @@ bool matches(const Request& receive, int peer, uint64_t tag) {
 }  // namespace
 
 PointToPoint::PointToPoint(int rank, int world_size, size_t slot_bytes)
-    : rank_(rank), slot_bytes_(slot_bytes) {
+    : rank_(rank),
+      slot_bytes_(slot_bytes),
+      eager_bytes_(std::min(longest_eager_bytes, slot_bytes)) {
   lanes_.resize(static_cast<size_t>(world_size));
   closed_.resize(static_cast<size_t>(world_size));
 }
@@ -63,7 +65,7 @@ void PointToPoint::post_send(const RequestPtr& request) {
     }
     return;
   }
-  if (request->num_bytes > eager_bytes) {
+  if (request->num_bytes > eager_bytes_) {
     uint64_t id = next_id_++;
     announced_[id] = {request, 0, 0, 0};
     control(peer, request_to_send, request->tag, id, request->num_bytes);
@@ -106,6 +108,7 @@ RequestPtr PointToPoint::take_posted(int peer, uint64_t tag) {
 
 void PointToPoint::finish(const RequestPtr& request) {
   --num_pending_;
+  ++num_finished_;
   request->finish();
 }
 
@@ -142,17 +145,32 @@ void PointToPoint::accept(const RequestPtr& receive, Unexpected& message) {
   fits ? finish(receive) : reject(receive, size);
 }
 
+// Throws LaneError for what no sane peer sends.
+void PointToPoint::check(int peer, const Header& header) const {
+  bool good = false;
+  switch (header.kind) {
+    case eager: good = header.length <= eager_bytes_ && header.length == header.size; break;
+    case request_to_send:
+    case clear_to_send: good = header.length == 0; break;
+    case fragment: {
+      auto it = receiving_.find(header.id);
+      if (it == receiving_.end() || it->second.request->peer != peer) break;
+      size_t num_bytes = it->second.request->num_bytes;
+      good = header.size <= num_bytes && header.length <= num_bytes - header.size;
+      break;
+    }
+  }
+  if (!good) throw LaneError(peer, "a malformed message");
+}
+
 // True if a message was taken from the lane.
 bool PointToPoint::drain(int peer) {
   QueuePair& from = lane(peer);
   const Header* header = from.peek();
   if (header == nullptr) return false;
+  check(peer, *header);
   if (header->kind == fragment) {
     auto it = receiving_.find(header->id);
-    if (it == receiving_.end() || it->second.request->peer != peer ||
-        header->size + header->length > it->second.request->num_bytes) {
-      throw LaneError(peer, "a malformed fragment");
-    }
     Receiving& receiving = it->second;
     if (!from.receive(receiving.request->address + header->size)) return false;
     receiving.received += header->length;
@@ -163,10 +181,7 @@ bool PointToPoint::drain(int peer) {
     }
     return true;
   }
-  if (header->kind == eager && (header->length > eager_bytes || header->length != header->size)) {
-    throw LaneError(peer, "a malformed message");
-  }
-  if (header->kind == eager && header->length && from.lend() == nullptr) return false;
+  if (header->length && from.lend() == nullptr) return false;
   handle(peer, *header);
   return true;
 }
@@ -179,7 +194,8 @@ void PointToPoint::handle(int peer, const Header& header) {
     uint64_t receiver_id = header.id;
     size_t wanted = header.size;
     from.release();
-    if (it == announced_.end()) return;  // our send has expired meanwhile
+    // Our send may have expired meanwhile.
+    if (it == announced_.end() || it->second.request->peer != peer) return;
     Sending sending = it->second;
     announced_.erase(it);
     if (receiver_id == rejected) return reject(sending.request, wanted);
@@ -205,7 +221,7 @@ bool PointToPoint::stream(Sending& sending) {
   const Request& request = *sending.request;
   QueuePair& to = lane(request.peer);
   bool moved = false;
-  for (size_t i = 0; i < max_queued_fragments && sending.posted < request.num_bytes; ++i) {
+  for (size_t i = 0; i < fragments_per_turn && sending.posted < request.num_bytes; ++i) {
     if (!to.flushed()) break;
     Header header;
     header.kind = fragment;
@@ -224,7 +240,7 @@ bool PointToPoint::stream(Sending& sending) {
 bool PointToPoint::drain_all() {
   bool moved = false;
   for (size_t peer = 0; peer < lanes_.size(); ++peer) {
-    if (!lanes_[peer] || closed_[peer]) continue;
+    if (!lanes_[peer] || (closed_[peer] && !waits_for(static_cast<int>(peer)))) continue;
     try {
       while (drain(static_cast<int>(peer))) moved = true;
     } catch (const LaneError&) {

@@ -1,9 +1,9 @@
 // send and recv with tags, on a channel of their own.
 //
-// A message up to eager_bytes travels with its envelope. A longer one announces itself
+// A message up to eager_bytes_ travels with its envelope. A longer one announces itself
 // (request_to_send), waits until its receive is posted (clear_to_send) and then streams in slots
 // straight into the receive's buffer. So any number of transfers in any order make progress, and
-// what nobody has asked for yet occupies at most eager_bytes each.
+// what nobody has asked for yet occupies at most eager_bytes_ each.
 #pragma once
 
 #include <deque>
@@ -29,6 +29,7 @@ class PointToPoint {
   bool progress();
   bool unflushed() const { return !unflushed_.empty(); }
   bool idle() const { return num_pending_ == 0 && unflushed_.empty(); }
+  uint64_t num_finished() const { return num_finished_; }
   // Ends requests whose deadline has passed, alone if nothing of them has moved yet. Returns one
   // that is half-way and late, for which the communicator must fail; or nullptr.
   RequestPtr expire(Deadline now);
@@ -62,6 +63,7 @@ class PointToPoint {
   void post_recv(const RequestPtr& request);
   void control(int peer, Kind kind, uint64_t tag, uint64_t id, uint64_t size);
   void mark_unflushed(QueuePair& lane);
+  void check(int peer, const Header& header) const;
   bool drain(int peer);
   bool drain_all();
   void handle(int peer, const Header& header);
@@ -73,6 +75,7 @@ class PointToPoint {
 
   const int rank_;
   const size_t slot_bytes_;
+  const size_t eager_bytes_;
   std::vector<std::unique_ptr<QueuePair>> lanes_;
   std::vector<bool> closed_;  // lanes whose peer left while nothing needed it
   std::vector<QueuePair*> unflushed_;
@@ -84,6 +87,7 @@ class PointToPoint {
   std::unordered_map<uint64_t, Receiving> receiving_;  // by our id
   uint64_t next_id_ = 1;
   int num_pending_ = 0;
+  uint64_t num_finished_ = 0;
 };
 
 }  // namespace hccl
