@@ -70,7 +70,8 @@ std::optional<Failure> ControlLink::handle(const ControlMessage& message) {
     return std::nullopt;
   }
   Failure failure;
-  bool known = message.failure_kind <= static_cast<uint32_t>(FailureKind::internal);
+  bool known = message.failure_kind > static_cast<uint32_t>(FailureKind::none) &&
+               message.failure_kind <= static_cast<uint32_t>(FailureKind::internal);
   failure.kind = known ? static_cast<FailureKind>(message.failure_kind) : FailureKind::internal;
   failure.rank = message.rank;
   failure.expected = message.expected;
