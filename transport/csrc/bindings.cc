@@ -260,12 +260,15 @@ NB_MODULE(_core, module) {
            [](PyCommunicator& c, int ranks) { c.engine->set_ranks_on_host(ranks); })
       .def("add_shm_peer",
            [](PyCommunicator& c, int peer, int segment_fd, int doorbell_fd, int control_fd) {
-             auto theirs = Segment::open(segment_fd, c.engine->segment()->shape());
-             c.engine->add_shm_peer(peer, std::move(theirs), doorbell_fd, control_fd);
+             Descriptor doorbell(doorbell_fd), control(control_fd);
+             auto theirs = Segment::open(Descriptor(segment_fd), c.engine->segment()->shape());
+             c.engine->add_shm_peer(peer, std::move(theirs), std::move(doorbell),
+                                    std::move(control));
            })
       .def("add_tcp_peer",
            [](PyCommunicator& c, int peer, const std::vector<int>& lane_fds, int control_fd) {
-             c.engine->add_tcp_peer(peer, lane_fds, control_fd);
+             c.engine->add_tcp_peer(peer, std::vector<Descriptor>(lane_fds.begin(), lane_fds.end()),
+                                    Descriptor(control_fd));
            })
       // run_ and start_ take the same arguments; a blocking call's buffers are on its stack anyway.
       .def("run_data",

@@ -33,6 +33,11 @@ std::string join(const std::vector<int>& ranks) {
   return text;
 }
 
+Descriptor opened(int fd, const char* call) {
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), call);
+  return Descriptor(fd);
+}
+
 }  // namespace
 
 Communicator::Communicator(const CommunicatorOptions& options,
@@ -40,8 +45,13 @@ Communicator::Communicator(const CommunicatorOptions& options,
     : options_(options),
       progress_thread_(std::move(progress)),
       segment_(Segment::create(options.segment)),
-      doorbell_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      epoll_(epoll_create1(EPOLL_CLOEXEC)) {
+      doorbell_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+      epoll_(opened(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
+  const SegmentShape& shape = options_.segment;
+  if (shape.num_channels != options_.num_channels + 1 ||
+      shape.num_slots < shape.num_local_ranks) {
+    throw std::invalid_argument("a segment too small for its channels and ranks");
+  }
   size_t slot_bytes = options_.segment.slot_bytes;
   size_t num_ranks = static_cast<size_t>(options_.world_size);
   for (int i = 0; i < options_.num_channels; ++i) {
@@ -53,33 +63,29 @@ Communicator::Communicator(const CommunicatorOptions& options,
     outboxes_.push_back(std::make_shared<Outbox>(segment_, i));
   }
   links_.resize(num_ranks);
-  watch(doorbell_, not_control);
+  watch(doorbell_.get(), not_control);
 }
 
-Communicator::~Communicator() {
-  close();
-  ::close(epoll_);
-  ::close(doorbell_);
-}
+Communicator::~Communicator() { close(); }
 
 void Communicator::watch(int fd, uint64_t tag) {
   // Edge-triggered: bytes that nobody asked for yet must not keep a sleeper awake. Before it
   // sleeps, a driver has found every lane it needs empty, so whatever comes next is an edge.
   epoll_event event{};
   event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  if (fd == doorbell_) event.events = EPOLLIN | EPOLLET;
+  if (fd == doorbell_.get()) event.events = EPOLLIN | EPOLLET;
   event.data.u64 = tag;
-  if (epoll_ctl(epoll_, EPOLL_CTL_ADD, fd, &event) != 0) {
+  if (epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
     throw std::system_error(errno, std::generic_category(), "epoll_ctl");
   }
 }
 
-void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs, int their_doorbell,
-                                int control_fd) {
+void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
+                                Descriptor their_doorbell, Descriptor control) {
   size_t index = static_cast<size_t>(peer);
-  auto bell = std::make_shared<Doorbell>(theirs, their_doorbell, statistics_);
+  auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
   local_segments_.push_back(theirs);
-  links_[index] = std::make_unique<ControlLink>(peer, control_fd);
+  links_.at(index) = std::make_unique<ControlLink>(peer, std::move(control));
   auto local_rank = [this](int rank) {
     const std::vector<int>& ranks = options_.local_ranks;
     return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
@@ -92,22 +98,22 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs, int t
     lanes[index] = std::make_unique<ShmQueuePair>(peer, ends, outboxes_[static_cast<size_t>(c)],
                                                   statistics_);
   }
-  watch(control_fd, index);
+  watch(links_[index]->fd(), index);
 }
 
-void Communicator::add_tcp_peer(int peer, const std::vector<int>& lane_fds, int control_fd) {
+void Communicator::add_tcp_peer(int peer, std::vector<Descriptor> sockets, Descriptor control) {
   size_t index = static_cast<size_t>(peer);
-  if (lane_fds.size() != static_cast<size_t>(options_.num_channels) + 1) {
+  if (sockets.size() != static_cast<size_t>(options_.num_channels) + 1) {
     throw std::invalid_argument("one connection per channel and one for point-to-point");
   }
-  links_[index] = std::make_unique<ControlLink>(peer, control_fd);
-  for (size_t c = 0; c < lane_fds.size(); ++c) {
-    auto& lanes = c + 1 < lane_fds.size() ? channels_[c].lanes() : point_to_point_->lanes();
-    lanes[index] = std::make_unique<TcpQueuePair>(peer, lane_fds[c],
+  links_.at(index) = std::make_unique<ControlLink>(peer, std::move(control));
+  for (size_t c = 0; c < sockets.size(); ++c) {
+    auto& lanes = c + 1 < sockets.size() ? channels_[c].lanes() : point_to_point_->lanes();
+    watch(sockets[c].get(), not_control);
+    lanes[index] = std::make_unique<TcpQueuePair>(peer, std::move(sockets[c]),
                                                   options_.segment.slot_bytes, statistics_);
-    watch(lane_fds[c], not_control);
   }
-  watch(control_fd, index);
+  watch(links_[index]->fd(), index);
 }
 
 // ---------------------------------------------------------------- callers
@@ -472,7 +478,7 @@ bool Communicator::starved() const {
 
 void Communicator::handle_events(int timeout_ms) {
   epoll_event events[32];
-  int num_events = epoll_wait(epoll_, events, 32, timeout_ms);
+  int num_events = epoll_wait(epoll_.get(), events, 32, timeout_ms);
   for (int i = 0; i < num_events; ++i) {
     uint64_t tag = events[i].data.u64;
     if (tag != not_control) receive_control(*links_[tag]);
@@ -556,7 +562,7 @@ void Communicator::fail(Failure failure) {
 void Communicator::wake() {
   if (segment_->header().sleepers.load(std::memory_order_seq_cst) == 0) return;
   uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(doorbell_, &one, sizeof one);
+  [[maybe_unused]] ssize_t written = ::write(doorbell_.get(), &one, sizeof one);
 }
 
 // ---------------------------------------------------------------- the progress thread

@@ -52,15 +52,16 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   ~Communicator();
 
   int segment_fd() const { return segment_->fd(); }
-  int doorbell_fd() const { return doorbell_; }
+  int doorbell_fd() const { return doorbell_.get(); }
   std::shared_ptr<Segment> segment() const { return segment_; }
 
-  // Connecting; before the first request, from one thread. All descriptors are taken over.
-  void add_shm_peer(int peer, std::shared_ptr<Segment> theirs, int their_doorbell, int control_fd);
+  // Connecting; before the first request, from one thread.
+  void add_shm_peer(int peer, std::shared_ptr<Segment> theirs, Descriptor their_doorbell,
+                    Descriptor control);
   // All ranks of this host, other nodes' and communicators' too where known: more than there are
   // cores, and a waiting rank yields its core instead of spinning.
   void set_ranks_on_host(int ranks) { may_spin_ = ranks <= usable_cores(); }
-  void add_tcp_peer(int peer, const std::vector<int>& lane_fds, int control_fd);
+  void add_tcp_peer(int peer, std::vector<Descriptor> sockets, Descriptor control);
 
   // Runs a request to its end on this thread, or on whoever drives. Throws CommunicatorFailed.
   void run(const RequestPtr& request, const Interrupt& interrupt);
@@ -82,7 +83,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Turn progress_turn();
   bool prepare_sleep();  // false: something moved, or somebody else drives
   void finish_sleep();
-  int epoll_fd() const { return epoll_; }
+  int epoll_fd() const { return epoll_.get(); }
 
  private:
   bool enqueue(const RequestPtr& request);
@@ -117,8 +118,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   const std::shared_ptr<ProgressThread> progress_thread_;
   bool may_spin_ = false;
   std::shared_ptr<Segment> segment_;
-  int doorbell_ = -1;
-  int epoll_ = -1;
+  const Descriptor doorbell_;
+  const Descriptor epoll_;
   Statistics statistics_;
 
   // Touched by the driver only.

@@ -1,7 +1,6 @@
 #include "control.h"
 
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -9,12 +8,10 @@
 
 namespace hccl {
 
-ControlLink::~ControlLink() { ::close(fd_); }
-
 void ControlLink::send(const ControlMessage& message) {
   // Nothing to do on failure: the peer is gone, and will be noticed as such.
   [[maybe_unused]] ssize_t sent =
-      ::send(fd_, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
+      ::send(fd(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 void ControlLink::say_goodbye(uint64_t sequence) {
@@ -41,7 +38,7 @@ std::optional<Failure> ControlLink::receive() {
   std::optional<Failure> first;
   while (state_ == State::open) {
     char buffer[sizeof(ControlMessage)];
-    ssize_t got = recv(fd_, buffer, sizeof buffer - partial_.size(), MSG_DONTWAIT);
+    ssize_t got = recv(fd(), buffer, sizeof buffer - partial_.size(), MSG_DONTWAIT);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
     if (got <= 0) {

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "descriptor.h"
 #include "failure.h"
 
 namespace hccl {
@@ -29,13 +30,12 @@ class ControlLink {
  public:
   enum class State { open, left, lost };
 
-  // Takes over `fd`, a connected non-blocking stream socket.
-  ControlLink(int peer, int fd) : peer_(peer), fd_(fd) {}
-  ~ControlLink();
+  // `socket`: a connected non-blocking stream socket.
+  ControlLink(int peer, Descriptor socket) : peer_(peer), socket_(std::move(socket)) {}
   ControlLink(const ControlLink&) = delete;
   ControlLink& operator=(const ControlLink&) = delete;
 
-  int fd() const { return fd_; }
+  int fd() const { return socket_.get(); }
   int peer() const { return peer_; }
   State state() const { return state_; }
   uint64_t last_sequence() const { return last_sequence_; }
@@ -51,7 +51,7 @@ class ControlLink {
   std::optional<Failure> handle(const ControlMessage& message);
 
   const int peer_;
-  const int fd_;
+  const Descriptor socket_;
   State state_ = State::open;
   uint64_t last_sequence_ = 0;
   std::vector<char> partial_;

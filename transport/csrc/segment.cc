@@ -41,44 +41,35 @@ size_t Segment::size_of(const SegmentShape& s) {
 }
 
 std::shared_ptr<Segment> Segment::create(const SegmentShape& shape) {
-  int fd = memfd_create("hccl", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-  if (fd < 0) throw_errno("memfd_create");
-  if (ftruncate(fd, static_cast<off_t>(size_of(shape))) != 0 ||
-      fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    int error = errno;
-    ::close(fd);
-    throw std::system_error(error, std::generic_category(), "shared memory segment");
+  Descriptor memory(memfd_create("hccl", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(size_of(shape))) != 0 ||
+      fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    throw_errno("shared memory segment");
   }
-  return std::shared_ptr<Segment>(new Segment(fd, shape, true));
+  return std::shared_ptr<Segment>(new Segment(std::move(memory), shape, true));
 }
 
-std::shared_ptr<Segment> Segment::open(int fd, const SegmentShape& shape) {
+std::shared_ptr<Segment> Segment::open(Descriptor memory, const SegmentShape& shape) {
   struct stat status;
-  int seals = fcntl(fd, F_GET_SEALS);
+  int seals = fcntl(memory.get(), F_GET_SEALS);
   // A peer that could shrink its segment later could kill us with SIGBUS.
-  if (fstat(fd, &status) != 0 || static_cast<size_t>(status.st_size) < size_of(shape) ||
-      seals < 0 || !(seals & F_SEAL_SHRINK)) {
-    ::close(fd);
+  if (fstat(memory.get(), &status) != 0 ||
+      static_cast<size_t>(status.st_size) < size_of(shape) || seals < 0 ||
+      !(seals & F_SEAL_SHRINK)) {
     throw std::invalid_argument("a peer's shared memory segment is too small or not sealed");
   }
-  return std::shared_ptr<Segment>(new Segment(fd, shape, false));
+  return std::shared_ptr<Segment>(new Segment(std::move(memory), shape, false));
 }
 
-Segment::Segment(int fd, const SegmentShape& shape, bool writable) : fd_(fd), shape_(shape) {
+Segment::Segment(Descriptor memory, const SegmentShape& shape, bool writable)
+    : memory_(std::move(memory)), shape_(shape) {
   int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-  void* address = mmap(nullptr, size_of(shape), protection, MAP_SHARED, fd, 0);
-  if (address == MAP_FAILED) {
-    int error = errno;
-    ::close(fd);
-    throw std::system_error(error, std::generic_category(), "mmap of a segment");
-  }
+  void* address = mmap(nullptr, size_of(shape), protection, MAP_SHARED, memory_.get(), 0);
+  if (address == MAP_FAILED) throw_errno("mmap of a segment");
   base_ = static_cast<std::byte*>(address);
 }
 
-Segment::~Segment() {
-  munmap(base_, size_of(shape_));
-  ::close(fd_);
-}
+Segment::~Segment() { munmap(base_, size_of(shape_)); }
 
 SegmentHeader& Segment::header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
 
@@ -113,8 +104,6 @@ uint32_t Segment::note_core() {
   return core;
 }
 
-Doorbell::~Doorbell() { ::close(fd_); }
-
 void Doorbell::ring() {
   uint32_t nap = theirs_->header().naps.load(std::memory_order_seq_cst);
   if (nap == rung_) return;
@@ -122,7 +111,7 @@ void Doorbell::ring() {
   statistics_.doorbells.add(1);
   uint64_t one = 1;
   // Fails only when the counter is full, and then the bell is ringing anyway.
-  [[maybe_unused]] ssize_t written = ::write(fd_, &one, sizeof one);
+  [[maybe_unused]] ssize_t written = ::write(event_.get(), &one, sizeof one);
 }
 
 }  // namespace hccl

@@ -12,6 +12,7 @@
 #include <atomic>
 #include <memory>
 
+#include "descriptor.h"
 #include "queue_pair.h"
 #include "statistics.h"
 
@@ -60,12 +61,12 @@ class Segment {
   // A new sealed memfd: no name in the file system, nothing left behind by a crash.
   static std::shared_ptr<Segment> create(const SegmentShape& shape);
   // A peer's segment. Throws std::invalid_argument if it is smaller than the shape says.
-  static std::shared_ptr<Segment> open(int fd, const SegmentShape& shape);
+  static std::shared_ptr<Segment> open(Descriptor memory, const SegmentShape& shape);
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  int fd() const { return fd_; }
+  int fd() const { return memory_.get(); }
   const SegmentShape& shape() const { return shape_; }
   SegmentHeader& header() const;
   // Around a sleep of the owner; `starved`: something of ours waits for space.
@@ -78,23 +79,20 @@ class Segment {
   std::byte* slot(int channel, int index) const;
 
  private:
-  Segment(int fd, const SegmentShape& shape, bool writable);
+  Segment(Descriptor memory, const SegmentShape& shape, bool writable);
   static size_t size_of(const SegmentShape& shape);
 
-  int fd_;
-  SegmentShape shape_;
+  const Descriptor memory_;
+  const SegmentShape shape_;
   std::byte* base_;
 };
 
 // The bell of one peer, shared by all lanes to it; rung by the driver only.
 class Doorbell {
  public:
-  // Takes over `fd`, the peer's eventfd.
-  Doorbell(std::shared_ptr<Segment> theirs, int fd, Statistics& statistics)
-      : theirs_(std::move(theirs)), fd_(fd), statistics_(statistics) {}
-  ~Doorbell();
-  Doorbell(const Doorbell&) = delete;
-  Doorbell& operator=(const Doorbell&) = delete;
+  // `event`: the peer's eventfd.
+  Doorbell(std::shared_ptr<Segment> theirs, Descriptor event, Statistics& statistics)
+      : theirs_(std::move(theirs)), event_(std::move(event)), statistics_(statistics) {}
 
   void message_posted() {
     if (theirs_->header().sleepers.load(std::memory_order_seq_cst) != 0) ring();
@@ -111,7 +109,7 @@ class Doorbell {
   void ring();
 
   const std::shared_ptr<Segment> theirs_;
-  const int fd_;
+  const Descriptor event_;
   Statistics& statistics_;
   uint32_t rung_ = 0;  // the nap that it was rung for last
 };

@@ -2,7 +2,6 @@
 
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,10 +9,8 @@
 
 namespace hccl {
 
-TcpQueuePair::TcpQueuePair(int peer, int fd, size_t slot_bytes, Statistics& statistics)
-    : QueuePair(peer, slot_bytes, statistics), fd_(fd) {}
-
-TcpQueuePair::~TcpQueuePair() { ::close(fd_); }
+TcpQueuePair::TcpQueuePair(int peer, Descriptor socket, size_t slot_bytes, Statistics& statistics)
+    : QueuePair(peer, slot_bytes, statistics), socket_(std::move(socket)) {}
 
 void TcpQueuePair::fail(const char* call, int error) {
   throw LaneError(peer(), error ? std::string(call) + ": " + std::strerror(error)
@@ -37,7 +34,7 @@ bool TcpQueuePair::push(const Header& header, const std::byte* payload, size_t& 
     msghdr message{};
     message.msg_iov = parts;
     message.msg_iovlen = static_cast<size_t>(num_parts);
-    ssize_t sent = sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    ssize_t sent = sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent < 0) {
       if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
       if (errno == EINTR) continue;
@@ -53,7 +50,7 @@ bool TcpQueuePair::push(const Header& header, const std::byte* payload, size_t& 
 // Returns 0 when nothing is there now.
 size_t TcpQueuePair::read_some(std::byte* destination, size_t size) {
   for (;;) {
-    ssize_t got = recv(fd_, destination, size, MSG_DONTWAIT);
+    ssize_t got = recv(fd(), destination, size, MSG_DONTWAIT);
     if (got > 0) return static_cast<size_t>(got);
     if (got == 0) fail("recv", 0);
     if (errno == EAGAIN || errno == EWOULDBLOCK) return 0;

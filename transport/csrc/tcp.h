@@ -7,17 +7,17 @@
 
 #include <vector>
 
+#include "descriptor.h"
 #include "queue_pair.h"
 
 namespace hccl {
 
 class TcpQueuePair final : public QueuePair {
  public:
-  // Takes over `fd`, a connected, authenticated, non-blocking stream socket.
-  TcpQueuePair(int peer, int fd, size_t slot_bytes, Statistics& statistics);
-  ~TcpQueuePair() override;
+  // `socket`: a connected, authenticated, non-blocking stream socket.
+  TcpQueuePair(int peer, Descriptor socket, size_t slot_bytes, Statistics& statistics);
 
-  int fd() const { return fd_; }
+  int fd() const { return socket_.get(); }
   const Header* peek() override;
   const std::byte* lend() override;
   bool receive(std::byte* destination) override;
@@ -30,7 +30,7 @@ class TcpQueuePair final : public QueuePair {
   size_t read_some(std::byte* destination, size_t size);
   [[noreturn]] void fail(const char* call, int error);
 
-  const int fd_;
+  const Descriptor socket_;
   // Bytes read ahead of need: a header, and the beginning of what follows it.
   std::byte ahead_[4096];
   size_t ahead_begin_ = 0;

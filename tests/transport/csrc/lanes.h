@@ -29,11 +29,9 @@ struct Lane {
   std::unique_ptr<QueuePair> left, right;
 };
 
-inline int duplicate_fd(int fd) {
-  int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  CHECK(copy >= 0);
-  return copy;
-}
+inline Descriptor duplicate(int fd) { return Descriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+inline Descriptor event() { return Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
 
 inline std::unique_ptr<Lane> shm_lane() {
   auto lane = std::make_unique<Lane>();
@@ -45,9 +43,8 @@ inline std::unique_ptr<Lane> shm_lane() {
   std::unique_ptr<QueuePair>* ends[] = {&lane->left, &lane->right};
   for (int me : {0, 1}) {
     int peer = 1 - me;
-    auto theirs = Segment::open(duplicate_fd(lane->segments[peer]->fd()), shape);
-    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    auto bell = std::make_shared<Doorbell>(theirs, fd, lane->statistics);
+    auto theirs = Segment::open(duplicate(lane->segments[peer]->fd()), shape);
+    auto bell = std::make_shared<Doorbell>(theirs, event(), lane->statistics);
     ShmQueuePair::Ends described{lane->segments[me], theirs, me, peer, bell, 0};
     *ends[me] = std::make_unique<ShmQueuePair>(peer, described, lane->outboxes[me],
                                                lane->statistics);
@@ -86,8 +83,12 @@ inline std::unique_ptr<Lane> socket_lane(std::array<int, 2> ends) {
     CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size) == 0);
   }
   auto lane = std::make_unique<Lane>();
-  lane->left = std::make_unique<TcpQueuePair>(1, ends[0], slot_bytes, lane->statistics);
-  lane->right = std::make_unique<TcpQueuePair>(0, ends[1], slot_bytes, lane->statistics);
+  auto end = [&](int me) {
+    return std::make_unique<TcpQueuePair>(1 - me, Descriptor(ends[static_cast<size_t>(me)]),
+                                          slot_bytes, lane->statistics);
+  };
+  lane->left = end(0);
+  lane->right = end(1);
   return lane;
 }
 

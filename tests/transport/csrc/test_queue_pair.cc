@@ -229,7 +229,7 @@ void a_message_cut_short_is_an_error(const Provider& provider) {
       std::array<int, 2> ends =
           std::string(provider.name) == "tcp" ? tcp_sockets() : unix_sockets();
       Statistics statistics;
-      TcpQueuePair lane(4, ends[1], slot_bytes, statistics);
+      TcpQueuePair lane(4, Descriptor(ends[1]), slot_bytes, statistics);
       Inbox inbox(lane);
       Header header = header_of(0, 20);
       std::vector<std::byte> frame(sizeof header + 20);
@@ -248,7 +248,7 @@ void frames_may_come_byte_by_byte() {
   for (How how : {How::receive, How::lend}) {
     std::array<int, 2> ends = unix_sockets();
     Statistics statistics;
-    TcpQueuePair lane(4, ends[1], slot_bytes, statistics);
+    TcpQueuePair lane(4, Descriptor(ends[1]), slot_bytes, statistics);
     Inbox inbox(lane);
     std::vector<std::byte> stream;
     const std::vector<size_t> few = {0, 1, 88, 300, 0, 5000};
@@ -272,7 +272,7 @@ void frames_may_come_byte_by_byte() {
 void a_frame_longer_than_a_slot_is_refused() {
   std::array<int, 2> ends = unix_sockets();
   Statistics statistics;
-  TcpQueuePair lane(4, ends[1], slot_bytes, statistics);
+  TcpQueuePair lane(4, Descriptor(ends[1]), slot_bytes, statistics);
   Header header = header_of(0, slot_bytes + 1);
   CHECK(::send(ends[0], &header, sizeof header, 0) == sizeof header);
   CHECK(throws_lane_error([&] { lane.peek(); }));
@@ -323,8 +323,7 @@ struct Star {
 
   std::unique_ptr<ShmQueuePair> connect(int me, int peer) {
     size_t i = static_cast<size_t>(me), j = static_cast<size_t>(peer);
-    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    auto bell = std::make_shared<Doorbell>(segments[j], fd, statistics);
+    auto bell = std::make_shared<Doorbell>(segments[j], event(), statistics);
     ShmQueuePair::Ends ends{segments[i], segments[j], me, peer, bell, 0};
     return std::make_unique<ShmQueuePair>(peer, ends, outboxes[i], statistics);
   }
