@@ -46,7 +46,7 @@ class Narrator:
                 "or made another call, or raise the timeout",
                 culprit,
             )
-        if kind == _MISMATCH and expected:
+        if kind == _MISMATCH and received:
             who = self._who(reporter) if reporter >= 0 else "this rank"
             return MismatchError(
                 f"{here}ranks made different calls: {whom} called {describe(received)} where "
@@ -55,7 +55,7 @@ class Narrator:
                 culprit,
             )
         if kind == _MISMATCH:
-            return MismatchError(f"{here}{during}{text}", culprit)
+            return MismatchError(f"{here}{during}{whom}: {text}{told}", culprit)
         if kind == _ABORTED:
             return AbortedError(f"{here}{during}aborted by {whom}: {text}{told}", culprit)
         return CommunicatorError(f"{here}{during}{whom} failed: {text}{told}", culprit)

@@ -11,7 +11,8 @@ from typing import Any
 
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 
-_stores: dict[tuple[str, int], Any] = {}
+# By process id too: a forked child must not talk on its parent's connection.
+_stores: dict[tuple[int, str, int], Any] = {}
 _names: Counter[str] = Counter()
 
 
@@ -44,9 +45,10 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
         raise InvalidArgumentError(_missing("MASTER_ADDR"))
     port = _number("MASTER_PORT")
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    if (address, port) not in _stores:
+    key = (os.getpid(), address, port)
+    if key not in _stores:
         try:
-            _stores[address, port] = TCPStore(
+            _stores[key] = TCPStore(
                 host_name=address,
                 port=port,
                 world_size=world_size,
@@ -60,7 +62,7 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
             ) from error
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     _names[name] += 1
-    return PrefixStore(f"hccl/{attempt}/{name}/{_names[name]}", _stores[address, port])
+    return PrefixStore(f"hccl/{attempt}/{name}/{_names[name]}", _stores[key])
 
 
 def _number(variable: str) -> int:

@@ -1,0 +1,97 @@
+"""Where a stand-alone communicator finds the others: the environment that launchers set."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+
+import numpy as np
+import pytest
+from ranks import RanksFailed, free_port, run_ranks
+from torch.distributed import TCPStore
+
+from hccl_py import BootstrapError, Communicator, InvalidArgumentError
+from hccl_py.rendezvous import rank_from_environment, store_from_environment
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in (*VARIABLES, "TORCHELASTIC_USE_AGENT_STORE", "TORCHELASTIC_RESTART_COUNT"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_rank_from_environment_reads_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    assert rank_from_environment() == (3, 8)
+
+
+@pytest.mark.parametrize("missing", VARIABLES)
+def test_missing_variable_is_named_with_what_to_do(
+    monkeypatch: pytest.MonkeyPatch, missing: str
+) -> None:
+    for name, value in zip(VARIABLES, ("1", "2", "127.0.0.1", "29500"), strict=True):
+        if name != missing:
+            monkeypatch.setenv(name, value)
+    with pytest.raises(
+        InvalidArgumentError, match=f"{missing} is not set.*hccl-launch or torchrun"
+    ):
+        Communicator()
+
+
+@pytest.mark.parametrize("wrong", ["RANK", "WORLD_SIZE", "MASTER_PORT"])
+def test_variable_that_is_no_number_is_quoted(monkeypatch: pytest.MonkeyPatch, wrong: str) -> None:
+    for name, value in zip(VARIABLES, ("1", "2", "127.0.0.1", "29500"), strict=True):
+        monkeypatch.setenv(name, "many" if name == wrong else value)
+    with pytest.raises(InvalidArgumentError, match=f"{wrong}: expected a number, got 'many'"):
+        Communicator()
+
+
+def test_no_store_at_the_address_says_where(monkeypatch: pytest.MonkeyPatch) -> None:
+    port = free_port()
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(port))
+    with pytest.raises(BootstrapError, match=rf"rank 1: no store at 127\.0\.0\.1:{port}"):
+        store_from_environment(1, 2, "default", 0.5)
+
+
+def test_store_of_an_agent_is_joined_not_hosted(monkeypatch: pytest.MonkeyPatch) -> None:
+    agent = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(agent.port))
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", "True")
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    store = store_from_environment(0, 2, "mine", 5.0)
+    store.set("key", b"value")
+    agent.set_timeout(timedelta(seconds=5))
+    # A restarted job starts afresh, whatever the last attempt left in the store.
+    assert agent.get("hccl/2/mine/1/key") == b"value"
+
+
+def three_communicators(rank: int, world_size: int) -> list[int]:
+    results = []
+    for name in ("default", "default", "other"):
+        with Communicator(name=name) as comm:
+            data = np.array([rank + 1])
+            comm.all_reduce(data)
+            results.append(int(data[0]))
+    return results
+
+
+def test_communicators_from_the_environment_do_not_mix() -> None:
+    assert run_ranks(three_communicators, 3) == [[6, 6, 6]] * 3
+
+
+def one_never_comes(rank: int, world_size: int) -> None:
+    if rank == 0:
+        with pytest.raises(BootstrapError) as caught:
+            Communicator(timeout_s=1.0)
+        raise caught.value
+    os._exit(0)
+
+
+def test_rank_that_never_comes_is_named() -> None:
+    with pytest.raises(RanksFailed, match=r"BootstrapError.*rank 1"):
+        run_ranks(one_never_comes, 2)

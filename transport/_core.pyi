@@ -1,0 +1,146 @@
+"""Types of the compiled engine, one-to-one with `csrc/bindings.cc`.
+
+Numbers, not enums, cross this border: DType and ReduceOp as in `types.py`, addresses as `int`.
+Whatever blocks releases the GIL. Arguments are positional unless they are named here.
+"""
+
+from collections.abc import Sequence
+
+_Op = Sequence[int]
+"""kind, first peer, peers, then destination and source: buffer, begin, end, scratch slot."""
+_Blocks = Sequence[tuple[int, int]]
+"""Address and element count of every block."""
+
+class CommunicatorFailed(RuntimeError):
+    """args: FailureKind, culprit, reporter, expected and received fingerprint, text."""
+
+def usable_cores() -> int: ...
+def address_of(buffer: object, /) -> int:
+    """Return the address of a C-contiguous buffer; ValueError or BufferError for others."""
+
+def leak(object: object, /) -> None: ...
+def reduce_instruction_set() -> str: ...
+def reduce_supported(dtype: int, op: int, /) -> bool: ...
+
+class Plan: ...
+
+def make_plan(
+    ops: Sequence[_Op],
+    peers: Sequence[int],
+    data_chunks: int,
+    scratch_slots: int,
+    max_chunk_span: int,
+    rank: int,
+    world_size: int,
+) -> Plan: ...
+
+class ProgressThread:
+    def __init__(self) -> None: ...
+    def stop(self) -> None: ...
+
+class Work:
+    def wait(self, timeout_s: float, /) -> bool: ...
+    def done(self) -> bool: ...
+    def failed(self) -> bool: ...
+    def source(self) -> int: ...
+
+class Communicator:
+    @staticmethod
+    def create(
+        progress: ProgressThread,
+        rank: int,
+        world_size: int,
+        local_ranks: Sequence[int],
+        num_channels: int,
+        num_slots: int,
+        slot_bytes: int,
+    ) -> Communicator: ...
+    def segment_fd(self) -> int: ...
+    def doorbell_fd(self) -> int: ...
+    def set_ranks_on_host(self, ranks: int, /) -> None: ...
+    def add_shm_peer(
+        self, peer: int, segment_fd: int, doorbell_fd: int, control_fd: int, /
+    ) -> None: ...
+    def add_tcp_peer(self, peer: int, lane_fds: Sequence[int], control_fd: int, /) -> None: ...
+    def run_data(
+        self,
+        plan: Plan,
+        dtype: int,
+        op: int,
+        fingerprint: int,
+        timeout_s: float,
+        address: int,
+        count: int,
+        divide: bool,
+        buffers: object,
+        /,
+    ) -> None: ...
+    def start_data(
+        self,
+        plan: Plan,
+        dtype: int,
+        op: int,
+        fingerprint: int,
+        timeout_s: float,
+        address: int,
+        count: int,
+        divide: bool,
+        buffers: object,
+        /,
+    ) -> Work: ...
+    def run_blocks(
+        self,
+        plan: Plan,
+        dtype: int,
+        op: int,
+        fingerprint: int,
+        timeout_s: float,
+        input: _Blocks,
+        output: _Blocks,
+        divide: bool,
+        buffers: object,
+        /,
+    ) -> None: ...
+    def start_blocks(
+        self,
+        plan: Plan,
+        dtype: int,
+        op: int,
+        fingerprint: int,
+        timeout_s: float,
+        input: _Blocks,
+        output: _Blocks,
+        divide: bool,
+        buffers: object,
+        /,
+    ) -> Work: ...
+    def run_transfer(
+        self,
+        sends: bool,
+        address: int,
+        num_bytes: int,
+        peer: int,
+        tag: int,
+        timeout_s: float,
+        buffers: object,
+        /,
+    ) -> None: ...
+    def start_transfer(
+        self,
+        sends: bool,
+        address: int,
+        num_bytes: int,
+        peer: int,
+        tag: int,
+        timeout_s: float,
+        buffers: object,
+        /,
+    ) -> Work: ...
+    def sequence(self) -> int: ...
+    def statistics(self) -> dict[str, int]: ...
+    def abort(self, reason: str, /) -> None: ...
+    def close(self) -> None: ...
+
+def connect_loopback(
+    ranks: Sequence[Communicator], nodes: Sequence[int], num_lanes: int, /
+) -> None: ...
