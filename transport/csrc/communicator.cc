@@ -23,6 +23,8 @@ constexpr auto waiter_slice = std::chrono::milliseconds(50);
 constexpr auto explanation_time = std::chrono::milliseconds(300);
 constexpr uint64_t sequence_mask = 0xffff;  // the low bits of a fingerprint
 constexpr uint64_t not_control = ~uint64_t{0};
+constexpr const char* interrupted = "a signal interrupted the call half-way";
+constexpr const char* closed_early = "the communicator was closed while calls were under way";
 
 std::string join(const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
@@ -144,6 +146,15 @@ bool Communicator::try_take_baton() {
   return true;
 }
 
+// For the progress thread. If it leaves the baton to a waiter, that one hands the work back.
+bool Communicator::take_baton_nobody_waits_for() {
+  std::lock_guard lock(mutex_);
+  if (driving_ || closed_) return false;
+  declined_ = num_waiters_.load(std::memory_order_relaxed) > 0;
+  driving_ = !declined_;
+  return driving_;
+}
+
 void Communicator::drop_baton() {
   std::lock_guard lock(mutex_);
   driving_ = false;
@@ -155,17 +166,38 @@ bool Communicator::work_left() const {
          num_incoming_.load(std::memory_order_seq_cst) > 0;
 }
 
+// What came in while we drove is ours to hand on: look after the baton was dropped.
+bool Communicator::work_came_in() const {
+  return num_incoming_.load(std::memory_order_seq_cst) > 0 ||
+         stop_.load(std::memory_order_seq_cst) == Stop::abort;
+}
+
 void Communicator::pass_baton() {
   bool left = work_left();
   drop_baton();
-  // What was enqueued since then was enqueued while we drove, so it is ours to hand on.
-  if (left || num_incoming_.load(std::memory_order_seq_cst) > 0) {
-    progress_thread_->kick(shared_from_this());
-  }
+  if (left || work_came_in()) progress_thread_->kick(shared_from_this());
 }
 
+// Work that the progress thread left to this waiter, which never came to drive, goes back.
+void Communicator::stop_waiting() {
+  bool orphaned;
+  {
+    std::lock_guard lock(mutex_);
+    bool last = num_waiters_.fetch_sub(1, std::memory_order_relaxed) == 1;
+    orphaned = declined_ && last && !driving_ && !closed_;
+    if (orphaned) declined_ = false;
+  }
+  if (orphaned) progress_thread_->kick(shared_from_this());
+}
+
+// Wakes waiters if something has finished since the last time.
 void Communicator::notify_waiters() {
-  if (num_waiters_.load(std::memory_order_relaxed) < 2) return;
+  uint64_t num_finished = statistics_.collectives.value() + point_to_point_->num_finished();
+  if (num_finished == num_finished_seen_) return;
+  num_finished_seen_ = num_finished;
+  // An update, not a load: either it comes after the one in wait() and finds the waiter, or wait()'s
+  // comes after it and finds the request done.
+  if (num_waiters_.fetch_add(0, std::memory_order_seq_cst) == 0) return;
   std::lock_guard lock(mutex_);
   baton_passed_.notify_all();
 }
@@ -173,7 +205,19 @@ void Communicator::notify_waiters() {
 void Communicator::run(const RequestPtr& request, const Interrupt& interrupt) {
   if (!enqueue(request)) {
     wake();
-    wait(request, Deadline::max(), interrupt);
+    try {
+      wait(request, Deadline::max(), interrupt);
+    } catch (const CommunicatorFailed&) {
+      throw;
+    } catch (...) {
+      // The caller takes the buffers along, so the engine must be done with them.
+      abort(interrupted);
+      try {
+        wait(request, Deadline::max(), [] {});
+      } catch (const CommunicatorFailed&) {
+      }
+      throw;
+    }
     return;
   }
   drive(request, Deadline::max(), interrupt);
@@ -192,12 +236,12 @@ void Communicator::start(const RequestPtr& request) {
 
 bool Communicator::wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt) {
   struct Waiter {
-    std::atomic<int>& count;
-    explicit Waiter(std::atomic<int>& c) : count(c) { count.fetch_add(1); }
-    ~Waiter() { count.fetch_sub(1); }
+    Communicator& communicator;
+    ~Waiter() { communicator.stop_waiting(); }
   };
   if (!request->is_done()) {
-    Waiter waiter(num_waiters_);
+    num_waiters_.fetch_add(1, std::memory_order_seq_cst);
+    Waiter waiter{*this};
     std::unique_lock lock(mutex_);
     while (!request->is_done()) {
       if (Clock::now() >= deadline) return false;
@@ -221,37 +265,48 @@ bool Communicator::wait(const RequestPtr& request, Deadline deadline, const Inte
 void Communicator::abort(const std::string& reason) {
   {
     std::lock_guard lock(mutex_);
-    if (failure_.kind != FailureKind::none || closed_) return;
-    abort_reason_ = reason;
-    abort_requested_.store(true, std::memory_order_seq_cst);
+    if (failure_.kind != FailureKind::none || closed_ || stop_ == Stop::abort) return;
+    stop_reason_ = reason;
+    stop_.store(Stop::abort, std::memory_order_seq_cst);
   }
   wake();
-  // Whoever drives sees it; otherwise nobody does, and it is up to us.
+  // Whoever drives sees it, at the latest when the baton was dropped; if nobody does it is up to us.
   if (try_take_baton()) {
     progress_or_fail();
     drop_baton();
   }
 }
 
+void Communicator::ask_to_close() {
+  if (stop_.load(std::memory_order_relaxed) == Stop::abort) return;
+  stop_reason_ = closed_early;
+  stop_.store(Stop::close, std::memory_order_seq_cst);
+}
+
 void Communicator::close() {
-  for (;;) {
-    std::unique_lock lock(mutex_);
+  if (driver_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
+    // A signal handler, inside the very call that it ends.
+    close_afterwards_ = true;
+    std::lock_guard lock(mutex_);
+    ask_to_close();
+    return;
+  }
+  for (std::unique_lock lock(mutex_);;) {
     if (closed_) return;
     if (!driving_) {
       driving_ = true;
       closed_ = true;
       break;
     }
-    lock.unlock();
-    abort("the communicator was closed while calls were under way");
-    lock.lock();
+    ask_to_close();
+    wake();
     baton_passed_.wait_for(lock, std::chrono::milliseconds(1));
   }
   if (work_left() && failure_.kind == FailureKind::none) {
     Failure failure;
     failure.kind = FailureKind::aborted;
     failure.rank = options_.rank;
-    failure.text = "the communicator was closed while calls were under way";
+    failure.text = closed_early;
     fail(failure);
   }
   for (auto& link : links_) {
@@ -282,17 +337,24 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline,
                          const Interrupt& interrupt) {
   struct Baton {
     Communicator& communicator;
-    ~Baton() { communicator.pass_baton(); }
+    ~Baton() {
+      bool close = std::exchange(communicator.close_afterwards_, false);
+      communicator.driver_.store(std::thread::id(), std::memory_order_relaxed);
+      communicator.pass_baton();
+      if (close) communicator.close();
+    }
   } baton{*this};
+  driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   Idle idle(may_spin_, num_yields);
   int num_moves = 0;
   while (!request->is_done()) {
+    notify_waiters();
     bool moved = progress_or_fail();
     if (!moved && idle.begins_to_spin() && shares_core()) idle.give_up();
     if (moved) {
       idle.reset();
-      notify_waiters();
       if ((++num_moves & 255) != 0) continue;
+      handle_events(0);  // that something moves says nothing about the rest
     } else if (idle.turn()) {
       if (!idle.look_at_clock()) continue;
     } else {
@@ -303,7 +365,7 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline,
         Failure failure;
         failure.kind = FailureKind::aborted;
         failure.rank = options_.rank;
-        failure.text = "a signal interrupted the call half-way";
+        failure.text = interrupted;
         fail(failure);
         throw;
       }
@@ -323,23 +385,25 @@ bool Communicator::shares_core() {
 }
 
 bool Communicator::progress() {
-  if (num_incoming_.load(std::memory_order_seq_cst) > 0) accept_requests();
-  if (abort_requested_.load(std::memory_order_seq_cst)) {
-    Failure failure;
-    failure.kind = FailureKind::aborted;
-    failure.rank = options_.rank;
-    {
-      std::lock_guard lock(mutex_);
-      failure.text = abort_reason_;
-    }
-    abort_requested_.store(false, std::memory_order_seq_cst);
-    fail(failure);
-    return true;
-  }
-  bool moved = false;
+  bool moved = num_incoming_.load(std::memory_order_seq_cst) > 0;
+  if (moved) accept_requests();
+  if (stop_.load(std::memory_order_seq_cst) != Stop::no && obey_stop()) return true;
   if (active_ || !collectives_.empty()) moved |= advance_collective();
   if (!point_to_point_->idle()) moved |= point_to_point_->progress();
   return moved;
+}
+
+bool Communicator::obey_stop() {
+  Failure failure;
+  failure.kind = FailureKind::aborted;
+  failure.rank = options_.rank;
+  {
+    std::lock_guard lock(mutex_);
+    failure.text = stop_reason_;
+    if (stop_.exchange(Stop::no) == Stop::close && !work_left()) return false;
+  }
+  fail(failure);
+  return true;
 }
 
 // What goes wrong on a lane often has its explanation on a control link: look there first.
@@ -445,7 +509,11 @@ Failure Communicator::timed_out() const {
 
 void Communicator::check_deadlines() {
   Deadline now = Clock::now();
-  if (active_ && now >= active_->deadline) fail(timed_out());
+  auto is_late = [now](const RequestPtr& request) { return now >= request->deadline; };
+  if (active_ && (is_late(active_) ||
+                  std::any_of(collectives_.begin(), collectives_.end(), is_late))) {
+    fail(timed_out());
+  }
   if (point_to_point_->idle()) return;
   RequestPtr late = point_to_point_->expire(now);
   if (!late) return;
@@ -568,22 +636,28 @@ void Communicator::wake() {
 // ---------------------------------------------------------------- the progress thread
 
 Communicator::Turn Communicator::progress_turn() {
-  if (num_waiters_.load(std::memory_order_relaxed) > 0 || !try_take_baton()) return Turn::not_mine;
+  if (!take_baton_nobody_waits_for()) return Turn::not_mine;
+  // Before a sleep it is done anyway, but busy neighbours may keep the thread awake.
+  if ((++num_turns_ & 63) == 0) check_neglected();
   bool moved = progress_or_fail();
   bool left = work_left();
   drop_baton();
-  if (!left && num_incoming_.load(std::memory_order_seq_cst) == 0) return Turn::not_mine;
+  if (!left && !work_came_in()) return Turn::not_mine;
   return moved ? Turn::moved : Turn::idle;
 }
 
-bool Communicator::prepare_sleep() {
-  if (num_waiters_.load(std::memory_order_relaxed) > 0 || !try_take_baton()) return false;
-  segment_->begin_nap(starved());
+void Communicator::check_neglected() {
   handle_events(0);
-  bool moved = progress_or_fail();
   check_deadlines();
   check_leavers();
-  bool stay_awake = moved || !work_left();
+}
+
+bool Communicator::prepare_sleep() {
+  if (!take_baton_nobody_waits_for()) return false;
+  // Before the nap: a bell that was rung for this nap must still be heard when we sleep.
+  check_neglected();
+  segment_->begin_nap(starved());
+  bool stay_awake = progress_or_fail() || !work_left();
   drop_baton();
   if (stay_awake) finish_sleep();
   return !stay_awake;

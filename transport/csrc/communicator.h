@@ -12,6 +12,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <thread>
 #include <vector>
 
 #include "collective.h"
@@ -88,13 +89,18 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
  private:
   bool enqueue(const RequestPtr& request);
   bool try_take_baton();
+  bool take_baton_nobody_waits_for();
   void drop_baton();
   void pass_baton();
   bool work_left() const;
+  bool work_came_in() const;
+  void stop_waiting();
+  void ask_to_close();
   bool starved() const;
   bool shares_core();
   void drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
   bool progress();
+  bool obey_stop();
   bool progress_or_fail();
   void notify_waiters();
   bool advance_collective();
@@ -102,6 +108,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void begin_collective();
   void end_collective();
   void check_deadlines();
+  void check_neglected();
   void sleep(Deadline deadline);
   void handle_events(int timeout_ms);
   void receive_control(ControlLink& link);
@@ -130,21 +137,29 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::vector<std::shared_ptr<Segment>> local_segments_;  // of the node's other ranks
   std::deque<RequestPtr> collectives_;
   RequestPtr active_;
+  uint64_t num_finished_seen_ = 0;  // as of the last notify_waiters()
+  unsigned num_turns_ = 0;          // of the progress thread
+  bool close_afterwards_ = false;   // close() was called inside an interrupt of the driver
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable baton_passed_;
   bool driving_ = false;
+  bool declined_ = false;  // the progress thread left the baton to a waiter
   std::vector<RequestPtr> incoming_;
   std::vector<RequestPtr> accepted_;  // the driver's, swapped with incoming_
   uint64_t sequence_ = 0;
   Failure failure_;
   bool closed_ = false;
 
+  std::string stop_reason_;
+
   // Read without the mutex as hints: a stale value costs one more turn.
   std::atomic<int> num_incoming_{0};
   std::atomic<int> num_waiters_{0};
-  std::atomic<bool> abort_requested_{false};
-  std::string abort_reason_;  // guarded by mutex_
+  // What somebody without the baton asks of the driver. `close` spares a communicator with no work.
+  enum class Stop { no, close, abort };
+  std::atomic<Stop> stop_{Stop::no};
+  std::atomic<std::thread::id> driver_;  // inside drive()
 };
 
 }  // namespace hccl
