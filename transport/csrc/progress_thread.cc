@@ -27,23 +27,36 @@ ProgressThread::~ProgressThread() {
   ::close(wake_fd_);
 }
 
+void ProgressThread::start() {
+  std::lock_guard lock(mutex_);
+  if (stopping_ || thread_.joinable()) return;
+  // Signals belong to the main thread, where Python looks at them.
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { loop(); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+// Without a thread nothing runs in the background, and whoever waits drives.
 void ProgressThread::kick(const std::shared_ptr<Communicator>& communicator) {
   std::lock_guard lock(mutex_);
-  if (stopping_) return;
-  if (!thread_.joinable()) {
-    // Signals belong to the main thread, where Python looks at them.
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    thread_ = std::thread([this] { loop(); });
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
-  if (std::find(active_.begin(), active_.end(), communicator) == active_.end()) {
-    active_.push_back(communicator);
-  }
+  if (stopping_ || !thread_.joinable()) return;
+  list(communicator);
   uint64_t one = 1;
   [[maybe_unused]] ssize_t written = ::write(wake_fd_, &one, sizeof one);
   kicked_.notify_one();
+}
+
+void ProgressThread::list(const std::shared_ptr<Communicator>& communicator) {
+  if (std::find(active_.begin(), active_.end(), communicator) == active_.end()) {
+    active_.push_back(communicator);
+  }
 }
 
 void ProgressThread::stop() {
@@ -65,6 +78,7 @@ void ProgressThread::loop() {
   Communicators communicators;
   Idle idle(false, num_yields);
   for (;;) {
+    communicators.clear();  // to wait must keep none alive
     {
       std::unique_lock lock(mutex_);
       kicked_.wait(lock, [this] { return stopping_ || !active_.empty(); });
@@ -74,7 +88,7 @@ void ProgressThread::loop() {
     if (turn(communicators)) {
       idle.reset();
     } else if (!idle.turn()) {
-      sleep(communicators);
+      sleep();
     }
   }
 }
@@ -93,9 +107,7 @@ bool ProgressThread::turn(const Communicators& communicators) {
       case Communicator::Turn::moved: moved = true; [[fallthrough]];
       case Communicator::Turn::idle: {
         std::lock_guard lock(mutex_);
-        if (std::find(active_.begin(), active_.end(), communicator) == active_.end()) {
-          active_.push_back(communicator);
-        }
+        list(communicator);
         break;
       }
       case Communicator::Turn::not_mine: break;
@@ -104,24 +116,22 @@ bool ProgressThread::turn(const Communicators& communicators) {
   return moved;
 }
 
-void ProgressThread::sleep(const Communicators& communicators) {
+void ProgressThread::sleep() {
+  // As listed now: what is not listed has a driver, and is not to be touched.
+  Communicators communicators;
+  {
+    std::lock_guard lock(mutex_);
+    communicators = active_;
+  }
   std::vector<pollfd> fds{{wake_fd_, POLLIN, 0}};
   std::vector<Communicator*> sleeping;
-  bool all = true;
   for (const auto& communicator : communicators) {
-    if (!communicator->prepare_sleep()) {
-      all = false;
-      continue;
-    }
+    if (!communicator->prepare_sleep()) continue;
     sleeping.push_back(communicator.get());
     fds.push_back({communicator->epoll_fd(), POLLIN, 0});
   }
-  bool listed;
-  {
-    std::lock_guard lock(mutex_);
-    listed = !active_.empty();
-  }
-  if (all && listed) poll(fds.data(), fds.size(), max_sleep_ms);
+  bool all_sleep = !sleeping.empty() && sleeping.size() == communicators.size();
+  if (all_sleep) poll(fds.data(), fds.size(), max_sleep_ms);
   for (Communicator* communicator : sleeping) communicator->finish_sleep();
   uint64_t drained;
   [[maybe_unused]] ssize_t got = ::read(wake_fd_, &drained, sizeof drained);

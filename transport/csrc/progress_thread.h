@@ -18,7 +18,9 @@ class ProgressThread {
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
-  // `communicator` has requests that nobody drives. Starts the thread on first use.
+  // Starts the thread if there is none yet. Throws std::system_error.
+  void start();
+  // `communicator` has requests that nobody drives.
   void kick(const std::shared_ptr<Communicator>& communicator);
   // Ends the thread; requests still under way stay where they are.
   void stop();
@@ -28,7 +30,8 @@ class ProgressThread {
 
   void loop();
   bool turn(const Communicators& communicators);
-  void sleep(const Communicators& communicators);
+  void sleep();
+  void list(const std::shared_ptr<Communicator>& communicator);
 
   const int wake_fd_;
   std::mutex mutex_;
