@@ -154,8 +154,10 @@ void Channel::check(const Header& header, int peer, size_t num_bytes) const {
     throw Mismatch(peer, call_->fingerprint, header.fingerprint);
   }
   if (header.length != num_bytes) {
-    throw LaneError(peer, "a message of " + std::to_string(header.length) + " bytes where " +
-                              std::to_string(num_bytes) + " were expected");
+    throw Mismatch(peer, "rank " + std::to_string(peer) + " sent " +
+                             std::to_string(header.length) + " bytes where rank " +
+                             std::to_string(rank_) + " expected " + std::to_string(num_bytes) +
+                             ": the block sizes that they gave to this call do not match");
   }
 }
 
@@ -224,7 +226,18 @@ std::vector<int> Channel::waiting_for() const {
   if (call_ == nullptr) return ranks;
   const Op& op = call_->plan->ops[next_op_];
   if (op.kind == OpKind::send || op.kind == OpKind::copy) return ranks;
-  for (int i = ready_; i < op.num_peers; ++i) ranks.push_back(peers_of(op)[i]);
+  // Of several peers some have delivered, and may even have left since.
+  auto has_delivered = [&](int peer) {
+    QueuePair& from = *lanes_[static_cast<size_t>(peer)];
+    try {
+      return op.num_peers > 1 && from.peek() != nullptr && from.lend() != nullptr;
+    } catch (const LaneError&) {
+      return false;
+    }
+  };
+  for (int i = ready_; i < op.num_peers; ++i) {
+    if (!has_delivered(peers_of(op)[i])) ranks.push_back(peers_of(op)[i]);
+  }
   return ranks;
 }
 

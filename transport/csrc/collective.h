@@ -13,11 +13,14 @@ namespace hccl {
 // Two ranks called different collectives, or the same one with different arguments.
 class Mismatch : public std::runtime_error {
  public:
+  // By the fingerprints of the two calls, or where these are equal in words.
   Mismatch(int peer, uint64_t expected, uint64_t received)
       : std::runtime_error("ranks made different calls"),
         peer(peer),
         expected(expected),
         received(received) {}
+  Mismatch(int peer, const std::string& what)
+      : std::runtime_error(what), peer(peer), expected(0), received(0) {}
   const int peer;
   const uint64_t expected;
   const uint64_t received;

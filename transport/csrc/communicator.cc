@@ -168,14 +168,18 @@ bool Communicator::work_left() const {
 
 // What came in while we drove is ours to hand on: look after the baton was dropped.
 bool Communicator::work_came_in() const {
-  return num_incoming_.load(std::memory_order_seq_cst) > 0 ||
-         stop_.load(std::memory_order_seq_cst) == Stop::abort;
+  return num_incoming_.load(std::memory_order_seq_cst) > 0 || abort_asked();
 }
 
 void Communicator::pass_baton() {
   bool left = work_left();
   drop_baton();
-  if (left || work_came_in()) progress_thread_->kick(shared_from_this());
+  if (abort_asked() && try_take_baton()) {
+    progress_or_fail();
+    drop_baton();
+  } else if (left || work_came_in()) {
+    progress_thread_->kick(shared_from_this());
+  }
 }
 
 // Work that the progress thread left to this waiter, which never came to drive, goes back.
@@ -225,6 +229,7 @@ void Communicator::run(const RequestPtr& request, const Interrupt& interrupt) {
 }
 
 void Communicator::start(const RequestPtr& request) {
+  progress_thread_->start();
   if (!enqueue(request)) {
     wake();
     return;
@@ -572,9 +577,13 @@ void Communicator::left_or_lost(int peer, const std::string& what) {
   failure.kind = FailureKind::peer_lost;
   failure.rank = peer;
   if (active_) failure.expected = active_->call.fingerprint;
-  failure.text = link.state() == ControlLink::State::left
-                     ? "left after collective " + std::to_string(link.last_sequence())
-                     : "died: " + what;
+  switch (link.state()) {
+    case ControlLink::State::open: failure.text = "can be reached no more: " + what; break;
+    case ControlLink::State::left:
+      failure.text = "left after collective " + std::to_string(link.last_sequence());
+      break;
+    case ControlLink::State::lost: failure.text = "died: " + what; break;
+  }
   fail(failure);
 }
 
@@ -587,13 +596,15 @@ bool Communicator::waits_for(int peer) {
   });
 }
 
-// A rank that left has said all it had to say before its goodbye, so whoever still waits for it
-// after another look waits in vain.
+// A rank of this node that left has written all it had to say before its goodbye, so whoever still
+// waits for it after another look waits in vain. Of other nodes a goodbye may overtake the data; but
+// their lanes end after the last byte, and tell so themselves.
 void Communicator::check_leavers() {
-  for (const auto& link : links_) {
+  for (int peer : options_.local_ranks) {
+    const std::unique_ptr<ControlLink>& link = links_[static_cast<size_t>(peer)];
     if (!link || link->state() != ControlLink::State::left) continue;
     if (progress_or_fail()) return;
-    if (waits_for(link->peer())) left_or_lost(link->peer(), "");
+    if (waits_for(peer)) left_or_lost(peer, "");
   }
 }
 

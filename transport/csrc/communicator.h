@@ -94,6 +94,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void pass_baton();
   bool work_left() const;
   bool work_came_in() const;
+  bool abort_asked() const { return stop_.load(std::memory_order_seq_cst) == Stop::abort; }
   void stop_waiting();
   void ask_to_close();
   bool starved() const;
