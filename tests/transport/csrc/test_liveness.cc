@@ -1,0 +1,370 @@
+// That nothing is left undone or told wrong: work that changes hands between threads, deadlines next
+// to busy neighbours, closing and aborting at awkward moments, what a peer sends last.
+#include <atomic>
+#include <cstring>
+
+#include "ranks.h"
+#include "wire.h"
+
+namespace hccl::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// Whether it becomes true in time, with nobody waiting in the engine.
+template <typename Condition>
+bool eventually(Condition condition, milliseconds time = seconds(20)) {
+  for (Deadline until = in(time); Clock::now() < until; std::this_thread::yield()) {
+    if (condition()) return true;
+  }
+  return condition();
+}
+
+FailureKind end_of(Communicator& communicator, const RequestPtr& request) {
+  try {
+    communicator.run(request, no_interrupt);
+  } catch (const CommunicatorFailed& error) {
+    return error.failure.kind;
+  }
+  return FailureKind::none;
+}
+
+void a_waiter_that_gives_up_hands_the_work_back() {
+  World world({0, 0});
+  // Long enough that the waiter gives up before the end, at a moment that is different every time.
+  std::vector<std::byte> sent(32 << 20), received(32 << 20);
+  for (int i = 0; i < 100; ++i) {
+    RequestPtr receive = transfer(RequestKind::recv, received, 1, 1);
+    world.ranks[0]->start(receive);
+    RequestPtr send = transfer(RequestKind::send, sent, 0, 1);
+    world.ranks[1]->start(send);
+    // By now the progress thread drives.
+    eventually([] { return false; }, milliseconds(1));
+    world.ranks[0]->wait(receive, Clock::now() + std::chrono::microseconds(i), no_interrupt);
+    CHECK(eventually([&] { return receive->is_done() && send->is_done(); }));
+  }
+}
+
+void a_waiter_beside_a_driver_is_woken_at_once() {
+  World world({0, 0});
+  Communicator& mine = *world.ranks[0];
+  std::vector<float> data(10), other_data(10);
+  std::thread driver([&] { mine.run(all_reduce(mesh(0, 2), data), no_interrupt); });
+  CHECK(eventually([&] { return mine.sequence() == 1; }));
+  Deadline begin = Clock::now();
+  std::thread peer([&] {
+    std::vector<std::byte> bytes(8);
+    for (int i = 0; i < 100; ++i) {
+      world.ranks[1]->run(transfer(RequestKind::send, bytes, 0, 1), no_interrupt);
+      world.ranks[1]->run(transfer(RequestKind::recv, bytes, 0, 2), no_interrupt);
+    }
+  });
+  std::vector<std::byte> bytes(8);
+  for (int i = 0; i < 100; ++i) {
+    mine.run(transfer(RequestKind::recv, bytes, 1, 1), no_interrupt);
+    mine.run(transfer(RequestKind::send, bytes, 1, 2), no_interrupt);
+  }
+  // A waiter that had to look for itself would need 50 ms each time.
+  CHECK(Clock::now() - begin < milliseconds(2500));
+  peer.join();
+  world.ranks[1]->run(all_reduce(mesh(1, 2), other_data), no_interrupt);
+  driver.join();
+}
+
+void deadlines_pass_beside_busy_transfers() {
+  World world({0, 0});
+  // Of different lengths, so that they never end together.
+  std::vector<std::byte> nothing(8), data[4] = {std::vector<std::byte>(24 << 20), {}, {}, {}};
+  data[1].resize(data[0].size());
+  data[2].resize(41 << 20);
+  data[3].resize(data[2].size());
+  RequestPtr stuck = transfer(RequestKind::recv, nothing, 1, 9, milliseconds(100));
+  world.ranks[0]->start(stuck);
+  struct Pair {
+    RequestPtr send, receive;
+  };
+  Pair pairs[2];
+  for (Deadline until = in(milliseconds(1500)); !stuck->is_done();) {
+    CHECK(Clock::now() < until);
+    for (uint64_t i : {0, 1}) {
+      Pair& pair = pairs[i];
+      if (pair.send && !(pair.send->is_done() && pair.receive->is_done())) continue;
+      pair = {transfer(RequestKind::send, data[2 * i], 0, i),
+              transfer(RequestKind::recv, data[2 * i + 1], 1, i)};
+      world.ranks[1]->start(pair.send);
+      world.ranks[0]->start(pair.receive);
+    }
+  }
+  CHECK(stuck->failure.kind == FailureKind::timed_out);
+  for (Pair& pair : pairs) {
+    CHECK(eventually([&] { return pair.send->is_done() && pair.receive->is_done(); }));
+  }
+  CHECK(!world.ranks[0]->failure());
+}
+
+void a_deadline_counts_in_the_queue_too() {
+  World world({0, 0});
+  std::vector<float> first(10), second(10);
+  RequestPtr background = all_reduce(mesh(0, 2), first);
+  world.ranks[0]->start(background);
+  Deadline begin = Clock::now();
+  RequestPtr queued = all_reduce(mesh(0, 2), second, milliseconds(100));
+  CHECK(end_of(*world.ranks[0], queued) == FailureKind::timed_out);
+  CHECK(Clock::now() - begin < seconds(10));
+}
+
+void closing_right_after_the_last_call_harms_nobody() {
+  for (int i = 0; i < 200; ++i) {
+    World world({0, 0});
+    world.run([&](int me) {
+      Communicator& mine = *world.ranks[static_cast<size_t>(me)];
+      std::vector<float> data(3, 1.0f);
+      RequestPtr request = all_reduce(one_shot(me, 2), data);
+      mine.start(request);
+      CHECK(eventually([&] { return request->is_done(); }));
+      mine.close();
+      CHECK(request->failure.kind == FailureKind::none);
+      CHECK(!mine.failure());
+    });
+  }
+}
+
+void an_abort_right_after_a_call_reaches_the_peers() {
+  for (int i = 0; i < 200; ++i) {
+    World world({0, 0});
+    world.run([&](int me) {
+      Communicator& mine = *world.ranks[static_cast<size_t>(me)];
+      std::vector<float> data(3, 1.0f);
+      RequestPtr request = all_reduce(one_shot(me, 2), data);
+      mine.start(request);
+      CHECK(eventually([&] { return request->is_done(); }));
+      if (me == 0) {
+        mine.abort("first");
+        mine.abort("second");
+        CHECK(eventually([&] { return mine.failure().has_value(); }));
+        CHECK(mine.failure()->text == "first");
+      } else {
+        FailureKind end = end_of(mine, all_reduce(one_shot(me, 2), data, seconds(10)));
+        CHECK(end == FailureKind::aborted);
+      }
+    });
+  }
+}
+
+// A signal handler runs inside the interrupt of whoever drives.
+void closing_from_an_interrupt_ends_the_call() {
+  World world({0, 0});
+  Communicator& mine = *world.ranks[0];
+  std::vector<float> data(10);
+  FailureKind end = FailureKind::none;
+  try {
+    mine.run(all_reduce(mesh(0, 2), data), [&] { mine.close(); });
+  } catch (const CommunicatorFailed& error) {
+    end = error.failure.kind;
+  }
+  CHECK(end == FailureKind::aborted);
+  // It is closed by now, not only about to be.
+  CHECK(end_of(*world.ranks[1], all_reduce(mesh(1, 2), data)) == FailureKind::aborted);
+  CHECK(end_of(mine, all_reduce(mesh(0, 2), data)) == FailureKind::aborted);
+}
+
+// Whoever leaves a blocking call takes its buffers along: the engine must be done with them.
+void an_interrupted_call_is_over_when_it_throws() {
+  World world({0, 0});
+  Communicator& mine = *world.ranks[0];
+  std::vector<float> data(10);
+  std::thread driver([&] {
+    CHECK(end_of(mine, all_reduce(mesh(0, 2), data)) == FailureKind::aborted);
+  });
+  CHECK(eventually([&] { return mine.sequence() == 1; }));
+  struct Interrupted {};
+  std::vector<std::byte> bytes(10);
+  RequestPtr request = transfer(RequestKind::recv, bytes, 1, 1);
+  bool caught = false;
+  try {
+    mine.run(request, [] { throw Interrupted(); });
+  } catch (const Interrupted&) {
+    caught = true;
+  }
+  CHECK(caught && request->is_done());
+  driver.join();
+}
+
+void a_closed_communicator_is_freed_although_its_thread_sleeps() {
+  World world({0, 0});
+  std::weak_ptr<Communicator> freed[2];
+  for (size_t me : {0, 1}) {
+    std::vector<std::byte> bytes(8);
+    RequestPtr request = transfer(RequestKind::recv, bytes, static_cast<int>(1 - me), 1);
+    freed[me] = world.ranks[me];
+    world.ranks[me]->start(request);
+    world.ranks[me]->close();
+    CHECK(request->is_done());
+  }
+  world.ranks.clear();
+  CHECK(eventually([&] { return freed[0].expired() && freed[1].expired(); }));
+}
+
+void messages_longer_than_a_small_slot_arrive() {
+  for (const auto& layout : {std::vector<int>{0, 0}, std::vector<int>{0, 1}}) {
+    World world(layout, 4096);
+    world.run([&](int me) {
+      for (size_t size : {4096ul, 4097ul, 16384ul, 50001ul}) {
+        std::vector<std::byte> bytes(size, std::byte(me + 1));
+        RequestKind kind = me == 0 ? RequestKind::send : RequestKind::recv;
+        world.ranks[static_cast<size_t>(me)]->run(transfer(kind, bytes, 1 - me, 1), no_interrupt);
+        CHECK(bytes == std::vector<std::byte>(size, std::byte{1}));
+      }
+    });
+  }
+}
+
+// The control connection is another one: a goodbye may overtake the last data.
+void data_that_a_goodbye_overtook_still_arrives() {
+  std::vector<std::byte> received(1000);
+  Wire wire;
+  RequestPtr request = transfer(RequestKind::recv, received, 1, 7);
+  wire.rank->start(request);
+  wire.say(ControlMessage{});
+  CHECK(eventually([&] { return wire.control_is_drained(); }));
+  // Long enough to look again after the goodbye, were it to end the call.
+  CHECK(!wire.rank->wait(request, in(milliseconds(300)), no_interrupt));
+  Header header;
+  header.fingerprint = 7;
+  header.length = 1000;
+  header.size = 1000;
+  header.kind = 1;
+  wire.send(header, 1000);
+  CHECK(wire.rank->wait(request, in(seconds(20)), no_interrupt));
+  // And without data it is over when the lane ends.
+  request = transfer(RequestKind::recv, received, 1, 7);
+  wire.rank->start(request);
+  wire.close_lanes();
+  CHECK(eventually([&] { return request->is_done(); }));
+  CHECK(request->failure.text == "left after collective 0");
+}
+
+void different_sizes_are_a_mismatch_not_a_death() {
+  Wire wire;
+  std::vector<float> data(10);
+  RequestPtr request = all_reduce(one_shot(0, 2), data);
+  Header header;
+  header.fingerprint = request->call.fingerprint | 1;
+  header.length = 36;
+  wire.send(header, 36, 0);
+  CHECK(end_of(*wire.rank, request) == FailureKind::mismatch);
+  CHECK(wire.rank->failure()->rank == 1);
+}
+
+void malformed_transfers_fail_and_nothing_else() {
+  auto header = [](uint16_t kind, uint32_t length, uint64_t id, uint64_t size) {
+    Header header;
+    header.fingerprint = 7;
+    header.kind = kind;
+    header.length = length;
+    header.id = id;
+    header.size = size;
+    return header;
+  };
+  const Header malformed[] = {
+      header(0, 4, 0, 4),                    // of a collective
+      header(1, 4, 0, 8),                    // eager, two lengths
+      header(1, 20000, 0, 20000),            // eager, too long
+      header(2, 4, 1, 100000),               // an announcement with a payload
+      header(3, 4, 1, 4),                    // an answer with one
+      header(4, 8, 1, 8),                    // a fragment of nothing
+      header(4, 8, 1, ~uint64_t{0} - 3),     // a fragment far outside
+      header(9, 0, 0, 8),                    // of no known kind
+      header(9, 8, 0, 8),
+  };
+  for (const Header& bad : malformed) {
+    Wire wire;
+    std::vector<std::byte> bytes(100000);
+    RequestPtr request = transfer(RequestKind::recv, bytes, 1, 7);
+    wire.rank->start(request);
+    // The announcement that a fragment needs; it is number 1.
+    if (bad.kind == 4 && bad.size > 8) wire.send(header(2, 0, 1, bytes.size()), 0);
+    wire.send(bad, bad.length);
+    CHECK(eventually([&] { return request->is_done(); }));
+    CHECK(request->failure.kind == FailureKind::peer_lost);
+    CHECK(request->failure.text.find("malformed") != std::string::npos);
+    CHECK(request->failure.text.find("died") == std::string::npos);
+  }
+}
+
+void a_reported_failure_is_one() {
+  Wire wire;
+  ControlMessage message;
+  message.kind = ControlMessage::abort;
+  message.failure_kind = 0;
+  wire.say(message);
+  std::vector<std::byte> bytes(8);
+  RequestPtr request = transfer(RequestKind::recv, bytes, 1, 7);
+  CHECK(end_of(*wire.rank, request) == FailureKind::internal);
+}
+
+void what_cannot_be_made_leaves_no_descriptor() {
+  auto progress = std::make_shared<ProgressThread>();
+  size_t before = num_descriptors();
+  CommunicatorOptions options;
+  options.segment.num_channels = options.num_channels + 1;
+  options.segment.num_slots = 0;
+  bool failed = false;
+  try {
+    Communicator communicator(options, progress);
+  } catch (const std::invalid_argument&) {
+    failed = true;
+  }
+  CHECK(failed);
+  CHECK(num_descriptors() == before);
+  {
+    Wire wire;
+    failed = false;
+    try {
+      std::vector<Descriptor> too_few;
+      too_few.push_back(duplicate(0));
+      wire.rank->add_tcp_peer(1, std::move(too_few), duplicate(0));
+    } catch (const std::invalid_argument&) {
+      failed = true;
+    }
+    CHECK(failed);
+  }
+  CHECK(num_descriptors() == before);
+}
+
+}  // namespace
+}  // namespace hccl::test
+
+int main(int argc, char** argv) {
+  using namespace hccl::test;
+  struct {
+    const char* name;
+    void (*run)();
+  } tests[] = {
+      {"a_waiter_that_gives_up_hands_the_work_back", a_waiter_that_gives_up_hands_the_work_back},
+      {"a_waiter_beside_a_driver_is_woken_at_once", a_waiter_beside_a_driver_is_woken_at_once},
+      {"deadlines_pass_beside_busy_transfers", deadlines_pass_beside_busy_transfers},
+      {"a_deadline_counts_in_the_queue_too", a_deadline_counts_in_the_queue_too},
+      {"closing_right_after_the_last_call_harms_nobody",
+       closing_right_after_the_last_call_harms_nobody},
+      {"an_abort_right_after_a_call_reaches_the_peers",
+       an_abort_right_after_a_call_reaches_the_peers},
+      {"closing_from_an_interrupt_ends_the_call", closing_from_an_interrupt_ends_the_call},
+      {"an_interrupted_call_is_over_when_it_throws", an_interrupted_call_is_over_when_it_throws},
+      {"a_closed_communicator_is_freed_although_its_thread_sleeps",
+       a_closed_communicator_is_freed_although_its_thread_sleeps},
+      {"messages_longer_than_a_small_slot_arrive", messages_longer_than_a_small_slot_arrive},
+      {"data_that_a_goodbye_overtook_still_arrives", data_that_a_goodbye_overtook_still_arrives},
+      {"different_sizes_are_a_mismatch_not_a_death", different_sizes_are_a_mismatch_not_a_death},
+      {"malformed_transfers_fail_and_nothing_else", malformed_transfers_fail_and_nothing_else},
+      {"a_reported_failure_is_one", a_reported_failure_is_one},
+      {"what_cannot_be_made_leaves_no_descriptor", what_cannot_be_made_leaves_no_descriptor},
+  };
+  for (auto& test : tests) {
+    if (argc > 1 && std::strcmp(argv[1], test.name) != 0) continue;
+    std::printf("%s\n", test.name);
+    std::fflush(stdout);
+    test.run();
+  }
+}

@@ -1,0 +1,77 @@
+// One rank whose only peer is the test itself, with its hands on the sockets.
+#pragma once
+
+#include <dirent.h>
+#include <linux/sockios.h>
+#include <sys/ioctl.h>
+
+#include "lanes.h"
+#include "ranks.h"
+
+namespace hccl::test {
+
+struct Wire {
+  static constexpr int num_channels = 2;
+  std::shared_ptr<ProgressThread> progress = std::make_shared<ProgressThread>();
+  std::shared_ptr<Communicator> rank;  // 0 of 2
+  std::vector<int> lanes;              // the test's ends; the last one is for send and recv
+  int control;
+
+  Wire() {
+    CommunicatorOptions options;
+    options.world_size = 2;
+    options.num_channels = num_channels;
+    options.segment.num_channels = num_channels + 1;
+    options.local_ranks = {0};
+    rank = std::make_shared<Communicator>(options, progress);
+    std::vector<Descriptor> its_lanes;
+    for (int lane = 0; lane <= num_channels; ++lane) {
+      std::array<int, 2> ends = unix_sockets();
+      lanes.push_back(ends[0]);
+      its_lanes.emplace_back(ends[1]);
+    }
+    std::array<int, 2> ends = unix_sockets();
+    control = ends[0];
+    rank->add_tcp_peer(1, std::move(its_lanes), Descriptor(ends[1]));
+  }
+
+  ~Wire() {
+    rank->close();
+    progress->stop();
+    close_lanes();
+    ::close(control);
+  }
+
+  void send(const Header& header, size_t payload_bytes, size_t lane = num_channels) {
+    std::vector<std::byte> frame(sizeof header + payload_bytes);
+    std::memcpy(frame.data(), &header, sizeof header);
+    CHECK(::send(lanes[lane], frame.data(), frame.size(), 0) ==
+          static_cast<ssize_t>(frame.size()));
+  }
+
+  void say(const ControlMessage& message) {
+    CHECK(::send(control, &message, sizeof message, 0) == sizeof message);
+  }
+  // Whether the rank has read all that was said.
+  bool control_is_drained() {
+    int unread = 0;
+    CHECK(ioctl(control, SIOCOUTQ, &unread) == 0);
+    return unread == 0;
+  }
+
+  void close_lanes() {
+    for (int fd : lanes) ::close(fd);
+    lanes.clear();
+  }
+};
+
+inline size_t num_descriptors() {
+  DIR* folder = opendir("/proc/self/fd");
+  CHECK(folder != nullptr);
+  size_t count = 0;
+  while (readdir(folder) != nullptr) ++count;
+  closedir(folder);
+  return count;
+}
+
+}  // namespace hccl::test
