@@ -43,7 +43,7 @@ class Span(NamedTuple):
     """
 
     address: int
-    count: int
+    count: int  # type: ignore[assignment]  # hides tuple.count, which nobody needs
     kind: Kind
 
     @property

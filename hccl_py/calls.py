@@ -81,6 +81,8 @@ class Calls(ABC, Generic[Result]):
     overlap only where it says so.
     """
 
+    _engine: Engine
+
     def __init__(self, shared: Shared) -> None:
         """Share the communicator."""
         self._shared = shared

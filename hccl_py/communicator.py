@@ -172,7 +172,7 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> None:
     me = mesh.members[rank]
     core.set_ranks_on_host(sum(member.host == me.host for member in mesh.members))
     for link in mesh.links:
-        if link.segment_fd is not None:
+        if link.segment_fd is not None and link.doorbell_fd is not None:
             core.add_shm_peer(link.rank, link.segment_fd, link.doorbell_fd, link.control_fd)
         else:
             core.add_tcp_peer(link.rank, list(link.lane_fds), link.control_fd)

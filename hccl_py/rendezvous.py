@@ -38,7 +38,7 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
         InvalidArgumentError: the environment names no address.
         BootstrapError: no store answered there.
     """
-    from torch.distributed import PrefixStore, TCPStore
+    from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
     address = os.environ.get("MASTER_ADDR")
     if not address:

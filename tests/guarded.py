@@ -103,7 +103,7 @@ def reduced(contributions: list[Array], dtype: str, op: ReduceOp) -> Array:
         return result / n
     # Unsigned is never negative, and n must not turn it into float64.
     quotient, rest = np.divmod(result, np.dtype(dtype).type(n))
-    return (quotient + ((result < 0) & (rest != 0))).astype(dtype)
+    return np.asarray(quotient + ((result < 0) & (rest != 0)), dtype)
 
 
 def assert_reduced(got: Array, expected: Array, contributions: list[Array], dtype: str) -> None:

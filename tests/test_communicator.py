@@ -151,7 +151,7 @@ def test_statistics_count_messages_by_provider(ranks: ThreadRanks) -> None:
         before = comm.statistics()["collectives"]
         for _ in range(7):
             comm.all_reduce(floats(1))
-        return comm.statistics()["collectives"] - before
+        return int(comm.statistics()["collectives"] - before)
 
     assert ranks.run(count) == [7] * 3
 

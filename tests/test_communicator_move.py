@@ -120,10 +120,11 @@ def test_gather_and_scatter_equal_blocks_every_root(ranks: ThreadRanks, dtype: s
             for count in SIZES:
                 mine = Guarded(_elements(comm.rank, count, dtype), dtype)
                 everything = _zeros(n * count, dtype) if comm.rank == root else None
-                comm.gather(everything and everything.buffer, mine.buffer, root)
+                blocks = everything.buffer if everything else None
+                comm.gather(blocks, mine.buffer, root)
                 back = _zeros(count, dtype)
-                comm.scatter(back.buffer, everything and everything.buffer, root)
-                results.append((everything and everything.bytes, back.bytes))
+                comm.scatter(back.buffer, blocks, root)
+                results.append((everything.bytes if everything else None, back.bytes))
         return results
 
     for rank, got in enumerate(ranks.run(there_and_back)):
@@ -209,7 +210,7 @@ def test_torch_types_that_numpy_lacks(ranks: ThreadRanks, dtype: torch.dtype) ->
         exchanged = torch.zeros(n, 2, 3, dtype=dtype)
         comm.all_to_all(exchanged, gathered)
         comm.broadcast(input, n - 1)
-        return [gathered.cfloat(), exchanged.cfloat(), input.cfloat()]
+        return [one.to(torch.complex64) for one in (gathered, exchanged, input)]
 
     for rank, (gathered, exchanged, input) in enumerate(ranks.run(move)):
         for peer in range(n):

@@ -95,10 +95,10 @@ def test_dropped_works_finish_and_keep_their_buffers_until_then(ranks: ThreadRan
         if comm.rank == 0:  # nothing can finish before it calls too
             dropped.wait(20)
             totals = [_ones(comm) for _ in range(20)]
-            for total in totals:
-                comm.all_reduce(total)
+            for one in totals:
+                comm.all_reduce(one)
             comm.barrier()
-            return 20, 0, sum(int(total[-1]) for total in totals)
+            return 20, 0, sum(int(one[-1]) for one in totals)
         alive = []
         for _ in range(20):
             array = _ones(comm)
@@ -110,12 +110,12 @@ def test_dropped_works_finish_and_keep_their_buffers_until_then(ranks: ThreadRan
         arrays = [one() for one in alive]
         dropped.wait(20)
         comm.barrier()
-        total = sum(int(array[-1]) for array in arrays if array is not None)
+        sums = [int(one[-1]) for one in arrays if one is not None]
         del arrays
         # Any later call in the background lets go of what is done.
         comm.nonblocking.send(np.zeros(1), comm.rank)
         comm.recv(np.zeros(1), comm.rank)
-        return kept, sum(one() is not None for one in alive), total
+        return kept, sum(one() is not None for one in alive), sum(sums)
 
     assert ranks.run(calls) == [(20, 0, 20 * _sum(ranks))] * ranks.world_size
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 from ranks import RanksFailed, free_port, run_ranks
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError
 from hccl_py.rendezvous import rank_from_environment, store_from_environment
