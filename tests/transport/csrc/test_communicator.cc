@@ -245,6 +245,34 @@ void a_rank_that_leaves_is_noticed() {
   }
 }
 
+// Rank 0 reduces what ranks 1 and 2 send. Rank 2 leaves when it has sent; rank 1 sends only when
+// rank 0 has long gone to sleep over it: that rank 2 left must not fail rank 0, which has all of it.
+void what_a_rank_sent_before_it_left_counts() {
+  World world({0, 0, 0});
+  std::vector<std::vector<float>> data;
+  for (int rank = 0; rank < 3; ++rank) data.push_back(values_of(rank, 10));
+  auto request_of = [&](int me) {
+    auto plan = std::make_shared<Plan>();
+    plan->data_chunks = 1;
+    ChunkRef all{Buffer::data, 0, 1, -1};
+    plan->peers = me == 0 ? std::vector<int>{1, 2} : std::vector<int>{0};
+    if (me == 0) {
+      plan->ops.push_back({OpKind::recv_reduce, 0, 2, all, {}});
+    } else {
+      plan->ops.push_back({OpKind::send, 0, 1, {}, all});
+    }
+    return all_reduce(plan, data[static_cast<size_t>(me)]);
+  };
+  world.ranks[2]->run(request_of(2), no_interrupt);
+  world.ranks[2]->close();
+  std::thread root([&] { world.ranks[0]->run(request_of(0), no_interrupt); });
+  const Counter& sleeps = world.ranks[0]->statistics().sleeps;
+  while (sleeps.value() < 3) std::this_thread::yield();
+  world.ranks[1]->run(request_of(1), no_interrupt);
+  root.join();
+  CHECK(data[0] == sum_of(3, 10));
+}
+
 void abort_ends_waiting_ranks() {
   World world({0, 0, 1, 1});
   world.run([&](int me) {
@@ -304,6 +332,7 @@ int main() {
       {"different_calls_are_told_apart", different_calls_are_told_apart},
       {"a_missing_rank_times_out_everywhere", a_missing_rank_times_out_everywhere},
       {"a_rank_that_leaves_is_noticed", a_rank_that_leaves_is_noticed},
+      {"what_a_rank_sent_before_it_left_counts", what_a_rank_sent_before_it_left_counts},
       {"abort_ends_waiting_ranks", abort_ends_waiting_ranks},
       {"close_ends_calls_under_way", close_ends_calls_under_way},
       {"an_interrupt_leaves_the_wait_at_once", an_interrupt_leaves_the_wait_at_once},
