@@ -226,11 +226,13 @@ std::vector<int> Channel::waiting_for() const {
   if (call_ == nullptr) return ranks;
   const Op& op = call_->plan->ops[next_op_];
   if (op.kind == OpKind::send || op.kind == OpKind::copy) return ranks;
-  // Of several peers some have delivered, and may even have left since.
+  // Some have delivered and may even have left since; what is waited for then is somebody else.
   auto has_delivered = [&](int peer) {
     QueuePair& from = *lanes_[static_cast<size_t>(peer)];
     try {
-      return op.num_peers > 1 && from.peek() != nullptr && from.lend() != nullptr;
+      if (from.peek() == nullptr) return false;
+      // Of a message on a socket a recv may have taken one half already.
+      return op.kind == OpKind::recv ? from.shares_payload() : from.lend() != nullptr;
     } catch (const LaneError&) {
       return false;
     }

@@ -245,6 +245,35 @@ void data_that_a_goodbye_overtook_still_arrives() {
   CHECK(request->failure.text == "left after collective 0");
 }
 
+// Rank 0 cannot take what rank 2 sent before it left, because rank 1 has not read the old value yet.
+void a_leaver_is_not_missed_while_another_is_waited_for() {
+  constexpr int num_sends = 8;  // more than there are slots
+  World world({0, 0, 0});
+  std::vector<float> data[3];
+  auto request_of = [&](int me) {
+    auto plan = std::make_shared<Plan>();
+    plan->data_chunks = 1;
+    plan->peers = {0, 1, 2};
+    ChunkRef all{Buffer::data, 0, 1, -1};
+    for (int i = 0; i < num_sends; ++i) {
+      if (me == 0) plan->ops.push_back({OpKind::send, 1, 1, {}, all});
+      if (me == 1) plan->ops.push_back({OpKind::recv, 0, 1, all, {}});
+    }
+    if (me == 0) plan->ops.push_back({OpKind::recv, 2, 1, all, {}});
+    if (me == 2) plan->ops.push_back({OpKind::send, 0, 1, {}, all});
+    data[me].assign(1000, static_cast<float>(me));
+    return all_reduce(plan, data[me]);
+  };
+  world.ranks[2]->run(request_of(2), no_interrupt);
+  world.ranks[2]->close();
+  std::thread root([&] { world.ranks[0]->run(request_of(0), no_interrupt); });
+  CHECK(eventually([&] { return world.ranks[0]->statistics().sleeps.value() >= 3; }));
+  CHECK(!world.ranks[0]->failure());
+  world.ranks[1]->run(request_of(1), no_interrupt);
+  root.join();
+  CHECK(data[0] == std::vector<float>(1000, 2.0f) && data[1] == std::vector<float>(1000, 0.0f));
+}
+
 void different_sizes_are_a_mismatch_not_a_death() {
   Wire wire;
   std::vector<float> data(10);
@@ -356,6 +385,8 @@ int main(int argc, char** argv) {
        a_closed_communicator_is_freed_although_its_thread_sleeps},
       {"messages_longer_than_a_small_slot_arrive", messages_longer_than_a_small_slot_arrive},
       {"data_that_a_goodbye_overtook_still_arrives", data_that_a_goodbye_overtook_still_arrives},
+      {"a_leaver_is_not_missed_while_another_is_waited_for",
+       a_leaver_is_not_missed_while_another_is_waited_for},
       {"different_sizes_are_a_mismatch_not_a_death", different_sizes_are_a_mismatch_not_a_death},
       {"malformed_transfers_fail_and_nothing_else", malformed_transfers_fail_and_nothing_else},
       {"a_reported_failure_is_one", a_reported_failure_is_one},
