@@ -55,7 +55,7 @@ class Narrator:
                 culprit,
             )
         if kind == _MISMATCH:
-            return MismatchError(f"{here}{during}{whom}: {text}{told}", culprit)
+            return MismatchError(f"{here}{during}{text}{told}", culprit)
         if kind == _ABORTED:
             return AbortedError(f"{here}{during}aborted by {whom}: {text}{told}", culprit)
         return CommunicatorError(f"{here}{during}{whom} failed: {text}{told}", culprit)

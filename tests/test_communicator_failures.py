@@ -253,6 +253,41 @@ def test_interrupt_ends_the_call_at_once_everywhere(nodes: int) -> None:
         assert "a signal interrupted the call half-way" in message
 
 
+def interrupted_in_the_background(rank: int, world_size: int) -> bool:
+    """The blocking call lines up behind another thread's: the signal still counts."""
+    comm = Communicator()
+    pids = Pids(comm)
+    if rank == 1:
+        with pytest.raises(AbortedError, match="aborted by rank 0"):
+            comm.recv(np.zeros(1), 0)
+        return True
+
+    def drive() -> None:
+        with pytest.raises(AbortedError):
+            comm.all_reduce(np.ones(10))
+
+    driver = threading.Thread(target=drive)
+    driver.start()
+    wait_until(lambda: comm.statistics()["sleeps"] > 2, "the other thread drives")
+
+    def interrupt() -> None:
+        wait_until(lambda: _asleep(pids[0]), "the main thread waits")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    try:
+        comm.all_reduce(np.ones(10))
+    except KeyboardInterrupt:
+        # Its buffers are gone now, so nothing may go on with them.
+        driver.join(NOTICE_S)
+        return not driver.is_alive()
+    return False
+
+
+def test_interrupt_of_a_call_that_another_thread_drives() -> None:
+    assert run_ranks(interrupted_in_the_background, 2) == [True, True]
+
+
 # ------------------------------------------------------------------------------ leaving
 
 
@@ -368,6 +403,20 @@ def test_different_roots_are_named() -> None:
             assert "reduce(root=1, sum, float64[9000])" in str(error)
 
 
+@pytest.mark.parametrize("nodes", ["aa", "ab"])
+def test_all_to_all_of_different_lengths_is_a_mismatch(nodes: str) -> None:
+    def exchange(comm: Communicator) -> None:
+        mine = _float32(3)
+        theirs = _float32(5 if comm.rank else 4)
+        blocks = [mine, theirs] if comm.rank == 0 else [theirs, mine]
+        comm.all_to_all([one.copy() for one in blocks], blocks)
+
+    with ThreadRanks(nodes) as ranks:
+        for error in ranks.failures(exchange):
+            assert isinstance(error, MismatchError), error
+            assert "all_to_all" in str(error)
+
+
 # ------------------------------------------------------------------------------ abort, close
 
 
@@ -407,6 +456,45 @@ def test_failed_works_tell_why_without_being_waited_for() -> None:
             assert isinstance(work.exception(), AbortedError)
             with pytest.raises(AbortedError, match="enough"):
                 work.wait()
+
+
+# ------------------------------------------------------------------------------ leftovers
+
+
+def _leftovers() -> tuple[set[str], int, int]:
+    descriptors = {
+        os.readlink(f"/proc/self/fd/{fd}") + f" {fd}"
+        for fd in os.listdir("/proc/self/fd")
+        if os.path.exists(f"/proc/self/fd/{fd}")
+    }
+    mappings = Path("/proc/self/maps").read_text().count("memfd:")
+    return descriptors, mappings, len(os.listdir("/proc/self/task"))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_close_leaves_no_descriptor_mapping_or_thread(fails: bool) -> None:
+    def use(comm: Communicator) -> None:
+        comm.nonblocking.all_reduce(np.ones(100_000)).wait()
+        comm.barrier()
+
+    at_first = _leftovers()
+    with ThreadRanks("aab") as ranks:  # the process's one progress thread starts here
+        ranks.run(use)
+    wait_until(lambda: _leftovers()[1] == at_first[1], "the progress thread lets go")
+    before = _leftovers()
+    with ThreadRanks("aab") as ranks:
+        ranks.run(use)
+        if fails:
+            ranks.communicators[1].abort("on purpose")
+            ranks.failures(lambda comm: comm.barrier())
+        assert _leftovers()[1] > before[1]
+        for comm in ranks.communicators:
+            comm.close()
+        # The communicators are still there, their resources are not.
+        wait_until(lambda: _leftovers()[1] == before[1], "the progress thread lets go")
+        descriptors, _, _ = _leftovers()
+        assert descriptors == before[0]
+    wait_until(lambda: _leftovers()[2] <= before[2], "threads end")
 
 
 # ------------------------------------------------------------------------------ fork, exit
