@@ -11,7 +11,7 @@ import numpy as np
 
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.types import DType
+from hccl_py.transport.types import DType, ReduceOp
 
 MOVED_ONLY = -1
 """In place of a DType: an element type that can be moved but not reduced."""
@@ -25,12 +25,14 @@ class Kind(NamedTuple):
         part_type: the DType of its parts, or MOVED_ONLY.
         parts: 2 for complex numbers, else 1.
         item_bytes: size of one element, all parts together.
+        ops: the ReduceOps that are defined for it.
     """
 
     name: str
     part_type: int
     parts: int
     item_bytes: int
+    ops: frozenset[int]
 
 
 class Span(NamedTuple):
@@ -70,6 +72,8 @@ _PARTS = {
     "complex128": (DType.FLOAT64, 2),
 }
 
+_new_span = tuple.__new__  # a named tuple's own constructor takes twice as long
+
 # Filled as element types are met: numpy and torch dtypes as keys.
 _kinds: dict[Any, Kind] = {}
 
@@ -91,13 +95,14 @@ def span_of(buffer: Any, name: str = "data") -> Span:
             if not buffer.flags.c_contiguous:
                 raise _refusal(buffer, name) from None
             address = buffer.ctypes.data  # dates and the like, which are no Python buffers
-        return Span(address, buffer.size, _kinds.get(buffer.dtype) or _numpy_kind(buffer, name))
+        kind = _kinds.get(buffer.dtype) or _numpy_kind(buffer, name)
+        return _new_span(Span, (address, buffer.size, kind))
     try:
         kind = _kinds.get(buffer.dtype) or _learn(buffer.dtype)
         # A tensor may stand for the conjugate or the negative of what is in its memory.
         odd = buffer.is_neg() or (kind.parts == 2 and buffer.is_conj())
         if buffer.is_cpu and buffer.is_contiguous() and not odd:
-            return Span(buffer.data_ptr(), buffer.numel(), kind)
+            return _new_span(Span, (buffer.data_ptr(), buffer.numel(), kind))
     except (AttributeError, RuntimeError):
         pass  # no tensor at all, or one without plain memory
     raise _refusal(buffer, name)
@@ -172,7 +177,13 @@ def _numpy_kind(array: np.ndarray[Any, Any], name: str) -> Kind:
 def _learn(dtype: Any) -> Kind:
     name = str(dtype).removeprefix("torch.")
     part_type, parts = _PARTS.get(name, (MOVED_ONLY, 1))
-    return _kinds.setdefault(dtype, Kind(name, int(part_type), parts, dtype.itemsize))
+    meaningful = (ReduceOp.SUM, ReduceOp.AVG) if parts == 2 else ReduceOp
+    ops = frozenset(
+        int(op)
+        for op in meaningful
+        if part_type != MOVED_ONLY and _core.reduce_supported(int(part_type), int(op))
+    )
+    return _kinds.setdefault(dtype, Kind(name, int(part_type), parts, dtype.itemsize, ops))
 
 
 def _refusal(buffer: Any, name: str) -> InvalidArgumentError:

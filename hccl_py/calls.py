@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from hccl_py.buffers import Span, blocks_of, require_kind, span_of, writable_span_of
+from hccl_py.buffers import Kind, Span, blocks_of, require_kind, span_of, writable_span_of
 from hccl_py.failures import Narrator
 from hccl_py.fingerprint import Transfer, pack
 from hccl_py.plans import PlanCache, Prepared
@@ -34,12 +34,6 @@ Result = TypeVar("Result", covariant=True)
 _BYTES = int(DType.UINT8)
 _SUM = int(ReduceOp.SUM)
 _AVG = int(ReduceOp.AVG)
-_REDUCIBLE = frozenset(
-    (int(dtype), int(op))
-    for dtype in DType
-    for op in ReduceOp
-    if _core.reduce_supported(int(dtype), int(op))
-)
 _MAX_TAG = (1 << 64) - 1
 
 
@@ -100,11 +94,12 @@ class Calls(ABC, Generic[Result]):
             op: a ReduceOp.
             timeout_s: deadline of this call.
         """
-        span = writable_span_of(data)
-        _check_reducible(op, span)
-        prepared = self._shared.plans.get("all_reduce", span.num_bytes)
-        how = (span.kind.part_type, op, span.count * span.kind.parts, op == _AVG)
-        return self._data(prepared, how, span.address, data, timeout_s)
+        address, count, kind = writable_span_of(data)
+        if op not in kind.ops:
+            raise _not_reducible(op, kind)
+        prepared = self._shared.plans.get("all_reduce", count * kind.item_bytes)
+        how = (kind.part_type, op, count * kind.parts, op == _AVG)
+        return self._data(prepared, how, address, data, timeout_s)
 
     def broadcast(self, data: Buffer, root: int, *, timeout_s: float | None = None) -> Result:
         """Copy `data` of rank `root` to all ranks. Any element type."""
@@ -121,7 +116,8 @@ class Calls(ABC, Generic[Result]):
         self._check_rank("root", root)
         is_root = root == self._shared.rank
         span = writable_span_of(data) if is_root else span_of(data)
-        _check_reducible(op, span)
+        if op not in span.kind.ops:
+            raise _not_reducible(op, span.kind)
         prepared = self._shared.plans.get("reduce", span.num_bytes, root)
         # Only the root holds a sum to be divided.
         how = (
@@ -171,7 +167,8 @@ class Calls(ABC, Generic[Result]):
         sources = blocks_of(input, "input", self._shared.world_size)
         for rank, block in enumerate(sources):
             _check_block("input", rank, block, "output", target)
-        _check_reducible(op, target)
+        if op not in target.kind.ops:
+            raise _not_reducible(op, target.kind)
         parts = target.kind.parts
         spans = (
             [(block.address, block.count * parts) for block in sources],
@@ -254,9 +251,7 @@ class Calls(ABC, Generic[Result]):
 
     # ------------------------------------------------------------ how a call runs
 
-    @abstractmethod
-    def _result(self, started: Any, limit_s: float, call: int | Transfer) -> Result:
-        """Turn what the engine returned into what the caller gets."""
+    # Blocking entries return None, the others an engine's work: `started and Work(...)` is either.
 
     def _data(
         self, prepared: Prepared, how: How, address: int, buffers: object, timeout_s: float | None
@@ -270,7 +265,7 @@ class Calls(ABC, Generic[Result]):
             )
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, call) from None
-        return self._result(started, limit, call)
+        return started and Work(started, self._shared.narrator, limit, call)
 
     def _run_blocks(
         self,
@@ -289,7 +284,7 @@ class Calls(ABC, Generic[Result]):
             )
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, call) from None
-        return self._result(started, limit, call)
+        return started and Work(started, self._shared.narrator, limit, call)
 
     def _moved(
         self,
@@ -321,7 +316,7 @@ class Calls(ABC, Generic[Result]):
             )
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, transfer) from None
-        return self._result(started, limit, transfer)
+        return started and Work(started, self._shared.narrator, limit, transfer)
 
     # ------------------------------------------------------------ checks
 
@@ -346,14 +341,11 @@ class Calls(ABC, Generic[Result]):
         return is_root
 
 
-def _check_reducible(op: int, span: Span) -> None:
-    kind = span.kind
-    if (kind.part_type, op) in _REDUCIBLE and (kind.parts == 1 or op in (_SUM, _AVG)):
-        return
+def _not_reducible(op: int, kind: Kind) -> InvalidArgumentError:
     if op not in range(len(ReduceOp)):
-        raise InvalidArgumentError(f"op: expected a ReduceOp, got {op!r}")
+        return InvalidArgumentError(f"op: expected a ReduceOp, got {op!r}")
     name = ReduceOp(op).name.lower()
-    raise InvalidArgumentError(
+    return InvalidArgumentError(
         f"op: expected one that is defined for elements of type {kind.name}, got {name}"
     )
 
@@ -379,9 +371,6 @@ class BlockingCalls(Calls[None]):
         """Take the blocking entries."""
         self._engine = Engine(core.run_data, core.run_blocks, core.run_transfer)
 
-    def _result(self, started: Any, limit_s: float, call: int | Transfer) -> None:
-        return None
-
 
 class NonblockingCalls(Calls[Work]):
     """Each call returns a Work at once; the progress thread, or whoever waits, drives it."""
@@ -389,6 +378,3 @@ class NonblockingCalls(Calls[Work]):
     def use(self, core: _core.Communicator) -> None:
         """Take the entries that return at once."""
         self._engine = Engine(core.start_data, core.start_blocks, core.start_transfer)
-
-    def _result(self, started: Any, limit_s: float, call: int | Transfer) -> Work:
-        return Work(started, self._shared.narrator, limit_s, call)

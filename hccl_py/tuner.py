@@ -71,7 +71,7 @@ TABLE = (
 
 def size_class(num_bytes: int) -> int:
     """Return the class of a size: class c holds 2^(c-1) + 1 up to 2^c bytes, class 0 also none."""
-    return max(0, num_bytes - 1).bit_length()
+    return (num_bytes - 1).bit_length() if num_bytes else 0
 
 
 def choose(
