@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -72,6 +73,10 @@ inline std::array<int, 2> tcp_sockets() {
   int accepted = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   CHECK(accepted >= 0 && fcntl(dialled, F_SETFL, O_NONBLOCK) == 0);
   ::close(listener);
+  for (int fd : {dialled, accepted}) {
+    int yes = 1;
+    CHECK(setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes) == 0);
+  }
   return {dialled, accepted};
 }
 

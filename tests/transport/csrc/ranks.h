@@ -56,7 +56,8 @@ struct World {
   std::vector<std::shared_ptr<Communicator>> ranks;
 
   // `nodes[r]`: ranks with equal entries share memory, others use sockets.
-  explicit World(const std::vector<int>& nodes, size_t slot_bytes = 131072, int num_slots = 0) {
+  explicit World(const std::vector<int>& nodes, size_t slot_bytes = 131072, int num_slots = 0,
+                 decltype(connect_loopback)* connect = connect_loopback) {
     constexpr int num_channels = 2;
     for (size_t rank = 0; rank < nodes.size(); ++rank) {
       CommunicatorOptions options;
@@ -73,7 +74,7 @@ struct World {
       options.segment.slot_bytes = slot_bytes;
       ranks.push_back(std::make_shared<Communicator>(options, progress));
     }
-    connect_loopback(ranks, nodes, num_channels + 1);
+    connect(ranks, nodes, num_channels + 1);
   }
 
   ~World() {
