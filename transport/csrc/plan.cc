@@ -1,6 +1,7 @@
 #include "plan.h"
 
 #include <algorithm>
+#include <functional>
 #include <stdexcept>
 #include <string>
 
@@ -28,6 +29,7 @@ void Plan::validate(int rank, int world_size) const {
             "chunk span");
     require(chunk.scratch >= -1 && chunk.scratch < scratch_slots, "scratch slot");
   };
+  require(data_chunks >= 0 && scratch_slots >= 0 && max_chunk_span >= 0, "counts");
   for (const Op& op : ops) {
     require(op.peers_begin >= 0 && op.num_peers >= 0 &&
                 static_cast<size_t>(op.peers_begin) + static_cast<size_t>(op.num_peers) <=
@@ -39,6 +41,11 @@ void Plan::validate(int rank, int world_size) const {
     }
     if (op.kind != OpKind::copy) require(op.num_peers > 0, "an op without peers");
     if (op.kind == OpKind::recv) require(op.num_peers == 1, "recv takes one peer");
+    auto begin = peers.begin() + op.peers_begin, end = begin + op.num_peers;
+    // The reduction runs in rank order, which gives all ranks the same bits.
+    require(op.kind != OpKind::recv_reduce ||
+                std::adjacent_find(begin, end, std::greater_equal<>()) == end,
+            "order of peers");
     if (op.kind != OpKind::send) check_chunk(op.destination);
     if (op.kind == OpKind::send || op.kind == OpKind::copy) check_chunk(op.source);
   }
@@ -51,13 +58,14 @@ Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
   if (plan.data_chunks) {
     size_t chunks = static_cast<size_t>(plan.data_chunks);
     size_t span = static_cast<size_t>(std::max(plan.max_chunk_span, 1));
+    if (span > slot_elements) throw std::invalid_argument("an op spans more chunks than fit a slot");
     size_t line = std::max<size_t>(1, cache_line / item_size_);
     // Enough tiles that every channel has two to overlap, within the two limits.
     size_t wanted = divide_up(call.data.count, chunks * 2 * static_cast<size_t>(num_channels));
     size_t least = divide_up(min_message_bytes / item_size_, span);
     size_t most = slot_elements / span;
-    size_t chunk = std::clamp(divide_up(std::max(wanted, least), line) * line, size_t{1},
-                              std::max<size_t>(most, 1));
+    size_t chunk =
+        std::clamp(divide_up(std::max(wanted, least), line) * line, size_t{1}, most);
     tile_elements_ = chunk * chunks;
     num_tiles_ = static_cast<int64_t>(divide_up(call.data.count, tile_elements_));
     return;

@@ -1,0 +1,120 @@
+// Plans and calls that must be refused, and how calls are cut into tiles.
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+#include "check.h"
+#include "plan.h"
+
+namespace hccl::test {
+namespace {
+
+// Rank 1 of 4 reduces chunks 0 and 1 of what ranks 0, 2 and 3 send, and sends a scratch slot back.
+Plan good_plan() {
+  Plan plan;
+  plan.data_chunks = 4;
+  plan.scratch_slots = 1;
+  plan.max_chunk_span = 2;
+  plan.peers = {0, 2, 3};
+  ChunkRef two{Buffer::data, 0, 2, -1}, scratch{Buffer::data, 0, 2, 0};
+  plan.ops.push_back({OpKind::recv_reduce, 0, 3, two, {}});
+  plan.ops.push_back({OpKind::copy, 0, 0, scratch, two});
+  plan.ops.push_back({OpKind::send, 0, 3, {}, scratch});
+  plan.ops.push_back({OpKind::recv, 2, 1, two, {}});
+  return plan;
+}
+
+void every_malformed_plan_is_refused() {
+  good_plan().validate(1, 4);
+  const std::function<void(Plan&)> mistakes[] = {
+      [](Plan& p) { p.data_chunks = -1; },
+      [](Plan& p) { p.scratch_slots = -1; },
+      [](Plan& p) { p.max_chunk_span = 1; },
+      [](Plan& p) { p.peers = {0, 2}; },
+      [](Plan& p) { p.peers = {0, 2, 4}; },
+      [](Plan& p) { p.peers = {0, 1, 3}; },       // itself
+      [](Plan& p) { p.peers = {2, 0, 3}; },       // not in rank order
+      [](Plan& p) { p.peers = {0, 2, 2}; },       // one of them twice
+      [](Plan& p) { p.ops[0].peers_begin = -1; },
+      [](Plan& p) { p.ops[0].num_peers = 0; },
+      [](Plan& p) { p.ops[0].num_peers = 1 << 30; },
+      [](Plan& p) { p.ops[3].num_peers = 2, p.ops[3].peers_begin = 1; },
+      [](Plan& p) { p.ops[0].destination.begin = -1; },
+      [](Plan& p) { p.ops[0].destination.begin = 2; },
+      [](Plan& p) { p.ops[0].destination = {Buffer::data, 3, 5, -1}; },
+      [](Plan& p) { p.ops[0].destination = {Buffer::output, 0, 2, -1}; },
+      [](Plan& p) { p.ops[0].destination = {Buffer::output, 4, 5, -1}; },
+      [](Plan& p) { p.ops[1].source.begin = -1; },
+      [](Plan& p) { p.ops[2].source.scratch = 1; },
+      [](Plan& p) { p.ops[2].source.scratch = -2; },
+  };
+  for (const auto& mistake : mistakes) {
+    Plan plan = good_plan();
+    mistake(plan);
+    bool refused = false;
+    try {
+      plan.validate(1, 4);
+    } catch (const std::invalid_argument& error) {
+      refused = std::string(error.what()).find("malformed plan") == 0;
+    }
+    CHECK(refused);
+  }
+}
+
+Call call_of(const Plan& plan, std::byte* data, size_t count, DType dtype) {
+  Call call;
+  call.plan = &plan;
+  call.data = {data, count};
+  call.dtype = dtype;
+  return call;
+}
+
+// Tiles cover the data once, in order, and no op's message is longer than a slot.
+void tiles_fit_slots_and_cover_the_data() {
+  std::vector<std::byte> data(8 * 1000003);
+  for (size_t slot_bytes : {4096ul, 131072ul}) {
+    for (DType dtype : {DType::uint8, DType::float32, DType::float64}) {
+      for (int span : {1, 2, 7, 512}) {
+        for (size_t count : {0ul, 1ul, 511ul, 512ul, 4097ul, 1000003ul}) {
+          Plan plan;
+          plan.data_chunks = span + 3;
+          plan.max_chunk_span = span;
+          Call call = call_of(plan, data.data(), count, dtype);
+          Tiling tiling(call, slot_bytes, 2);
+          size_t covered = 0;
+          for (int64_t tile = 0; tile < tiling.num_tiles(); ++tile) {
+            for (int chunk = 0; chunk < plan.data_chunks; ++chunk) {
+              Span part = tiling.resolve(call, {Buffer::data, chunk, chunk + 1, -1}, tile, nullptr);
+              CHECK(part.address == data.data() + covered * size_of(dtype));
+              covered += part.count;
+            }
+            Span widest = tiling.resolve(call, {Buffer::data, 0, span, -1}, tile, nullptr);
+            CHECK(widest.count * size_of(dtype) <= slot_bytes);
+          }
+          CHECK(covered == count);
+        }
+      }
+    }
+  }
+}
+
+void a_span_wider_than_a_slot_is_refused() {
+  Plan plan;
+  plan.data_chunks = plan.max_chunk_span = 513;
+  bool refused = false;
+  try {
+    Tiling tiling(call_of(plan, nullptr, 10, DType::float64), 4096, 2);
+  } catch (const std::invalid_argument&) {
+    refused = true;
+  }
+  CHECK(refused);
+}
+
+}  // namespace
+}  // namespace hccl::test
+
+int main() {
+  hccl::test::every_malformed_plan_is_refused();
+  hccl::test::tiles_fit_slots_and_cover_the_data();
+  hccl::test::a_span_wider_than_a_slot_is_refused();
+}
