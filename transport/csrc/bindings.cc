@@ -107,8 +107,7 @@ RequestPtr collective(PyCommunicator& self, const std::shared_ptr<Plan>& plan, i
                       uint64_t fingerprint, double timeout_s) {
   RequestPtr request = self.take();
   request->kind = RequestKind::collective;
-  request->submitted = Clock::now();
-  request->deadline = after(request->submitted, timeout_s);
+  request->deadline = after(Clock::now(), timeout_s);
   request->plan = plan;
   request->call.plan = plan.get();
   request->call.dtype = static_cast<DType>(dtype);
@@ -146,8 +145,7 @@ RequestPtr transfer(PyCommunicator& self, RequestKind kind, Address address, siz
                     int peer, uint64_t tag, double timeout_s) {
   RequestPtr request = self.take();
   request->kind = kind;
-  request->submitted = Clock::now();
-  request->deadline = after(request->submitted, timeout_s);
+  request->deadline = after(Clock::now(), timeout_s);
   request->address = pointer(address);
   request->num_bytes = num_bytes;
   request->peer = peer;
@@ -248,7 +246,7 @@ NB_MODULE(_core, module) {
            [](const Work& w) {
              return w.request->is_done() && w.request->failure.kind != FailureKind::none;
            })
-      .def("source", [](const Work& w) { return w.request->peer; });
+      .def("source", [](const Work& w) { return w.request->is_done() ? w.request->peer : any_rank; });
 
   nb::class_<PyCommunicator>(module, "Communicator")
       .def_static("create", &make_communicator, nb::arg("progress"), nb::arg("rank"),

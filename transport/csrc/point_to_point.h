@@ -6,10 +6,8 @@
 // what nobody has asked for yet occupies at most eager_bytes_ each.
 #pragma once
 
-#include <deque>
 #include <list>
 #include <memory>
-#include <string>
 #include <unordered_map>
 #include <vector>
 

@@ -51,7 +51,6 @@ void QueuePair::pop() {
 void QueuePair::detach() {
   if (flushed() || detached_) return;
   Posted& front = queue_[head_];
-  if (front.header.length > slot_bytes_) return;
   spare_.resize(slot_bytes_);
   std::memcpy(spare_.data(), front.payload, front.header.length);
   front.payload = spare_.data();

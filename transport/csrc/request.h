@@ -18,7 +18,6 @@ inline constexpr int any_rank = -1;
 
 struct Request {
   RequestKind kind = RequestKind::collective;
-  Deadline submitted;
   Deadline deadline;
 
   std::shared_ptr<const Plan> plan;  // collective
