@@ -7,7 +7,20 @@ here at `import torch`.
 
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hccl_py.communicator import Communicator as Communicator
+    from hccl_py.transport.errors import AbortedError as AbortedError
+    from hccl_py.transport.errors import BootstrapError as BootstrapError
+    from hccl_py.transport.errors import CollectiveTimeoutError as CollectiveTimeoutError
+    from hccl_py.transport.errors import CommunicatorError as CommunicatorError
+    from hccl_py.transport.errors import HcclError as HcclError
+    from hccl_py.transport.errors import InvalidArgumentError as InvalidArgumentError
+    from hccl_py.transport.errors import MismatchError as MismatchError
+    from hccl_py.transport.errors import PeerLostError as PeerLostError
+    from hccl_py.transport.types import ReduceOp as ReduceOp
+    from hccl_py.work import Work as Work
 
 _HOMES = {
     "Communicator": "hccl_py.communicator",

@@ -251,7 +251,10 @@ class Calls(ABC, Generic[Result]):
 
     # ------------------------------------------------------------ how a call runs
 
-    # Blocking entries return None, the others an engine's work: `started and Work(...)` is either.
+    # A blocking entry returns None, which is the result; around what the others return goes a Work.
+
+    def _around(self, started: _core.Work, limit_s: float, call: int | Transfer) -> Any:
+        return Work(started, self._shared.narrator, limit_s, call)
 
     def _data(
         self, prepared: Prepared, how: How, address: int, buffers: object, timeout_s: float | None
@@ -265,7 +268,7 @@ class Calls(ABC, Generic[Result]):
             )
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, call) from None
-        return started and Work(started, self._shared.narrator, limit, call)
+        return started and self._around(started, limit, call)  # type: ignore[no-any-return]
 
     def _run_blocks(
         self,
@@ -284,7 +287,7 @@ class Calls(ABC, Generic[Result]):
             )
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, call) from None
-        return started and Work(started, self._shared.narrator, limit, call)
+        return started and self._around(started, limit, call)  # type: ignore[no-any-return]
 
     def _moved(
         self,
@@ -316,7 +319,7 @@ class Calls(ABC, Generic[Result]):
             )
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, transfer) from None
-        return started and Work(started, self._shared.narrator, limit, transfer)
+        return started and self._around(started, limit, transfer)  # type: ignore[no-any-return]
 
     # ------------------------------------------------------------ checks
 

@@ -84,7 +84,8 @@ class TorchSurface(_Base):
     def _device_types(self) -> list[torch.device]:
         # From 2.15 on torch asks while it makes a group, and attaches a recorder to a C++ backend
         # of each device; only with none does it leave a group that is all Python alone.
-        being_made = self not in dist.distributed_c10d._world.pg_map
+        groups: Any = dist.distributed_c10d._world.pg_map
+        being_made = self not in groups
         return [] if being_made else [torch.device("cpu")]
 
     def _get_backend(self, device: torch.device | str) -> TorchSurface:
