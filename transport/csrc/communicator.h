@@ -28,6 +28,9 @@ namespace hccl {
 
 class ProgressThread;
 
+// Tags a descriptor in the epoll set that is no control link; links are tagged with their rank.
+inline constexpr uint64_t not_control = ~uint64_t{0};
+
 struct CommunicatorOptions {
   int rank = 0;
   int world_size = 1;
@@ -87,6 +90,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int epoll_fd() const { return epoll_.get(); }
 
  private:
+  static constexpr const char* interrupted_ = "a signal interrupted the call half-way";
+
   bool enqueue(const RequestPtr& request);
   bool try_take_baton();
   bool take_baton_nobody_waits_for();

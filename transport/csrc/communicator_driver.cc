@@ -1,0 +1,339 @@
+// The driving half of Communicator: what the one thread that holds the baton does. How threads come
+// by the baton stands in communicator.cc.
+#include <sys/epoll.h>
+
+#include <algorithm>
+#include <system_error>
+
+#include "communicator.h"
+
+namespace hccl {
+
+namespace {
+
+// Without a core of our own every yield lets another rank run; after these it is asleep anyway.
+constexpr int num_yields = 200;
+// Everything that matters rings a bell; this only bounds how late a signal or deadline is seen.
+constexpr int max_sleep_ms = 100;
+constexpr auto explanation_time = std::chrono::milliseconds(300);
+constexpr uint64_t sequence_mask = 0xffff;  // the low bits of a fingerprint
+
+std::string join(const std::vector<int>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (i) text += ", ";
+    text += std::to_string(ranks[i]);
+  }
+  return text;
+}
+
+}  // namespace
+
+// Drives until the request is done or the deadline has passed, then passes the baton.
+void Communicator::drive(const RequestPtr& request, Deadline deadline,
+                         const Interrupt& interrupt) {
+  struct Baton {
+    Communicator& communicator;
+    ~Baton() {
+      bool close = std::exchange(communicator.close_afterwards_, false);
+      communicator.driver_.store(std::thread::id(), std::memory_order_relaxed);
+      communicator.pass_baton();
+      if (close) communicator.close();
+    }
+  } baton{*this};
+  driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  Idle idle(may_spin_, num_yields);
+  int num_moves = 0;
+  while (!request->is_done()) {
+    notify_waiters();
+    bool moved = progress_or_fail();
+    if (!moved && idle.begins_to_spin() && shares_core()) idle.give_up();
+    if (moved) {
+      idle.reset();
+      if ((++num_moves & 255) != 0) continue;
+      handle_events(0);  // that something moves says nothing about the rest
+    } else if (idle.turn()) {
+      if (!idle.look_at_clock()) continue;
+    } else {
+      sleep(deadline);
+      try {
+        interrupt();
+      } catch (...) {
+        Failure failure;
+        failure.kind = FailureKind::aborted;
+        failure.rank = options_.rank;
+        failure.text = interrupted_;
+        fail(failure);
+        throw;
+      }
+    }
+    check_deadlines();
+    if (deadline != Deadline::max() && Clock::now() >= deadline) return;
+  }
+}
+
+// Whether the scheduler has put another rank of this node on our core, where it waits for us to stop
+// spinning. A sleeper is woken on a core that is free.
+bool Communicator::shares_core() {
+  uint32_t core = segment_->note_core();
+  return std::any_of(local_segments_.begin(), local_segments_.end(), [core](const auto& segment) {
+    return segment->header().core.load(std::memory_order_relaxed) == core;
+  });
+}
+
+bool Communicator::progress() {
+  bool moved = num_incoming_.load(std::memory_order_seq_cst) > 0;
+  if (moved) accept_requests();
+  if (stop_.load(std::memory_order_seq_cst) != Stop::no && obey_stop()) return true;
+  if (active_ || !collectives_.empty()) moved |= advance_collective();
+  if (!point_to_point_->idle()) moved |= point_to_point_->progress();
+  return moved;
+}
+
+bool Communicator::obey_stop() {
+  Failure failure;
+  failure.kind = FailureKind::aborted;
+  failure.rank = options_.rank;
+  {
+    std::lock_guard lock(mutex_);
+    failure.text = stop_reason_;
+    if (stop_.exchange(Stop::no) == Stop::close && !work_left()) return false;
+  }
+  fail(failure);
+  return true;
+}
+
+// What goes wrong on a lane often has its explanation on a control link: look there first.
+bool Communicator::progress_or_fail() {
+  try {
+    return progress();
+  } catch (const LaneError& error) {
+    await_explanation(error.peer());
+    left_or_lost(error.peer(), error.what());
+  } catch (const Mismatch& mismatch) {
+    Failure failure;
+    failure.kind = FailureKind::mismatch;
+    failure.rank = mismatch.peer;
+    failure.expected = mismatch.expected;
+    failure.received = mismatch.received;
+    failure.text = mismatch.what();
+    fail(failure);
+  } catch (const std::exception& error) {
+    Failure failure;
+    failure.kind = FailureKind::internal;
+    failure.rank = options_.rank;
+    failure.text = error.what();
+    fail(failure);
+  }
+  return true;
+}
+
+// A lane and its control link close together, but the news may arrive in either order.
+void Communicator::await_explanation(int peer) {
+  Deadline until = Clock::now() + explanation_time;
+  ControlLink& link = *links_[static_cast<size_t>(peer)];
+  do {
+    handle_events(10);
+  } while (link.state() == ControlLink::State::open && !failure() && Clock::now() < until);
+}
+
+void Communicator::accept_requests() {
+  {
+    std::lock_guard lock(mutex_);
+    std::swap(incoming_, accepted_);
+    num_incoming_.store(0, std::memory_order_seq_cst);
+  }
+  // A lane may throw here: then fail() finds what is still in the list.
+  while (!accepted_.empty()) {
+    if (accepted_.front()->kind == RequestKind::collective) {
+      collectives_.push_back(accepted_.front());
+    } else {
+      point_to_point_->post(accepted_.front());
+    }
+    accepted_.erase(accepted_.begin());
+  }
+}
+
+bool Communicator::advance_collective() {
+  if (!active_) begin_collective();
+  bool moved = false;
+  bool finished = true;
+  for (Channel& channel : channels_) {
+    moved |= channel.step();
+    moved |= channel.flush();
+    finished &= channel.finished();
+  }
+  if (finished) end_collective();
+  return moved || finished;
+}
+
+void Communicator::begin_collective() {
+  active_ = std::move(collectives_.front());
+  collectives_.pop_front();
+  Call& call = active_->call;
+  call.fingerprint = (call.fingerprint & ~sequence_mask) | (active_->sequence & sequence_mask);
+  active_->tiling = Tiling(call, options_.segment.slot_bytes, options_.num_channels);
+  for (int i = 0; i < options_.num_channels; ++i) {
+    channels_[static_cast<size_t>(i)].start(call, active_->tiling, i, options_.num_channels);
+  }
+}
+
+void Communicator::end_collective() {
+  statistics_.collectives.add(1);
+  RequestPtr request = std::move(active_);
+  active_.reset();
+  request->finish();
+}
+
+Failure Communicator::timed_out() const {
+  Failure failure;
+  failure.kind = FailureKind::timed_out;
+  std::vector<int> ranks;
+  std::string position;
+  for (const Channel& channel : channels_) {
+    if (channel.finished()) continue;
+    for (int rank : channel.waiting_for()) {
+      if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
+    }
+    if (position.empty()) position = channel.position();
+  }
+  std::sort(ranks.begin(), ranks.end());
+  if (!ranks.empty()) failure.rank = ranks.front();
+  failure.expected = active_->call.fingerprint;
+  failure.text = "waiting for " + join(ranks) + " at " + position;
+  return failure;
+}
+
+void Communicator::check_deadlines() {
+  Deadline now = Clock::now();
+  auto is_late = [now](const RequestPtr& request) { return now >= request->deadline; };
+  if (active_ && (is_late(active_) ||
+                  std::any_of(collectives_.begin(), collectives_.end(), is_late))) {
+    fail(timed_out());
+  }
+  if (point_to_point_->idle()) return;
+  RequestPtr late = point_to_point_->expire(now);
+  if (!late) return;
+  Failure failure;
+  failure.kind = FailureKind::timed_out;
+  failure.rank = late->peer;
+  failure.text = "a message was half-way when its time was up";
+  fail(failure);
+}
+
+void Communicator::sleep(Deadline deadline) {
+  // First the sign that we sleep, then one more look: a peer that posts after the look sees the sign.
+  segment_->begin_nap(starved());
+  if (!progress_or_fail()) {
+    if (active_) deadline = std::min(deadline, active_->deadline);
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    statistics_.sleeps.add(1);
+    handle_events(static_cast<int>(std::clamp<int64_t>(left, 0, max_sleep_ms)));
+    check_leavers();
+  }
+  segment_->end_nap();
+}
+
+// Whether something of ours waits until peers have read what they got.
+bool Communicator::starved() const {
+  return point_to_point_->unflushed() ||
+         std::any_of(channels_.begin(), channels_.end(),
+                     [](const Channel& channel) { return channel.unflushed(); });
+}
+
+void Communicator::handle_events(int timeout_ms) {
+  epoll_event events[32];
+  int num_events = epoll_wait(epoll_.get(), events, 32, timeout_ms);
+  for (int i = 0; i < num_events; ++i) {
+    uint64_t tag = events[i].data.u64;
+    if (tag != not_control) receive_control(*links_[tag]);
+  }
+}
+
+void Communicator::receive_control(ControlLink& link) {
+  ControlLink::State before = link.state();
+  std::optional<Failure> reported = link.receive();
+  if (reported) {
+    if (reported->reporter < 0) reported->reporter = link.peer();
+    fail(std::move(*reported));
+    return;
+  }
+  if (before == ControlLink::State::open && link.state() == ControlLink::State::lost) {
+    left_or_lost(link.peer(), "its connections closed without a goodbye");
+  }
+}
+
+void Communicator::left_or_lost(int peer, const std::string& what) {
+  ControlLink& link = *links_[static_cast<size_t>(peer)];
+  Failure failure;
+  failure.kind = FailureKind::peer_lost;
+  failure.rank = peer;
+  if (active_) failure.expected = active_->call.fingerprint;
+  switch (link.state()) {
+    case ControlLink::State::open: failure.text = "can be reached no more: " + what; break;
+    case ControlLink::State::left:
+      failure.text = "left after collective " + std::to_string(link.last_sequence());
+      break;
+    case ControlLink::State::lost: failure.text = "died: " + what; break;
+  }
+  fail(failure);
+}
+
+bool Communicator::waits_for(int peer) {
+  if (point_to_point_->waits_for(peer)) return true;
+  if (!active_) return false;
+  return std::any_of(channels_.begin(), channels_.end(), [peer](Channel& channel) {
+    std::vector<int> ranks = channel.waiting_for();
+    return std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
+  });
+}
+
+// A rank of this node that left has written all it had to say before its goodbye, so whoever still
+// waits for it after another look waits in vain. Of other nodes a goodbye may overtake the data; but
+// their lanes end after the last byte, and tell so themselves.
+void Communicator::check_leavers() {
+  for (int peer : options_.local_ranks) {
+    const std::unique_ptr<ControlLink>& link = links_[static_cast<size_t>(peer)];
+    if (!link || link->state() != ControlLink::State::left) continue;
+    if (progress_or_fail()) return;
+    if (waits_for(peer)) left_or_lost(peer, "");
+  }
+}
+
+void Communicator::fail(Failure failure) {
+  bool first = false;
+  std::vector<RequestPtr> requests;
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_.kind == FailureKind::none) {
+      failure_ = std::move(failure);
+      first = true;
+    }
+    requests.swap(incoming_);
+    num_incoming_.store(0, std::memory_order_seq_cst);
+  }
+  if (active_) requests.push_back(std::move(active_));
+  active_.reset();
+  requests.insert(requests.end(), collectives_.begin(), collectives_.end());
+  collectives_.clear();
+  requests.insert(requests.end(), accepted_.begin(), accepted_.end());
+  accepted_.clear();
+  for (Channel& channel : channels_) channel.abandon();
+  if (first) {
+    for (auto& link : links_) {
+      if (link && link->state() == ControlLink::State::open) link->report(failure_);
+    }
+  }
+  for (const RequestPtr& request : requests) request->fail(failure_);
+  point_to_point_->abandon(failure_);
+  std::lock_guard lock(mutex_);
+  baton_passed_.notify_all();
+}
+
+void Communicator::wake() {
+  if (segment_->header().sleepers.load(std::memory_order_seq_cst) == 0) return;
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(doorbell_.get(), &one, sizeof one);
+}
+
+}  // namespace hccl
