@@ -37,6 +37,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from torch.distributed import TCPStore
+
 GRACE_S = 2.0
 """How long the other ranks may go on after the first failure."""
 EXIT_S = 10.0
@@ -69,7 +71,8 @@ def run_ranks(
         timeout_s: after this long every rank that is left prints its stacks and is killed.
         backend: `torch.distributed` is initialised with it before and destroyed after.
         env: more environment, for all ranks or by rank, e.g. `HCCL_NODE_ID`. RANK, WORLD_SIZE,
-            LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set anyway.
+            LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set anyway, and a store
+            listens there.
 
     Returns:
         What each rank returned, by rank.
@@ -78,7 +81,8 @@ def run_ranks(
         RanksFailed: a rank raised, ended without a word, or was still running at the deadline.
     """
     __tracebackhide__ = True  # the ranks' own traces are what matters
-    port = str(free_port())
+    # Hosted here, as an agent would: a port that a rank binds later may be taken by then.
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     source = (inspect.getsourcefile(function) or "", function.__qualname__)
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         processes, pipes = [], []
@@ -90,7 +94,8 @@ def run_ranks(
                 "LOCAL_RANK": str(rank),
                 "LOCAL_WORLD_SIZE": str(world_size),
                 "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": port,
+                "MASTER_PORT": str(store.port),
+                "TORCHELASTIC_USE_AGENT_STORE": "True",
                 **((env(rank) if callable(env) else env) or {}),
             }
             output = os.path.join(folder, str(rank))
