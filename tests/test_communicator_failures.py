@@ -5,6 +5,7 @@ Ranks are processes; each test's function at module level is what every rank run
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -477,10 +478,11 @@ def test_close_leaves_no_descriptor_mapping_or_thread(fails: bool) -> None:
         comm.nonblocking.all_reduce(np.ones(100_000)).wait()
         comm.barrier()
 
+    gc.collect()  # what earlier tests left must not go meanwhile
     at_first = _leftovers()
     with ThreadRanks("aab") as ranks:  # the process's one progress thread starts here
         ranks.run(use)
-    wait_until(lambda: _leftovers()[1] == at_first[1], "the progress thread lets go")
+    wait_until(lambda: _leftovers()[1] <= at_first[1], "the progress thread lets go")
     before = _leftovers()
     with ThreadRanks("aab") as ranks:
         ranks.run(use)
@@ -491,7 +493,7 @@ def test_close_leaves_no_descriptor_mapping_or_thread(fails: bool) -> None:
         for comm in ranks.communicators:
             comm.close()
         # The communicators are still there, their resources are not.
-        wait_until(lambda: _leftovers()[1] == before[1], "the progress thread lets go")
+        wait_until(lambda: _leftovers()[1] <= before[1], "the progress thread lets go")
         descriptors, _, _ = _leftovers()
         assert descriptors == before[0]
     wait_until(lambda: _leftovers()[2] <= before[2], "threads end")
