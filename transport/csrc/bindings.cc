@@ -105,6 +105,9 @@ struct PyCommunicator {
 
 RequestPtr collective(PyCommunicator& self, const std::shared_ptr<Plan>& plan, int dtype, int op,
                       uint64_t fingerprint, double timeout_s) {
+  if (dtype < 0 || dtype >= num_dtypes || op < 0 || op >= num_reduce_ops) {
+    throw std::invalid_argument("no such element type or reduce op");
+  }
   RequestPtr request = self.take();
   request->kind = RequestKind::collective;
   request->deadline = after(Clock::now(), timeout_s);

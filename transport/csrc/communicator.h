@@ -115,8 +115,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void end_collective();
   void check_deadlines();
   void check_neglected();
-  void sleep(Deadline deadline);
-  void handle_events(int timeout_ms);
+  bool sleep(Deadline deadline);
+  bool handle_events(int timeout_ms);
+  void ask(const Interrupt& interrupt);
   void receive_control(ControlLink& link);
   void check_leavers();
   void await_explanation(int peer);

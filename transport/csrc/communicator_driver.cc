@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <system_error>
 
 #include "communicator.h"
@@ -15,6 +16,7 @@ namespace {
 constexpr int num_yields = 200;
 // Everything that matters rings a bell; this only bounds how late a signal or deadline is seen.
 constexpr int max_sleep_ms = 100;
+constexpr auto look_period = std::chrono::milliseconds(50);
 constexpr auto explanation_time = std::chrono::milliseconds(300);
 constexpr uint64_t sequence_mask = 0xffff;  // the low bits of a fingerprint
 
@@ -44,10 +46,12 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline,
   driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   Idle idle(may_spin_, num_yields);
   int num_moves = 0;
+  Deadline next_look = Clock::now() + look_period;
   while (!request->is_done()) {
     notify_waiters();
     bool moved = progress_or_fail();
     if (!moved && idle.begins_to_spin() && shares_core()) idle.give_up();
+    bool signalled = false;
     if (moved) {
       idle.reset();
       if ((++num_moves & 255) != 0) continue;
@@ -55,20 +59,29 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline,
     } else if (idle.turn()) {
       if (!idle.look_at_clock()) continue;
     } else {
-      sleep(deadline);
-      try {
-        interrupt();
-      } catch (...) {
-        Failure failure;
-        failure.kind = FailureKind::aborted;
-        failure.rank = options_.rank;
-        failure.text = interrupted_;
-        fail(failure);
-        throw;
-      }
+      signalled = sleep(deadline);
     }
     check_deadlines();
-    if (deadline != Deadline::max() && Clock::now() >= deadline) return;
+    Deadline now = Clock::now();
+    if (signalled || now >= next_look) {
+      ask(interrupt);
+      next_look = now + look_period;
+    }
+    if (now >= deadline) return;
+  }
+}
+
+// Lets the caller interrupt the wait. To ask may cost milliseconds: Python has to give us its lock.
+void Communicator::ask(const Interrupt& interrupt) {
+  try {
+    interrupt();
+  } catch (...) {
+    Failure failure;
+    failure.kind = FailureKind::aborted;
+    failure.rank = options_.rank;
+    failure.text = interrupted_;
+    fail(failure);
+    throw;
   }
 }
 
@@ -221,17 +234,20 @@ void Communicator::check_deadlines() {
   fail(failure);
 }
 
-void Communicator::sleep(Deadline deadline) {
+// True if a signal ended the sleep.
+bool Communicator::sleep(Deadline deadline) {
+  bool signalled = false;
   // First the sign that we sleep, then one more look: a peer that posts after the look sees the sign.
   segment_->begin_nap(starved());
   if (!progress_or_fail()) {
     if (active_) deadline = std::min(deadline, active_->deadline);
     auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     statistics_.sleeps.add(1);
-    handle_events(static_cast<int>(std::clamp<int64_t>(left, 0, max_sleep_ms)));
+    signalled = !handle_events(static_cast<int>(std::clamp<int64_t>(left, 0, max_sleep_ms)));
     check_leavers();
   }
   segment_->end_nap();
+  return signalled;
 }
 
 // Whether something of ours waits until peers have read what they got.
@@ -241,13 +257,15 @@ bool Communicator::starved() const {
                      [](const Channel& channel) { return channel.unflushed(); });
 }
 
-void Communicator::handle_events(int timeout_ms) {
+// False if a signal cut it short.
+bool Communicator::handle_events(int timeout_ms) {
   epoll_event events[32];
   int num_events = epoll_wait(epoll_.get(), events, 32, timeout_ms);
   for (int i = 0; i < num_events; ++i) {
     uint64_t tag = events[i].data.u64;
     if (tag != not_control) receive_control(*links_[tag]);
   }
+  return num_events >= 0 || errno != EINTR;
 }
 
 void Communicator::receive_control(ControlLink& link) {
