@@ -27,7 +27,7 @@ Channel::Channel(int rank, int world_size, size_t slot_bytes)
   // Never grow while a plan runs.
   sources_.reserve(static_cast<size_t>(world_size));
   fan_out_.reserve(static_cast<size_t>(world_size));
-  unflushed_.reserve(static_cast<size_t>(world_size));
+  backlog_.reserve(static_cast<size_t>(world_size));
 }
 
 void Channel::start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride) {
@@ -65,24 +65,15 @@ void Channel::finish_tile() {
 }
 
 bool Channel::flush() {
-  if (unflushed_.empty()) return false;
-  bool moved = false;
-  for (size_t i = 0; i < unflushed_.size();) {
-    moved |= unflushed_[i]->flush();
-    if (unflushed_[i]->flushed()) {
-      unflushed_[i] = unflushed_.back();
-      unflushed_.pop_back();
-    } else {
-      ++i;
-    }
-  }
-  if (unflushed_.empty()) borrowed_.clear();
+  if (backlog_.empty()) return false;
+  bool moved = backlog_.flush();
+  if (backlog_.empty()) borrowed_.clear();
   return moved;
 }
 
 void Channel::abandon() {
   call_ = nullptr;
-  unflushed_.clear();
+  backlog_.clear();
   borrowed_.clear();
 }
 
@@ -103,9 +94,7 @@ Span Channel::resolve(const ChunkRef& chunk) {
 void Channel::post(QueuePair& lane, const Header& header, const Span& span) {
   uint64_t number = lane.post_send(header, span.address);
   if (lane.flushed()) return;
-  if (std::find(unflushed_.begin(), unflushed_.end(), &lane) == unflushed_.end()) {
-    unflushed_.push_back(&lane);
-  }
+  backlog_.note(lane);
   if (lane.completed() < number) {
     borrowed_.push_back({&lane, number, span.address, span.address + header.length});
   }
@@ -222,7 +211,7 @@ std::string Channel::position() const {
 
 std::vector<int> Channel::waiting_for() const {
   std::vector<int> ranks;
-  for (const QueuePair* lane : unflushed_) ranks.push_back(lane->peer());
+  for (const QueuePair* lane : backlog_.lanes()) ranks.push_back(lane->peer());
   if (call_ == nullptr) return ranks;
   const Op& op = call_->plan->ops[next_op_];
   if (op.kind == OpKind::send || op.kind == OpKind::copy) return ranks;

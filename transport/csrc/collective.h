@@ -39,8 +39,8 @@ class Channel {
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
   bool step();
   bool flush();
-  bool finished() const { return call_ == nullptr && unflushed_.empty(); }
-  bool unflushed() const { return !unflushed_.empty(); }
+  bool finished() const { return call_ == nullptr && backlog_.empty(); }
+  bool unflushed() const { return !backlog_.empty(); }
   // Forgets the call; for a communicator that has failed.
   void abandon();
 
@@ -82,7 +82,7 @@ class Channel {
   int ready_ = 0;  // recv_reduce: peers whose payload is known to be there
 
   std::vector<Borrowed> borrowed_;
-  std::vector<QueuePair*> unflushed_;
+  Backlog backlog_;
   std::vector<const std::byte*> sources_;
   std::vector<QueuePair*> fan_out_;
   std::vector<std::byte> scratch_;

@@ -35,13 +35,6 @@ void PointToPoint::post(const RequestPtr& request) {
   }
 }
 
-void PointToPoint::mark_unflushed(QueuePair& lane) {
-  if (lane.flushed()) return;
-  if (std::find(unflushed_.begin(), unflushed_.end(), &lane) == unflushed_.end()) {
-    unflushed_.push_back(&lane);
-  }
-}
-
 void PointToPoint::control(int peer, Kind kind, uint64_t tag, uint64_t id, uint64_t size) {
   Header header;
   header.fingerprint = tag;
@@ -49,7 +42,7 @@ void PointToPoint::control(int peer, Kind kind, uint64_t tag, uint64_t id, uint6
   header.size = size;
   header.kind = kind;
   lane(peer).post_send(header, nullptr);
-  mark_unflushed(lane(peer));
+  backlog_.note(lane(peer));
 }
 
 void PointToPoint::post_send(const RequestPtr& request) {
@@ -77,7 +70,7 @@ void PointToPoint::post_send(const RequestPtr& request) {
   header.length = static_cast<uint32_t>(request->num_bytes);
   header.kind = eager;
   uint64_t number = lane(peer).post_send(header, request->address);
-  mark_unflushed(lane(peer));
+  backlog_.note(lane(peer));
   if (lane(peer).completed() >= number) {
     finish(request);
   } else {
@@ -231,7 +224,7 @@ bool PointToPoint::stream(Sending& sending) {
         static_cast<uint32_t>(std::min(slot_bytes_, request.num_bytes - sending.posted));
     sending.last_number = to.post_send(header, request.address + sending.posted);
     sending.posted += header.length;
-    mark_unflushed(to);
+    backlog_.note(to);
     moved = true;
   }
   return moved;
@@ -252,16 +245,7 @@ bool PointToPoint::drain_all() {
 }
 
 bool PointToPoint::progress() {
-  bool moved = false;
-  for (size_t i = 0; i < unflushed_.size();) {
-    moved |= unflushed_[i]->flush();
-    if (unflushed_[i]->flushed()) {
-      unflushed_[i] = unflushed_.back();
-      unflushed_.pop_back();
-    } else {
-      ++i;
-    }
-  }
+  bool moved = backlog_.flush();
   if (num_pending_ == 0) return moved;
   moved |= drain_all();
   for (std::list<Sending>* sends : {&streaming_, &eager_}) {
@@ -329,7 +313,7 @@ void PointToPoint::abandon(const Failure& failure) {
   receiving_.clear();
   streaming_.clear();
   eager_.clear();
-  unflushed_.clear();
+  backlog_.clear();
   num_pending_ = 0;
 }
 
@@ -342,7 +326,7 @@ bool PointToPoint::waits_for(int peer) const {
          std::any_of(eager_.begin(), eager_.end(), is_peer) ||
          std::any_of(announced_.begin(), announced_.end(), second_is_peer) ||
          std::any_of(receiving_.begin(), receiving_.end(), second_is_peer) ||
-         std::any_of(unflushed_.begin(), unflushed_.end(),
+         std::any_of(backlog_.lanes().begin(), backlog_.lanes().end(),
                      [peer](const QueuePair* lane) { return lane->peer() == peer; });
 }
 

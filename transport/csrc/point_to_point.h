@@ -25,8 +25,8 @@ class PointToPoint {
   void post(const RequestPtr& request);
   // Moves what can move. True if anything did. Throws LaneError.
   bool progress();
-  bool unflushed() const { return !unflushed_.empty(); }
-  bool idle() const { return num_pending_ == 0 && unflushed_.empty(); }
+  bool unflushed() const { return !backlog_.empty(); }
+  bool idle() const { return num_pending_ == 0 && backlog_.empty(); }
   uint64_t num_finished() const { return num_finished_; }
   // Ends requests whose deadline has passed, alone if nothing of them has moved yet. Returns one
   // that is half-way and late, for which the communicator must fail; or nullptr.
@@ -60,7 +60,6 @@ class PointToPoint {
   void post_send(const RequestPtr& request);
   void post_recv(const RequestPtr& request);
   void control(int peer, Kind kind, uint64_t tag, uint64_t id, uint64_t size);
-  void mark_unflushed(QueuePair& lane);
   void check(int peer, const Header& header) const;
   bool drain(int peer);
   bool drain_all();
@@ -76,7 +75,7 @@ class PointToPoint {
   const size_t eager_bytes_;
   std::vector<std::unique_ptr<QueuePair>> lanes_;
   std::vector<bool> closed_;  // lanes whose peer left while nothing needed it
-  std::vector<QueuePair*> unflushed_;
+  Backlog backlog_;
   std::list<RequestPtr> posted_receives_;
   std::list<Unexpected> unexpected_;
   std::unordered_map<uint64_t, Sending> announced_;  // wait for clear_to_send, by our id

@@ -1,5 +1,6 @@
 #include "queue_pair.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace hccl {
@@ -60,6 +61,25 @@ void QueuePair::detach() {
 
 bool QueuePair::post_send_to_all(std::span<QueuePair* const>, const Header&, const std::byte*) {
   return false;
+}
+
+void Backlog::note(QueuePair& lane) {
+  if (lane.flushed()) return;
+  if (std::find(lanes_.begin(), lanes_.end(), &lane) == lanes_.end()) lanes_.push_back(&lane);
+}
+
+bool Backlog::flush() {
+  bool moved = false;
+  for (size_t i = 0; i < lanes_.size();) {
+    moved |= lanes_[i]->flush();
+    if (lanes_[i]->flushed()) {
+      lanes_[i] = lanes_.back();
+      lanes_.pop_back();
+    } else {
+      ++i;
+    }
+  }
+  return moved;
 }
 
 }  // namespace hccl

@@ -97,4 +97,20 @@ class QueuePair {
   std::vector<std::byte> spare_;
 };
 
+// The lanes of one owner on which posted messages still wait to leave.
+class Backlog {
+ public:
+  void reserve(size_t num_lanes) { lanes_.reserve(num_lanes); }
+  // To be called after each post; takes note only if something waits.
+  void note(QueuePair& lane);
+  // Moves what can move. True if anything did. Throws LaneError.
+  bool flush();
+  bool empty() const { return lanes_.empty(); }
+  void clear() { lanes_.clear(); }
+  const std::vector<QueuePair*>& lanes() const { return lanes_; }
+
+ private:
+  std::vector<QueuePair*> lanes_;
+};
+
 }  // namespace hccl

@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #define CHECK(condition)                                                          \
   do {                                                                            \
@@ -11,3 +12,23 @@
       std::abort();                                                               \
     }                                                                             \
   } while (false)
+
+namespace hccl::test {
+
+struct Test {
+  const char* name;
+  void (*run)();
+};
+
+// Runs all, or the one that the command line names.
+template <size_t n>
+void run_tests(const Test (&tests)[n], const char* only = nullptr) {
+  for (const Test& test : tests) {
+    if (only != nullptr && std::strcmp(only, test.name) != 0) continue;
+    std::printf("%s\n", test.name);
+    std::fflush(stdout);
+    test.run();
+  }
+}
+
+}  // namespace hccl::test

@@ -315,12 +315,9 @@ void an_interrupt_leaves_the_wait_at_once() {
 }  // namespace
 }  // namespace hccl::test
 
-int main() {
+int main(int argc, char** argv) {
   using namespace hccl::test;
-  struct {
-    const char* name;
-    void (*run)();
-  } tests[] = {
+  const Test tests[] = {
       {"all_reduce_gives_the_sum", all_reduce_gives_the_sum},
       {"a_starved_outbox_still_delivers", a_starved_outbox_still_delivers},
       {"background_calls_finish_without_a_waiter", background_calls_finish_without_a_waiter},
@@ -337,9 +334,5 @@ int main() {
       {"close_ends_calls_under_way", close_ends_calls_under_way},
       {"an_interrupt_leaves_the_wait_at_once", an_interrupt_leaves_the_wait_at_once},
   };
-  for (auto& test : tests) {
-    std::printf("%s\n", test.name);
-    std::fflush(stdout);
-    test.run();
-  }
+  run_tests(tests, argc > 1 ? argv[1] : nullptr);
 }

@@ -367,10 +367,7 @@ void what_cannot_be_made_leaves_no_descriptor() {
 
 int main(int argc, char** argv) {
   using namespace hccl::test;
-  struct {
-    const char* name;
-    void (*run)();
-  } tests[] = {
+  const Test tests[] = {
       {"a_waiter_that_gives_up_hands_the_work_back", a_waiter_that_gives_up_hands_the_work_back},
       {"a_waiter_beside_a_driver_is_woken_at_once", a_waiter_beside_a_driver_is_woken_at_once},
       {"deadlines_pass_beside_busy_transfers", deadlines_pass_beside_busy_transfers},
@@ -392,10 +389,5 @@ int main(int argc, char** argv) {
       {"a_reported_failure_is_one", a_reported_failure_is_one},
       {"what_cannot_be_made_leaves_no_descriptor", what_cannot_be_made_leaves_no_descriptor},
   };
-  for (auto& test : tests) {
-    if (argc > 1 && std::strcmp(argv[1], test.name) != 0) continue;
-    std::printf("%s\n", test.name);
-    std::fflush(stdout);
-    test.run();
-  }
+  run_tests(tests, argc > 1 ? argv[1] : nullptr);
 }

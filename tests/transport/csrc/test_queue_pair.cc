@@ -400,19 +400,12 @@ int main() {
       test.run(provider);
     }
   }
-  struct {
-    const char* name;
-    void (*run)();
-  } tests[] = {
+  const Test tests[] = {
       {"frames_may_come_byte_by_byte", frames_may_come_byte_by_byte},
       {"a_frame_longer_than_a_slot_is_refused", a_frame_longer_than_a_slot_is_refused},
       {"malformed_shared_memory_is_refused", malformed_shared_memory_is_refused},
       {"one_copy_serves_many_readers", one_copy_serves_many_readers},
       {"a_freed_slot_is_found_at_the_first_look", a_freed_slot_is_found_at_the_first_look},
   };
-  for (auto& test : tests) {
-    std::printf("%s\n", test.name);
-    std::fflush(stdout);
-    test.run();
-  }
+  run_tests(tests);
 }
