@@ -10,7 +10,10 @@ import torch
 
 from hccl_py.buffers import MOVED_ONLY, Span, blocks_of, span_of, writable_span_of
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.types import ITEM_SIZE, DType
+from hccl_py.transport.types import ITEM_SIZE, DType, ReduceOp
+
+BITWISE = {ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR}
+UNDEFINED = {"bool": {ReduceOp.AVG}}
 
 
 @pytest.mark.parametrize("dtype", DType)
@@ -21,7 +24,10 @@ def test_every_dtype_from_torch_and_numpy(dtype: DType) -> None:
         buffers.append(np.zeros(5, name))
     for buffer in buffers:
         address, count, kind = span_of(buffer)
-        assert (count, kind) == (5, (name, dtype, 1, ITEM_SIZE[dtype]))
+        assert (count, *kind[:4]) == (5, name, dtype, 1, ITEM_SIZE[dtype])
+        assert kind.ops == set(ReduceOp) - UNDEFINED.get(
+            name, BITWISE if "float" in name else set()
+        )
         where = buffer.data_ptr() if isinstance(buffer, torch.Tensor) else buffer.ctypes.data
         assert address == where
 
@@ -32,6 +38,7 @@ def test_complex_numbers_are_two_floats(name: str, part: int) -> None:
         span = span_of(buffer)
         assert (span.count, span.kind.part_type, span.kind.parts) == (3, part, 2)
         assert span.num_bytes == buffer.nbytes
+        assert span.kind.ops == {ReduceOp.SUM, ReduceOp.AVG}
 
 
 @pytest.mark.parametrize(
