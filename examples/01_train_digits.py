@@ -146,7 +146,7 @@ def report(epoch, losses, correct, elapsed_s, communication_s):
         flush=True,
     )
     if args.loss_log:
-        with open(args.loss_log, "a") as log:
+        with open(args.loss_log, "w" if epoch == 1 else "a") as log:
             for step, loss in enumerate(losses):
                 print(json.dumps({"epoch": epoch, "step": step, "loss": loss}), file=log)
 
