@@ -30,7 +30,7 @@ def train(folder: Path, *arguments: object, nodes: int = 1, ranks: int = 2) -> s
     files = ("--checkpoint", folder / "digits.pt", "--loss-log", folder / "loss.jsonl")
     size = ("--nnodes", nodes, "--nproc-per-node", ranks)
     done = launch(*size, EXAMPLE, *files, *arguments)
-    # One process in a hundred dies of gloo's own threads when it leaves after good work; ours not.
+    # A gloo process now and then aborts when it leaves after good work. Retried for gloo alone.
     for _ in range(2 if "gloo" in arguments else 0):
         if "terminate called without an active exception" in done.stderr:
             done = launch(*size, EXAMPLE, *files, *arguments)
