@@ -295,11 +295,13 @@ def test_interrupt_of_a_call_that_another_thread_drives() -> None:
 def one_leaves(rank: int, world_size: int) -> str | None:
     comm = Communicator()
     comm.barrier()
-    comm.barrier()
     if rank == 1:
+        comm.barrier()
         comm.close()
         return None
+    # A rank that is still in the barrier may hear from one that is already past it.
     with pytest.raises(PeerLostError) as caught:
+        comm.barrier()
         comm.all_reduce(np.ones(5))
     assert caught.value.rank == 1
     return str(caught.value)
