@@ -9,11 +9,12 @@ the others talk TCP. For deaths and signals use `ranks.py`, whose ranks are proc
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
+
+from stores import MemoryStore
 
 from hccl_py import Communicator
 from hccl_py.transport.identity import Identity
@@ -23,32 +24,13 @@ DEADLINE_S = 30.0
 T = TypeVar("T")
 
 
-class MemoryStore:
-    """A store as a communicator wants it, for threads."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-
-    def set(self, key: str, value: bytes) -> None:
-        with self._changed:
-            self._values[key] = value
-            self._changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        with self._changed:
-            if not self._changed.wait_for(lambda: key in self._values, DEADLINE_S):
-                raise TimeoutError(f"nobody set {key}")
-            return self._values[key]
-
-
 class ThreadRanks:
     """Connected communicators, one per letter of `nodes`."""
 
     def __init__(self, nodes: str, *, timeout_s: float = DEADLINE_S) -> None:
         self.world_size = len(nodes)
         self._threads = [ThreadPoolExecutor(1, f"rank-{rank}") for rank in range(len(nodes))]
-        store = MemoryStore()
+        store = MemoryStore(DEADLINE_S)
 
         def make(rank: int) -> Communicator:
             identity = Identity.of_this_process(f"node-{nodes[rank]}")

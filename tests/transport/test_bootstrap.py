@@ -16,6 +16,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
+from stores import MemoryStore
 
 from hccl_py.transport.bootstrap import Link, Mesh, connect
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
@@ -25,27 +26,12 @@ TIMEOUT_S = 20.0
 SEAL_BYTES = 32
 
 
-class MemoryStore:
-    """A store as c10d's, in memory."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-
-    def set(self, key: str, value: bytes) -> None:
-        with self._changed:
-            self.values[key] = value
-            self._changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        self.wait([key], timedelta(seconds=TIMEOUT_S))
-        return self.values[key]
+class WaitingStore(MemoryStore):
+    """A store that can also wait and check, as c10d's do."""
 
     def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
-        with self._changed:
-            if not self._changed.wait_for(
-                lambda: all(key in self.values for key in keys), timeout.total_seconds()
-            ):
+        with self.changed:
+            if not self.changed.wait_for(lambda: self.check(keys), timeout.total_seconds()):
                 raise RuntimeError("wait timeout")
 
     def check(self, keys: Sequence[str]) -> bool:
@@ -89,7 +75,7 @@ class Job:
         stores: Callable[[int], Any] | None = None,
         before_segment: Callable[[int], None] = lambda rank: None,
     ) -> None:
-        self.store = MemoryStore()
+        self.store = WaitingStore()
         self.ranks = [
             Rank(rank, (os.memfd_create("test"), os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)))
             for rank in range(len(node_ids))
@@ -198,7 +184,7 @@ def test_connect_alone_makes_a_segment_and_no_socket() -> None:
         asked.append(local_ranks)
         return (-1, -1)
 
-    mesh = connect(MemoryStore(), 0, 1, make_segment=make_segment, num_lanes=1, timeout_s=1)
+    mesh = connect(WaitingStore(), 0, 1, make_segment=make_segment, num_lanes=1, timeout_s=1)
     assert asked == [(0,)]
     assert (mesh.nodes, mesh.links, len(mesh.members)) == (((0,),), (), 1)
     assert open_descriptors() == before
@@ -212,7 +198,7 @@ def test_connect_senseless_arguments_are_refused(
 ) -> None:
     with pytest.raises(InvalidArgumentError):
         connect(
-            MemoryStore(),
+            WaitingStore(),
             rank,
             world_size,
             make_segment=lambda ranks: (-1, -1),
@@ -339,10 +325,10 @@ def test_connect_rank_that_fails_half_way_is_named_by_the_others(node_ids: str) 
     assert open_descriptors() == before
 
 
-class WrongSecretStore(MemoryStore):
+class WrongSecretStore(WaitingStore):
     """Hands one rank another secret than the others got."""
 
-    def __init__(self, real: MemoryStore) -> None:
+    def __init__(self, real: WaitingStore) -> None:
         super().__init__()
         self.real = real
         self.set, self.wait, self.check = real.set, real.wait, real.check  # type: ignore[method-assign]
@@ -360,7 +346,7 @@ def test_connect_wrong_secret_is_refused_and_every_error_says_so(
     node_ids: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = open_descriptors()
-    shared = MemoryStore()
+    shared = WaitingStore()
     wrong = WrongSecretStore(shared)
     with Job(node_ids, timeout_s=1.0, stores=lambda rank: wrong if rank == 1 else shared) as job:
         # Whoever fails first, everybody's error points at rank 1 and at the secret.
@@ -400,7 +386,7 @@ class Attack:
 
     GARBAGE = (b"GET / HTTP/1.1\r\n\r\n".ljust(100), b"\xff" * 1_000_000, bytes(72))
 
-    def __init__(self, store: MemoryStore, rank: int) -> None:
+    def __init__(self, store: WaitingStore, rank: int) -> None:
         card = msgpack.unpackb(store.get(f"member/{rank}")[SEAL_BYTES:])
         self.targets: list[tuple[int, Any]] = [
             (socket.AF_UNIX, "\0" + card["unix_name"]),

@@ -1,6 +1,5 @@
 """The meeting at the store, over torch's real stores."""
 
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -11,6 +10,7 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 import pytest
 import torch.distributed
+from stores import MemoryStore
 
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
@@ -92,31 +92,12 @@ def test_meet_missing_rank_0_is_named() -> None:
         meet(dist.HashStore(), 1, card(2), None, Deadline(0.1))
 
 
-class BareStore:
-    """A store with nothing but set and get."""
-
-    def __init__(self) -> None:
-        self._values: dict[str, bytes] = {}
-        self._changed = threading.Condition()
-
-    def set(self, key: str, value: bytes) -> None:
-        with self._changed:
-            self._values[key] = value
-            self._changed.notify_all()
-
-    def get(self, key: str) -> bytes:
-        with self._changed:
-            if not self._changed.wait_for(lambda: key in self._values, 0.5):
-                raise KeyError(key)
-            return self._values[key]
-
-
 def test_meet_store_with_only_set_and_get_suffices() -> None:
-    store: Store = BareStore()
+    store: Store = MemoryStore(0.5)
     here, there = meet_all([store, store], [card(1), card(2)])
     assert isinstance(here, Meeting) and here == there
-    with pytest.raises(BootstrapError, match="KeyError: 'member/1'"):
-        meet(BareStore(), 0, card(1), None, Deadline(0.1))
+    with pytest.raises(BootstrapError, match="TimeoutError: nobody set member/1"):
+        meet(MemoryStore(0.5), 0, card(1), None, Deadline(0.1))
 
 
 @pytest.mark.parametrize(

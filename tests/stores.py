@@ -1,0 +1,23 @@
+"""A rendezvous store for ranks that are threads of one process."""
+
+import threading
+
+
+class MemoryStore:
+    """Set and get, all that a communicator asks of a store; get waits up to `deadline_s`."""
+
+    def __init__(self, deadline_s: float = 30.0) -> None:
+        self.values: dict[str, bytes] = {}
+        self.changed = threading.Condition()
+        self._deadline_s = deadline_s
+
+    def set(self, key: str, value: bytes) -> None:
+        with self.changed:
+            self.values[key] = value
+            self.changed.notify_all()
+
+    def get(self, key: str) -> bytes:
+        with self.changed:
+            if not self.changed.wait_for(lambda: key in self.values, self._deadline_s):
+                raise TimeoutError(f"nobody set {key}")
+            return self.values[key]
