@@ -130,10 +130,12 @@ def killed_with_a_child(rank: int, world_size: int) -> None:
             os._exit(0)
         comm.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
-    comm.barrier()
-    wait_until(lambda: not _alive(pids[1]), "rank 1 dies")
     began = time.monotonic()
+    # Rank 1 may be dead before its last message is read: then the first barrier tells.
     with pytest.raises(PeerLostError):
+        comm.barrier()
+        wait_until(lambda: not _alive(pids[1]), "rank 1 dies")
+        began = time.monotonic()
         comm.barrier()
     assert time.monotonic() - began < NOTICE_S
 
@@ -208,9 +210,13 @@ def one_is_interrupted(rank: int, world_size: int) -> tuple[float, str, int | No
     pids = Pids(comm)
     began = 0.0
     if rank == 0:
+        slept = comm.statistics()["sleeps"]
 
         def interrupt() -> None:
-            wait_until(lambda: _asleep(pids[0]), "rank 0 is blocked")
+            wait_until(
+                lambda: comm.statistics()["sleeps"] > slept and _asleep(pids[0]),
+                "rank 0 is blocked in the call",
+            )
             nonlocal began
             began = time.monotonic()
             os.kill(os.getpid(), signal.SIGINT)
