@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 COMMAND = (sys.executable, "-m", "hccl_py.launcher.main")
-LIMIT_S = 60.0
+LIMIT_S = 100.0
 _TAG = "HCCL_TEST_JOB"
 
 
