@@ -4,7 +4,6 @@ numpy arrays and torch tensors are read through their own attributes; torch is n
 it is there already when somebody has a tensor.
 """
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -78,20 +77,25 @@ _new_span = tuple.__new__  # a named tuple's own constructor takes twice as long
 _kinds: dict[Any, Kind] = {}
 
 
-def span_of(buffer: Any, name: str = "data") -> Span:
+def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
     """Find where the elements of a buffer lie.
 
     Args:
         buffer: contiguous CPU torch tensor or C-contiguous numpy array, any shape.
         name: the argument's name, for messages.
+        writable: whether the call writes to it.
 
     Raises:
-        InvalidArgumentError: not such a buffer.
+        InvalidArgumentError: not such a buffer, or a read-only numpy array to be written to.
     """
     if isinstance(buffer, np.ndarray):
         try:
-            address = _core.address_of(buffer)
+            address = _core.address_of(buffer, writable)
         except (ValueError, BufferError):
+            if writable and not buffer.flags.writeable:
+                raise InvalidArgumentError(
+                    f"{name}: expected a writable array, got a read-only one"
+                ) from None
             if not buffer.flags.c_contiguous:
                 raise _refusal(buffer, name) from None
             address = buffer.ctypes.data  # dates and the like, which are no Python buffers
@@ -108,33 +112,20 @@ def span_of(buffer: Any, name: str = "data") -> Span:
     raise _refusal(buffer, name)
 
 
-def writable_span_of(buffer: Any, name: str = "data") -> Span:
-    """Find where the elements of a buffer lie that the call writes to.
-
-    Raises:
-        InvalidArgumentError: not such a buffer, or a read-only numpy array.
-    """
-    if isinstance(buffer, np.ndarray) and not buffer.flags.writeable:
-        raise InvalidArgumentError(f"{name}: expected a writable array, got a read-only one")
-    return span_of(buffer, name)
-
-
-def blocks_of(
-    blocks: Any, name: str, world_size: int, look: Callable[[Any, str], Span] = span_of
-) -> list[Span]:
+def blocks_of(blocks: Any, name: str, world_size: int, writable: bool = False) -> list[Span]:
     """Find the blocks of all ranks.
 
     Args:
         blocks: one buffer of equal blocks, or a list or tuple with a buffer for every rank.
         name: the argument's name, for messages.
         world_size: number of ranks.
-        look: `span_of` or `writable_span_of`.
+        writable: whether the call writes to them.
 
     Raises:
         InvalidArgumentError: not such buffers, or of several element types.
     """
     if not isinstance(blocks, (list, tuple)):
-        address, total, kind = look(blocks, name)
+        address, total, kind = span_of(blocks, name, writable)
         count, rest = divmod(total, world_size)
         if rest:
             raise InvalidArgumentError(
@@ -147,7 +138,7 @@ def blocks_of(
         raise InvalidArgumentError(
             f"{name}: expected one buffer per rank ({world_size}), got {len(blocks)}"
         )
-    spans = [look(block, f"{name}[{rank}]") for rank, block in enumerate(blocks)]
+    spans = [span_of(block, f"{name}[{rank}]", writable) for rank, block in enumerate(blocks)]
     for rank, span in enumerate(spans):
         require_kind(span, f"{name}[{rank}]", spans[0], f"{name}[0]")
     return spans

@@ -10,10 +10,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from hccl_py.buffers import Kind, Span, blocks_of, require_kind, span_of, writable_span_of
+from hccl_py.buffers import Kind, Span, blocks_of, require_kind, span_of
 from hccl_py.failures import Narrator
-from hccl_py.fingerprint import Transfer, pack
-from hccl_py.plans import PlanCache, Prepared
+from hccl_py.fingerprint import Transfer
+from hccl_py.plans import PlanCache
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import DType, ReduceOp
@@ -24,8 +24,6 @@ Buffer = Any
 Blocks = Any
 """One Buffer of world_size equal blocks, or a sequence of world_size Buffers of any sizes."""
 
-How = tuple[int, int, int, bool]
-"""DType, ReduceOp, count for the fingerprint, and whether the result is divided (AVG)."""
 SpanList = list[tuple[int, int]]
 """Address and count of every block."""
 
@@ -57,6 +55,7 @@ class Shared:
         self.plans = plans
         self.narrator = narrator
         self.barrier_byte = np.zeros(1, np.uint8)
+        self.barrier_address = self.barrier_byte.ctypes.data
 
 
 class Engine(NamedTuple):
@@ -94,20 +93,18 @@ class Calls(ABC, Generic[Result]):
             op: a ReduceOp.
             timeout_s: deadline of this call.
         """
-        address, count, kind = writable_span_of(data)
+        address, count, kind = span_of(data, writable=True)
         if op not in kind.ops:
             raise _not_reducible(op, kind)
-        prepared = self._shared.plans.get("all_reduce", count * kind.item_bytes)
-        how = (kind.part_type, op, count * kind.parts, op == _AVG)
-        return self._data(prepared, how, address, data, timeout_s)
+        prepared = self._shared.plans.get("all_reduce", kind.part_type, op, count * kind.parts)
+        return self._data(prepared, op == _AVG, address, data, timeout_s)
 
     def broadcast(self, data: Buffer, root: int, *, timeout_s: float | None = None) -> Result:
         """Copy `data` of rank `root` to all ranks. Any element type."""
         self._check_rank("root", root)
-        span = span_of(data) if root == self._shared.rank else writable_span_of(data)
-        prepared = self._shared.plans.get("broadcast", span.num_bytes, root)
-        how = (_BYTES, _SUM, span.num_bytes, False)
-        return self._data(prepared, how, span.address, data, timeout_s)
+        span = span_of(data, writable=root != self._shared.rank)
+        prepared = self._shared.plans.get("broadcast", _BYTES, _SUM, span.num_bytes, root)
+        return self._data(prepared, False, span.address, data, timeout_s)
 
     def reduce(
         self, data: Buffer, root: int, op: int = _SUM, *, timeout_s: float | None = None
@@ -115,24 +112,20 @@ class Calls(ABC, Generic[Result]):
         """Reduce `data` over all ranks into that of `root`; the others' stays as it is."""
         self._check_rank("root", root)
         is_root = root == self._shared.rank
-        span = writable_span_of(data) if is_root else span_of(data)
-        if op not in span.kind.ops:
-            raise _not_reducible(op, span.kind)
-        prepared = self._shared.plans.get("reduce", span.num_bytes, root)
+        span = span_of(data, writable=is_root)
+        address, count, kind = span
+        if op not in kind.ops:
+            raise _not_reducible(op, kind)
+        prepared = self._shared.plans.get("reduce", kind.part_type, op, count * kind.parts, root)
         # Only the root holds a sum to be divided.
-        how = (
-            span.kind.part_type,
-            op,
-            span.count * span.kind.parts,
-            op == _AVG and is_root,
-        )
-        return self._data(prepared, how, span.address, data, timeout_s)
+        return self._data(prepared, op == _AVG and is_root, address, data, timeout_s)
 
     def barrier(self, *, timeout_s: float | None = None) -> Result:
         """Return once every rank has called it."""
-        byte = self._shared.barrier_byte
-        prepared = self._shared.plans.get("barrier", 1)
-        return self._data(prepared, (_BYTES, _SUM, 1, False), byte.ctypes.data, byte, timeout_s)
+        shared = self._shared
+        prepared = shared.plans.get("barrier", _BYTES, _SUM, 1)
+        address, byte = shared.barrier_address, shared.barrier_byte
+        return self._data(prepared, False, address, byte, timeout_s)
 
     def all_gather(
         self, output: Blocks, input: Buffer, *, timeout_s: float | None = None
@@ -145,12 +138,12 @@ class Calls(ABC, Generic[Result]):
             timeout_s: deadline of this call.
         """
         source = span_of(input, "input")
-        targets = blocks_of(output, "output", self._shared.world_size, writable_span_of)
+        targets = blocks_of(output, "output", self._shared.world_size, writable=True)
         self._check_own_block("output", targets, "input", source)
         # Blocks may be uneven, but all of them together are as long on every rank.
         total = sum(block.num_bytes for block in targets)
-        prepared = self._shared.plans.get("all_gather", total)
-        return self._moved(prepared, ([source], targets), total, (output, input), timeout_s)
+        prepared = self._shared.plans.get("all_gather", _BYTES, _SUM, total)
+        return self._moved(prepared, ([source], targets), (output, input), timeout_s)
 
     def reduce_scatter(
         self, output: Buffer, input: Blocks, op: int = _SUM, *, timeout_s: float | None = None
@@ -163,7 +156,7 @@ class Calls(ABC, Generic[Result]):
             op: a ReduceOp.
             timeout_s: deadline of this call.
         """
-        target = writable_span_of(output, "output")
+        target = span_of(output, "output", writable=True)
         sources = blocks_of(input, "input", self._shared.world_size)
         for rank, block in enumerate(sources):
             _check_block("input", rank, block, "output", target)
@@ -174,9 +167,9 @@ class Calls(ABC, Generic[Result]):
             [(block.address, block.count * parts) for block in sources],
             [(target.address, target.count * parts)],
         )
-        prepared = self._shared.plans.get("reduce_scatter", target.num_bytes * len(sources))
-        how = (target.kind.part_type, op, target.count * parts, op == _AVG)
-        return self._run_blocks(prepared, how, spans, (output, input), timeout_s)
+        total = target.count * parts * len(sources)
+        prepared = self._shared.plans.get("reduce_scatter", target.kind.part_type, op, total)
+        return self._run_blocks(prepared, op == _AVG, spans, (output, input), timeout_s)
 
     def all_to_all(
         self, output: Blocks, input: Blocks, *, timeout_s: float | None = None
@@ -186,10 +179,10 @@ class Calls(ABC, Generic[Result]):
         What rank a sends to b must be as long as what b receives from a; blocks may be uneven.
         """
         sources = blocks_of(input, "input", self._shared.world_size)
-        targets = blocks_of(output, "output", self._shared.world_size, writable_span_of)
+        targets = blocks_of(output, "output", self._shared.world_size, writable=True)
         self._check_own_block("output", targets, "input", sources[self._shared.rank])
-        prepared = self._shared.plans.get("all_to_all", 0)
-        return self._moved(prepared, (sources, targets), 0, (output, input), timeout_s)
+        prepared = self._shared.plans.get("all_to_all", _BYTES, _SUM, 0)
+        return self._moved(prepared, (sources, targets), (output, input), timeout_s)
 
     def gather(
         self, output: Blocks | None, input: Buffer, root: int, *, timeout_s: float | None = None
@@ -202,10 +195,10 @@ class Calls(ABC, Generic[Result]):
         source = span_of(input, "input")
         targets: list[Span] = []
         if self._is_root(root, "output", output):
-            targets = blocks_of(output, "output", self._shared.world_size, writable_span_of)
+            targets = blocks_of(output, "output", self._shared.world_size, writable=True)
             self._check_own_block("output", targets, "input", source)
-        prepared = self._shared.plans.get("gather", 0, root)
-        return self._moved(prepared, ([source], targets), 0, (output, input), timeout_s)
+        prepared = self._shared.plans.get("gather", _BYTES, _SUM, 0, root)
+        return self._moved(prepared, ([source], targets), (output, input), timeout_s)
 
     def scatter(
         self, output: Buffer, input: Blocks | None, root: int, *, timeout_s: float | None = None
@@ -215,13 +208,13 @@ class Calls(ABC, Generic[Result]):
         The root's `output` may be its block of `input` itself.
         """
         self._check_rank("root", root)
-        target = writable_span_of(output, "output")
+        target = span_of(output, "output", writable=True)
         sources: list[Span] = []
         if self._is_root(root, "input", input):
             sources = blocks_of(input, "input", self._shared.world_size)
             self._check_own_block("input", sources, "output", target)
-        prepared = self._shared.plans.get("scatter", 0, root)
-        return self._moved(prepared, (sources, [target]), 0, (output, input), timeout_s)
+        prepared = self._shared.plans.get("scatter", _BYTES, _SUM, 0, root)
+        return self._moved(prepared, (sources, [target]), (output, input), timeout_s)
 
     def send(
         self, data: Buffer, peer: int, tag: int = 0, *, timeout_s: float | None = None
@@ -246,7 +239,7 @@ class Calls(ABC, Generic[Result]):
         if peer is not None:
             self._check_rank("peer", peer)
         _check_tag(tag)
-        span = writable_span_of(data)
+        span = span_of(data, writable=True)
         return self._transfer(Transfer(False, peer, tag, span.num_bytes), span, data, timeout_s)
 
     # ------------------------------------------------------------ how a call runs
@@ -257,55 +250,48 @@ class Calls(ABC, Generic[Result]):
         return Work(started, self._shared.narrator, limit_s, call)
 
     def _data(
-        self, prepared: Prepared, how: How, address: int, buffers: object, timeout_s: float | None
+        self,
+        prepared: _core.Prepared,
+        divide: bool,
+        address: int,
+        buffers: object,
+        timeout_s: float | None,
     ) -> Result:
-        dtype, op, count, divide = how
         limit = self._shared.timeout_s if timeout_s is None else timeout_s
-        call = pack(prepared.call, dtype, op, count)
         try:
-            started = self._engine.data(
-                prepared.plan, dtype, op, call, limit, address, count, divide, buffers
-            )
+            started = self._engine.data(prepared, limit, address, divide, buffers)
         except _core.CommunicatorFailed as failure:
-            raise self._shared.narrator.tell(failure, limit, call) from None
-        return started and self._around(started, limit, call)  # type: ignore[no-any-return]
+            raise self._shared.narrator.tell(failure, limit, prepared.fingerprint) from None
+        return started and self._around(started, limit, prepared.fingerprint)  # type: ignore[no-any-return]
 
     def _run_blocks(
         self,
-        prepared: Prepared,
-        how: How,
+        prepared: _core.Prepared,
+        divide: bool,
         spans: tuple[SpanList, SpanList],
         buffers: object,
         timeout_s: float | None,
     ) -> Result:
-        dtype, op, count, divide = how
         limit = self._shared.timeout_s if timeout_s is None else timeout_s
-        call = pack(prepared.call, dtype, op, count)
         try:
-            started = self._engine.blocks(
-                prepared.plan, dtype, op, call, limit, *spans, divide, buffers
-            )
+            started = self._engine.blocks(prepared, limit, *spans, divide, buffers)
         except _core.CommunicatorFailed as failure:
-            raise self._shared.narrator.tell(failure, limit, call) from None
-        return started and self._around(started, limit, call)  # type: ignore[no-any-return]
+            raise self._shared.narrator.tell(failure, limit, prepared.fingerprint) from None
+        return started and self._around(started, limit, prepared.fingerprint)  # type: ignore[no-any-return]
 
     def _moved(
         self,
-        prepared: Prepared,
+        prepared: _core.Prepared,
         spans: tuple[Sequence[Span], Sequence[Span]],
-        total: int,
         buffers: object,
         timeout_s: float | None,
     ) -> Result:
-        """Move blocks; `total` goes into the fingerprint, 0 where ranks see different lengths."""
         sources, targets = spans
         bytes_of = (
             [(source.address, source.num_bytes) for source in sources],
             [(target.address, target.num_bytes) for target in targets],
         )
-        return self._run_blocks(
-            prepared, (_BYTES, _SUM, total, False), bytes_of, buffers, timeout_s
-        )
+        return self._run_blocks(prepared, False, bytes_of, buffers, timeout_s)
 
     def _transfer(
         self, transfer: Transfer, span: Span, buffers: object, timeout_s: float | None

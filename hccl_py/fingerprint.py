@@ -43,16 +43,12 @@ class Transfer(NamedTuple):
     num_bytes: int
 
 
-def pack_call(collective: str, root: int | None) -> int:
-    """Return the bits that depend on collective and root alone."""
-    return _NUMBERS[collective] << 16 | min(root or 0, _MAX_ROOT) << 29
-
-
-def pack(call: int, dtype: int, op: int, count: int) -> int:
-    """Add what changes from call to call. Counts that ranks may differ in are passed as 0."""
+def pack(collective: str, root: int | None, dtype: int, op: int, count: int) -> int:
+    """Write a call's bits. Counts that ranks may differ in are passed as 0."""
     if count >= _LARGE_COUNT:
         count = _LARGE_COUNT + count % _COUNT_MODULUS
-    return call | dtype << 20 | op << 25 | count << 42
+    bound = min(root or 0, _MAX_ROOT)
+    return _NUMBERS[collective] << 16 | dtype << 20 | op << 25 | bound << 29 | count << 42
 
 
 def describe(call: int | Transfer) -> str:

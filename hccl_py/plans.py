@@ -1,26 +1,16 @@
-"""The plans of one communicator, by collective, size class and root: made at first use and kept."""
+"""What the calls of one communicator need, made at first use and kept."""
 
 import os
-from typing import NamedTuple
 
 from hccl_py.algorithms import plans_for, verify_algorithm
-from hccl_py.fingerprint import pack_call
+from hccl_py.fingerprint import pack
 from hccl_py.plan import lower
 from hccl_py.topology import Topology
 from hccl_py.transport import _core
+from hccl_py.transport.types import ITEM_SIZE, DType
 from hccl_py.tuner import choose, size_class
 
-
-class Prepared(NamedTuple):
-    """A plan that the engine can run.
-
-    Attributes:
-        plan: the engine's form of it.
-        call: the bits of the fingerprint that collective and root fix.
-    """
-
-    plan: _core.Plan
-    call: int
+_MOST_CALLS = 4096
 
 
 class PlanCache:
@@ -31,29 +21,47 @@ class PlanCache:
         self._rank = rank
         self._topology = topology
         self._verify = os.environ.get("HCCL_VERIFY") == "1"
-        self._prepared: dict[tuple[str, int, int | None], Prepared] = {}
+        self._plans: dict[tuple[str, int, int | None], _core.Plan] = {}
+        self._calls: dict[tuple[str, int, int, int, int | None], _core.Prepared] = {}
 
-    def get(self, collective: str, num_bytes: int, root: int | None = None) -> Prepared:
-        """Return the plan for a call.
+    def get(
+        self, collective: str, dtype: int, op: int, count: int, root: int | None = None
+    ) -> _core.Prepared:
+        """Return what a call needs.
 
         Args:
             collective: its name.
-            num_bytes: its size, equal on all ranks (0 where ranks cannot know).
+            dtype: a DType.
+            op: a ReduceOp.
+            count: number of elements of the whole, equal on all ranks (0 where they cannot know).
             root: for a rooted collective.
         """
-        key = (collective, size_class(num_bytes), root)
+        key = (collective, dtype, op, count, root)
         try:
-            return self._prepared[key]
+            return self._calls[key]
         except KeyError:
-            return self._prepared.setdefault(key, self._prepare(collective, num_bytes, root))
+            if len(self._calls) >= _MOST_CALLS:  # sizes that never come back
+                self._calls.clear()
+            return self._calls.setdefault(key, self._prepare(*key))
 
-    def _prepare(self, collective: str, num_bytes: int, root: int | None) -> Prepared:
+    def _prepare(
+        self, collective: str, dtype: int, op: int, count: int, root: int | None
+    ) -> _core.Prepared:
+        num_bytes = count * ITEM_SIZE[DType(dtype)]
+        key = (collective, size_class(num_bytes), root)
+        plan = self._plans.get(key)
+        if plan is None:
+            plan = self._plans.setdefault(key, self._write(collective, num_bytes, root))
+        fingerprint = pack(collective, root, dtype, op, count)
+        return _core.Prepared(plan, dtype, op, count, fingerprint)
+
+    def _write(self, collective: str, num_bytes: int, root: int | None) -> _core.Plan:
         algorithm = choose(collective, num_bytes, self._topology)
         if self._verify:
             verify_algorithm(collective, algorithm, self._topology, root)
         everyone = [lower(p) for p in plans_for(collective, algorithm, self._topology, root)]
         lowered = everyone[self._rank]
-        plan = _core.make_plan(
+        return _core.make_plan(
             ops=[list(row) for row in lowered.ops],
             peers=list(lowered.peers),
             data_chunks=lowered.data_chunks,
@@ -63,4 +71,3 @@ class PlanCache:
             rank=self._rank,
             world_size=self._topology.world_size,
         )
-        return Prepared(plan, pack_call(collective, root))

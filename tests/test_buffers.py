@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hccl_py.buffers import MOVED_ONLY, Span, blocks_of, span_of, writable_span_of
+from hccl_py.buffers import MOVED_ONLY, Span, blocks_of, span_of
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ITEM_SIZE, DType, ReduceOp
 
@@ -79,7 +79,7 @@ def test_negated_view_is_refused() -> None:
 
 def test_tensor_that_requires_grad_is_memory_too() -> None:
     tensor = torch.zeros(3, requires_grad=True)
-    assert writable_span_of(tensor).address == tensor.data_ptr()
+    assert span_of(tensor, writable=True).address == tensor.data_ptr()
 
 
 def test_blocks_of_one_buffer_are_equal_and_in_order() -> None:

@@ -6,18 +6,18 @@ import itertools
 
 import pytest
 
-from hccl_py.fingerprint import Transfer, describe, pack, pack_call
+from hccl_py.fingerprint import Transfer, describe, pack
 from hccl_py.transport.types import DType, ReduceOp
 
 FLOAT, BYTE = int(DType.FLOAT32), int(DType.UINT8)
 SUM, MAX = int(ReduceOp.SUM), int(ReduceOp.MAX)
 
 TEXTS = [
-    (pack(pack_call("all_reduce", None), FLOAT, SUM, 1000) | 17, "all_reduce(sum, float32[1000])"),
-    (pack(pack_call("reduce", 3), FLOAT, MAX, 0) | 17, "reduce(root=3, max, float32[0])"),
-    (pack(pack_call("broadcast", 8191), BYTE, SUM, 5) | 17, "broadcast(root=8191, 5 bytes)"),
-    (pack(pack_call("all_to_all", None), BYTE, SUM, 0) | 17, "all_to_all()"),
-    (pack(pack_call("barrier", None), BYTE, SUM, 1) | 17, "barrier()"),
+    (pack("all_reduce", None, FLOAT, SUM, 1000) | 17, "all_reduce(sum, float32[1000])"),
+    (pack("reduce", 3, FLOAT, MAX, 0) | 17, "reduce(root=3, max, float32[0])"),
+    (pack("broadcast", 8191, BYTE, SUM, 5) | 17, "broadcast(root=8191, 5 bytes)"),
+    (pack("all_to_all", None, BYTE, SUM, 0) | 17, "all_to_all()"),
+    (pack("barrier", None, BYTE, SUM, 1) | 17, "barrier()"),
 ]
 
 
@@ -27,12 +27,13 @@ def test_describe_reads_everything_back(fingerprint: int, text: str) -> None:
 
 
 def test_describe_without_sequence_leaves_the_number_out() -> None:
-    assert describe(pack(pack_call("barrier", None), BYTE, SUM, 1)) == "barrier()"
+    assert describe(pack("barrier", None, BYTE, SUM, 1)) == "barrier()"
 
 
 def test_describe_large_count_does_not_look_small() -> None:
-    call = pack_call("all_reduce", None)
-    one, other = (describe(pack(call, FLOAT, SUM, count)) for count in (1 << 24, (1 << 24) + 1))
+    one, other = (
+        describe(pack("all_reduce", None, FLOAT, SUM, count)) for count in (1 << 24, (1 << 24) + 1)
+    )
     assert one.startswith("all_reduce(sum, float32[2097152 or more, 72 modulo 2097143])")
     assert one != other
 
@@ -51,7 +52,7 @@ def test_pack_different_calls_differ_and_fit() -> None:
             (0, 1, (1 << 21) - 1, 1 << 21, (1 << 40) + 1),
         )
     )
-    packed = [pack(pack_call(name, root), *rest) for name, root, *rest in calls]
+    packed = [pack(*call) for call in calls]
     assert len(set(packed)) == len(calls)
     assert max(packed) < 1 << 64
     assert all(one & 0xFFFF == 0 for one in packed), "the engine's bits"

@@ -15,7 +15,7 @@ class CommunicatorFailed(RuntimeError):
     """args: FailureKind, culprit, reporter, expected and received fingerprint, text."""
 
 def usable_cores() -> int: ...
-def address_of(buffer: object, /) -> int:
+def address_of(buffer: object, writable: bool, /) -> int:
     """Return the address of a C-contiguous buffer; ValueError or BufferError for others."""
 
 def leak(object: object, /) -> None: ...
@@ -33,6 +33,15 @@ def make_plan(
     rank: int,
     world_size: int,
 ) -> Plan: ...
+
+class Prepared:
+    """All of a collective that its ranks agree on."""
+
+    def __init__(
+        self, plan: Plan, dtype: int, op: int, count: int, fingerprint: int, /
+    ) -> None: ...
+    @property
+    def fingerprint(self) -> int: ...
 
 class ProgressThread:
     def __init__(self) -> None: ...
@@ -64,36 +73,25 @@ class Communicator:
     def add_tcp_peer(self, peer: int, lane_fds: Sequence[int], control_fd: int, /) -> None: ...
     def run_data(
         self,
-        plan: Plan,
-        dtype: int,
-        op: int,
-        fingerprint: int,
+        prepared: Prepared,
         timeout_s: float,
         address: int,
-        count: int,
         divide: bool,
         buffers: object,
         /,
     ) -> None: ...
     def start_data(
         self,
-        plan: Plan,
-        dtype: int,
-        op: int,
-        fingerprint: int,
+        prepared: Prepared,
         timeout_s: float,
         address: int,
-        count: int,
         divide: bool,
         buffers: object,
         /,
     ) -> Work: ...
     def run_blocks(
         self,
-        plan: Plan,
-        dtype: int,
-        op: int,
-        fingerprint: int,
+        prepared: Prepared,
         timeout_s: float,
         input: _Blocks,
         output: _Blocks,
@@ -103,10 +101,7 @@ class Communicator:
     ) -> None: ...
     def start_blocks(
         self,
-        plan: Plan,
-        dtype: int,
-        op: int,
-        fingerprint: int,
+        prepared: Prepared,
         timeout_s: float,
         input: _Blocks,
         output: _Blocks,

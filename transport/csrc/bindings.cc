@@ -103,29 +103,45 @@ struct PyCommunicator {
   }
 };
 
-RequestPtr collective(PyCommunicator& self, const std::shared_ptr<Plan>& plan, int dtype, int op,
-                      uint64_t fingerprint, double timeout_s) {
-  if (dtype < 0 || dtype >= num_dtypes || op < 0 || op >= num_reduce_ops) {
-    throw std::invalid_argument("no such element type or reduce op");
+// All of a collective that its ranks agree on: one object, since each argument of a call costs.
+struct Prepared {
+  Prepared(std::shared_ptr<Plan> its_plan, int its_dtype, int its_op, size_t its_count,
+           uint64_t its_fingerprint)
+      : plan(std::move(its_plan)),
+        dtype(static_cast<DType>(its_dtype)),
+        op(static_cast<ReduceOp>(its_op)),
+        count(its_count),
+        fingerprint(its_fingerprint) {
+    if (its_dtype < 0 || its_dtype >= num_dtypes || its_op < 0 || its_op >= num_reduce_ops) {
+      throw std::invalid_argument("no such element type or reduce op");
+    }
   }
+
+  std::shared_ptr<Plan> plan;
+  DType dtype;
+  ReduceOp op;
+  size_t count;
+  uint64_t fingerprint;
+};
+
+RequestPtr collective(PyCommunicator& self, const Prepared& prepared, double timeout_s) {
   RequestPtr request = self.take();
   request->kind = RequestKind::collective;
   request->deadline = after(Clock::now(), timeout_s);
-  request->plan = plan;
-  request->call.plan = plan.get();
-  request->call.dtype = static_cast<DType>(dtype);
-  request->call.op = static_cast<ReduceOp>(op);
-  request->call.fingerprint = fingerprint;
+  request->plan = prepared.plan;
+  request->call.plan = prepared.plan.get();
+  request->call.dtype = prepared.dtype;
+  request->call.op = prepared.op;
+  request->call.fingerprint = prepared.fingerprint;
   request->call.divide_data = false;
   request->call.divide_output = false;
   return request;
 }
 
-RequestPtr data_collective(PyCommunicator& self, const std::shared_ptr<Plan>& plan, int dtype,
-                           int op, uint64_t fingerprint, double timeout_s, Address address,
-                           size_t count, bool divide) {
-  RequestPtr request = collective(self, plan, dtype, op, fingerprint, timeout_s);
-  request->call.data = {pointer(address), count};
+RequestPtr data_collective(PyCommunicator& self, const Prepared& prepared, double timeout_s,
+                           Address address, bool divide) {
+  RequestPtr request = collective(self, prepared, timeout_s);
+  request->call.data = {pointer(address), prepared.count};
   request->call.divide_data = divide;
   return request;
 }
@@ -134,10 +150,9 @@ void set_blocks(std::vector<Block>& blocks, const BlockList& list) {
   for (auto [address, count] : list) blocks.push_back({pointer(address), count});
 }
 
-RequestPtr block_collective(PyCommunicator& self, const std::shared_ptr<Plan>& plan, int dtype,
-                            int op, uint64_t fingerprint, double timeout_s, const BlockList& input,
-                            const BlockList& output, bool divide) {
-  RequestPtr request = collective(self, plan, dtype, op, fingerprint, timeout_s);
+RequestPtr block_collective(PyCommunicator& self, const Prepared& prepared, double timeout_s,
+                            const BlockList& input, const BlockList& output, bool divide) {
+  RequestPtr request = collective(self, prepared, timeout_s);
   set_blocks(request->call.input, input);
   set_blocks(request->call.output, output);
   request->call.divide_output = divide;
@@ -218,10 +233,12 @@ NB_MODULE(_core, module) {
   nb::register_exception_translator(raise_failure);
 
   module.def("usable_cores", &usable_cores);
-  // The address of a C-contiguous buffer; raises ValueError or BufferError for others.
-  module.def("address_of", [](nb::handle buffer) {
+  // The address of a C-contiguous buffer, writable if it has to be; raises ValueError or
+  // BufferError for others.
+  module.def("address_of", [](nb::handle buffer, bool writable) {
     Py_buffer view;
-    if (PyObject_GetBuffer(buffer.ptr(), &view, PyBUF_SIMPLE) != 0) throw nb::python_error();
+    int flags = writable ? PyBUF_WRITABLE : PyBUF_SIMPLE;
+    if (PyObject_GetBuffer(buffer.ptr(), &view, flags) != 0) throw nb::python_error();
     Address address = reinterpret_cast<Address>(view.buf);
     PyBuffer_Release(&view);
     return address;
@@ -237,6 +254,10 @@ NB_MODULE(_core, module) {
   module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"), nb::arg("data_chunks"),
              nb::arg("scratch_slots"), nb::arg("max_chunk_span"), nb::arg("rank"),
              nb::arg("world_size"));
+
+  nb::class_<Prepared>(module, "Prepared")
+      .def(nb::init<std::shared_ptr<Plan>, int, int, size_t, uint64_t>())
+      .def_ro("fingerprint", &Prepared::fingerprint);
 
   nb::class_<ProgressThread>(module, "ProgressThread")
       .def(nb::init<>())
@@ -273,33 +294,25 @@ NB_MODULE(_core, module) {
            })
       // run_ and start_ take the same arguments; a blocking call's buffers are on its stack anyway.
       .def("run_data",
-           [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
-              uint64_t fingerprint, double timeout_s, Address address, size_t count, bool divide,
-              nb::handle) {
-             c.run(data_collective(c, plan, dtype, op, fingerprint, timeout_s, address, count,
-                                   divide));
+           [](PyCommunicator& c, const Prepared& prepared, double timeout_s, Address address,
+              bool divide, nb::handle) {
+             c.run(data_collective(c, prepared, timeout_s, address, divide));
            })
       .def("start_data",
-           [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
-              uint64_t fingerprint, double timeout_s, Address address, size_t count, bool divide,
-              nb::object buffers) {
-             return c.start(data_collective(c, plan, dtype, op, fingerprint, timeout_s, address,
-                                            count, divide),
+           [](PyCommunicator& c, const Prepared& prepared, double timeout_s, Address address,
+              bool divide, nb::object buffers) {
+             return c.start(data_collective(c, prepared, timeout_s, address, divide),
                             std::move(buffers));
            })
       .def("run_blocks",
-           [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
-              uint64_t fingerprint, double timeout_s, const BlockList& input,
-              const BlockList& output, bool divide, nb::handle) {
-             c.run(block_collective(c, plan, dtype, op, fingerprint, timeout_s, input, output,
-                                    divide));
+           [](PyCommunicator& c, const Prepared& prepared, double timeout_s,
+              const BlockList& input, const BlockList& output, bool divide, nb::handle) {
+             c.run(block_collective(c, prepared, timeout_s, input, output, divide));
            })
       .def("start_blocks",
-           [](PyCommunicator& c, const std::shared_ptr<Plan>& plan, int dtype, int op,
-              uint64_t fingerprint, double timeout_s, const BlockList& input,
-              const BlockList& output, bool divide, nb::object buffers) {
-             return c.start(block_collective(c, plan, dtype, op, fingerprint, timeout_s, input,
-                                             output, divide),
+           [](PyCommunicator& c, const Prepared& prepared, double timeout_s,
+              const BlockList& input, const BlockList& output, bool divide, nb::object buffers) {
+             return c.start(block_collective(c, prepared, timeout_s, input, output, divide),
                             std::move(buffers));
            })
       .def("run_transfer",
