@@ -91,9 +91,9 @@ Span Channel::resolve(const ChunkRef& chunk) {
   return tiling_->resolve(*call_, chunk, tile_, scratch_.data());
 }
 
-void Channel::post(QueuePair& lane, const Header& header, const Span& span) {
+void Channel::post(Lane& lane, const Header& header, const Span& span) {
   uint64_t number = lane.post_send(header, span.address);
-  if (lane.flushed()) return;
+  if (lane.settled()) return;
   backlog_.note(lane);
   if (lane.completed() < number) {
     borrowed_.push_back({&lane, number, span.address, span.address + header.length});
@@ -154,7 +154,7 @@ bool Channel::run_recv(const Op& op) {
   Span span = resolve(op.destination);
   if (span.count == 0) return true;
   int peer = peers_of(op)[0];
-  QueuePair& from = lane(peer);
+  Lane& from = lane(peer);
   const Header* header = from.peek();
   if (header == nullptr) return false;
   check(*header, peer, span.count * item_size_);
@@ -171,7 +171,7 @@ bool Channel::run_recv_reduce(const Op& op) {
   size_t num_bytes = span.count * item_size_;
   if (ready_ == 0) sources_.resize(static_cast<size_t>(op.num_peers));
   for (; ready_ < op.num_peers; ++ready_) {
-    QueuePair& from = lane(peers[ready_]);
+    Lane& from = lane(peers[ready_]);
     const Header* header = from.peek();
     if (header == nullptr) return false;
     check(*header, peers[ready_], num_bytes);
@@ -211,13 +211,13 @@ std::string Channel::position() const {
 
 std::vector<int> Channel::waiting_for() const {
   std::vector<int> ranks;
-  for (const QueuePair* lane : backlog_.lanes()) ranks.push_back(lane->peer());
+  for (const Lane* lane : backlog_.lanes()) ranks.push_back(lane->peer());
   if (call_ == nullptr) return ranks;
   const Op& op = call_->plan->ops[next_op_];
   if (op.kind == OpKind::send || op.kind == OpKind::copy) return ranks;
   // Some have delivered and may even have left since; what is waited for then is somebody else.
   auto has_delivered = [&](int peer) {
-    QueuePair& from = *lanes_[static_cast<size_t>(peer)];
+    Lane& from = *lanes_[static_cast<size_t>(peer)];
     try {
       if (from.peek() == nullptr) return false;
       // Of a message on a socket a recv may have taken one half already.

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "plan.h"
-#include "queue_pair.h"
+#include "lane.h"
 
 namespace hccl {
 
@@ -32,8 +32,8 @@ class Channel {
   Channel(int rank, int world_size, size_t slot_bytes);
 
   // lanes()[rank] stays empty.
-  std::vector<std::unique_ptr<QueuePair>>& lanes() { return lanes_; }
-  QueuePair& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
+  std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
+  Lane& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
 
   void start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride);
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
@@ -50,7 +50,7 @@ class Channel {
 
  private:
   struct Borrowed {  // the source of a send that has not left yet
-    QueuePair* lane;
+    Lane* lane;
     uint64_t number;
     const std::byte* begin;
     const std::byte* end;
@@ -62,7 +62,7 @@ class Channel {
   bool run_recv_reduce(const Op& op);
   bool run_copy(const Op& op);
   bool may_overwrite(const Span& span);
-  void post(QueuePair& lane, const Header& header, const Span& span);
+  void post(Lane& lane, const Header& header, const Span& span);
   void check(const Header& header, int peer, size_t num_bytes) const;
   void finish_tile();
   Span resolve(const ChunkRef& chunk);
@@ -71,7 +71,7 @@ class Channel {
   const int rank_;
   const int world_size_;
   const size_t slot_bytes_;
-  std::vector<std::unique_ptr<QueuePair>> lanes_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
 
   const Call* call_ = nullptr;
   const Tiling* tiling_ = nullptr;
@@ -84,7 +84,7 @@ class Channel {
   std::vector<Borrowed> borrowed_;
   Backlog backlog_;
   std::vector<const std::byte*> sources_;
-  std::vector<QueuePair*> fan_out_;
+  std::vector<Lane*> fan_out_;
   std::vector<std::byte> scratch_;
 };
 

@@ -66,36 +66,41 @@ void Communicator::watch(int fd, uint64_t tag) {
 
 void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
                                 Descriptor their_doorbell, Descriptor control) {
-  size_t index = static_cast<size_t>(peer);
   auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
   local_segments_.push_back(theirs);
-  links_.at(index) = std::make_unique<ControlLink>(peer, std::move(control));
   auto local_rank = [this](int rank) {
     const std::vector<int>& ranks = options_.local_ranks;
     return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
   };
+  std::vector<std::unique_ptr<Lane>> lanes;
   for (int c = 0; c <= options_.num_channels; ++c) {
-    ShmQueuePair::Ends ends{segment_, theirs, local_rank(options_.rank), local_rank(peer), bell,
-                            c};
-    auto& lanes = c < options_.num_channels ? channels_[static_cast<size_t>(c)].lanes()
-                                            : point_to_point_->lanes();
-    lanes[index] = std::make_unique<ShmQueuePair>(peer, ends, outboxes_[static_cast<size_t>(c)],
-                                                  statistics_);
+    ShmLane::Ends ends{segment_, theirs, local_rank(options_.rank), local_rank(peer), bell, c};
+    lanes.push_back(std::make_unique<ShmLane>(peer, ends, outboxes_[static_cast<size_t>(c)],
+                                              statistics_));
   }
-  watch(links_[index]->fd(), index);
+  add_peer(peer, std::move(lanes), std::move(control));
 }
 
 void Communicator::add_tcp_peer(int peer, std::vector<Descriptor> sockets, Descriptor control) {
-  size_t index = static_cast<size_t>(peer);
-  if (sockets.size() != static_cast<size_t>(options_.num_channels) + 1) {
-    throw std::invalid_argument("one connection per channel and one for point-to-point");
+  std::vector<std::unique_ptr<Lane>> lanes;
+  for (Descriptor& socket : sockets) {
+    watch(socket.get(), not_control);
+    lanes.push_back(std::make_unique<TcpLane>(peer, std::move(socket), options_.segment.slot_bytes,
+                                              statistics_));
   }
+  add_peer(peer, std::move(lanes), std::move(control));
+}
+
+void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
+                            Descriptor control) {
+  if (lanes.size() != static_cast<size_t>(options_.num_channels) + 1) {
+    throw std::invalid_argument("one lane per channel and one for point-to-point");
+  }
+  size_t index = static_cast<size_t>(peer);
   links_.at(index) = std::make_unique<ControlLink>(peer, std::move(control));
-  for (size_t c = 0; c < sockets.size(); ++c) {
-    auto& lanes = c + 1 < sockets.size() ? channels_[c].lanes() : point_to_point_->lanes();
-    watch(sockets[c].get(), not_control);
-    lanes[index] = std::make_unique<TcpQueuePair>(peer, std::move(sockets[c]),
-                                                  options_.segment.slot_bytes, statistics_);
+  for (size_t c = 0; c < lanes.size(); ++c) {
+    auto& its = c + 1 < lanes.size() ? channels_[c].lanes() : point_to_point_->lanes();
+    its[index] = std::move(lanes[c]);
   }
   watch(links_[index]->fd(), index);
 }

@@ -66,6 +66,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // cores, and a waiting rank yields its core instead of spinning.
   void set_ranks_on_host(int ranks) { may_spin_ = ranks <= usable_cores(); }
   void add_tcp_peer(int peer, std::vector<Descriptor> sockets, Descriptor control);
+  // Any provider: one lane per channel, in order, and one for point-to-point.
+  void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, Descriptor control);
 
   // Runs a request to its end on this thread, or on whoever drives. Throws CommunicatorFailed.
   void run(const RequestPtr& request, const Interrupt& interrupt);

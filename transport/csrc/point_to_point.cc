@@ -158,7 +158,7 @@ void PointToPoint::check(int peer, const Header& header) const {
 
 // True if a message was taken from the lane.
 bool PointToPoint::drain(int peer) {
-  QueuePair& from = lane(peer);
+  Lane& from = lane(peer);
   const Header* header = from.peek();
   if (header == nullptr) return false;
   check(peer, *header);
@@ -181,7 +181,7 @@ bool PointToPoint::drain(int peer) {
 
 // Consumes a message that is there as a whole: eager, request_to_send or clear_to_send.
 void PointToPoint::handle(int peer, const Header& header) {
-  QueuePair& from = lane(peer);
+  Lane& from = lane(peer);
   if (header.kind == clear_to_send) {
     auto it = announced_.find(header.fingerprint);
     uint64_t receiver_id = header.id;
@@ -212,7 +212,7 @@ void PointToPoint::handle(int peer, const Header& header) {
 // Queues the next fragments. True if any was queued.
 bool PointToPoint::stream(Sending& sending) {
   const Request& request = *sending.request;
-  QueuePair& to = lane(request.peer);
+  Lane& to = lane(request.peer);
   bool moved = false;
   for (size_t i = 0; i < fragments_per_turn && sending.posted < request.num_bytes; ++i) {
     if (!to.flushed()) break;
@@ -327,7 +327,7 @@ bool PointToPoint::waits_for(int peer) const {
          std::any_of(announced_.begin(), announced_.end(), second_is_peer) ||
          std::any_of(receiving_.begin(), receiving_.end(), second_is_peer) ||
          std::any_of(backlog_.lanes().begin(), backlog_.lanes().end(),
-                     [peer](const QueuePair* lane) { return lane->peer() == peer; });
+                     [peer](const Lane* lane) { return lane->peer() == peer; });
 }
 
 }  // namespace hccl

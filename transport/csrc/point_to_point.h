@@ -11,7 +11,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "queue_pair.h"
+#include "lane.h"
 #include "request.h"
 
 namespace hccl {
@@ -20,7 +20,7 @@ class PointToPoint {
  public:
   PointToPoint(int rank, int world_size, size_t slot_bytes);
 
-  std::vector<std::unique_ptr<QueuePair>>& lanes() { return lanes_; }
+  std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
 
   void post(const RequestPtr& request);
   // Moves what can move. True if anything did. Throws LaneError.
@@ -56,7 +56,7 @@ class PointToPoint {
     RequestPtr self;                 // a send to this very rank
   };
 
-  QueuePair& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
+  Lane& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
   void post_send(const RequestPtr& request);
   void post_recv(const RequestPtr& request);
   void control(int peer, Kind kind, uint64_t tag, uint64_t id, uint64_t size);
@@ -73,7 +73,7 @@ class PointToPoint {
   const int rank_;
   const size_t slot_bytes_;
   const size_t eager_bytes_;
-  std::vector<std::unique_ptr<QueuePair>> lanes_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<bool> closed_;  // lanes whose peer left while nothing needed it
   Backlog backlog_;
   std::list<RequestPtr> posted_receives_;

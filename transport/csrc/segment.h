@@ -13,7 +13,7 @@
 #include <memory>
 
 #include "descriptor.h"
-#include "queue_pair.h"
+#include "lane.h"
 #include "statistics.h"
 
 namespace hccl {
@@ -29,7 +29,7 @@ inline constexpr int ring_cells = 64;
 inline constexpr size_t inline_bytes = 88;
 
 struct alignas(128) Cell {
-  // Stored last by the sender, seq_cst; pairs with the receiver's load in ShmQueuePair::peek, and
+  // Stored last by the sender, seq_cst; pairs with the receiver's load in ShmLane::peek, and
   // with SegmentHeader::sleepers: either the sleeper sees the message or the sender sees the sleeper.
   std::atomic<uint32_t> sequence;
   int32_t slot;  // -1: the payload is in the cell

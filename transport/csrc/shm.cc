@@ -11,7 +11,7 @@ Outbox::Outbox(std::shared_ptr<Segment> segment, int channel)
   for (int i = num_slots; i-- > 0;) free_.push_back(i);
 }
 
-void Outbox::add_lane(ShmQueuePair* lane) {
+void Outbox::add_lane(ShmLane* lane) {
   lanes_.push_back(lane);
   ++empty_lanes_;
 }
@@ -37,12 +37,12 @@ void Outbox::done_reading(int slot) {
 }
 
 void Outbox::reclaim() {
-  for (ShmQueuePair* lane : lanes_) lane->reclaim();
+  for (ShmLane* lane : lanes_) lane->reclaim();
 }
 
-ShmQueuePair::ShmQueuePair(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox,
+ShmLane::ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox,
                            Statistics& statistics)
-    : QueuePair(peer, ends.mine->shape().slot_bytes, statistics),
+    : QueuedLane(peer, ends.mine->shape().slot_bytes, statistics),
       ends_(ends),
       outbox_(std::move(outbox)),
       out_(ends.mine->ring(ends.their_local_rank, ends.channel)),
@@ -52,7 +52,7 @@ ShmQueuePair::ShmQueuePair(int peer, const Ends& ends, std::shared_ptr<Outbox> o
   outbox_->add_lane(this);
 }
 
-void ShmQueuePair::reclaim() {
+void ShmLane::reclaim() {
   uint64_t consumed = their_consumed_.count.load(std::memory_order_seq_cst);
   if (consumed > sent_) throw LaneError(peer(), "a malformed counter in shared memory");
   for (; reclaimed_ < consumed; ++reclaimed_) {
@@ -63,13 +63,13 @@ void ShmQueuePair::reclaim() {
   }
 }
 
-bool ShmQueuePair::ring_is_full() {
+bool ShmLane::ring_is_full() {
   if (sent_ - reclaimed_ < ring_cells) return false;
   reclaim();
   return sent_ - reclaimed_ >= ring_cells;
 }
 
-void ShmQueuePair::publish(const Header& header, const std::byte* payload, int slot, bool shared) {
+void ShmLane::publish(const Header& header, const std::byte* payload, int slot, bool shared) {
   Cell& cell = out_[sent_ % ring_cells];
   cell.slot = slot;
   cell.header = header;
@@ -82,7 +82,7 @@ void ShmQueuePair::publish(const Header& header, const std::byte* payload, int s
   ends_.their_doorbell->message_posted();
 }
 
-bool ShmQueuePair::push(const Header& header, const std::byte* payload, size_t&) {
+bool ShmLane::push(const Header& header, const std::byte* payload, size_t&) {
   if (ring_is_full()) return false;
   int slot = -1;
   if (header.length > inline_bytes) {
@@ -97,24 +97,24 @@ bool ShmQueuePair::push(const Header& header, const std::byte* payload, size_t&)
   return true;
 }
 
-bool ShmQueuePair::post_send_to_all(std::span<QueuePair* const> lanes, const Header& header,
+bool ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Header& header,
                                     const std::byte* payload) {
   if (header.length <= inline_bytes) return false;
-  for (QueuePair* lane : lanes) {
-    if (!lane->flushed() || static_cast<ShmQueuePair*>(lane)->ring_is_full()) return false;
+  for (Lane* lane : lanes) {
+    if (!lane->flushed() || static_cast<ShmLane*>(lane)->ring_is_full()) return false;
   }
   outbox_->reclaim();
   int slot = outbox_->take_for_many();
   if (slot < 0) return false;
   outbox_->share(slot, static_cast<int>(lanes.size()));
   std::memcpy(outbox_->slot(slot), payload, header.length);
-  for (QueuePair* lane : lanes) {
-    static_cast<ShmQueuePair*>(lane)->publish(header, payload, slot, true);
+  for (Lane* lane : lanes) {
+    static_cast<ShmLane*>(lane)->publish(header, payload, slot, true);
   }
   return true;
 }
 
-const Header* ShmQueuePair::peek() {
+const Header* ShmLane::peek() {
   const Cell& cell = in_[received_ % ring_cells];
   uint32_t expected = static_cast<uint32_t>(received_ + 1);
   if (cell.sequence.load(std::memory_order_seq_cst) != expected) return nullptr;
@@ -125,18 +125,18 @@ const Header* ShmQueuePair::peek() {
   return &cell.header;
 }
 
-const std::byte* ShmQueuePair::lend() {
+const std::byte* ShmLane::lend() {
   const Cell& cell = in_[received_ % ring_cells];
   return cell.slot < 0 ? cell.payload : ends_.theirs->slot(ends_.channel, cell.slot);
 }
 
-bool ShmQueuePair::receive(std::byte* destination) {
+bool ShmLane::receive(std::byte* destination) {
   size_t length = in_[received_ % ring_cells].header.length;
   if (length) std::memcpy(destination, lend(), length);
   return true;
 }
 
-void ShmQueuePair::release() {
+void ShmLane::release() {
   my_consumed_.count.store(++received_, std::memory_order_seq_cst);
   ends_.their_doorbell->space_freed();
 }

@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "queue_pair.h"
+#include "lane.h"
 #include "segment.h"
 
 namespace hccl {
@@ -29,18 +29,18 @@ class Outbox {
   void lane_became_empty() { ++empty_lanes_; }
   void lane_was_filled() { --empty_lanes_; }
   std::byte* slot(int index) const { return segment_->slot(channel_, index); }
-  void add_lane(class ShmQueuePair* lane);
+  void add_lane(class ShmLane* lane);
 
  private:
   std::shared_ptr<Segment> segment_;
   const int channel_;
   std::vector<int> free_;  // last in, first out: the slot freed last is still in the cache
   std::vector<int> readers_;
-  std::vector<class ShmQueuePair*> lanes_;
+  std::vector<class ShmLane*> lanes_;
   int empty_lanes_ = 0;
 };
 
-class ShmQueuePair final : public QueuePair {
+class ShmLane final : public QueuedLane {
  public:
   struct Ends {
     std::shared_ptr<Segment> mine;
@@ -51,10 +51,10 @@ class ShmQueuePair final : public QueuePair {
     int channel = 0;
   };
 
-  ShmQueuePair(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox, Statistics& statistics);
+  ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox, Statistics& statistics);
 
   bool shares_payload() const override { return true; }
-  bool post_send_to_all(std::span<QueuePair* const> lanes, const Header& header,
+  bool post_send_to_all(std::span<Lane* const> lanes, const Header& header,
                         const std::byte* payload) override;
   const Header* peek() override;
   const std::byte* lend() override;

@@ -9,15 +9,15 @@
 
 namespace hccl {
 
-TcpQueuePair::TcpQueuePair(int peer, Descriptor socket, size_t slot_bytes, Statistics& statistics)
-    : QueuePair(peer, slot_bytes, statistics), socket_(std::move(socket)) {}
+TcpLane::TcpLane(int peer, Descriptor socket, size_t slot_bytes, Statistics& statistics)
+    : QueuedLane(peer, slot_bytes, statistics), socket_(std::move(socket)) {}
 
-void TcpQueuePair::fail(const char* call, int error) {
+void TcpLane::fail(const char* call, int error) {
   throw LaneError(peer(), error ? std::string(call) + ": " + std::strerror(error)
                                 : std::string("the connection was closed"));
 }
 
-bool TcpQueuePair::push(const Header& header, const std::byte* payload, size_t& offset) {
+bool TcpLane::push(const Header& header, const std::byte* payload, size_t& offset) {
   const size_t total = sizeof header + header.length;
   while (offset < total) {
     iovec parts[2];
@@ -48,7 +48,7 @@ bool TcpQueuePair::push(const Header& header, const std::byte* payload, size_t& 
 }
 
 // Returns 0 when nothing is there now.
-size_t TcpQueuePair::read_some(std::byte* destination, size_t size) {
+size_t TcpLane::read_some(std::byte* destination, size_t size) {
   for (;;) {
     ssize_t got = recv(fd(), destination, size, MSG_DONTWAIT);
     if (got > 0) return static_cast<size_t>(got);
@@ -58,7 +58,7 @@ size_t TcpQueuePair::read_some(std::byte* destination, size_t size) {
   }
 }
 
-const Header* TcpQueuePair::peek() {
+const Header* TcpLane::peek() {
   if (has_header_) return &header_;
   if (ahead_end_ - ahead_begin_ < sizeof header_) {
     std::memmove(ahead_, ahead_ + ahead_begin_, ahead_end_ - ahead_begin_);
@@ -75,7 +75,7 @@ const Header* TcpQueuePair::peek() {
   return &header_;
 }
 
-bool TcpQueuePair::receive(std::byte* destination) {
+bool TcpLane::receive(std::byte* destination) {
   size_t from_ahead = std::min<size_t>(ahead_end_ - ahead_begin_, header_.length - received_);
   if (from_ahead) {
     std::memcpy(destination + received_, ahead_ + ahead_begin_, from_ahead);
@@ -90,14 +90,14 @@ bool TcpQueuePair::receive(std::byte* destination) {
   return true;
 }
 
-const std::byte* TcpQueuePair::lend() {
+const std::byte* TcpLane::lend() {
   // Already read ahead, whole: lend it where it lies.
   if (received_ == 0 && ahead_end_ - ahead_begin_ >= header_.length) return ahead_ + ahead_begin_;
   if (slot_.empty()) slot_.resize(slot_bytes_);
   return receive(slot_.data()) ? slot_.data() : nullptr;
 }
 
-void TcpQueuePair::release() {
+void TcpLane::release() {
   if (received_ == 0) ahead_begin_ += header_.length;
   has_header_ = false;
 }

@@ -8,14 +8,14 @@
 #include <vector>
 
 #include "descriptor.h"
-#include "queue_pair.h"
+#include "lane.h"
 
 namespace hccl {
 
-class TcpQueuePair final : public QueuePair {
+class TcpLane final : public QueuedLane {
  public:
   // `socket`: a connected, authenticated, non-blocking stream socket.
-  TcpQueuePair(int peer, Descriptor socket, size_t slot_bytes, Statistics& statistics);
+  TcpLane(int peer, Descriptor socket, size_t slot_bytes, Statistics& statistics);
 
   int fd() const { return socket_.get(); }
   const Header* peek() override;

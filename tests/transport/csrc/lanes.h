@@ -23,31 +23,31 @@ namespace hccl::test {
 
 inline constexpr size_t slot_bytes = 8192;
 
-struct Lane {
+struct Ends {
   Statistics statistics;
   std::shared_ptr<Segment> segments[2];     // shared memory only, writable
   std::shared_ptr<Outbox> outboxes[2];      // shared memory only
-  std::unique_ptr<QueuePair> left, right;
+  std::unique_ptr<Lane> left, right;
 };
 
 inline Descriptor duplicate(int fd) { return Descriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
 
 inline Descriptor event() { return Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
 
-inline std::unique_ptr<Lane> shm_lane() {
-  auto lane = std::make_unique<Lane>();
+inline std::unique_ptr<Ends> shm_lane() {
+  auto lane = std::make_unique<Ends>();
   SegmentShape shape{2, 1, 3, slot_bytes};
   for (int end : {0, 1}) {
     lane->segments[end] = Segment::create(shape);
     lane->outboxes[end] = std::make_shared<Outbox>(lane->segments[end], 0);
   }
-  std::unique_ptr<QueuePair>* ends[] = {&lane->left, &lane->right};
+  std::unique_ptr<Lane>* ends[] = {&lane->left, &lane->right};
   for (int me : {0, 1}) {
     int peer = 1 - me;
     auto theirs = Segment::open(duplicate(lane->segments[peer]->fd()), shape);
     auto bell = std::make_shared<Doorbell>(theirs, event(), lane->statistics);
-    ShmQueuePair::Ends described{lane->segments[me], theirs, me, peer, bell, 0};
-    *ends[me] = std::make_unique<ShmQueuePair>(peer, described, lane->outboxes[me],
+    ShmLane::Ends described{lane->segments[me], theirs, me, peer, bell, 0};
+    *ends[me] = std::make_unique<ShmLane>(peer, described, lane->outboxes[me],
                                                lane->statistics);
   }
   return lane;
@@ -81,15 +81,15 @@ inline std::array<int, 2> tcp_sockets() {
 }
 
 // Small buffers, so that a few messages fill them.
-inline std::unique_ptr<Lane> socket_lane(std::array<int, 2> ends) {
+inline std::unique_ptr<Ends> socket_lane(std::array<int, 2> ends) {
   for (int fd : ends) {
     int size = 65536;
     CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size) == 0);
     CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size) == 0);
   }
-  auto lane = std::make_unique<Lane>();
+  auto lane = std::make_unique<Ends>();
   auto end = [&](int me) {
-    return std::make_unique<TcpQueuePair>(1 - me, Descriptor(ends[static_cast<size_t>(me)]),
+    return std::make_unique<TcpLane>(1 - me, Descriptor(ends[static_cast<size_t>(me)]),
                                           slot_bytes, lane->statistics);
   };
   lane->left = end(0);
@@ -99,7 +99,7 @@ inline std::unique_ptr<Lane> socket_lane(std::array<int, 2> ends) {
 
 struct Provider {
   const char* name;
-  std::unique_ptr<Lane> (*connect)();
+  std::unique_ptr<Ends> (*connect)();
   bool notices_closing;
 };
 
@@ -142,7 +142,7 @@ enum class How { receive, lend };
 // The receiving end of a lane. A message that is half-way keeps its place here.
 class Inbox {
  public:
-  explicit Inbox(QueuePair& from) : from_(from), buffer_(slot_bytes + 2) {}
+  explicit Inbox(Lane& from) : from_(from), buffer_(slot_bytes + 2) {}
 
   // Takes the next message if all of it is there; it must be `number`, `size` bytes long.
   bool take(uint64_t number, size_t size, How how) {
@@ -167,7 +167,7 @@ class Inbox {
     return buffer_.data() + 1;
   }
 
-  QueuePair& from_;
+  Lane& from_;
   std::vector<std::byte> buffer_;
 };
 

@@ -1,7 +1,7 @@
-// One ordered, reliable lane between two ranks: the interface that every provider implements.
+// One ordered, reliable stream of messages between two ranks: what every provider implements.
 //
-// Verbs semantics of a reliable connection: messages arrive once, whole and in the order posted.
-// A queue pair belongs to one communicator and is touched only by the thread that drives it.
+// Messages arrive once, whole and in the order posted. A lane belongs to one communicator (or one
+// QueuePair, see verbs.h) and is touched only by the thread that drives it.
 #pragma once
 
 #include <cstddef>
@@ -36,31 +36,37 @@ class LaneError : public std::runtime_error {
   int peer_;
 };
 
-class QueuePair {
+class Lane {
  public:
-  QueuePair(int peer, size_t slot_bytes, Statistics& statistics);
-  virtual ~QueuePair() = default;
-  QueuePair(const QueuePair&) = delete;
-  QueuePair& operator=(const QueuePair&) = delete;
+  Lane(int peer, size_t slot_bytes, Statistics& statistics)
+      : slot_bytes_(slot_bytes), statistics_(statistics), peer_(peer) {}
+  virtual ~Lane() = default;
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
 
   int peer() const { return peer_; }
 
-  // Posts a SEND; never blocks. The payload is borrowed until completed() reaches the number
-  // returned. Throws LaneError.
-  uint64_t post_send(const Header& header, const std::byte* payload);
+  // Posts a message; never blocks. The payload is borrowed until completed() reaches the number
+  // returned: 1 for the lane's first message, then counting up. Throws LaneError.
+  virtual uint64_t post_send(const Header& header, const std::byte* payload) = 0;
   // Moves what the lane can take now. True if anything moved. Throws LaneError.
-  bool flush();
-  // Frees the oldest borrowed payload by copying it into the lane's own slot: each lane holds one
-  // message in flight, which is what a verified plan counts on.
-  void detach();
-  uint64_t completed() const { return completed_; }
-  bool flushed() const { return head_ == queue_.size(); }
+  virtual bool flush() = 0;
+  // How many payloads, in the order posted, are the caller's again.
+  virtual uint64_t completed() const = 0;
+  // Whether nothing posted waits to leave; its payload may still be borrowed.
+  virtual bool flushed() const = 0;
+  // Whether nothing waits and nothing is borrowed.
+  virtual bool settled() const = 0;
+  // Ends the oldest borrowing by copying that payload into the lane's own memory. A lane has room
+  // for one copy at least, which is what a verified plan counts on; without room nothing happens.
+  virtual void detach() = 0;
 
   // Whether one copy of a payload can serve several lanes of this kind.
   virtual bool shares_payload() const { return false; }
   // Posts one payload on several lanes that share it. False: no room now, nothing happened.
-  virtual bool post_send_to_all(std::span<QueuePair* const> lanes, const Header& header,
-                                const std::byte* payload);
+  virtual bool post_send_to_all(std::span<Lane* const>, const Header&, const std::byte*) {
+    return false;
+  }
 
   // The oldest message that was not released, or nullptr. Its payload may still be on its way.
   virtual const Header* peek() = 0;
@@ -74,11 +80,27 @@ class QueuePair {
   virtual void release() = 0;
 
  protected:
-  // Sends from `offset` on; advances it. True once header and payload left the caller's memory.
-  virtual bool push(const Header& header, const std::byte* payload, size_t& offset) = 0;
-
   const size_t slot_bytes_;
   Statistics& statistics_;
+
+ private:
+  const int peer_;
+};
+
+// A lane whose messages leave one after the other; what cannot leave at once waits here.
+class QueuedLane : public Lane {
+ public:
+  using Lane::Lane;
+  uint64_t post_send(const Header& header, const std::byte* payload) final;
+  bool flush() final;
+  uint64_t completed() const final { return completed_; }
+  bool flushed() const final { return head_ == queue_.size(); }
+  bool settled() const final { return flushed(); }
+  void detach() final;
+
+ protected:
+  // Sends from `offset` on; advances it. True once header and payload left the caller's memory.
+  virtual bool push(const Header& header, const std::byte* payload, size_t& offset) = 0;
 
  private:
   struct Posted {
@@ -88,7 +110,6 @@ class QueuePair {
 
   void pop();
 
-  const int peer_;
   std::vector<Posted> queue_;  // [head_, end) waits; it keeps its capacity
   size_t head_ = 0;
   size_t offset_ = 0;       // bytes of the front entry that left, header included
@@ -97,20 +118,20 @@ class QueuePair {
   std::vector<std::byte> spare_;
 };
 
-// The lanes of one owner on which posted messages still wait to leave.
+// The lanes of one owner that are not settled.
 class Backlog {
  public:
   void reserve(size_t num_lanes) { lanes_.reserve(num_lanes); }
-  // To be called after each post; takes note only if something waits.
-  void note(QueuePair& lane);
+  // To be called after each post; takes note only of a lane that is not settled.
+  void note(Lane& lane);
   // Moves what can move. True if anything did. Throws LaneError.
   bool flush();
   bool empty() const { return lanes_.empty(); }
   void clear() { lanes_.clear(); }
-  const std::vector<QueuePair*>& lanes() const { return lanes_; }
+  const std::vector<Lane*>& lanes() const { return lanes_; }
 
  private:
-  std::vector<QueuePair*> lanes_;
+  std::vector<Lane*> lanes_;
 };
 
 }  // namespace hccl

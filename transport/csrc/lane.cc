@@ -1,4 +1,4 @@
-#include "queue_pair.h"
+#include "lane.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,10 +11,7 @@ constexpr size_t max_gone = 1024;
 
 }  // namespace
 
-QueuePair::QueuePair(int peer, size_t slot_bytes, Statistics& statistics)
-    : slot_bytes_(slot_bytes), statistics_(statistics), peer_(peer) {}
-
-uint64_t QueuePair::post_send(const Header& header, const std::byte* payload) {
+uint64_t QueuedLane::post_send(const Header& header, const std::byte* payload) {
   uint64_t number = completed_ + (queue_.size() - head_) + (detached_ ? 0 : 1);
   if (flushed() && push(header, payload, offset_)) {
     offset_ = 0;
@@ -25,7 +22,7 @@ uint64_t QueuePair::post_send(const Header& header, const std::byte* payload) {
   return number;
 }
 
-bool QueuePair::flush() {
+bool QueuedLane::flush() {
   bool moved = false;
   while (!flushed()) {
     Posted& front = queue_[head_];
@@ -38,7 +35,7 @@ bool QueuePair::flush() {
   return moved;
 }
 
-void QueuePair::pop() {
+void QueuedLane::pop() {
   if (!detached_) ++completed_;
   detached_ = false;
   offset_ = 0;
@@ -49,7 +46,7 @@ void QueuePair::pop() {
   }
 }
 
-void QueuePair::detach() {
+void QueuedLane::detach() {
   if (flushed() || detached_) return;
   Posted& front = queue_[head_];
   spare_.resize(slot_bytes_);
@@ -59,12 +56,8 @@ void QueuePair::detach() {
   ++completed_;
 }
 
-bool QueuePair::post_send_to_all(std::span<QueuePair* const>, const Header&, const std::byte*) {
-  return false;
-}
-
-void Backlog::note(QueuePair& lane) {
-  if (lane.flushed()) return;
+void Backlog::note(Lane& lane) {
+  if (lane.settled()) return;
   if (std::find(lanes_.begin(), lanes_.end(), &lane) == lanes_.end()) lanes_.push_back(&lane);
 }
 
@@ -72,7 +65,7 @@ bool Backlog::flush() {
   bool moved = false;
   for (size_t i = 0; i < lanes_.size();) {
     moved |= lanes_[i]->flush();
-    if (lanes_[i]->flushed()) {
+    if (lanes_[i]->settled()) {
       lanes_[i] = lanes_.back();
       lanes_.pop_back();
     } else {

@@ -67,7 +67,7 @@ void every_size_arrives_whole(const Provider& provider) {
 // says so, and checks what comes.
 class Talker {
  public:
-  Talker(QueuePair& lane, uint64_t num_messages)
+  Talker(Lane& lane, uint64_t num_messages)
       : lane_(lane), inbox_(lane), num_messages_(num_messages) {}
 
   void post_all() {
@@ -101,7 +101,7 @@ class Talker {
     }
   }
 
-  QueuePair& lane_;
+  Lane& lane_;
   Inbox inbox_;
   const uint64_t num_messages_;
   std::deque<std::vector<std::byte>> borrowed_;
@@ -125,7 +125,7 @@ void both_full_sides_come_free_again(const Provider& provider) {
 
 void two_threads_talk_at_once(const Provider& provider) {
   auto lane = provider.connect();
-  auto talk = [](QueuePair& end) {
+  auto talk = [](Lane& end) {
     Talker talker(end, 3000);
     talker.post_all();
     Patience patience;
@@ -229,7 +229,7 @@ void a_message_cut_short_is_an_error(const Provider& provider) {
       std::array<int, 2> ends =
           std::string(provider.name) == "tcp" ? tcp_sockets() : unix_sockets();
       Statistics statistics;
-      TcpQueuePair lane(4, Descriptor(ends[1]), slot_bytes, statistics);
+      TcpLane lane(4, Descriptor(ends[1]), slot_bytes, statistics);
       Inbox inbox(lane);
       Header header = header_of(0, 20);
       std::vector<std::byte> frame(sizeof header + 20);
@@ -248,7 +248,7 @@ void frames_may_come_byte_by_byte() {
   for (How how : {How::receive, How::lend}) {
     std::array<int, 2> ends = unix_sockets();
     Statistics statistics;
-    TcpQueuePair lane(4, Descriptor(ends[1]), slot_bytes, statistics);
+    TcpLane lane(4, Descriptor(ends[1]), slot_bytes, statistics);
     Inbox inbox(lane);
     std::vector<std::byte> stream;
     const std::vector<size_t> few = {0, 1, 88, 300, 0, 5000};
@@ -272,7 +272,7 @@ void frames_may_come_byte_by_byte() {
 void a_frame_longer_than_a_slot_is_refused() {
   std::array<int, 2> ends = unix_sockets();
   Statistics statistics;
-  TcpQueuePair lane(4, Descriptor(ends[1]), slot_bytes, statistics);
+  TcpLane lane(4, Descriptor(ends[1]), slot_bytes, statistics);
   Header header = header_of(0, slot_bytes + 1);
   CHECK(::send(ends[0], &header, sizeof header, 0) == sizeof header);
   CHECK(throws_lane_error([&] { lane.peek(); }));
@@ -280,7 +280,7 @@ void a_frame_longer_than_a_slot_is_refused() {
 }
 
 void malformed_shared_memory_is_refused() {
-  auto cell_of = [](Lane& lane) -> Cell& { return *lane.segments[0]->ring(1, 0); };
+  auto cell_of = [](Ends& lane) -> Cell& { return *lane.segments[0]->ring(1, 0); };
   struct {
     int slot;
     uint32_t length;
@@ -305,7 +305,7 @@ struct Star {
   Statistics statistics;
   std::shared_ptr<Segment> segments[n];
   std::vector<std::shared_ptr<Outbox>> outboxes;
-  std::vector<std::unique_ptr<ShmQueuePair>> out, in;
+  std::vector<std::unique_ptr<ShmLane>> out, in;
   std::vector<Inbox> inboxes;
 
   explicit Star(int num_slots) {
@@ -321,17 +321,17 @@ struct Star {
     }
   }
 
-  std::unique_ptr<ShmQueuePair> connect(int me, int peer) {
+  std::unique_ptr<ShmLane> connect(int me, int peer) {
     size_t i = static_cast<size_t>(me), j = static_cast<size_t>(peer);
     auto bell = std::make_shared<Doorbell>(segments[j], event(), statistics);
-    ShmQueuePair::Ends ends{segments[i], segments[j], me, peer, bell, 0};
-    return std::make_unique<ShmQueuePair>(peer, ends, outboxes[i], statistics);
+    ShmLane::Ends ends{segments[i], segments[j], me, peer, bell, 0};
+    return std::make_unique<ShmLane>(peer, ends, outboxes[i], statistics);
   }
 };
 
 void one_copy_serves_many_readers() {
   Star star(5);
-  std::vector<QueuePair*> all;
+  std::vector<Lane*> all;
   for (auto& lane : star.out) all.push_back(lane.get());
   auto big = payload_of(0, slot_bytes);
   auto post_to_all = [&](uint64_t i) {
@@ -342,7 +342,7 @@ void one_copy_serves_many_readers() {
   // The other three slots are reserved, one for each lane that holds none.
   CHECK(!post_to_all(2));
   big = payload_of(2, slot_bytes);
-  for (QueuePair* lane : all) {
+  for (Lane* lane : all) {
     lane->post_send(header_of(2, slot_bytes), big.data());
     CHECK(lane->flushed());
   }
@@ -363,7 +363,7 @@ void one_copy_serves_many_readers() {
 void a_freed_slot_is_found_at_the_first_look() {
   Star star(4);
   auto big = payload_of(0, slot_bytes);
-  std::vector<QueuePair*> all;
+  std::vector<Lane*> all;
   for (auto& lane : star.out) all.push_back(lane.get());
   CHECK(all[0]->post_send_to_all(all, header_of(0, slot_bytes), big.data()));
   auto later = payload_of(1, slot_bytes), last = payload_of(2, slot_bytes);
