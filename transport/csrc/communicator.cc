@@ -83,12 +83,14 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
 
 void Communicator::add_tcp_peer(int peer, std::vector<Descriptor> sockets, Descriptor control) {
   std::vector<std::unique_ptr<Lane>> lanes;
+  std::vector<int> watched;
   for (Descriptor& socket : sockets) {
-    watch(socket.get(), not_control);
+    watched.push_back(socket.get());
     lanes.push_back(std::make_unique<TcpLane>(peer, std::move(socket), options_.segment.slot_bytes,
                                               statistics_));
   }
   add_peer(peer, std::move(lanes), std::move(control));
+  for (int fd : watched) watch(fd, not_control);
 }
 
 void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
