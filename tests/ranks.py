@@ -37,6 +37,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from namespaces import Hosts, call_inside, enter
 from torch.distributed import TCPStore
 
 GRACE_S = 2.0
@@ -61,6 +62,7 @@ def run_ranks(
     timeout_s: float = 60.0,
     backend: str | None = None,
     env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
+    hosts: Hosts | None = None,
 ) -> list[Any]:
     """Run `function(rank, world_size, *args)` in `world_size` new processes.
 
@@ -73,6 +75,7 @@ def run_ranks(
         env: more environment, for all ranks or by rank, e.g. `HCCL_NODE_ID`. RANK, WORLD_SIZE,
             LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set anyway, and a store
             listens there.
+        hosts: where to run the ranks, the first half on the first host; None: all on this one.
 
     Returns:
         What each rank returned, by rank.
@@ -82,7 +85,7 @@ def run_ranks(
     """
     __tracebackhide__ = True  # the ranks' own traces are what matters
     # Hosted here, as an agent would: a port that a rank binds later may be taken by then.
-    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    address, store = _store(hosts)
     source = (inspect.getsourcefile(function) or "", function.__qualname__)
     with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
         processes, pipes = [], []
@@ -93,14 +96,16 @@ def run_ranks(
                 "WORLD_SIZE": str(world_size),
                 "LOCAL_RANK": str(rank),
                 "LOCAL_WORLD_SIZE": str(world_size),
-                "MASTER_ADDR": "127.0.0.1",
+                "MASTER_ADDR": address,
                 "MASTER_PORT": str(store.port),
                 "TORCHELASTIC_USE_AGENT_STORE": "True",
                 **((env(rank) if callable(env) else env) or {}),
             }
             output = os.path.join(folder, str(rank))
+            place = hosts.names[hosts.host_of(rank, world_size)] if hosts else None
+            run = (source, args, timeout_s, backend)
             process = _context.Process(
-                target=_rank_main, args=(there, output, settings, source, args, timeout_s, backend)
+                target=_rank_main, args=(there, output, settings, place, run)
             )
             with _nothing_as_main():
                 process.start()
@@ -118,6 +123,16 @@ def run_ranks(
         if failures:
             raise RanksFailed(_story(failures, results, world_size, folder))
     return [results[rank] for rank in range(world_size)]
+
+
+def _store(hosts: Hosts | None) -> tuple[str, TCPStore]:
+    """Start a store where all ranks can reach it; return its address too."""
+    address = hosts.address(0) if hosts else "127.0.0.1"
+
+    def start() -> TCPStore:
+        return TCPStore(address, 0, is_master=True, wait_for_workers=False)
+
+    return address, call_inside(hosts.names[0], start) if hosts else start()
 
 
 def _collect(
@@ -177,18 +192,19 @@ def _rank_main(
     pipe: Connection,
     output: str,
     settings: dict[str, str],
-    source: tuple[str, str],
-    args: tuple[Any, ...],
-    timeout_s: float,
-    backend: str | None,
+    place: str | None,
+    run: tuple[tuple[str, str], tuple[Any, ...], float, str | None],
 ) -> None:
     """Be one rank."""
+    source, args, timeout_s, backend = run
     stream = open(output, "w", buffering=1)  # noqa: SIM115  # open to the end of the process
     os.dup2(stream.fileno(), 1)
     os.dup2(stream.fileno(), 2)
     sys.stdout = sys.stderr = stream
     faulthandler.enable(stream)
     os.environ.update(settings)
+    if place is not None:
+        enter(place)
     rank, world_size = int(settings["RANK"]), int(settings["WORLD_SIZE"])
     try:
         function = _load(*source)
