@@ -18,6 +18,7 @@ class CommunicatorContender:
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Join the communicator; blocks until every rank is there."""
+        os.environ["MASTER_ADDR"] = endpoint.master_address
         os.environ["MASTER_PORT"] = str(endpoint.master_port)
         self._communicator = Communicator(timeout_s=endpoint.timeout_s)
 

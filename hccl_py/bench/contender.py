@@ -24,6 +24,7 @@ class Endpoint:
 
     rank: int
     world_size: int
+    master_address: str
     master_port: int
     timeout_s: float
 

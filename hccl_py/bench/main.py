@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 
 from hccl_py.bench.contender import APIS, BASELINES, Open
 from hccl_py.bench.measure import Row, measure
+from hccl_py.bench.namespaces import NamespaceError, TwoHosts
 from hccl_py.bench.options import Options, parse
 from hccl_py.bench.ranks import RankFailure, Ranks
 from hccl_py.bench.report import Table, document, facts, introduction
@@ -29,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         contenders[options.compare] = BASELINES[options.compare]
     try:
         return run(options, argv, contenders)
-    except RankFailure as failure:
+    except (RankFailure, NamespaceError) as failure:
         print(f"hccl-bench: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -51,10 +53,15 @@ def run(options: Options, argv: Sequence[str], contenders: Mapping[str, Open]) -
 
     Raises:
         RankFailure: a rank raised, died or did not answer in time.
+        NamespaceError: --veth could not have its two hosts.
     """
     found, table, rows = facts(), Table(options), []
     _print(introduction(options, argv, found))
-    with Ranks(options, list(contenders.values())) as ranks:
+    with ExitStack() as opened:
+        hosts = None
+        if options.veth_links:
+            hosts = opened.enter_context(TwoHosts(options.veth_links))
+        ranks = opened.enter_context(Ranks(options, list(contenders.values()), hosts))
         _print(table.header())
         for row in measure(ranks, options, list(contenders)):
             _print(table.row(row))

@@ -9,9 +9,17 @@ from hccl_py.bench.contender import Endpoint, Open
 
 @dataclass(frozen=True)
 class Assignment:
-    """Who a rank process is and what it works with."""
+    """Who a rank process is and what it works with.
+
+    Attributes:
+        rank: its rank.
+        namespace: network namespace to work in; None: the command's own.
+        environment: what a launcher would set.
+        contenders: what to measure, and where each one's ranks meet.
+    """
 
     rank: int
+    namespace: str | None
     environment: dict[str, str]
     contenders: tuple[tuple[Open, Endpoint], ...]
 

@@ -36,6 +36,7 @@ examples:
   hccl-bench --op all_reduce --nproc 8
   hccl-bench --nproc 8 --compare gloo --sizes 4,64K,1M,64M --json all_reduce.json
   hccl-bench --nproc 4 --nnodes 2 --compare gloo     8 ranks on two emulated nodes, over TCP
+  hccl-bench --nproc 4 --nnodes 2 --veth 1 --compare gloo   the nodes joined by Ethernet (root)
   hccl-bench --nproc 2 --api communicator --sizes 4  without torch.distributed
   hccl-bench --op send_recv --nproc 2 --begin 1K --end 64M --factor 4
 
@@ -52,6 +53,7 @@ class Options:
     op: str
     nproc: int
     nnodes: int
+    veth_links: int | None
     sizes: tuple[int, ...]
     dtype: str
     reduce_op: str
@@ -116,6 +118,7 @@ def parse(argv: Sequence[str] | None) -> Options:
         op=given.op,
         nproc=given.nproc,
         nnodes=given.nnodes,
+        veth_links=given.veth,
         sizes=_sizes(given),
         dtype="uint8" if given.op == "barrier" else given.dtype,
         reduce_op=(given.reduce_op or "sum") if reduces else "none",
@@ -170,6 +173,7 @@ def _problem(given: argparse.Namespace, reduces: bool) -> str | None:
             given.op == "send_recv" and world_size < 2,
             "send_recv needs at least 2 ranks: give --nproc 2",
         ),
+        (given.veth and given.nnodes != 2, "--veth joins two nodes: give --nnodes 2"),
         (not folder.is_dir(), f"--json: there is no folder {folder}"),
     )
     return next((message for broken, message in rules if broken), None)
@@ -238,6 +242,13 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         default=1,
         metavar="N",
         help="emulated nodes (1): nproc x nnodes ranks; nodes share no memory and talk TCP",
+    )
+    add(
+        "--veth",
+        type=_positive,
+        metavar="LINKS",
+        help="put the two nodes into network namespaces joined by virtual Ethernet links, as two "
+        "hosts: TCP then takes the way through both network stacks, not loopback; needs root",
     )
     add("--sizes", type=parse_sizes, metavar="LIST", help="bytes, such as 4,64K,1M (1024-based)")
     add("--begin", type=parse_size, metavar="SIZE", help="first size (4)")

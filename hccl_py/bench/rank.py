@@ -24,6 +24,7 @@ import torch
 from hccl_py.bench.cases import CASES
 from hccl_py.bench.contender import Contender, Timed
 from hccl_py.bench.messages import Assignment, Checked, Failed
+from hccl_py.bench.namespaces import enter
 from hccl_py.bench.oracle import PERIOD, Call, Piece, contribution
 
 _STAGGER_S = 0.002
@@ -130,10 +131,12 @@ def _fill(data: torch.Tensor, pattern: npt.NDArray[np.int64]) -> None:
 def serve(pipe: connection.Connection, assignment: Assignment) -> None:
     """Be a rank process: answer requests until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the command's to handle
-    threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.environ.update(assignment.environment)
-    torch.set_num_threads(1)
     try:
+        if assignment.namespace is not None:
+            enter(assignment.namespace)  # before there is any other thread
+        threading.Thread(target=_end_with_parent, daemon=True).start()
+        os.environ.update(assignment.environment)
+        torch.set_num_threads(1)
         with ExitStack() as opened:
             contenders = []
             for open_contender, endpoint in assignment.contenders:

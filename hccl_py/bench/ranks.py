@@ -14,6 +14,7 @@ from typing import Any
 
 from hccl_py.bench.contender import Endpoint, Open
 from hccl_py.bench.messages import Assignment, Failed
+from hccl_py.bench.namespaces import TwoHosts
 from hccl_py.bench.options import Options
 
 _MAX_COLLECTIVE_S = 60.0
@@ -28,8 +29,15 @@ class RankFailure(Exception):
 class Ranks:
     """The rank processes of one run; a context manager that leaves none behind."""
 
-    def __init__(self, options: Options, contenders: Sequence[Open]) -> None:
+    def __init__(
+        self, options: Options, contenders: Sequence[Open], hosts: TwoHosts | None = None
+    ) -> None:
         """Start every rank and wait until it has opened its contenders.
+
+        Args:
+            options: what to measure.
+            contenders: what to measure it with.
+            hosts: one for each node; None: the nodes are emulated where the command runs.
 
         Raises:
             RankFailure: a rank could not.
@@ -39,7 +47,7 @@ class Ranks:
         self._processes: list[BaseProcess] = []
         self._pipes: list[connection.Connection] = []
         try:
-            self._start(options, contenders)
+            self._start(options, contenders, hosts)
             self._collect("while joining")
         except BaseException:
             self._kill()
@@ -78,17 +86,29 @@ class Ranks:
                 break  # that rank is dead; collecting finds out how it died
         return self._collect(what)
 
-    def _start(self, options: Options, contenders: Sequence[Open]) -> None:
+    def _start(self, options: Options, contenders: Sequence[Open], hosts: TwoHosts | None) -> None:
         # One server imports torch once; the ranks are forked from it while it has no threads of
         # its own. Spawning would import torch once per rank: 10 s for 8 ranks on two cores.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["hccl_py.bench.rank", "torch.distributed"])
+        address = hosts.address(0) if hosts else "127.0.0.1"
+        # The ranks of a collective give up before the run does: their message says more than ours.
+        timeout_s = min(_MAX_COLLECTIVE_S, options.timeout_s)
         ports = _free_ports(len(contenders))
         for rank in range(options.world_size):
             here, there = context.Pipe()
+            endpoints = [
+                Endpoint(rank, options.world_size, address, port, timeout_s) for port in ports
+            ]
+            assignment = Assignment(
+                rank,
+                hosts.names[options.node(rank)] if hosts else None,
+                _environment(options, rank, hosts),
+                tuple(zip(contenders, endpoints, strict=True)),
+            )
             process = context.Process(
                 target=_serve,
-                args=(there, _assignment(options, rank, ports, contenders)),
+                args=(there, assignment),
                 name=f"rank {rank}",
                 daemon=True,
             )
@@ -159,29 +179,20 @@ class Ranks:
             pipe.close()
 
 
-def _assignment(
-    options: Options, rank: int, ports: Sequence[int], contenders: Sequence[Open]
-) -> Assignment:
-    """What one rank must know; its environment is what a launcher would set."""
+def _environment(options: Options, rank: int, hosts: TwoHosts | None) -> dict[str, str]:
+    """What a launcher would set for one rank, and on which interfaces its node is reached."""
     environment = {
         "RANK": str(rank),
         "WORLD_SIZE": str(options.world_size),
         "LOCAL_RANK": str(rank % options.nproc),
         "LOCAL_WORLD_SIZE": str(options.nproc),
-        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_ADDR": hosts.address(0) if hosts else "127.0.0.1",
     }
-    if options.nnodes > 1:
+    if hosts:
+        environment["GLOO_SOCKET_IFNAME"] = environment["HCCL_SOCKET_IFNAME"] = hosts.interfaces
+    elif options.nnodes > 1:
         environment["HCCL_NODE_ID"] = str(options.node(rank))
-    # A collective gives up before the run does: its own message says more than ours can.
-    timeout_s = min(_MAX_COLLECTIVE_S, options.timeout_s)
-    return Assignment(
-        rank,
-        environment,
-        tuple(
-            (contender, Endpoint(rank, options.world_size, port, timeout_s))
-            for contender, port in zip(contenders, ports, strict=True)
-        ),
-    )
+    return environment
 
 
 def _serve(pipe: connection.Connection, assignment: Assignment) -> None:

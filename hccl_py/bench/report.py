@@ -97,7 +97,7 @@ def _number(value: float) -> str:
 def introduction(options: Options, argv: Sequence[str], facts: dict[str, Any]) -> list[str]:
     """Say what is measured, on what, when and how: all that a table needs to be quoted."""
     machine, versions = facts["machine"], facts["versions"]
-    where = "1 node" if options.nnodes == 1 else f"{options.nnodes} emulated nodes"
+    where = _where(options)
     through = "torch.distributed" if options.api == "torch" else "hccl_py.Communicator"
     beside = f", beside {options.compare}" if options.compare else ""
     lines = [
@@ -112,6 +112,13 @@ def introduction(options: Options, argv: Sequence[str], facts: dict[str, Any]) -
     if options.markdown:
         return [f"- `{lines[0]}`", *(f"- {line}" for line in lines[1:]), ""]
     return [f"# {line}" for line in lines]
+
+
+def _where(options: Options) -> str:
+    if options.veth_links is None:
+        return "1 node" if options.nnodes == 1 else f"{options.nnodes} emulated nodes"
+    links = "1 veth link" if options.veth_links == 1 else f"{options.veth_links} veth links"
+    return f"2 network namespaces joined by {links}"
 
 
 def document(

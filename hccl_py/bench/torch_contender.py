@@ -23,7 +23,7 @@ class TorchContender:
             return
         dist.init_process_group(
             backend,
-            init_method=f"tcp://127.0.0.1:{endpoint.master_port}",
+            init_method=f"tcp://{endpoint.master_address}:{endpoint.master_port}",
             rank=endpoint.rank,
             world_size=endpoint.world_size,
             timeout=timeout,

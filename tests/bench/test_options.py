@@ -47,6 +47,8 @@ def test_parse_nproc_counts_ranks_of_each_node() -> None:
         ("--op broadcast --reduce-op sum", "means nothing to broadcast"),
         ("--reduce-op avg --compare gloo", "gloo has no"),
         ("--nproc 2 --root 2", "--root must be in 0..1, got 2"),
+        ("--veth 1", "--veth joins two nodes: give --nnodes 2"),
+        ("--veth 0 --nnodes 2", "at least 1, got '0'"),
         ("--op send_recv --nproc 1", "at least 2 ranks"),
         ("--timeout 0", "positive number of seconds, got '0'"),
         ("--timeout nan", "got 'nan'"),
