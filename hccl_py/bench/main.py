@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 from hccl_py.bench.contender import APIS, BASELINES, Open
 from hccl_py.bench.measure import Row, measure
-from hccl_py.bench.namespaces import NamespaceError, TwoHosts
+from hccl_py.bench.namespaces import Hosts, NamespaceError
 from hccl_py.bench.options import Options, parse
 from hccl_py.bench.ranks import RankFailure, Ranks
 from hccl_py.bench.report import Table, document, facts, introduction
@@ -60,7 +60,7 @@ def run(options: Options, argv: Sequence[str], contenders: Mapping[str, Open]) -
     with ExitStack() as opened:
         hosts = None
         if options.veth_links:
-            hosts = opened.enter_context(TwoHosts(options.veth_links))
+            hosts = opened.enter_context(Hosts(num_links=options.veth_links))
         ranks = opened.enter_context(Ranks(options, list(contenders.values()), hosts))
         _print(table.header())
         for row in measure(ranks, options, list(contenders)):

@@ -1,145 +1,135 @@
-"""Two hosts on one machine: network namespaces joined by virtual Ethernet links.
+"""Two hosts on one machine: network namespaces, joined by as many links as wanted.
 
-What is sent between them takes the kernel's whole way through TCP, as between two machines that
-have no wire. Needs root, `ip` and, for `limit`, `tc`. Rank processes `enter` their host before
-they open a socket; other programs run inside through `command`.
+What ranks on different hosts send each other takes the kernel's whole way through two network
+stacks, as between two machines that have no wire; they share the kernel and its clock, but no
+loopback interface, no abstract Unix sockets and hence no shared memory. Link k is called `link0`,
+`link1`, ... on both hosts. It can be slow (a token bucket), cut and mended. Needs root, iproute2
+and, for slow links, tc.
 """
 
 from __future__ import annotations
 
 import ctypes
-import ipaddress
 import itertools
 import os
 import subprocess
 from collections.abc import Sequence
-from pathlib import Path
-from types import TracebackType
+from contextlib import suppress
 
 _CLONE_NEWNET = 0x40000000
-_MOUNTED = Path("/run/netns")
-_COMMAND_TIMEOUT_S = 20.0
-_numbers = itertools.count()
+_COMMAND_S = 20.0
+_BURST_S = 0.01
+"""How long a limited link may go on at full speed after it stood still."""
+
+_count = itertools.count()
 
 
 class NamespaceError(Exception):
-    """The namespaces or their links could not be made; the message says what to do."""
+    """Namespaces or links could not be made; the message says what to do."""
 
 
-class TwoHosts:
-    """Two namespaces and their links; a context manager that removes both.
-
-    Link k is the interface `veth<k>` on both hosts. Host 0 has the address 10.210.k.1 and
-    fd00:210:k::1 there, host 1 ends in 2.
+class Hosts:
+    """Two namespaces and the links between them. A context manager: leaving it removes both.
 
     Attributes:
         names: of the two namespaces.
-        num_links: number of links.
+        interfaces: of the links, on either host.
     """
 
-    def __init__(self, num_links: int = 1) -> None:
-        """Make the namespaces and bring all links up.
+    def __init__(
+        self, *, num_links: int = 1, rates_mbit: Sequence[float | None] = (), ipv6: bool = False
+    ) -> None:
+        """Say what to make.
+
+        Args:
+            num_links: veth pairs, each a network of its own.
+            rates_mbit: limit of each link in both directions; None and missing ones have none.
+            ipv6: links have IPv6 addresses only, instead of IPv4 only.
+        """
+        stem = f"hccl-{os.getpid()}-{next(_count)}"
+        self.names = (f"{stem}-a", f"{stem}-b")
+        self.interfaces = tuple(f"link{link}" for link in range(num_links))
+        self._rates = [*rates_mbit, *[None] * (num_links - len(rates_mbit))]
+        self._ipv6 = ipv6
+
+    def __enter__(self) -> Hosts:
+        """Make hosts and links.
 
         Raises:
-            NamespaceError: not root, no `ip`, or the kernel refused.
+            NamespaceError: not root, a tool is missing, or the kernel refuses. Nothing is left.
         """
         if os.geteuid() != 0:
-            raise NamespaceError("network namespaces need root: run this as root (sudo)")
-        self.num_links = num_links
-        made = f"hccl-{os.getpid()}-{next(_numbers)}"
-        self.names = (f"{made}-a", f"{made}-b")
+            raise NamespaceError("network namespaces need root: run this with sudo")
         try:
             for name in self.names:
                 _run("ip", "netns", "add", name)
                 _run("ip", "-n", name, "link", "set", "lo", "up")
-            for link in range(num_links):
+            for link in range(len(self.interfaces)):
                 self._join(link)
         except BaseException:
-            self.close()
+            self.__exit__()
             raise
-
-    def __enter__(self) -> TwoHosts:
-        """Return self."""
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Remove namespaces and links."""
-        self.close()
-
-    def close(self) -> None:
-        """Remove namespaces and links; processes inside keep them until they end. Idempotent."""
+    def __exit__(self, *_: object) -> None:
+        """Remove the hosts, and with them the links."""
         for name in self.names:
-            if (_MOUNTED / name).exists():
+            with suppress(NamespaceError):  # it was never made
                 _run("ip", "netns", "delete", name)
 
-    def interface(self, link: int) -> str:
-        """Name a link's interface, the same on both hosts."""
-        return f"veth{link}"
-
-    @property
-    def interfaces(self) -> str:
-        """All of them, as GLOO_SOCKET_IFNAME and HCCL_SOCKET_IFNAME want them."""
-        return ",".join(map(self.interface, range(self.num_links)))
-
     def address(self, host: int, link: int = 0) -> str:
-        """Return a host's IPv4 address on a link."""
-        return f"10.210.{link}.{host + 1}"
+        """Return the address of a host (0 or 1) on a link."""
+        return f"fd77:{link}::{host + 1}" if self._ipv6 else f"10.77.{link}.{host + 1}"
 
-    def address_v6(self, host: int, link: int = 0) -> str:
-        """Return a host's IPv6 address on a link, in its shortest form."""
-        return str(ipaddress.ip_address(f"fd00:210:{link}::{host + 1}"))
+    def host_of(self, rank: int, world_size: int) -> int:
+        """Say on which host a rank runs: the first half of the ranks on the first."""
+        return rank * 2 // world_size
 
-    def command(self, host: int, arguments: Sequence[str]) -> list[str]:
-        """Make the command line that runs a program on a host."""
-        return ["ip", "netns", "exec", self.names[host], *arguments]
+    def command(self, host: int, *words: str) -> list[str]:
+        """Return the command line that runs `words` on a host."""
+        return ["ip", "netns", "exec", self.names[host], *words]
 
-    def take_down(self, link: int) -> None:
-        """Cut a link: the interface of host 0 goes down, so both lose the carrier."""
-        _run("ip", "-n", self.names[0], "link", "set", self.interface(link), "down")
-
-    def bring_up(self, link: int) -> None:
-        """Mend a link that was taken down."""
-        _run("ip", "-n", self.names[0], "link", "set", self.interface(link), "up")
-        # The kernel took the IPv6 address away with the link.
-        address = f"{self.address_v6(0, link)}/64"
-        device = self.interface(link)
-        _run("ip", "-n", self.names[0], "addr", "replace", address, "dev", device, "nodad")
-
-    def limit(self, link: int, megabit_per_s: int) -> None:
-        """Let a link carry so much and no more, in each direction; replaces an earlier limit."""
+    def cut(self, link: int) -> None:
+        """Take a link down, as a pulled cable does."""
         for name in self.names:
-            shaper = f"tbf rate {megabit_per_s}mbit burst 128kb latency 50ms".split()
-            where = ["dev", self.interface(link), "root"]
-            _run("ip", "netns", "exec", name, "tc", "qdisc", "replace", *where, *shaper)
+            _run("ip", "-n", name, "link", "set", self.interfaces[link], "down")
+
+    def mend(self, link: int) -> None:
+        """Take a link up again, with its addresses: the kernel drops IPv6 ones with the link."""
+        for name in self.names:
+            _run("ip", "-n", name, "link", "set", self.interfaces[link], "up")
+        for host in range(2):
+            self._add_address(host, link)
 
     def _join(self, link: int) -> None:
-        device = self.interface(link)
+        interface = self.interfaces[link]
         here, there = self.names
-        pair = ["type", "veth", "peer", "name", device, "netns", there]
-        _run("ip", "-n", here, "link", "add", device, *pair)
-        for host, name in enumerate(self.names):
-            four = f"{self.address(host, link)}/24"
-            _run("ip", "-n", name, "addr", "add", four, "dev", device)
-            six = f"{self.address_v6(host, link)}/64"
-            # nodad: without a neighbour to ask, an address would be tentative for a second.
-            _run("ip", "-n", name, "addr", "add", six, "dev", device, "nodad")
-            _run("ip", "-n", name, "link", "set", device, "up")
+        ends = ["type", "veth", "peer", "name", interface, "netns", there]
+        _run("ip", "link", "add", interface, "netns", here, *ends)
+        rate = self._rates[link]
+        if rate is not None:
+            for name in self.names:
+                burst = str(max(16_384, int(rate * 1e6 / 8 * _BURST_S)))
+                bucket = ["tbf", "rate", f"{rate}mbit", "burst", burst, "latency", "20ms"]
+                _run("tc", "-n", name, "qdisc", "add", "dev", interface, "root", *bucket)
+        self.mend(link)
+
+    def _add_address(self, host: int, link: int) -> None:
+        address = ["address", "replace", f"{self.address(host, link)}/{64 if self._ipv6 else 24}"]
+        # Without `nodad` an IPv6 address cannot be bound for its first seconds.
+        more = ["nodad"] if self._ipv6 else []
+        _run("ip", "-n", self.names[host], *address, "dev", self.interfaces[link], *more)
 
 
 def enter(name: str) -> None:
-    """Move the calling thread, and threads it starts from now on, into a namespace.
+    """Move the calling thread, and those that it starts, into a namespace.
 
     Raises:
         NamespaceError: there is no such namespace, or no right to enter it.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     try:
-        descriptor = os.open(_MOUNTED / name, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(f"/run/netns/{name}", os.O_RDONLY | os.O_CLOEXEC)
     except OSError as error:
         raise NamespaceError(f"no network namespace {name}: {error.strerror}") from error
     try:
@@ -150,12 +140,14 @@ def enter(name: str) -> None:
         os.close(descriptor)
 
 
-def _run(*command: str) -> None:
+def _run(*words: str) -> None:
     """Run a command; its own words are the best explanation of a failure."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_COMMAND_TIMEOUT_S)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=_COMMAND_S)
     except FileNotFoundError as error:
-        raise NamespaceError(f"there is no {command[0]}: install iproute2") from error
+        raise NamespaceError(f"there is no {words[0]}: install iproute2") from error
+    except subprocess.TimeoutExpired as error:
+        raise NamespaceError(str(error)) from error
     if done.returncode != 0:
         said = (done.stderr or done.stdout).strip()
-        raise NamespaceError(f"{' '.join(command)}: {said or f'exit code {done.returncode}'}")
+        raise NamespaceError(f"{' '.join(words)}: {said or f'exit code {done.returncode}'}")

@@ -14,7 +14,7 @@ from typing import Any
 
 from hccl_py.bench.contender import Endpoint, Open
 from hccl_py.bench.messages import Assignment, Failed
-from hccl_py.bench.namespaces import TwoHosts
+from hccl_py.bench.namespaces import Hosts
 from hccl_py.bench.options import Options
 
 _MAX_COLLECTIVE_S = 60.0
@@ -30,7 +30,7 @@ class Ranks:
     """The rank processes of one run; a context manager that leaves none behind."""
 
     def __init__(
-        self, options: Options, contenders: Sequence[Open], hosts: TwoHosts | None = None
+        self, options: Options, contenders: Sequence[Open], hosts: Hosts | None = None
     ) -> None:
         """Start every rank and wait until it has opened its contenders.
 
@@ -86,7 +86,7 @@ class Ranks:
                 break  # that rank is dead; collecting finds out how it died
         return self._collect(what)
 
-    def _start(self, options: Options, contenders: Sequence[Open], hosts: TwoHosts | None) -> None:
+    def _start(self, options: Options, contenders: Sequence[Open], hosts: Hosts | None) -> None:
         # One server imports torch once; the ranks are forked from it while it has no threads of
         # its own. Spawning would import torch once per rank: 10 s for 8 ranks on two cores.
         context = multiprocessing.get_context("forkserver")
@@ -102,7 +102,7 @@ class Ranks:
             ]
             assignment = Assignment(
                 rank,
-                hosts.names[options.node(rank)] if hosts else None,
+                hosts.names[hosts.host_of(rank, options.world_size)] if hosts else None,
                 _environment(options, rank, hosts),
                 tuple(zip(contenders, endpoints, strict=True)),
             )
@@ -179,7 +179,7 @@ class Ranks:
             pipe.close()
 
 
-def _environment(options: Options, rank: int, hosts: TwoHosts | None) -> dict[str, str]:
+def _environment(options: Options, rank: int, hosts: Hosts | None) -> dict[str, str]:
     """What a launcher would set for one rank, and on which interfaces its node is reached."""
     environment = {
         "RANK": str(rank),
@@ -189,7 +189,8 @@ def _environment(options: Options, rank: int, hosts: TwoHosts | None) -> dict[st
         "MASTER_ADDR": hosts.address(0) if hosts else "127.0.0.1",
     }
     if hosts:
-        environment["GLOO_SOCKET_IFNAME"] = environment["HCCL_SOCKET_IFNAME"] = hosts.interfaces
+        interfaces = ",".join(hosts.interfaces)
+        environment |= {"HCCL_SOCKET_IFNAME": interfaces, "GLOO_SOCKET_IFNAME": interfaces}
     elif options.nnodes > 1:
         environment["HCCL_NODE_ID"] = str(options.node(rank))
     return environment
