@@ -17,6 +17,7 @@ from hccl_py.plans import PlanCache
 from hccl_py.rendezvous import rank_from_environment, store_from_environment
 from hccl_py.topology import Topology
 from hccl_py.transport import _core
+from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap import Mesh, connect
 from hccl_py.transport.errors import AbortedError, HcclError, InvalidArgumentError
 from hccl_py.transport.identity import Identity
@@ -72,8 +73,9 @@ class Communicator(BlockingCalls):
         if store is None and world_size > 1:
             store = store_from_environment(rank, world_size, name, timeout_s)
         core: _core.Communicator | None = None
+        arena = arena_of_this_process()
 
-        def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int]:
+        def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int, int]:
             nonlocal core
             core = _core.Communicator.create(
                 progress=_progress_thread(),
@@ -83,8 +85,9 @@ class Communicator(BlockingCalls):
                 num_channels=_NUM_CHANNELS,
                 num_slots=max(_MIN_SLOTS, 2 * len(local_ranks)),
                 slot_bytes=_slot_bytes(world_size),
+                arena=arena,
             )
-            return core.segment_fd(), core.doorbell_fd()
+            return core.segment_fd(), core.doorbell_fd(), arena.fd()
 
         mesh = connect(
             store,
@@ -172,8 +175,9 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> None:
     me = mesh.members[rank]
     core.set_ranks_on_host(sum(member.host == me.host for member in mesh.members))
     for link in mesh.links:
-        if link.segment_fd is not None and link.doorbell_fd is not None:
-            core.add_shm_peer(link.rank, link.segment_fd, link.doorbell_fd, link.control_fd)
+        shared = (link.segment_fd, link.doorbell_fd, link.arena_fd)
+        if None not in shared:
+            core.add_shm_peer(link.rank, *shared, link.control_fd)  # type: ignore[arg-type]
         else:
             core.add_tcp_peer(link.rank, list(link.lane_fds), link.control_fd)
 

@@ -6,6 +6,9 @@ Whatever blocks releases the GIL. Arguments are positional unless they are named
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 _Op = Sequence[int]
 """kind, first peer, peers, then destination and source: buffer, begin, end, scratch slot."""
 _Blocks = Sequence[tuple[int, int]]
@@ -21,6 +24,28 @@ def address_of(buffer: object, writable: bool, /) -> int:
 def leak(object: object, /) -> None: ...
 def reduce_instruction_set() -> str: ...
 def reduce_supported(dtype: int, op: int, /) -> bool: ...
+
+class Arena:
+    @staticmethod
+    def create(num_bytes: int, /) -> Arena: ...
+    def fd(self) -> int: ...
+    def num_bytes(self) -> int: ...
+    def num_allocated(self) -> int: ...
+    def unavailable(self) -> str: ...
+    def holds(self, address: int, num_bytes: int, /) -> bool: ...
+
+class Region:
+    """Allocated memory of an arena, released with this object."""
+
+    def __init__(self, arena: Arena, num_bytes: int, /) -> None:
+        """Allocate; raises MemoryError."""
+
+    def address(self) -> int: ...
+    def array(self) -> npt.NDArray[np.uint8]:
+        """Return the memory; the array keeps this object alive."""
+
+    def show_at(self, address: int, /) -> None:
+        """Replace the pages from `address` on by this memory; their content moves along."""
 
 class Plan: ...
 
@@ -63,12 +88,19 @@ class Communicator:
         num_channels: int,
         num_slots: int,
         slot_bytes: int,
+        arena: Arena | None,
     ) -> Communicator: ...
     def segment_fd(self) -> int: ...
     def doorbell_fd(self) -> int: ...
     def set_ranks_on_host(self, ranks: int, /) -> None: ...
     def add_shm_peer(
-        self, peer: int, segment_fd: int, doorbell_fd: int, control_fd: int, /
+        self,
+        peer: int,
+        segment_fd: int,
+        doorbell_fd: int,
+        arena_fd: int,
+        control_fd: int,
+        /,
     ) -> None: ...
     def add_tcp_peer(self, peer: int, lane_fds: Sequence[int], control_fd: int, /) -> None: ...
     def run_data(

@@ -37,6 +37,7 @@ class Link:
         lane_fds: one TCP connection per lane; empty on the same node.
         segment_fd: the peer's shared memory; None on another node.
         doorbell_fd: the peer's eventfd; None on another node.
+        arena_fd: the peer's registered memory; None on another node.
     """
 
     rank: int
@@ -44,6 +45,7 @@ class Link:
     lane_fds: tuple[int, ...]
     segment_fd: int | None
     doorbell_fd: int | None
+    arena_fd: int | None
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ def connect(
     rank: int,
     world_size: int,
     *,
-    make_segment: Callable[[tuple[int, ...]], tuple[int, int]],
+    make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]],
     num_lanes: int,
     timeout_s: float,
     identity: Identity | None = None,
@@ -81,8 +83,8 @@ def connect(
         rank: this rank.
         world_size: number of ranks.
         make_segment: called once with the ranks of this node, in order, this one included;
-            returns the memfd and the eventfd that those peers get a copy of. Both stay the
-            caller's, on failure too.
+            returns what those peers get a copy of: the memfd of the segment, the eventfd of the
+            doorbell, the memfd of the arena. They stay the caller's, on failure too.
         num_lanes: TCP data connections per rank of another node.
         timeout_s: for everything together.
         identity: replaces this process's identity, e.g. to emulate nodes with threads as ranks.
@@ -199,7 +201,7 @@ def _links(party: Party, num_lanes: int, lines: Mapping[Key, Line]) -> tuple[Lin
         is_local = party.is_local(peer)
         control = lines[peer, CONTROL]
         lanes = [] if is_local else [lines[peer, 1 + lane] for lane in range(num_lanes)]
-        segment_fd, doorbell_fd = control.descriptors if is_local else (None, None)
+        shared = control.descriptors if is_local else (None, None, None)
         lane_fds = tuple(line.detach() for line in lanes)
-        links.append(Link(peer, control.detach(), lane_fds, segment_fd, doorbell_fd))
+        links.append(Link(peer, control.detach(), lane_fds, *shared))
     return tuple(links)

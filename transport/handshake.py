@@ -9,7 +9,7 @@ protocol can be tested byte by byte, and one thread can run hundreds of handshak
     proof         HMAC(both hellos)     ->                          drops a stranger here
                                         <-       HMAC(both hellos)
     identity      MAC, msgpack          <->      MAC, msgpack
-    descriptors   memfd, eventfd        <->      memfd, eventfd     same node only
+    descriptors   segment, doorbell, arena  <->  the same three     same node only
     acknowledge   one byte              <->      one byte
 
 The connector proves itself first: a stranger who dials gets a hello that depends on no secret.
@@ -30,7 +30,7 @@ CONTROL = 0
 """Index of the control connection of a pair of ranks; data lane i has index i + 1."""
 
 MAX_IDENTITY_BYTES = 4096
-NUM_DESCRIPTORS = 2
+NUM_DESCRIPTORS = 3
 
 _MAGIC = b"HCCL-PY\0"
 _CONNECTOR, _ACCEPTOR = 1, 2
@@ -80,14 +80,15 @@ class Party:
         members: all ranks.
         communicator_id: random, public; keeps connections of two communicators apart.
         secret: known to members only.
-        segment: memfd and eventfd handed to ranks of the same node.
+        segment: what ranks of the same node are handed: memfd of the segment, eventfd of the
+            doorbell, memfd of the registered memory.
     """
 
     rank: int
     members: tuple[Member, ...]
     communicator_id: bytes
     secret: bytes = field(repr=False)
-    segment: tuple[int, int]
+    segment: tuple[int, int, int]
 
     def is_local(self, rank: int) -> bool:
         """Say whether a rank shares this rank's node."""
@@ -216,7 +217,9 @@ class Handshake:
             yield Send(_DESCRIPTORS, self._party.segment)
             received = yield Receive(len(_DESCRIPTORS), NUM_DESCRIPTORS)
             if received.data != _DESCRIPTORS or len(received.descriptors) != NUM_DESCRIPTORS:
-                raise RefusedError(f"it passed {len(received.descriptors)} descriptors, not 2")
+                raise RefusedError(
+                    f"it passed {len(received.descriptors)} descriptors, not {NUM_DESCRIPTORS}"
+                )
         self.step = "acknowledge"
         yield Send(_ACKNOWLEDGE)
         if (yield from _receive(len(_ACKNOWLEDGE))) != _ACKNOWLEDGE:

@@ -43,7 +43,7 @@ class Rank:
     """One rank's resources and outcome."""
 
     rank: int
-    segment: tuple[int, int]
+    segment: tuple[int, int, int]
     local_ranks: list[tuple[int, ...]] = field(default_factory=list)
     mesh: Mesh | None = None
 
@@ -55,11 +55,15 @@ class Rank:
     def close(self) -> None:
         descriptors = list(self.segment)
         for link in self.mesh.links if self.mesh is not None else ():
-            shared = [link.segment_fd, link.doorbell_fd]
+            shared = [link.segment_fd, link.doorbell_fd, link.arena_fd]
             descriptors += [link.control_fd, *link.lane_fds]
             descriptors += [one for one in shared if one is not None]
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def make_doorbell() -> int:
+    return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 
 
 class Job:
@@ -77,7 +81,7 @@ class Job:
     ) -> None:
         self.store = WaitingStore()
         self.ranks = [
-            Rank(rank, (os.memfd_create("test"), os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)))
+            Rank(rank, (os.memfd_create("test"), make_doorbell(), os.memfd_create("arena")))
             for rank in range(len(node_ids))
         ]
         self._node_ids = node_ids
@@ -93,7 +97,7 @@ class Job:
         }
 
     def _run(self, one: Rank) -> None:
-        def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int]:
+        def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int, int]:
             one.local_ranks.append(local_ranks)
             self._before_segment(one.rank)
             return one.segment
@@ -164,11 +168,13 @@ def check_shared_memory(job: Job) -> None:
         for link in a.mesh.links if a.mesh else ():
             if link.segment_fd is not None and link.doorbell_fd is not None:
                 os.pwrite(link.segment_fd, bytes([100 + a.rank]), a.rank)
+                os.pwrite(link.arena_fd or -1, bytes([200 + a.rank]), a.rank)
                 os.eventfd_write(link.doorbell_fd, 1)
     for b in job.ranks:
         peers = [rank for rank in b.local_ranks[0] if rank != b.rank]
         for peer in peers:
             assert os.pread(b.segment[0], 1, peer) == bytes([100 + peer])
+            assert os.pread(b.segment[2], 1, peer) == bytes([200 + peer])
         if peers:
             assert os.eventfd_read(b.segment[1]) == len(peers)
         else:
@@ -180,9 +186,9 @@ def test_connect_alone_makes_a_segment_and_no_socket() -> None:
     before = open_descriptors()
     asked = []
 
-    def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int]:
+    def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int, int]:
         asked.append(local_ranks)
-        return (-1, -1)
+        return (-1, -1, -1)
 
     mesh = connect(WaitingStore(), 0, 1, make_segment=make_segment, num_lanes=1, timeout_s=1)
     assert asked == [(0,)]
@@ -201,7 +207,7 @@ def test_connect_senseless_arguments_are_refused(
             WaitingStore(),
             rank,
             world_size,
-            make_segment=lambda ranks: (-1, -1),
+            make_segment=lambda ranks: (-1, -1, -1),
             num_lanes=num_lanes,
             timeout_s=1,
         )
@@ -233,10 +239,8 @@ def test_connect_every_layout_links_all_pairs(
             for link in one.mesh.links:
                 is_local = link.rank in local_ranks
                 assert len(link.lane_fds) == (0 if is_local else 3)
-                assert (link.segment_fd is not None, link.doorbell_fd is not None) == (
-                    is_local,
-                    is_local,
-                )
+                shared = (link.segment_fd, link.doorbell_fd, link.arena_fd)
+                assert [one is not None for one in shared] == [is_local] * 3
         check_connections(job)
         check_shared_memory(job)
     assert open_descriptors() == before
@@ -249,7 +253,7 @@ def test_connect_descriptors_are_non_blocking_and_close_on_exec() -> None:
                 for descriptor in (link.control_fd, *link.lane_fds):
                     assert not os.get_blocking(descriptor)
                     assert not os.get_inheritable(descriptor)
-                for shared in (link.segment_fd, link.doorbell_fd):
+                for shared in (link.segment_fd, link.doorbell_fd, link.arena_fd):
                     assert shared is None or fcntl.fcntl(shared, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
 
 

@@ -24,7 +24,7 @@ SECRET = b"s" * 32
 
 
 def party(rank: int) -> Party:
-    return Party(rank, MEMBERS, COMMUNICATOR_ID, SECRET, (10 * rank, 10 * rank + 1))
+    return Party(rank, MEMBERS, COMMUNICATOR_ID, SECRET, (10 * rank, 10 * rank + 1, 10 * rank + 2))
 
 
 @dataclass
@@ -95,7 +95,7 @@ def pair(
     return a, b, a.connect(MEMBERS[acceptor], index), b.accept(lambda rank, number: True)
 
 
-@pytest.mark.parametrize("connector, index, descriptors", [(1, CONTROL, (0, 1)), (3, 2, ())])
+@pytest.mark.parametrize("connector, index, descriptors", [(1, CONTROL, (0, 1, 2)), (3, 2, ())])
 def test_handshake_between_members_succeeds_on_both_sides(
     connector: int, index: int, descriptors: tuple[int, ...]
 ) -> None:

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "bindings_arena.h"
 #include "communicator.h"
 #include "idle.h"
 #include "loopback.h"
@@ -192,9 +193,20 @@ std::shared_ptr<Plan> make_plan(const std::vector<std::vector<int>>& ops, std::v
   return plan;
 }
 
+// A peer whose registered memory cannot be mapped here is a peer all the same.
+std::shared_ptr<ArenaWindow> open_peer_arena(const Communicator& engine, Descriptor memory) {
+  if (!engine.arena()) return nullptr;
+  try {
+    return engine.arena()->open_peer(std::move(memory));
+  } catch (const std::system_error&) {
+    return nullptr;
+  }
+}
+
 PyCommunicator make_communicator(std::shared_ptr<ProgressThread> progress, int rank,
                                  int world_size, std::vector<int> local_ranks, int num_channels,
-                                 int num_slots, size_t slot_bytes) {
+                                 int num_slots, size_t slot_bytes,
+                                 std::shared_ptr<Arena> arena) {
   CommunicatorOptions options;
   options.rank = rank;
   options.world_size = world_size;
@@ -204,6 +216,7 @@ PyCommunicator make_communicator(std::shared_ptr<ProgressThread> progress, int r
   options.segment.num_slots = num_slots;
   options.segment.slot_bytes = slot_bytes;
   options.local_ranks = std::move(local_ranks);
+  options.arena = std::move(arena);
   return {std::make_shared<Communicator>(options, std::move(progress)), nullptr};
 }
 
@@ -250,6 +263,8 @@ NB_MODULE(_core, module) {
     return reduce_supported(static_cast<DType>(dtype), static_cast<ReduceOp>(op));
   });
 
+  bind_arena(module);
+
   nb::class_<Plan>(module, "Plan");
   module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"), nb::arg("data_chunks"),
              nb::arg("scratch_slots"), nb::arg("max_chunk_span"), nb::arg("rank"),
@@ -275,17 +290,20 @@ NB_MODULE(_core, module) {
   nb::class_<PyCommunicator>(module, "Communicator")
       .def_static("create", &make_communicator, nb::arg("progress"), nb::arg("rank"),
                   nb::arg("world_size"), nb::arg("local_ranks"), nb::arg("num_channels"),
-                  nb::arg("num_slots"), nb::arg("slot_bytes"))
+                  nb::arg("num_slots"), nb::arg("slot_bytes"), nb::arg("arena").none())
       .def("segment_fd", [](PyCommunicator& c) { return c.engine->segment_fd(); })
       .def("doorbell_fd", [](PyCommunicator& c) { return c.engine->doorbell_fd(); })
       .def("set_ranks_on_host",
            [](PyCommunicator& c, int ranks) { c.engine->set_ranks_on_host(ranks); })
       .def("add_shm_peer",
-           [](PyCommunicator& c, int peer, int segment_fd, int doorbell_fd, int control_fd) {
-             Descriptor doorbell(doorbell_fd), control(control_fd);
+           [](PyCommunicator& c, int peer, int segment_fd, int doorbell_fd, int arena_fd,
+              int control_fd) {
+             Descriptor doorbell(doorbell_fd), arena(arena_fd), control(control_fd);
              auto theirs = Segment::open(Descriptor(segment_fd), c.engine->segment()->shape());
+             auto window = open_peer_arena(*c.engine, std::move(arena));
              c.engine->add_shm_peer(peer, std::move(theirs), std::move(doorbell),
                                     std::move(control));
+             c.engine->set_peer_arena(peer, std::move(window));
            })
       .def("add_tcp_peer",
            [](PyCommunicator& c, int peer, const std::vector<int>& lane_fds, int control_fd) {

@@ -47,6 +47,8 @@ Communicator::Communicator(const CommunicatorOptions& options,
     outboxes_.push_back(std::make_shared<Outbox>(segment_, i));
   }
   links_.resize(num_ranks);
+  arenas_.resize(num_ranks);
+  if (options_.arena) arenas_[static_cast<size_t>(options_.rank)] = options_.arena->window();
   watch(doorbell_.get(), not_control);
 }
 
@@ -79,6 +81,10 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
                                               statistics_));
   }
   add_peer(peer, std::move(lanes), std::move(control));
+}
+
+void Communicator::set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs) {
+  arenas_.at(static_cast<size_t>(peer)) = std::move(theirs);
 }
 
 void Communicator::add_tcp_peer(int peer, std::vector<Descriptor> sockets, Descriptor control) {
@@ -311,6 +317,7 @@ void Communicator::close() {
   outboxes_.clear();
   links_.clear();
   local_segments_.clear();
+  arenas_.clear();
 }
 
 std::optional<Failure> Communicator::failure() const {

@@ -15,6 +15,7 @@
 #include <thread>
 #include <vector>
 
+#include "arena.h"
 #include "collective.h"
 #include "control.h"
 #include "idle.h"
@@ -37,6 +38,7 @@ struct CommunicatorOptions {
   int num_channels = 2;      // for collectives; point-to-point has one more
   SegmentShape segment;      // num_channels there counts all of them
   std::vector<int> local_ranks;  // ranks of this node in order, this one included
+  std::shared_ptr<Arena> arena;  // of this process; nullptr: no registered memory
 };
 
 // Thrown to callers; the binding maps it to Python's error tree.
@@ -58,10 +60,13 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   int segment_fd() const { return segment_->fd(); }
   int doorbell_fd() const { return doorbell_.get(); }
   std::shared_ptr<Segment> segment() const { return segment_; }
+  const std::shared_ptr<Arena>& arena() const { return options_.arena; }
 
   // Connecting; before the first request, from one thread.
   void add_shm_peer(int peer, std::shared_ptr<Segment> theirs, Descriptor their_doorbell,
                     Descriptor control);
+  // The registered memory of a peer on this node; without it nothing is done in place.
+  void set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs);
   // All ranks of this host, other nodes' and communicators' too where known: more than there are
   // cores, and a waiting rank yields its core instead of spinning.
   void set_ranks_on_host(int ranks) { may_spin_ = ranks <= usable_cores(); }
@@ -144,6 +149,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::vector<std::shared_ptr<Outbox>> outboxes_;
   std::vector<std::unique_ptr<ControlLink>> links_;  // by rank
   std::vector<std::shared_ptr<Segment>> local_segments_;  // of the node's other ranks
+  std::vector<std::shared_ptr<ArenaWindow>> arenas_;      // by rank; nullptr: not to be had
   std::deque<RequestPtr> collectives_;
   RequestPtr active_;
   uint64_t num_finished_seen_ = 0;  // as of the last notify_waiters()

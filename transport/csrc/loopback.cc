@@ -40,6 +40,8 @@ void connect_loopback(const std::vector<std::shared_ptr<Communicator>>& ranks,
                                std::move(control_a));
         ranks[b]->add_shm_peer(rank_a, ranks[a]->segment(), duplicate(ranks[a]->doorbell_fd()),
                                std::move(control_b));
+        if (ranks[a]->arena()) ranks[b]->set_peer_arena(rank_a, ranks[a]->arena()->window());
+        if (ranks[b]->arena()) ranks[a]->set_peer_arena(rank_b, ranks[b]->arena()->window());
         continue;
       }
       std::vector<Descriptor> lanes_a, lanes_b;

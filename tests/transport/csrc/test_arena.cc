@@ -1,0 +1,219 @@
+// Registered memory: allocation, what goes back to the system, and what peers may be told.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <functional>
+#include <new>
+#include <random>
+#include <stdexcept>
+#include <thread>
+#include <vector>
+
+#include "arena.h"
+#include "check.h"
+
+namespace hccl::test {
+namespace {
+
+constexpr size_t MiB = size_t{1} << 20;
+
+size_t resident_bytes(const Arena& arena) {
+  struct stat status;
+  CHECK(fstat(arena.fd(), &status) == 0);
+  return static_cast<size_t>(status.st_blocks) * 512;
+}
+
+template <class Error>
+bool throws(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const Error&) {
+    return true;
+  }
+  return false;
+}
+
+Descriptor duplicate(int fd) { return Descriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
+
+void memory_is_zero_aligned_and_returned() {
+  auto arena = Arena::create(64 * MiB);
+  CHECK(arena->unavailable().empty());
+  CHECK(resident_bytes(*arena) == 0);
+  for (size_t size : {size_t{0}, size_t{1}, size_t{4096}, size_t{4097}, 2 * MiB, 5 * MiB + 1}) {
+    std::byte* memory = arena->allocate(size);
+    size_t alignment = size < 2 * MiB ? 4096 : 2 * MiB;
+    CHECK(reinterpret_cast<uintptr_t>(memory) % alignment == 0);
+    CHECK(std::all_of(memory, memory + size, [](std::byte b) { return b == std::byte{0}; }));
+    std::memset(memory, 0x5a, size);
+    CHECK(resident_bytes(*arena) >= size);
+    arena->release(memory);
+    CHECK(resident_bytes(*arena) == 0);
+    CHECK(arena->num_allocated() == 0);
+  }
+}
+
+// Random sizes in random order: nothing overlaps, and in the end all is one free range again.
+void allocations_never_overlap_and_merge_again() {
+  auto arena = Arena::create(32 * MiB);
+  std::mt19937 random(7);
+  struct Held {
+    std::byte* begin;
+    size_t size;
+    std::byte mark;
+  };
+  std::vector<Held> held;
+  for (int i = 0; i < 3000; ++i) {
+    if (held.empty() || random() % 2) {
+      size_t size = random() % 8 == 0 ? random() % (4 * MiB) : random() % 20000;
+      try {
+        Held one{arena->allocate(size), size, static_cast<std::byte>(random())};
+        std::memset(one.begin, static_cast<int>(one.mark), size);
+        held.push_back(one);
+      } catch (const std::bad_alloc&) {
+        CHECK(!held.empty());
+      }
+      continue;
+    }
+    std::swap(held[random() % held.size()], held.back());
+    Held one = held.back();
+    held.pop_back();
+    CHECK(std::all_of(one.begin, one.begin + one.size, [&](std::byte b) { return b == one.mark; }));
+    arena->release(one.begin);
+  }
+  for (const Held& one : held) arena->release(one.begin);
+  arena->release(arena->allocate(32 * MiB));
+}
+
+void too_much_is_refused_and_the_rest_stays_usable() {
+  auto arena = Arena::create(8 * MiB);
+  CHECK(throws<std::bad_alloc>([&] { arena->allocate(9 * MiB); }));
+  CHECK(throws<std::bad_alloc>([&] { arena->allocate(~size_t{0}); }));
+  std::byte* memory = arena->allocate(8 * MiB);
+  CHECK(throws<std::bad_alloc>([&] { arena->allocate(1); }));
+  CHECK(throws<std::invalid_argument>([&] { arena->release(memory + 4096); }));
+  arena->release(memory);
+  CHECK(throws<std::invalid_argument>([&] { arena->release(memory); }));
+}
+
+void arena_without_memory_says_why() {
+  auto off = Arena::create(0);
+  CHECK(!off->unavailable().empty() && off->window() == nullptr && off->fd() >= 0);
+  CHECK(throws<std::bad_alloc>([&] { off->allocate(1); }));
+  int local = 0;
+  CHECK(!off->offset_of(reinterpret_cast<std::byte*>(&local), 1));
+  auto huge = Arena::create(size_t{1} << 60);  // more than there are addresses
+  CHECK(huge->unavailable().find("address space") != std::string::npos);
+  CHECK(Arena::create(2 * MiB)->open_peer(duplicate(off->fd())) == nullptr);
+}
+
+void peers_are_mapped_once_and_bounds_are_checked() {
+  auto mine = Arena::create(8 * MiB), theirs = Arena::create(4 * MiB);
+  CHECK(mine->open_peer(duplicate(mine->fd())) == mine->window());
+  auto window = mine->open_peer(duplicate(theirs->fd()));
+  CHECK(window == mine->open_peer(duplicate(theirs->fd())));
+  std::byte* memory = theirs->allocate(100);
+  memory[99] = std::byte{42};
+  uint64_t offset = *theirs->offset_of(memory, 100);
+  CHECK(window->at(offset, 100)[99] == std::byte{42});
+  CHECK(window->at(4 * MiB - 1, 1) != nullptr && window->at(4 * MiB, 0) != nullptr);
+  CHECK(window->at(4 * MiB, 1) == nullptr && window->at(0, 4 * MiB + 1) == nullptr);
+  CHECK(window->at(~uint64_t{0}, 2) == nullptr && window->at(2, ~uint64_t{0}) == nullptr);
+  CHECK(!theirs->offset_of(window->at(offset, 100), 100));  // another mapping's address
+  CHECK(!theirs->offset_of(theirs->window()->at(0, 1) + 4 * MiB - 10, 11));
+}
+
+void unsealed_memory_of_a_peer_is_refused() {
+  auto mine = Arena::create(2 * MiB);
+  Descriptor unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  CHECK(ftruncate(unsealed.get(), 2 * MiB) == 0);
+  CHECK(throws<std::invalid_argument>([&] { mine->open_peer(std::move(unsealed)); }));
+}
+
+void retired_memory_is_never_allocated_again() {
+  auto arena = Arena::create(4 * MiB);
+  std::byte* memory = arena->allocate(2 * MiB);
+  arena->retire(*arena->offset_of(memory + 5000, 1));
+  arena->release(memory);
+  CHECK(resident_bytes(*arena) == 0);
+  CHECK(arena->allocate(2 * MiB) != memory);
+  CHECK(throws<std::bad_alloc>([&] { arena->allocate(2 * MiB); }));
+}
+
+void memory_shown_elsewhere_is_the_same_memory() {
+  auto arena = Arena::create(4 * MiB);
+  constexpr size_t size = 10000;
+  auto* place = static_cast<std::byte*>(
+      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  place[size - 1] = std::byte{7};
+  std::byte* memory = arena->allocate(size);
+  CHECK(!arena->offset_of(place, size));
+  arena->show_at(place, memory, size);
+  CHECK(place[size - 1] == std::byte{7} && memory[size - 1] == std::byte{7});
+  place[0] = std::byte{8};
+  CHECK(memory[0] == std::byte{8});
+  CHECK(*arena->offset_of(place + 1000, 9000) == *arena->offset_of(memory + 1000, 9000));
+  CHECK(!arena->offset_of(place + 1000, 9001) && !arena->offset_of(place - 1, 1));
+  arena->withdraw(place);
+  CHECK(!arena->offset_of(place, size));
+  munmap(place, size);
+  arena->release(memory);
+}
+
+void forked_child_releases_nothing() {
+  auto arena = Arena::create(4 * MiB);
+  std::byte* memory = arena->allocate(100);
+  memory[0] = std::byte{1};
+  pid_t child = fork();
+  if (child == 0) {
+    arena->release(memory);
+    _exit(0);
+  }
+  int status;
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(memory[0] == std::byte{1} && arena->num_allocated() > 0);
+}
+
+void threads_allocate_at_once() {
+  auto arena = Arena::create(64 * MiB);
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&arena, t] {
+      for (int i = 0; i < 200; ++i) {
+        size_t size = static_cast<size_t>(1 + (i * 977 + t * 31) % 9000);
+        std::byte* memory = arena->allocate(size);
+        std::memset(memory, t, size);
+        CHECK(arena->offset_of(memory, size));
+        CHECK(std::all_of(memory, memory + size, [t](std::byte b) { return b == std::byte(t); }));
+        arena->release(memory);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(arena->num_allocated() == 0);
+}
+
+}  // namespace
+}  // namespace hccl::test
+
+int main(int argc, char** argv) {
+  using namespace hccl::test;
+  const Test tests[] = {
+      {"memory_is_zero_aligned_and_returned", memory_is_zero_aligned_and_returned},
+      {"allocations_never_overlap_and_merge_again", allocations_never_overlap_and_merge_again},
+      {"too_much_is_refused_and_the_rest_stays_usable",
+       too_much_is_refused_and_the_rest_stays_usable},
+      {"arena_without_memory_says_why", arena_without_memory_says_why},
+      {"peers_are_mapped_once_and_bounds_are_checked",
+       peers_are_mapped_once_and_bounds_are_checked},
+      {"unsealed_memory_of_a_peer_is_refused", unsealed_memory_of_a_peer_is_refused},
+      {"retired_memory_is_never_allocated_again", retired_memory_is_never_allocated_again},
+      {"memory_shown_elsewhere_is_the_same_memory", memory_shown_elsewhere_is_the_same_memory},
+      {"forked_child_releases_nothing", forked_child_releases_nothing},
+      {"threads_allocate_at_once", threads_allocate_at_once},
+  };
+  run_tests(tests, argc > 1 ? argv[1] : nullptr);
+}

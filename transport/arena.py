@@ -1,0 +1,51 @@
+"""The one arena of this process: registered memory, which peers on the node map as they connect."""
+
+import os
+import threading
+
+from . import _core
+from .errors import InvalidArgumentError
+
+VARIABLE = "HCCL_ARENA_BYTES"
+"""Name of the environment variable: address space to reserve, 0 for no registered memory."""
+
+_LARGEST_DEFAULT = 256 << 30
+# Every rank of a node maps the arenas of all: 128 ranks have 128 TiB of addresses for 128 * 128.
+
+_arena: _core.Arena | None = None
+_lock = threading.Lock()
+
+
+def arena_of_this_process() -> _core.Arena:
+    """Return the arena; made at first use, which takes up address space but no memory.
+
+    Raises:
+        InvalidArgumentError: HCCL_ARENA_BYTES is no number.
+    """
+    global _arena
+    with _lock:
+        if _arena is None:
+            _arena = _core.Arena.create(_wanted_bytes())
+        return _arena
+
+
+def _wanted_bytes() -> int:
+    text = os.environ.get(VARIABLE)
+    if text is None:
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return min(memory, _LARGEST_DEFAULT)
+    if not text.isdecimal():
+        raise InvalidArgumentError(f"{VARIABLE}: expected a number of bytes, got {text!r}")
+    return int(text)
+
+
+def _forget_after_fork() -> None:
+    # The parent's memory goes on being the parent's; what is registered here gets its own arena.
+    global _arena, _lock
+    if _arena is not None:
+        _core.leak(_arena)
+    _arena = None
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
