@@ -3,6 +3,10 @@
     HcclError (RuntimeError)
     ├── InvalidArgumentError (ValueError)   the call was wrong; nothing was sent
     ├── BootstrapError                      the ranks could not find or trust each other
+    ├── VerbsError                          a verbs object could not do it; it stays usable
+    │   ├── QueueFullError                  more work requests than the queue has room for
+    │   ├── CompletionQueueOverflowError    more completions than the queue has room for
+    │   └── CompletionTimeoutError (TimeoutError)
     └── CommunicatorError                   the communicator is broken; later calls raise it again
         ├── PeerLostError                   a rank died or left; `.rank` says which
         ├── CollectiveTimeoutError (TimeoutError)
@@ -24,6 +28,22 @@ class InvalidArgumentError(HcclError, ValueError):
 
 class BootstrapError(HcclError):
     """Rendezvous, authentication or connecting failed before any collective could run."""
+
+
+class VerbsError(HcclError):
+    """A verbs object could not do what it was asked for. What fails on the wire is a completion."""
+
+
+class QueueFullError(VerbsError):
+    """max_send_wr or max_recv_wr requests are under way: poll for completions, then post again."""
+
+
+class CompletionQueueOverflowError(VerbsError):
+    """More completions came than the completion queue holds: some are lost for good."""
+
+
+class CompletionTimeoutError(VerbsError, TimeoutError):
+    """No completion came in the time allowed."""
 
 
 class CommunicatorError(HcclError):

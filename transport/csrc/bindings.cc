@@ -18,6 +18,10 @@
 namespace nb = nanobind;
 using namespace hccl;
 
+namespace hccl {
+void bind_verbs(nb::module_& module);  // bindings_verbs.cc
+}
+
 namespace {
 
 using Address = uint64_t;
@@ -361,4 +365,5 @@ NB_MODULE(_core, module) {
                for (PyCommunicator* rank : ranks) engines.push_back(rank->engine);
                connect_loopback(engines, nodes, num_lanes);
              });
+  bind_verbs(module);
 }

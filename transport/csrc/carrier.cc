@@ -1,0 +1,121 @@
+#include "carrier.h"
+
+#include <fcntl.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <system_error>
+
+#include "tcp.h"
+
+namespace hccl {
+
+namespace {
+
+constexpr SegmentShape shm_shape{.num_local_ranks = 2, .num_channels = 1, .num_slots = 8,
+                                 .slot_bytes = 65536};
+constexpr size_t tcp_slot_bytes = 262144;
+
+Descriptor new_event() {
+  int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  return Descriptor(fd);
+}
+
+Descriptor duplicate(int fd) {
+  int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  if (copy < 0) throw std::system_error(errno, std::generic_category(), "dup");
+  return Descriptor(copy);
+}
+
+class ShmCarrier final : public Carrier {
+ public:
+  ShmCarrier(std::shared_ptr<Segment> mine, std::shared_ptr<Segment> theirs, int rank,
+             Descriptor my_doorbell, Descriptor their_doorbell, Descriptor control)
+      : mine_(mine), my_doorbell_(std::move(my_doorbell)), control_(std::move(control)) {
+    auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
+    ShmLane::Ends ends{mine, theirs, rank, 1 - rank, bell, 0};
+    lane_ = std::make_unique<ShmLane>(1 - rank, ends, std::make_shared<Outbox>(mine, 0),
+                                      statistics_);
+  }
+
+  Lane& lane() override { return *lane_; }
+  size_t slot_bytes() const override { return shm_shape.slot_bytes; }
+
+  void watch(std::vector<pollfd>& descriptors) override {
+    starved_.store(!lane_->flushed(), std::memory_order_relaxed);
+    descriptors.push_back({my_doorbell_.get(), POLLIN, 0});
+    if (control_.get() >= 0) descriptors.push_back({control_.get(), POLLIN, 0});
+  }
+
+  void begin_nap() override { mine_->begin_nap(starved_.load(std::memory_order_relaxed)); }
+
+  void end_nap() override {
+    mine_->end_nap();
+    uint64_t count;
+    [[maybe_unused]] ssize_t got = ::read(my_doorbell_.get(), &count, sizeof count);
+    // The ring may have been for another sleeper of ours, which it wakes only while it stands.
+    if (mine_->header().sleepers.load(std::memory_order_seq_cst) == 0) return;
+    uint64_t one = 1;
+    [[maybe_unused]] ssize_t written = ::write(my_doorbell_.get(), &one, sizeof one);
+  }
+
+  bool peer_is_gone() override {
+    char byte;
+    return control_.get() >= 0 &&
+           ::recv(control_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+  }
+
+ private:
+  Statistics statistics_;
+  const std::shared_ptr<Segment> mine_;
+  const Descriptor my_doorbell_;
+  const Descriptor control_;
+  std::unique_ptr<ShmLane> lane_;
+  std::atomic<bool> starved_{false};  // a hint from watch() to the begin_nap() that follows
+};
+
+}  // namespace
+
+LaneCarrier::LaneCarrier(std::shared_ptr<Lane> lane, size_t slot_bytes,
+                         std::vector<int> descriptors)
+    : lane_(std::move(lane)), slot_bytes_(slot_bytes), descriptors_(std::move(descriptors)) {}
+
+void LaneCarrier::watch(std::vector<pollfd>& descriptors) {
+  short events = POLLIN;
+  if (!lane_->flushed()) events |= POLLOUT;
+  for (int fd : descriptors_) descriptors.push_back({fd, events, 0});
+}
+
+ShmEndpoint::ShmEndpoint() : segment_(Segment::create(shm_shape)), doorbell_(new_event()) {}
+
+std::shared_ptr<Carrier> ShmEndpoint::connect(int rank, Descriptor segment, Descriptor doorbell,
+                                              Descriptor control) {
+  auto theirs = Segment::open(std::move(segment), shm_shape);
+  return std::make_shared<ShmCarrier>(segment_, std::move(theirs), rank,
+                                      duplicate(doorbell_.get()), std::move(doorbell),
+                                      std::move(control));
+}
+
+std::shared_ptr<Carrier> tcp_carrier(Descriptor socket) {
+  struct Connection {
+    Statistics statistics;
+    TcpLane lane;
+    explicit Connection(Descriptor fd) : lane(0, std::move(fd), tcp_slot_bytes, statistics) {}
+  };
+  int fd = socket.get();
+  auto connection = std::make_shared<Connection>(std::move(socket));
+  std::shared_ptr<Lane> lane(connection, &connection->lane);
+  return std::make_shared<LaneCarrier>(std::move(lane), tcp_slot_bytes, std::vector<int>{fd});
+}
+
+std::array<std::shared_ptr<Carrier>, 2> loopback_carriers() {
+  ShmEndpoint left, right;
+  return {left.connect(0, duplicate(right.segment_fd()), duplicate(right.doorbell_fd()),
+                       Descriptor(-1)),
+          right.connect(1, duplicate(left.segment_fd()), duplicate(left.doorbell_fd()),
+                        Descriptor(-1))};
+}
+
+}  // namespace hccl

@@ -1,0 +1,437 @@
+#include "queue_pair.h"
+
+#include <sched.h>
+
+#include <atomic>
+
+#include "nap.h"
+#include "verbs_device.h"
+
+namespace hccl {
+
+namespace {
+
+constexpr int packets_per_turn = 64;
+// Without a message for so many turns, an acknowledgement goes by itself.
+constexpr int turns_until_ack = 16;
+constexpr int turns_per_look_at_clock = 64;
+// How long a broken or closing queue pair waits for its last words to leave.
+constexpr auto parting_time = std::chrono::milliseconds(500);
+
+std::atomic<uint32_t> next_number{1};  // relaxed: only unique
+
+QueuePairAttributes checked(QueuePairAttributes attributes) {
+  if (attributes.max_send_wr < 1 || attributes.max_send_wr > max_work_requests ||
+      attributes.max_recv_wr < 1 || attributes.max_recv_wr > max_work_requests) {
+    throw InvalidVerb("max_send_wr and max_recv_wr must be 1 to 16384");
+  }
+  if (attributes.max_sge < 1 || attributes.max_sge > max_scatter_gather) {
+    throw InvalidVerb("max_sge must be 1 to 32");
+  }
+  if (attributes.max_rd_atomic < 1) throw InvalidVerb("max_rd_atomic must be at least 1");
+  if (attributes.retry_count < 0 || attributes.rnr_retry < 0 ||
+      attributes.rnr_retry > infinite_rnr_retry) {
+    throw InvalidVerb("retry_count must be at least 0, rnr_retry 0 to 7");
+  }
+  if (attributes.timeout.count() <= 0 || attributes.min_rnr_timer.count() < 0) {
+    throw InvalidVerb("timeout must be positive, min_rnr_timer not negative");
+  }
+  return attributes;
+}
+
+}  // namespace
+
+// Holds the lock of a queue pair for a caller that a spinning driver has to make room for.
+class QueuePair::Turn {
+ public:
+  explicit Turn(QueuePair& pair) : pair_(pair) {
+    pair_.num_posters_.fetch_add(1, std::memory_order_relaxed);
+    pair_.mutex_.lock();
+    pair_.num_posters_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  ~Turn() { pair_.mutex_.unlock(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  QueuePair& pair_;
+};
+
+QueuePair::QueuePair(std::shared_ptr<VerbsDevice> device,
+                     std::shared_ptr<ProtectionDomain> domain,
+                     std::shared_ptr<CompletionQueue> send_queue,
+                     std::shared_ptr<CompletionQueue> recv_queue,
+                     const QueuePairAttributes& attributes)
+    : device_(std::move(device)),
+      domain_(std::move(domain)),
+      send_queue_(std::move(send_queue)),
+      recv_queue_(std::move(recv_queue)),
+      number_(next_number.fetch_add(1, std::memory_order_relaxed)),
+      session_{*domain_, checked(attributes)},
+      requester_(session_, *send_queue_, number_),
+      responder_(session_, *recv_queue_, number_) {
+  domain_->attach(this);
+  send_queue_->attach(this);
+  recv_queue_->attach(this);
+  device_->attach(this);
+}
+
+QueuePair::~QueuePair() { close(); }
+
+QueuePairAttributes QueuePair::attributes() {
+  Turn turn(*this);
+  return session_.attributes;
+}
+
+std::string QueuePair::reason() {
+  Turn turn(*this);
+  return fault_.text;
+}
+
+void QueuePair::attach(std::shared_ptr<Carrier> carrier) {
+  Turn turn(*this);
+  if (state() != QueuePairState::init) throw InvalidVerb("only a queue pair in INIT connects");
+  carrier_ = std::move(carrier);
+  session_.lane = &carrier_->lane();
+}
+
+void QueuePair::set_attributes(const QueuePairAttributes& attributes) {
+  Turn turn(*this);
+  QueuePairAttributes changed = checked(attributes);
+  if (state() == QueuePairState::rts) throw InvalidVerb("attributes are set before RTS");
+  QueuePairAttributes& mine = session_.attributes;
+  mine.path_mtu = changed.path_mtu;
+  mine.retry_count = changed.retry_count;
+  mine.rnr_retry = changed.rnr_retry;
+  mine.timeout = changed.timeout;
+  mine.min_rnr_timer = changed.min_rnr_timer;
+  mine.max_rd_atomic = changed.max_rd_atomic;
+}
+
+void QueuePair::modify(QueuePairState to) {
+  {
+    Turn turn(*this);
+    step(state(), to);
+  }
+  device_->wake();
+}
+
+void QueuePair::step(QueuePairState from, QueuePairState to) {
+  using enum QueuePairState;
+  if (closed_) throw InvalidVerb("the queue pair is closed");
+  if (to == reset) return forget();
+  if (to == error) return fail(Fault{.text = "it was moved to ERROR"});
+  bool forward = (from == reset && to == init) || (from == init && to == rtr) ||
+                 (from == rtr && to == rts) || (from == to && from != error);
+  if (!forward) throw InvalidVerb("no such step: RESET -> INIT -> RTR -> RTS, one at a time");
+  if (to == rtr) {
+    if (!carrier_) throw InvalidVerb("RTR needs a connection");
+    size_t slot = carrier_->slot_bytes();
+    size_t wanted = session_.attributes.path_mtu;
+    if (wanted > slot) {
+      throw InvalidVerb("path_mtu is longer than this provider's " + std::to_string(slot));
+    }
+    session_.mtu = wanted ? wanted : slot;
+  }
+  state_.store(to, std::memory_order_release);
+}
+
+void QueuePair::forget() {
+  if (carrier_ && state() != QueuePairState::error) tell_peer(Fault{});
+  drop_carrier();
+  requester_.reset();
+  responder_.reset();
+  session_.to_acknowledge = session_.acknowledged = 0;
+  session_.posted = 0;
+  fault_ = Fault{};
+  ending_ = peer_left_ = false;
+  state_.store(QueuePairState::reset, std::memory_order_release);
+}
+
+void QueuePair::post_send(const SendRequest& request) {
+  bool stalled = false;
+  {
+    Turn turn(*this);
+    QueuePairState now = state();
+    if (now != QueuePairState::rts && now != QueuePairState::error) {
+      throw InvalidVerb("a send needs a queue pair in RTS");
+    }
+    requester_.post(request);
+    if (now == QueuePairState::error) {
+      if (!ending_) requester_.flush(Status::flushed);
+      return;
+    }
+    try {
+      // Only the oldest is sent here: a long queue is for those who wait.
+      VerbsClock::time_point clock;
+      requester_.transmit(&clock);
+    } catch (const LaneError&) {
+      // The next turn meets it too, and receives first what the peer said before.
+    }
+    stalled = requester_.num_waiting() > 0 || !session_.lane->flushed();
+  }
+  if (!stalled) return;
+  send_queue_->wake();
+  recv_queue_->wake();
+  device_->wake();
+}
+
+void QueuePair::post_recv(const RecvRequest& request) {
+  Turn turn(*this);
+  if (state() == QueuePairState::reset) throw InvalidVerb("a RECV needs a queue pair in INIT");
+  responder_.post(request);
+  if (state() == QueuePairState::error && !ending_) responder_.flush(Status::flushed);
+}
+
+bool QueuePair::drive() {
+  num_drives_.store(num_drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (num_posters_.load(std::memory_order_relaxed) > 0 || !mutex_.try_lock()) return false;
+  std::lock_guard lock(mutex_, std::adopt_lock);
+  return turn();
+}
+
+// One turn of the driver.
+bool QueuePair::turn() {
+  if (!carrier_ || state() < QueuePairState::rtr) return false;
+  if (state() == QueuePairState::error) return drain();
+  try {
+    VerbsClock::time_point now{};
+    bool moved = receive();
+    if (!session_.lane->flushed()) moved |= session_.lane->flush();
+    moved |= responder_.answer_reads();
+    if (state() == QueuePairState::rts) moved |= requester_.transmit(&now);
+    requester_.complete();
+    num_idle_turns_ = moved ? 0 : num_idle_turns_ + 1;
+    moved |= responder_.acknowledge(num_idle_turns_ >= turns_until_ack);
+    if (!session_.lane->settled()) moved |= session_.lane->flush();
+    if (num_idle_turns_ % turns_per_look_at_clock == turns_per_look_at_clock - 1) {
+      look_at_clock(VerbsClock::now());
+    }
+    return moved;
+  } catch (const Fault& fault) {
+    fail(fault);
+  } catch (const LaneError& error) {
+    peer_left_ = true;
+    fail(Fault{.send = Status::retry_exceeded, .text = error.what()});
+  }
+  return true;
+}
+
+void QueuePair::look_at_clock(VerbsClock::time_point now) {
+  requester_.check_silence(now);
+  // What the peer said before it went is still received, then the queue pair fails.
+  if (carrier_->peer_is_gone() && !receive()) throw LaneError(0, "the peer's process is gone");
+}
+
+bool QueuePair::receive() {
+  bool moved = false;
+  for (int i = 0; i < packets_per_turn; ++i) {
+    const Header* header = session_.lane->peek();
+    if (header == nullptr) break;
+    requester_.heard();
+    Packet packet = decode(*header);
+    size_t length = header->length;
+    if (!take(packet, length)) break;
+    session_.lane->release();
+    moved = true;
+    requester_.acknowledge(packet.acked);
+    if (packet.kind == PacketKind::refuse) {
+      throw Fault{.send = static_cast<Status>(packet.imm), .text = "the peer refused a request"};
+    }
+  }
+  return moved;
+}
+
+bool QueuePair::take(const Packet& packet, size_t length) {
+  switch (packet.kind) {
+    case PacketKind::send:
+    case PacketKind::send_with_imm:
+    case PacketKind::write:
+    case PacketKind::write_with_imm:
+    case PacketKind::read:
+    case PacketKind::more:
+      return responder_.take(packet, length);
+    case PacketKind::read_response:
+      return requester_.take_response(packet, length);
+    case PacketKind::receiver_not_ready:
+      requester_.not_ready(packet.number, std::chrono::microseconds(packet.imm));
+      return true;
+    case PacketKind::probe:
+      responder_.probed();
+      return true;
+    case PacketKind::acknowledge:
+      return true;
+    case PacketKind::refuse:
+      peer_left_ = true;
+      if (packet.imm == 0 || packet.imm > static_cast<uint32_t>(Status::rnr_retry_exceeded)) break;
+      return true;
+    case PacketKind::goodbye:
+      requester_.acknowledge(packet.acked);
+      peer_left_ = true;
+      throw Fault{.send = Status::retry_exceeded, .text = "the peer closed its queue pair"};
+  }
+  throw Fault{.send = Status::remote_operation_error, .text = "a malformed packet"};
+}
+
+// To ERROR. The requests end when the lane has given their memory back.
+void QueuePair::fail(const Fault& fault) {
+  QueuePairState before = state();
+  if (before == QueuePairState::error) return;
+  state_.store(QueuePairState::error, std::memory_order_release);
+  fault_ = fault;
+  ending_ = true;
+  ending_until_ = VerbsClock::now() + parting_time;
+  if (carrier_ && before >= QueuePairState::rtr) tell_peer(fault);
+  drain();
+}
+
+void QueuePair::tell_peer(const Fault& fault) {
+  Packet packet;
+  packet.kind = PacketKind::goodbye;
+  if (fault.refusal != Status::success) {
+    packet.kind = PacketKind::refuse;
+    packet.number = fault.number;
+    packet.imm = static_cast<uint32_t>(fault.refusal);
+  }
+  try {
+    session_.send(packet, nullptr, 0);
+  } catch (const LaneError&) {
+    peer_left_ = true;
+  }
+}
+
+// A turn in ERROR: last words leave, what the peer still sends is thrown away.
+bool QueuePair::drain() {
+  bool moved = false;
+  if (carrier_) {
+    try {
+      Lane& lane = *session_.lane;
+      moved = lane.flush();
+      for (int i = 0; i < packets_per_turn; ++i) {
+        const Header* header = lane.peek();
+        if (header == nullptr) break;
+        auto kind = decode(*header).kind;
+        peer_left_ |= kind == PacketKind::goodbye || kind == PacketKind::refuse;
+        if (header->length > 0 && lane.lend() == nullptr) break;
+        lane.release();
+        moved = true;
+      }
+      if (peer_left_ && lane.settled()) drop_carrier();
+    } catch (const LaneError&) {
+      peer_left_ = true;
+      drop_carrier();
+    }
+  }
+  if (!ending_) return moved;
+  if (carrier_ && session_.lane->completed() < session_.posted) {
+    if (VerbsClock::now() < ending_until_) return moved;
+    drop_carrier();
+  }
+  end_requests();
+  return true;
+}
+
+void QueuePair::end_requests() {
+  ending_ = false;
+  requester_.flush(fault_.send);
+  responder_.flush(fault_.recv);
+}
+
+// Ends all borrowing: nothing of the lane is left.
+void QueuePair::drop_carrier() {
+  session_.lane = nullptr;
+  carrier_.reset();
+}
+
+void QueuePair::close() {
+  {
+    Turn turn(*this);
+    if (closed_) return;
+    closed_ = true;
+    requester_.clear();
+    responder_.clear();
+    if (carrier_ && state() >= QueuePairState::rtr) {
+      fail(Fault{.text = "it was closed"});
+    }
+  }
+  auto until = VerbsClock::now() + parting_time;
+  while (VerbsClock::now() < until) {
+    Nap nap(Nap::Sleeper::user);
+    {
+      Turn turn(*this);
+      if (!carrier_ || state() < QueuePairState::rtr) break;
+      drain();
+      if (!carrier_) break;
+      nap.watch(carrier_, VerbsClock::time_point::max());
+    }
+    nap.announce();
+    {
+      Turn turn(*this);
+      if (drain()) continue;
+    }
+    nap.sleep(until);
+  }
+  device_->detach(this);
+  recv_queue_->detach(this);
+  send_queue_->detach(this);
+  domain_->detach(this);
+  Turn turn(*this);
+  drop_carrier();
+  state_.store(QueuePairState::reset, std::memory_order_release);
+}
+
+void QueuePair::prepare_nap(Nap& nap) {
+  Turn turn(*this);
+  if (!carrier_ || state() < QueuePairState::rtr) return;
+  auto until = VerbsClock::time_point::max();
+  if (state() == QueuePairState::error) {
+    if (ending_) until = ending_until_;
+  } else {
+    try {
+      look_at_clock(VerbsClock::now());
+      responder_.acknowledge(true);
+    } catch (const Fault& fault) {
+      fail(fault);
+    } catch (const LaneError& error) {
+      peer_left_ = true;
+      fail(Fault{.send = Status::retry_exceeded, .text = error.what()});
+    }
+    until = requester_.next_timer();
+  }
+  if (carrier_) nap.watch(carrier_, until);
+}
+
+bool QueuePair::is_watched() {
+  Turn turn(*this);
+  return carrier_ && carrier_->user_sleepers.load(std::memory_order_relaxed) > 0;
+}
+
+void QueuePair::release_region() {
+  auto until = VerbsClock::now() + parting_time;
+  for (;;) {
+    {
+      Turn turn(*this);
+      // The next fragment of such a read is refused; those on the lane have to leave.
+      if (!carrier_ || session_.lane->completed() >= responder_.last_answer()) return;
+      try {
+        session_.lane->flush();
+        session_.lane->peek();
+      } catch (const LaneError&) {
+        drop_carrier_of_lost_peer("the connection broke");
+      }
+      if (VerbsClock::now() >= until) {
+        drop_carrier_of_lost_peer("the peer does not take the answer to its read");
+      }
+    }
+    sched_yield();
+  }
+}
+
+void QueuePair::drop_carrier_of_lost_peer(const char* text) {
+  peer_left_ = true;
+  fail(Fault{.send = Status::retry_exceeded, .text = text});
+  drop_carrier();
+  drain();
+}
+
+}  // namespace hccl

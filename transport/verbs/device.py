@@ -1,0 +1,85 @@
+"""The device: a provider by name, and the thread that answers peers while nobody polls."""
+
+import weakref
+from typing import Protocol
+
+from .. import _core
+from ..errors import InvalidArgumentError
+from ..providers import Endpoint, open_endpoint, provider_names, register
+from .loopback import LoopbackEndpoint
+from .sockets import ShmSocketEndpoint, TcpSocketEndpoint
+
+register("loopback", LoopbackEndpoint)
+register("shm", ShmSocketEndpoint)
+register("tcp", TcpSocketEndpoint)
+
+
+class _Child(Protocol):
+    def close(self) -> None: ...
+
+
+class Device:
+    """What ibv_open_device gives: the root of all other objects. A context manager.
+
+    Attributes:
+        provider: its name.
+    """
+
+    def __init__(self, provider: str) -> None:
+        """Open a device.
+
+        Args:
+            provider: `loopback` (this process), `shm` (this host), `tcp`, or one that
+                `transport.providers.register` added.
+
+        Raises:
+            InvalidArgumentError: no such provider.
+        """
+        if provider not in provider_names():
+            raise InvalidArgumentError(
+                f"no provider {provider!r}; there are: {', '.join(provider_names())}"
+            )
+        self.provider = provider
+        self._core = _core.VerbsDevice.create()
+        # Should close() be forgotten: the thread must not outlive the interpreter.
+        weakref.finalize(self, self._core.stop)
+        self._children: list[_Child] = []
+        self._closed = False
+
+    def __enter__(self) -> "Device":
+        """Return self."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    @property
+    def core(self) -> _core.VerbsDevice:
+        """The engine's object; raises InvalidArgumentError after close()."""
+        if self._closed:
+            raise InvalidArgumentError("the device is closed")
+        return self._core
+
+    def open_endpoint(self) -> Endpoint:
+        """Open one end of a connection, for a queue pair."""
+        return open_endpoint(self.provider)
+
+    def adopt(self, child: _Child) -> None:
+        """Close this object before the device: protection domains before completion queues."""
+        self._children.append(child)
+
+    def disown(self, child: _Child) -> None:
+        """Forget an object that closes itself."""
+        if child in self._children:
+            self._children.remove(child)
+
+    def close(self) -> None:
+        """Close what was made on it, then the device. Idempotent."""
+        if self._closed:
+            return
+        # A completion queue must stay until the queue pairs that report to it are gone.
+        for child in sorted(self._children, key=lambda one: hasattr(one, "poll")):
+            child.close()
+        self._closed = True
+        self._core.stop()

@@ -1,0 +1,203 @@
+"""Queue pair: one end of a reliable connection."""
+
+from dataclasses import replace
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+from .. import _core
+from ..errors import InvalidArgumentError
+from ..providers import Endpoint
+from .completion_queue import CompletionQueue
+from .memory import ProtectionDomain
+from .types import QueuePairAttributes, RecvRequest, ScatterGather, SendRequest, State
+
+_ADDRESS_VERSION = 1
+
+
+class QueuePair:
+    """One end of a reliable connection; ibv_qp of type RC. A context manager; threads may share it.
+
+    Ordered and exactly once. An error moves it to ERROR, tells the peer, and ends all requests,
+    posted before or after, with FLUSHED.
+
+    Attributes:
+        number: unique in this process.
+        attributes: sizes and patience.
+    """
+
+    def __init__(
+        self,
+        domain: ProtectionDomain,
+        send_queue: CompletionQueue,
+        recv_queue: CompletionQueue | None = None,
+        attributes: QueuePairAttributes | None = None,
+    ) -> None:
+        """Make a queue pair in RESET (ibv_create_qp).
+
+        Args:
+            domain: whose memory regions it may use.
+            send_queue: reports the requests of post_send.
+            recv_queue: reports RECVs; default: `send_queue`.
+            attributes: sizes and patience.
+
+        Raises:
+            InvalidArgumentError: an attribute is out of range.
+        """
+        self.attributes = attributes or QueuePairAttributes()
+        # Kept: the engine's objects must outlive this one.
+        self._queues = (send_queue.core, (recv_queue or send_queue).core)
+        self._domain = domain
+        self._core = _core.QueuePair(
+            domain.device.core, domain.core, *self._queues, self.attributes.to_core()
+        )
+        self.number = self._core.number()
+        self._endpoint: Endpoint | None = None
+        self._closed = False
+        domain.adopt(self)
+
+    def __enter__(self) -> "QueuePair":
+        """Return self."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    @property
+    def state(self) -> State:
+        """RESET after close()."""
+        return State(self._core.state())
+
+    @property
+    def reason(self) -> str:
+        """Why it is in ERROR; empty otherwise."""
+        return self._core.reason()
+
+    @property
+    def address(self) -> bytes:
+        """What the peer's `connect` needs; to be carried there by other means.
+
+        It holds a random secret by which the two ends know each other: whoever reads it can take
+        the peer's place. HCCL_SECRET, where it is set, is asked for as well.
+
+        Raises:
+            InvalidArgumentError: the queue pair is not in INIT.
+            BootstrapError: no endpoint can be opened.
+        """
+        if self.state is not State.INIT:
+            raise InvalidArgumentError(f"a queue pair in {self.state.name} has no address")
+        if self._endpoint is None:
+            self._endpoint = self._domain.device.open_endpoint()
+        provider = self._domain.device.provider
+        return bytes(msgpack.packb([_ADDRESS_VERSION, provider, self._endpoint.address]))
+
+    def connect(self, remote_address: bytes, *, timeout_s: float) -> None:
+        """Connect with another queue pair, which does the same; INIT -> RTR -> RTS.
+
+        RECVs that have to be there when the first message comes are posted before.
+
+        Raises:
+            InvalidArgumentError: not in INIT, or an address that cannot be right.
+            BootstrapError: the peer did not come, or could not prove that it is the right one.
+        """
+        self.address  # noqa: B018 - opens the endpoint, or raises
+        assert self._endpoint is not None
+        carrier = self._endpoint.connect(self._endpoint_of(remote_address), timeout_s)
+        self._close_endpoint()
+        self.attach(carrier)
+        self.modify(State.RTR)
+        self.modify(State.RTS)
+
+    def attach(self, carrier: _core.Carrier) -> None:
+        """Give a queue pair in INIT a connection that was made by other means than `connect`."""
+        self._core.attach(carrier)
+
+    def modify(self, state: State, **attributes: Any) -> None:
+        """Step to another state (ibv_modify_qp).
+
+        RESET -> INIT -> RTR -> RTS, one at a time; RESET and ERROR from anywhere.
+
+        Args:
+            state: the next one, or the present one.
+            attributes: fields of QueuePairAttributes that change, before RTS; sizes do not.
+
+        Raises:
+            InvalidArgumentError: no such step.
+        """
+        if attributes:
+            self.attributes = replace(self.attributes, **attributes)
+            self._core.set_attributes(self.attributes.to_core())
+        self._core.modify(int(state))
+
+    def post_send(self, request: SendRequest) -> None:
+        """Post a request (ibv_post_send); its memory is the engine's until it completes.
+
+        Raises:
+            InvalidArgumentError: the queue pair is not in RTS or ERROR, or the request is wrong.
+            QueueFullError: max_send_wr requests are under way.
+        """
+        self._core.post_send(
+            request.wr_id,
+            request.opcode,
+            request.flags,
+            request.imm,
+            request.rkey,
+            request.remote_address,
+            _pieces(request.pieces),
+        )
+
+    def post_recv(self, request: RecvRequest) -> None:
+        """Post memory for one message (ibv_post_recv).
+
+        Raises:
+            InvalidArgumentError: the queue pair is in RESET, or the request is wrong.
+            QueueFullError: max_recv_wr RECVs are posted.
+        """
+        self._core.post_recv(request.wr_id, _pieces(request.pieces))
+
+    def statistics(self) -> dict[str, int]:
+        """Count messages and bytes both ways, retries, timeouts and stalls."""
+        return self._core.statistics()
+
+    def close(self) -> None:
+        """Say goodbye and let go (ibv_destroy_qp). What was posted gets no completion. Idempotent.
+
+        The peer's queue pair moves to ERROR.
+        """
+        if self._closed:
+            return
+        self._closed = True
+        self._close_endpoint()
+        self._core.close()
+        self._domain.disown(self)
+
+    def _close_endpoint(self) -> None:
+        if self._endpoint is not None:
+            self._endpoint.close()
+            self._endpoint = None
+
+    def _endpoint_of(self, remote_address: bytes) -> bytes:
+        mine = self._domain.device.provider
+        try:
+            version, provider, endpoint = msgpack.unpackb(remote_address)
+        except (ValueError, TypeError) as error:
+            raise InvalidArgumentError("this is no address of a queue pair") from error
+        if (version, provider) != (_ADDRESS_VERSION, mine) or not isinstance(endpoint, bytes):
+            raise InvalidArgumentError(
+                f"the peer's queue pair is on provider {provider!r} (version {version}), "
+                f"this one on {mine!r} (version {_ADDRESS_VERSION})"
+            )
+        return endpoint
+
+
+def connect_loopback(one: QueuePair, other: QueuePair) -> None:
+    """Connect two queue pairs of this process that are in INIT; both end in RTS."""
+    for pair, carrier in zip((one, other), _core.loopback_carriers(), strict=True):
+        pair.attach(carrier)
+        pair.modify(State.RTR)
+        pair.modify(State.RTS)
+
+
+def _pieces(pieces: tuple[ScatterGather, ...]) -> list[tuple[int, int, int]]:
+    return [(piece.address, piece.length, piece.lkey) for piece in pieces]

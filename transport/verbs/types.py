@@ -1,0 +1,180 @@
+"""Words and records of verbs, with the numbers that C++ (`csrc/verbs.h`) uses.
+
+Each name is libibverbs' name, written out; the docstrings give the original.
+"""
+
+from dataclasses import dataclass, fields
+from enum import IntEnum, IntFlag
+
+from .. import _core
+
+
+class Opcode(IntEnum):
+    """What a work request does; IBV_WR_* and, in completions, IBV_WC_*."""
+
+    SEND = 0
+    SEND_WITH_IMM = 1
+    RDMA_WRITE = 2
+    RDMA_WRITE_WITH_IMM = 3
+    RDMA_READ = 4
+    RECV = 5
+    """In completions only."""
+    RECV_RDMA_WITH_IMM = 6
+    """In completions only: a RECV that an RDMA_WRITE_WITH_IMM consumed."""
+
+
+class Status(IntEnum):
+    """How a work request ended."""
+
+    SUCCESS = 0
+    """IBV_WC_SUCCESS."""
+    LOCAL_LENGTH_ERROR = 1
+    """IBV_WC_LOC_LEN_ERR: a message is longer than the RECV that it met."""
+    LOCAL_PROTECTION_ERROR = 2
+    """IBV_WC_LOC_PROT_ERR: a wrong lkey, range or access on this side."""
+    FLUSHED = 3
+    """IBV_WC_WR_FLUSH_ERR: the queue pair is in ERROR; an earlier completion says why."""
+    REMOTE_INVALID_REQUEST_ERROR = 4
+    """IBV_WC_REM_INV_REQ_ERR: the peer cannot take this message."""
+    REMOTE_ACCESS_ERROR = 5
+    """IBV_WC_REM_ACCESS_ERR: a wrong rkey, range or access; nothing was touched."""
+    REMOTE_OPERATION_ERROR = 6
+    """IBV_WC_REM_OP_ERR: the peer's own RECV was faulty."""
+    RETRY_EXCEEDED = 7
+    """IBV_WC_RETRY_EXC_ERR: the peer is gone, or silent for timeout_s x (retry_count + 1)."""
+    RNR_RETRY_EXCEEDED = 8
+    """IBV_WC_RNR_RETRY_EXC_ERR: the peer had no RECV posted, however often it was asked."""
+
+
+class State(IntEnum):
+    """State of a queue pair; IBV_QPS_*."""
+
+    RESET = 0
+    INIT = 1
+    RTR = 2
+    """Ready to receive."""
+    RTS = 3
+    """Ready to send."""
+    ERROR = 4
+
+
+class Access(IntFlag):
+    """What a memory region may be used for, besides being read locally; IBV_ACCESS_*."""
+
+    LOCAL_READ = 0
+    LOCAL_WRITE = 1
+    REMOTE_WRITE = 2
+    REMOTE_READ = 4
+
+
+class SendFlags(IntFlag):
+    """How a send request is carried out; IBV_SEND_*."""
+
+    NONE = 0
+    FENCE = 1
+    """Start only after all earlier reads have ended."""
+    SIGNALED = 2
+    """Complete on the completion queue also when nothing went wrong."""
+    INLINE = 8
+    """Copy the payload while posting: needs no region, and the memory is free at once."""
+
+
+INFINITE_RNR_RETRY = 7
+"""As `rnr_retry`: a receiver that is not ready is asked again for ever."""
+
+
+@dataclass(frozen=True)
+class ScatterGather:
+    """A piece of a memory region; ibv_sge. `MemoryRegion.piece` makes one."""
+
+    address: int
+    length: int
+    lkey: int
+
+
+@dataclass(frozen=True)
+class SendRequest:
+    """What `post_send` takes; ibv_send_wr.
+
+    Attributes:
+        opcode: any but the two of completions.
+        pieces: local memory, in order: the source, or the destination of a read.
+        wr_id: any number up to 2^64, comes back with the completion.
+        flags: see SendFlags.
+        remote_address: RDMA only.
+        rkey: RDMA only: key of the peer's region.
+        imm: 32 bits that the peer's completion carries; *_WITH_IMM only.
+    """
+
+    opcode: Opcode
+    pieces: tuple[ScatterGather, ...] = ()
+    wr_id: int = 0
+    flags: SendFlags = SendFlags.SIGNALED
+    remote_address: int = 0
+    rkey: int = 0
+    imm: int = 0
+
+
+@dataclass(frozen=True)
+class RecvRequest:
+    """What `post_recv` takes; ibv_recv_wr."""
+
+    pieces: tuple[ScatterGather, ...] = ()
+    wr_id: int = 0
+
+
+@dataclass(frozen=True)
+class Completion:
+    """The end of a work request; ibv_wc.
+
+    Attributes:
+        wr_id: of the request.
+        status: all else but `qp_num` counts only with SUCCESS.
+        opcode: of the request; RECV or RECV_RDMA_WITH_IMM on the receiving side.
+        byte_len: length of the message.
+        imm: what came with it; None without.
+        qp_num: `QueuePair.number`.
+    """
+
+    wr_id: int
+    status: Status
+    opcode: Opcode
+    byte_len: int
+    imm: int | None
+    qp_num: int
+
+
+@dataclass(frozen=True)
+class QueuePairAttributes:
+    """Sizes and patience of a queue pair; ibv_qp_cap and ibv_qp_attr.
+
+    Attributes:
+        max_send_wr: send requests under way, at most 16384.
+        max_recv_wr: RECVs posted, at most 16384.
+        max_sge: pieces of a request, at most 32.
+        max_inline: bytes of an INLINE request.
+        path_mtu: bytes of a fragment; 0: what the provider takes at once.
+        max_rd_atomic: reads under way.
+        timeout_s: silence after which the peer is asked whether it is there.
+        retry_count: how often it is asked before RETRY_EXCEEDED.
+        rnr_retry: how often a message is sent again to a peer without a RECV; 7: for ever.
+        min_rnr_timer_s: how long a peer has to wait before it does that to this side.
+    """
+
+    max_send_wr: int = 128
+    max_recv_wr: int = 128
+    max_sge: int = 4
+    max_inline: int = 64
+    path_mtu: int = 0
+    max_rd_atomic: int = 16
+    timeout_s: float = 0.5
+    retry_count: int = 7
+    rnr_retry: int = INFINITE_RNR_RETRY
+    min_rnr_timer_s: float = 100e-6
+
+    def to_core(self) -> _core.QueuePairAttributes:
+        """Convert for the engine."""
+        converted = _core.QueuePairAttributes()
+        for field in fields(self):
+            setattr(converted, field.name, getattr(self, field.name))
+        return converted
