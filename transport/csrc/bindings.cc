@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "bindings_arena.h"
+#include "bindings_verbs.h"
 #include "communicator.h"
 #include "idle.h"
 #include "loopback.h"
@@ -17,10 +18,6 @@
 
 namespace nb = nanobind;
 using namespace hccl;
-
-namespace hccl {
-void bind_verbs(nb::module_& module);  // bindings_verbs.cc
-}
 
 namespace {
 
@@ -268,6 +265,7 @@ NB_MODULE(_core, module) {
   });
 
   bind_arena(module);
+  bind_verbs(module);
 
   nb::class_<Plan>(module, "Plan");
   module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"), nb::arg("data_chunks"),
@@ -365,5 +363,4 @@ NB_MODULE(_core, module) {
                for (PyCommunicator* rank : ranks) engines.push_back(rank->engine);
                connect_loopback(engines, nodes, num_lanes);
              });
-  bind_verbs(module);
 }

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "bindings_verbs.h"
 #include "verbs_device.h"
 
 namespace nb = nanobind;
@@ -155,14 +156,16 @@ void bind_attributes(nb::module_& module) {
 void bind_carriers(nb::module_& module) {
   nb::class_<Carrier>(module, "Carrier");
   nb::class_<ShmEndpoint>(module, "ShmEndpoint")
-      .def(nb::init<>())
+      .def(nb::init<std::shared_ptr<Arena>>())
       .def("segment_fd", &ShmEndpoint::segment_fd)
       .def("doorbell_fd", &ShmEndpoint::doorbell_fd)
       .def("connect",
-           [](ShmEndpoint& endpoint, int rank, int segment_fd, int doorbell_fd, int control_fd) {
-             Descriptor segment(segment_fd), doorbell(doorbell_fd), control(control_fd);
-             return endpoint.connect(rank, std::move(segment), std::move(doorbell),
-                                     std::move(control));
+           [](ShmEndpoint& endpoint, int rank, int segment_fd, int doorbell_fd, int arena_fd,
+              int control_fd) {
+             Descriptor control(control_fd);
+             ShmEndpoint::Theirs theirs{Descriptor(segment_fd), Descriptor(doorbell_fd),
+                                        Descriptor(arena_fd)};
+             return endpoint.connect(rank, std::move(theirs), std::move(control));
            });
   module.def("tcp_carrier", [](int fd) { return tcp_carrier(Descriptor(fd)); });
   module.def("loopback_carriers", [] {

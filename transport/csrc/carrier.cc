@@ -31,14 +31,24 @@ Descriptor duplicate(int fd) {
 
 class ShmCarrier final : public Carrier {
  public:
-  ShmCarrier(std::shared_ptr<Segment> mine, std::shared_ptr<Segment> theirs, int rank,
-             Descriptor my_doorbell, Descriptor their_doorbell, Descriptor control)
-      : mine_(mine), my_doorbell_(std::move(my_doorbell)), control_(std::move(control)) {
+  ShmCarrier(std::shared_ptr<Segment> mine, Descriptor my_doorbell, Descriptor control)
+      : mine_(std::move(mine)),
+        my_doorbell_(std::move(my_doorbell)),
+        control_(std::move(control)) {}
+
+  void connect(int rank, std::shared_ptr<Segment> theirs, Descriptor their_doorbell) {
     auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
-    ShmLane::Ends ends{mine, theirs, rank, 1 - rank, bell, 0};
-    lane_ = std::make_unique<ShmLane>(1 - rank, ends, std::make_shared<Outbox>(mine, 0),
+    ShmLane::Ends ends{mine_, std::move(theirs), rank, 1 - rank, bell, 0};
+    lane_ = std::make_unique<ShmLane>(1 - rank, ends, std::make_shared<Outbox>(mine_, 0),
                                       statistics_);
   }
+  void lend(std::shared_ptr<Arena> arena, std::shared_ptr<ArenaWindow> theirs) {
+    arena_ = std::move(arena);
+    peer_arena_ = std::move(theirs);
+  }
+
+  const Arena* arena() const override { return arena_.get(); }
+  const ArenaWindow* peer_arena() const override { return peer_arena_.get(); }
 
   Lane& lane() override { return *lane_; }
   size_t slot_bytes() const override { return shm_shape.slot_bytes; }
@@ -73,6 +83,8 @@ class ShmCarrier final : public Carrier {
   const Descriptor my_doorbell_;
   const Descriptor control_;
   std::unique_ptr<ShmLane> lane_;
+  std::shared_ptr<Arena> arena_;
+  std::shared_ptr<ArenaWindow> peer_arena_;
   std::atomic<bool> starved_{false};  // a hint from watch() to the begin_nap() that follows
 };
 
@@ -88,14 +100,19 @@ void LaneCarrier::watch(std::vector<pollfd>& descriptors) {
   for (int fd : descriptors_) descriptors.push_back({fd, events, 0});
 }
 
-ShmEndpoint::ShmEndpoint() : segment_(Segment::create(shm_shape)), doorbell_(new_event()) {}
+ShmEndpoint::ShmEndpoint(std::shared_ptr<Arena> arena)
+    : arena_(std::move(arena)), segment_(Segment::create(shm_shape)), doorbell_(new_event()) {}
 
-std::shared_ptr<Carrier> ShmEndpoint::connect(int rank, Descriptor segment, Descriptor doorbell,
-                                              Descriptor control) {
-  auto theirs = Segment::open(std::move(segment), shm_shape);
-  return std::make_shared<ShmCarrier>(segment_, std::move(theirs), rank,
-                                      duplicate(doorbell_.get()), std::move(doorbell),
-                                      std::move(control));
+std::shared_ptr<Carrier> ShmEndpoint::connect(int rank, Theirs theirs, Descriptor control) {
+  auto carrier =
+      std::make_shared<ShmCarrier>(segment_, duplicate(doorbell_.get()), std::move(control));
+  carrier->connect(rank, Segment::open(std::move(theirs.segment), shm_shape),
+                   std::move(theirs.doorbell));
+  if (theirs.arena.get() >= 0) {
+    carrier->lend(arena_->window() ? arena_ : nullptr,
+                  arena_->open_peer(std::move(theirs.arena)));
+  }
+  return carrier;
 }
 
 std::shared_ptr<Carrier> tcp_carrier(Descriptor socket) {
@@ -111,11 +128,13 @@ std::shared_ptr<Carrier> tcp_carrier(Descriptor socket) {
 }
 
 std::array<std::shared_ptr<Carrier>, 2> loopback_carriers() {
-  ShmEndpoint left, right;
-  return {left.connect(0, duplicate(right.segment_fd()), duplicate(right.doorbell_fd()),
-                       Descriptor(-1)),
-          right.connect(1, duplicate(left.segment_fd()), duplicate(left.doorbell_fd()),
-                        Descriptor(-1))};
+  ShmEndpoint left(nullptr), right(nullptr);
+  auto theirs = [](const ShmEndpoint& peer) {
+    return ShmEndpoint::Theirs{duplicate(peer.segment_fd()), duplicate(peer.doorbell_fd()),
+                               Descriptor(-1)};
+  };
+  return {left.connect(0, theirs(right), Descriptor(-1)),
+          right.connect(1, theirs(left), Descriptor(-1))};
 }
 
 }  // namespace hccl

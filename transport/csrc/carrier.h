@@ -9,6 +9,7 @@
 #include <memory>
 #include <vector>
 
+#include "arena.h"
 #include "descriptor.h"
 #include "lane.h"
 #include "shm.h"
@@ -29,6 +30,9 @@ class Carrier {
   virtual void end_nap() {}
   // A look at whether the peer's process has let go. What it sent before is still to be received.
   virtual bool peer_is_gone() { return false; }
+  // Our registered memory, if the peer can read it where it lies, and the peer's; else nullptr.
+  virtual const Arena* arena() const { return nullptr; }
+  virtual const ArenaWindow* peer_arena() const { return nullptr; }
 
   // Callers of CompletionQueue::wait that sleep on this: the device's own thread leaves it to them.
   std::atomic<int> user_sleepers{0};
@@ -52,15 +56,24 @@ class LaneCarrier final : public Carrier {
 // One end of a connection in shared memory, before and after the peer's segment is known.
 class ShmEndpoint {
  public:
-  ShmEndpoint();
+  // `arena`: what it lends to the peer.
+  explicit ShmEndpoint(std::shared_ptr<Arena> arena);
   int segment_fd() const { return segment_->fd(); }
   int doorbell_fd() const { return doorbell_.get(); }
+  int arena_fd() const { return arena_->fd(); }
+
+  // What the peer passed.
+  struct Theirs {
+    Descriptor segment;
+    Descriptor doorbell;
+    Descriptor arena;
+  };
   // `rank`: 0 on one side and 1 on the other. `control`: a socket that the peer's death closes, or
   // an empty Descriptor. To be called once.
-  std::shared_ptr<Carrier> connect(int rank, Descriptor segment, Descriptor doorbell,
-                                   Descriptor control);
+  std::shared_ptr<Carrier> connect(int rank, Theirs theirs, Descriptor control);
 
  private:
+  const std::shared_ptr<Arena> arena_;
   std::shared_ptr<Segment> segment_;
   Descriptor doorbell_;
 };

@@ -30,6 +30,7 @@ struct Packet {
   PacketKind kind = PacketKind::acknowledge;
   bool last = false;       // the message ends here
   bool wants_ack = false;  // nothing follows soon: answer now
+  bool by_reference = false;  // the payload is a Reference
   uint16_t number = 0;     // of the message, counted by its sender; modulo 2^16
   uint32_t acked = 0;      // how many of the receiver's messages were carried out; modulo 2^32
   uint32_t imm = 0;
@@ -40,12 +41,20 @@ struct Packet {
 
 inline constexpr uint16_t last_bit = 0x100;
 inline constexpr uint16_t wants_ack_bit = 0x200;
+inline constexpr uint16_t by_reference_bit = 0x400;
+
+// A payload that stays where it lies: in registered memory of the sender that the receiver maps.
+struct Reference {
+  uint64_t offset;  // in the sender's arena
+  uint64_t length;
+};
 
 inline Header encode(const Packet& packet, size_t length) {
   Header header;
   header.kind = static_cast<uint16_t>(static_cast<uint16_t>(packet.kind) |
                                       (packet.last ? last_bit : 0) |
-                                      (packet.wants_ack ? wants_ack_bit : 0));
+                                      (packet.wants_ack ? wants_ack_bit : 0) |
+                                      (packet.by_reference ? by_reference_bit : 0));
   header.reserved = packet.number;
   header.id = packet.acked | static_cast<uint64_t>(packet.imm) << 32;
   header.size = packet.size | static_cast<uint64_t>(packet.rkey) << 32;
@@ -59,6 +68,7 @@ inline Packet decode(const Header& header) {
   packet.kind = static_cast<PacketKind>(header.kind & 0xff);
   packet.last = header.kind & last_bit;
   packet.wants_ack = header.kind & wants_ack_bit;
+  packet.by_reference = header.kind & by_reference_bit;
   packet.number = header.reserved;
   packet.acked = static_cast<uint32_t>(header.id);
   packet.imm = static_cast<uint32_t>(header.id >> 32);

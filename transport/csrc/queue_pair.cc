@@ -93,6 +93,8 @@ void QueuePair::attach(std::shared_ptr<Carrier> carrier) {
   if (state() != QueuePairState::init) throw InvalidVerb("only a queue pair in INIT connects");
   carrier_ = std::move(carrier);
   session_.lane = &carrier_->lane();
+  session_.arena = carrier_->arena();
+  session_.peer_arena = carrier_->peer_arena();
 }
 
 void QueuePair::set_attributes(const QueuePairAttributes& attributes) {
@@ -230,7 +232,7 @@ bool QueuePair::receive() {
     if (header == nullptr) break;
     requester_.heard();
     Packet packet = decode(*header);
-    size_t length = header->length;
+    size_t length = session_.payload_length(packet, *header);
     if (!take(packet, length)) break;
     session_.lane->release();
     moved = true;
@@ -340,6 +342,8 @@ void QueuePair::end_requests() {
 // Ends all borrowing: nothing of the lane is left.
 void QueuePair::drop_carrier() {
   session_.lane = nullptr;
+  session_.arena = nullptr;
+  session_.peer_arena = nullptr;
   carrier_.reset();
 }
 

@@ -118,7 +118,7 @@ void Requester::send_fragment() {
     length = std::min(current.size - offset_, session_.mtu);
   } else if (offset_ < current.size) {
     Cursor cursor = locate(pieces(next_), offset_);
-    length = std::min(cursor.left, session_.mtu);
+    length = session_.fragment_length(cursor.address, cursor.left);
     payload = cursor.address;
     if (!session_.domain.allows(cursor.lkey, reinterpret_cast<uint64_t>(payload), length, 0)) {
       current.problem = Status::local_protection_error;
@@ -205,7 +205,7 @@ bool Requester::take_response(const Packet& packet, size_t length) {
     if (delivery == Delivery::not_yet) return false;
     if (delivery == Delivery::forbidden) read.problem = Status::local_protection_error;
   }
-  if (read.problem != Status::success && session_.lane->lend() == nullptr) return false;
+  if (read.problem != Status::success && session_.lend() == nullptr) return false;
   read.received += static_cast<uint32_t>(length);
   return true;
 }

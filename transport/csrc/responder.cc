@@ -59,7 +59,7 @@ bool Responder::take(const Packet& packet, size_t length) {
     fragment_begun_ = true;
   }
   if (fragment_dropped_) {
-    if (length > 0 && session_.lane->lend() == nullptr) return false;
+    if (length > 0 && session_.lend() == nullptr) return false;
   } else if (receiving_) {
     if (!deliver(length)) return false;
     offset_ += length;
@@ -151,7 +151,7 @@ bool Responder::deliver(size_t length) {
   if (!session_.domain.allows(message_.rkey, address, length, access_remote_write)) {
     refuse(Status::remote_access_error, Status::flushed, "a write into a revoked region");
   }
-  return session_.lane->receive(reinterpret_cast<std::byte*>(address));
+  return session_.receive(reinterpret_cast<std::byte*>(address), length);
 }
 
 void Responder::finish() {
@@ -184,8 +184,9 @@ bool Responder::answer_reads() {
     Packet packet;
     packet.kind = PacketKind::read_response;
     packet.number = static_cast<uint16_t>(read.index);
-    size_t length = std::min<size_t>(read.size - read.sent, session_.mtu);
     uint64_t address = read.address + read.sent;
+    auto* source = reinterpret_cast<const std::byte*>(address);
+    size_t length = session_.fragment_length(source, read.size - read.sent);
     if (length > 0 && !session_.domain.allows(read.rkey, address, length, access_remote_read)) {
       throw Fault{.refusal = Status::remote_access_error,
                   .number = packet.number,
@@ -197,7 +198,7 @@ bool Responder::answer_reads() {
       reads_.pop_front();
       count_up();
     }
-    session_.send(packet, reinterpret_cast<const std::byte*>(address), length);
+    session_.send(packet, source, length);
     last_answer_ = session_.posted;
     moved = true;
   }

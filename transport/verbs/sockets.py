@@ -15,6 +15,7 @@ from dataclasses import astuple, dataclass
 import msgpack  # type: ignore[import-untyped]
 
 from .. import _core
+from ..arena import arena_of_this_process
 from ..deadline import Deadline
 from ..errors import BootstrapError, InvalidArgumentError
 from ..handshake import CONTROL, Party
@@ -62,7 +63,7 @@ class _SocketEndpoint:
         """Stop listening."""
         self._listener.close()
 
-    def _party(self, remote: bytes, nodes: tuple[int, int], segment: tuple[int, int]) -> Party:
+    def _party(self, remote: bytes, nodes: tuple[int, int], shared: tuple[int, int, int]) -> Party:
         addresses = sorted((self.address, remote))
         if addresses[0] == addresses[1]:
             raise InvalidArgumentError("a queue pair cannot be connected with itself")
@@ -75,7 +76,7 @@ class _SocketEndpoint:
         key = os.environ.get("HCCL_SECRET", "").encode()
         secret = hmac.digest(key, b"queue pair" + ends[0].secret + ends[1].secret, "sha256")
         pair_id = hashlib.sha256(b"\0".join(addresses)).digest()[:16]
-        return Party(addresses.index(self.address), members, pair_id, secret, segment)
+        return Party(addresses.index(self.address), members, pair_id, secret, shared)
 
 
 class ShmSocketEndpoint(_SocketEndpoint):
@@ -83,7 +84,8 @@ class ShmSocketEndpoint(_SocketEndpoint):
 
     def __init__(self) -> None:
         """Make the shared memory, and listen on a Unix socket without a file."""
-        self._shm = _core.ShmEndpoint()
+        self._arena = arena_of_this_process()
+        self._shm = _core.ShmEndpoint(self._arena)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.setblocking(False)
         listener.bind(f"\0hccl-{secrets.token_hex(16)}")
@@ -98,12 +100,12 @@ class ShmSocketEndpoint(_SocketEndpoint):
                 f"shm: the peer (host {peer.host}, pid {peer.pid}) shares no memory with this "
                 "process: another host, container or HCCL_NODE_ID; use tcp"
             )
-        segment = (self._shm.segment_fd(), self._shm.doorbell_fd())
-        party = self._party(remote, (0, 0), segment)
+        shared = (self._shm.segment_fd(), self._shm.doorbell_fd(), self._arena.fd())
+        party = self._party(remote, (0, 0), shared)
         with Wiring(party, 0, [self._listener], Deadline(timeout_s)) as wiring:
             line = wiring.run()[1 - party.rank, CONTROL]
-            descriptors = line.descriptors
-            return self._shm.connect(party.rank, *descriptors, line.detach())
+            segment_fd, doorbell_fd, arena_fd = line.descriptors
+            return self._shm.connect(party.rank, segment_fd, doorbell_fd, arena_fd, line.detach())
 
 
 class TcpSocketEndpoint(_SocketEndpoint):
@@ -127,6 +129,6 @@ class TcpSocketEndpoint(_SocketEndpoint):
 
     def connect(self, remote: bytes, timeout_s: float) -> _core.Carrier:
         """Connect with an end anywhere."""
-        party = self._party(remote, (0, 1), (-1, -1))
+        party = self._party(remote, (0, 1), (-1, -1, -1))
         with Wiring(party, 0, [self._listener], Deadline(timeout_s)) as wiring:
             return _core.tcp_carrier(wiring.run()[1 - party.rank, CONTROL].detach())
