@@ -21,6 +21,8 @@ from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap import Mesh, connect
 from hccl_py.transport.errors import AbortedError, HcclError, InvalidArgumentError
 from hccl_py.transport.identity import Identity
+from hccl_py.transport.open_sockets import OpenSockets
+from hccl_py.transport.repair import Repair
 
 _NUM_CHANNELS = 2
 _MIN_SLOTS = 8
@@ -99,15 +101,17 @@ class Communicator(BlockingCalls):
             identity=identity,
         )
         assert core is not None
-        _attach(core, mesh, rank)
+        sockets = _attach(core, mesh, rank)
         self.rank = rank
         self.world_size = world_size
         self.name = name
         self.nodes = mesh.nodes
         self._core = core
-        self._descriptors = [
-            descriptor for link in mesh.links for descriptor in (link.control_fd, *link.lane_fds)
-        ]
+        self._sockets = sockets
+        self._repair = _repair(core, mesh, sockets)
+        # The thread keeps the engine alive, but must not outlive a communicator that nobody holds.
+        self._end_repair = weakref.finalize(self, _close_repair, self._repair)
+        self._end_repair.atexit = False
         self._store = store  # rank 0 may host it, and others may not have read all of it yet
         places = tuple(f"host {member.host}, pid {member.pid}" for member in mesh.members)
         topology = Topology(mesh.nodes)
@@ -143,6 +147,8 @@ class Communicator(BlockingCalls):
     def close(self) -> None:
         """Say goodbye to all ranks and free everything. Calls under way are aborted. Idempotent."""
         _open.discard(self)
+        self._end_repair()
+        self._repair = None
         self._core.close()
         closed = f"[{self.name}, rank {self.rank} of {self.world_size}] the communicator is closed"
         self._replace_engine(_Gone(AbortedError, closed))
@@ -171,15 +177,36 @@ def _slot_bytes(world_size: int) -> int:
     return 64 * 1024 if world_size <= 128 else 32 * 1024
 
 
-def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> None:
+def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
+    """Hand all connections to the engine; return what a forked child has to close."""
     me = mesh.members[rank]
     core.set_ranks_on_host(sum(member.host == me.host for member in mesh.members))
+    sockets = OpenSockets()
     for link in mesh.links:
+        for connections in (link.controls, *link.lanes):
+            for connection in connections:
+                sockets.add(connection)
         shared = (link.segment_fd, link.doorbell_fd, link.arena_fd)
         if None not in shared:
-            core.add_shm_peer(link.rank, *shared, link.control_fd)  # type: ignore[arg-type]
+            core.add_shm_peer(link.rank, *shared, *link.controls)  # type: ignore[arg-type]
         else:
-            core.add_tcp_peer(link.rank, list(link.lane_fds), link.control_fd)
+            lanes = [list(lane) for lane in link.lanes]
+            if not hasattr(core, "repair_fd"):  # TEMPORARY
+                core.add_tcp_peer(link.rank, [lane[0] for lane in lanes], link.controls[0])
+                continue
+            core.add_tcp_peer(link.rank, lanes, list(link.controls), list(link.paths))
+    return sockets
+
+
+def _repair(core: _core.Communicator, mesh: Mesh, sockets: OpenSockets) -> Repair | None:
+    if mesh.party is None or not mesh.listeners or not hasattr(core, "repair_fd"):
+        return None
+    return Repair(core, mesh.party, mesh.listeners, sockets)
+
+
+def _close_repair(repair: Repair | None) -> None:
+    if repair is not None:
+        repair.close()
 
 
 # One progress thread for all communicators of the process; the engine starts it when first needed.
@@ -215,10 +242,11 @@ def _forget_after_fork() -> None:
     for communicator in list(_open):
         _core.leak(communicator._core)
         communicator._replace_engine(_Gone(InvalidArgumentError, forked))
-        for descriptor in communicator._descriptors:
-            # Else the parent's death stays unseen for as long as this child lives.
-            with contextlib.suppress(OSError):
-                os.close(descriptor)
+        # Else the parent's death stays unseen for as long as this child lives.
+        communicator._sockets.close_copies()
+        if communicator._repair is not None:
+            _core.leak(communicator._repair)
+            communicator._repair.close_in_child()
     _open.clear()
     if _progress is not None:
         _core.leak(_progress)

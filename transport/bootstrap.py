@@ -1,48 +1,51 @@
-"""From a store to a mesh of authenticated connections, described by raw descriptors.
+"""From a store to a mesh of authenticated connections, ready for the engine.
 
     rendezvous.py   who is there, on which node, where do they listen, what is the secret
-    wiring.py       dial, accept, authenticate (handshake.py, line.py)
+    wiring.py       which connections there must be (connector.py, handshake.py, line.py)
     bootstrap.py    both in order; hands out a `Mesh`
+    repair.py       afterwards: replaces connections that break
 
-Nothing here moves payload. C++ gets descriptors only after both sides proved that they know the
+Nothing here moves payload. C++ gets connections only after both sides proved that they know the
 communicator's secret, and with no byte left unread on them.
 """
 
 import contextlib
-import os
 import secrets
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from .connector import Key, logger
 from .deadline import Deadline
 from .errors import BootstrapError, InvalidArgumentError
 from .handshake import CONTROL, Party
-from .identity import Identity, Member, group_by_node
-from .interfaces import address_family, choose_address
-from .line import Line
+from .identity import Endpoint, Identity, Member, group_by_node
+from .line import Connection, Line
+from .listeners import BACKLOG, bind_listeners, bind_to_devices
 from .rendezvous import Card, Meeting, Store, meet, telling_failure
-from .wiring import Key, Wiring
-
-_BACKLOG = 4096
+from .settings import NetworkSettings
+from .tls import Credentials, Tls
+from .wiring import Wiring
 
 
 @dataclass(frozen=True)
 class Link:
-    """The connections with one other rank. Descriptors are non-blocking and close-on-exec.
+    """The connections with one other rank, non-blocking and close-on-exec.
 
     Attributes:
         rank: the other rank.
-        control_fd: Unix socket (same node) or TCP connection.
-        lane_fds: one TCP connection per lane; empty on the same node.
+        controls: one Unix socket (same node), or one TCP connection per path.
+        lanes: the TCP connections of each lane, one per path; empty on the same node.
+        paths: name of each path; empty on the same node.
         segment_fd: the peer's shared memory; None on another node.
         doorbell_fd: the peer's eventfd; None on another node.
         arena_fd: the peer's registered memory; None on another node.
     """
 
     rank: int
-    control_fd: int
-    lane_fds: tuple[int, ...]
+    controls: tuple[Connection, ...]
+    lanes: tuple[tuple[Connection, ...], ...]
+    paths: tuple[str, ...]
     segment_fd: int | None
     doorbell_fd: int | None
     arena_fd: int | None
@@ -53,14 +56,18 @@ class Mesh:
     """All connections of this rank.
 
     Attributes:
+        party: this rank among all ranks; None if it is alone.
         members: all ranks, this one included.
         nodes: the ranks of each node; nodes in the order in which ranks first name them.
         links: one per other rank, ascending.
+        listeners: where ranks of other nodes may replace connections; empty on a single node.
     """
 
+    party: Party | None
     members: tuple[Member, ...]
     nodes: tuple[tuple[int, ...], ...]
     links: tuple[Link, ...]
+    listeners: tuple[socket.socket, ...]
 
 
 def connect(
@@ -75,8 +82,7 @@ def connect(
 ) -> Mesh:
     """Find, authenticate and connect all ranks.
 
-    The environment may set HCCL_SECRET (shared secret that the store never sees), HCCL_NODE_ID,
-    HCCL_SOCKET_IFNAME and MASTER_ADDR (decides on the network, see `interfaces.py`).
+    The environment may set HCCL_NODE_ID and what `settings.py` lists.
 
     Args:
         store: used by the ranks of this communicator only; wrap it in a prefix.
@@ -85,15 +91,15 @@ def connect(
         make_segment: called once with the ranks of this node, in order, this one included;
             returns what those peers get a copy of: the memfd of the segment, the eventfd of the
             doorbell, the memfd of the arena. They stay the caller's, on failure too.
-        num_lanes: TCP data connections per rank of another node.
+        num_lanes: data lanes per rank of another node.
         timeout_s: for everything together.
         identity: replaces this process's identity, e.g. to emulate nodes with threads as ranks.
 
     Returns:
-        The mesh; the caller owns its descriptors.
+        The mesh; the caller owns its connections and listeners.
 
     Raises:
-        InvalidArgumentError: rank, world_size, num_lanes or timeout_s makes no sense.
+        InvalidArgumentError: rank, world_size, num_lanes, timeout_s or a setting makes no sense.
         BootstrapError: names ranks, hosts, addresses and the step that failed. Nothing stays open.
     """
     _check_arguments(rank, world_size, num_lanes, timeout_s)
@@ -101,29 +107,52 @@ def connect(
     identity = identity or Identity.of_this_process()
     if world_size == 1:
         make_segment((0,))
-        return Mesh((Member(0, identity.host, identity.pid, node=0),), ((0,),), ())
-    secret = os.environ.get("HCCL_SECRET", "").encode() or None
+        alone = Member(0, identity.host, identity.pid, node=0)
+        return Mesh(None, (alone,), ((0,),), (), ())
+    settings = NetworkSettings.from_environment()
+    credentials = Credentials.make() if settings.tls else None
     with contextlib.ExitStack() as opened:
         unix = opened.enter_context(_bind_unix())
-        tcp, problem = _bind_tcp()
-        if tcp is not None:
-            opened.enter_context(tcp)
-        card = _card(identity, world_size, num_lanes, unix, tcp, problem)
-        meeting = meet(store, rank, card, secret, deadline)
+        tcp, endpoints, problem = _bind_tcp(settings)
+        for listener in tcp:
+            opened.enter_context(listener)
+        card = Card(
+            identity,
+            world_size,
+            num_lanes,
+            settings.num_connections,
+            unix.getsockname()[1:].decode(),
+            endpoints,
+            problem,
+            credentials.certificate if credentials else b"",
+        )
+        meeting = meet(store, rank, card, settings.secret, deadline)
         members, nodes = _members(meeting)
         local_ranks = nodes[members[rank].node]
-        listeners = [unix] if len(local_ranks) > 1 else []
-        if tcp is not None and len(nodes) > 1:
-            listeners.append(tcp)
         # Inside the block: a failure is told before sockets close and peers fail in turn.
-        with telling_failure(store, rank, secret):
-            segment = make_segment(local_ranks)
-            party = Party(rank, members, meeting.communicator_id, meeting.secret, segment)
+        with telling_failure(store, rank, settings.secret):
+            party = Party(
+                rank,
+                members,
+                meeting.communicator_id,
+                meeting.secret,
+                make_segment(local_ranks),
+                num_lanes,
+                settings.num_connections,
+                _tls(credentials, members, rank),
+            )
+            _tell_unused(party)
+            listeners = [unix] if len(local_ranks) > 1 else []
+            listeners += tcp if len(nodes) > 1 else []
+            if party.ties_interfaces and not _shares_machine_with_other_nodes(party):
+                bind_to_devices(tcp, endpoints)
             for listener in listeners:
-                listener.listen(_BACKLOG)
-            wiring = opened.enter_context(Wiring(party, num_lanes, listeners, deadline))
-            links = _links(party, num_lanes, wiring.run())
-    return Mesh(members, nodes, links)
+                listener.listen(BACKLOG)
+            wiring = opened.enter_context(Wiring(party, listeners, deadline))
+            links = _links(party, wiring.run())
+        # Duplicates, because the block closes its own.
+        kept = tuple(listener.dup() for listener in tcp) if len(nodes) > 1 else ()
+    return Mesh(party, members, nodes, links, kept)
 
 
 def _check_arguments(rank: int, world_size: int, num_lanes: int, timeout_s: float) -> None:
@@ -146,35 +175,49 @@ def _bind_unix() -> socket.socket:
     return bound
 
 
-def _bind_tcp() -> tuple[socket.socket | None, str | None]:
-    """Bind to the chosen address; else say why not, which matters only if there are two nodes."""
+def _bind_tcp(
+    settings: NetworkSettings,
+) -> tuple[list[socket.socket], tuple[Endpoint, ...], str | None]:
+    """Bind to the chosen addresses; else say why not, which matters only if there are two nodes."""
     try:
-        address = choose_address(
-            os.environ.get("MASTER_ADDR") or None, os.environ.get("HCCL_SOCKET_IFNAME") or None
-        )
-        bound = socket.socket(address_family(address), socket.SOCK_STREAM)
+        listeners, endpoints = bind_listeners(settings)
     except (BootstrapError, OSError) as error:
-        return None, str(error)
-    try:
-        bound.setblocking(False)
-        bound.bind((address, 0))
-    except OSError as error:
-        bound.close()
-        return None, f"cannot bind to {address}: {error}"
-    return bound, None
+        return [], (), str(error)
+    return listeners, tuple(endpoints), None
 
 
-def _card(
-    identity: Identity,
-    world_size: int,
-    num_lanes: int,
-    unix: socket.socket,
-    tcp: socket.socket | None,
-    tcp_problem: str | None,
-) -> Card:
-    host, port = tcp.getsockname()[:2] if tcp is not None else (None, 0)
-    unix_name = unix.getsockname()[1:].decode()
-    return Card(identity, world_size, num_lanes, unix_name, host, port, tcp_problem)
+def _tls(credentials: Credentials | None, members: Sequence[Member], rank: int) -> Tls | None:
+    if credentials is None:
+        return None
+    mine = members[rank].node
+    return Tls(credentials, [one.certificate for one in members if one.node != mine])
+
+
+def _tell_unused(party: Party) -> None:
+    """Warn of interfaces that some peer has no counterpart for."""
+    me = party.members[party.rank]
+    fewest = min(
+        (member for member in party.members if member.node != me.node),
+        key=lambda member: len(member.endpoints),
+        default=me,
+    )
+    if len(fewest.endpoints) < len(me.endpoints):
+        logger.warning(
+            "rank %d has %d interfaces (%s), %s has %d: towards it the first %d are used",
+            party.rank,
+            len(me.endpoints),
+            ", ".join(endpoint.interface for endpoint in me.endpoints),
+            fewest,
+            len(fewest.endpoints),
+            len(fewest.endpoints),
+        )
+
+
+def _shares_machine_with_other_nodes(party: Party) -> bool:
+    return any(
+        party.shares_machine(member.rank) and not party.is_local(member.rank)
+        for member in party.members
+    )
 
 
 def _members(meeting: Meeting) -> tuple[tuple[Member, ...], tuple[tuple[int, ...], ...]]:
@@ -187,21 +230,28 @@ def _members(meeting: Meeting) -> tuple[tuple[Member, ...], tuple[tuple[int, ...
             card.identity.pid,
             node_of[rank],
             card.unix_name,
-            (card.tcp_host, card.tcp_port) if card.tcp_host is not None else None,
+            card.endpoints,
+            card.identity.machine,
+            card.certificate,
         )
         for rank, card in enumerate(meeting.cards)
     )
     return members, nodes
 
 
-def _links(party: Party, num_lanes: int, lines: Mapping[Key, Line]) -> tuple[Link, ...]:
-    """Turn finished lines into raw descriptors; nothing can fail once the first is detached."""
+def _links(party: Party, lines: Mapping[Key, Line]) -> tuple[Link, ...]:
+    """Hand finished lines over; nothing can fail once the first is detached."""
     links = []
     for peer in (member.rank for member in party.members if member.rank != party.rank):
-        is_local = party.is_local(peer)
-        control = lines[peer, CONTROL]
-        lanes = [] if is_local else [lines[peer, 1 + lane] for lane in range(num_lanes)]
-        shared = control.descriptors if is_local else (None, None, None)
-        lane_fds = tuple(line.detach() for line in lanes)
-        links.append(Link(peer, control.detach(), lane_fds, *shared))
+        if party.is_local(peer):
+            control = lines[Key(peer, CONTROL, 0)]
+            links.append(Link(peer, (control.detach(),), (), (), *control.descriptors))
+            continue
+        paths = range(party.num_paths(peer))
+        controls, *lanes = [
+            tuple(lines[Key(peer, index, path)].detach() for path in paths)
+            for index in range(1 + party.num_lanes)
+        ]
+        names = tuple(party.path_name(peer, path) for path in paths)
+        links.append(Link(peer, controls, tuple(lanes), names, None, None, None))
     return tuple(links)

@@ -24,7 +24,8 @@ from dataclasses import dataclass, field
 
 import msgpack  # type: ignore[import-untyped]
 
-from .identity import PROTOCOL_VERSION, Member
+from .identity import PROTOCOL_VERSION, Endpoint, Member
+from .tls import Tls
 
 CONTROL = 0
 """Index of the control connection of a pair of ranks; data lane i has index i + 1."""
@@ -34,7 +35,7 @@ NUM_DESCRIPTORS = 3
 
 _MAGIC = b"HCCL-PY\0"
 _CONNECTOR, _ACCEPTOR = 1, 2
-_HELLO = struct.Struct("!8sHHIII16s32s")
+_HELLO = struct.Struct("!8sHHIIII16s32s")
 _FRAME_HEADER = struct.Struct("!I32s")
 _PROOF_BYTES = 32
 _DESCRIPTORS, _ACKNOWLEDGE = b"D", b"A"
@@ -82,6 +83,9 @@ class Party:
         secret: known to members only.
         segment: what ranks of the same node are handed: memfd of the segment, eventfd of the
             doorbell, memfd of the registered memory.
+        num_lanes: data lanes to each rank of another node.
+        num_connections: per interface and lane.
+        tls: encrypts connections with other nodes; None: they are plain.
     """
 
     rank: int
@@ -89,10 +93,46 @@ class Party:
     communicator_id: bytes
     secret: bytes = field(repr=False)
     segment: tuple[int, int, int]
+    num_lanes: int = 1
+    num_connections: int = 1
+    tls: Tls | None = field(default=None, repr=False)
 
     def is_local(self, rank: int) -> bool:
         """Say whether a rank shares this rank's node."""
         return self.members[rank].node == self.members[self.rank].node
+
+    def shares_machine(self, rank: int) -> bool:
+        """Say whether this rank reaches another one by loopback, whatever address it dials."""
+        return self.members[rank].machine == self.members[self.rank].machine
+
+    @property
+    def ties_interfaces(self) -> bool:
+        """Whether paths have to be told apart by their interface, because there are several."""
+        return len(self.members[self.rank].endpoints) > 1
+
+    def route(self, rank: int, path: int) -> tuple[Endpoint, Endpoint]:
+        """Return this rank's and the other rank's end of a path.
+
+        Paths go round the interfaces, and interface i of one rank is joined to interface i of the
+        other; where they have different numbers of interfaces, the last ones of one stay unused.
+        """
+        mine, theirs = self.members[self.rank].endpoints, self.members[rank].endpoints
+        interface = path % min(len(mine), len(theirs))
+        return mine[interface], theirs[interface]
+
+    def num_paths(self, rank: int) -> int:
+        """Return how many connections each lane to a rank of another node has."""
+        mine, theirs = self.members[self.rank].endpoints, self.members[rank].endpoints
+        return self.num_connections * min(len(mine), len(theirs))
+
+    def path_name(self, rank: int, path: int) -> str:
+        """Name interface, addresses and connection of a path, for messages and statistics."""
+        here, there = self.route(rank, path)
+        name = f"{here.interface} {here.host} -> {there.host}".strip()
+        if self.num_connections == 1:
+            return name
+        number = path // (self.num_paths(rank) // self.num_connections) + 1
+        return f"{name} connection {number} of {self.num_connections}"
 
     def sign(self, purpose: bytes, *parts: bytes) -> bytes:
         """Compute the MAC of fixed-size parts (and one last part of any size) for one purpose."""
@@ -107,6 +147,7 @@ class _Hello:
     source: int
     target: int
     index: int
+    path: int
     communicator_id: bytes
     nonce: bytes
 
@@ -118,6 +159,7 @@ class _Hello:
             self.source,
             self.target,
             self.index,
+            self.path,
             self.communicator_id,
             self.nonce,
         )
@@ -141,7 +183,8 @@ class Handshake:
     Attributes:
         step: what is going on, for error messages.
         peer: the other rank; only claimed until `authenticated`.
-        index: which of the pair's connections this is (`CONTROL` or 1 + lane).
+        index: what the connection carries (`CONTROL` or 1 + lane).
+        path: over which of the pair's paths.
         authenticated: the other side knows the secret.
     """
 
@@ -150,13 +193,14 @@ class Handshake:
         self.step = "hello"
         self.peer: Member | None = None
         self.index = CONTROL
+        self.path = 0
         self.authenticated = False
         self._party = party
 
-    def connect(self, peer: Member, index: int) -> Steps:
+    def connect(self, peer: Member, index: int, path: int = 0) -> Steps:
         """Return the side that dialled `peer`, ready to run."""
         # Not in the generator: whoever refuses the line before it runs must know the peer too.
-        self.peer, self.index = peer, index
+        self.peer, self.index, self.path = peer, index, path
         return self._connect(peer)
 
     def _connect(self, peer: Member) -> Steps:
@@ -174,18 +218,19 @@ class Handshake:
         self.authenticated = True
         yield from self._introduce(b"connector", b"acceptor", hello + answer)
 
-    def accept(self, is_expected: Callable[[int, int], bool]) -> Steps:
+    def accept(self, is_expected: Callable[[int, int, int], bool]) -> Steps:
         """Return the side that was dialled, ready to run.
 
         Args:
-            is_expected: says of a rank and an index whether that connection is still to come.
+            is_expected: says of a rank, an index and a path whether that connection may come.
         """
         hello = yield from _receive(_HELLO.size)
         theirs = _Hello.unpack(hello, _CONNECTOR)
         is_member = theirs.source < len(self._party.members)
-        if not (is_member and is_expected(theirs.source, theirs.index)):
+        if not (is_member and is_expected(theirs.source, theirs.index, theirs.path)):
             raise RefusedError("it claims to be a connection that is not expected here")
-        self.peer, self.index = self._party.members[theirs.source], theirs.index
+        self.peer = self._party.members[theirs.source]
+        self.index, self.path = theirs.index, theirs.path
         if not self._fits(theirs):
             raise RefusedError("it dialled for another rank or communicator")
         answer = self._hello(_ACCEPTOR)
@@ -233,6 +278,7 @@ class Handshake:
             self._party.rank,
             self.peer.rank,
             self.index,
+            self.path,
             self._party.communicator_id,
             secrets.token_bytes(32),
         ).pack()
@@ -240,7 +286,7 @@ class Handshake:
     def _fits(self, hello: _Hello) -> bool:
         return (
             hello.target == self._party.rank
-            and hello.index == self.index
+            and (hello.index, hello.path) == (self.index, self.path)
             and hello.communicator_id == self._party.communicator_id
         )
 

@@ -8,11 +8,11 @@ and host names are never asked: containers and launchers set both at will.
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from .errors import BootstrapError
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Raised with every change of what is exchanged before the first collective."""
 
 _MAX_NODE_ID_BYTES = 256
@@ -70,6 +70,21 @@ class Identity:
 
 
 @dataclass(frozen=True)
+class Endpoint:
+    """Where a rank listens on one network.
+
+    Attributes:
+        interface: its name on that rank's host, "" if unknown.
+        host: numeric address.
+        port: port.
+    """
+
+    interface: str
+    host: str
+    port: int
+
+
+@dataclass(frozen=True)
 class Member:
     """One rank of a communicator, as all others know it.
 
@@ -79,7 +94,9 @@ class Member:
         pid: its process id.
         node: index of its node.
         unix_name: abstract Unix socket it listens on, without the leading zero byte.
-        tcp_address: host and port it listens on; None if it found no interface.
+        endpoints: where it listens for other nodes, one per interface; empty if it found none.
+        machine: equal for ranks that reach each other's loopback addresses.
+        certificate: what it shows in TLS, in DER; empty without TLS.
     """
 
     rank: int
@@ -87,7 +104,9 @@ class Member:
     pid: int
     node: int
     unix_name: str = ""
-    tcp_address: tuple[str, int] | None = None
+    endpoints: tuple[Endpoint, ...] = ()
+    machine: tuple[str, int] = ("", 0)
+    certificate: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
         """Name the rank as error messages do."""

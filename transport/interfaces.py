@@ -1,7 +1,8 @@
-"""Which address a rank listens on for peers of other nodes.
+"""Which interfaces and addresses a rank uses for peers of other nodes.
 
 By default the source address of the route to the rendezvous (MASTER_ADDR): the one network that
-all ranks are known to share. HCCL_SOCKET_IFNAME overrides it.
+all ranks are known to share. HCCL_SOCKET_IFNAME overrides it, and every interface that it selects
+carries a path.
 """
 
 import fcntl
@@ -12,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .errors import BootstrapError
+from .settings import NetworkSettings
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCGIFADDR = 0x8915
@@ -37,6 +39,18 @@ class Interface:
     def __str__(self) -> str:
         """Render name and addresses for error messages."""
         return f"{self.name} ({', '.join(self.addresses) or 'no address'})"
+
+
+@dataclass(frozen=True)
+class LocalAddress:
+    """An address of this host and the interface that bears it ("" if that is unknown)."""
+
+    interface: str
+    address: str
+
+    def __str__(self) -> str:
+        """Render both for messages."""
+        return f"{self.interface} {self.address}".strip()
 
 
 def list_interfaces() -> tuple[Interface, ...]:
@@ -79,34 +93,30 @@ def select_interfaces(pattern: str, interfaces: Sequence[Interface]) -> tuple[In
     return tuple(matches.values())
 
 
-def choose_address(rendezvous_host: str | None, pattern: str | None) -> str:
-    """Choose the address to listen on.
-
-    Args:
-        rendezvous_host: name or address that all ranks reached; None if unknown.
-        pattern: HCCL_SOCKET_IFNAME; None if unset.
+def choose_addresses(settings: NetworkSettings) -> tuple[LocalAddress, ...]:
+    """Choose the addresses to listen on, one per path, best first.
 
     Raises:
-        BootstrapError: no interface matches the pattern; lists those there are.
+        BootstrapError: no interface matches the settings; lists those there are.
     """
-    routed = _address_towards(rendezvous_host)
-    if not pattern:
-        return routed
+    routed = _address_towards(settings.rendezvous_host, settings.family)
     interfaces = list_interfaces()
-    candidates = [
-        address
-        for interface in select_interfaces(pattern, interfaces)
-        for address in interface.addresses
-    ]
-    if not candidates:
-        there_are = ", ".join(map(str, interfaces)) or "none"
-        raise BootstrapError(
-            f"HCCL_SOCKET_IFNAME={pattern} matches no interface with an address; "
-            f"interfaces that are up: {there_are}"
-        )
-    family = address_family(routed)
-    same_family = [address for address in candidates if address_family(address) == family]
-    return (same_family or candidates)[0]
+    if not settings.interfaces:
+        if settings.family is not None and address_family(routed) != settings.family:
+            raise _no_match(settings, interfaces)
+        return (LocalAddress(_bearer(routed, interfaces), routed),)
+    preferred = settings.family or address_family(routed)
+    chosen = []
+    for interface in select_interfaces(settings.interfaces, interfaces):
+        fitting = [one for one in interface.addresses if address_family(one) == preferred]
+        addresses = fitting if settings.family is not None else fitting or interface.addresses
+        chosen += [LocalAddress(interface.name, address) for address in addresses[:1]]
+    if settings.interfaces.startswith("^"):
+        # Who excludes some interfaces did not ask for loopback by that.
+        chosen = [one for one in chosen if not is_loopback(one.address)] or chosen
+    if not chosen:
+        raise _no_match(settings, interfaces)
+    return tuple(chosen)
 
 
 def address_family(address: str) -> socket.AddressFamily:
@@ -120,13 +130,29 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
 
-def _address_towards(host: str | None) -> str:
+def _no_match(settings: NetworkSettings, interfaces: Sequence[Interface]) -> BootstrapError:
+    wanted = [f"HCCL_SOCKET_IFNAME={settings.interfaces}"] if settings.interfaces else []
+    wanted += [f"HCCL_SOCKET_FAMILY={settings.family.name}"] if settings.family else []
+    return BootstrapError(
+        f"{' and '.join(wanted)} matches no interface with an address that other hosts can dial "
+        f"(IPv6 link-local ones, fe80::, cannot); interfaces that are up: "
+        f"{', '.join(map(str, interfaces)) or 'none'}"
+    )
+
+
+def _bearer(address: str, interfaces: Sequence[Interface]) -> str:
+    names = [interface.name for interface in interfaces if address in interface.addresses]
+    return names[0] if names else ""
+
+
+def _address_towards(host: str | None, family: socket.AddressFamily | None) -> str:
     if host is not None and _names_loopback(host):
-        return _source_address(host) or "127.0.0.1"
+        loopback = "::1" if family == socket.AF_INET6 else "127.0.0.1"
+        return _source_address(host, family) or loopback
     # A host name may resolve to loopback on the host that bears it (Debian's 127.0.1.1), so only
     # an explicit loopback address is taken at its word.
     for probe in (host, *_DEFAULT_ROUTE_PROBES):
-        address = _source_address(probe) if probe is not None else None
+        address = _source_address(probe, family) if probe is not None else None
         if address is not None and not is_loopback(address):
             return address
     return "127.0.0.1"
@@ -139,15 +165,15 @@ def _names_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _source_address(host: str) -> str | None:
+def _source_address(host: str, family: socket.AddressFamily | None) -> str | None:
     """Ask the kernel for the source address of the route to a host; sends nothing."""
     try:
-        targets = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)
+        targets = socket.getaddrinfo(host, 9, family or 0, socket.SOCK_DGRAM)
     except OSError:
         return None
-    for family, kind, _, _, target in targets:
+    for its_family, kind, _, _, target in targets:
         try:
-            with socket.socket(family, kind) as probe:
+            with socket.socket(its_family, kind) as probe:
                 probe.connect(target)
                 address = str(probe.getsockname()[0])
         except OSError:

@@ -7,10 +7,15 @@ import os
 import selectors
 import socket
 import struct
+from ssl import SSLSocket, SSLWantReadError, SSLWantWriteError
 from typing import Any
 
 from .handshake import Handshake, Receive, Received, RefusedError, Send, Steps
+from .identity import Endpoint
 from .interfaces import address_family
+from .listeners import bind_to_device
+from .tls import fingerprint
+from .tls_stream import TlsStream
 
 _UCRED = struct.Struct("=iII")
 # A silent host is noticed within about 45 s, whether data is in flight or not.
@@ -24,12 +29,15 @@ _WATCH_OPTIONS = {
 Target = str | tuple[str, int]
 """What to dial: an abstract Unix name with its leading zero byte, or numeric host and port."""
 
+Connection = int | TlsStream
+"""An authenticated connection for the engine, non-blocking: a descriptor, or a stream over one."""
+
 
 class Line:
     """A connected socket on its way through the handshake. Owns socket and received descriptors.
 
     Attributes:
-        socket: the connection.
+        socket: the connection; a TLS one first agrees on keys.
         handshake: the side it runs.
         address: the other end, for messages.
         descriptors: what the peer passed.
@@ -62,15 +70,32 @@ class Line:
         """
         try:
             if self._request is None:
+                self._secure()
                 self._take(next(self._steps))
             while True:
                 self._take(self._steps.send(self._serve()))
         except StopIteration:
+            self._check_certificate()
             return None
-        except BlockingIOError:
-            return selectors.EVENT_WRITE if self._outgoing else selectors.EVENT_READ
+        except (BlockingIOError, SSLWantReadError, SSLWantWriteError) as error:
+            waits_to_write = isinstance(error, SSLWantWriteError) or bool(self._outgoing)
+            return selectors.EVENT_WRITE if waits_to_write else selectors.EVENT_READ
         except OSError as error:
             raise RefusedError(f"the connection broke: {error.strerror or error}") from error
+
+    def _secure(self) -> None:
+        """Agree on keys, where the connection is a TLS one; whoever dialled knows by whom."""
+        if isinstance(self.socket, SSLSocket):
+            self.socket.do_handshake()
+            self._check_certificate()
+
+    def _check_certificate(self) -> None:
+        """Refuse a certificate that is another rank's; an acceptor learns late which rank it is."""
+        peer = self.handshake.peer
+        if isinstance(self.socket, SSLSocket) and peer is not None:
+            shown = self.socket.getpeercert(binary_form=True) or b""
+            if fingerprint(shown) != fingerprint(peer.certificate):
+                raise RefusedError("its TLS certificate is not the one of its rendezvous card")
 
     def begin(self) -> None:
         """Prepare the socket; refuses a process of another user at the end of a Unix socket."""
@@ -94,9 +119,11 @@ class Line:
         for option, value in _WATCH_OPTIONS.items():
             self._set_option(socket.IPPROTO_TCP, option, value)
 
-    def detach(self) -> int:
-        """Give the connection to the caller as a raw descriptor; received ones go along."""
+    def detach(self) -> Connection:
+        """Give the connection to the caller; received descriptors go along."""
         self.closed = True
+        if isinstance(self.socket, SSLSocket):
+            return TlsStream(self.socket)
         return self.socket.detach()
 
     def close(self) -> None:
@@ -131,6 +158,8 @@ class Line:
                 ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
                 num_sent = self.socket.sendmsg([self._outgoing], ancillary, socket.MSG_NOSIGNAL)
                 self._passing = ()
+            elif isinstance(self.socket, SSLSocket):
+                num_sent = self.socket.send(self._outgoing)
             else:
                 num_sent = self.socket.send(self._outgoing, socket.MSG_NOSIGNAL)
             self._outgoing = self._outgoing[num_sent:]
@@ -162,8 +191,12 @@ class Line:
         return data
 
 
-def start_connecting(target: Target) -> socket.socket | None:
+def start_connecting(target: Target, source: Endpoint | None = None) -> socket.socket | None:
     """Open a non-blocking socket and start to connect.
+
+    Args:
+        target: what to dial.
+        source: whose address to dial from, and through whose interface if it names one.
 
     Returns:
         The socket, writable once the attempt has ended; None if the peer does not listen yet or
@@ -172,6 +205,14 @@ def start_connecting(target: Target) -> socket.socket | None:
     family = socket.AF_UNIX if isinstance(target, str) else address_family(target[0])
     dialled = socket.socket(family, socket.SOCK_STREAM)
     dialled.setblocking(False)
+    if source is not None:
+        try:
+            dialled.bind((source.host, 0))
+        except OSError:
+            dialled.close()
+            raise
+        if source.interface:
+            bind_to_device(dialled, source.interface)
     code = dialled.connect_ex(target)
     if code in (0, errno.EINPROGRESS):
         return dialled

@@ -12,19 +12,21 @@ import secrets
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
-from typing import Any, Protocol, get_type_hints
+from typing import Any, Protocol, get_origin, get_type_hints
 
 import msgpack  # type: ignore[import-untyped]
 
 from .deadline import Deadline
 from .errors import BootstrapError
-from .identity import PROTOCOL_VERSION, Identity, group_by_node
+from .identity import PROTOCOL_VERSION, Endpoint, Identity, group_by_node
 from .interfaces import address_family, is_loopback
 
 COMMUNICATOR_ID_BYTES = 16
 SECRET_BYTES = 32
-MAX_CARD_BYTES = 2048
+MAX_CARD_BYTES = 4096
 _SEAL_BYTES = 32
+# What all ranks must have alike, and the variable that sets it.
+_AGREED = {"world_size": "", "num_lanes": "", "num_connections": "HCCL_CONNECTIONS"}
 # c10d reads a timeout of zero milliseconds as "for ever".
 _SHORTEST_WAIT_S = 0.01
 
@@ -50,20 +52,22 @@ class Card:
     Attributes:
         identity: where it runs.
         world_size: number of ranks it expects.
-        num_lanes: TCP connections per peer it expects.
+        num_lanes: data lanes per peer of another node that it expects.
+        num_connections: TCP connections per interface and lane that it expects.
         unix_name: abstract Unix socket it will listen on.
-        tcp_host: address it will listen on, None if it has none.
-        tcp_port: port it will listen on.
-        tcp_problem: why it has no address; an error only if it has a peer on another node.
+        endpoints: where it will listen for other nodes, one per interface.
+        tcp_problem: why there are none; an error only if it has a peer on another node.
+        certificate: what it will show in TLS, in DER; empty without TLS.
     """
 
     identity: Identity
     world_size: int
     num_lanes: int
+    num_connections: int
     unix_name: str
-    tcp_host: str | None
-    tcp_port: int
+    endpoints: tuple[Endpoint, ...]
     tcp_problem: str | None
+    certificate: bytes = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True)
@@ -235,10 +239,17 @@ def _read_members(
 
 def _check_agreement(mine: Card, cards: Sequence[Card]) -> None:
     for rank, card in enumerate(cards):
-        for name in ("world_size", "num_lanes"):
+        for name, variable in _AGREED.items():
             here, there = getattr(mine, name), getattr(card, name)
             if here != there:
-                raise BootstrapError(f"rank {rank} has {name} {there}, rank 0 has {here}")
+                hint = f": set {variable} to the same value on every rank" if variable else ""
+                raise BootstrapError(f"rank {rank} has {name} {there}, rank 0 has {here}{hint}")
+        if bool(mine.certificate) != bool(card.certificate):
+            raise BootstrapError(
+                f"rank {0 if mine.certificate else rank} wants TLS, rank "
+                f"{rank if mine.certificate else 0} does not: set HCCL_TLS to the same value on "
+                "every rank"
+            )
 
 
 def _check_reachable(cards: Sequence[Card]) -> None:
@@ -248,15 +259,22 @@ def _check_reachable(cards: Sequence[Card]) -> None:
     machines = {card.identity.machine for card in cards}
     for rank, card in enumerate(cards):
         who = f"rank {rank} on {card.identity.host}"
-        if card.tcp_host is None:
+        if not card.endpoints:
             raise BootstrapError(
                 f"{who} has peers on other nodes but cannot listen: {card.tcp_problem}"
             )
-        if len(machines) > 1 and is_loopback(card.tcp_host):
-            raise BootstrapError(
-                f"{who} listens on {card.tcp_host}, which other machines cannot reach: "
-                "set MASTER_ADDR to an address that all ranks share, or HCCL_SOCKET_IFNAME"
-            )
+        for endpoint, first in zip(card.endpoints, cards[0].endpoints, strict=False):
+            if len(machines) > 1 and is_loopback(endpoint.host):
+                raise BootstrapError(
+                    f"{who} listens on {endpoint.host}, which other machines cannot reach: "
+                    "set MASTER_ADDR to an address that all ranks share, or HCCL_SOCKET_IFNAME"
+                )
+            if address_family(endpoint.host) != address_family(first.host):
+                raise BootstrapError(
+                    f"{who} listens on {endpoint.host} ({endpoint.interface}) where rank 0 listens "
+                    f"on {first.host} ({first.interface}): choose the interfaces in the same order "
+                    "on every rank (HCCL_SOCKET_IFNAME), or one family (HCCL_SOCKET_FAMILY)"
+                )
 
 
 def _pack_card(card: Card) -> bytes:
@@ -275,19 +293,23 @@ def _unpack_card(rank: int, packed: bytes) -> Card:
                 f"rank {rank} speaks bootstrap protocol {version}, rank 0 {PROTOCOL_VERSION}: "
                 "install one version of hccl-py everywhere"
             )
-        card = Card(**{**fields, "identity": Identity(**fields["identity"])})
-        _check_types(card.identity)
+        fields["identity"] = Identity(**fields["identity"])
+        fields["endpoints"] = tuple(Endpoint(**one) for one in fields["endpoints"])
+        card = Card(**fields)
         _check_types(card)
-        if card.tcp_host is not None:
-            address_family(card.tcp_host)
+        _check_types(card.identity)
+        for endpoint in card.endpoints:
+            _check_types(endpoint)
+            address_family(endpoint.host)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BootstrapError(f"the card of rank {rank} is damaged: {error}") from error
     return card
 
 
-def _check_types(received: Identity | Card) -> None:
+def _check_types(received: Identity | Card | Endpoint) -> None:
     for name, expected in get_type_hints(type(received)).items():
-        if not isinstance(getattr(received, name), expected):
+        kind = tuple if get_origin(expected) is tuple else expected
+        if not isinstance(getattr(received, name), kind):
             raise TypeError(f"{name} is not {expected}")
 
 

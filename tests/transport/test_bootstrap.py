@@ -8,178 +8,25 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
-from datetime import timedelta
-from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
-from stores import MemoryStore
+from bootstrapped import (
+    SEAL_BYTES,
+    TIMEOUT_S,
+    Attack,
+    Job,
+    WaitingStore,
+    bootstrapped,
+    check_connections,
+    check_shared_memory,
+    connections,
+    descriptors_of,
+    open_descriptors,
+)
 
-from hccl_py.transport.bootstrap import Link, Mesh, connect
-from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
-from hccl_py.transport.identity import Identity
-
-TIMEOUT_S = 20.0
-SEAL_BYTES = 32
-
-
-class WaitingStore(MemoryStore):
-    """A store that can also wait and check, as c10d's do."""
-
-    def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
-        with self.changed:
-            if not self.changed.wait_for(lambda: self.check(keys), timeout.total_seconds()):
-                raise RuntimeError("wait timeout")
-
-    def check(self, keys: Sequence[str]) -> bool:
-        return all(key in self.values for key in keys)
-
-
-@dataclass
-class Rank:
-    """One rank's resources and outcome."""
-
-    rank: int
-    segment: tuple[int, int, int]
-    local_ranks: list[tuple[int, ...]] = field(default_factory=list)
-    mesh: Mesh | None = None
-
-    def link(self, peer: int) -> Link:
-        assert self.mesh is not None
-        (link,) = [link for link in self.mesh.links if link.rank == peer]
-        return link
-
-    def close(self) -> None:
-        descriptors = list(self.segment)
-        for link in self.mesh.links if self.mesh is not None else ():
-            shared = [link.segment_fd, link.doorbell_fd, link.arena_fd]
-            descriptors += [link.control_fd, *link.lane_fds]
-            descriptors += [one for one in shared if one is not None]
-        for descriptor in descriptors:
-            os.close(descriptor)
-
-
-def make_doorbell() -> int:
-    return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-
-
-class Job:
-    """Ranks as threads. `before_segment` runs in the middle of a rank's bootstrap."""
-
-    def __init__(
-        self,
-        node_ids: Sequence[str],
-        *,
-        num_lanes: int = 2,
-        timeout_s: float = TIMEOUT_S,
-        absent: Sequence[int] = (),
-        stores: Callable[[int], Any] | None = None,
-        before_segment: Callable[[int], None] = lambda rank: None,
-    ) -> None:
-        self.store = WaitingStore()
-        self.ranks = [
-            Rank(rank, (os.memfd_create("test"), make_doorbell(), os.memfd_create("arena")))
-            for rank in range(len(node_ids))
-        ]
-        self._node_ids = node_ids
-        self._num_lanes = num_lanes
-        self._timeout_s = timeout_s
-        self._stores = stores or (lambda rank: self.store)
-        self._before_segment = before_segment
-        self._pool = ThreadPoolExecutor(len(node_ids))
-        self.futures: dict[int, Future[None]] = {
-            one.rank: self._pool.submit(self._run, one)
-            for one in self.ranks
-            if one.rank not in absent
-        }
-
-    def _run(self, one: Rank) -> None:
-        def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int, int]:
-            one.local_ranks.append(local_ranks)
-            self._before_segment(one.rank)
-            return one.segment
-
-        one.mesh = connect(
-            self._stores(one.rank),
-            one.rank,
-            len(self.ranks),
-            make_segment=make_segment,
-            num_lanes=self._num_lanes,
-            timeout_s=self._timeout_s,
-            identity=Identity.of_this_process(self._node_ids[one.rank]),
-        )
-
-    def error(self, rank: int) -> str:
-        error = self.futures[rank].exception(timeout=2 * TIMEOUT_S)
-        assert isinstance(error, BootstrapError), error
-        return str(error)
-
-    def __enter__(self) -> "Job":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._pool.shutdown(wait=True)
-        for one in self.ranks:
-            one.close()
-
-
-@contextlib.contextmanager
-def bootstrapped(node_ids: Sequence[str], **options: Any) -> Iterator[Job]:
-    with Job(node_ids, **options) as job:
-        for future in job.futures.values():
-            future.result(timeout=2 * TIMEOUT_S)
-        yield job
-
-
-def open_descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-def read_exactly(descriptor: int, num_bytes: int) -> bytes:
-    data = b""
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while len(data) < num_bytes:
-        assert time.monotonic() < deadline_s, f"only {data!r} came"
-        with contextlib.suppress(BlockingIOError):
-            data += os.read(descriptor, num_bytes - len(data))
-    return data
-
-
-def check_connections(job: Job) -> None:
-    """Send a message that names its route through every connection, both ways."""
-    pairs = [(a, link) for a in job.ranks for link in (a.mesh.links if a.mesh else ())]
-    for a, link in pairs:
-        for index, descriptor in enumerate((link.control_fd, *link.lane_fds)):
-            assert os.write(descriptor, f"{a.rank}>{link.rank}#{index}".encode()) > 0
-    for a, link in pairs:
-        for index, descriptor in enumerate((link.control_fd, *link.lane_fds)):
-            expected = f"{link.rank}>{a.rank}#{index}".encode()
-            assert read_exactly(descriptor, len(expected)) == expected
-            with pytest.raises(BlockingIOError):
-                os.read(descriptor, 1)
-
-
-def check_shared_memory(job: Job) -> None:
-    """Every rank writes to each local peer's segment and rings its bell."""
-    for a in job.ranks:
-        for link in a.mesh.links if a.mesh else ():
-            if link.segment_fd is not None and link.doorbell_fd is not None:
-                os.pwrite(link.segment_fd, bytes([100 + a.rank]), a.rank)
-                os.pwrite(link.arena_fd or -1, bytes([200 + a.rank]), a.rank)
-                os.eventfd_write(link.doorbell_fd, 1)
-    for b in job.ranks:
-        peers = [rank for rank in b.local_ranks[0] if rank != b.rank]
-        for peer in peers:
-            assert os.pread(b.segment[0], 1, peer) == bytes([100 + peer])
-            assert os.pread(b.segment[2], 1, peer) == bytes([200 + peer])
-        if peers:
-            assert os.eventfd_read(b.segment[1]) == len(peers)
-        else:
-            with pytest.raises(BlockingIOError):
-                os.eventfd_read(b.segment[1])
+from hccl_py.transport.bootstrap import connect
+from hccl_py.transport.errors import InvalidArgumentError
 
 
 def test_connect_alone_makes_a_segment_and_no_socket() -> None:
@@ -238,9 +85,11 @@ def test_connect_every_layout_links_all_pairs(
             ]
             for link in one.mesh.links:
                 is_local = link.rank in local_ranks
-                assert len(link.lane_fds) == (0 if is_local else 3)
-                shared = (link.segment_fd, link.doorbell_fd, link.arena_fd)
-                assert [one is not None for one in shared] == [is_local] * 3
+                assert len(link.lanes) == (0 if is_local else 3)
+                assert (link.segment_fd is not None, link.doorbell_fd is not None) == (
+                    is_local,
+                    is_local,
+                )
         check_connections(job)
         check_shared_memory(job)
     assert open_descriptors() == before
@@ -250,7 +99,7 @@ def test_connect_descriptors_are_non_blocking_and_close_on_exec() -> None:
     with bootstrapped("aab") as job:
         for one in job.ranks:
             for link in one.mesh.links if one.mesh else ():
-                for descriptor in (link.control_fd, *link.lane_fds):
+                for descriptor in descriptors_of(link):
                     assert not os.get_blocking(descriptor)
                     assert not os.get_inheritable(descriptor)
                 for shared in (link.segment_fd, link.doorbell_fd, link.arena_fd):
@@ -259,7 +108,7 @@ def test_connect_descriptors_are_non_blocking_and_close_on_exec() -> None:
 
 def test_connect_lanes_send_small_writes_at_once() -> None:
     with bootstrapped("ab") as job:
-        for descriptor in (job.ranks[0].link(1).control_fd, *job.ranks[0].link(1).lane_fds):
+        for descriptor in descriptors_of(job.ranks[0].link(1)):
             with socket.socket(fileno=os.dup(descriptor)) as lane:
                 assert lane.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
@@ -271,9 +120,112 @@ def test_connect_loopback_rendezvous_uses_its_family(
     monkeypatch.setenv("MASTER_ADDR", host)
     with bootstrapped("abb") as job:
         check_connections(job)
-        with socket.socket(fileno=os.dup(job.ranks[0].link(1).lane_fds[0])) as lane:
+        with socket.socket(fileno=os.dup(descriptors_of(job.ranks[0].link(1))[1])) as lane:
             assert lane.family == family
             assert lane.getpeername()[0] == host
+
+
+def test_connect_several_connections_are_paths_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HCCL_CONNECTIONS", "3")
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    before = open_descriptors()
+    with bootstrapped("abb") as job:
+        check_connections(job)
+        link = job.ranks[0].link(1)
+        assert (len(link.controls), [len(lane) for lane in link.lanes]) == (3, [3, 3])
+        route = "lo 127.0.0.1 -> 127.0.0.1"
+        assert link.paths == tuple(f"{route} connection {n} of 3" for n in (1, 2, 3))
+        assert job.ranks[1].link(2).paths == ()
+    assert open_descriptors() == before
+
+
+def test_connect_with_tls_encrypts_what_leaves_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
+    monkeypatch.setenv("HCCL_TLS", "1")
+    before = open_descriptors()
+    with bootstrapped("abb") as job:
+        check_connections(job)
+        check_shared_memory(job)
+        assert not any(isinstance(one, int) for _, one in connections(job.ranks[0].link(1)))
+        assert all(isinstance(one, int) for _, one in connections(job.ranks[1].link(2)))
+        for value in job.store.values.values():
+            assert b"PRIVATE" not in value
+    assert open_descriptors() == before
+
+
+class SwappedCertificates(WaitingStore):
+    """Tells one rank that ranks 1 and 2 show each other's certificates."""
+
+    def __init__(self, real: WaitingStore) -> None:
+        super().__init__()
+        self.real = real
+        self.set, self.wait, self.check = real.set, real.wait, real.check  # type: ignore[method-assign]
+
+    def get(self, key: str) -> bytes:
+        value = self.real.get(key)
+        if key != "members":
+            return value
+        members = msgpack.unpackb(value[SEAL_BYTES:])
+        cards = [msgpack.unpackb(card) for card in members["cards"]]
+        swapped = (cards[2]["certificate"], cards[1]["certificate"])
+        cards[1]["certificate"], cards[2]["certificate"] = swapped
+        members["cards"] = [msgpack.packb(card) for card in cards]
+        content = msgpack.packb(members)
+        return hmac.digest(b"", key.encode() + b"\0" + content, "sha256") + bytes(content)
+
+
+def test_connect_with_tls_certificate_of_another_rank_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
+    monkeypatch.setenv("HCCL_TLS", "1")
+    shared = WaitingStore()
+    swapped = SwappedCertificates(shared)
+    with Job("abc", timeout_s=5.0, stores=lambda rank: shared if rank else swapped) as job:
+        assert "its TLS certificate is not the one of its rendezvous card" in job.error(0)
+
+
+def free_ports(count: int) -> range:
+    """Return ports in a row that nobody uses just now."""
+    for first in range(21_000, 31_000, 50):
+        with contextlib.ExitStack() as opened:
+            try:
+                for port in range(first, first + count):
+                    opened.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return range(first, first + count)
+    pytest.fail("no free ports")
+
+
+def test_connect_port_range_is_used_and_again_by_the_next_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ports = free_ports(2)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("HCCL_PORT_RANGE", f"{ports[0]}-{ports[-1]}")
+    for _ in range(2):
+        with bootstrapped("ab") as job:
+            check_connections(job)
+            used = []
+            for one in job.ranks:
+                assert one.mesh is not None
+                used += [listener.getsockname()[1] for listener in one.mesh.listeners]
+            assert sorted(used) == list(ports)
+
+
+def test_connect_port_range_that_is_used_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    ports = free_ports(2)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("HCCL_PORT_RANGE", f"{ports[0]}-{ports[-1]}")
+    taken = f"every port of HCCL_PORT_RANGE={ports[0]}-{ports[-1]} is taken on lo 127.0.0.1"
+    with Job("abc", timeout_s=5.0) as job:
+        for rank in range(3):
+            assert taken in job.error(rank)
+    with bootstrapped("aaa") as job:  # no other node, no port needed
+        check_connections(job)
 
 
 def test_connect_one_node_ignores_an_interface_that_does_not_exist(
@@ -385,47 +337,6 @@ def test_connect_own_secret_never_enters_store_or_log(
     assert "correct horse" not in caplog.text
 
 
-class Attack:
-    """Clients that dial a rank's two listeners with no knowledge of the secret."""
-
-    GARBAGE = (b"GET / HTTP/1.1\r\n\r\n".ljust(100), b"\xff" * 1_000_000, bytes(72))
-
-    def __init__(self, store: WaitingStore, rank: int) -> None:
-        card = msgpack.unpackb(store.get(f"member/{rank}")[SEAL_BYTES:])
-        self.targets: list[tuple[int, Any]] = [
-            (socket.AF_UNIX, "\0" + card["unix_name"]),
-            (socket.AF_INET, (card["tcp_host"], card["tcp_port"])),
-        ]
-        self.silent: list[socket.socket] = []
-
-    def dial(self, family: int, target: Any) -> socket.socket:
-        """Dial until the rank listens."""
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while True:
-            client = socket.socket(family)
-            client.settimeout(TIMEOUT_S)
-            try:
-                client.connect(target)
-                return client
-            except ConnectionRefusedError:
-                client.close()
-                assert time.monotonic() < deadline_s
-                time.sleep(0.001)
-
-    def run(self) -> None:
-        for family, target in self.targets:
-            self.silent.append(self.dial(family, target))
-            half = self.dial(family, target)
-            half.send(b"HCCL-PY\0")
-            self.silent.append(half)
-            for garbage in self.GARBAGE:
-                with self.dial(family, target) as client:
-                    with contextlib.suppress(ConnectionError):
-                        client.sendall(garbage)
-                    with contextlib.suppress(ConnectionError):
-                        assert client.recv(1) == b"", "a stranger was answered"
-
-
 def test_connect_hostile_clients_are_dropped_and_the_bootstrap_succeeds(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -480,7 +391,7 @@ def test_connect_flood_of_silent_clients_drops_the_oldest(
 def test_connect_silent_client_is_dropped_when_its_time_is_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hccl_py.transport.wiring.STRANGER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("hccl_py.transport.connector.STRANGER_TIMEOUT_S", 0.2)
     dropped = threading.Event()
 
     def hold_rank_1(rank: int) -> None:

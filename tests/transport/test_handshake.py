@@ -92,7 +92,7 @@ def pair(
     connector: int, acceptor: int, index: int = CONTROL
 ) -> tuple[Handshake, Handshake, Steps, Steps]:
     a, b = Handshake(party(connector)), Handshake(party(acceptor))
-    return a, b, a.connect(MEMBERS[acceptor], index), b.accept(lambda rank, number: True)
+    return a, b, a.connect(MEMBERS[acceptor], index), b.accept(lambda rank, number, path: True)
 
 
 @pytest.mark.parametrize("connector, index, descriptors", [(1, CONTROL, (0, 1, 2)), (3, 2, ())])
@@ -115,7 +115,7 @@ def test_handshake_between_members_succeeds_on_both_sides(
 def test_handshake_every_changed_byte_is_refused() -> None:
     _, _, connect, accept = pair(1, 0)
     lengths = [sum(map(len, side.sent)) for side in converse(connect, accept)]
-    assert min(lengths) > 72 + 32 + 36
+    assert min(lengths) > 76 + 32 + 36
     for sender, length in enumerate(lengths):
         for target in range(length):
             _, _, connect, accept = pair(1, 0)
@@ -129,11 +129,11 @@ def test_handshake_stranger_gets_nothing_but_a_hello() -> None:
     _, acceptor, connect, accept = pair(1, 0)
 
     def guess_proof(sender: int, position: int, data: bytes) -> bytes:
-        return bytes(32) if sender == 0 and position == 72 else data
+        return bytes(32) if sender == 0 and position == 76 else data
 
     sides = converse(connect, accept, guess_proof)
     assert "secret" in (sides[1].outcome or "")
-    assert list(map(len, sides[1].sent)) == [72]
+    assert list(map(len, sides[1].sent)) == [76]
     assert not acceptor.authenticated
 
 
@@ -147,7 +147,7 @@ def test_handshake_outsider_is_refused(change: dict[str, bytes], outsider: int) 
     parties = [party(1), party(0)]
     parties[outsider] = replace(parties[outsider], **change)
     a, b = Handshake(parties[0]), Handshake(parties[1])
-    sides = converse(a.connect(MEMBERS[0], CONTROL), b.accept(lambda rank, index: True))
+    sides = converse(a.connect(MEMBERS[0], CONTROL), b.accept(lambda rank, index, path: True))
     assert "done" not in [side.outcome for side in sides]
     assert not a.authenticated and not b.authenticated
 
@@ -156,7 +156,7 @@ def test_handshake_replayed_connection_is_refused() -> None:
     _, _, connect, accept = pair(1, 0)
     recorded = b"".join(converse(connect, accept)[0].sent)
     acceptor = Handshake(party(0))
-    side = Side(acceptor.accept(lambda rank, index: True), inbox=recorded)
+    side = Side(acceptor.accept(lambda rank, index, path: True), inbox=recorded)
     side.take(None)
     while side.outcome is None:
         if isinstance(side.request, Receive):
@@ -187,20 +187,20 @@ def test_handshake_reflected_bytes_are_refused() -> None:
 def test_handshake_connection_that_is_not_expected_is_refused() -> None:
     asked = []
 
-    def is_expected(rank: int, index: int) -> bool:
-        asked.append((rank, index))
+    def is_expected(rank: int, index: int, path: int) -> bool:
+        asked.append((rank, index, path))
         return False
 
-    connect = Handshake(party(3)).connect(MEMBERS[0], 7)
+    connect = Handshake(party(3)).connect(MEMBERS[0], 7, 5)
     sides = converse(connect, Handshake(party(0)).accept(is_expected))
-    assert asked == [(3, 7)]
+    assert asked == [(3, 7, 5)]
     assert "not expected" in (sides[1].outcome or "")
     assert sides[1].sent == []
 
 
 def test_handshake_oversized_identity_is_refused_before_it_is_read() -> None:
     def lie(sender: int, position: int, data: bytes) -> bytes:
-        if sender == 0 and position == 72 + 32:
+        if sender == 0 and position == 76 + 32:
             return b"\x00\x00\x10\x01" + data[4:]
         return data
 
@@ -212,14 +212,14 @@ def test_handshake_rank_replaced_by_another_process_is_refused() -> None:
     replaced = tuple(replace(member, pid=7) if member.rank == 1 else member for member in MEMBERS)
     impostor = Handshake(replace(party(1), members=replaced))
     acceptor = Handshake(party(0))
-    sides = converse(impostor.connect(MEMBERS[0], CONTROL), acceptor.accept(lambda r, i: True))
+    sides = converse(impostor.connect(MEMBERS[0], CONTROL), acceptor.accept(lambda r, i, p: True))
     assert "not the process that met at the store" in (sides[1].outcome or "")
 
 
 def test_handshake_missing_descriptors_are_refused() -> None:
     poor = Handshake(replace(party(1), segment=()))
     acceptor = Handshake(party(0))
-    sides = converse(poor.connect(MEMBERS[0], CONTROL), acceptor.accept(lambda r, i: True))
+    sides = converse(poor.connect(MEMBERS[0], CONTROL), acceptor.accept(lambda r, i, p: True))
     assert "passed 0 descriptors" in (sides[1].outcome or "")
 
 

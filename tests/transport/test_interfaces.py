@@ -1,17 +1,19 @@
 """Which interface and address is chosen."""
 
 import socket
+from typing import Any
 
 import pytest
 
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.interfaces import (
     Interface,
-    choose_address,
+    choose_addresses,
     is_loopback,
     list_interfaces,
     select_interfaces,
 )
+from hccl_py.transport.settings import NetworkSettings
 
 INTERFACES = tuple(
     Interface(name, (f"10.0.0.{index}",))
@@ -46,30 +48,65 @@ def test_list_interfaces_shows_loopback_last_with_its_address() -> None:
     assert "127.0.0.1" in last.addresses
 
 
+def choose(host: str | None, pattern: str | None = None, family: Any = None) -> list[str]:
+    settings = NetworkSettings(host, pattern, family)
+    return [local.address for local in choose_addresses(settings)]
+
+
 @pytest.mark.parametrize(
     "host, address", [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("localhost", None)]
 )
-def test_choose_address_loopback_rendezvous_stays_on_loopback(
+def test_choose_addresses_loopback_rendezvous_stays_on_loopback(
     host: str, address: str | None
 ) -> None:
-    chosen = choose_address(host, None)
-    assert is_loopback(chosen)
-    assert address in (chosen, None)
+    (chosen,) = choose_addresses(NetworkSettings(host))
+    assert is_loopback(chosen.address)
+    assert address in (chosen.address, None)
+    assert chosen.interface == "lo"
 
 
 @pytest.mark.parametrize("host", [None, "no-such-host.invalid"])
-def test_choose_address_without_usable_rendezvous_can_be_bound(host: str | None) -> None:
-    chosen = choose_address(host, None)
+def test_choose_addresses_without_usable_rendezvous_can_be_bound(host: str | None) -> None:
+    (chosen,) = choose(host)
     family = socket.AF_INET6 if ":" in chosen else socket.AF_INET
     with socket.socket(family) as bound:
         bound.bind((chosen, 0))
 
 
-def test_choose_address_pattern_overrides_the_route() -> None:
-    assert choose_address("192.0.2.1", "=lo") == "127.0.0.1"
-    assert choose_address("::1", "lo") == "::1"
+def test_choose_addresses_pattern_overrides_the_route() -> None:
+    assert choose("192.0.2.1", "=lo") == ["127.0.0.1"]
+    assert choose("::1", "lo") == ["::1"]
 
 
-def test_choose_address_pattern_without_match_lists_interfaces() -> None:
-    with pytest.raises(BootstrapError, match=r"HCCL_SOCKET_IFNAME=nosuch matches no.*lo \(127"):
-        choose_address(None, "nosuch")
+def test_choose_addresses_family_decides_where_an_interface_has_both() -> None:
+    assert choose("192.0.2.1", "lo", socket.AF_INET6) == ["::1"]
+    assert choose("::1", "lo", socket.AF_INET) == ["127.0.0.1"]
+    assert choose("localhost", None, socket.AF_INET6) == ["::1"]
+
+
+def test_choose_addresses_every_match_is_a_path_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    lo = Interface("lo", ("127.0.0.1",))
+    monkeypatch.setattr(
+        "hccl_py.transport.interfaces.list_interfaces", lambda: (*INTERFACES[:-1], lo)
+    )
+    assert choose(None, "eth1,ib,docker0") == ["10.0.0.1", "10.0.0.3", "10.0.0.4"]
+    assert choose(None, "eth") == ["10.0.0.0", "10.0.0.1", "10.0.0.2"]
+    # Loopback was not excluded, but nobody means it.
+    assert choose(None, "^eth") == ["10.0.0.3", "10.0.0.4"]
+    assert choose(None, "^eth,ib,docker") == ["127.0.0.1"]
+
+
+@pytest.mark.parametrize(
+    "pattern, family, message",
+    [
+        ("nosuch", None, r"HCCL_SOCKET_IFNAME=nosuch matches no.*fe80::.*lo \(127"),
+        ("eth0", socket.AF_INET6, "=eth0 and HCCL_SOCKET_FAMILY=AF_INET6 match.*ib0 .10.0.0.3"),
+    ],
+)
+def test_choose_addresses_without_match_lists_interfaces(
+    pattern: str, family: Any, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if family is not None:
+        monkeypatch.setattr("hccl_py.transport.interfaces.list_interfaces", lambda: INTERFACES)
+    with pytest.raises(BootstrapError, match=message):
+        choose(None, pattern, family)

@@ -14,7 +14,7 @@ from stores import MemoryStore
 
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.identity import PROTOCOL_VERSION, Identity
+from hccl_py.transport.identity import PROTOCOL_VERSION, Endpoint, Identity
 from hccl_py.transport.rendezvous import MAX_CARD_BYTES, Card, Meeting, Store, meet, telling_failure
 
 TIMEOUT_S = 10.0
@@ -23,7 +23,12 @@ dist: Any = torch.distributed  # its stubs do not export the stores
 
 def card(pid: int, world_size: int = 2, **changes: Any) -> Card:
     identity = Identity("host", pid, "boot", 1, "")
-    return replace(Card(identity, world_size, 1, f"hccl-{pid}", "10.0.0.1", pid, None), **changes)
+    endpoints = (Endpoint("eth0", "10.0.0.1", pid),)
+    return replace(Card(identity, world_size, 1, 1, f"hccl-{pid}", endpoints, None), **changes)
+
+
+def at(host: str, interface: str = "eth0") -> tuple[Endpoint, ...]:
+    return (Endpoint(interface, host, 5),)
 
 
 def on_node(one: Card, **changes: Any) -> Card:
@@ -106,15 +111,25 @@ def test_meet_store_with_only_set_and_get_suffices() -> None:
         (card(2, world_size=3), "rank 1 has world_size 3, rank 0 has 2"),
         (card(2, num_lanes=4), "rank 1 has num_lanes 4, rank 0 has 1"),
         (
-            on_node(card(2, tcp_host=None, tcp_problem="no cable"), node_id="b"),
+            on_node(card(2, endpoints=(), tcp_problem="no cable"), node_id="b"),
             "rank 1 on host has peers on other nodes but cannot listen: no cable",
         ),
         (
-            on_node(card(2, tcp_host="127.0.0.1"), boot_id="other"),
+            on_node(card(2, endpoints=at("127.0.0.1")), boot_id="other"),
             "rank 1 on host listens on 127.0.0.1, which other machines cannot reach",
         ),
+        (
+            card(2, num_connections=4),
+            "rank 1 has num_connections 4, rank 0 has 1: set HCCL_CONNECTIONS to the same value",
+        ),
+        (
+            on_node(card(2, endpoints=at("fd00::2", "eth1")), node_id="b"),
+            "listens on fd00::2 (eth1) where rank 0 listens on 10.0.0.1 (eth0): choose the",
+        ),
+        (card(2, certificate=b"der"), "rank 1 wants TLS, rank 0 does not: set HCCL_TLS"),
         (card(2, unix_name=5), "the card of rank 1 is damaged: unix_name is not"),
-        (card(2, tcp_host="example.org"), "the card of rank 1 is damaged: 'example.org'"),
+        (card(2, endpoints=(Endpoint("eth0", "10.0.0.2", "5"),)), "damaged: port is not"),  # type: ignore[arg-type]
+        (card(2, endpoints=at("example.org")), "the card of rank 1 is damaged: 'example.org'"),
     ],
 )
 def test_meet_disagreement_is_the_same_verdict_on_both_ranks(other: Card, message: str) -> None:
@@ -125,7 +140,10 @@ def test_meet_disagreement_is_the_same_verdict_on_both_ranks(other: Card, messag
 
 def test_meet_emulated_nodes_may_use_loopback() -> None:
     store = dist.HashStore()
-    cards = [card(1, tcp_host="127.0.0.1"), on_node(card(2, tcp_host="127.0.0.1"), node_id="b")]
+    cards = [
+        card(1, endpoints=at("127.0.0.1")),
+        on_node(card(2, endpoints=at("127.0.0.1")), node_id="b"),
+    ]
     assert all(isinstance(outcome, Meeting) for outcome in meet_all([store, store], cards))
 
 
@@ -158,7 +176,7 @@ def test_meet_other_protocol_version_is_told(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(BootstrapError):
         meet(store, 1, card(2), None, Deadline(0.1))
     monkeypatch.undo()
-    with pytest.raises(BootstrapError, match="rank 1 speaks bootstrap protocol 2, rank 0 1"):
+    with pytest.raises(BootstrapError, match="rank 1 speaks bootstrap protocol 3, rank 0 2"):
         meet(store, 0, card(1), None, Deadline(TIMEOUT_S))
 
 
@@ -167,7 +185,7 @@ def test_meet_other_protocol_version_is_told(monkeypatch: pytest.MonkeyPatch) ->
 def test_meet_damaged_values_are_refused(key: str, rank: int, size: int) -> None:
     store = dist.HashStore()
     store.set(key, b"\xc1" * size)
-    with pytest.raises(BootstrapError, match="does not verify|has 20480 bytes"):
+    with pytest.raises(BootstrapError, match="does not verify|has 40960 bytes"):
         meet(store, rank, card(rank + 1), None, Deadline(TIMEOUT_S))
 
 

@@ -1,0 +1,242 @@
+"""Connections that break while a communicator works, with the engine's side played by the test."""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+from bootstrapped import (
+    Attack,
+    Job,
+    bootstrapped,
+    open_descriptors,
+    read_exactly,
+    write,
+)
+
+from hccl_py.transport.bootstrap import Mesh
+from hccl_py.transport.connector import Key
+from hccl_py.transport.line import Connection
+from hccl_py.transport.open_sockets import OpenSockets
+from hccl_py.transport.repair import Repair
+
+TIMEOUT_S = 20.0
+
+
+class ReportingEngine:
+    """Reports the breaks that a test tells it, and keeps the connections it is given."""
+
+    def __init__(self) -> None:
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._broken: list[tuple[int, int, int]] = []
+        self.replaced: dict[Key, Connection] = {}
+        self.num_replaced = 0
+
+    def repair_fd(self) -> int:
+        return self._fd
+
+    def take_broken(self) -> list[tuple[int, int, int]]:
+        broken, self._broken = self._broken, []
+        return broken
+
+    def replace_connection(self, peer: int, index: int, path: int, connection: Connection) -> None:
+        key = Key(peer, index, path)
+        self._close(self.replaced.pop(key, None))
+        self.replaced[key] = connection
+        self.num_replaced += 1
+
+    def report(self, *keys: Key) -> None:
+        self._broken = self._broken + [(key.rank, key.index, key.path) for key in keys]
+        os.eventfd_write(self._fd, 1)
+
+    def close(self) -> None:
+        os.close(self._fd)
+        for connection in self.replaced.values():
+            self._close(connection)
+
+    @staticmethod
+    def _close(connection: Connection | None) -> None:
+        if isinstance(connection, int):
+            os.close(connection)
+        elif connection is not None:
+            connection.close()
+
+
+class Pair:
+    """Two ranks on two nodes, each with a repair thread; rank 1 is the one that dials."""
+
+    def __init__(self, job: Job) -> None:
+        self.engines = [ReportingEngine(), ReportingEngine()]
+        self.meshes: list[Mesh] = [one.mesh for one in job.ranks if one.mesh is not None]
+        self.repairs: list[Repair] = []
+        for rank in (0, 1):
+            self.start(rank)
+
+    def start(self, rank: int) -> None:
+        mesh = self.meshes[rank]
+        assert mesh.party is not None
+        listeners = [listener.dup() for listener in mesh.listeners]
+        self.repairs.append(Repair(self.engines[rank], mesh.party, listeners, OpenSockets()))
+
+    def check(self, index: int, path: int) -> None:
+        """Wait for a replacement on both sides and talk over it, both ways."""
+        keys = (Key(1, index, path), Key(0, index, path))
+        ends = [engine.replaced[key] for engine, key in zip(self.engines, keys, strict=True)]
+        for here, there in (ends, ends[::-1]):
+            write(here, b"over the new one")
+            assert read_exactly(there, 16) == b"over the new one"
+
+    def close(self) -> None:
+        for closing in (*self.repairs, *self.engines):
+            closing.close()
+
+
+@contextlib.contextmanager
+def repaired_pair() -> Iterator[tuple[Pair, Job]]:
+    with bootstrapped("ab") as job:
+        pair = Pair(job)
+        try:
+            yield pair, job
+        finally:
+            pair.close()
+
+
+def wait_until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, f"waited in vain: {what}"
+        time.sleep(0.001)
+
+
+@pytest.fixture(autouse=True)
+def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("HCCL_CONNECTIONS", "2")
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("reporters", [(1,), (0, 1), (1, 0)])
+def test_repair_broken_connection_is_replaced_on_both_sides(
+    reporters: tuple[int, ...],
+    tls: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    if tls:
+        pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
+        monkeypatch.setenv("HCCL_TLS", "1")
+    caplog.set_level(logging.INFO)
+    before = open_descriptors()
+    with repaired_pair() as (pair, _):
+        for index in range(3):
+            for rank in reporters:
+                pair.engines[rank].report(Key(1 - rank, index, 1))
+        for index in range(3):
+            for rank in (0, 1):
+                key = Key(1 - rank, index, 1)
+                wait_until(lambda r=rank, k=key: k in pair.engines[r].replaced, "a replacement")
+            pair.check(index, 1)
+        route = "path 1 (lo 127.0.0.1 -> 127.0.0.1 connection 2 of 2)"
+        for rank in reporters:
+            told = [text for text in caplog.messages if text.startswith(f"rank {rank}: {route}")]
+            broke = sum("broke" in text for text in told)
+            wait_until(
+                lambda r=rank, b=broke: (
+                    sum(
+                        f"rank {r}: {route}" in text and "works again" in text
+                        for text in caplog.messages
+                    )
+                    == b
+                ),
+                "the log tells of as many recoveries as breaks",
+            )
+            assert 1 <= broke <= 3
+    assert open_descriptors() == before
+
+
+def test_repair_acceptor_that_noticed_nothing_takes_the_new_connection() -> None:
+    with repaired_pair() as (pair, _):
+        for round_number in (1, 2, 3):
+            pair.engines[1].report(Key(0, 2, 0))
+            wait_until(
+                lambda n=round_number: [e.num_replaced for e in pair.engines] == [n, n],
+                "a replacement on both sides",
+            )
+            pair.check(2, 0)
+
+
+def test_repair_peer_that_is_not_there_yet_is_dialled_until_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.INFO)
+    with bootstrapped("ab") as job:
+        pair = Pair(job)
+        pair.repairs[0].close()
+        (listener,) = pair.meshes[0].listeners
+        pair.engines[1].report(Key(0, 0, 0))
+        # Nobody answers, then somebody who goes without a word, then rank 0.
+        select.select([listener], [], [], TIMEOUT_S)
+        listener.accept()[0].close()
+        wait_until(lambda: "trying again" in caplog.text, "the refusal is told")
+        pair.start(0)
+        wait_until(lambda: Key(1, 0, 0) in pair.engines[0].replaced, "a replacement")
+        wait_until(lambda: Key(0, 0, 0) in pair.engines[1].replaced, "a replacement")
+        pair.check(0, 0)
+        pair.close()
+    assert caplog.text.count("trying again") == 1
+
+
+def test_repair_strangers_at_run_time_are_dropped_and_harm_nobody(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hccl_py.transport.connector.STRANGER_TIMEOUT_S", 0.3)
+    before = open_descriptors()
+    with repaired_pair() as (pair, job):
+        attack = Attack(job.store, 0)
+        attack.targets = attack.targets[1:]
+        attack.run()
+        flood = [attack.dial(*attack.targets[0]) for _ in range(100)]
+        assert flood[0].recv(1) == b"", "the oldest must be gone"
+        pair.engines[1].report(Key(0, 1, 0))
+        wait_until(lambda: Key(1, 1, 0) in pair.engines[0].replaced, "a replacement")
+        wait_until(lambda: Key(0, 1, 0) in pair.engines[1].replaced, "a replacement")
+        pair.check(1, 0)
+        for client in (*flood, *attack.silent):
+            with contextlib.suppress(ConnectionError):
+                assert client.recv(1) == b""
+            client.close()
+        assert pair.engines[0].num_replaced == 1
+    assert open_descriptors() == before
+
+
+def test_repair_thread_ends_with_close_and_is_not_in_a_child() -> None:
+    def threads() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name == "hccl-repair"]
+
+    with repaired_pair() as (pair, _):
+        assert len(threads()) == 2
+        reader, writer = os.pipe()
+        child = os.fork()
+        if child == 0:
+            signal.alarm(int(TIMEOUT_S))
+            for repair in pair.repairs:
+                repair.close_in_child()
+                repair.close()
+            listening = [repair._listeners[0].fileno() for repair in pair.repairs]
+            os.write(writer, f"{threads()} {listening}".encode())
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert os.read(reader, 100) == b"[] [-1, -1]"
+        os.close(reader)
+        os.close(writer)
+        # The parent's go on working.
+        pair.engines[1].report(Key(0, 1, 0))
+        wait_until(lambda: Key(1, 1, 0) in pair.engines[0].replaced, "a replacement")
+    assert threads() == []
+    for repair in pair.repairs:
+        repair.close()

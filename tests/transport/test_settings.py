@@ -1,0 +1,68 @@
+"""What the environment may say about the network, and what is refused."""
+
+import socket
+
+import pytest
+
+from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.settings import NetworkSettings
+
+VARIABLES = [
+    "HCCL_SOCKET_IFNAME",
+    "HCCL_SOCKET_FAMILY",
+    "HCCL_CONNECTIONS",
+    "HCCL_PORT_RANGE",
+    "HCCL_SECRET",
+    "HCCL_TLS",
+    "MASTER_ADDR",
+]
+
+
+@pytest.fixture(autouse=True)
+def clean(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_settings_unset_or_empty_are_the_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert NetworkSettings.from_environment() == NetworkSettings()
+    for name in VARIABLES:
+        monkeypatch.setenv(name, "")
+    assert NetworkSettings.from_environment() == NetworkSettings()
+
+
+def test_settings_all_are_read_and_the_secret_is_not_shown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    values = ["eth", "AF_INET6", "4", "20000-20003", "open sesame", "1", "head"]
+    for name, value in zip(VARIABLES, values, strict=True):
+        monkeypatch.setenv(name, value)
+    settings = NetworkSettings.from_environment()
+    assert settings == NetworkSettings(
+        "head", "eth", socket.AF_INET6, range(20000, 20004), 4, b"open sesame", tls=True
+    )
+    assert "sesame" not in repr(settings)
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("HCCL_SOCKET_FAMILY", "inet"),
+        ("HCCL_CONNECTIONS", "0"),
+        ("HCCL_CONNECTIONS", "33"),
+        ("HCCL_CONNECTIONS", "two"),
+        ("HCCL_CONNECTIONS", "-1"),
+        ("HCCL_PORT_RANGE", "20000"),
+        ("HCCL_PORT_RANGE", "20100-20000"),
+        ("HCCL_PORT_RANGE", "0-10"),
+        ("HCCL_PORT_RANGE", "65535-65536"),
+        ("HCCL_PORT_RANGE", "20000-20100-20200"),
+        ("HCCL_TLS", "yes"),
+    ],
+)
+def test_settings_that_make_no_sense_are_named(
+    name: str, value: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(InvalidArgumentError, match=f"{name}: expected .*, got '{value}'"):
+        NetworkSettings.from_environment()

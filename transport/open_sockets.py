@@ -1,0 +1,30 @@
+"""Which sockets a process has open, so that a forked child can close its copies of them.
+
+Descriptors alone would not do: a connection that broke is closed by the engine, and its number may
+belong to somebody else by the time of the fork. The kernel's number of the socket tells.
+"""
+
+import contextlib
+import os
+
+from .line import Connection
+
+
+class OpenSockets:
+    """Connections of one communicator; those that are closed meanwhile do no harm."""
+
+    def __init__(self) -> None:
+        """Start with none."""
+        self._inodes: dict[int, int] = {}
+
+    def add(self, connection: Connection) -> None:
+        """Remember an open connection."""
+        descriptor = connection if isinstance(connection, int) else connection.fd()
+        self._inodes[descriptor] = os.fstat(descriptor).st_ino
+
+    def close_copies(self) -> None:
+        """Close those that still are what they were. For a forked child."""
+        for descriptor, inode in self._inodes.items():
+            with contextlib.suppress(OSError):
+                if os.fstat(descriptor).st_ino == inode:
+                    os.close(descriptor)

@@ -1,0 +1,168 @@
+"""Brings broken connections back while the communicator works.
+
+The engine reports what broke and goes on over the other paths. A thread of its own here dials
+again, where this rank is the higher one of the pair, and accepts where it is the lower, with the
+very handshake of the start; then it hands the new connection to the engine, which replays what the
+old one may have lost. It tries for as long as the communicator lives: when a communicator without
+any path gives up is the engine's decision.
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from .connector import Connector, Key, Pace
+from .handshake import Party
+from .line import Connection, Line
+from .open_sockets import OpenSockets
+
+logger = logging.getLogger("hccl_py.transport")
+
+_FIRST_RETRY_S = 0.05
+_LONGEST_RETRY_S = 1.0
+_ATTEMPT_S = 3.0
+"""Less than the kernel's second pause between attempts to connect over a link that is down."""
+_MAX_STRANGERS = 64
+_WITHOUT_DESCRIPTORS_S = 0.1
+
+
+class Engine(Protocol):
+    """What the engine offers for repair; any thread may call it."""
+
+    def repair_fd(self) -> int:
+        """Return an eventfd, readable when something broke."""
+
+    def take_broken(self) -> list[tuple[int, int, int]]:
+        """Return what broke since the last call: rank, index and path of each connection."""
+
+    def replace_connection(
+        self, peer: int, index: int, path: int, connection: Connection, /
+    ) -> None:
+        """Use this connection from now on, whether or not the old one still stands."""
+
+
+class Repair:
+    """A thread that replaces broken connections of one communicator, until it is closed."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        party: Party,
+        listeners: Sequence[socket.socket],
+        opened: OpenSockets,
+    ) -> None:
+        """Start the thread.
+
+        Args:
+            engine: whose connections these are.
+            party: this rank and its peers.
+            listeners: where peers dial; listening, non-blocking; this object closes them.
+            opened: learns of every new connection.
+        """
+        self._engine = engine
+        self._party = party
+        self._listeners = listeners
+        self._opened = opened
+        self._broken: dict[tuple[int, int], set[int]] = {}  # indices by rank and path
+        self._refused: set[Key] = set()  # about which the log has complained since they broke
+        self._closing = False
+        self._close_at_end = False
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        pace = Pace(_FIRST_RETRY_S, _LONGEST_RETRY_S, _ATTEMPT_S, _MAX_STRANGERS)
+        self._connector = Connector(party, pace, self)
+        for listener in listeners:
+            self._connector.listen(listener)
+        self._connector.watch(engine.repair_fd(), self._take_broken)
+        self._connector.watch(self._wake_fd, self._wake_up)
+        self._thread = threading.Thread(target=self._run, name="hccl-repair", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and close what is under way and the listeners. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        if self._thread is threading.current_thread():  # the garbage collector chose it for this
+            self._close_at_end = True
+            return
+        os.eventfd_write(self._wake_fd, 1)
+        self._thread.join()
+        self._close_descriptors()
+
+    def close_in_child(self) -> None:
+        """In a forked child, where the thread is not: close the copies of its descriptors."""
+        self._closing = True
+        self._close_descriptors()
+
+    def _run(self) -> None:
+        try:
+            while not self._closing:
+                self._connector.turn(None)
+        except Exception:
+            logger.exception(
+                "rank %d can replace broken connections no more; those that stand are used on",
+                self._party.rank,
+            )
+        if self._close_at_end:
+            self._close_descriptors()
+
+    def _close_descriptors(self) -> None:
+        self._connector.close()
+        for listener in self._listeners:
+            listener.close()
+        os.close(self._wake_fd)
+
+    def _wake_up(self) -> None:
+        os.eventfd_read(self._wake_fd)
+
+    # What the engine reports.
+
+    def _take_broken(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._engine.repair_fd())
+        for key in (Key(*broken) for broken in self._engine.take_broken()):
+            indices = self._broken.setdefault((key.rank, key.path), set())
+            if not indices:
+                logger.warning("%s broke; it will be used again when it can", self._name(key))
+            indices.add(key.index)
+            if key.rank < self._party.rank:
+                self._connector.dial(key)
+
+    # What the connector asks and tells.
+
+    def is_expected(self, key: Key) -> bool:
+        """Accept any connection there may be: the other side may have noticed a break first."""
+        return key.index <= self._party.num_lanes and key.path < self._party.num_paths(key.rank)
+
+    def connected(self, key: Key, line: Line) -> None:
+        """Hand a new connection to the engine."""
+        connection = line.detach()
+        self._opened.add(connection)
+        self._engine.replace_connection(key.rank, key.index, key.path, connection)
+        self._refused.discard(key)
+        indices = self._broken.get((key.rank, key.path), set())
+        if indices:
+            indices.discard(key.index)
+            if not indices:
+                logger.warning("%s works again", self._name(key))
+
+    def failed(self, key: Key, what: str, cause: Exception) -> None:
+        """Try again, if it was this rank that dialled."""
+        if key not in self._refused:
+            self._refused.add(key)
+            logger.info("%s: %s: %s; trying again", self._name(key), key, what)
+        if key.rank < self._party.rank:
+            self._connector.retry_later(key)
+
+    def out_of_descriptors(self, cause: OSError) -> None:
+        """Wait: the listener stays readable, and the thread would spin on it."""
+        threading.Event().wait(_WITHOUT_DESCRIPTORS_S)
+
+    def _name(self, key: Key) -> str:
+        path = self._party.path_name(key.rank, key.path)
+        peer = self._party.members[key.rank]
+        return f"rank {self._party.rank}: path {key.path} ({path}) to {peer}"

@@ -1,0 +1,99 @@
+"""What the environment says about the network: read once, checked, and named in every complaint.
+
+| variable | meaning |
+|---|---|
+| HCCL_SOCKET_IFNAME | interfaces, in NCCL's or gloo's syntax; every match carries a path |
+| HCCL_SOCKET_FAMILY | AF_INET or AF_INET6, for interfaces with addresses of both |
+| HCCL_CONNECTIONS | connections per interface and lane |
+| HCCL_PORT_RANGE | FIRST-LAST: where to listen |
+| HCCL_SECRET | what connections authenticate with |
+| HCCL_TLS | 1: encrypt what travels between nodes |
+| MASTER_ADDR | decides on the interface where HCCL_SOCKET_IFNAME does not |
+"""
+
+import os
+import re
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from .errors import InvalidArgumentError
+
+MAX_CONNECTIONS = 32
+_FAMILIES = {"AF_INET": socket.AF_INET, "AF_INET6": socket.AF_INET6}
+_SWITCH = {"0": False, "1": True}
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class NetworkSettings:
+    """How a rank reaches ranks of other nodes; None is unset.
+
+    Attributes:
+        rendezvous_host: MASTER_ADDR.
+        interfaces: HCCL_SOCKET_IFNAME.
+        family: HCCL_SOCKET_FAMILY.
+        ports: HCCL_PORT_RANGE, both ends included.
+        num_connections: HCCL_CONNECTIONS.
+        secret: HCCL_SECRET.
+        tls: HCCL_TLS.
+    """
+
+    rendezvous_host: str | None = None
+    interfaces: str | None = None
+    family: socket.AddressFamily | None = None
+    ports: range | None = None
+    num_connections: int = 1
+    secret: bytes | None = field(default=None, repr=False)
+    tls: bool = False
+
+    @classmethod
+    def from_environment(cls) -> "NetworkSettings":
+        """Read the settings of this process.
+
+        Raises:
+            InvalidArgumentError: one of them makes no sense; says which and what is expected.
+        """
+        given = {name: value for name, value in os.environ.items() if value}
+        return cls(
+            rendezvous_host=given.get("MASTER_ADDR"),
+            interfaces=given.get("HCCL_SOCKET_IFNAME"),
+            family=_choice(given, "HCCL_SOCKET_FAMILY", _FAMILIES),
+            ports=_port_range(given.get("HCCL_PORT_RANGE")),
+            num_connections=_connections(given.get("HCCL_CONNECTIONS")),
+            secret=given.get("HCCL_SECRET", "").encode() or None,
+            tls=bool(_choice(given, "HCCL_TLS", _SWITCH)),
+        )
+
+
+def _choice(given: Mapping[str, str], name: str, choices: Mapping[str, T]) -> T | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    if text not in choices:
+        raise InvalidArgumentError(f"{name}: expected {' or '.join(choices)}, got {text!r}")
+    return choices[text]
+
+
+def _connections(text: str | None) -> int:
+    if text is None:
+        return 1
+    if not re.fullmatch("[0-9]{1,4}", text) or not 1 <= int(text) <= MAX_CONNECTIONS:
+        raise InvalidArgumentError(
+            f"HCCL_CONNECTIONS: expected a number from 1 to {MAX_CONNECTIONS}, got {text!r}"
+        )
+    return int(text)
+
+
+def _port_range(text: str | None) -> range | None:
+    if text is None:
+        return None
+    match = re.fullmatch("([0-9]{1,5})-([0-9]{1,5})", text)
+    first, last = map(int, match.groups()) if match else (0, 0)
+    if not 1 <= first <= last <= 65535:
+        raise InvalidArgumentError(
+            f"HCCL_PORT_RANGE: expected FIRST-LAST within 1-65535, as in 20000-20100, got {text!r}"
+        )
+    return range(first, last + 1)
