@@ -199,7 +199,11 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
 
 
 def _repair(core: _core.Communicator, mesh: Mesh, sockets: OpenSockets) -> Repair | None:
-    if mesh.party is None or not mesh.listeners or not hasattr(core, "repair_fd"):
+    if mesh.party is None or not mesh.listeners:
+        return None
+    if not hasattr(core, "repair_fd"):  # TEMPORARY
+        for listener in mesh.listeners:
+            listener.close()
         return None
     return Repair(core, mesh.party, mesh.listeners, sockets)
 
