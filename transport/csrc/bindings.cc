@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "bindings_arena.h"
+#include "bindings_perftest.h"
 #include "bindings_verbs.h"
 #include "communicator.h"
 #include "idle.h"
@@ -266,6 +267,7 @@ NB_MODULE(_core, module) {
 
   bind_arena(module);
   bind_verbs(module);
+  bind_perftest(module);
 
   nb::class_<Plan>(module, "Plan");
   module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"), nb::arg("data_chunks"),

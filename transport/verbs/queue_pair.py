@@ -65,6 +65,11 @@ class QueuePair:
         self.close()
 
     @property
+    def core(self) -> _core.QueuePair:
+        """The engine's object."""
+        return self._core
+
+    @property
     def state(self) -> State:
         """RESET after close()."""
         return State(self._core.state())

@@ -129,6 +129,11 @@ class TcpSocketEndpoint(_SocketEndpoint):
 
     def connect(self, remote: bytes, timeout_s: float) -> _core.Carrier:
         """Connect with an end anywhere."""
+        return _core.tcp_carrier(self.connect_socket(remote, timeout_s).detach())
+
+    def connect_socket(self, remote: bytes, timeout_s: float) -> socket.socket:
+        """Connect, and hand out the bare connection, non-blocking."""
         party = self._party(remote, (0, 1), (-1, -1, -1))
         with Wiring(party, 0, [self._listener], Deadline(timeout_s)) as wiring:
-            return _core.tcp_carrier(wiring.run()[1 - party.rank, CONTROL].detach())
+            line = wiring.run()[1 - party.rank, CONTROL]
+            return socket.socket(fileno=line.detach())

@@ -1,0 +1,192 @@
+"""The command `hccl-perftest`: what ib_write_bw and ib_send_lat print, over any provider.
+
+`hccl-perftest` is the server, `hccl-perftest HOST` the client that says what to do;
+`hccl-perftest --local` starts both. `perftest_end.py` is one end, `perftest_report.py` the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from multiprocessing.connection import Connection
+
+from hccl_py.bench.perftest_end import End, Setup, Trial
+from hccl_py.bench.perftest_link import Link, LinkError, accept, dial, listen
+from hccl_py.bench.perftest_report import Report, Row
+from hccl_py.transport.errors import HcclError
+
+_PORT = 18515
+_DIAL_TIMEOUT_S = 10.0
+_TARGET_BYTES = 1 << 30
+"""A round moves about so much, unless -n says how many messages."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        0; 1 where the ends could not connect or a byte was wrong; 130 after Ctrl-C.
+
+    Raises:
+        SystemExit: help, or wrong arguments (code 2).
+    """
+    options = _parser().parse_args(argv)
+    try:
+        if options.local:
+            with _local_server() as link:
+                _run_client(options, link)
+        elif options.host is None:
+            _run_server(options.port)
+        else:
+            with dial(options.host, options.port, _secret(), _DIAL_TIMEOUT_S) as link:
+                _run_client(options, link)
+    except (LinkError, HcclError, ArithmeticError) as error:
+        print(f"hccl-perftest: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser("hccl-perftest", description=__doc__)
+    parser.add_argument("host", nargs="?", help="the server; without it, be the server")
+    parser.add_argument("--local", action="store_true", help="start both ends here")
+    parser.add_argument("-p", "--port", type=int, default=_PORT)
+    parser.add_argument("-d", "--device", default="tcp", help="tcp, shm, ... (default: tcp)")
+    parser.add_argument("--op", choices=("write", "send", "read"), default="write")
+    parser.add_argument("--latency", action="store_true", help="one message at a time")
+    parser.add_argument("-s", "--size", type=int, help="bytes (default: 65536; latency: 8)")
+    parser.add_argument("-a", "--all", action="store_true", help="all sizes from 2 B to 8 MiB")
+    parser.add_argument("-n", "--iterations", type=int, help="messages per round")
+    parser.add_argument("-t", "--tx-depth", type=int, default=128, help="requests under way")
+    parser.add_argument("--rounds", type=int, default=5, help="medians are over these")
+    parser.add_argument(
+        "--unregistered", action="store_true", help="plain memory also where shm reads in place"
+    )
+    parser.add_argument(
+        "--compare",
+        action="store_true",
+        help="in turns with a plain C++ socket pair; for shm: memcpy by one thread",
+    )
+    return parser
+
+
+def _secret() -> bytes:
+    secret = os.environ.get("HCCL_SECRET", "")
+    if not secret:
+        raise LinkError(
+            "set HCCL_SECRET to the same value on both hosts first: the two ends authenticate"
+        )
+    return secret.encode()
+
+
+# The server.
+
+
+def _run_server(port: int) -> None:
+    secret = _secret()
+    with listen(port) as listener:
+        print(f"hccl-perftest: waiting for a client on port {port}", flush=True)
+        with accept(listener, secret) as link:
+            _serve(link)
+
+
+def _serve(link: Link) -> None:
+    with End(Setup(**link.receive()), link, starts=False) as end:
+        end.serve()
+
+
+@contextmanager
+def _local_server() -> Iterator[Link]:
+    """Start the other end as a child; where there are two cores, each end gets its own."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    cores = sorted(os.sched_getaffinity(0))
+    server = context.Process(target=_serve_local, args=(theirs, cores[-1]), daemon=True)
+    server.start()
+    theirs.close()
+    os.sched_setaffinity(0, {cores[0]})
+    try:
+        with Link(ours) as link:
+            yield link
+        server.join(timeout=10)
+    finally:
+        server.terminate()
+        os.sched_setaffinity(0, set(cores))
+
+
+def _serve_local(connection: Connection, core: int) -> None:
+    os.sched_setaffinity(0, {core})
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    with Link(connection) as link:
+        _serve(link)
+
+
+# The client.
+
+
+def _run_client(options: argparse.Namespace, link: Link) -> None:
+    if options.local:
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    sizes = _sizes(options)
+    setup = Setup(
+        options.device, max(sizes), options.tx_depth, not options.unregistered, options.compare
+    )
+    link.send(asdict(setup))
+    with End(setup, link, starts=True) as end:
+        report = Report(options.device, options.op, latency=options.latency, rounds=options.rounds)
+        for line in report.header(_peer_of(options)):
+            print(line, flush=True)
+        for num_bytes in sizes:
+            print(report.row(_measure(end, options, num_bytes)), flush=True)
+        end.finish()
+
+
+def _sizes(options: argparse.Namespace) -> list[int]:
+    if options.all:
+        return [1 << power for power in range(1, 24)]
+    if options.size is not None:
+        return [options.size]
+    return [8] if options.latency else [65536]
+
+
+def _peer_of(options: argparse.Namespace) -> str | None:
+    """Name what to compare with; nothing answers a single message as fast as memory does."""
+    if not options.compare:
+        return None
+    if options.device == "shm":
+        return None if options.latency else "memcpy"
+    return "socket"
+
+
+def _iterations(options: argparse.Namespace, num_bytes: int) -> int:
+    if options.iterations:
+        return int(options.iterations)
+    if options.latency:
+        return 1000 if num_bytes > 65536 else 10000
+    return max(16, min(20000, _TARGET_BYTES // max(num_bytes, 1)))
+
+
+def _measure(end: End, options: argparse.Namespace, num_bytes: int) -> Row:
+    """Run the rounds, in turns with the peer, so that both meet the same weather."""
+    iterations = _iterations(options, num_bytes)
+    peer = _peer_of(options)
+    ours, theirs = [], []
+    end.run(Trial(options.op, options.latency, num_bytes, max(16, iterations // 10)))  # to warm up
+    for _ in range(options.rounds):
+        ours.append(end.run(Trial(options.op, options.latency, num_bytes, iterations)))
+        if peer is not None:
+            theirs.append(end.run(Trial(peer, options.latency, num_bytes, iterations)))
+    if peer == "memcpy":
+        theirs = [[sum(times) * 1e-6] for times in theirs]
+    return Row(num_bytes, iterations, ours, theirs)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,237 @@
+"""One end of hccl-perftest: a queue pair, its memory, and what is run over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from hccl_py.bench.perftest_link import Link
+from hccl_py.transport import _core
+from hccl_py.transport.arena import arena_of_this_process
+from hccl_py.transport.verbs import (
+    Access,
+    CompletionQueue,
+    Device,
+    Opcode,
+    ProtectionDomain,
+    QueuePair,
+    QueuePairAttributes,
+    State,
+)
+from hccl_py.transport.verbs.sockets import TcpSocketEndpoint
+
+_CONNECT_TIMEOUT_S = 30.0
+_INLINE_BYTES = 64
+_OPCODES = {"send": Opcode.SEND, "write": Opcode.RDMA_WRITE, "read": Opcode.RDMA_READ}
+_ANY_ACCESS = Access.LOCAL_WRITE | Access.REMOTE_WRITE | Access.REMOTE_READ
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What both ends are built for.
+
+    Attributes:
+        device: provider.
+        largest_bytes: largest message.
+        window: requests under way.
+        registered: whether the memory is such that a peer on the node reads it in place.
+        compare: whether the ends need a plain socket too.
+    """
+
+    device: str
+    largest_bytes: int
+    window: int
+    registered: bool
+    compare: bool
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One measurement.
+
+    Attributes:
+        op: send, write, read; socket or memcpy for what they are compared with.
+        latency: one message at a time, or as many as the window allows.
+        num_bytes: of a message.
+        iterations: messages.
+    """
+
+    op: str
+    latency: bool
+    num_bytes: int
+    iterations: int
+
+
+class End:
+    """One end. A context manager; both ends call the same methods in the same order."""
+
+    def __init__(self, setup: Setup, link: Link, *, starts: bool) -> None:
+        """Connect with the other end.
+
+        Args:
+            setup: equal on both ends.
+            link: to the other end.
+            starts: whether this end is the client.
+        """
+        self._setup, self._link, self._starts = setup, link, starts
+        self._memory = _allocate(2 * setup.largest_bytes, registered=setup.registered)
+        self._device = Device(setup.device)
+        try:
+            self._connect()
+        except BaseException:
+            self._device.close()
+            raise
+
+    def __enter__(self) -> End:
+        """Return self."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the device and what belongs to it."""
+        self._device.close()
+        if self._socket is not None:
+            self._socket.close()
+
+    def run(self, trial: Trial) -> list[float]:
+        """Run one trial together with the other end, and check what arrived.
+
+        Returns:
+            Latency: microseconds of each message. Otherwise one number: seconds for all. The end
+            that does not start gets what it measured, which may be nothing.
+
+        Raises:
+            ArithmeticError: a byte arrived that was not sent.
+        """
+        self._fill(trial)
+        self._link.send(asdict(trial) if self._starts else "ready")
+        if self._starts:
+            self._link.receive()
+        times = self._loop(trial)
+        # A passive end must not look at its memory before the other one is done with it.
+        self._link.send("ended")
+        self._link.receive()
+        self._check(trial)
+        return times
+
+    def serve(self) -> None:
+        """Run what the other end asks for until it has enough."""
+        while True:
+            message = self._link.receive(timeout_s=3600)
+            if message is None:
+                return
+            self.run(Trial(**message))
+
+    def finish(self) -> None:
+        """Tell the other end that it may stop serving."""
+        self._link.send(None)
+
+    def _connect(self) -> None:
+        domain = ProtectionDomain(self._device)
+        queue = CompletionQueue(self._device, capacity=4 * self._setup.window)
+        region = domain.register(self._memory, _ANY_ACCESS)
+        window = self._setup.window
+        attributes = QueuePairAttributes(
+            max_send_wr=window, max_recv_wr=window, max_inline=_INLINE_BYTES
+        )
+        pair = QueuePair(domain, queue, attributes=attributes)
+        pair.modify(State.INIT)
+        plain = TcpSocketEndpoint() if self._needs_socket else None
+        self._socket: _PlainSocket | None = None
+        mine = [pair.address, region.address, region.rkey, plain.address if plain else b""]
+        self._link.send(mine)
+        address, remote_address, rkey, plain_address = self._link.receive()
+        pair.connect(address, timeout_s=_CONNECT_TIMEOUT_S)
+        if plain is not None:
+            self._socket = _PlainSocket(plain, plain_address)
+        self._end = _core.PerftestEnd(
+            pair.core, queue.core, (region.address, region.lkey), (remote_address, rkey)
+        )
+
+    @property
+    def _needs_socket(self) -> bool:
+        return self._setup.compare and self._setup.device != "shm"
+
+    def _loop(self, trial: Trial) -> list[float]:
+        self._end.set_size(trial.num_bytes)
+        return self._action(trial)()
+
+    def _action(self, trial: Trial) -> Callable[[], list[float]]:
+        n, starts, end, window = trial.iterations, self._starts, self._end, self._setup.window
+        address = int(self._memory.ctypes.data)
+        if trial.op == "memcpy":
+            return lambda: _core.copy_times(address, trial.num_bytes, n) if starts else []
+        if trial.op == "socket":
+            assert self._socket is not None
+            fd = self._socket.fileno()
+            if trial.latency:
+                return lambda: _core.socket_ping_pong(fd, address, trial.num_bytes, n, starts)
+            return lambda: [_core.socket_stream(fd, address, trial.num_bytes, n, starts)]
+        if trial.latency and trial.op == "send":
+            return lambda: end.send_ping_pong(n, starts)
+        if trial.latency and trial.op == "write":
+            return lambda: end.write_ping_pong(n, starts)
+        if not starts:
+            return lambda: end.sink(n, window) or [] if trial.op == "send" else []
+        if trial.latency:
+            return lambda: end.read_one_by_one(n)
+        return lambda: [end.stream(int(_OPCODES[trial.op]), n, window)]
+
+    # The oracle: every byte that arrives depends on its place, on the trial and on who sent it.
+
+    def _fill(self, trial: Trial) -> None:
+        n = trial.num_bytes
+        self._memory[:n] = _pattern(trial, by_client=self._starts)
+        self._memory[n : 2 * n] = 0
+
+    def _check(self, trial: Trial) -> None:
+        receives_here = {"read": self._starts, "memcpy": self._starts}
+        receives = receives_here.get(trial.op, trial.latency or not self._starts)
+        if not receives:
+            return
+        n = trial.num_bytes
+        from_client = self._starts if trial.op == "memcpy" else not self._starts
+        expected = _pattern(trial, by_client=from_client)
+        # In write's ping-pong the last byte counts the turns.
+        checked = n - 1 if trial.op == "write" and trial.latency else n
+        wrong = int(np.count_nonzero(self._memory[n : n + checked] != expected[:checked]))
+        if wrong:
+            raise ArithmeticError(f"{trial.op}: {wrong} of {n} bytes arrived wrong")
+
+
+class _PlainSocket:
+    """What tcp is compared with: a connection over the same addresses."""
+
+    def __init__(self, endpoint: TcpSocketEndpoint, remote: bytes) -> None:
+        self._socket = endpoint.connect_socket(remote, _CONNECT_TIMEOUT_S)
+        endpoint.close()
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+def _pattern(trial: Trial, *, by_client: bool) -> npt.NDArray[np.uint8]:
+    # A prime period: what lands at a wrong place, but for a multiple of it, shows.
+    start = (trial.num_bytes + trial.iterations + (101 if by_client else 0)) % 251
+    period = np.roll(np.arange(1, 252, dtype=np.uint8), start)
+    return np.resize(period, trial.num_bytes)
+
+
+def _allocate(num_bytes: int, *, registered: bool) -> npt.NDArray[np.uint8]:
+    if registered:
+        arena = arena_of_this_process()
+        if not arena.unavailable():
+            return _core.Region(arena, max(num_bytes, 1)).array()
+    memory: npt.NDArray[np.uint8] = np.zeros(max(num_bytes, 1), np.uint8)
+    return memory
+
+
+def setup_from(message: dict[str, Any]) -> Setup:
+    """Read what the client asked for."""
+    return Setup(**message)

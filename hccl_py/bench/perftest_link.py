@@ -1,0 +1,108 @@
+"""How the two ends of hccl-perftest talk about the test, beside the queue pair that is tested.
+
+`multiprocessing.connection` does the framing and the HMAC challenge; messages are msgpack.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+
+_PATIENCE_S = 60.0
+_RETRY_S = 0.05
+
+
+class LinkError(RuntimeError):
+    """The other end is not there, not the right one, or failed."""
+
+
+class Link:
+    """A connection to the other end. A context manager."""
+
+    def __init__(self, connection: Connection) -> None:
+        """Take over an authenticated connection."""
+        self._connection = connection
+
+    def __enter__(self) -> Link:
+        """Return self."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self._connection.close()
+
+    def send(self, message: Any) -> None:
+        """Send what msgpack can pack."""
+        try:
+            self._connection.send_bytes(msgpack.packb(message))
+        except OSError as error:
+            raise LinkError(f"the other end is gone: {error}") from error
+
+    def receive(self, timeout_s: float = _PATIENCE_S) -> Any:
+        """Receive one message.
+
+        Raises:
+            LinkError: none came in time, or the other end is gone.
+        """
+        try:
+            if not self._connection.poll(timeout_s):
+                raise LinkError(f"the other end said nothing for {timeout_s:g} s")
+            return msgpack.unpackb(self._connection.recv_bytes())
+        except (EOFError, OSError) as error:
+            raise LinkError("the other end is gone; look at its output") from error
+
+
+def listen(port: int) -> socket.socket:
+    """Listen on all addresses of the host, IPv6 too where there is any."""
+    dual = socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual else socket.AF_INET
+    return socket.create_server(("", port), family=family, dualstack_ipv6=dual)
+
+
+def accept(listener: socket.socket, secret: bytes) -> Link:
+    """Wait for a client that knows the secret; use its way here for the test as well."""
+    connected, _ = listener.accept()
+    _use_network_of(connected, connected.getsockname()[0])
+    connection = Connection(connected.detach())
+    try:
+        deliver_challenge(connection, secret)
+        answer_challenge(connection, secret)
+    except (AuthenticationError, EOFError, OSError) as error:
+        connection.close()
+        raise LinkError("a client does not know HCCL_SECRET; it was turned away") from error
+    return Link(connection)
+
+
+def dial(host: str, port: int, secret: bytes, timeout_s: float) -> Link:
+    """Connect with the server, which may still be starting."""
+    until_s = time.monotonic() + timeout_s
+    while True:
+        try:
+            connected = socket.create_connection((host, port), timeout=timeout_s)
+            break
+        except OSError as error:
+            if time.monotonic() > until_s:
+                raise LinkError(f"no server at {host} port {port}: {error}") from error
+            time.sleep(_RETRY_S)
+    connected.settimeout(None)
+    _use_network_of(connected, connected.getpeername()[0])
+    connection = Connection(connected.detach())
+    try:
+        answer_challenge(connection, secret)
+        deliver_challenge(connection, secret)
+    except (AuthenticationError, EOFError, OSError) as error:
+        connection.close()
+        raise LinkError("the server has another HCCL_SECRET") from error
+    return Link(connection)
+
+
+def _use_network_of(connected: socket.socket, address: str) -> None:
+    """Make this connection what "the rendezvous" is to interfaces.py, unless that is set."""
+    del connected
+    os.environ.setdefault("MASTER_ADDR", address.removeprefix("::ffff:"))
