@@ -175,10 +175,17 @@ class End:
         if trial.latency and trial.op == "write":
             return lambda: end.write_ping_pong(n, starts)
         if not starts:
-            return lambda: end.sink(n, window) or [] if trial.op == "send" else []
+            return self._sink(n) if trial.op == "send" else lambda: []
         if trial.latency:
             return lambda: end.read_one_by_one(n)
         return lambda: [end.stream(int(_OPCODES[trial.op]), n, window)]
+
+    def _sink(self, iterations: int) -> Callable[[], list[float]]:
+        def receive() -> list[float]:
+            self._end.sink(iterations, self._setup.window)
+            return []
+
+        return receive
 
     # The oracle: every byte that arrives depends on its place, on the trial and on who sent it.
 

@@ -48,9 +48,8 @@ class Report:
         if peer is not None:
             columns += _COMPARISON.format(peer=peer, unit="usec" if self._latency else "MB/sec")
         rule = "-" * len(columns)
-        title = (
-            f"RDMA_{self._op.title()} {kind} Test" if self._op != "send" else f"Send {kind} Test"
-        )
+        name = "Send" if self._op == "send" else f"RDMA_{self._op.title()}"
+        title = f"{name} {kind} Test"
         rounds = f" Rounds: {self._rounds}, medians; peak and min/max over all; MB = 2^20 bytes"
         return [rule, f"{title:^{len(columns)}}", f" Device: {self._device}", rounds, rule, columns]
 

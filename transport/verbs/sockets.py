@@ -4,10 +4,8 @@ Wiring and handshake are those of communicators, with a party of two. The order 
 addresses says who is rank 0, and the higher rank dials.
 """
 
-import contextlib
 import hashlib
 import hmac
-import os
 import secrets
 import socket
 from dataclasses import astuple, dataclass
@@ -16,14 +14,17 @@ import msgpack  # type: ignore[import-untyped]
 
 from .. import _core
 from ..arena import arena_of_this_process
+from ..connector import Key
 from ..deadline import Deadline
 from ..errors import BootstrapError, InvalidArgumentError
 from ..handshake import CONTROL, Party
-from ..identity import Identity, Member
-from ..interfaces import address_family, choose_address
+from ..identity import Endpoint, Identity, Member
+from ..listeners import bind_listeners
+from ..settings import NetworkSettings
 from ..wiring import Wiring
 
 _BACKLOG = 16
+_NO_DESCRIPTORS = (-1, -1, -1)
 
 
 @dataclass(frozen=True)
@@ -33,10 +34,10 @@ class _Address:
     secret: bytes
     host: str
     pid: int
-    node: tuple[str, int, str]
+    machine: tuple[str, int]
+    node_id: str
     unix_name: str
-    tcp_host: str
-    tcp_port: int
+    endpoint: tuple[str, str, int]
 
     def pack(self) -> bytes:
         return bytes(msgpack.packb(astuple(self)))
@@ -44,39 +45,54 @@ class _Address:
     @classmethod
     def unpack(cls, packed: bytes) -> "_Address":
         try:
-            secret, host, pid, node, *listening = msgpack.unpackb(packed)
-            return cls(secret, host, pid, tuple(node), *listening)
+            secret, host, pid, machine, node_id, unix_name, endpoint = msgpack.unpackb(packed)
+            return cls(secret, host, pid, tuple(machine), node_id, unix_name, tuple(endpoint))
         except (ValueError, TypeError) as error:
             raise InvalidArgumentError("this is no address of a queue pair") from error
+
+    def member(self, rank: int, node: int) -> Member:
+        endpoints = (Endpoint(*self.endpoint),)
+        return Member(rank, self.host, self.pid, node, self.unix_name, endpoints, self.machine)
 
 
 class _SocketEndpoint:
     """A listening socket and what a handshake needs. Subclasses say what it becomes."""
 
-    def __init__(self, listener: socket.socket, unix_name: str, tcp: tuple[str, int]) -> None:
+    def __init__(self, listener: socket.socket, unix_name: str, endpoint: Endpoint) -> None:
+        listener.listen(_BACKLOG)
         self._listener = listener
         me = Identity.of_this_process()
-        self._address = _Address(secrets.token_bytes(32), me.host, me.pid, me.node, unix_name, *tcp)
+        self._address = _Address(
+            secrets.token_bytes(32),
+            me.host,
+            me.pid,
+            me.machine,
+            me.node_id,
+            unix_name,
+            astuple(endpoint),
+        )
         self.address = self._address.pack()
 
     def close(self) -> None:
         """Stop listening."""
         self._listener.close()
 
-    def _party(self, remote: bytes, nodes: tuple[int, int], shared: tuple[int, int, int]) -> Party:
+    def _party(
+        self, remote: bytes, nodes: tuple[int, int], descriptors: tuple[int, int, int]
+    ) -> Party:
         addresses = sorted((self.address, remote))
         if addresses[0] == addresses[1]:
             raise InvalidArgumentError("a queue pair cannot be connected with itself")
         ends = [_Address.unpack(packed) for packed in addresses]
         members = tuple(
-            Member(rank, end.host, end.pid, node, end.unix_name, (end.tcp_host, end.tcp_port))
-            for rank, (end, node) in enumerate(zip(ends, nodes, strict=True))
+            end.member(rank, node) for rank, (end, node) in enumerate(zip(ends, nodes, strict=True))
         )
         # HCCL_SECRET never travels: who only saw the addresses cannot connect.
-        key = os.environ.get("HCCL_SECRET", "").encode()
+        key = NetworkSettings.from_environment().secret or b""
         secret = hmac.digest(key, b"queue pair" + ends[0].secret + ends[1].secret, "sha256")
         pair_id = hashlib.sha256(b"\0".join(addresses)).digest()[:16]
-        return Party(addresses.index(self.address), members, pair_id, secret, shared)
+        rank = addresses.index(self.address)
+        return Party(rank, members, pair_id, secret, descriptors, num_lanes=0)
 
 
 class ShmSocketEndpoint(_SocketEndpoint):
@@ -89,43 +105,41 @@ class ShmSocketEndpoint(_SocketEndpoint):
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.setblocking(False)
         listener.bind(f"\0hccl-{secrets.token_hex(16)}")
-        listener.listen(_BACKLOG)
-        super().__init__(listener, listener.getsockname()[1:].decode(), ("", 0))
+        name = listener.getsockname()[1:].decode()
+        super().__init__(listener, name, Endpoint("", "", 0))
 
     def connect(self, remote: bytes, timeout_s: float) -> _core.Carrier:
         """Connect with an end on the same node."""
-        peer = _Address.unpack(remote)
-        if peer.node != self._address.node:
+        peer, me = _Address.unpack(remote), self._address
+        if (peer.machine, peer.node_id) != (me.machine, me.node_id):
             raise BootstrapError(
                 f"shm: the peer (host {peer.host}, pid {peer.pid}) shares no memory with this "
                 "process: another host, container or HCCL_NODE_ID; use tcp"
             )
         shared = (self._shm.segment_fd(), self._shm.doorbell_fd(), self._arena.fd())
         party = self._party(remote, (0, 0), shared)
-        with Wiring(party, 0, [self._listener], Deadline(timeout_s)) as wiring:
-            line = wiring.run()[1 - party.rank, CONTROL]
+        with Wiring(party, [self._listener], Deadline(timeout_s)) as wiring:
+            line = wiring.run()[Key(1 - party.rank, CONTROL, 0)]
             segment_fd, doorbell_fd, arena_fd = line.descriptors
-            return self._shm.connect(party.rank, segment_fd, doorbell_fd, arena_fd, line.detach())
+            control = line.detach()
+            assert isinstance(control, int)
+            return self._shm.connect(party.rank, segment_fd, doorbell_fd, arena_fd, control)
 
 
 class TcpSocketEndpoint(_SocketEndpoint):
     """One TCP connection."""
 
     def __init__(self) -> None:
-        """Listen where communicators do: see interfaces.py."""
-        host = choose_address(
-            os.environ.get("MASTER_ADDR") or None, os.environ.get("HCCL_SOCKET_IFNAME") or None
-        )
-        with contextlib.ExitStack() as opened:
-            listener = opened.enter_context(socket.socket(address_family(host)))
-            listener.setblocking(False)
-            try:
-                listener.bind((host, 0))
-            except OSError as error:
-                raise BootstrapError(f"cannot listen on {host}: {error}") from error
-            listener.listen(_BACKLOG)
-            opened.pop_all()
-        super().__init__(listener, "", (host, listener.getsockname()[1]))
+        """Listen on the first of the addresses that communicators would use: see settings.py."""
+        settings = NetworkSettings.from_environment()
+        if settings.tls:
+            raise InvalidArgumentError(
+                "HCCL_TLS=1: queue pairs over tcp are not encrypted; choose another provider"
+            )
+        listeners, endpoints = bind_listeners(settings)
+        for unused in listeners[1:]:
+            unused.close()
+        super().__init__(listeners[0], "", endpoints[0])
 
     def connect(self, remote: bytes, timeout_s: float) -> _core.Carrier:
         """Connect with an end anywhere."""
@@ -133,7 +147,8 @@ class TcpSocketEndpoint(_SocketEndpoint):
 
     def connect_socket(self, remote: bytes, timeout_s: float) -> socket.socket:
         """Connect, and hand out the bare connection, non-blocking."""
-        party = self._party(remote, (0, 1), (-1, -1, -1))
-        with Wiring(party, 0, [self._listener], Deadline(timeout_s)) as wiring:
-            line = wiring.run()[1 - party.rank, CONTROL]
-            return socket.socket(fileno=line.detach())
+        party = self._party(remote, (0, 1), _NO_DESCRIPTORS)
+        with Wiring(party, [self._listener], Deadline(timeout_s)) as wiring:
+            connected = wiring.run()[Key(1 - party.rank, CONTROL, 0)].detach()
+            assert isinstance(connected, int)
+            return socket.socket(fileno=connected)
