@@ -175,7 +175,7 @@ class End:
         if trial.latency and trial.op == "write":
             return lambda: end.write_ping_pong(n, starts)
         if not starts:
-            return self._sink(n) if trial.op == "send" else lambda: []
+            return self._sink(n) if trial.op == "send" else list
         if trial.latency:
             return lambda: end.read_one_by_one(n)
         return lambda: [end.stream(int(_OPCODES[trial.op]), n, window)]
