@@ -11,6 +11,8 @@ from hccl_py.transport.types import ITEM_SIZE, DType
 from hccl_py.tuner import choose, size_class
 
 _MOST_CALLS = 4096
+# What the engine can also do on registered memory, by its numbers (`csrc/types.h`).
+_IN_PLACE = {"all_reduce": 1, "broadcast": 2, "all_gather": 3, "reduce_scatter": 4}
 
 
 class PlanCache:
@@ -53,7 +55,8 @@ class PlanCache:
         if plan is None:
             plan = self._plans.setdefault(key, self._write(collective, num_bytes, root))
         fingerprint = pack(collective, root, dtype, op, count)
-        return _core.Prepared(plan, dtype, op, count, fingerprint)
+        in_place = _IN_PLACE.get(collective, 0)
+        return _core.Prepared(plan, dtype, op, count, fingerprint, in_place, root or 0)
 
     def _write(self, collective: str, num_bytes: int, root: int | None) -> _core.Plan:
         algorithm = choose(collective, num_bytes, self._topology)

@@ -63,7 +63,15 @@ class Prepared:
     """All of a collective that its ranks agree on."""
 
     def __init__(
-        self, plan: Plan, dtype: int, op: int, count: int, fingerprint: int, /
+        self,
+        plan: Plan,
+        dtype: int,
+        op: int,
+        count: int,
+        fingerprint: int,
+        collective: int,
+        root: int,
+        /,
     ) -> None: ...
     @property
     def fingerprint(self) -> int: ...

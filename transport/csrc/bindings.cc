@@ -109,14 +109,17 @@ struct PyCommunicator {
 // All of a collective that its ranks agree on: one object, since each argument of a call costs.
 struct Prepared {
   Prepared(std::shared_ptr<Plan> its_plan, int its_dtype, int its_op, size_t its_count,
-           uint64_t its_fingerprint)
+           uint64_t its_fingerprint, int its_collective, int its_root)
       : plan(std::move(its_plan)),
         dtype(static_cast<DType>(its_dtype)),
         op(static_cast<ReduceOp>(its_op)),
         count(its_count),
-        fingerprint(its_fingerprint) {
-    if (its_dtype < 0 || its_dtype >= num_dtypes || its_op < 0 || its_op >= num_reduce_ops) {
-      throw std::invalid_argument("no such element type or reduce op");
+        fingerprint(its_fingerprint),
+        collective(static_cast<Collective>(its_collective)),
+        root(its_root) {
+    if (its_dtype < 0 || its_dtype >= num_dtypes || its_op < 0 || its_op >= num_reduce_ops ||
+        its_collective < 0 || its_collective >= num_collectives) {
+      throw std::invalid_argument("no such element type, reduce op or collective");
     }
   }
 
@@ -125,6 +128,8 @@ struct Prepared {
   ReduceOp op;
   size_t count;
   uint64_t fingerprint;
+  Collective collective;
+  int root;
 };
 
 RequestPtr collective(PyCommunicator& self, const Prepared& prepared, double timeout_s) {
@@ -136,6 +141,9 @@ RequestPtr collective(PyCommunicator& self, const Prepared& prepared, double tim
   request->call.dtype = prepared.dtype;
   request->call.op = prepared.op;
   request->call.fingerprint = prepared.fingerprint;
+  request->call.collective = prepared.collective;
+  request->call.root = prepared.root;
+  request->call.total_bytes = prepared.count * size_of(prepared.dtype);
   request->call.divide_data = false;
   request->call.divide_output = false;
   return request;
@@ -226,6 +234,7 @@ nb::dict statistics(const PyCommunicator& self) {
   const Statistics& s = self.engine->statistics();
   nb::dict result;
   result["collectives"] = s.collectives.value();
+  result["in_place"] = s.in_place.value();
   result["shm_messages"] = s.shm_messages.value();
   result["shm_bytes"] = s.shm_bytes.value();
   result["tcp_messages"] = s.tcp_messages.value();
@@ -275,7 +284,7 @@ NB_MODULE(_core, module) {
              nb::arg("world_size"));
 
   nb::class_<Prepared>(module, "Prepared")
-      .def(nb::init<std::shared_ptr<Plan>, int, int, size_t, uint64_t>())
+      .def(nb::init<std::shared_ptr<Plan>, int, int, size_t, uint64_t, int, int>())
       .def_ro("fingerprint", &Prepared::fingerprint);
 
   nb::class_<ProgressThread>(module, "ProgressThread")

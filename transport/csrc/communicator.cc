@@ -47,8 +47,9 @@ Communicator::Communicator(const CommunicatorOptions& options,
     outboxes_.push_back(std::make_shared<Outbox>(segment_, i));
   }
   links_.resize(num_ranks);
-  arenas_.resize(num_ranks);
-  if (options_.arena) arenas_[static_cast<size_t>(options_.rank)] = options_.arena->window();
+  if (num_ranks > 1 && options_.local_ranks.size() == num_ranks) {
+    in_place_ = std::make_unique<InPlace>(options_.rank, channels_.at(0).lanes(), options_.arena);
+  }
   watch(doorbell_.get(), not_control);
 }
 
@@ -84,7 +85,7 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
 }
 
 void Communicator::set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs) {
-  arenas_.at(static_cast<size_t>(peer)) = std::move(theirs);
+  if (in_place_) in_place_->set_window(peer, std::move(theirs));
 }
 
 void Communicator::add_tcp_peer(int peer, std::vector<Descriptor> sockets, Descriptor control) {
@@ -312,12 +313,12 @@ void Communicator::close() {
   for (auto& link : links_) {
     if (link && link->state() == ControlLink::State::open) link->say_goodbye(sequence_);
   }
+  in_place_.reset();
   channels_.clear();
   point_to_point_.reset();
   outboxes_.clear();
   links_.clear();
   local_segments_.clear();
-  arenas_.clear();
 }
 
 std::optional<Failure> Communicator::failure() const {

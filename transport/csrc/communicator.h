@@ -19,6 +19,7 @@
 #include "collective.h"
 #include "control.h"
 #include "idle.h"
+#include "in_place.h"
 #include "point_to_point.h"
 #include "request.h"
 #include "shm.h"
@@ -119,6 +120,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool advance_collective();
   void accept_requests();
   void begin_collective();
+  void begin_plan();
+  bool advance_in_place();
   void end_collective();
   void check_deadlines();
   void check_neglected();
@@ -145,11 +148,11 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
 
   // Touched by the driver only.
   std::vector<Channel> channels_;
+  std::unique_ptr<InPlace> in_place_;  // nullptr unless all ranks share this node
   std::unique_ptr<PointToPoint> point_to_point_;
   std::vector<std::shared_ptr<Outbox>> outboxes_;
   std::vector<std::unique_ptr<ControlLink>> links_;  // by rank
   std::vector<std::shared_ptr<Segment>> local_segments_;  // of the node's other ranks
-  std::vector<std::shared_ptr<ArenaWindow>> arenas_;      // by rank; nullptr: not to be had
   std::deque<RequestPtr> collectives_;
   RequestPtr active_;
   uint64_t num_finished_seen_ = 0;  // as of the last notify_waiters()

@@ -170,6 +170,7 @@ void Communicator::accept_requests() {
 bool Communicator::advance_collective() {
   if (!active_) begin_collective();
   bool moved = false;
+  if (in_place_ && in_place_->state() != InPlace::State::idle) return advance_in_place();
   bool finished = true;
   for (Channel& channel : channels_) {
     moved |= channel.step();
@@ -185,6 +186,29 @@ void Communicator::begin_collective() {
   collectives_.pop_front();
   Call& call = active_->call;
   call.fingerprint = (call.fingerprint & ~sequence_mask) | (active_->sequence & sequence_mask);
+  if (in_place_ && InPlace::wants(call)) {
+    in_place_->begin(call);
+  } else {
+    begin_plan();
+  }
+}
+
+// Collectives on registered memory need no plan, once all ranks know that all of it is.
+bool Communicator::advance_in_place() {
+  bool moved = in_place_->step();
+  if (in_place_->state() == InPlace::State::declined) {
+    in_place_->leave();
+    begin_plan();
+  } else if (in_place_->state() == InPlace::State::finished) {
+    in_place_->leave();
+    statistics_.in_place.add(1);
+    end_collective();
+  }
+  return moved;
+}
+
+void Communicator::begin_plan() {
+  const Call& call = active_->call;
   active_->tiling = Tiling(call, options_.segment.slot_bytes, options_.num_channels);
   for (int i = 0; i < options_.num_channels; ++i) {
     channels_[static_cast<size_t>(i)].start(call, active_->tiling, i, options_.num_channels);
@@ -210,10 +234,14 @@ Failure Communicator::timed_out() const {
     }
     if (position.empty()) position = channel.position();
   }
+  if (in_place_ && in_place_->state() != InPlace::State::idle) {
+    ranks = in_place_->waiting_for();
+    position = in_place_->position();
+  }
   std::sort(ranks.begin(), ranks.end());
   if (!ranks.empty()) failure.rank = ranks.front();
   failure.expected = active_->call.fingerprint;
-  failure.text = "waiting for " + join(ranks) + " at " + position;
+  failure.text = (ranks.empty() ? "" : "waiting for " + join(ranks) + " ") + "at " + position;
   return failure;
 }
 
@@ -252,7 +280,7 @@ bool Communicator::sleep(Deadline deadline) {
 
 // Whether something of ours waits until peers have read what they got.
 bool Communicator::starved() const {
-  return point_to_point_->unflushed() ||
+  return point_to_point_->unflushed() || (in_place_ && in_place_->unflushed()) ||
          std::any_of(channels_.begin(), channels_.end(),
                      [](const Channel& channel) { return channel.unflushed(); });
 }
@@ -300,6 +328,10 @@ void Communicator::left_or_lost(int peer, const std::string& what) {
 bool Communicator::waits_for(int peer) {
   if (point_to_point_->waits_for(peer)) return true;
   if (!active_) return false;
+  if (in_place_) {
+    std::vector<int> ranks = in_place_->waiting_for();
+    if (std::find(ranks.begin(), ranks.end(), peer) != ranks.end()) return true;
+  }
   return std::any_of(channels_.begin(), channels_.end(), [peer](Channel& channel) {
     std::vector<int> ranks = channel.waiting_for();
     return std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
@@ -337,6 +369,7 @@ void Communicator::fail(Failure failure) {
   requests.insert(requests.end(), accepted_.begin(), accepted_.end());
   accepted_.clear();
   for (Channel& channel : channels_) channel.abandon();
+  if (in_place_) in_place_->abandon();
   if (first) {
     for (auto& link : links_) {
       if (link && link->state() == ControlLink::State::open) link->report(failure_);

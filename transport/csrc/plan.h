@@ -53,6 +53,9 @@ struct Call {
   DType dtype = DType::uint8;
   ReduceOp op = ReduceOp::sum;
   uint64_t fingerprint = 0;
+  Collective collective = Collective::other;
+  int root = 0;            // broadcast
+  size_t total_bytes = 0;  // of the whole, the same on all ranks
   bool divide_data = false;    // avg: divide `data` by the number of ranks at the end
   bool divide_output = false;  // avg: divide output block 0
 };

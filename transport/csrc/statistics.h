@@ -20,6 +20,7 @@ class Counter {
 
 struct Statistics {
   Counter collectives;    // finished without error
+  Counter in_place;       // of these, on registered memory
   Counter shm_messages;   // sent to ranks of the same node
   Counter shm_bytes;      // their payload, once per reader
   Counter tcp_messages;   // sent to ranks of other nodes

@@ -36,6 +36,17 @@ enum class ReduceOp : uint8_t {
 };
 inline constexpr int num_reduce_ops = 8;
 
+// What a call is, where the engine has more than its plan to run it. The values cross into Python
+// (hccl_py/plans.py).
+enum class Collective : uint8_t {
+  other = 0,
+  all_reduce = 1,
+  broadcast = 2,
+  all_gather = 3,
+  reduce_scatter = 4,
+};
+inline constexpr int num_collectives = 5;
+
 constexpr size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::int8:
