@@ -30,6 +30,7 @@ from hccl_py import (
     PeerLostError,
     ReduceOp,
 )
+from hccl_py.transport.arena import arena_of_this_process
 
 # At once; the rest is for a machine that has other things to do.
 NOTICE_S = 2.0
@@ -486,6 +487,7 @@ def closes(rank: int, world_size: int, fails: bool) -> None:
         comm.nonblocking.all_reduce(np.ones(100_000)).wait()
         comm.barrier()
 
+    arena_of_this_process()  # stays, as the progress thread does
     at_first = _leftovers()
     with ThreadRanks("aab") as ranks:  # the process's one progress thread starts here
         ranks.run(use)
