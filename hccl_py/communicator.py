@@ -107,6 +107,7 @@ class Communicator(BlockingCalls):
         self.name = name
         self.nodes = mesh.nodes
         self._core = core
+        self._provider = mesh.provider
         self._sockets = sockets
         self._repair = _repair(core, mesh, sockets)
         # The thread keeps the engine alive, but must not outlive a communicator that nobody holds.
@@ -150,6 +151,8 @@ class Communicator(BlockingCalls):
         self._end_repair()
         self._repair = None
         self._core.close()
+        if self._provider is not None:
+            self._provider.close()
         closed = f"[{self.name}, rank {self.rank} of {self.world_size}] the communicator is closed"
         self._replace_engine(_Gone(AbortedError, closed))
 
@@ -180,14 +183,17 @@ def _slot_bytes(world_size: int) -> int:
 def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
     """Hand all connections to the engine; return what a forked child has to close."""
     me = mesh.members[rank]
-    core.set_ranks_on_host(sum(member.host == me.host for member in mesh.members))
+    num_threads = 1 if mesh.provider is None else 2  # which keep a core busy: it has one of its own
+    core.set_ranks_on_host(num_threads * sum(member.host == me.host for member in mesh.members))
     sockets = OpenSockets()
     for link in mesh.links:
         for connections in (link.controls, *link.lanes):
             for connection in connections:
                 sockets.add(connection)
         shared = (link.segment_fd, link.doorbell_fd, link.arena_fd)
-        if None not in shared:
+        if link.provided:
+            core.add_lanes(link.rank, link.provided, link.controls[0])
+        elif None not in shared:
             core.add_shm_peer(link.rank, *shared, *link.controls)  # type: ignore[arg-type]
         else:
             lanes = [list(lane) for lane in link.lanes]
@@ -245,6 +251,8 @@ def _forget_after_fork() -> None:
     )
     for communicator in list(_open):
         _core.leak(communicator._core)
+        _core.leak(communicator._provider)
+        communicator._provider = None
         communicator._replace_engine(_Gone(InvalidArgumentError, forked))
         # Else the parent's death stays unseen for as long as this child lives.
         communicator._sockets.close_copies()

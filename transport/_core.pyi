@@ -9,6 +9,8 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from .provider import Lane
+
 _Op = Sequence[int]
 """kind, first peer, peers, then destination and source: buffer, begin, end, scratch slot."""
 _Blocks = Sequence[tuple[int, int]]
@@ -111,6 +113,7 @@ class Communicator:
         /,
     ) -> None: ...
     def add_tcp_peer(self, peer: int, lane_fds: Sequence[int], control_fd: int, /) -> None: ...
+    def add_lanes(self, peer: int, lanes: Sequence[Lane], control_fd: int, /) -> None: ...
     def run_data(
         self,
         prepared: Prepared,

@@ -13,7 +13,7 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .connector import Key, logger
 from .deadline import Deadline
@@ -22,6 +22,8 @@ from .handshake import CONTROL, Party
 from .identity import Endpoint, Identity, Member, group_by_node
 from .line import Connection, Line
 from .listeners import BACKLOG, bind_listeners, bind_to_devices
+from .provider import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
+from .providers import AUTO, VARIABLE, provider_class
 from .rendezvous import Card, Meeting, Store, meet, telling_failure
 from .settings import NetworkSettings
 from .tls import Credentials, Tls
@@ -35,11 +37,13 @@ class Link:
     Attributes:
         rank: the other rank.
         controls: one Unix socket (same node), or one TCP connection per path.
-        lanes: the TCP connections of each lane, one per path; empty on the same node.
-        paths: name of each path; empty on the same node.
-        segment_fd: the peer's shared memory; None on another node.
-        doorbell_fd: the peer's eventfd; None on another node.
-        arena_fd: the peer's registered memory; None on another node.
+        lanes: the TCP connections of each lane, one per path; empty where memory is shared and
+            where a provider has the lanes.
+        paths: name of each path; empty where memory is shared.
+        segment_fd: the peer's shared memory; None where none is shared.
+        doorbell_fd: the peer's eventfd; None where no memory is shared.
+        arena_fd: the peer's registered memory; None where no memory is shared.
+        provided: the lanes of a provider in Python.
     """
 
     rank: int
@@ -49,6 +53,7 @@ class Link:
     segment_fd: int | None
     doorbell_fd: int | None
     arena_fd: int | None
+    provided: tuple[Lane, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -61,6 +66,7 @@ class Mesh:
         nodes: the ranks of each node; nodes in the order in which ranks first name them.
         links: one per other rank, ascending.
         listeners: where ranks of other nodes may replace connections; empty on a single node.
+        provider: owns the links' provided lanes, to be closed after them; None without one.
     """
 
     party: Party | None
@@ -68,6 +74,7 @@ class Mesh:
     nodes: tuple[tuple[int, ...], ...]
     links: tuple[Link, ...]
     listeners: tuple[socket.socket, ...]
+    provider: Provider | None = None
 
 
 def connect(
@@ -88,15 +95,15 @@ def connect(
         store: used by the ranks of this communicator only; wrap it in a prefix.
         rank: this rank.
         world_size: number of ranks.
-        make_segment: called once with the ranks of this node, in order, this one included;
+        make_segment: called once with the ranks that share memory, in order, this one included;
             returns what those peers get a copy of: the memfd of the segment, the eventfd of the
             doorbell, the memfd of the arena. They stay the caller's, on failure too.
-        num_lanes: data lanes per rank of another node.
+        num_lanes: data lanes per rank that shares no memory.
         timeout_s: for everything together.
         identity: replaces this process's identity, e.g. to emulate nodes with threads as ranks.
 
     Returns:
-        The mesh; the caller owns its connections and listeners.
+        The mesh; the caller owns its connections, listeners and provider.
 
     Raises:
         InvalidArgumentError: rank, world_size, num_lanes, timeout_s or a setting makes no sense.
@@ -125,10 +132,21 @@ def connect(
             endpoints,
             problem,
             credentials.certificate if credentials else b"",
+            settings.transport,
         )
+        provider, unused = None, opened.enter_context(contextlib.ExitStack())
+        if endpoints:
+            provider = _make_provider(
+                settings, Site(rank, world_size, num_lanes, endpoints[0].host, settings.ports)
+            )
+        if provider is not None:
+            unused.callback(provider.close)
+            card = replace(card, provider=_provider_card(settings.transport, provider))
         meeting = meet(store, rank, card, settings.secret, deadline)
         members, nodes = _members(meeting)
-        local_ranks = nodes[members[rank].node]
+        shares_memory = settings.transport == AUTO
+        local_ranks = nodes[members[rank].node] if shares_memory else (rank,)
+        is_networked = len(local_ranks) < world_size
         # Inside the block: a failure is told before sockets close and peers fail in turn.
         with telling_failure(store, rank, settings.secret):
             party = Party(
@@ -137,22 +155,28 @@ def connect(
                 meeting.communicator_id,
                 meeting.secret,
                 make_segment(local_ranks),
-                num_lanes,
+                num_lanes if provider is None else 0,
                 settings.num_connections,
-                _tls(credentials, members, rank),
+                _tls(credentials, members, local_ranks),
+                shares_memory,
             )
             _tell_unused(party)
             listeners = [unix] if len(local_ranks) > 1 else []
-            listeners += tcp if len(nodes) > 1 else []
+            listeners += tcp if is_networked else []
             if party.ties_interfaces and not _shares_machine_with_other_nodes(party):
                 bind_to_devices(tcp, endpoints)
             for listener in listeners:
                 listener.listen(BACKLOG)
             wiring = opened.enter_context(Wiring(party, listeners, deadline))
-            links = _links(party, wiring.run())
+            lines = wiring.run()
+            provided: Mapping[int, Sequence[Lane]] = {}
+            if provider is not None:
+                provided = provider.connect([card.provider for card in meeting.cards], deadline)
+            links = _links(party, lines, provided)
+        unused.pop_all()  # the caller's from here on
         # Duplicates, because the block closes its own.
-        kept = tuple(listener.dup() for listener in tcp) if len(nodes) > 1 else ()
-    return Mesh(party, members, nodes, links, kept)
+        kept = tuple(listener.dup() for listener in tcp) if is_networked else ()
+    return Mesh(party, members, nodes, links, kept, provider)
 
 
 def _check_arguments(rank: int, world_size: int, num_lanes: int, timeout_s: float) -> None:
@@ -186,11 +210,27 @@ def _bind_tcp(
     return listeners, tuple(endpoints), None
 
 
-def _tls(credentials: Credentials | None, members: Sequence[Member], rank: int) -> Tls | None:
+def _make_provider(settings: NetworkSettings, site: Site) -> Provider | None:
+    make = provider_class(settings.transport)
+    return None if make is None else make(site)
+
+
+def _provider_card(transport: str, provider: Provider) -> bytes:
+    card = provider.card()
+    if len(card) > MAX_PROVIDER_CARD_BYTES:
+        raise BootstrapError(
+            f"{VARIABLE}={transport}: the provider's card has {len(card)} bytes, "
+            f"> {MAX_PROVIDER_CARD_BYTES}"
+        )
+    return card
+
+
+def _tls(
+    credentials: Credentials | None, members: Sequence[Member], local_ranks: Sequence[int]
+) -> Tls | None:
     if credentials is None:
         return None
-    mine = members[rank].node
-    return Tls(credentials, [one.certificate for one in members if one.node != mine])
+    return Tls(credentials, [one.certificate for one in members if one.rank not in local_ranks])
 
 
 def _tell_unused(party: Party) -> None:
@@ -239,7 +279,9 @@ def _members(meeting: Meeting) -> tuple[tuple[Member, ...], tuple[tuple[int, ...
     return members, nodes
 
 
-def _links(party: Party, lines: Mapping[Key, Line]) -> tuple[Link, ...]:
+def _links(
+    party: Party, lines: Mapping[Key, Line], provided: Mapping[int, Sequence[Lane]]
+) -> tuple[Link, ...]:
     """Hand finished lines over; nothing can fail once the first is detached."""
     links = []
     for peer in (member.rank for member in party.members if member.rank != party.rank):
@@ -253,5 +295,6 @@ def _links(party: Party, lines: Mapping[Key, Line]) -> tuple[Link, ...]:
             for index in range(1 + party.num_lanes)
         ]
         names = tuple(party.path_name(peer, path) for path in paths)
-        links.append(Link(peer, controls, tuple(lanes), names, None, None, None))
+        of_provider = tuple(provided.get(peer, ()))
+        links.append(Link(peer, controls, tuple(lanes), names, None, None, None, of_provider))
     return tuple(links)

@@ -86,6 +86,7 @@ class Party:
         num_lanes: data lanes to each rank of another node.
         num_connections: per interface and lane.
         tls: encrypts connections with other nodes; None: they are plain.
+        shares_memory: whether ranks of the same node do; else they are wired like all others.
     """
 
     rank: int
@@ -96,10 +97,11 @@ class Party:
     num_lanes: int = 1
     num_connections: int = 1
     tls: Tls | None = field(default=None, repr=False)
+    shares_memory: bool = True
 
     def is_local(self, rank: int) -> bool:
-        """Say whether a rank shares this rank's node."""
-        return self.members[rank].node == self.members[self.rank].node
+        """Say whether a rank shares memory with this one."""
+        return self.shares_memory and self.members[rank].node == self.members[self.rank].node
 
     def shares_machine(self, rank: int) -> bool:
         """Say whether this rank reaches another one by loopback, whatever address it dials."""

@@ -1,13 +1,31 @@
-"""Which ways there are to connect two queue pairs: a name and a function that opens one end.
+"""Who carries messages: by name, for queue pairs and for communicators.
 
-A provider is an `Endpoint` class. `register` adds one; `docs/transport.md` says what else it needs.
+A queue pair is connected by an `Endpoint`, a communicator's ranks by HCCL_TRANSPORT:
+
+| value | inside a node | between nodes |
+|---|---|---|
+| `auto` (default) | shared memory | TCP |
+| `tcp` | TCP | TCP |
+| `zmq` | ZeroMQ with CURVE | ZeroMQ with CURVE |
+| `module:Class` | that provider | that provider |
+
+shm and tcp are C++ and wired by `bootstrap.py`; the others are Python, see `provider.py`.
+`register` adds an endpoint; `docs/transport.md` says what else it needs.
 """
 
+import importlib
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 from . import _core
 from .errors import InvalidArgumentError
+from .provider import Provider, Site
+
+VARIABLE = "HCCL_TRANSPORT"
+AUTO = "auto"
+TCP = "tcp"
+
+_IN_PYTHON = {"zmq": "hccl_py.transport.zmq_provider:ZmqProvider"}
 
 
 class Endpoint(Protocol):
@@ -50,3 +68,33 @@ def open_endpoint(name: str) -> Endpoint:
     if name not in _providers:
         raise InvalidArgumentError(f"no provider {name!r}; there are: {', '.join(_providers)}")
     return _providers[name]()
+
+
+def check_transport(name: str) -> str:
+    """Return a value of HCCL_TRANSPORT.
+
+    Raises:
+        InvalidArgumentError: there is no such provider; lists those there are.
+    """
+    if name not in (AUTO, TCP, *_IN_PYTHON) and ":" not in name:
+        raise InvalidArgumentError(
+            f"{VARIABLE}={name}: expected one of {', '.join((AUTO, TCP, *_IN_PYTHON))}, or "
+            "module:Class of a provider of your own"
+        )
+    return name
+
+
+def provider_class(name: str) -> Callable[[Site], Provider] | None:
+    """Load what makes the provider of that name; None for those of C++.
+
+    Raises:
+        InvalidArgumentError: it cannot be imported.
+    """
+    if name in (AUTO, TCP):
+        return None
+    module, _, attribute = _IN_PYTHON.get(name, name).partition(":")
+    try:
+        made_by = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError) as error:
+        raise InvalidArgumentError(f"{VARIABLE}={name}: {error}") from error
+    return cast("Callable[[Site], Provider]", made_by)

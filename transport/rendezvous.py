@@ -58,6 +58,8 @@ class Card:
         endpoints: where it will listen for other nodes, one per interface.
         tcp_problem: why there are none; an error only if it has a peer on another node.
         certificate: what it will show in TLS, in DER; empty without TLS.
+        transport: HCCL_TRANSPORT.
+        provider: what its provider tells the others'; empty without one.
     """
 
     identity: Identity
@@ -68,6 +70,8 @@ class Card:
     endpoints: tuple[Endpoint, ...]
     tcp_problem: str | None
     certificate: bytes = field(default=b"", repr=False)
+    transport: str = "auto"
+    provider: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -250,18 +254,24 @@ def _check_agreement(mine: Card, cards: Sequence[Card]) -> None:
                 f"{rank if mine.certificate else 0} does not: set HCCL_TLS to the same value on "
                 "every rank"
             )
+        if mine.transport != card.transport:
+            raise BootstrapError(
+                f"rank {rank} has HCCL_TRANSPORT={card.transport}, rank 0 has "
+                f"HCCL_TRANSPORT={mine.transport}: set it to the same value on every rank"
+            )
 
 
 def _check_reachable(cards: Sequence[Card]) -> None:
     """Refuse what would only end in a connection timeout on some other rank."""
-    if len(group_by_node([card.identity for card in cards])) == 1:
+    nodes = group_by_node([card.identity for card in cards])
+    if len(nodes) == 1 and cards[0].transport == "auto":
         return
     machines = {card.identity.machine for card in cards}
     for rank, card in enumerate(cards):
         who = f"rank {rank} on {card.identity.host}"
         if not card.endpoints:
             raise BootstrapError(
-                f"{who} has peers on other nodes but cannot listen: {card.tcp_problem}"
+                f"{who} has peers to reach over the network but cannot listen: {card.tcp_problem}"
             )
         for endpoint, first in zip(card.endpoints, cards[0].endpoints, strict=False):
             if len(machines) > 1 and is_loopback(endpoint.host):

@@ -7,6 +7,7 @@
 | HCCL_CONNECTIONS | connections per interface and lane |
 | HCCL_PORT_RANGE | FIRST-LAST: where to listen |
 | HCCL_SECRET | what connections authenticate with |
+| HCCL_TRANSPORT | who carries messages, see `providers.py` |
 | HCCL_TLS | 1: encrypt what travels between nodes |
 | MASTER_ADDR | decides on the interface where HCCL_SOCKET_IFNAME does not |
 """
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from .errors import InvalidArgumentError
+from .providers import AUTO, VARIABLE, check_transport
 
 MAX_CONNECTIONS = 32
 _FAMILIES = {"AF_INET": socket.AF_INET, "AF_INET6": socket.AF_INET6}
@@ -39,6 +41,7 @@ class NetworkSettings:
         num_connections: HCCL_CONNECTIONS.
         secret: HCCL_SECRET.
         tls: HCCL_TLS.
+        transport: HCCL_TRANSPORT.
     """
 
     rendezvous_host: str | None = None
@@ -48,6 +51,7 @@ class NetworkSettings:
     num_connections: int = 1
     secret: bytes | None = field(default=None, repr=False)
     tls: bool = False
+    transport: str = AUTO
 
     @classmethod
     def from_environment(cls) -> "NetworkSettings":
@@ -65,6 +69,7 @@ class NetworkSettings:
             num_connections=_connections(given.get("HCCL_CONNECTIONS")),
             secret=given.get("HCCL_SECRET", "").encode() or None,
             tls=bool(_choice(given, "HCCL_TLS", _SWITCH)),
+            transport=check_transport(given.get(VARIABLE, AUTO)),
         )
 
 

@@ -11,6 +11,7 @@
 #include "bindings_arena.h"
 #include "bindings_perftest.h"
 #include "bindings_verbs.h"
+#include "bindings_provider.h"
 #include "communicator.h"
 #include "idle.h"
 #include "loopback.h"
@@ -239,6 +240,8 @@ nb::dict statistics(const PyCommunicator& self) {
   result["shm_bytes"] = s.shm_bytes.value();
   result["tcp_messages"] = s.tcp_messages.value();
   result["tcp_bytes"] = s.tcp_bytes.value();
+  result["provider_messages"] = s.provider_messages.value();
+  result["provider_bytes"] = s.provider_bytes.value();
   result["stalls"] = s.stalls.value();
   result["sleeps"] = s.sleeps.value();
   result["doorbells"] = s.doorbells.value();
@@ -322,6 +325,11 @@ NB_MODULE(_core, module) {
            [](PyCommunicator& c, int peer, const std::vector<int>& lane_fds, int control_fd) {
              c.engine->add_tcp_peer(peer, std::vector<Descriptor>(lane_fds.begin(), lane_fds.end()),
                                     Descriptor(control_fd));
+           })
+      .def("add_lanes",
+           [](PyCommunicator& c, int peer, const std::vector<nb::object>& lanes, int control_fd) {
+             Descriptor control(control_fd);
+             add_python_lanes(*c.engine, peer, lanes, std::move(control));
            })
       // run_ and start_ take the same arguments; a blocking call's buffers are on its stack anyway.
       .def("run_data",

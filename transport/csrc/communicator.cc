@@ -96,12 +96,11 @@ void Communicator::add_tcp_peer(int peer, std::vector<Descriptor> sockets, Descr
     lanes.push_back(std::make_unique<TcpLane>(peer, std::move(socket), options_.segment.slot_bytes,
                                               statistics_));
   }
-  add_peer(peer, std::move(lanes), std::move(control));
-  for (int fd : watched) watch(fd, not_control);
+  add_peer(peer, std::move(lanes), std::move(control), watched);
 }
 
-void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
-                            Descriptor control) {
+void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, Descriptor control,
+                            const std::vector<int>& watched) {
   if (lanes.size() != static_cast<size_t>(options_.num_channels) + 1) {
     throw std::invalid_argument("one lane per channel and one for point-to-point");
   }
@@ -112,6 +111,7 @@ void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
     its[index] = std::move(lanes[c]);
   }
   watch(links_[index]->fd(), index);
+  for (int fd : watched) watch(fd, not_control);
 }
 
 // ---------------------------------------------------------------- callers
@@ -232,7 +232,9 @@ void Communicator::start(const RequestPtr& request) {
   }
   // Send at once what can be sent: the peers wait for it while the progress thread wakes up.
   progress_or_fail();
+  std::exception_ptr interruption = std::exchange(interruption_, nullptr);
   pass_baton();
+  if (interruption) std::rethrow_exception(interruption);
 }
 
 bool Communicator::wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt) {

@@ -8,6 +8,7 @@
 
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -73,7 +74,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void set_ranks_on_host(int ranks) { may_spin_ = ranks <= usable_cores(); }
   void add_tcp_peer(int peer, std::vector<Descriptor> sockets, Descriptor control);
   // Any provider: one lane per channel, in order, and one for point-to-point.
-  void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, Descriptor control);
+  // `watched`: the lanes' descriptors that wake a sleeper.
+  void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, Descriptor control,
+                const std::vector<int>& watched = {});
 
   // Runs a request to its end on this thread, or on whoever drives. Throws CommunicatorFailed.
   void run(const RequestPtr& request, const Interrupt& interrupt);
@@ -89,6 +92,8 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::optional<Failure> failure() const;
   uint64_t sequence() const;  // collectives submitted
   const Statistics& statistics() const { return statistics_; }
+  Statistics& statistics() { return statistics_; }  // for lanes that are made elsewhere
+  size_t slot_bytes() const { return options_.segment.slot_bytes; }
 
   // For the progress thread. All return at once.
   enum class Turn { moved, idle, not_mine };
@@ -116,6 +121,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool progress();
   bool obey_stop();
   bool progress_or_fail();
+  void rethrow_interruption();
   void notify_waiters();
   bool advance_collective();
   void accept_requests();
@@ -158,6 +164,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   uint64_t num_finished_seen_ = 0;  // as of the last notify_waiters()
   unsigned num_turns_ = 0;          // of the progress thread
   bool close_afterwards_ = false;   // close() was called inside an interrupt of the driver
+  std::exception_ptr interruption_;  // raised inside a lane; for the caller that drives
 
   mutable std::mutex mutex_;  // guards what follows
   std::condition_variable baton_passed_;

@@ -50,6 +50,7 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline,
   while (!request->is_done()) {
     notify_waiters();
     bool moved = progress_or_fail();
+    rethrow_interruption();
     if (!moved && idle.begins_to_spin() && shares_core()) idle.give_up();
     bool signalled = false;
     if (moved) {
@@ -123,6 +124,13 @@ bool Communicator::progress_or_fail() {
   } catch (const LaneError& error) {
     await_explanation(error.peer());
     left_or_lost(error.peer(), error.what());
+  } catch (const LaneInterrupted& interrupted) {
+    Failure failure;
+    failure.kind = FailureKind::aborted;
+    failure.rank = options_.rank;
+    failure.text = interrupted_;
+    fail(failure);
+    interruption_ = interrupted.cause;
   } catch (const Mismatch& mismatch) {
     Failure failure;
     failure.kind = FailureKind::mismatch;
@@ -139,6 +147,11 @@ bool Communicator::progress_or_fail() {
     fail(failure);
   }
   return true;
+}
+
+// A lane's own code ran into the caller's signal handler: what that raised is the caller's.
+void Communicator::rethrow_interruption() {
+  if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
 }
 
 // A lane and its control link close together, but the news may arrive in either order.

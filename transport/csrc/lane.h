@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -34,6 +35,12 @@ class LaneError : public std::runtime_error {
 
  private:
   int peer_;
+};
+
+// A signal handler raised inside a lane's own code: nothing is wrong with the lane. Only a lane whose
+// code can run handlers, a Python one, throws it.
+struct LaneInterrupted {
+  std::exception_ptr cause;
 };
 
 class Lane {

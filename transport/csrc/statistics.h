@@ -25,6 +25,8 @@ struct Statistics {
   Counter shm_bytes;      // their payload, once per reader
   Counter tcp_messages;   // sent to ranks of other nodes
   Counter tcp_bytes;      // their payload
+  Counter provider_messages;  // sent over lanes of a provider in Python
+  Counter provider_bytes;     // their payload
   Counter stalls;         // a lane could not take a message at once
   Counter sleeps;         // a driver went to sleep in the kernel
   Counter doorbells;      // a sleeping peer was woken

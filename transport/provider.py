@@ -1,0 +1,100 @@
+"""What a provider written in Python must offer: lanes between ranks, however they are made.
+
+A provider carries the messages of all channels to all other ranks. Rendezvous, authentication of
+the ranks, control connections and everything above stay as they are. `zmq_provider.py` is the one
+that comes along, docs/providers.md walks through it, `providers.py` names those there are.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from .deadline import Deadline
+
+MAX_PROVIDER_CARD_BYTES = 1024
+
+
+class Lane(Protocol):
+    """One ordered, reliable stream of messages to another rank.
+
+    Messages arrive once, whole and in the order sent. Whichever thread drives the communicator
+    calls the methods, one at a time, holding the GIL; none may block. Whatever they raise ends the
+    communicator, with its text in the error that every rank gets, and they raise it again when
+    asked again.
+    """
+
+    def send(self, header: bytes, payload: memoryview, /) -> bool:
+        """Take a message of `header` and `payload`, or none of it.
+
+        Args:
+            header: 32 bytes.
+            payload: at most the slot size of the communicator (128 KiB); may be empty. It is the
+                caller's memory and changes after the return: whatever is still needed is copied.
+
+        Returns:
+            False: no room now; the same message is offered again when `fd` says so. Room must be
+            bounded: a receiver that does not read has to stop its senders.
+        """
+
+    def receive(self) -> Any | None:
+        """Return the next message, header and payload in one readable buffer; None: not yet.
+
+        The caller keeps a reference for as long as it reads.
+        """
+
+    def fd(self) -> int:
+        """Return the descriptor that a sleeper watches; always the same.
+
+        It is readable from the moment on at which an answer False or None is outdated, until the
+        next `send` or `receive`, and each time it becomes so anew is an edge for epoll. To be
+        readable without a reason is allowed and costs a call.
+        """
+
+    def close(self) -> None:
+        """Free everything. Messages that were sent before still arrive. Idempotent."""
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a provider makes its lanes.
+
+    Attributes:
+        rank: this rank.
+        world_size: number of ranks.
+        num_lanes: lanes to every other rank.
+        address: numeric address on which other ranks reach this one.
+        ports: where it may listen; None: anywhere.
+    """
+
+    rank: int
+    world_size: int
+    num_lanes: int
+    address: str
+    ports: range | None = None
+
+
+class Provider(Protocol):
+    """Makes the lanes of one communicator; constructed with its `Site`."""
+
+    def card(self) -> bytes:
+        """Return what all other ranks have to know, at most `MAX_PROVIDER_CARD_BYTES`.
+
+        It travels authenticated, but is no secret.
+        """
+
+    def connect(self, cards: Sequence[bytes], deadline: Deadline) -> Mapping[int, Sequence[Lane]]:
+        """Connect to all other ranks, which do so at the same time.
+
+        Args:
+            cards: of all ranks, this one included.
+            deadline: for all of it.
+
+        Returns:
+            By rank, `num_lanes` lanes; the i-th meets the peer's i-th.
+
+        Raises:
+            BootstrapError: says which ranks are missing, and what to look at.
+        """
+
+    def close(self) -> None:
+        """Close all lanes and free everything within seconds. Idempotent."""

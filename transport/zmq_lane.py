@@ -1,0 +1,129 @@
+"""A lane over a PAIR socket of ZeroMQ. `zmq_provider.py` makes and connects them.
+
+A socket's descriptor tells only that its state may have changed, and every call on the socket may
+swallow that sign, whichever direction it was for. So each call here ends with a look at the state:
+if an earlier answer is outdated by it, the lane rings a bell of its own, an eventfd. Socket,
+monitor and bell hang in one epoll set, whose descriptor is the lane's.
+"""
+
+import contextlib
+import os
+import select
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+LINGER_MS = 2000
+"""How long close may wait for a peer that does not read."""
+
+_BEGINNINGS = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
+_REFUSALS = {
+    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the connection ended within the handshake",
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "no CURVE handshake of ZeroMQ",
+    zmq.EVENT_HANDSHAKE_FAILED_AUTH: "its key is not the one in the peer's card",
+}
+MONITORED = _BEGINNINGS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | sum(_REFUSALS)
+
+
+class ZmqLane:
+    """One PAIR socket, which it owns; see `provider.Lane` for what it promises.
+
+    Attributes:
+        monitor: readable when `standing` or `refusal` may have changed.
+        refusal: why the last handshake failed.
+    """
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        """Take a socket that is neither bound nor connected yet."""
+        self._socket = socket
+        self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(MONITORED)
+        self.refusal: str | None = None
+        self._connections: set[int] = set()
+        self._stood = False
+        self._refused = self._drained = self._rung = False
+        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._epoll = select.epoll()
+        for descriptor in (socket.fileno(), self.monitor.fileno(), self._bell):
+            self._epoll.register(descriptor, select.EPOLLIN)
+
+    @property
+    def standing(self) -> bool:
+        """Whether a peer has proved its key and is connected."""
+        while self.monitor.get(zmq.EVENTS) & zmq.POLLIN:
+            message = recv_monitor_message(self.monitor, zmq.NOBLOCK)
+            event, descriptor = message["event"], message["value"]
+            if event & _BEGINNINGS:
+                self._connections.add(descriptor)
+            elif event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+                self._stood = True
+            elif event == zmq.EVENT_DISCONNECTED:
+                self._connections.discard(descriptor)
+            else:
+                self.refusal = _REFUSALS[event]
+        # Strangers come and go on a bound socket too; the peer is gone when nobody is left.
+        return self._stood and bool(self._connections)
+
+    def send(self, header: bytes, payload: memoryview, /) -> bool:
+        """Take a message, or none of it; see `provider.Lane`.
+
+        Raises:
+            ConnectionError: the connection ended, and will not come back.
+        """
+        self._hush()
+        try:
+            self._socket.send(b"".join((header, payload)), zmq.NOBLOCK)
+            self._refused = False
+        except zmq.Again:
+            self._refused = True
+            self._check_standing()
+        self._ring_if_outdated()
+        return not self._refused
+
+    def receive(self) -> zmq.Frame | None:
+        """Return the next message or None; see `provider.Lane`.
+
+        Raises:
+            ConnectionError: the connection ended, and all that came before was received.
+        """
+        self._hush()
+        standing = self.standing  # looked at first: what came before the end comes out before it
+        frame = None
+        with contextlib.suppress(zmq.Again):
+            frame = self._socket.recv(zmq.NOBLOCK, copy=False)
+        self._drained = frame is None
+        if frame is None and not standing:
+            self._check_standing()
+        self._ring_if_outdated()
+        return frame
+
+    def fd(self) -> int:
+        """Return the descriptor that tells of news."""
+        return self._epoll.fileno()
+
+    def close(self) -> None:
+        """Close the socket; what was sent still leaves, for `LINGER_MS` at most."""
+        if self._socket.closed:
+            return
+        self._epoll.close()
+        os.close(self._bell)
+        self._socket.disable_monitor()
+        self.monitor.close(0)
+        self._socket.close(LINGER_MS)
+
+    def _check_standing(self) -> None:
+        if not self.standing:
+            raise ConnectionError("the connection was closed")
+
+    def _ring_if_outdated(self) -> None:
+        if not (self._refused or self._drained):
+            return
+        state = self._socket.get(zmq.EVENTS)
+        writable, readable = state & zmq.POLLOUT, state & zmq.POLLIN
+        if (self._refused and writable) or (self._drained and readable):
+            os.eventfd_write(self._bell, 1)
+            self._rung = True
+
+    def _hush(self) -> None:
+        if self._rung:
+            os.eventfd_read(self._bell)
+            self._rung = False

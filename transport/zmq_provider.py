@@ -1,0 +1,173 @@
+"""The provider `zmq`: ZeroMQ over TCP, encrypted and authenticated with CURVE.
+
+Of each pair of ranks the higher one dials, a socket per lane, so that one lane's back pressure
+never holds up another: a ROUTER would put all lanes through one door. Every rank draws a key pair
+for this communicator alone; its public half travels in the rendezvous card, so both ends know
+beforehand whom to expect. Each listener admits the key of one rank and, once all have come, nobody.
+
+A connection that breaks is not made again: ZeroMQ has no acknowledgements, and what was under way
+would be lost in silence. The lane raises instead.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+
+import msgpack  # type: ignore[import-untyped]
+import zmq
+from zmq.utils import z85
+
+from .deadline import Deadline
+from .errors import BootstrapError
+from .provider import Site
+from .zmq_lane import ZmqLane
+
+QUEUED_MESSAGES = 8
+"""How many messages of a lane may wait on either side; of 128 KiB at most."""
+
+_HANDSHAKE_MS = 10_000
+_MAX_LANES_IN_MESSAGE = 8
+_ZAP_ENDPOINT = "inproc://zeromq.zap.01"
+
+_Place = tuple[int, int]
+"""Rank of the peer and index of the lane."""
+
+
+class ZmqProvider:
+    """The lanes of one communicator and the ZeroMQ context they live in."""
+
+    def __init__(self, site: Site) -> None:
+        """Listen for the higher ranks.
+
+        Args:
+            site: of this rank.
+
+        Raises:
+            BootstrapError: the address cannot be bound, or descriptors ran out.
+        """
+        self._site = site
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        # A lane is a socket and the two of its monitor; some are ZeroMQ's own.
+        num_lanes = site.num_lanes * site.world_size
+        self._context.set(zmq.MAX_SOCKETS, 4 * num_lanes + 64)
+        self._lanes: dict[_Place, ZmqLane] = {}
+        self._ports: list[int] = []
+        self._public_key, self._secret_key = zmq.curve_keypair()
+        # Before anybody can dial. It answers in connect(), and is closed for good after it: not the
+        # listeners, which would take their connections along.
+        self._door = self._context.socket(zmq.REP)
+        self._door.bind(_ZAP_ENDPOINT)
+        try:
+            for peer in range(site.rank + 1, site.world_size):
+                for index in range(site.num_lanes):
+                    self._listen((peer, index))
+        except zmq.ZMQError as error:
+            self.close()
+            raise BootstrapError(
+                f"rank {site.rank}: cannot listen on {site.address}: {error}"
+            ) from error
+
+    def card(self) -> bytes:
+        """Return public key, address and ports."""
+        ports = struct.pack(f"!{len(self._ports)}H", *self._ports)
+        return bytes(msgpack.packb([self._public_key, self._site.address, ports]))
+
+    def connect(self, cards: Sequence[bytes], deadline: Deadline) -> dict[int, list[ZmqLane]]:
+        """Dial the lower ranks and admit the higher ones; see `provider.Provider`."""
+        keys = {}
+        for peer, card in enumerate(cards):
+            key, address, packed = msgpack.unpackb(card)
+            keys[str(peer).encode()] = z85.decode(key)
+            ports = struct.unpack(f"!{len(packed) // 2}H", packed)
+            first = (self._site.rank - peer - 1) * self._site.num_lanes
+            for index in range(self._site.num_lanes if peer < self._site.rank else 0):
+                self._dial((peer, index), key, _endpoint(address, ports[first + index]))
+        self._await_lanes(keys, deadline)
+        self._door.close(0)
+        return {
+            peer: [self._lanes[peer, index] for index in range(self._site.num_lanes)]
+            for peer in range(self._site.world_size)
+            if peer != self._site.rank
+        }
+
+    def close(self) -> None:
+        """Close all lanes; waits for what was sent to leave, `zmq_lane.LINGER_MS` at most."""
+        for lane in self._lanes.values():
+            lane.close()
+        self._door.close(0)
+        self._context.term()
+
+    def _socket(self) -> "zmq.Socket[bytes]":
+        socket = self._context.socket(zmq.PAIR)
+        socket.set_hwm(QUEUED_MESSAGES)
+        socket.ipv6 = ":" in self._site.address
+        socket.reconnect_ivl = -1
+        socket.handshake_ivl = _HANDSHAKE_MS
+        socket.linger = 0  # until close() says otherwise: without a connection nothing has to leave
+        socket.curve_publickey = self._public_key
+        socket.curve_secretkey = self._secret_key
+        return socket
+
+    def _listen(self, place: _Place) -> None:
+        socket = self._socket()
+        self._lanes[place] = ZmqLane(socket)
+        socket.curve_server = True
+        socket.zap_domain = str(place[0]).encode()
+        socket.zap_enforce_domain = True  # without a door-keeper nobody comes in
+        socket.bind(_endpoint(self._site.address, "*"))
+        endpoint = socket.last_endpoint.rstrip(b"\0").decode()
+        self._ports.append(int(endpoint.rpartition(":")[2]))
+
+    def _dial(self, place: _Place, key: bytes, endpoint: str) -> None:
+        socket = self._socket()
+        self._lanes[place] = ZmqLane(socket)
+        socket.curve_serverkey = key
+        socket.connect(endpoint)
+
+    def _await_lanes(self, keys: Mapping[bytes, bytes], deadline: Deadline) -> None:
+        poller = zmq.Poller()
+        poller.register(self._door, zmq.POLLIN)
+        awaited = {lane.monitor: place for place, lane in self._lanes.items()}
+        for monitor in awaited:
+            poller.register(monitor, zmq.POLLIN)
+        while awaited:
+            if deadline.expired:
+                raise BootstrapError(self._timeout_message(list(awaited.values()), deadline))
+            for ready, _ in poller.poll(deadline.remaining_s * 1000):
+                if ready is self._door:
+                    self._answer(keys)
+                    continue
+                place = awaited[ready]
+                if self._lanes[place].standing:
+                    del awaited[ready]
+                    poller.unregister(ready)
+                elif place[0] < self._site.rank and (refusal := self._lanes[place].refusal):
+                    raise BootstrapError(
+                        f"rank {self._site.rank}: rank {place[0]} refused lane {place[1]}: "
+                        f"{refusal}; look at the log of rank {place[0]} first"
+                    )
+
+    def _answer(self, keys: Mapping[bytes, bytes]) -> None:
+        """Let one connection in, or not. The domain is the rank that its listener waits for."""
+        version, request, domain, _address, _identity, mechanism, *proofs = (
+            self._door.recv_multipart()
+        )
+        admitted = mechanism == b"CURVE" and proofs == [keys[domain]]
+        status, text = (b"200", b"OK") if admitted else (b"400", b"not a member")
+        self._door.send_multipart([version, request, status, text, domain, b""])
+
+    def _timeout_message(self, awaited: Sequence[_Place], deadline: Deadline) -> str:
+        missing = []
+        for peer, index in sorted(awaited)[:_MAX_LANES_IN_MESSAGE]:
+            refusal = self._lanes[peer, index].refusal
+            missing.append(f"rank {peer} lane {index}" + (f" ({refusal})" if refusal else ""))
+        if len(awaited) > len(missing):
+            missing.append(f"and {len(awaited) - len(missing)} more")
+        return (
+            f"rank {self._site.rank}: zmq connections are missing {deadline}: "
+            f"{', '.join(missing)}; look at the logs of those ranks, and whether a firewall or "
+            "the wrong interface (HCCL_SOCKET_IFNAME) is in the way"
+        )
+
+
+def _endpoint(address: str, port: int | str) -> str:
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
