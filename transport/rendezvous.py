@@ -271,7 +271,7 @@ def _check_reachable(cards: Sequence[Card]) -> None:
         who = f"rank {rank} on {card.identity.host}"
         if not card.endpoints:
             raise BootstrapError(
-                f"{who} has peers to reach over the network but cannot listen: {card.tcp_problem}"
+                f"{who} has peers on other nodes but cannot listen: {card.tcp_problem}"
             )
         for endpoint, first in zip(card.endpoints, cards[0].endpoints, strict=False):
             if len(machines) > 1 and is_loopback(endpoint.host):

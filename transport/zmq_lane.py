@@ -13,9 +13,10 @@ import select
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-LINGER_MS = 2000
+LINGER_MS = 5000
 """How long close may wait for a peer that does not read."""
 
+_CLOSED = "the connection was closed"
 _BEGINNINGS = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
 _REFUSALS = {
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the connection ended within the handshake",
@@ -70,12 +71,12 @@ class ZmqLane:
             ConnectionError: the connection ended, and will not come back.
         """
         self._hush()
+        self._check_standing()
         try:
             self._socket.send(b"".join((header, payload)), zmq.NOBLOCK)
             self._refused = False
         except zmq.Again:
             self._refused = True
-            self._check_standing()
         self._ring_if_outdated()
         return not self._refused
 
@@ -92,7 +93,7 @@ class ZmqLane:
             frame = self._socket.recv(zmq.NOBLOCK, copy=False)
         self._drained = frame is None
         if frame is None and not standing:
-            self._check_standing()
+            raise ConnectionError(_CLOSED)
         self._ring_if_outdated()
         return frame
 
@@ -104,15 +105,16 @@ class ZmqLane:
         """Close the socket; what was sent still leaves, for `LINGER_MS` at most."""
         if self._socket.closed:
             return
+        linger_ms = LINGER_MS if self.standing else 0
         self._epoll.close()
         os.close(self._bell)
         self._socket.disable_monitor()
         self.monitor.close(0)
-        self._socket.close(LINGER_MS)
+        self._socket.close(linger_ms)
 
     def _check_standing(self) -> None:
         if not self.standing:
-            raise ConnectionError("the connection was closed")
+            raise ConnectionError(_CLOSED)
 
     def _ring_if_outdated(self) -> None:
         if not (self._refused or self._drained):

@@ -25,6 +25,7 @@ QUEUED_MESSAGES = 8
 """How many messages of a lane may wait on either side; of 128 KiB at most."""
 
 _HANDSHAKE_MS = 10_000
+_NEVER_MS = 2**31 - 1
 _MAX_LANES_IN_MESSAGE = 8
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 
@@ -100,9 +101,9 @@ class ZmqProvider:
         socket = self._context.socket(zmq.PAIR)
         socket.set_hwm(QUEUED_MESSAGES)
         socket.ipv6 = ":" in self._site.address
-        socket.reconnect_ivl = -1
+        # Not -1, which also means never, but throws away what was received and not read yet.
+        socket.reconnect_ivl = _NEVER_MS
         socket.handshake_ivl = _HANDSHAKE_MS
-        socket.linger = 0  # until close() says otherwise: without a connection nothing has to leave
         socket.curve_publickey = self._public_key
         socket.curve_secretkey = self._secret_key
         return socket
