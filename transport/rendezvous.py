@@ -23,7 +23,7 @@ from .interfaces import address_family, is_loopback
 
 COMMUNICATOR_ID_BYTES = 16
 SECRET_BYTES = 32
-MAX_CARD_BYTES = 4096
+MAX_CARD_BYTES = 2048
 _SEAL_BYTES = 32
 # What all ranks must have alike, and the variable that sets it.
 _AGREED = {"world_size": "", "num_lanes": "", "num_connections": "HCCL_CONNECTIONS"}
