@@ -251,8 +251,9 @@ def _forget_after_fork() -> None:
     )
     for communicator in list(_open):
         _core.leak(communicator._core)
-        _core.leak(communicator._provider)
-        communicator._provider = None
+        if communicator._provider is not None:
+            _core.leak(communicator._provider)
+            communicator._provider = None
         communicator._replace_engine(_Gone(InvalidArgumentError, forked))
         # Else the parent's death stays unseen for as long as this child lives.
         communicator._sockets.close_copies()

@@ -10,8 +10,8 @@
 
 #include "bindings_arena.h"
 #include "bindings_perftest.h"
-#include "bindings_verbs.h"
 #include "bindings_provider.h"
+#include "bindings_verbs.h"
 #include "communicator.h"
 #include "idle.h"
 #include "loopback.h"
