@@ -9,6 +9,7 @@ A connection that breaks is not made again: ZeroMQ has no acknowledgements, and 
 would be lost in silence. The lane raises instead.
 """
 
+import errno
 import struct
 from collections.abc import Mapping, Sequence
 
@@ -52,6 +53,7 @@ class ZmqProvider:
         self._context.set(zmq.MAX_SOCKETS, 4 * num_lanes + 64)
         self._lanes: dict[_Place, ZmqLane] = {}
         self._ports: list[int] = []
+        self._first_port = 0  # of the range, that may be free
         self._public_key, self._secret_key = zmq.curve_keypair()
         # Before anybody can dial. It answers in connect(), and is closed for good after it: not the
         # listeners, which would take their connections along.
@@ -66,6 +68,9 @@ class ZmqProvider:
             raise BootstrapError(
                 f"rank {site.rank}: cannot listen on {site.address}: {error}"
             ) from error
+        except BootstrapError:
+            self.close()
+            raise
 
     def card(self) -> bytes:
         """Return public key, address and ports."""
@@ -114,9 +119,25 @@ class ZmqProvider:
         socket.curve_server = True
         socket.zap_domain = str(place[0]).encode()
         socket.zap_enforce_domain = True  # without a door-keeper nobody comes in
-        socket.bind(_endpoint(self._site.address, "*"))
-        endpoint = socket.last_endpoint.rstrip(b"\0").decode()
-        self._ports.append(int(endpoint.rpartition(":")[2]))
+        self._ports.append(self._bind(socket))
+
+    def _bind(self, socket: "zmq.Socket[bytes]") -> int:
+        if self._site.ports is None:
+            socket.bind(_endpoint(self._site.address, "*"))
+            return int(socket.last_endpoint.rstrip(b"\0").rpartition(b":")[2])
+        # Those before the last one that was free are taken.
+        for port in self._site.ports[self._first_port :]:
+            self._first_port += 1
+            try:
+                socket.bind(_endpoint(self._site.address, port))
+                return port
+            except zmq.ZMQError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+        raise BootstrapError(
+            f"every port of HCCL_PORT_RANGE={self._site.ports[0]}-{self._site.ports[-1]} is taken "
+            f"on {self._site.address}: zmq needs {self._site.num_lanes} for each pair of ranks"
+        )
 
     def _dial(self, place: _Place, key: bytes, endpoint: str) -> None:
         socket = self._socket()
