@@ -20,13 +20,19 @@ from .deadline import Deadline
 from .errors import BootstrapError
 from .identity import PROTOCOL_VERSION, Endpoint, Identity, group_by_node
 from .interfaces import address_family, is_loopback
+from .providers import AUTO
 
 COMMUNICATOR_ID_BYTES = 16
 SECRET_BYTES = 32
-MAX_CARD_BYTES = 2048
+MAX_CARD_BYTES = 4096
 _SEAL_BYTES = 32
 # What all ranks must have alike, and the variable that sets it.
-_AGREED = {"world_size": "", "num_lanes": "", "num_connections": "HCCL_CONNECTIONS"}
+_AGREED = {
+    "world_size": "",
+    "num_lanes": "",
+    "num_connections": "HCCL_CONNECTIONS",
+    "transport": "HCCL_TRANSPORT",
+}
 # c10d reads a timeout of zero milliseconds as "for ever".
 _SHORTEST_WAIT_S = 0.01
 
@@ -70,7 +76,7 @@ class Card:
     endpoints: tuple[Endpoint, ...]
     tcp_problem: str | None
     certificate: bytes = field(default=b"", repr=False)
-    transport: str = "auto"
+    transport: str = AUTO
     provider: bytes = b""
 
 
@@ -254,17 +260,12 @@ def _check_agreement(mine: Card, cards: Sequence[Card]) -> None:
                 f"{rank if mine.certificate else 0} does not: set HCCL_TLS to the same value on "
                 "every rank"
             )
-        if mine.transport != card.transport:
-            raise BootstrapError(
-                f"rank {rank} has HCCL_TRANSPORT={card.transport}, rank 0 has "
-                f"HCCL_TRANSPORT={mine.transport}: set it to the same value on every rank"
-            )
 
 
 def _check_reachable(cards: Sequence[Card]) -> None:
     """Refuse what would only end in a connection timeout on some other rank."""
-    nodes = group_by_node([card.identity for card in cards])
-    if len(nodes) == 1 and cards[0].transport == "auto":
+    is_one_node = len(group_by_node([card.identity for card in cards])) == 1
+    if is_one_node and cards[0].transport == AUTO:
         return
     machines = {card.identity.machine for card in cards}
     for rank, card in enumerate(cards):
