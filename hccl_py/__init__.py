@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator as Communicator
+    from hccl_py.registered import empty as empty
+    from hccl_py.torch_registered import register as register
     from hccl_py.transport.errors import AbortedError as AbortedError
     from hccl_py.transport.errors import BootstrapError as BootstrapError
     from hccl_py.transport.errors import CollectiveTimeoutError as CollectiveTimeoutError
@@ -26,6 +28,8 @@ _HOMES = {
     "Communicator": "hccl_py.communicator",
     "Work": "hccl_py.work",
     "ReduceOp": "hccl_py.transport.types",
+    "empty": "hccl_py.registered",
+    "register": "hccl_py.torch_registered",
     "HcclError": "hccl_py.transport.errors",
     "InvalidArgumentError": "hccl_py.transport.errors",
     "BootstrapError": "hccl_py.transport.errors",

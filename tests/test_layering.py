@@ -14,7 +14,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hccl_py": "hccl_py"}
 
-COMMUNICATOR = "buffers calls communicator failures fingerprint plans rendezvous work"
+COMMUNICATOR = "buffers calls communicator failures fingerprint plans registered rendezvous work"
 LAYERS = [
     ("transport",),
     ("plan",),
@@ -33,7 +33,7 @@ APART = "launcher"
 PROCESS_GROUP = 6
 """From this layer on, torch may be imported."""
 
-LAZY_TORCH = {"hccl_py.rendezvous"}
+LAZY_TORCH = {"hccl_py.registered", "hccl_py.rendezvous"}
 """Below it, these may import torch inside a function: who never calls it needs no torch."""
 
 

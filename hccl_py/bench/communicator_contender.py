@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hccl_py.bench.contender import Endpoint, Timed
+from hccl_py.bench.contender import Endpoint, Timed, Zeros
 from hccl_py.communicator import Communicator
 from hccl_py.transport.types import ReduceOp
 
@@ -18,6 +18,7 @@ class CommunicatorContender:
 
     def __init__(self, endpoint: Endpoint) -> None:
         """Join the communicator; blocks until every rank is there."""
+        self.zeros: Zeros = lambda count, dtype: torch.zeros(count, dtype=dtype)
         os.environ["MASTER_ADDR"] = endpoint.master_address
         os.environ["MASTER_PORT"] = str(endpoint.master_port)
         self._communicator = Communicator(timeout_s=endpoint.timeout_s)

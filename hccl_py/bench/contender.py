@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -16,6 +17,9 @@ if TYPE_CHECKING:
 
 Timed = Callable[[], object]
 """A call that blocks until this rank's part is done."""
+
+Zeros = Callable[[int, "torch.dtype"], "torch.Tensor"]
+"""Makes a buffer of zeros: number of elements, type."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +34,13 @@ class Endpoint:
 
 
 class Contender(Protocol):
-    """The collectives over one implementation; buffers are contiguous one-dimensional tensors."""
+    """The collectives over one implementation; buffers are contiguous one-dimensional tensors.
+
+    Attributes:
+        zeros: makes its buffers.
+    """
+
+    zeros: Zeros
 
     def all_reduce(self, data: torch.Tensor, reduce_op: str) -> Timed:
         """Reduce `data` in place on every rank."""
@@ -85,6 +95,14 @@ def _open_communicator(endpoint: Endpoint) -> Contender:
     return CommunicatorContender(endpoint)
 
 
+def _open_registered(open_contender: Open, endpoint: Endpoint) -> Contender:
+    from hccl_py.registered import empty
+
+    contender = open_contender(endpoint)
+    contender.zeros = lambda count, dtype: empty(count, dtype).zero_()
+    return contender
+
+
 def _open_gloo(endpoint: Endpoint) -> Contender:
     from hccl_py.bench.torch_contender import TorchContender
 
@@ -96,3 +114,6 @@ APIS: dict[str, Open] = {"torch": _open_torch_hccl, "communicator": _open_commun
 
 BASELINES: dict[str, Open] = {"gloo": _open_gloo}
 """What hccl can be compared with, by the value of --compare."""
+
+REGISTERED: dict[str, Open] = {api: partial(_open_registered, APIS[api]) for api in APIS}
+"""The same ways with buffers in registered memory."""

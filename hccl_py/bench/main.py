@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-from hccl_py.bench.contender import APIS, BASELINES, Open
+from hccl_py.bench.contender import APIS, BASELINES, REGISTERED, Open
 from hccl_py.bench.measure import Row, measure
 from hccl_py.bench.namespaces import Hosts, NamespaceError
 from hccl_py.bench.options import Options, parse
@@ -27,6 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     argv = sys.argv[1:] if argv is None else argv
     options = parse(argv)
     contenders = {"hccl": APIS[options.api]}
+    if options.registered:
+        contenders = {"registered": REGISTERED[options.api], **contenders}
     if options.compare:
         contenders[options.compare] = BASELINES[options.compare]
     try:

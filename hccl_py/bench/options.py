@@ -28,8 +28,9 @@ how time is taken:
   them. Its time is the mean over its calls and over the ranks (as in nccl-tests); the table
   shows the median over the rounds with the 10th and 90th percentile. Single calls are not
   timed: a rank may run ahead (the root of a broadcast), so single times mislead. With
-  --compare the contenders' rounds alternate in the same processes. ratio is the contender's
-  median over hccl's (above 1: hccl is faster), its spread that of neighbouring rounds.
+  --compare or --registered the contenders' rounds alternate in the same processes. ratio is the
+  contender's median over that of the first row, hccl or hccl on registered memory (above 1: the
+  first is faster), its spread that of neighbouring rounds.
   Buffers hold zeros while time is taken; all_reduce, broadcast and reduce work in place.
 
 examples:
@@ -38,6 +39,7 @@ examples:
   hccl-bench --nproc 4 --nnodes 2 --compare gloo     8 ranks on two emulated nodes, over TCP
   hccl-bench --nproc 4 --nnodes 2 --veth 1 --compare gloo   the nodes joined by Ethernet (root)
   hccl-bench --nproc 2 --api communicator --sizes 4  without torch.distributed
+  hccl-bench --nproc 2 --registered --sizes 64M      what registered memory is worth
   hccl-bench --op send_recv --nproc 2 --begin 1K --end 64M --factor 4
 
 exit codes: 0 good, 1 wrong results or a rank failed, 2 wrong arguments"""
@@ -63,6 +65,7 @@ class Options:
     timeout_s: float
     api: str
     compare: str | None
+    registered: bool
     json_path: Path | None
     markdown: bool
     verbose: bool
@@ -71,6 +74,12 @@ class Options:
     def world_size(self) -> int:
         """Number of ranks in all."""
         return self.nproc * self.nnodes
+
+    @property
+    def contenders(self) -> tuple[str, ...]:
+        """Names of what is measured; the others are compared with the first."""
+        names = ("registered" if self.registered else None, "hccl", self.compare)
+        return tuple(name for name in names if name)
 
     def node(self, rank: int) -> int:
         """The emulated node that a rank is on."""
@@ -128,6 +137,7 @@ def parse(argv: Sequence[str] | None) -> Options:
         timeout_s=given.timeout,
         api=given.api,
         compare=given.compare,
+        registered=given.registered,
         json_path=given.json,
         markdown=given.markdown,
         verbose=given.verbose,
@@ -269,6 +279,11 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         help="call hccl through torch.distributed (default) or through hccl_py.Communicator",
     )
     add("--compare", choices=tuple(BASELINES), help="measure this one beside hccl")
+    add(
+        "--registered",
+        action="store_true",
+        help="measure hccl on registered memory (hccl_py.empty) beside hccl on any other",
+    )
     add("--iters", type=_positive, metavar="N", help="timed calls per size (about 1 s of them)")
     add(
         "--warmup",

@@ -47,23 +47,30 @@ class Rank:
         self._contenders = contenders
         self._barriers = [contender.barrier() for contender in contenders]
         self._calls: list[Timed] = []
+        self._buffers: list[Buffers] = []
 
     def prepare(self, op: str, call: Call) -> None:
         """Make buffers for one size and bind every contender's call to them."""
         self._calls = []  # frees the last size's buffers before the next are made
+        self._buffers = []
         self._op, self._call, self._case = op, call, CASES[op]
-        layout = self._case.layout(call.count, call.world_size)
-        dtype = getattr(torch, call.dtype)
-        data = torch.zeros(layout.input_count, dtype=dtype)
-        output = torch.zeros(layout.output_count, dtype=dtype) if layout.output_count else data
-        self._buffers = Buffers(data, output)
+        self._buffers = [self._make_buffers(contender) for contender in self._contenders]
         self._calls = [
-            self._case.prepare(contender, call, self._buffers) for contender in self._contenders
+            self._case.prepare(contender, call, buffers)
+            for contender, buffers in zip(self._contenders, self._buffers, strict=True)
         ]
+
+    def _make_buffers(self, contender: Contender) -> Buffers:
+        layout = self._case.layout(self._call.count, self._call.world_size)
+        dtype = getattr(torch, self._call.dtype)
+        data = contender.zeros(layout.input_count, dtype)
+        return Buffers(
+            data, contender.zeros(layout.output_count, dtype) if layout.output_count else data
+        )
 
     def check(self, contender: int) -> Checked:
         """Run once on known data and count wrong elements; leaves zeros in the buffers."""
-        at = self._buffers
+        at = self._buffers[contender]
         at.output.fill_(1)
         _fill(at.input, contribution(self._call, self._rank))
         self._barriers[contender]()

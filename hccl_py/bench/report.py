@@ -20,7 +20,7 @@ _WIDTHS = {
     "count": 11,
     "type": 8,
     "op": 7,
-    "by": 5,
+    "by": 10,
     "time us": 10,
     "p10": 10,
     "p90": 10,
@@ -39,7 +39,8 @@ class Table:
     def __init__(self, options: Options) -> None:
         """Choose the columns and their form."""
         self._options = options
-        self._columns = [name for name in _WIDTHS if options.compare or name not in _RATIO_COLUMNS]
+        self._compares = len(options.contenders) > 1
+        self._columns = [name for name in _WIDTHS if self._compares or name not in _RATIO_COLUMNS]
 
     def header(self) -> list[str]:
         """Make the lines above the first row."""
@@ -52,7 +53,7 @@ class Table:
         lines = []
         for result in row.results:
             cells = self._cells(row, result)
-            if self._options.compare:
+            if self._compares:
                 cells += _ratio_cells(row, result)
             lines.append(self._line(cells))
         return lines
@@ -80,7 +81,7 @@ class Table:
 
 
 def _ratio_cells(row: Row, result: Result) -> list[str]:
-    """The comparison with hccl; its own row has none."""
+    """The comparison with the first contender; its own row has none."""
     if result is row.results[0]:
         return ["", ""]
     ratio = row.ratio(result)
@@ -99,7 +100,8 @@ def introduction(options: Options, argv: Sequence[str], facts: dict[str, Any]) -
     machine, versions = facts["machine"], facts["versions"]
     where = _where(options)
     through = "torch.distributed" if options.api == "torch" else "hccl_py.Communicator"
-    beside = f", beside {options.compare}" if options.compare else ""
+    first, *others = options.contenders
+    beside = f", beside {' and '.join(others)}" if others else ""
     lines = [
         shlex.join(["hccl-bench", *argv]),
         f"{options.op}: {options.world_size} ranks on {where}, through {through}{beside}; "
@@ -107,7 +109,7 @@ def introduction(options: Options, argv: Sequence[str], facts: dict[str, Any]) -
         f"{machine['cpu']}, {machine['usable_cores']} usable cores, {machine['system']}; "
         + facts["date"],
         "time: median over rounds of the mean over calls and ranks"
-        + (f"; ratio: time of {options.compare} / time of hccl" if options.compare else ""),
+        + (f"; ratio: time of {' or '.join(others)} / time of {first}" if others else ""),
     ]
     if options.markdown:
         return [f"- `{lines[0]}`", *(f"- {line}" for line in lines[1:]), ""]

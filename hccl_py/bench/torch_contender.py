@@ -8,7 +8,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from hccl_py.bench.contender import Endpoint, Timed
+from hccl_py.bench.contender import Endpoint, Timed, Zeros
 
 
 class TorchContender:
@@ -16,6 +16,7 @@ class TorchContender:
 
     def __init__(self, backend: str, endpoint: Endpoint) -> None:
         """Join the group; blocks until every rank is there."""
+        self.zeros: Zeros = lambda count, dtype: torch.zeros(count, dtype=dtype)
         timeout = timedelta(seconds=endpoint.timeout_s)
         self._rank, self._world_size = endpoint.rank, endpoint.world_size
         if dist.is_initialized():

@@ -1,0 +1,82 @@
+"""Registered memory: tensors and arrays that the ranks of a node read and write in place.
+
+An all_reduce, all_gather, reduce_scatter or broadcast of 256 KiB or more whose ranks share one node
+skips the copies through shared slots if its buffers lie here, on every rank. Everything else takes
+registered memory as any other. `torch_registered.py` moves what torch has made there;
+docs/registered.md says what it is worth.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hccl_py.transport import _core
+from hccl_py.transport.arena import VARIABLE, arena_of_this_process
+from hccl_py.transport.errors import InvalidArgumentError
+
+
+def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
+    """Make an array or tensor in registered memory.
+
+    The memory is there from the start, not from its first use on, and goes back to the system when
+    the last view of it is gone. What a fresh buffer holds is not defined.
+
+    Args:
+        shape: as numpy and torch take it.
+        dtype: of torch, for a CPU tensor; else of numpy, for an array.
+
+    Returns:
+        A torch tensor or a numpy array, C-contiguous. Small ones start at a page, those of 2 MiB
+        or more at a multiple of 2 MiB.
+
+    Raises:
+        InvalidArgumentError: the shape is none, or elements of that type are no plain memory.
+        MemoryError: there is not as much memory, or none can be registered; the message says why.
+    """
+    dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
+    if any(dimension < 0 for dimension in dimensions):
+        raise InvalidArgumentError(f"shape: expected no negative dimension, got {dimensions}")
+    if type(dtype).__module__ == "torch":
+        import torch
+
+        count = math.prod(dimensions)
+        memory = torch.from_numpy(_memory(count * dtype.itemsize))
+        return memory.view(dtype).view(dimensions)
+    kind = np.dtype(dtype)
+    if kind.hasobject:
+        raise InvalidArgumentError(f"dtype: expected numbers, got {kind}")
+    return _memory(math.prod(dimensions) * kind.itemsize).view(kind).reshape(dimensions)
+
+
+def is_registered(address: int, num_bytes: int) -> bool:
+    """Tell whether all of a buffer is registered memory of this process."""
+    return arena_of_this_process().holds(address, num_bytes)
+
+
+def allocate(num_bytes: int) -> _core.Region:
+    """Allocate registered memory, which is freed with what is returned.
+
+    Raises:
+        MemoryError: as for `empty`.
+    """
+    arena = arena_of_this_process()
+    try:
+        return _core.Region(arena, num_bytes)
+    except MemoryError:
+        raise MemoryError(_refusal(arena, num_bytes)) from None
+
+
+def _memory(num_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    return allocate(num_bytes).array() if num_bytes else np.empty(0, np.uint8)
+
+
+def _refusal(arena: _core.Arena, num_bytes: int) -> str:
+    if arena.unavailable():
+        return f"this process has no registered memory: {arena.unavailable()} (see {VARIABLE})"
+    return (
+        f"no {num_bytes} bytes of registered memory: {arena.num_allocated()} of the "
+        f"{arena.num_bytes()} that {VARIABLE} or this machine's memory allows are in use, or the "
+        "machine has no more memory"
+    )
