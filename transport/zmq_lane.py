@@ -13,7 +13,7 @@ import select
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-LINGER_MS = 5000
+LINGER_MS = 2000
 """How long close may wait for a peer that does not read."""
 
 _CLOSED = "the connection was closed"

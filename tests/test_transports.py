@@ -1,0 +1,180 @@
+"""Every collective over each value of HCCL_TRANSPORT that keeps ranks from sharing memory.
+
+A sample for every day. The whole suite runs over a transport with
+
+    HCCL_TRANSPORT=zmq pytest tests/test_communicator*.py tests/test_process_group*.py
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from guarded import Guarded, assert_reduced, contribution, reduced
+from ranks import RanksFailed, run_ranks
+from stores import MemoryStore
+from thread_ranks import ThreadRanks
+
+from hccl_py import Communicator, InvalidArgumentError, PeerLostError, ReduceOp
+from hccl_py.transport.errors import BootstrapError
+
+# None, few, uneven parts, more than a slot.
+SIZES = (0, 1, 5, 1001, 100_003)
+KINDS = [("float32", ReduceOp.SUM), ("bfloat16", ReduceOp.AVG), ("int64", ReduceOp.MAX)]
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@pytest.fixture(scope="module", params=["tcp", "zmq"])
+def transport(request: pytest.FixtureRequest) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HCCL_TRANSPORT", request.param)
+        yield request.param
+
+
+@pytest.fixture(scope="module", params=["a", "aa", "aab", "aaaa", "aabbc"])
+def ranks(request: pytest.FixtureRequest, transport: str) -> Iterator[ThreadRanks]:
+    with ThreadRanks(request.param) as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize(("dtype", "op"), KINDS)
+def test_reductions_equal_numpy(ranks: ThreadRanks, dtype: str, op: ReduceOp) -> None:
+    n = ranks.world_size
+    parts = [contribution(rank, n * SIZES[-1], dtype) for rank in range(n)]
+
+    def reduce(comm: Communicator) -> None:
+        for count in SIZES:
+            mine = [part[: n * count] for part in parts]
+            expected = reduced(mine, dtype, op)
+            everywhere = Guarded(mine[comm.rank], dtype)
+            comm.all_reduce(everywhere.buffer, op)
+            assert_reduced(everywhere.values, expected, mine, dtype)
+            rooted = Guarded(mine[comm.rank], dtype)
+            comm.reduce(rooted.buffer, n - 1, op)
+            if comm.rank == n - 1:
+                assert_reduced(rooted.values, expected, mine, dtype)
+            block = Guarded(np.zeros(count), dtype)
+            comm.reduce_scatter(block.buffer, Guarded(mine[comm.rank], dtype).buffer, op)
+            own = slice(comm.rank * count, (comm.rank + 1) * count)
+            assert_reduced(block.values, expected[own], mine, dtype)
+
+    ranks.run(reduce)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "float64"])
+def test_moves_carry_every_byte(ranks: ThreadRanks, dtype: str) -> None:
+    n = ranks.world_size
+
+    def blocks(rank: int, count: int) -> Array:
+        return contribution(rank, n * count, dtype).reshape(n, count)
+
+    def move(comm: Communicator) -> None:
+        me, root = comm.rank, n // 2
+        for count in SIZES:
+            sent = [blocks(rank, count) for rank in range(n)]
+            data = Guarded(sent[me], dtype)
+            comm.broadcast(data.buffer, root)
+            assert data.bytes == sent[root].tobytes()
+            gathered = Guarded(np.zeros((n, count)), dtype)
+            comm.all_gather(gathered.buffer, sent[me][0])
+            assert gathered.bytes == b"".join(one[0].tobytes() for one in sent)
+            exchanged = Guarded(np.zeros((n, count)), dtype)
+            comm.all_to_all(exchanged.buffer, sent[me])
+            assert exchanged.bytes == b"".join(one[me].tobytes() for one in sent)
+            rooted = Guarded(np.zeros((n, count)), dtype)
+            comm.gather(rooted.buffer if me == root else None, sent[me][0], root)
+            if me == root:
+                assert rooted.bytes == gathered.bytes
+            own = Guarded(np.zeros(count), dtype)
+            comm.scatter(own.buffer, sent[me] if me == root else None, root)
+            assert own.bytes == sent[root][me].tobytes()
+            passed = Guarded(np.zeros((n, count)), dtype)
+            work = comm.nonblocking.send(sent[me], (me + 1) % n)
+            comm.recv(passed.buffer, (me - 1) % n)
+            work.wait()
+            assert passed.bytes == sent[(me - 1) % n].tobytes()
+            comm.barrier()
+
+    ranks.run(move)
+
+
+def test_messages_went_over_it(ranks: ThreadRanks, transport: str) -> None:
+    counters = ranks.run(lambda comm: comm.statistics())
+    counted = "tcp" if transport == "tcp" else "provider"
+    for statistics in counters:
+        assert statistics["shm_messages"] == 0
+        assert (statistics[f"{counted}_bytes"] > 1 << 20) == (ranks.world_size > 1)
+
+
+def check_process_group(rank: int, world_size: int) -> None:
+    tensor = torch.full((1000,), float(rank))
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [3.0] * 1000
+    works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(5)]
+    for work in works:
+        work.wait()
+    assert all(work.is_completed() for work in works)
+    objects: list[Any] = [None] * world_size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": peer} for peer in range(world_size)]
+    half = dist.new_group([0, 2])
+    if rank != 1:
+        data = torch.tensor([rank])
+        dist.broadcast(data, 2, group=half)
+        assert data.item() == 2
+
+
+def test_process_group_with_subgroup_and_works(transport: str) -> None:
+    run_ranks(check_process_group, 3, backend="hccl", env={"HCCL_TRANSPORT": transport})
+
+
+def one_dies(rank: int, world_size: int) -> None:
+    comm = Communicator(timeout_s=20)
+    comm.barrier()
+    if rank == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(PeerLostError) as caught:
+        for _ in range(1000):
+            comm.all_reduce(np.ones(100_000))
+    assert caught.value.rank == 1
+
+
+def test_killed_rank_is_named(transport: str) -> None:
+    with pytest.raises(RanksFailed) as caught:
+        run_ranks(one_dies, 3, env={"HCCL_TRANSPORT": transport})
+    assert str(caught.value).startswith("1 of 3 ranks failed"), caught.value
+    assert "rank 1: ended without a word" in str(caught.value)
+
+
+def disagree(rank: int, world_size: int) -> str:
+    with pytest.raises(BootstrapError) as caught:
+        Communicator(timeout_s=10)
+    return str(caught.value)
+
+
+def test_ranks_that_disagree_are_told_both_values() -> None:
+    values = ["zmq", "tcp"]
+    for message in run_ranks(disagree, 2, env=lambda rank: {"HCCL_TRANSPORT": values[rank]}):
+        assert "rank 1 has transport tcp, rank 0 has zmq: set HCCL_TRANSPORT" in message
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ("pigeon", "HCCL_TRANSPORT=pigeon: expected one of auto, tcp, zmq, or module:Class"),
+        ("no_such_module:Provider", "No module named 'no_such_module'"),
+        ("zmq:Pigeon", "has no attribute 'Pigeon'"),
+    ],
+)
+def test_unknown_transport_lists_those_there_are(
+    monkeypatch: pytest.MonkeyPatch, value: str, message: str
+) -> None:
+    monkeypatch.setenv("HCCL_TRANSPORT", value)
+    with pytest.raises(InvalidArgumentError, match=message):
+        Communicator(MemoryStore(), 0, 2)

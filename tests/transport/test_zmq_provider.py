@@ -1,0 +1,249 @@
+"""The zmq provider alone: promises of `provider.Lane`, and what CURVE is there for."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import select
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+import zmq
+from lane_pairs import (
+    HEADER,
+    TIMEOUT_S,
+    WireTap,
+    connect_all,
+    header,
+    lane_pair,
+    two_providers,
+)
+
+from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.provider import Lane, Site
+from hccl_py.transport.zmq_provider import QUEUED_MESSAGES, ZmqProvider
+
+SLOT_BYTES = 128 * 1024
+
+
+def wait_for(lane: Lane, attempt: Callable[[], object]) -> object:
+    """Try again each time the lane has news, until something comes of it."""
+    deadline = time.monotonic() + TIMEOUT_S
+    with select.epoll() as sleeper:
+        sleeper.register(lane.fd(), select.EPOLLIN)
+        while not (result := attempt()):
+            assert sleeper.poll(deadline - time.monotonic()), "no news"
+    return result
+
+
+def receive(lane: Lane) -> bytes:
+    message = wait_for(lane, lane.receive)
+    return bytes(memoryview(message))  # type: ignore[arg-type]
+
+
+def has_ipv6() -> bool:
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET6) as probe:
+        probe.bind(("::1", 0))
+        return True
+    return False
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1",
+        pytest.param("::1", marks=pytest.mark.skipif(not has_ipv6(), reason="no IPv6 here")),
+    ],
+)
+def test_messages_of_all_sizes_arrive_in_order(address: str) -> None:
+    with lane_pair(address) as lanes:
+        for sender, receiver in (lanes, lanes[::-1]):
+            for number, size in enumerate([0, 1, 31, 4096, SLOT_BYTES]):
+                payload = random.Random(size).randbytes(size)
+                assert sender.send(header(size, number), memoryview(payload))
+                assert receive(receiver) == header(size, number) + payload
+            assert receiver.receive() is None
+
+
+def test_receiver_that_does_not_read_stops_its_sender() -> None:
+    with lane_pair() as (sender, receiver):
+        payload = memoryview(bytes(SLOT_BYTES))
+        sent = 0
+        refused_since = None
+        # What the kernel's buffers take is nobody's promise, but it ends.
+        while refused_since is None or time.monotonic() - refused_since < 0.5:
+            if sender.send(header(SLOT_BYTES, sent), payload):
+                sent += 1
+                refused_since = None
+            else:
+                refused_since = refused_since or time.monotonic()
+            assert sent * SLOT_BYTES < 1 << 28
+        assert sent >= QUEUED_MESSAGES
+        for number in range(sent):
+            assert HEADER.unpack(receive(receiver)[: HEADER.size])[1] == number
+        assert wait_for(sender, lambda: sender.send(header(0, sent), memoryview(b"")))
+        assert HEADER.unpack(receive(receiver))[1] == sent
+
+
+class Driver:
+    """Does what the engine does with one lane: asks only when there is news, then sleeps."""
+
+    def __init__(self, lane: Lane, count: int, seed: int) -> None:
+        self._lane = lane
+        self._random = random.Random(seed)
+        self._to_send = [self._random.choice([0, 100, 50_000]) for _ in range(count)]
+        self.received = 0
+        self._count = count
+        self._sleeper = select.epoll()
+        self._sleeper.register(lane.fd(), select.EPOLLIN | select.EPOLLET)
+        self._news = select.poll()
+        self._news.register(lane.fd(), select.POLLIN)
+        self._refused = self._drained = False
+
+    def run(self) -> None:
+        while self._to_send or self.received < self._count:
+            if not (self._send() | self._receive()):
+                assert self._sleeper.poll(TIMEOUT_S), "a wake-up was lost"
+        self._sleeper.close()
+
+    def _send(self) -> bool:
+        if not self._to_send or (self._refused and not self._news.poll(0)):
+            return False
+        size = self._to_send[0]
+        sent = self._lane.send(header(size, len(self._to_send)), memoryview(bytes(size)))
+        self._refused = not sent
+        if sent:
+            self._to_send.pop(0)
+        return sent
+
+    def _receive(self) -> bool:
+        if self._drained and not self._news.poll(0):
+            return False
+        message = self._lane.receive()
+        self._drained = message is None
+        if message is None:
+            return False
+        number = HEADER.unpack(memoryview(message)[: HEADER.size])[1]
+        assert number == self._count - self.received
+        self.received += 1
+        return True
+
+
+def test_both_directions_full_lose_no_wake_up() -> None:
+    count = 2000
+    with lane_pair() as lanes:
+        drivers = [Driver(lane, count, seed) for seed, lane in enumerate(lanes)]
+        threads = [threading.Thread(target=driver.run) for driver in drivers]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(4 * TIMEOUT_S)
+        assert [driver.received for driver in drivers] == [count, count]
+
+
+@pytest.mark.parametrize("closing", [0, 1])
+def test_close_delivers_what_was_sent_then_the_peer_raises(closing: int) -> None:
+    with two_providers() as providers:
+        cards = [provider.card() for provider in providers]
+        outcomes = connect_all(providers, [cards, cards])
+        lanes = [outcome[1 - rank][0] for rank, outcome in enumerate(outcomes)]  # type: ignore[index]
+        for number in range(QUEUED_MESSAGES):
+            assert lanes[closing].send(header(SLOT_BYTES, number), memoryview(bytes(SLOT_BYTES)))
+        providers[closing].close()
+        other = lanes[1 - closing]
+        for number in range(QUEUED_MESSAGES):
+            assert HEADER.unpack(receive(other)[: HEADER.size])[1] == number
+        for _ in range(2):  # and again when asked again
+            with pytest.raises(ConnectionError, match="was closed"):
+                wait_for(other, other.receive)
+        with pytest.raises(ConnectionError, match="was closed"):
+            other.send(header(0), memoryview(b""))
+
+
+def test_cut_connection_raises_on_both_sides() -> None:
+    tap = WireTap()
+    with lane_pair(tap=tap) as lanes:
+        assert lanes[0].send(header(0), memoryview(b""))
+        assert receive(lanes[1]) == header(0)
+        tap.cut()
+        for lane in lanes:
+            with pytest.raises(ConnectionError, match="was closed"):
+                wait_for(lane, lane.receive)
+
+
+def test_nothing_readable_is_on_the_wire() -> None:
+    tap = WireTap()
+    secret = b"nobody else may read this. "
+    with lane_pair(tap=tap) as (sender, receiver):
+        payload = secret * 1000
+        assert sender.send(header(len(payload)), memoryview(payload))
+        assert receive(receiver) == header(len(payload)) + payload
+        tap.cut()
+    assert len(tap.heard) > 1000 * len(secret), "it went this way"
+    assert b"CURVE" in tap.heard
+    assert secret not in tap.heard
+
+
+@pytest.mark.parametrize("imposter", [0, 1], ids=["dialled", "dialling"])
+def test_wrong_key_is_refused(imposter: int) -> None:
+    with two_providers() as providers:
+        cards = [provider.card() for provider in providers]
+        _, *place = msgpack.unpackb(cards[imposter])
+        believed = list(cards)
+        believed[imposter] = msgpack.packb([zmq.curve_keypair()[0], *place])
+        views = [cards, cards]
+        views[1 - imposter] = believed
+        outcomes = connect_all(providers, views, timeout_s=2)
+    assert all(isinstance(outcome, BootstrapError) for outcome in outcomes), outcomes
+    if imposter == 1:
+        assert "rank 0 refused lane 0: its key is not the one" in str(outcomes[1])
+    else:
+        assert "zmq connections are missing" in str(outcomes[0])
+
+
+def test_strangers_get_in_neither_before_nor_after() -> None:
+    stranger: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    with two_providers() as providers, contextlib.ExitStack() as opened:
+        cards = [provider.card() for provider in providers]
+        key, host, ports = msgpack.unpackb(cards[0])
+        endpoint = f"tcp://{host}:{struct.unpack('!H', ports)[0]}"
+
+        def dial(with_key: bool) -> None:
+            dialled = stranger.socket(zmq.PAIR)
+            opened.callback(dialled.close, 0)
+            if with_key:
+                dialled.curve_publickey, dialled.curve_secretkey = zmq.curve_keypair()
+                dialled.curve_serverkey = key
+            dialled.connect(endpoint)
+            dialled.send(header(4) + b"evil")
+
+        dial(False)
+        dial(True)
+        first, second = connect_all(providers, [cards, cards])
+        assert isinstance(first, dict), first
+        assert isinstance(second, dict), second
+        dial(False)
+        dial(True)
+        for number in range(50):
+            message = header(0, number)
+            assert wait_for(second[0][0], lambda m=message: second[0][0].send(m, memoryview(b"")))
+            assert receive(first[1][0]) == header(0, number)
+        assert first[1][0].receive() is None
+    stranger.term()
+
+
+def test_port_range_is_kept_and_may_run_out() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BootstrapError, match=f"every port of HCCL_PORT_RANGE={port}-{port}"):
+            ZmqProvider(Site(0, 2, 1, "127.0.0.1", range(port, port + 1)))
+    provider = ZmqProvider(Site(0, 2, 3, "127.0.0.1", range(port, min(port + 200, 65535))))
+    ports = struct.unpack("!3H", msgpack.unpackb(provider.card())[2])
+    provider.close()
+    assert all(port <= one < port + 200 for one in ports)
+    assert len(set(ports)) == 3
