@@ -13,7 +13,7 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from .connector import Key, logger
 from .deadline import Deadline
@@ -117,65 +117,103 @@ def connect(
         alone = Member(0, identity.host, identity.pid, node=0)
         return Mesh(None, (alone,), ((0,),), (), ())
     settings = NetworkSettings.from_environment()
-    credentials = Credentials.make() if settings.tls else None
     with contextlib.ExitStack() as opened:
-        unix = opened.enter_context(_bind_unix())
-        tcp, endpoints, problem = _bind_tcp(settings)
-        for listener in tcp:
-            opened.enter_context(listener)
-        card = Card(
-            identity,
-            world_size,
-            num_lanes,
-            settings.num_connections,
-            unix.getsockname()[1:].decode(),
-            endpoints,
-            problem,
-            credentials.certificate if credentials else b"",
-            settings.transport,
-        )
-        provider, unused = None, opened.enter_context(contextlib.ExitStack())
-        if endpoints:
-            provider = _make_provider(
-                settings, Site(rank, world_size, num_lanes, endpoints[0].host, settings.ports)
-            )
-        if provider is not None:
-            unused.callback(provider.close)
-            card = replace(card, provider=_provider_card(settings.transport, provider))
-        meeting = meet(store, rank, card, settings.secret, deadline)
-        members, nodes = _members(meeting)
-        shares_memory = settings.transport == AUTO
-        local_ranks = nodes[members[rank].node] if shares_memory else (rank,)
-        is_networked = len(local_ranks) < world_size
+        seat = _take_seat(settings, identity, _Shape(rank, world_size, num_lanes), opened)
+        meeting = meet(store, rank, seat.card, settings.secret, deadline)
         # Inside the block: a failure is told before sockets close and peers fail in turn.
         with telling_failure(store, rank, settings.secret):
-            party = Party(
-                rank,
-                members,
-                meeting.communicator_id,
-                meeting.secret,
-                make_segment(local_ranks),
-                num_lanes if provider is None else 0,
-                settings.num_connections,
-                _tls(credentials, members, local_ranks),
-                shares_memory,
-            )
-            _tell_unused(party)
-            listeners = [unix] if len(local_ranks) > 1 else []
-            listeners += tcp if is_networked else []
-            if party.ties_interfaces and not _shares_machine_with_other_nodes(party):
-                bind_to_devices(tcp, endpoints)
-            for listener in listeners:
-                listener.listen(BACKLOG)
-            wiring = opened.enter_context(Wiring(party, listeners, deadline))
-            lines = wiring.run()
-            provided: Mapping[int, Sequence[Lane]] = {}
-            if provider is not None:
-                provided = provider.connect([card.provider for card in meeting.cards], deadline)
-            links = _links(party, lines, provided)
-        unused.pop_all()  # the caller's from here on
-        # Duplicates, because the block closes its own.
-        kept = tuple(listener.dup() for listener in tcp) if is_networked else ()
+            mesh = _connect_all(seat, meeting, rank, make_segment, deadline)
+        opened.pop_all()  # what is still open is the caller's from here on
+    return mesh
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """This rank, and what all ranks have to agree on."""
+
+    rank: int
+    world_size: int
+    num_lanes: int
+
+
+@dataclass(frozen=True)
+class _Seat:
+    """What a rank brings to the rendezvous: its card, and what the card describes."""
+
+    card: Card
+    unix: socket.socket
+    tcp: list[socket.socket]
+    credentials: Credentials | None
+    provider: Provider | None
+
+
+def _take_seat(
+    settings: NetworkSettings, identity: Identity, shape: _Shape, opened: contextlib.ExitStack
+) -> _Seat:
+    credentials = Credentials.make() if settings.tls else None
+    unix = opened.enter_context(_bind_unix())
+    tcp, endpoints, problem = _bind_tcp(settings)
+    for listener in tcp:
+        opened.enter_context(listener)
+    provider = _make_provider(settings, shape, endpoints)
+    if provider is not None:
+        opened.callback(provider.close)
+    card = Card(
+        identity,
+        shape.world_size,
+        shape.num_lanes,
+        settings.num_connections,
+        unix.getsockname()[1:].decode(),
+        endpoints,
+        problem,
+        credentials.certificate if credentials else b"",
+        settings.transport,
+        _provider_card(settings.transport, provider) if provider is not None else b"",
+    )
+    return _Seat(card, unix, tcp, credentials, provider)
+
+
+def _connect_all(
+    seat: _Seat,
+    meeting: Meeting,
+    rank: int,
+    make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]],
+    deadline: Deadline,
+) -> Mesh:
+    """Connect to all ranks; closes what is only needed for that, and nothing else."""
+    card, provider = seat.card, seat.provider
+    members, nodes = _members(meeting)
+    shares_memory = card.transport == AUTO
+    local_ranks = nodes[members[rank].node] if shares_memory else (rank,)
+    party = Party(
+        rank,
+        members,
+        meeting.communicator_id,
+        meeting.secret,
+        make_segment(local_ranks),
+        card.num_lanes if provider is None else 0,
+        card.num_connections,
+        _tls(seat.credentials, members, local_ranks),
+        shares_memory,
+    )
+    _tell_unused(party)
+    is_networked = len(local_ranks) < len(members)
+    if party.ties_interfaces and not _shares_machine_with_other_nodes(party):
+        bind_to_devices(seat.tcp, card.endpoints)
+    listeners = [seat.unix] if len(local_ranks) > 1 else []
+    listeners += seat.tcp if is_networked else []
+    for listener in listeners:
+        listener.listen(BACKLOG)
+    with Wiring(party, listeners, deadline) as wiring:
+        lines = wiring.run()
+        provided: Mapping[int, Sequence[Lane]] = {}
+        if provider is not None:
+            provided = provider.connect([card.provider for card in meeting.cards], deadline)
+        links = _links(party, lines, provided)
+    # Only the engine's own connections can be replaced.
+    kept = tuple(seat.tcp) if is_networked and provider is None else ()
+    for unused in {seat.unix, *seat.tcp} - set(kept):
+        unused.close()
     return Mesh(party, members, nodes, links, kept, provider)
 
 
@@ -210,9 +248,15 @@ def _bind_tcp(
     return listeners, tuple(endpoints), None
 
 
-def _make_provider(settings: NetworkSettings, site: Site) -> Provider | None:
+def _make_provider(
+    settings: NetworkSettings, shape: _Shape, endpoints: Sequence[Endpoint]
+) -> Provider | None:
     make = provider_class(settings.transport)
-    return None if make is None else make(site)
+    if make is None or not endpoints:
+        return None
+    return make(
+        Site(shape.rank, shape.world_size, shape.num_lanes, endpoints[0].host, settings.ports)
+    )
 
 
 def _provider_card(transport: str, provider: Provider) -> bytes:

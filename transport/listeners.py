@@ -28,7 +28,8 @@ def bind_listeners(settings: NetworkSettings) -> tuple[list[socket.socket], list
     """
     with contextlib.ExitStack() as opened:
         listeners, endpoints = [], []
-        for local in choose_addresses(settings):
+        chosen = choose_addresses(settings)
+        for local in chosen if settings.has_paths else chosen[:1]:
             bound = opened.enter_context(_bind(local, settings.ports))
             listeners.append(bound)
             endpoints.append(Endpoint(local.interface, *bound.getsockname()[:2]))

@@ -16,11 +16,11 @@ import os
 import re
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
 from .errors import InvalidArgumentError
-from .providers import AUTO, VARIABLE, check_transport
+from .providers import AUTO, TCP, VARIABLE, check_transport
 
 MAX_CONNECTIONS = 32
 _FAMILIES = {"AF_INET": socket.AF_INET, "AF_INET6": socket.AF_INET6}
@@ -53,6 +53,11 @@ class NetworkSettings:
     tls: bool = False
     transport: str = AUTO
 
+    @property
+    def has_paths(self) -> bool:
+        """Whether data goes over the engine's own connections, not those of a provider."""
+        return self.transport in (AUTO, TCP)
+
     @classmethod
     def from_environment(cls) -> "NetworkSettings":
         """Read the settings of this process.
@@ -61,7 +66,7 @@ class NetworkSettings:
             InvalidArgumentError: one of them makes no sense; says which and what is expected.
         """
         given = {name: value for name, value in os.environ.items() if value}
-        return cls(
+        settings = cls(
             rendezvous_host=given.get("MASTER_ADDR"),
             interfaces=given.get("HCCL_SOCKET_IFNAME"),
             family=_choice(given, "HCCL_SOCKET_FAMILY", _FAMILIES),
@@ -71,6 +76,14 @@ class NetworkSettings:
             tls=bool(_choice(given, "HCCL_TLS", _SWITCH)),
             transport=check_transport(given.get(VARIABLE, AUTO)),
         )
+        if settings.has_paths:
+            return settings
+        if settings.tls:
+            raise InvalidArgumentError(
+                f"HCCL_TLS: expected 0 with {VARIABLE}={settings.transport}, which carries data "
+                "itself, encrypted or not, got '1'"
+            )
+        return replace(settings, num_connections=1)
 
 
 def _choice(given: Mapping[str, str], name: str, choices: Mapping[str, T]) -> T | None:

@@ -13,6 +13,7 @@ VARIABLES = [
     "HCCL_CONNECTIONS",
     "HCCL_PORT_RANGE",
     "HCCL_SECRET",
+    "HCCL_TRANSPORT",
     "HCCL_TLS",
     "MASTER_ADDR",
 ]
@@ -34,14 +35,25 @@ def test_settings_unset_or_empty_are_the_defaults(monkeypatch: pytest.MonkeyPatc
 def test_settings_all_are_read_and_the_secret_is_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    values = ["eth", "AF_INET6", "4", "20000-20003", "open sesame", "1", "head"]
+    values = ["eth", "AF_INET6", "4", "20000-20003", "open sesame", "tcp", "1", "head"]
     for name, value in zip(VARIABLES, values, strict=True):
         monkeypatch.setenv(name, value)
     settings = NetworkSettings.from_environment()
     assert settings == NetworkSettings(
-        "head", "eth", socket.AF_INET6, range(20000, 20004), 4, b"open sesame", tls=True
+        "head", "eth", socket.AF_INET6, range(20000, 20004), 4, b"open sesame", True, "tcp"
     )
     assert "sesame" not in repr(settings)
+
+
+def test_settings_of_paths_mean_nothing_to_a_provider_in_python(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HCCL_TRANSPORT", "zmq")
+    monkeypatch.setenv("HCCL_CONNECTIONS", "4")
+    assert NetworkSettings.from_environment().num_connections == 1
+    monkeypatch.setenv("HCCL_TLS", "1")
+    with pytest.raises(InvalidArgumentError, match="HCCL_TLS: expected 0 with HCCL_TRANSPORT=zmq"):
+        NetworkSettings.from_environment()
 
 
 @pytest.mark.parametrize(
