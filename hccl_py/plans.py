@@ -8,7 +8,7 @@ from hccl_py.plan import lower
 from hccl_py.topology import Topology
 from hccl_py.transport import _core
 from hccl_py.transport.types import ITEM_SIZE, DType
-from hccl_py.tuner import choose, size_class
+from hccl_py.tuner import choose, min_message_bytes, size_class
 
 _MOST_CALLS = 4096
 # What the engine can also do on registered memory, by its numbers (`csrc/types.h`).
@@ -71,6 +71,7 @@ class PlanCache:
             scratch_slots=lowered.scratch_slots,
             # Tiles have to be the same everywhere, so the widest op of any rank sizes them.
             max_chunk_span=max(one.max_chunk_span for one in everyone),
+            min_message_bytes=min_message_bytes(self._topology),
             rank=self._rank,
             world_size=self._topology.world_size,
         )

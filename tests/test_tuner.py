@@ -4,7 +4,7 @@ from hccl_py.algorithms import ALGORITHMS
 from hccl_py.collectives import COLLECTIVES
 from hccl_py.topology import Topology
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.tuner import TABLE, choose, size_class
+from hccl_py.tuner import TABLE, choose, min_message_bytes, size_class
 
 ONE_NODE = Topology.one_node(8)
 TWO_NODES = Topology.from_node_keys("aaaabbbb")
@@ -96,3 +96,9 @@ def test_unknown_collective_is_refused() -> None:
 def test_environment_is_read_at_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HCCL_ALGORITHM", "all_reduce=tree")
     assert choose("all_reduce", 4, ONE_NODE) == "tree"
+
+
+def test_messages_are_cut_later_the_more_of_the_way_is_wire() -> None:
+    wire_only = Topology.from_node_keys("ab")
+    sizes = [min_message_bytes(topology) for topology in (ONE_NODE, TWO_NODES, wire_only)]
+    assert sizes == sorted(set(sizes))

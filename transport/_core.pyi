@@ -57,6 +57,7 @@ def make_plan(
     data_chunks: int,
     scratch_slots: int,
     max_chunk_span: int,
+    min_message_bytes: int,
     rank: int,
     world_size: int,
 ) -> Plan: ...

@@ -184,8 +184,8 @@ RequestPtr transfer(PyCommunicator& self, RequestKind kind, Address address, siz
 }
 
 std::shared_ptr<Plan> make_plan(const std::vector<std::vector<int>>& ops, std::vector<int> peers,
-                                int data_chunks, int scratch_slots, int max_chunk_span, int rank,
-                                int world_size) {
+                                int data_chunks, int scratch_slots, int max_chunk_span,
+                                size_t min_message_bytes, int rank, int world_size) {
   auto plan = std::make_shared<Plan>();
   for (const std::vector<int>& row : ops) {
     if (row.size() != 11 || row[0] < 0 || row[0] > 3) {
@@ -200,6 +200,7 @@ std::shared_ptr<Plan> make_plan(const std::vector<std::vector<int>>& ops, std::v
   plan->data_chunks = data_chunks;
   plan->scratch_slots = scratch_slots;
   plan->max_chunk_span = max_chunk_span;
+  plan->min_message_bytes = min_message_bytes;
   plan->validate(rank, world_size);
   return plan;
 }
@@ -283,8 +284,8 @@ NB_MODULE(_core, module) {
 
   nb::class_<Plan>(module, "Plan");
   module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"), nb::arg("data_chunks"),
-             nb::arg("scratch_slots"), nb::arg("max_chunk_span"), nb::arg("rank"),
-             nb::arg("world_size"));
+             nb::arg("scratch_slots"), nb::arg("max_chunk_span"),
+             nb::arg("min_message_bytes"), nb::arg("rank"), nb::arg("world_size"));
 
   nb::class_<Prepared>(module, "Prepared")
       .def(nb::init<std::shared_ptr<Plan>, int, int, size_t, uint64_t, int, int>())

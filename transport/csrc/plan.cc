@@ -9,8 +9,6 @@ namespace hccl {
 
 namespace {
 
-// Below this a message is not worth cutting to keep several channels busy.
-constexpr size_t min_message_bytes = 16384;
 constexpr size_t cache_line = 64;
 
 constexpr size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
@@ -62,7 +60,7 @@ Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
     size_t line = std::max<size_t>(1, cache_line / item_size_);
     // Enough tiles that every channel has two to overlap, within the two limits.
     size_t wanted = divide_up(call.data.count, chunks * 2 * static_cast<size_t>(num_channels));
-    size_t least = divide_up(min_message_bytes / item_size_, span);
+    size_t least = divide_up(divide_up(plan.min_message_bytes, item_size_), span);
     size_t most = slot_elements / span;
     size_t chunk =
         std::clamp(divide_up(std::max(wanted, least), line) * line, size_t{1}, most);

@@ -34,6 +34,8 @@ struct Plan {
   int data_chunks = 0;     // parts that `data` is cut into; 0: the plan has no `data`
   int scratch_slots = 0;
   int max_chunk_span = 1;  // most chunks of `data` that one op moves
+  // Below this a message is not worth cutting to keep several channels busy.
+  size_t min_message_bytes = 16384;
 
   // Throws std::invalid_argument where an op points outside its buffers or `world_size`.
   void validate(int rank, int world_size) const;

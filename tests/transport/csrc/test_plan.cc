@@ -98,6 +98,19 @@ void tiles_fit_slots_and_cover_the_data() {
   }
 }
 
+// What fits the plan's smallest message stays one message, whatever channels could share it.
+void small_calls_are_not_cut() {
+  for (size_t least : {size_t{16384}, size_t{131072}}) {
+    for (size_t count : {size_t{1}, least / 4 - 1, least / 4, least / 4 + 16}) {
+      Plan plan;
+      plan.data_chunks = plan.max_chunk_span = 1;
+      plan.min_message_bytes = least;
+      Tiling tiling(call_of(plan, nullptr, count, DType::float32), 131072, 2);
+      CHECK(tiling.num_tiles() == (count * 4 <= least ? 1 : 2));
+    }
+  }
+}
+
 void a_span_wider_than_a_slot_is_refused() {
   Plan plan;
   plan.data_chunks = plan.max_chunk_span = 513;
@@ -116,5 +129,6 @@ void a_span_wider_than_a_slot_is_refused() {
 int main() {
   hccl::test::every_malformed_plan_is_refused();
   hccl::test::tiles_fit_slots_and_cover_the_data();
+  hccl::test::small_calls_are_not_cut();
   hccl::test::a_span_wider_than_a_slot_is_refused();
 }
