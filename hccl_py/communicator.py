@@ -87,6 +87,7 @@ class Communicator(BlockingCalls):
                 num_channels=_NUM_CHANNELS,
                 num_slots=max(_MIN_SLOTS, 2 * len(local_ranks)),
                 slot_bytes=_slot_bytes(world_size),
+                checksum=os.environ.get("HCCL_CHECKSUM") == "1",
                 arena=arena,
             )
             return core.segment_fd(), core.doorbell_fd(), arena.fd()
@@ -197,19 +198,12 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
             core.add_shm_peer(link.rank, *shared, *link.controls)  # type: ignore[arg-type]
         else:
             lanes = [list(lane) for lane in link.lanes]
-            if not hasattr(core, "repair_fd"):  # TEMPORARY
-                core.add_tcp_peer(link.rank, [lane[0] for lane in lanes], link.controls[0])
-                continue
             core.add_tcp_peer(link.rank, lanes, list(link.controls), list(link.paths))
     return sockets
 
 
 def _repair(core: _core.Communicator, mesh: Mesh, sockets: OpenSockets) -> Repair | None:
     if mesh.party is None or not mesh.listeners:
-        return None
-    if not hasattr(core, "repair_fd"):  # TEMPORARY
-        for listener in mesh.listeners:
-            listener.close()
         return None
     return Repair(core, mesh.party, mesh.listeners, sockets)
 

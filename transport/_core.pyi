@@ -5,6 +5,7 @@ Whatever blocks releases the GIL. Arguments are positional unless they are named
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -48,6 +49,41 @@ class Region:
 
     def show_at(self, address: int, /) -> None:
         """Replace the pages from `address` on by this memory; their content moves along."""
+
+class Stream:
+    """A connection; to be subclassed. What it is for stands in `csrc/stream.h`.
+
+    `send` and `receive` return 0 where they would block. They raise ConnectionError when the other
+    end is gone, at the end of the stream too, and OSError for anything else that ends it.
+    """
+
+    def __init__(self) -> None: ...
+    def fd(self) -> int: ...
+    def send(self, data: memoryview, /) -> int: ...
+    def receive(self, buffer: memoryview, /) -> int: ...
+    def close(self) -> None: ...
+
+Connection = int | Stream
+"""A connected, non-blocking descriptor, which is taken over, or an object."""
+
+class FaultyStream(Stream):
+    """A connection with faults by seed: the chance of each for every frame that leaves."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        seed: int,
+        *,
+        delay: float = 0.0,
+        drop: float = 0.0,
+        duplicate: float = 0.0,
+        truncate: float = 0.0,
+        reset: float = 0.0,
+        corrupt: float = 0.0,
+        longest_delay_s: float = 0.005,
+        bytes_per_second: float = 0.0,
+    ) -> None: ...
+    def num_faults(self) -> int: ...
 
 class Plan: ...
 
@@ -100,6 +136,8 @@ class Communicator:
         num_slots: int,
         slot_bytes: int,
         arena: Arena | None,
+        checksum: bool = False,
+        path_timeout_s: float = 2.0,
     ) -> Communicator: ...
     def segment_fd(self) -> int: ...
     def doorbell_fd(self) -> int: ...
@@ -113,8 +151,35 @@ class Communicator:
         control_fd: int,
         /,
     ) -> None: ...
-    def add_tcp_peer(self, peer: int, lane_fds: Sequence[int], control_fd: int, /) -> None: ...
     def add_lanes(self, peer: int, lanes: Sequence[Lane], control_fd: int, /) -> None: ...
+    def add_tcp_peer(
+        self,
+        peer: int,
+        lanes: Sequence[list[Connection]],
+        controls: list[Connection],
+        names: Sequence[str],
+        /,
+    ) -> None:
+        """Connect a rank of another node: lanes[lane][path], controls[path], names[path]."""
+
+    def repair_fd(self) -> int:
+        """Return a descriptor that is readable when `take_broken` has something to tell."""
+
+    def take_broken(self) -> list[tuple[int, int, int]]:
+        """Return peer, index (0: control, 1 + lane) and path of what broke since the last call.
+
+        To be called once a second or so in any case: it looks after the connections, and hands a
+        peer what it missed, while no call of this rank is under way.
+        """
+
+    def replace_connection(
+        self, peer: int, index: int, path: int, connection: Connection, /
+    ) -> None:
+        """Use `connection` in place of one that broke, or that the peer no longer has."""
+
+    def path_statistics(self) -> list[dict[str, Any]]:
+        """Return the counters of every path of every lane to ranks of other nodes."""
+
     def run_data(
         self,
         prepared: Prepared,

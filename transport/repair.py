@@ -27,6 +27,8 @@ _LONGEST_RETRY_S = 1.0
 _ATTEMPT_S = 3.0
 """Less than the kernel's second pause between attempts to connect over a link that is down."""
 _MAX_STRANGERS = 64
+_LOOK_PERIOD_S = 1.0
+"""How often the engine gets to look after the connections while no call does."""
 _WITHOUT_DESCRIPTORS_S = 0.1
 
 
@@ -101,7 +103,8 @@ class Repair:
     def _run(self) -> None:
         try:
             while not self._closing:
-                self._connector.turn(None)
+                self._connector.turn(_LOOK_PERIOD_S)
+                self._take_broken()
         except Exception:
             logger.exception(
                 "rank %d can replace broken connections no more; those that stand are used on",
@@ -115,6 +118,8 @@ class Repair:
         for listener in self._listeners:
             listener.close()
         os.close(self._wake_fd)
+        # This object is part of a cycle, and the engine's memory need not wait for the collector.
+        del self._engine
 
     def _wake_up(self) -> None:
         os.eventfd_read(self._wake_fd)

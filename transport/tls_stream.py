@@ -9,7 +9,7 @@ _RECORD_BYTES = 16 * 1024
 """What TLS encrypts at a time."""
 
 
-class TlsStream(getattr(_core, "Stream", object)):
+class TlsStream(_core.Stream):
     """An encrypted connection, as the engine reads and writes it. One thread at a time may."""
 
     def __init__(self, connected: ssl.SSLSocket) -> None:

@@ -11,6 +11,7 @@
 #include "bindings_arena.h"
 #include "bindings_perftest.h"
 #include "bindings_provider.h"
+#include "bindings_stream.h"
 #include "bindings_verbs.h"
 #include "communicator.h"
 #include "idle.h"
@@ -218,8 +219,11 @@ std::shared_ptr<ArenaWindow> open_peer_arena(const Communicator& engine, Descrip
 PyCommunicator make_communicator(std::shared_ptr<ProgressThread> progress, int rank,
                                  int world_size, std::vector<int> local_ranks, int num_channels,
                                  int num_slots, size_t slot_bytes,
-                                 std::shared_ptr<Arena> arena) {
+                                 std::shared_ptr<Arena> arena, bool checksum,
+                                 double path_timeout_s) {
   CommunicatorOptions options;
+  options.checksum = checksum;
+  options.path_timeout_s = path_timeout_s;
   options.rank = rank;
   options.world_size = world_size;
   options.num_channels = num_channels;
@@ -279,6 +283,7 @@ NB_MODULE(_core, module) {
   });
 
   bind_arena(module);
+  bind_stream(module);
   bind_verbs(module);
   bind_perftest(module);
 
@@ -307,7 +312,9 @@ NB_MODULE(_core, module) {
   nb::class_<PyCommunicator>(module, "Communicator")
       .def_static("create", &make_communicator, nb::arg("progress"), nb::arg("rank"),
                   nb::arg("world_size"), nb::arg("local_ranks"), nb::arg("num_channels"),
-                  nb::arg("num_slots"), nb::arg("slot_bytes"), nb::arg("arena").none())
+                  nb::arg("num_slots"), nb::arg("slot_bytes"), nb::arg("arena").none(),
+                  nb::arg("checksum") = false,
+                  nb::arg("path_timeout_s") = CommunicatorOptions().path_timeout_s)
       .def("segment_fd", [](PyCommunicator& c) { return c.engine->segment_fd(); })
       .def("doorbell_fd", [](PyCommunicator& c) { return c.engine->doorbell_fd(); })
       .def("set_ranks_on_host",
@@ -323,15 +330,39 @@ NB_MODULE(_core, module) {
              c.engine->set_peer_arena(peer, std::move(window));
            })
       .def("add_tcp_peer",
-           [](PyCommunicator& c, int peer, const std::vector<int>& lane_fds, int control_fd) {
-             c.engine->add_tcp_peer(peer, std::vector<Descriptor>(lane_fds.begin(), lane_fds.end()),
-                                    Descriptor(control_fd));
+           [](PyCommunicator& c, int peer, const std::vector<nb::list>& lanes,
+              const nb::list& controls, std::vector<std::string> names) {
+             TcpConnections connections;
+             for (const nb::list& paths : lanes) connections.lanes.push_back(streams_of(paths));
+             connections.controls = streams_of(controls);
+             connections.names = std::move(names);
+             c.engine->add_tcp_peer(peer, std::move(connections));
            })
       .def("add_lanes",
            [](PyCommunicator& c, int peer, const std::vector<nb::object>& lanes, int control_fd) {
              Descriptor control(control_fd);
              add_python_lanes(*c.engine, peer, lanes, std::move(control));
            })
+      .def("repair_fd", [](PyCommunicator& c) { return c.engine->repair_fd(); })
+      .def("take_broken",
+           [](PyCommunicator& c) {
+             std::vector<Broken> broken;
+             {
+               nb::gil_scoped_release release;
+               broken = c.engine->take_broken();
+             }
+             nb::list result;
+             for (const Broken& b : broken) result.append(nb::make_tuple(b.peer, b.index, b.path));
+             return result;
+           })
+      .def("replace_connection",
+           [](PyCommunicator& c, int peer, int index, int path, nb::handle connection) {
+             std::shared_ptr<Stream> stream = stream_of(connection);
+             nb::gil_scoped_release release;
+             c.engine->replace_connection({peer, index, path}, std::move(stream));
+           })
+      .def("path_statistics",
+           [](PyCommunicator& c) { return path_statistics(c.engine->path_statistics()); })
       // run_ and start_ take the same arguments; a blocking call's buffers are on its stack anyway.
       .def("run_data",
            [](PyCommunicator& c, const Prepared& prepared, double timeout_s, Address address,

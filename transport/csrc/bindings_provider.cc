@@ -123,7 +123,8 @@ void add_python_lanes(Communicator& communicator, int peer, const std::vector<nb
     watched.push_back(made->fd());
     added.push_back(std::move(made));
   }
-  communicator.add_peer(peer, std::move(added), std::move(control), watched);
+  communicator.add_peer(peer, std::move(added),
+                        {std::make_shared<SocketStream>(std::move(control))}, watched);
 }
 
 }  // namespace hccl

@@ -115,11 +115,22 @@ std::shared_ptr<Carrier> ShmEndpoint::connect(int rank, Theirs theirs, Descripto
   return carrier;
 }
 
+namespace {
+
+TcpOptions tcp_options() {
+  TcpOptions options;
+  options.slot_bytes = tcp_slot_bytes;
+  return options;
+}
+
+}  // namespace
+
 std::shared_ptr<Carrier> tcp_carrier(Descriptor socket) {
   struct Connection {
     Statistics statistics;
     TcpLane lane;
-    explicit Connection(Descriptor fd) : lane(0, std::move(fd), tcp_slot_bytes, statistics) {}
+    explicit Connection(Descriptor fd)
+        : lane(0, {std::make_shared<SocketStream>(std::move(fd))}, tcp_options(), statistics) {}
   };
   int fd = socket.get();
   auto connection = std::make_shared<Connection>(std::move(socket));

@@ -67,6 +67,8 @@ void Channel::finish_tile() {
 bool Channel::flush() {
   if (backlog_.empty()) return false;
   bool moved = backlog_.flush();
+  // Nothing of this call will bring an acknowledgement along: a copy is sooner there.
+  if (call_ == nullptr && !moved) moved = backlog_.settle();
   if (backlog_.empty()) borrowed_.clear();
   return moved;
 }

@@ -30,7 +30,8 @@ Communicator::Communicator(const CommunicatorOptions& options,
       progress_thread_(std::move(progress)),
       segment_(Segment::create(options.segment)),
       doorbell_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
-      epoll_(opened(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")) {
+      epoll_(opened(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
+      repair_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {
   const SegmentShape& shape = options_.segment;
   if (shape.num_channels != options_.num_channels + 1 ||
       shape.num_slots < shape.num_local_ranks) {
@@ -50,7 +51,8 @@ Communicator::Communicator(const CommunicatorOptions& options,
   if (num_ranks > 1 && options_.local_ranks.size() == num_ranks) {
     in_place_ = std::make_unique<InPlace>(options_.rank, channels_.at(0).lanes(), options_.arena);
   }
-  watch(doorbell_.get(), not_control);
+  tcp_peers_.resize(num_ranks);
+  watch(doorbell_.get(), wake_tag);
 }
 
 Communicator::~Communicator() { close(); }
@@ -81,37 +83,28 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
     lanes.push_back(std::make_unique<ShmLane>(peer, ends, outboxes_[static_cast<size_t>(c)],
                                               statistics_));
   }
-  add_peer(peer, std::move(lanes), std::move(control));
+  add_peer(peer, std::move(lanes), {std::make_shared<SocketStream>(std::move(control))});
 }
 
 void Communicator::set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs) {
   if (in_place_) in_place_->set_window(peer, std::move(theirs));
 }
 
-void Communicator::add_tcp_peer(int peer, std::vector<Descriptor> sockets, Descriptor control) {
-  std::vector<std::unique_ptr<Lane>> lanes;
-  std::vector<int> watched;
-  for (Descriptor& socket : sockets) {
-    watched.push_back(socket.get());
-    lanes.push_back(std::make_unique<TcpLane>(peer, std::move(socket), options_.segment.slot_bytes,
-                                              statistics_));
-  }
-  add_peer(peer, std::move(lanes), std::move(control), watched);
-}
-
-void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, Descriptor control,
-                            const std::vector<int>& watched) {
+void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
+                            Connections controls, const std::vector<int>& watched) {
   if (lanes.size() != static_cast<size_t>(options_.num_channels) + 1) {
     throw std::invalid_argument("one lane per channel and one for point-to-point");
   }
   size_t index = static_cast<size_t>(peer);
-  links_.at(index) = std::make_unique<ControlLink>(peer, std::move(control));
+  links_.at(index) = std::make_unique<ControlLink>(peer, std::move(controls));
   for (size_t c = 0; c < lanes.size(); ++c) {
     auto& its = c + 1 < lanes.size() ? channels_[c].lanes() : point_to_point_->lanes();
     its[index] = std::move(lanes[c]);
   }
-  watch(links_[index]->fd(), index);
-  for (int fd : watched) watch(fd, not_control);
+  for (size_t path = 0; path < links_[index]->num_paths(); ++path) {
+    watch(links_[index]->fd(path), index);
+  }
+  for (int fd : watched) watch(fd, wake_tag);
 }
 
 // ---------------------------------------------------------------- callers
@@ -312,10 +305,13 @@ void Communicator::close() {
     failure.text = closed_early;
     fail(failure);
   }
+  if (failure_.kind == FailureKind::none) deliver_rest();
   for (auto& link : links_) {
     if (link && link->state() == ControlLink::State::open) link->say_goodbye(sequence_);
   }
   in_place_.reset();
+  tcp_lanes_.clear();
+  tcp_peers_.clear();
   channels_.clear();
   point_to_point_.reset();
   outboxes_.clear();
@@ -350,6 +346,7 @@ Communicator::Turn Communicator::progress_turn() {
 void Communicator::check_neglected() {
   handle_events(0);
   check_deadlines();
+  tend_connections(Clock::now());
   check_leavers();
 }
 

@@ -31,8 +31,10 @@ namespace hccl {
 
 class ProgressThread;
 
-// Tags a descriptor in the epoll set that is no control link; links are tagged with their rank.
-inline constexpr uint64_t not_control = ~uint64_t{0};
+// Tags of descriptors in the epoll set: those that only wake, a rank for its control link, or the
+// second and a number for a lane between nodes.
+inline constexpr uint64_t wake_tag = ~uint64_t{0};
+inline constexpr uint64_t lane_tag = uint64_t{1} << 32;
 
 struct CommunicatorOptions {
   int rank = 0;
@@ -41,6 +43,24 @@ struct CommunicatorOptions {
   SegmentShape segment;      // num_channels there counts all of them
   std::vector<int> local_ranks;  // ranks of this node in order, this one included
   std::shared_ptr<Arena> arena;  // of this process; nullptr: no registered memory
+  bool checksum = false;         // of every frame between nodes; all ranks want the same
+  double path_timeout_s = 2;     // how long a connection may swallow bytes until it counts as cut
+};
+
+using Connections = std::vector<std::shared_ptr<Stream>>;
+
+// The connections between this rank and one of another node.
+struct TcpConnections {
+  std::vector<Connections> lanes;  // [lane][path]
+  Connections controls;            // [path]
+  std::vector<std::string> names;  // of the paths, for people
+};
+
+// A connection that broke and may be replaced.
+struct Broken {
+  int peer = 0;
+  int index = 0;  // 0: control, 1 + lane
+  int path = 0;
 };
 
 // Thrown to callers; the binding maps it to Python's error tree.
@@ -51,13 +71,13 @@ class CommunicatorFailed : public std::runtime_error {
   const Failure failure;
 };
 
-class Communicator : public std::enable_shared_from_this<Communicator> {
+class Communicator : public std::enable_shared_from_this<Communicator>, private PathObserver {
  public:
   // Called now and then by a waiting thread; throws to interrupt the wait (Ctrl-C).
   using Interrupt = std::function<void()>;
 
   Communicator(const CommunicatorOptions& options, std::shared_ptr<ProgressThread> progress);
-  ~Communicator();
+  ~Communicator() override;
 
   int segment_fd() const { return segment_->fd(); }
   int doorbell_fd() const { return doorbell_.get(); }
@@ -72,10 +92,10 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   // All ranks of this host, other nodes' and communicators' too where known: more than there are
   // cores, and a waiting rank yields its core instead of spinning.
   void set_ranks_on_host(int ranks) { may_spin_ = ranks <= usable_cores(); }
-  void add_tcp_peer(int peer, std::vector<Descriptor> sockets, Descriptor control);
+  void add_tcp_peer(int peer, TcpConnections connections);
   // Any provider: one lane per channel, in order, and one for point-to-point.
   // `watched`: the lanes' descriptors that wake a sleeper.
-  void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, Descriptor control,
+  void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, Connections controls,
                 const std::vector<int>& watched = {});
 
   // Runs a request to its end on this thread, or on whoever drives. Throws CommunicatorFailed.
@@ -89,6 +109,17 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   void abort(const std::string& reason);
   void close();
 
+  // Connections between nodes that break and are replaced. Any thread may call these.
+  //
+  // Readable when take_broken() has something to tell.
+  int repair_fd() const { return repair_.get(); }
+  // What broke since the last call. To be called now and then anyway: it looks after the connections
+  // while nobody waits for a call.
+  std::vector<Broken> take_broken();
+  // The driver takes it into use at its next turn; nobody else may touch it any more.
+  void replace_connection(const Broken& place, std::shared_ptr<Stream> connection);
+  const std::vector<std::shared_ptr<PathStatistics>>& path_statistics() const { return records_; }
+
   std::optional<Failure> failure() const;
   uint64_t sequence() const;  // collectives submitted
   const Statistics& statistics() const { return statistics_; }
@@ -101,6 +132,7 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   bool prepare_sleep();  // false: something moved, or somebody else drives
   void finish_sleep();
   int epoll_fd() const { return epoll_.get(); }
+  int longest_sleep_ms() const;  // without the baton
 
  private:
   static constexpr const char* interrupted_ = "a signal interrupted the call half-way";
@@ -144,13 +176,38 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   Failure timed_out() const;
   void left_or_lost(int peer, const std::string& what);
 
+  // communicator_paths.cc
+  struct TcpPeer {
+    std::vector<TcpLane*> lanes;
+    Deadline cut_at{};  // since when no control connection stands, while that is so
+  };
+  struct Adoption {
+    Broken place;
+    std::shared_ptr<Stream> connection;
+  };
+  bool path_lost(const TcpLane& lane, size_t path) override;
+  void report_broken(const Broken& place);
+  void check_place(const Broken& place) const;
+  void adopt_connections();
+  void adopt(Adoption& adoption);
+  void tend_connections(Deadline now);
+  void tend_link(ControlLink& link, Deadline now);
+  void follow_link(ControlLink& link);
+  void drop_paths(ControlLink& link);
+  bool has_died(int peer);
+  void note_announcing();
+  void deliver_rest();
+  std::string trouble_with(const std::vector<int>& ranks) const;
+
   const CommunicatorOptions options_;
   const std::shared_ptr<ProgressThread> progress_thread_;
   bool may_spin_ = false;
   std::shared_ptr<Segment> segment_;
   const Descriptor doorbell_;
   const Descriptor epoll_;
+  const Descriptor repair_;
   Statistics statistics_;
+  std::vector<std::shared_ptr<PathStatistics>> records_;  // complete before the first request
 
   // Touched by the driver only.
   std::vector<Channel> channels_;
@@ -158,6 +215,9 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::unique_ptr<PointToPoint> point_to_point_;
   std::vector<std::shared_ptr<Outbox>> outboxes_;
   std::vector<std::unique_ptr<ControlLink>> links_;  // by rank
+  std::vector<TcpPeer> tcp_peers_;                   // by rank; no lanes for this node's
+  std::vector<TcpLane*> tcp_lanes_;
+  Deadline next_tend_{};
   std::vector<std::shared_ptr<Segment>> local_segments_;  // of the node's other ranks
   std::deque<RequestPtr> collectives_;
   RequestPtr active_;
@@ -173,13 +233,17 @@ class Communicator : public std::enable_shared_from_this<Communicator> {
   std::vector<RequestPtr> incoming_;
   std::vector<RequestPtr> accepted_;  // the driver's, swapped with incoming_
   uint64_t sequence_ = 0;
+  std::vector<Broken> broken_;
+  std::vector<Adoption> adoptions_;
   Failure failure_;
   bool closed_ = false;
 
   std::string stop_reason_;
 
   // Read without the mutex as hints: a stale value costs one more turn.
+  std::atomic<bool> announces_{true};  // epoll tells of all that connections do
   std::atomic<int> num_incoming_{0};
+  std::atomic<int> num_adoptions_{0};
   std::atomic<int> num_waiters_{0};
   // What somebody without the baton asks of the driver. `close` spares a communicator with no work.
   enum class Stop { no, close, abort };

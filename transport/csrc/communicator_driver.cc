@@ -14,8 +14,6 @@ namespace {
 
 // Without a core of our own every yield lets another rank run; after these it is asleep anyway.
 constexpr int num_yields = 200;
-// Everything that matters rings a bell; this only bounds how late a signal or deadline is seen.
-constexpr int max_sleep_ms = 100;
 constexpr auto look_period = std::chrono::milliseconds(50);
 constexpr auto explanation_time = std::chrono::milliseconds(300);
 constexpr uint64_t sequence_mask = 0xffff;  // the low bits of a fingerprint
@@ -64,6 +62,7 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline,
     }
     check_deadlines();
     Deadline now = Clock::now();
+    tend_connections(now);
     if (signalled || now >= next_look) {
       ask(interrupt);
       next_look = now + look_period;
@@ -98,6 +97,10 @@ bool Communicator::shares_core() {
 bool Communicator::progress() {
   bool moved = num_incoming_.load(std::memory_order_seq_cst) > 0;
   if (moved) accept_requests();
+  if (num_adoptions_.load(std::memory_order_seq_cst) > 0) {
+    adopt_connections();
+    moved = true;
+  }
   if (stop_.load(std::memory_order_seq_cst) != Stop::no && obey_stop()) return true;
   if (active_ || !collectives_.empty()) moved |= advance_collective();
   if (!point_to_point_->idle()) moved |= point_to_point_->progress();
@@ -254,7 +257,8 @@ Failure Communicator::timed_out() const {
   std::sort(ranks.begin(), ranks.end());
   if (!ranks.empty()) failure.rank = ranks.front();
   failure.expected = active_->call.fingerprint;
-  failure.text = (ranks.empty() ? "" : "waiting for " + join(ranks) + " ") + "at " + position;
+  failure.text = (ranks.empty() ? "" : "waiting for " + join(ranks) + " ") + "at " + position +
+                 trouble_with(ranks);
   return failure;
 }
 
@@ -271,7 +275,7 @@ void Communicator::check_deadlines() {
   Failure failure;
   failure.kind = FailureKind::timed_out;
   failure.rank = late->peer;
-  failure.text = "a message was half-way when its time was up";
+  failure.text = "a message was half-way when its time was up" + trouble_with({late->peer});
   fail(failure);
 }
 
@@ -284,7 +288,7 @@ bool Communicator::sleep(Deadline deadline) {
     if (active_) deadline = std::min(deadline, active_->deadline);
     auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     statistics_.sleeps.add(1);
-    signalled = !handle_events(static_cast<int>(std::clamp<int64_t>(left, 0, max_sleep_ms)));
+    signalled = !handle_events(static_cast<int>(std::clamp<int64_t>(left, 0, longest_sleep_ms())));
     check_leavers();
   }
   segment_->end_nap();
@@ -304,7 +308,11 @@ bool Communicator::handle_events(int timeout_ms) {
   int num_events = epoll_wait(epoll_.get(), events, 32, timeout_ms);
   for (int i = 0; i < num_events; ++i) {
     uint64_t tag = events[i].data.u64;
-    if (tag != not_control) receive_control(*links_[tag]);
+    if (tag < links_.size()) {
+      receive_control(*links_[tag]);
+    } else if (tag != wake_tag && (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))) {
+      tcp_lanes_.at(tag - lane_tag)->look();
+    }
   }
   return num_events >= 0 || errno != EINTR;
 }
@@ -317,6 +325,7 @@ void Communicator::receive_control(ControlLink& link) {
     fail(std::move(*reported));
     return;
   }
+  follow_link(link);
   if (before == ControlLink::State::open && link.state() == ControlLink::State::lost) {
     left_or_lost(link.peer(), "its connections closed without a goodbye");
   }

@@ -1,17 +1,49 @@
 #include "control.h"
 
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cerrno>
+#include <cmath>
 #include <cstring>
 
 namespace hccl {
 
-void ControlLink::send(const ControlMessage& message) {
-  // Nothing to do on failure: the peer is gone, and will be noticed as such.
-  [[maybe_unused]] ssize_t sent =
-      ::send(fd(), &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT);
+namespace {
+
+constexpr size_t most_recent = 16;
+
+}  // namespace
+
+ControlLink::ControlLink(int peer, std::vector<std::shared_ptr<Stream>> connections)
+    : peer_(peer) {
+  for (auto& connection : connections) paths_.push_back({std::move(connection), {}, 1, false});
+}
+
+ControlLink::~ControlLink() {
+  for (Connection& path : paths_) {
+    if (path.stream) path.stream->close();
+  }
+}
+
+void ControlLink::send(ControlMessage message) {
+  message.number = ++num_sent_;
+  if (recent_.size() == most_recent) recent_.pop_front();
+  recent_.push_back(message);
+  for (size_t path = 0; path < paths_.size(); ++path) send_on(path, message);
+}
+
+void ControlLink::send_on(size_t path, const ControlMessage& message) {
+  if (!up(path)) return;
+  iovec whole{const_cast<ControlMessage*>(&message), sizeof message};
+  try {
+    size_t sent = paths_[path].stream->send({&whole, 1});
+    // Half a message would garble what follows.
+    if (sent != 0 && sent != sizeof message) lose(path, false);
+  } catch (const StreamError&) {
+    // Whether the peer is gone, and what it said last, its end of the stream tells.
+  }
 }
 
 void ControlLink::say_goodbye(uint64_t sequence) {
@@ -34,36 +66,58 @@ void ControlLink::report(const Failure& failure) {
   send(message);
 }
 
+void ControlLink::report(const PathDown& down) {
+  ControlMessage message;
+  message.kind = ControlMessage::path_down;
+  message.expected = static_cast<uint64_t>(down.index);
+  message.received = down.path;
+  message.sequence = down.generation;
+  send(message);
+}
+
 std::optional<Failure> ControlLink::receive() {
   std::optional<Failure> first;
-  while (state_ == State::open) {
-    char buffer[sizeof(ControlMessage)];
-    ssize_t got = recv(fd(), buffer, sizeof buffer - partial_.size(), MSG_DONTWAIT);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (got <= 0) {
-      state_ = State::lost;
-      break;
-    }
-    partial_.insert(partial_.end(), buffer, buffer + got);
-    if (partial_.size() < sizeof(ControlMessage)) continue;
-    ControlMessage message;
-    std::memcpy(&message, partial_.data(), sizeof message);
-    partial_.clear();
-    std::optional<Failure> failure = handle(message);
+  for (size_t path = 0; path < paths_.size(); ++path) {
+    std::optional<Failure> failure = receive_on(path);
     if (failure && !first) first = std::move(failure);
   }
   return first;
 }
 
-std::optional<Failure> ControlLink::handle(const ControlMessage& message) {
-  if (message.magic != ControlMessage{}.magic) {
-    state_ = State::lost;
-    return std::nullopt;
+std::optional<Failure> ControlLink::receive_on(size_t path) {
+  std::optional<Failure> first;
+  std::vector<char>& partial = paths_[path].partial;
+  try {
+    while (up(path) && state_ == State::open) {
+      char buffer[sizeof(ControlMessage)];
+      iovec rest{buffer, sizeof buffer - partial.size()};
+      size_t got = paths_[path].stream->receive({&rest, 1});
+      if (got == 0) break;
+      partial.insert(partial.end(), buffer, buffer + got);
+      if (partial.size() < sizeof(ControlMessage)) continue;
+      ControlMessage message;
+      std::memcpy(&message, partial.data(), sizeof message);
+      partial.clear();
+      if (message.magic != ControlMessage{}.magic) throw StreamError("no control message", false);
+      std::optional<Failure> failure = handle(message);
+      if (failure && !first) first = std::move(failure);
+    }
+  } catch (const StreamError& error) {
+    lose(path, error.by_peer);
   }
+  return first;
+}
+
+std::optional<Failure> ControlLink::handle(const ControlMessage& message) {
+  if (message.number <= num_handled_) return std::nullopt;  // it came on another path as well
+  num_handled_ = message.number;
   if (message.kind == ControlMessage::goodbye) {
     state_ = State::left;
     last_sequence_ = message.sequence;
+    return std::nullopt;
+  }
+  if (message.kind == ControlMessage::path_down) {
+    paths_down_.push_back({static_cast<int>(message.expected), message.received, message.sequence});
     return std::nullopt;
   }
   Failure failure;
@@ -76,6 +130,64 @@ std::optional<Failure> ControlLink::handle(const ControlMessage& message) {
   failure.reporter = message.reporter;
   failure.text.assign(message.text, std::min<size_t>(message.text_length, sizeof message.text));
   return failure;
+}
+
+// ---------------------------------------------------------------- connections
+
+bool ControlLink::announces() const {
+  return std::all_of(paths_.begin(), paths_.end(), [](const Connection& path) {
+    return path.stream == nullptr || path.stream->announces();
+  });
+}
+
+bool ControlLink::is_cut() const {
+  return std::all_of(paths_.begin(), paths_.end(),
+                     [](const Connection& path) { return path.stream == nullptr; });
+}
+
+bool ControlLink::is_closed() const {
+  return is_cut() && std::any_of(paths_.begin(), paths_.end(),
+                                 [](const Connection& path) { return path.closed_by_peer; });
+}
+
+void ControlLink::watch_paths(double timeout_s) {
+  timeout_s_ = timeout_s;
+  for (const Connection& path : paths_) set_keepalive(*path.stream);
+}
+
+// Of a socket that is no TCP socket the kernel knows anyway.
+void ControlLink::set_keepalive(const Stream& stream) const {
+  if (timeout_s_ <= 0) return;
+  const int idle_s = std::max(1, static_cast<int>(std::ceil(timeout_s_ / 2)));
+  struct {
+    int level, option, value;
+  } const settings[] = {
+      {SOL_SOCKET, SO_KEEPALIVE, 1},
+      {IPPROTO_TCP, TCP_KEEPIDLE, idle_s},
+      {IPPROTO_TCP, TCP_KEEPINTVL, 1},
+      {IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(timeout_s_ * 1000)},
+  };
+  for (const auto& [level, option, value] : settings) {
+    setsockopt(stream.fd(), level, option, &value, sizeof value);
+  }
+}
+
+void ControlLink::adopt(size_t path, std::shared_ptr<Stream> connection) {
+  Connection& ours = paths_.at(path);
+  if (ours.stream) ours.stream->close();
+  ours = {std::move(connection), {}, ours.generation + 1, false};
+  set_keepalive(*ours.stream);
+  for (const ControlMessage& message : recent_) send_on(path, message);
+}
+
+void ControlLink::lose(size_t path, bool by_peer) {
+  Connection& ours = paths_.at(path);
+  if (ours.stream == nullptr) return;
+  ours.stream->close();
+  ours.stream = nullptr;
+  ours.partial.clear();
+  ours.closed_by_peer = by_peer;
+  broken_.push_back(path);
 }
 
 }  // namespace hccl

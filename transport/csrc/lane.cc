@@ -63,16 +63,23 @@ void Backlog::note(Lane& lane) {
 
 bool Backlog::flush() {
   bool moved = false;
-  for (size_t i = 0; i < lanes_.size();) {
-    moved |= lanes_[i]->flush();
-    if (lanes_[i]->settled()) {
-      lanes_[i] = lanes_.back();
-      lanes_.pop_back();
-    } else {
-      ++i;
+  for (Lane* lane : lanes_) moved |= lane->flush();
+  std::erase_if(lanes_, [](const Lane* lane) { return lane->settled(); });
+  return moved;
+}
+
+bool Backlog::settle() {
+  bool copied = false;
+  for (Lane* lane : lanes_) {
+    while (lane->flushed() && !lane->settled()) {
+      uint64_t before = lane->completed();
+      lane->detach();
+      if (lane->completed() == before) break;
+      copied = true;
     }
   }
-  return moved;
+  std::erase_if(lanes_, [](const Lane* lane) { return lane->settled(); });
+  return copied;
 }
 
 }  // namespace hccl

@@ -68,6 +68,9 @@ class Lane {
   // for one copy at least, which is what a verified plan counts on; without room nothing happens.
   virtual void detach() = 0;
 
+  // What is wrong with the connection, for people; empty if nothing is.
+  virtual std::string trouble() const { return {}; }
+
   // Whether one copy of a payload can serve several lanes of this kind.
   virtual bool shares_payload() const { return false; }
   // Posts one payload on several lanes that share it. False: no room now, nothing happened.
@@ -133,6 +136,9 @@ class Backlog {
   void note(Lane& lane);
   // Moves what can move. True if anything did. Throws LaneError.
   bool flush();
+  // Copies payloads that have left and are only borrowed until somebody confirms them: to be called
+  // when nothing else is left to do. True if any was copied.
+  bool settle();
   bool empty() const { return lanes_.empty(); }
   void clear() { lanes_.clear(); }
   const std::vector<Lane*>& lanes() const { return lanes_; }

@@ -44,14 +44,17 @@ void connect_loopback(const std::vector<std::shared_ptr<Communicator>>& ranks,
         if (ranks[b]->arena()) ranks[a]->set_peer_arena(rank_b, ranks[b]->arena()->window());
         continue;
       }
-      std::vector<Descriptor> lanes_a, lanes_b;
+      TcpConnections to_b, to_a;
+      to_b.controls = {std::make_shared<SocketStream>(std::move(control_a))};
+      to_a.controls = {std::make_shared<SocketStream>(std::move(control_b))};
+      to_b.names = to_a.names = {"loopback"};
       for (int lane = 0; lane < num_lanes; ++lane) {
         auto [end_a, end_b] = socket_pair();
-        lanes_a.push_back(std::move(end_a));
-        lanes_b.push_back(std::move(end_b));
+        to_b.lanes.push_back({std::make_shared<SocketStream>(std::move(end_a))});
+        to_a.lanes.push_back({std::make_shared<SocketStream>(std::move(end_b))});
       }
-      ranks[a]->add_tcp_peer(rank_b, std::move(lanes_a), std::move(control_a));
-      ranks[b]->add_tcp_peer(rank_a, std::move(lanes_b), std::move(control_b));
+      ranks[a]->add_tcp_peer(rank_b, std::move(to_b));
+      ranks[b]->add_tcp_peer(rank_a, std::move(to_a));
     }
   }
 }

@@ -246,7 +246,7 @@ bool PointToPoint::drain_all() {
 
 bool PointToPoint::progress() {
   bool moved = backlog_.flush();
-  if (num_pending_ == 0) return moved;
+  if (num_pending_ == 0) return moved || backlog_.settle();
   moved |= drain_all();
   for (std::list<Sending>* sends : {&streaming_, &eager_}) {
     for (auto it = sends->begin(); it != sends->end();) {
@@ -261,13 +261,16 @@ bool PointToPoint::progress() {
       }
     }
   }
-  return moved;
+  return moved || backlog_.settle();
 }
 
 RequestPtr PointToPoint::expire(Deadline now) {
   auto time_out = [&](const RequestPtr& request) {
     request->failure.kind = FailureKind::timed_out;
     request->failure.rank = request->peer;
+    if (request->peer != any_rank && request->peer != rank_) {
+      request->failure.text = lane(request->peer).trouble();
+    }
     finish(request);
   };
   for (auto it = posted_receives_.begin(); it != posted_receives_.end();) {

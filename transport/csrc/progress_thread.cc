@@ -15,8 +15,7 @@ namespace {
 
 // The thread computes nothing and its process usually does: it gives up its core soon.
 constexpr int num_yields = 20;
-// Only deadlines need it: everything else rings a bell.
-constexpr int max_sleep_ms = 100;
+constexpr int no_sleeper_ms = 1000;
 
 }  // namespace
 
@@ -125,13 +124,15 @@ void ProgressThread::sleep() {
   }
   std::vector<pollfd> fds{{wake_fd_, POLLIN, 0}};
   std::vector<Communicator*> sleeping;
+  int longest_ms = no_sleeper_ms;
   for (const auto& communicator : communicators) {
     if (!communicator->prepare_sleep()) continue;
     sleeping.push_back(communicator.get());
+    longest_ms = std::min(longest_ms, communicator->longest_sleep_ms());
     fds.push_back({communicator->epoll_fd(), POLLIN, 0});
   }
   bool all_sleep = !sleeping.empty() && sleeping.size() == communicators.size();
-  if (all_sleep) poll(fds.data(), fds.size(), max_sleep_ms);
+  if (all_sleep) poll(fds.data(), fds.size(), longest_ms);
   for (Communicator* communicator : sleeping) communicator->finish_sleep();
   uint64_t drained;
   [[maybe_unused]] ssize_t got = ::read(wake_fd_, &drained, sizeof drained);

@@ -18,6 +18,16 @@ class Counter {
   std::atomic<uint64_t> value_{0};
 };
 
+// The latest value of something; a single writer at a time, as above.
+class Gauge {
+ public:
+  void set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
+  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> value_{0};
+};
+
 struct Statistics {
   Counter collectives;    // finished without error
   Counter in_place;       // of these, on registered memory

@@ -80,20 +80,28 @@ inline std::array<int, 2> tcp_sockets() {
   return {dialled, accepted};
 }
 
+inline std::shared_ptr<Stream> stream_on(int fd) {
+  return std::make_shared<SocketStream>(Descriptor(fd));
+}
+
 // Small buffers, so that a few messages fill them.
-inline std::unique_ptr<Ends> socket_lane(std::array<int, 2> ends) {
-  for (int fd : ends) {
-    int size = 65536;
-    CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size) == 0);
-    CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size) == 0);
+inline std::unique_ptr<Ends> socket_lane(std::vector<std::array<int, 2>> paths,
+                                         bool checksum = false) {
+  std::vector<std::shared_ptr<Stream>> connections[2];
+  for (const auto& ends : paths) {
+    for (size_t end : {0, 1}) {
+      int size = 65536, fd = ends[end];
+      CHECK(setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &size, sizeof size) == 0);
+      CHECK(setsockopt(fd, SOL_SOCKET, SO_RCVBUF, &size, sizeof size) == 0);
+      connections[end].push_back(stream_on(fd));
+    }
   }
+  TcpOptions options;
+  options.slot_bytes = slot_bytes;
+  options.checksum = checksum;
   auto lane = std::make_unique<Ends>();
-  auto end = [&](int me) {
-    return std::make_unique<TcpLane>(1 - me, Descriptor(ends[static_cast<size_t>(me)]),
-                                          slot_bytes, lane->statistics);
-  };
-  lane->left = end(0);
-  lane->right = end(1);
+  lane->left = std::make_unique<TcpLane>(1, std::move(connections[0]), options, lane->statistics);
+  lane->right = std::make_unique<TcpLane>(0, std::move(connections[1]), options, lane->statistics);
   return lane;
 }
 
@@ -105,8 +113,12 @@ struct Provider {
 
 inline const Provider providers[] = {
     {"shm", shm_lane, false},
-    {"socketpair", [] { return socket_lane(unix_sockets()); }, true},
-    {"tcp", [] { return socket_lane(tcp_sockets()); }, true},
+    {"socketpair", [] { return socket_lane({unix_sockets()}); }, true},
+    {"tcp", [] { return socket_lane({tcp_sockets()}); }, true},
+    {"tcp, three paths",
+     [] { return socket_lane({tcp_sockets(), tcp_sockets(), tcp_sockets()}); }, true},
+    {"tcp, two paths, checksums",
+     [] { return socket_lane({tcp_sockets(), tcp_sockets()}, true); }, true},
 };
 
 // Message `number` of `size` bytes: every byte depends on both its place and the number.

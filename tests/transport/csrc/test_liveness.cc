@@ -351,9 +351,11 @@ void what_cannot_be_made_leaves_no_descriptor() {
     Wire wire;
     failed = false;
     try {
-      std::vector<Descriptor> too_few;
-      too_few.push_back(duplicate(0));
-      wire.rank->add_tcp_peer(1, std::move(too_few), duplicate(0));
+      TcpConnections too_few;
+      too_few.names = {"wire"};
+      too_few.lanes.push_back({std::make_shared<SocketStream>(duplicate(0))});
+      too_few.controls = {std::make_shared<SocketStream>(duplicate(0))};
+      wire.rank->add_tcp_peer(1, std::move(too_few));
     } catch (const std::invalid_argument&) {
       failed = true;
     }

@@ -45,10 +45,10 @@ void connect_tcp(const std::vector<std::shared_ptr<Communicator>>& ranks,
       Communicator* ends[] = {ranks[a].get(), ranks[b].get()};
       const int peers[] = {static_cast<int>(b), static_cast<int>(a)};
       std::array<int, 2> control = tcp_sockets();
-      std::vector<Descriptor> lanes[2];
+      TcpConnections connections[2];
       for (int lane = 0; nodes[a] != nodes[b] && lane < num_lanes; ++lane) {
         std::array<int, 2> sockets = tcp_sockets();
-        for (size_t end : {0, 1}) lanes[end].emplace_back(sockets[end]);
+        for (size_t end : {0, 1}) connections[end].lanes.push_back({stream_on(sockets[end])});
       }
       for (size_t end : {0, 1}) {
         if (nodes[a] == nodes[b]) {
@@ -56,7 +56,9 @@ void connect_tcp(const std::vector<std::shared_ptr<Communicator>>& ranks,
                                   duplicate(ends[1 - end]->doorbell_fd()),
                                   Descriptor(control[end]));
         } else {
-          ends[end]->add_tcp_peer(peers[end], std::move(lanes[end]), Descriptor(control[end]));
+          connections[end].controls = {stream_on(control[end])};
+          connections[end].names = {"path 0"};
+          ends[end]->add_tcp_peer(peers[end], std::move(connections[end]));
         }
       }
     }

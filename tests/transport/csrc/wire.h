@@ -16,6 +16,8 @@ struct Wire {
   std::shared_ptr<Communicator> rank;  // 0 of 2
   std::vector<int> lanes;              // the test's ends; the last one is for send and recv
   int control;
+  uint64_t num_sent[num_channels + 1] = {};  // messages, on each lane
+  uint64_t num_said = 0;
 
   Wire() {
     CommunicatorOptions options;
@@ -24,15 +26,17 @@ struct Wire {
     options.segment.num_channels = num_channels + 1;
     options.local_ranks = {0};
     rank = std::make_shared<Communicator>(options, progress);
-    std::vector<Descriptor> its_lanes;
+    TcpConnections its;
+    its.names = {"wire"};
     for (int lane = 0; lane <= num_channels; ++lane) {
       std::array<int, 2> ends = unix_sockets();
       lanes.push_back(ends[0]);
-      its_lanes.emplace_back(ends[1]);
+      its.lanes.push_back({stream_on(ends[1])});
     }
     std::array<int, 2> ends = unix_sockets();
     control = ends[0];
-    rank->add_tcp_peer(1, std::move(its_lanes), Descriptor(ends[1]));
+    its.controls = {stream_on(ends[1])};
+    rank->add_tcp_peer(1, std::move(its));
   }
 
   ~Wire() {
@@ -43,13 +47,18 @@ struct Wire {
   }
 
   void send(const Header& header, size_t payload_bytes, size_t lane = num_channels) {
-    std::vector<std::byte> frame(sizeof header + payload_bytes);
-    std::memcpy(frame.data(), &header, sizeof header);
+    Frame head;
+    head.serial = static_cast<uint32_t>(num_sent[lane]++);
+    head.sequence = num_sent[lane];
+    head.header = header;
+    std::vector<std::byte> frame(sizeof head + payload_bytes);
+    std::memcpy(frame.data(), &head, sizeof head);
     CHECK(::send(lanes[lane], frame.data(), frame.size(), 0) ==
           static_cast<ssize_t>(frame.size()));
   }
 
-  void say(const ControlMessage& message) {
+  void say(ControlMessage message) {
+    message.number = ++num_said;
     CHECK(::send(control, &message, sizeof message, 0) == sizeof message);
   }
   // Whether the rank has read all that was said.
