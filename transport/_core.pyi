@@ -285,6 +285,9 @@ class ShmEndpoint:
     ) -> Carrier: ...
 
 def tcp_carrier(fd: int, /) -> Carrier: ...
+def python_carrier(provider: object, lane: object, /) -> Carrier:
+    """Carry messages by a lane of `provider.py`; closes lane and provider when it is let go."""
+
 def loopback_carriers() -> tuple[Carrier, Carrier]: ...
 
 class VerbsDevice:

@@ -22,7 +22,7 @@ from hccl_py.transport.verbs import (
     QueuePairAttributes,
     State,
 )
-from hccl_py.transport.verbs.sockets import TcpSocketEndpoint
+from hccl_py.transport.verbs.sockets import RendezvousEndpoint
 
 _CONNECT_TIMEOUT_S = 30.0
 _INLINE_BYTES = 64
@@ -139,7 +139,7 @@ class End:
         )
         pair = QueuePair(domain, queue, attributes=attributes)
         pair.modify(State.INIT)
-        plain = TcpSocketEndpoint() if self._needs_socket else None
+        plain = RendezvousEndpoint() if self._needs_socket else None
         self._socket: _PlainSocket | None = None
         mine = [pair.address, region.address, region.rkey, plain.address if plain else b""]
         self._link.send(mine)
@@ -212,8 +212,8 @@ class End:
 class _PlainSocket:
     """What tcp is compared with: a connection over the same addresses."""
 
-    def __init__(self, endpoint: TcpSocketEndpoint, remote: bytes) -> None:
-        self._socket = endpoint.connect_socket(remote, _CONNECT_TIMEOUT_S)
+    def __init__(self, endpoint: RendezvousEndpoint, remote: bytes) -> None:
+        _, self._socket = endpoint.connect_socket(remote, _CONNECT_TIMEOUT_S)
         endpoint.close()
 
     def fileno(self) -> int:

@@ -1,6 +1,8 @@
 """Every provider under the one conformance suite, see conformance.py."""
 
-from conformance import Conformance
+from conformance import Conformance, two_gigabytes
+
+__all__ = ["two_gigabytes"]
 
 
 class TestLoopback(Conformance):
@@ -13,3 +15,7 @@ class TestShm(Conformance):
 
 class TestTcp(Conformance):
     provider = "tcp"
+
+
+class TestZmq(Conformance):
+    provider = "zmq"

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 
+#include "bindings_provider.h"
 #include "bindings_verbs.h"
 #include "verbs_device.h"
 
@@ -22,6 +23,7 @@ namespace {
 using Pieces = std::vector<std::tuple<uint64_t, uint32_t, uint32_t>>;
 using Released = nb::call_guard<nb::gil_scoped_release>;
 constexpr double longest_timeout_s = 1e8;
+constexpr size_t python_slot_bytes = 131072;  // what transport/provider.py promises lanes
 
 VerbsClock::duration duration(double seconds) {
   return std::chrono::duration_cast<VerbsClock::duration>(
@@ -153,6 +155,45 @@ void bind_attributes(nb::module_& module) {
           [](A& a, double value) { a.min_rnr_timer = duration(value); });
 }
 
+// A lane written in Python, and the provider that has to outlive it.
+class PythonConnection {
+ public:
+  PythonConnection(const nb::object& provider, const nb::object& lane)
+      : provider_(provider),
+        lane_(std::make_unique<PythonLane>(0, lane, python_slot_bytes, statistics_)) {}
+  PythonConnection(const PythonConnection&) = delete;
+  PythonConnection& operator=(const PythonConnection&) = delete;
+  ~PythonConnection() {
+    if (!nb::is_alive()) {
+      provider_.release();
+      return;
+    }
+    nb::gil_scoped_acquire gil;
+    lane_.reset();
+    try {
+      provider_.attr("close")();
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("closing a provider");
+    }
+    provider_.reset();
+  }
+
+  PythonLane& lane() { return *lane_; }
+
+ private:
+  Statistics statistics_;
+  nb::object provider_;
+  std::unique_ptr<PythonLane> lane_;
+};
+
+std::shared_ptr<Carrier> python_carrier(const nb::object& provider, const nb::object& lane) {
+  auto connection = std::make_shared<PythonConnection>(provider, lane);
+  int fd = connection->lane().fd();
+  std::shared_ptr<Lane> shared(connection, &connection->lane());
+  return std::make_shared<LaneCarrier>(std::move(shared), python_slot_bytes,
+                                       std::vector<int>{fd});
+}
+
 void bind_carriers(nb::module_& module) {
   nb::class_<Carrier>(module, "Carrier");
   nb::class_<ShmEndpoint>(module, "ShmEndpoint")
@@ -168,6 +209,7 @@ void bind_carriers(nb::module_& module) {
              return endpoint.connect(rank, std::move(theirs), std::move(control));
            });
   module.def("tcp_carrier", [](int fd) { return tcp_carrier(Descriptor(fd)); });
+  module.def("python_carrier", &python_carrier);
   module.def("loopback_carriers", [] {
     auto [left, right] = loopback_carriers();
     return nb::make_tuple(left, right);

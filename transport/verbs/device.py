@@ -5,13 +5,22 @@ from typing import Protocol
 
 from .. import _core
 from ..errors import InvalidArgumentError
-from ..providers import Endpoint, open_endpoint, provider_names, register
+from ..providers import Endpoint, open_endpoint, provider_class, provider_names, register
 from .loopback import LoopbackEndpoint
+from .python_provider import PythonProviderEndpoint
 from .sockets import ShmSocketEndpoint, TcpSocketEndpoint
+
+
+def _zmq_endpoint() -> Endpoint:
+    make = provider_class("zmq")  # imports pyzmq, which takes its time
+    assert make is not None
+    return PythonProviderEndpoint(make)
+
 
 register("loopback", LoopbackEndpoint)
 register("shm", ShmSocketEndpoint)
 register("tcp", TcpSocketEndpoint)
+register("zmq", _zmq_endpoint)
 
 
 class _Child(Protocol):

@@ -126,29 +126,40 @@ class ShmSocketEndpoint(_SocketEndpoint):
             return self._shm.connect(party.rank, segment_fd, doorbell_fd, arena_fd, control)
 
 
-class TcpSocketEndpoint(_SocketEndpoint):
-    """One TCP connection."""
+class RendezvousEndpoint(_SocketEndpoint):
+    """A TCP connection as such: whatever the two ends then do with it."""
 
     def __init__(self) -> None:
         """Listen on the first of the addresses that communicators would use: see settings.py."""
-        settings = NetworkSettings.from_environment()
-        if settings.tls:
-            raise InvalidArgumentError(
-                "HCCL_TLS=1: queue pairs over tcp are not encrypted; choose another provider"
-            )
-        listeners, endpoints = bind_listeners(settings)
+        listeners, endpoints = bind_listeners(NetworkSettings.from_environment())
         for unused in listeners[1:]:
             unused.close()
         super().__init__(listeners[0], "", endpoints[0])
 
-    def connect(self, remote: bytes, timeout_s: float) -> _core.Carrier:
-        """Connect with an end anywhere."""
-        return _core.tcp_carrier(self.connect_socket(remote, timeout_s).detach())
+    def connect_socket(self, remote: bytes, timeout_s: float) -> tuple[Party, socket.socket]:
+        """Connect with an end anywhere.
 
-    def connect_socket(self, remote: bytes, timeout_s: float) -> socket.socket:
-        """Connect, and hand out the bare connection, non-blocking."""
+        Returns:
+            The two ends, and the bare connection, non-blocking.
+        """
         party = self._party(remote, (0, 1), _NO_DESCRIPTORS)
         with Wiring(party, [self._listener], Deadline(timeout_s)) as wiring:
             connected = wiring.run()[Key(1 - party.rank, CONTROL, 0)].detach()
             assert isinstance(connected, int)
-            return socket.socket(fileno=connected)
+            return party, socket.socket(fileno=connected)
+
+
+class TcpSocketEndpoint(RendezvousEndpoint):
+    """One TCP connection, which carries the queue pair's messages."""
+
+    def __init__(self) -> None:
+        """Listen; refuses where everything is to be encrypted."""
+        if NetworkSettings.from_environment().tls:
+            raise InvalidArgumentError(
+                "HCCL_TLS=1: queue pairs over tcp are not encrypted; choose zmq, which always is"
+            )
+        super().__init__()
+
+    def connect(self, remote: bytes, timeout_s: float) -> _core.Carrier:
+        """Connect with an end anywhere."""
+        return _core.tcp_carrier(self.connect_socket(remote, timeout_s)[1].detach())
