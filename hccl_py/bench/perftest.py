@@ -97,9 +97,23 @@ def _run_server(port: int) -> None:
             _serve(link)
 
 
-def _serve(link: Link) -> None:
-    with End(Setup(**link.receive()), link, starts=False) as end:
+def _serve(link: Link, core: int | None = None) -> None:
+    with End(Setup(**link.receive()), link, starts=False) as end, _pinned(core):
         end.serve()
+
+
+@contextmanager
+def _pinned(core: int | None) -> Iterator[None]:
+    """Keep this thread on a core. Queue pairs made before still spin as if they had them all."""
+    if core is None:
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 @contextmanager
@@ -107,25 +121,22 @@ def _local_server() -> Iterator[Link]:
     """Start the other end as a child; where there are two cores, each end gets its own."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    cores = sorted(os.sched_getaffinity(0))
-    server = context.Process(target=_serve_local, args=(theirs, cores[-1]), daemon=True)
+    last_core = max(os.sched_getaffinity(0))
+    server = context.Process(target=_serve_local, args=(theirs, last_core), daemon=True)
     server.start()
     theirs.close()
-    os.sched_setaffinity(0, {cores[0]})
     try:
         with Link(ours) as link:
             yield link
         server.join(timeout=10)
     finally:
         server.terminate()
-        os.sched_setaffinity(0, set(cores))
 
 
 def _serve_local(connection: Connection, core: int) -> None:
-    os.sched_setaffinity(0, {core})
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     with Link(connection) as link:
-        _serve(link)
+        _serve(link, core)
 
 
 # The client.
@@ -139,7 +150,8 @@ def _run_client(options: argparse.Namespace, link: Link) -> None:
         options.device, max(sizes), options.tx_depth, not options.unregistered, options.compare
     )
     link.send(asdict(setup))
-    with End(setup, link, starts=True) as end:
+    core = min(os.sched_getaffinity(0)) if options.local else None
+    with End(setup, link, starts=True) as end, _pinned(core):
         report = Report(options.device, options.op, latency=options.latency, rounds=options.rounds)
         for line in report.header(_peer_of(options)):
             print(line, flush=True)

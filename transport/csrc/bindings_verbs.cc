@@ -123,16 +123,30 @@ nb::dict statistics(const QueuePair& pair) {
   return result;
 }
 
-// The device's thread may need the GIL to end, and Python may drop the last reference.
-std::shared_ptr<VerbsDevice> make_device() {
-  return {new VerbsDevice, [](VerbsDevice* device) {
+// Owned such that it ends without the GIL, which its own threads may need, also where Python drops
+// the last reference.
+template <typename T>
+std::shared_ptr<T> ending_without_gil(T* made) {
+  return {made, [](T* last) {
             if (PyGILState_Check()) {
               nb::gil_scoped_release release;
-              delete device;
+              delete last;
             } else {
-              delete device;
+              delete last;
             }
           }};
+}
+
+std::shared_ptr<VerbsDevice> make_device() { return ending_without_gil(new VerbsDevice); }
+
+std::shared_ptr<QueuePair> make_queue_pair(std::shared_ptr<VerbsDevice> device,
+                                           std::shared_ptr<ProtectionDomain> domain,
+                                           std::shared_ptr<CompletionQueue> send_queue,
+                                           std::shared_ptr<CompletionQueue> recv_queue,
+                                           const QueuePairAttributes& attributes) {
+  return ending_without_gil(new QueuePair(std::move(device), std::move(domain),
+                                          std::move(send_queue), std::move(recv_queue),
+                                          attributes));
 }
 
 void bind_attributes(nb::module_& module) {
@@ -241,9 +255,7 @@ void bind_verbs(nb::module_& module) {
       .def("wait", &wait);
 
   nb::class_<QueuePair>(module, "QueuePair")
-      .def(nb::init<std::shared_ptr<VerbsDevice>, std::shared_ptr<ProtectionDomain>,
-                    std::shared_ptr<CompletionQueue>, std::shared_ptr<CompletionQueue>,
-                    const QueuePairAttributes&>())
+      .def_static("create", &make_queue_pair, Released())
       .def("number", &QueuePair::number)
       .def("state", [](const QueuePair& pair) { return static_cast<int>(pair.state()); })
       .def("reason", &QueuePair::reason, Released())

@@ -88,6 +88,26 @@ class ShmCarrier final : public Carrier {
   std::atomic<bool> starved_{false};  // a hint from watch() to the begin_nap() that follows
 };
 
+class TcpCarrier final : public Carrier {
+ public:
+  explicit TcpCarrier(Descriptor socket)
+      : lane_(0, {std::make_shared<SocketStream>(std::move(socket))},
+              TcpOptions{.slot_bytes = tcp_slot_bytes}, statistics_) {}
+
+  Lane& lane() override { return lane_; }
+  size_t slot_bytes() const override { return tcp_slot_bytes; }
+  void watch(std::vector<pollfd>& descriptors) override {
+    short events = POLLIN;
+    if (!lane_.flushed()) events |= POLLOUT;
+    descriptors.push_back({lane_.fd(0), events, 0});
+  }
+  void tend() override { lane_.tend(TcpLane::Clock::now()); }
+
+ private:
+  Statistics statistics_;
+  TcpLane lane_;
+};
+
 }  // namespace
 
 LaneCarrier::LaneCarrier(std::shared_ptr<Lane> lane, size_t slot_bytes,
@@ -126,16 +146,7 @@ TcpOptions tcp_options() {
 }  // namespace
 
 std::shared_ptr<Carrier> tcp_carrier(Descriptor socket) {
-  struct Connection {
-    Statistics statistics;
-    TcpLane lane;
-    explicit Connection(Descriptor fd)
-        : lane(0, {std::make_shared<SocketStream>(std::move(fd))}, tcp_options(), statistics) {}
-  };
-  int fd = socket.get();
-  auto connection = std::make_shared<Connection>(std::move(socket));
-  std::shared_ptr<Lane> lane(connection, &connection->lane);
-  return std::make_shared<LaneCarrier>(std::move(lane), tcp_slot_bytes, std::vector<int>{fd});
+  return std::make_shared<TcpCarrier>(std::move(socket));
 }
 
 std::array<std::shared_ptr<Carrier>, 2> loopback_carriers() {

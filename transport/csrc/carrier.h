@@ -30,6 +30,8 @@ class Carrier {
   virtual void end_nap() {}
   // A look at whether the peer's process has let go. What it sent before is still to be received.
   virtual bool peer_is_gone() { return false; }
+  // To be called every 100 ms or so, with the lock of the queue pair held.
+  virtual void tend() {}
   // Our registered memory, if the peer can read it where it lies, and the peer's; else nullptr.
   virtual const Arena* arena() const { return nullptr; }
   virtual const ArenaWindow* peer_arena() const { return nullptr; }
@@ -38,7 +40,7 @@ class Carrier {
   std::atomic<int> user_sleepers{0};
 };
 
-// Any lane whose descriptors say all: TcpLane, or one that a Python provider implements.
+// Any lane whose descriptors say all, such as one that a Python provider implements.
 class LaneCarrier final : public Carrier {
  public:
   // `descriptors`: readable when something came, writable when the lane can send; the lane's own.

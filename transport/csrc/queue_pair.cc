@@ -220,6 +220,7 @@ bool QueuePair::turn() {
 }
 
 void QueuePair::look_at_clock(VerbsClock::time_point now) {
+  carrier_->tend();
   requester_.check_silence(now);
   // What the peer said before it went is still received, then the queue pair fails.
   if (carrier_->peer_is_gone() && !receive()) throw LaneError(0, "the peer's process is gone");

@@ -48,7 +48,7 @@ class QueuePair:
         # Kept: the engine's objects must outlive this one.
         self._queues = (send_queue.core, (recv_queue or send_queue).core)
         self._domain = domain
-        self._core = _core.QueuePair(
+        self._core = _core.QueuePair.create(
             domain.device.core, domain.core, *self._queues, self.attributes.to_core()
         )
         self.number = self._core.number()
