@@ -1,5 +1,6 @@
 // Random calls from two threads of every rank, in the foreground and in the background, over shared
-// memory, TCP and both, with slots so few and small that lanes are full most of the time.
+// memory, TCP and both, with slots so few and small that lanes are full most of the time; and over
+// connections that break.
 //
 // `test_soak [seconds [seed]]`: ten seconds unless told otherwise.
 #include <algorithm>
@@ -7,8 +8,7 @@
 #include <random>
 #include <string>
 
-#include "lanes.h"
-#include "ranks.h"
+#include "repair.h"
 
 namespace hccl::test {
 namespace {
@@ -35,34 +35,17 @@ struct Layout {
   std::vector<int> nodes;
   size_t slot_bytes;
   int num_slots;
+  decltype(connect_loopback)* connect;
+  const Faults* faults;
 };
 
-// Nodes are connected by TCP, not by the socket pairs of connect_loopback.
-void connect_tcp(const std::vector<std::shared_ptr<Communicator>>& ranks,
-                 const std::vector<int>& nodes, int num_lanes) {
-  for (size_t a = 0; a < ranks.size(); ++a) {
-    for (size_t b = a + 1; b < ranks.size(); ++b) {
-      Communicator* ends[] = {ranks[a].get(), ranks[b].get()};
-      const int peers[] = {static_cast<int>(b), static_cast<int>(a)};
-      std::array<int, 2> control = tcp_sockets();
-      TcpConnections connections[2];
-      for (int lane = 0; nodes[a] != nodes[b] && lane < num_lanes; ++lane) {
-        std::array<int, 2> sockets = tcp_sockets();
-        for (size_t end : {0, 1}) connections[end].lanes.push_back({stream_on(sockets[end])});
-      }
-      for (size_t end : {0, 1}) {
-        if (nodes[a] == nodes[b]) {
-          ends[end]->add_shm_peer(peers[end], ends[1 - end]->segment(),
-                                  duplicate(ends[1 - end]->doorbell_fd()),
-                                  Descriptor(control[end]));
-        } else {
-          connections[end].controls = {stream_on(control[end])};
-          connections[end].names = {"path 0"};
-          ends[end]->add_tcp_peer(peers[end], std::move(connections[end]));
-        }
-      }
-    }
-  }
+constexpr Faults faults = {.delay = 0.001, .drop = 0.0005, .duplicate = 0.0005, .truncate = 0.0005,
+                           .reset = 0.002, .longest_delay_s = 0.001};
+
+template <int num_paths, const Faults* kind>
+void connect(const std::vector<std::shared_ptr<Communicator>>& ranks,
+             const std::vector<int>& nodes, int num_lanes) {
+  connect_by_tcp(ranks, nodes, num_lanes, num_paths, kind);
 }
 
 // A collective: what it is follows from the round and its number, on every rank alike.
@@ -206,7 +189,8 @@ class Rank {
 };
 
 void soak(const Layout& layout, Deadline until, unsigned seed) {
-  World world(layout.nodes, layout.slot_bytes, layout.num_slots, connect_tcp);
+  World world(layout.nodes, layout.slot_bytes, layout.num_slots, layout.connect);
+  Repairer repairer(world.ranks, layout.faults);
   int num_rounds = 0;
   for (; Clock::now() < until; ++num_rounds, seed += 1000) {
     world.run([&](int me) {
@@ -221,7 +205,8 @@ void soak(const Layout& layout, Deadline until, unsigned seed) {
       }
     });
   }
-  std::printf("%s: %d rounds\n", layout.name, num_rounds);
+  std::printf("%s: %d rounds, %d connections replaced\n", layout.name, num_rounds,
+              static_cast<int>(repairer.num_replaced()));
   std::fflush(stdout);
 }
 
@@ -233,10 +218,14 @@ int main(int argc, char** argv) {
   double limit_s = argc > 1 ? std::stod(argv[1]) : 10.0;
   unsigned seed = argc > 2 ? static_cast<unsigned>(std::stoul(argv[2])) : 1;
   const Layout layouts[] = {
-      {"shared memory", {0, 0, 0}, 4096, 3},
-      {"TCP", {0, 1, 2}, 4096, 1},
-      {"both", {0, 0, 1, 1}, 4096, 2},
-      {"both, larger slots", {0, 0, 1, 1, 1}, 32768, 4},
+      {"shared memory", {0, 0, 0}, 4096, 3, connect<1, nullptr>, nullptr},
+      {"TCP", {0, 1, 2}, 4096, 1, connect<1, nullptr>, nullptr},
+      {"TCP, three paths", {0, 1, 2}, 4096, 1, connect<3, nullptr>, nullptr},
+      {"TCP, faulty", {0, 1, 2}, 4096, 1, connect<1, &faults>, &faults},
+      {"TCP, two faulty paths", {0, 1, 2}, 32768, 1, connect<2, &faults>, &faults},
+      {"both", {0, 0, 1, 1}, 4096, 2, connect<1, nullptr>, nullptr},
+      {"both, larger slots", {0, 0, 1, 1, 1}, 32768, 4, connect<1, nullptr>, nullptr},
+      {"both, two faulty paths", {0, 0, 1, 1}, 4096, 2, connect<2, &faults>, &faults},
   };
   auto slice = std::chrono::duration<double>(limit_s / std::size(layouts));
   for (const Layout& layout : layouts) {
