@@ -1,0 +1,93 @@
+"""hccl-perftest: what it prints, and that its two ends find and trust each other."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import subprocess
+import sys
+
+import pytest
+
+from hccl_py.bench.perftest_link import listen
+
+TIMEOUT_S = 60
+SECRET = secrets.token_hex(8)
+SMALL = ("-n", "50", "--rounds", "2", "-t", "8")
+
+
+def start(*arguments: str, secret: str = SECRET) -> subprocess.Popen[str]:
+    environment = {**os.environ, "HCCL_SECRET": secret, "MASTER_ADDR": "127.0.0.1"}
+    command = [sys.executable, "-m", "hccl_py.bench.perftest", *arguments]
+    return subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def rows(output: str) -> list[list[str]]:
+    """Return the fields of each line that begins with a number of bytes."""
+    return [line.split() for line in output.splitlines() if re.match(r" \d", line)]
+
+
+@pytest.mark.parametrize("device", ["shm", "tcp"])
+@pytest.mark.parametrize("op", ["write", "send", "read"])
+def test_bandwidth_has_the_columns_of_ib_write_bw(device: str, op: str) -> None:
+    ends = start("--local", "-d", device, "--op", op, "-s", "4099", "--compare", *SMALL)
+    out, err = ends.communicate(timeout=TIMEOUT_S)
+    assert ends.returncode == 0, err
+    assert "#bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]" in out
+    [(num_bytes, iterations, peak, average, rate, peer, ratio, _)] = rows(out)
+    assert (num_bytes, iterations) == ("4099", "50")
+    assert float(peak) >= float(average) > 0
+    # Both are rounded: MB/s to 0.01, millions of messages to six places.
+    assert float(rate) == pytest.approx(float(average) * 2**20 / 4099 / 1e6, abs=3e-6)
+    assert float(ratio) == pytest.approx(float(average) / float(peer), rel=0.01, abs=0.001)
+
+
+@pytest.mark.parametrize("op", ["write", "send", "read"])
+def test_latency_has_the_columns_of_ib_send_lat(op: str) -> None:
+    ends = start("--local", "-d", "shm", "--op", op, "--latency", *SMALL)
+    out, err = ends.communicate(timeout=TIMEOUT_S)
+    assert ends.returncode == 0, err
+    assert "t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]" in out
+    [(num_bytes, _, least, most, typical, *_)] = rows(out)
+    assert num_bytes == "8"
+    assert 0 < float(least) <= float(typical) <= float(most)
+
+
+def test_all_sizes_run_between_server_and_client() -> None:
+    with listen(0) as free:
+        port = str(free.getsockname()[1])
+    server = start("-p", port)
+    try:
+        client = start("127.0.0.1", "-p", port, "-a", "-n", "16", "--rounds", "1", "-t", "4")
+        out, err = client.communicate(timeout=TIMEOUT_S)
+        assert client.returncode == 0, err
+        assert [row[0] for row in rows(out)] == [str(2**power) for power in range(1, 24)]
+        assert server.wait(TIMEOUT_S) == 0
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_client_with_another_secret_is_turned_away() -> None:
+    with listen(0) as free:
+        port = str(free.getsockname()[1])
+    server = start("-p", port)
+    try:
+        client = start("127.0.0.1", "-p", port, secret="another")
+        _, err = client.communicate(timeout=TIMEOUT_S)
+        assert client.returncode == 1
+        assert "HCCL_SECRET" in err
+        assert server.wait(TIMEOUT_S) == 1
+    finally:
+        server.kill()
+        server.communicate()
+
+
+def test_without_a_secret_nothing_listens() -> None:
+    server = start(secret="")
+    _, err = server.communicate(timeout=TIMEOUT_S)
+    assert server.returncode == 1
+    assert "set HCCL_SECRET" in err
