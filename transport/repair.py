@@ -7,7 +7,6 @@ old one may have lost. It tries for as long as the communicator lives: when a co
 any path gives up is the engine's decision.
 """
 
-import contextlib
 import logging
 import os
 import socket
@@ -39,7 +38,10 @@ class Engine(Protocol):
         """Return an eventfd, readable when something broke."""
 
     def take_broken(self) -> list[tuple[int, int, int]]:
-        """Return what broke since the last call: rank, index and path of each connection."""
+        """Return what broke since the last call: rank, index and path of each connection.
+
+        Reads `repair_fd` too.
+        """
 
     def replace_connection(
         self, peer: int, index: int, path: int, connection: Connection, /
@@ -78,7 +80,7 @@ class Repair:
         self._connector = Connector(party, pace, self)
         for listener in listeners:
             self._connector.listen(listener)
-        self._connector.watch(engine.repair_fd(), self._take_broken)
+        self._connector.watch(engine.repair_fd(), lambda: None)  # every turn asks the engine
         self._connector.watch(self._wake_fd, self._wake_up)
         self._thread = threading.Thread(target=self._run, name="hccl-repair", daemon=True)
         self._thread.start()
@@ -127,8 +129,6 @@ class Repair:
     # What the engine reports.
 
     def _take_broken(self) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._engine.repair_fd())
         for key in (Key(*broken) for broken in self._engine.take_broken()):
             indices = self._broken.setdefault((key.rank, key.path), set())
             if not indices:

@@ -41,6 +41,8 @@ class ReportingEngine:
         return self._fd
 
     def take_broken(self) -> list[tuple[int, int, int]]:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(self._fd)
         broken, self._broken = self._broken, []
         return broken
 

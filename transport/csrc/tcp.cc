@@ -242,6 +242,7 @@ void TcpLane::end(size_t i, const std::string& why) {
   }
   path.cut();
   requeue(i);
+  ack_due_ = true;  // the last one may have been lost with it, and the peer may wait for nothing else
   down_[i] = {Clock::now(), why};
 }
 

@@ -1,0 +1,346 @@
+"""Several links between two hosts: they add up, one can go and come back, all can go.
+
+The hosts are network namespaces, their links veth pairs; what a rank of the tests cuts or limits is
+the kernel's own. Times are compared only where the difference is the behaviour under test.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from namespaces import NEEDS_NAMESPACES, Hosts
+from ranks import run_ranks
+
+from hccl_py import Communicator, ReduceOp
+
+pytestmark = NEEDS_NAMESPACES
+
+TIMEOUT_S = 20.0
+LARGE = 8 << 20  # elements: 32 MB of float32
+ALL_LINKS = {"HCCL_SOCKET_IFNAME": "link"}
+
+
+def sent(comm: Communicator) -> Counter[str]:
+    """Return the bytes sent so far over each interface."""
+    total: Counter[str] = Counter()
+    for path in comm._core.path_statistics():
+        total[path["path"].split()[0]] += path["bytes"]
+    return total
+
+
+def check_sum(comm: Communicator, count: int) -> None:
+    """Run one all_reduce and compare every element."""
+    array = np.arange(count, dtype=np.float32) % 1000 + comm.rank
+    comm.all_reduce(array)
+    assert_sum(array, comm.world_size)
+
+
+def assert_sum(array: np.ndarray[Any, np.dtype[np.float32]], world_size: int) -> None:
+    ranks = world_size * (world_size - 1) // 2
+    expected = np.arange(array.size, dtype=np.float32) % 1000 * world_size + ranks
+    np.testing.assert_array_equal(array, expected)
+
+
+def agree_until(comm: Communicator, condition: Callable[[], bool], what: str) -> None:
+    """Make calls on all ranks, until the condition holds on every one."""
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while True:
+        flags = np.array([condition(), time.monotonic() < deadline_s], np.int32)
+        comm.all_reduce(flags, ReduceOp.MIN)
+        if flags[0]:
+            return
+        assert flags[1], f"waited {TIMEOUT_S} s in vain: {what}"
+        time.sleep(0.01)
+
+
+def connected(comm: Communicator, interface: str) -> set[bool]:
+    """Say of the lanes of collectives, after some traffic, whether this path of theirs stands."""
+    check_sum(comm, LARGE // 8)
+    paths = comm._core.path_statistics()
+    last = max(path["lane"] for path in paths)  # of send and recv, which is idle and notices less
+    return {
+        path["connected"]
+        for path in paths
+        if path["path"].startswith(interface) and path["lane"] != last
+    }
+
+
+# ------------------------------------------------------------------------ one link goes
+
+
+def one_link_goes_and_returns(rank: int, world_size: int, hosts: Hosts) -> None:
+    with Communicator(timeout_s=TIMEOUT_S) as comm:
+        for count in (0, 1, 77_777, LARGE):
+            check_sum(comm, count)
+        assert min(sent(comm)["link0"], sent(comm)["link1"]) > 0
+        array = np.arange(LARGE, dtype=np.float32) % 1000 + rank
+        work = comm.nonblocking.all_reduce(array)
+        if rank == 0:
+            hosts.cut(1)
+        work.wait()
+        assert_sum(array, world_size)
+        agree_until(comm, lambda: connected(comm, "link1") == {False}, "all notice the cut")
+        before = sent(comm)
+        check_sum(comm, LARGE)
+        assert sent(comm)["link1"] == before["link1"]
+        assert sent(comm)["link0"] > before["link0"]
+        if rank == 0:
+            hosts.mend(1)
+        agree_until(comm, lambda: connected(comm, "link1") == {True}, "the path returns")
+        agree_until(comm, lambda: carries(comm, "link1", before["link1"]), "it is used again")
+        assert any(path["reconnects"] for path in comm._core.path_statistics())
+
+
+def carries(comm: Communicator, interface: str, before: int) -> bool:
+    check_sum(comm, LARGE // 8)
+    return sent(comm)[interface] > before
+
+
+@pytest.mark.parametrize("ipv6", [False, True], ids=["ipv4", "ipv6"])
+def test_paths_link_cut_in_the_middle_is_replaced_and_returns(ipv6: bool) -> None:
+    with Hosts(num_links=2, ipv6=ipv6) as hosts:
+        run_ranks(one_link_goes_and_returns, 2, hosts, hosts=hosts, env=ALL_LINKS)
+
+
+def train_over_a_cut(rank: int, world_size: int, hosts: Hosts) -> None:
+    for step in range(6):
+        tensor = torch.full((1_000_003,), float(rank + step))
+        work = dist.all_reduce(tensor, async_op=True)
+        if rank == 0 and step == 2:
+            hosts.cut(0)  # the one of the rendezvous address
+        assert work is not None
+        work.wait()
+        expected = step * world_size + world_size * (world_size - 1) // 2
+        assert bool((tensor == expected).all())
+    if rank == 0:
+        hosts.mend(0)
+    dist.barrier()
+
+
+def test_paths_torch_group_of_two_ranks_a_host_outlives_a_cut() -> None:
+    with Hosts(num_links=2) as hosts:
+        run_ranks(train_over_a_cut, 4, hosts, hosts=hosts, env=ALL_LINKS, backend="hccl")
+
+
+# ------------------------------------------------------------------------ all links go
+
+
+def all_links_go(rank: int, world_size: int, hosts: Hosts) -> tuple[str, float]:
+    with Communicator(timeout_s=TIMEOUT_S) as comm:
+        check_sum(comm, LARGE)
+        comm.timeout_s = 4.0
+        comm.barrier()
+        if rank == 0:
+            hosts.cut(0)
+            hosts.cut(1)
+        began_s = time.monotonic()
+        with pytest.raises(Exception) as caught:
+            for _ in range(1000):
+                check_sum(comm, LARGE)
+        return str(caught.value), time.monotonic() - began_s
+
+
+def test_paths_all_links_cut_is_an_error_in_time_that_names_them() -> None:
+    with Hosts(num_links=2) as hosts:
+        outcomes = run_ranks(all_links_go, 2, hosts, hosts=hosts, env=ALL_LINKS)
+    for message, elapsed_s in outcomes:
+        assert "link0 10.77.0." in message
+        assert "link1 10.77.1." in message
+        assert elapsed_s < 8.0
+
+
+def links_return_in_time(rank: int, world_size: int, hosts: Hosts) -> None:
+    with Communicator(timeout_s=TIMEOUT_S) as comm:
+        array = np.arange(LARGE, dtype=np.float32) % 1000 + rank
+        check_sum(comm, 1000)
+        work = comm.nonblocking.all_reduce(array)
+        if rank == 0:
+            hosts.cut(0)
+            threading.Timer(1.0, hosts.mend, [0]).start()
+        work.wait()
+        assert_sum(array, world_size)
+        check_sum(comm, 1000)
+
+
+def test_paths_only_link_that_returns_before_the_timeout_loses_nothing() -> None:
+    with Hosts(num_links=1) as hosts:
+        run_ranks(links_return_in_time, 2, hosts, hosts=hosts)
+
+
+# ------------------------------------------------------------------------ speed
+
+
+def seconds_per_call(rank: int, world_size: int, count: int) -> float:
+    with Communicator(timeout_s=TIMEOUT_S) as comm:
+        check_sum(comm, count)  # the links' buckets are empty after it, and speeds are known
+        comm.barrier()
+        began_s = time.monotonic()
+        for _ in range(3):
+            check_sum(comm, count)
+        comm.barrier()
+        return (time.monotonic() - began_s) / 3
+
+
+def compare(hosts: Hosts, count: int) -> tuple[float, float]:
+    """Return the time of a call over the first link and over all."""
+    one, both = (
+        max(run_ranks(seconds_per_call, 2, count, hosts=hosts, env={"HCCL_SOCKET_IFNAME": links}))
+        for links in ("link0", "link")
+    )
+    return one, both
+
+
+def test_paths_two_limited_links_add_up() -> None:
+    with Hosts(num_links=2, rates_mbit=[400, 400]) as hosts:
+        one_s, both_s = compare(hosts, 2 << 20)
+    print(f"8 MB over one link of 400 Mbit/s: {one_s:.3f} s, over two: {both_s:.3f} s")
+    assert one_s / both_s > 1.3
+
+
+def test_paths_slow_link_delays_nobody() -> None:
+    with Hosts(num_links=2, rates_mbit=[400, 40]) as hosts:
+        fast_s, both_s = compare(hosts, 2 << 20)
+    print(f"8 MB over 400 Mbit/s: {fast_s:.3f} s, with 40 Mbit/s more: {both_s:.3f} s")
+    # Half of the data on the slow link would take five times as long.
+    assert both_s / fast_s < 1.5
+
+
+# ------------------------------------------------------------------------ resets
+
+
+def reset_every_second_connection() -> int:
+    """End connections with the other host, as a reset does; all of them would look like a death."""
+    store_port = int(os.environ["MASTER_PORT"])
+    count = 0
+    for name in sorted(os.listdir("/proc/self/fd"), key=int):
+        try:
+            connection = socket.socket(fileno=os.dup(int(name)))
+        except OSError:  # no socket, or the listing's own
+            continue
+        with connection:
+            try:
+                if connection.type != socket.SOCK_STREAM or connection.family != socket.AF_INET:
+                    continue
+                if connection.getpeername()[1] == store_port:
+                    continue
+                count += 1
+                if count % 2:
+                    connection.shutdown(socket.SHUT_RDWR)
+            except OSError:  # a listener, or gone meanwhile
+                continue
+    return count // 2
+
+
+def connections_are_reset(rank: int, world_size: int) -> int:
+    with Communicator(timeout_s=TIMEOUT_S) as comm:
+        for round_number in range(5):
+            array = np.arange(LARGE // 8, dtype=np.float32) % 1000 + rank
+            check_sum(comm, 1001)
+            work = comm.nonblocking.all_reduce(array)
+            if rank == round_number % 2:
+                assert reset_every_second_connection() > 0
+            work.wait()
+            assert_sum(array, world_size)
+        return sum(path["reconnects"] for path in comm._core.path_statistics())
+
+
+def test_paths_connections_reset_in_the_middle_lose_nothing() -> None:
+    with Hosts() as hosts:
+        env = {"HCCL_CONNECTIONS": "2"}
+        assert min(run_ranks(connections_are_reset, 2, hosts=hosts, env=env)) > 0
+
+
+# ------------------------------------------------------------------------ choosing
+
+
+def interfaces_in_use(rank: int, world_size: int) -> list[str]:
+    with Communicator(timeout_s=TIMEOUT_S) as comm:
+        check_sum(comm, 100_000)
+        return sorted(sent(comm))
+
+
+def test_paths_default_is_the_interface_of_the_rendezvous_address() -> None:
+    with Hosts(num_links=2) as hosts:
+        assert run_ranks(interfaces_in_use, 2, hosts=hosts) == [["link0"]] * 2
+
+
+def test_paths_uneven_interfaces_use_the_ones_both_have() -> None:
+    env = {0: {"HCCL_SOCKET_IFNAME": "link0,link1"}, 1: {"HCCL_SOCKET_IFNAME": "=link0"}}
+    with Hosts(num_links=2) as hosts:
+        assert run_ranks(interfaces_in_use, 2, hosts=hosts, env=env.get) == [["link0"]] * 2
+
+
+# ------------------------------------------------------------------------ what is on the wire
+
+
+@contextmanager
+def listening_in(interface: str) -> Iterator[bytearray]:
+    """Collect every frame on an interface, as tcpdump does."""
+    heard = bytearray()
+    stop = os.eventfd(0)
+    packets = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+    packets.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 8 << 20)
+    packets.bind((interface, 0))
+
+    def collect() -> None:
+        while stop not in select.select([packets, stop], [], [])[0]:
+            heard.extend(packets.recv(1 << 17))
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    try:
+        yield heard
+    finally:
+        os.eventfd_write(stop, 1)
+        thread.join()
+        packets.close()
+        os.close(stop)
+
+
+SECRET = b"confidential weights"
+
+
+def eavesdrop(rank: int, world_size: int) -> tuple[int, float]:
+    """Return how often the secret was seen on the wire, and the speed of a large call."""
+    with listening_in("link0") as heard, Communicator(timeout_s=TIMEOUT_S) as comm:
+        for count in (1, 3000):
+            array = np.frombuffer(SECRET * count, np.uint8).copy()
+            comm.broadcast(array, root=0)
+            assert array.tobytes() == SECRET * count
+        comm.barrier()
+        seen = heard.count(SECRET)
+        assert len(heard) > 3000 * len(SECRET)
+        check_sum(comm, LARGE)
+        began_s = time.monotonic()
+        check_sum(comm, LARGE)
+        return seen, 4 * LARGE / (time.monotonic() - began_s) / 1e9
+
+
+def test_paths_tls_hides_what_travels(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
+    with Hosts() as hosts:
+        plain, encrypted = (
+            run_ranks(eavesdrop, 2, hosts=hosts, env={"HCCL_TLS": tls}) for tls in "01"
+        )
+    assert min(seen for seen, _ in plain) > 1000
+    assert [seen for seen, _ in encrypted] == [0, 0]
+    print(f"all_reduce of 32 MB: {plain[0][1]:.2f} GB/s plain, {encrypted[0][1]:.2f} GB/s with TLS")
+
+
+def test_paths_tls_connection_that_breaks_is_replaced_by_an_encrypted_one() -> None:
+    pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
+    with Hosts() as hosts:
+        env = {"HCCL_CONNECTIONS": "2", "HCCL_TLS": "1"}
+        assert min(run_ranks(connections_are_reset, 2, hosts=hosts, env=env)) > 0
