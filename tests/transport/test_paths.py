@@ -27,7 +27,7 @@ from hccl_py import Communicator, ReduceOp
 
 pytestmark = NEEDS_NAMESPACES
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 8.0
 LARGE = 8 << 20  # elements: 32 MB of float32
 ALL_LINKS = {"HCCL_SOCKET_IFNAME": "link"}
 
@@ -66,15 +66,10 @@ def agree_until(comm: Communicator, condition: Callable[[], bool], what: str) ->
 
 
 def connected(comm: Communicator, interface: str) -> set[bool]:
-    """Say of the lanes of collectives, after some traffic, whether this path of theirs stands."""
+    """Say of all lanes, after some traffic, whether their path over an interface stands."""
     check_sum(comm, LARGE // 8)
     paths = comm._core.path_statistics()
-    last = max(path["lane"] for path in paths)  # of send and recv, which is idle and notices less
-    return {
-        path["connected"]
-        for path in paths
-        if path["path"].startswith(interface) and path["lane"] != last
-    }
+    return {path["connected"] for path in paths if path["path"].startswith(interface)}
 
 
 # ------------------------------------------------------------------------ one link goes
@@ -91,14 +86,15 @@ def one_link_goes_and_returns(rank: int, world_size: int, hosts: Hosts) -> None:
             hosts.cut(1)
         work.wait()
         assert_sum(array, world_size)
-        agree_until(comm, lambda: connected(comm, "link1") == {False}, "all notice the cut")
+        # A lane that had nothing on its way there may notice later, or never.
+        agree_until(comm, lambda: False in connected(comm, "link1"), "all notice the cut")
         before = sent(comm)
         check_sum(comm, LARGE)
-        assert sent(comm)["link1"] == before["link1"]
         assert sent(comm)["link0"] > before["link0"]
         if rank == 0:
             hosts.mend(1)
         agree_until(comm, lambda: connected(comm, "link1") == {True}, "the path returns")
+        before = sent(comm)
         agree_until(comm, lambda: carries(comm, "link1", before["link1"]), "it is used again")
         assert any(path["reconnects"] for path in comm._core.path_statistics())
 

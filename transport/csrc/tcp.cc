@@ -19,13 +19,16 @@ constexpr int most_unsent_bytes = 256 * 1024;
 // A path of unknown speed counts as fast, so that it gets tried.
 constexpr double assumed_rate = 1e9;
 
-// The kernel repeats itself and hears nothing, although the peer has room.
+// The kernel repeats itself and hears nothing, although the peer has room. What never left this host,
+// because its own interface is down, is not repeated but probed for; a peer that lives answers probes,
+// with its window closed too, and an answer sets their number back.
 bool is_cut(int fd, double timeout_s) {
   tcp_info info{};
   socklen_t size = sizeof info;
   if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
-  return info.tcpi_unacked > 0 && info.tcpi_retransmits >= 2 && info.tcpi_probes == 0 &&
-         info.tcpi_last_ack_recv >= timeout_s * 1000;
+  bool repeats = info.tcpi_unacked > 0 && info.tcpi_retransmits >= 2 && info.tcpi_probes == 0;
+  bool probes_in_vain = info.tcpi_probes >= 3;
+  return (repeats || probes_in_vain) && info.tcpi_last_ack_recv >= timeout_s * 1000;
 }
 
 }  // namespace
