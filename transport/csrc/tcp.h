@@ -86,7 +86,7 @@ class TcpLane final : public Lane {
 
  private:
   static constexpr uint64_t max_unacknowledged = 64;
-  static constexpr size_t max_stashed = 48;
+  static constexpr size_t max_stashed = max_unacknowledged;  // or a lost one would wait behind the rest
   static constexpr size_t nowhere = ~size_t{0};
   static constexpr size_t in_stash = nowhere - 1;
   static constexpr size_t kept = nowhere - 2;  // complete, of a connection that broke since
