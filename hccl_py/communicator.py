@@ -15,6 +15,7 @@ from hccl_py.calls import BlockingCalls, NonblockingCalls, Shared
 from hccl_py.failures import Narrator
 from hccl_py.plans import PlanCache
 from hccl_py.rendezvous import rank_from_environment, store_from_environment
+from hccl_py.statistics import Statistics, read_statistics
 from hccl_py.topology import Topology
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
@@ -138,9 +139,9 @@ class Communicator(BlockingCalls):
     def timeout_s(self, timeout_s: float) -> None:
         self._shared.timeout_s = timeout_s
 
-    def statistics(self) -> dict[str, int]:
-        """Return the counters: messages and bytes sent by provider, stalls, sleeps, doorbells."""
-        return self._core.statistics()
+    def statistics(self) -> Statistics:
+        """Return the counters of this rank, by device and by path; `Statistics` has the keys."""
+        return read_statistics(self._core)
 
     def abort(self, reason: str) -> None:
         """End every call under way, here and on all ranks, with an AbortedError. Any thread may."""

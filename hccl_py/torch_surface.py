@@ -20,6 +20,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator
+    from hccl_py.statistics import Statistics
 
     class _Base:
         """The stub's overloads name C++ signatures that no Python method can match."""
@@ -105,6 +106,10 @@ class TorchSurface(_Base):
         options.global_ranks_in_group = self._global_ranks
         options.group_name = self._name  # type: ignore[assignment]
         return options
+
+    def statistics(self) -> Statistics:
+        """Return what this rank counted in this group; what there is stands in `Statistics`."""
+        return self._communicator.statistics()
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Change how long a call without a timeout of its own may take."""

@@ -14,7 +14,9 @@ import pytest
 ROOT = Path(__file__).parent.parent
 FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hccl_py": "hccl_py"}
 
-COMMUNICATOR = "buffers calls communicator failures fingerprint plans registered rendezvous work"
+COMMUNICATOR = (
+    "buffers calls communicator failures fingerprint plans registered rendezvous statistics work"
+)
 LAYERS = [
     ("transport",),
     ("plan",),

@@ -108,8 +108,8 @@ def test_messages_went_over_it(ranks: ThreadRanks, transport: str) -> None:
     counters = ranks.run(lambda comm: comm.statistics())
     counted = "tcp" if transport == "tcp" else "provider"
     for statistics in counters:
-        assert statistics["shm_messages"] == 0
-        assert (statistics[f"{counted}_bytes"] > 1 << 20) == (ranks.world_size > 1)
+        assert statistics["devices"]["shm"]["messages"] == 0
+        assert (statistics["devices"][counted]["bytes"] > 1 << 20) == (ranks.world_size > 1)
 
 
 def check_process_group(rank: int, world_size: int) -> None:

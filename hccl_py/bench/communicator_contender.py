@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hccl_py.bench.contender import Endpoint, Timed, Zeros
+from hccl_py.bench.counters import describe
 from hccl_py.communicator import Communicator
 from hccl_py.transport.types import ReduceOp
 
@@ -77,8 +78,7 @@ class CommunicatorContender:
 
     def statistics(self) -> str | None:
         """See Contender."""
-        count = getattr(self._communicator, "statistics", None)
-        return str(count()) if count else None
+        return describe(self._communicator.statistics())
 
     def close(self) -> None:
         """See Contender."""

@@ -86,7 +86,7 @@ def _verdict(rows: Sequence[Row]) -> int:
 
 
 def _statistics(ranks: Ranks, names: Sequence[str]) -> list[str]:
-    """What rank 0's contenders counted, one line each."""
+    """What rank 0's contenders counted."""
     counted = ranks.ask("statistics", what="asking for statistics")[0]
     pairs = zip(names, counted, strict=True)
     return ["", *(f"# {name}: {text or 'keeps no statistics'}" for name, text in pairs)]

@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 
 from hccl_py.bench.contender import Endpoint, Timed, Zeros
+from hccl_py.bench.counters import describe
 
 
 class TorchContender:
@@ -87,7 +88,7 @@ class TorchContender:
     def statistics(self) -> str | None:
         """See Contender."""
         count = getattr(self._group, "statistics", None)
-        return str(count()) if count else None
+        return describe(count()) if count else None
 
     def close(self) -> None:
         """See Contender."""

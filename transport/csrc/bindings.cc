@@ -236,20 +236,24 @@ PyCommunicator make_communicator(std::shared_ptr<ProgressThread> progress, int r
   return {std::make_shared<Communicator>(options, std::move(progress)), nullptr};
 }
 
+nb::dict device_statistics(const DeviceStatistics& device) {
+  nb::dict result;
+  result["messages"] = device.messages.value();
+  result["bytes"] = device.bytes.value();
+  result["stalls"] = device.stalls.value();
+  return result;
+}
+
 nb::dict statistics(const PyCommunicator& self) {
   const Statistics& s = self.engine->statistics();
   nb::dict result;
   result["collectives"] = s.collectives.value();
   result["in_place"] = s.in_place.value();
-  result["shm_messages"] = s.shm_messages.value();
-  result["shm_bytes"] = s.shm_bytes.value();
-  result["tcp_messages"] = s.tcp_messages.value();
-  result["tcp_bytes"] = s.tcp_bytes.value();
-  result["provider_messages"] = s.provider_messages.value();
-  result["provider_bytes"] = s.provider_bytes.value();
-  result["stalls"] = s.stalls.value();
   result["sleeps"] = s.sleeps.value();
   result["doorbells"] = s.doorbells.value();
+  result["shm"] = device_statistics(s.shm);
+  result["tcp"] = device_statistics(s.tcp);
+  result["provider"] = device_statistics(s.provider);
   return result;
 }
 

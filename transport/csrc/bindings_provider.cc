@@ -12,7 +12,7 @@ namespace nb = nanobind;
 namespace hccl {
 
 PythonLane::PythonLane(int peer, const nb::object& lane, size_t slot_bytes, Statistics& statistics)
-    : QueuedLane(peer, slot_bytes, statistics),
+    : QueuedLane(peer, slot_bytes, statistics, statistics.provider),
       lane_(lane),
       send_(lane.attr("send")),
       receive_(lane.attr("receive")),
@@ -44,8 +44,8 @@ bool PythonLane::push(const Header& header, const std::byte* payload, size_t&) {
   if (refused_ && !has_news()) return false;
   refused_ = !call_send(header, payload);
   if (refused_) return false;
-  statistics_.provider_messages.add(1);
-  statistics_.provider_bytes.add(header.length);
+  device_.messages.add(1);
+  device_.bytes.add(header.length);
   return true;
 }
 

@@ -17,7 +17,7 @@ uint64_t QueuedLane::post_send(const Header& header, const std::byte* payload) {
     offset_ = 0;
     return ++completed_;
   }
-  statistics_.stalls.add(1);
+  device_.stalls.add(1);
   queue_.push_back({header, payload});
   return number;
 }

@@ -100,7 +100,9 @@ class Lane {
 // A lane whose messages leave one after the other; what cannot leave at once waits here.
 class QueuedLane : public Lane {
  public:
-  using Lane::Lane;
+  // `device`: where in `statistics` this kind of lane counts.
+  QueuedLane(int peer, size_t slot_bytes, Statistics& statistics, DeviceStatistics& device)
+      : Lane(peer, slot_bytes, statistics), device_(device) {}
   uint64_t post_send(const Header& header, const std::byte* payload) final;
   bool flush() final;
   uint64_t completed() const final { return completed_; }
@@ -111,6 +113,8 @@ class QueuedLane : public Lane {
  protected:
   // Sends from `offset` on; advances it. True once header and payload left the caller's memory.
   virtual bool push(const Header& header, const std::byte* payload, size_t& offset) = 0;
+
+  DeviceStatistics& device_;
 
  private:
   struct Posted {

@@ -42,7 +42,7 @@ void Outbox::reclaim() {
 
 ShmLane::ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox,
                            Statistics& statistics)
-    : QueuedLane(peer, ends.mine->shape().slot_bytes, statistics),
+    : QueuedLane(peer, ends.mine->shape().slot_bytes, statistics, statistics.shm),
       ends_(ends),
       outbox_(std::move(outbox)),
       out_(ends.mine->ring(ends.their_local_rank, ends.channel)),
@@ -77,8 +77,8 @@ void ShmLane::publish(const Header& header, const std::byte* payload, int slot, 
   sent_slots_[sent_ % ring_cells] = {slot, shared};
   ++sent_;
   cell.sequence.store(static_cast<uint32_t>(sent_), std::memory_order_seq_cst);
-  statistics_.shm_messages.add(1);
-  statistics_.shm_bytes.add(header.length);
+  device_.messages.add(1);
+  device_.bytes.add(header.length);
   ends_.their_doorbell->message_posted();
 }
 

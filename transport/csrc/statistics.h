@@ -28,18 +28,21 @@ class Gauge {
   std::atomic<uint64_t> value_{0};
 };
 
+// What all lanes over one kind of transport sent.
+struct DeviceStatistics {
+  Counter messages;
+  Counter bytes;   // their payload; in shared memory once per reader
+  Counter stalls;  // messages that could not leave at once
+};
+
 struct Statistics {
-  Counter collectives;    // finished without error
-  Counter in_place;       // of these, on registered memory
-  Counter shm_messages;   // sent to ranks of the same node
-  Counter shm_bytes;      // their payload, once per reader
-  Counter tcp_messages;   // sent to ranks of other nodes
-  Counter tcp_bytes;      // their payload
-  Counter provider_messages;  // sent over lanes of a provider in Python
-  Counter provider_bytes;     // their payload
-  Counter stalls;         // a lane could not take a message at once
-  Counter sleeps;         // a driver went to sleep in the kernel
-  Counter doorbells;      // a sleeping peer was woken
+  Counter collectives;  // finished without error
+  Counter in_place;     // of these, on registered memory
+  Counter sleeps;       // a driver went to sleep in the kernel
+  Counter doorbells;    // a sleeping peer was woken
+  DeviceStatistics shm;
+  DeviceStatistics tcp;
+  DeviceStatistics provider;  // lanes of a provider in Python
 };
 
 }  // namespace hccl

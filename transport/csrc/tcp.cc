@@ -67,7 +67,7 @@ uint64_t TcpLane::post_send(const Header& header, const std::byte* payload) {
   send_waiting();
   // After it was sent: the peer is already at work while we copy.
   window_.keep(number);
-  if (!flushed()) statistics_.stalls.add(1);
+  if (!flushed()) statistics_.tcp.stalls.add(1);
   return number;
 }
 
@@ -160,8 +160,8 @@ bool TcpLane::go_on(size_t i) {
 void TcpLane::left(size_t i) {
   Outgoing& entry = window_.at(half_way_[i]);
   half_way_[i] = 0;
-  statistics_.tcp_messages.add(1);
-  statistics_.tcp_bytes.add(entry.header.length);
+  statistics_.tcp.messages.add(1);
+  statistics_.tcp.bytes.add(entry.header.length);
   records_[i]->messages.add(1);
   records_[i]->bytes.add(entry.header.length);
   if (entry.was_sent) records_[i]->retransmits.add(1);

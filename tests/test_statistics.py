@@ -1,0 +1,156 @@
+"""What is counted, on three ranks of which two share a node."""
+
+import json
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+from thread_ranks import ThreadRanks
+
+from hccl_py.bench.counters import describe
+from hccl_py.communicator import Communicator
+from hccl_py.statistics import DEVICES, DeviceStatistics, PathStatistics, Statistics
+
+pytestmark = pytest.mark.skipif(
+    os.environ.get("HCCL_TRANSPORT", "auto") != "auto", reason="counts what shm and tcp carry each"
+)
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[ThreadRanks]:
+    with ThreadRanks("aab") as three:
+        yield three
+
+
+def floats(count: int) -> Any:
+    return np.zeros(count, dtype=np.float32)
+
+
+def sent(after: Statistics, before: Statistics, device: str) -> tuple[int, int]:
+    new, old = after["devices"][device], before["devices"][device]
+    return new["messages"] - old["messages"], new["bytes"] - old["bytes"]
+
+
+def exchange(comm: Communicator) -> tuple[Statistics, Statistics]:
+    """Rank 0 sends 100 bytes to its neighbour and 200 to the other node."""
+    comm.barrier()
+    before = comm.statistics()
+    if comm.rank == 0:
+        comm.send(floats(25), 1)
+        comm.send(floats(50), 2)
+    else:
+        comm.recv(floats(25 * comm.rank), 0)
+    return before, comm.statistics()
+
+
+def test_statistics_count_what_a_rank_sends_by_device(ranks: ThreadRanks) -> None:
+    (before, after), *receivers = ranks.run(exchange)
+    assert sent(after, before, "shm") == (1, 100)
+    assert sent(after, before, "tcp") == (1, 200)
+    assert sent(after, before, "provider") == (0, 0)
+    for before, after in receivers:
+        assert [sent(after, before, device)[1] for device in DEVICES] == [0, 0, 0]
+        assert after["collectives"] == before["collectives"]
+
+
+def test_statistics_count_collectives(ranks: ThreadRanks) -> None:
+    def count(comm: Communicator) -> int:
+        before = comm.statistics()["collectives"]
+        for _ in range(7):
+            comm.all_reduce(floats(1))
+        return comm.statistics()["collectives"] - before
+
+    assert ranks.run(count) == [7] * 3
+
+
+def test_statistics_of_paths_add_up_to_their_device(ranks: ThreadRanks) -> None:
+    def move(comm: Communicator) -> Statistics:
+        comm.all_reduce(floats(100_003))
+        comm.barrier()
+        return comm.statistics()
+
+    for rank, counted in enumerate(ranks.run(move)):
+        paths = counted["paths"]
+        assert {path["peer"] for path in paths} == ({0, 1} if rank == 2 else {2})
+        assert all(path["connected"] and path["path"] for path in paths)
+        for key in ("messages", "bytes", "retries", "reconnects"):
+            assert sum(path[key] for path in paths) == counted["devices"]["tcp"][key]
+        assert counted["devices"]["tcp"]["bytes"] > 0
+
+
+def test_statistics_are_as_documented_and_fit_for_a_log(ranks: ThreadRanks) -> None:
+    counted = ranks.communicators[0].statistics()
+    assert counted.keys() == Statistics.__annotations__.keys()
+    assert tuple(counted["devices"]) == DEVICES
+    for device in counted["devices"].values():
+        assert device.keys() == DeviceStatistics.__annotations__.keys()
+    for path in counted["paths"]:
+        assert path.keys() == PathStatistics.__annotations__.keys()
+    assert json.loads(json.dumps(counted)) == counted
+
+
+def test_statistics_taken_do_not_change_any_more(ranks: ThreadRanks) -> None:
+    before = ranks.communicators[0].statistics()
+    kept = json.dumps(before)
+    ranks.run(lambda comm: comm.all_reduce(floats(9)))
+    assert json.dumps(before) == kept != json.dumps(ranks.communicators[0].statistics())
+
+
+def check_group(rank: int, world_size: int) -> None:
+    group = dist.group.WORLD
+    before = group.statistics()  # type: ignore[union-attr]
+    dist.all_reduce(torch.ones(7))
+    after = group.statistics()  # type: ignore[union-attr]
+    assert after["collectives"] == before["collectives"] + 1
+    assert sent(after, before, "shm") == (1, 28)
+
+
+def test_process_group_hands_out_its_communicators_statistics() -> None:
+    run_ranks(check_group, 2, backend="hccl")
+
+
+def _path(peer: int, lane: int, name: str, num_bytes: int, **others: Any) -> PathStatistics:
+    path: PathStatistics = {
+        "peer": peer,
+        "lane": lane,
+        "path": name,
+        "connected": True,
+        "messages": 1,
+        "bytes": num_bytes,
+        "stalls": 0,
+        "retries": 0,
+        "reconnects": 0,
+        "checksum_errors": 0,
+        "bytes_per_second": 10**9,
+    }
+    path.update(others)  # type: ignore[typeddict-item]
+    return path
+
+
+def test_describe_adds_up_lanes_and_shares_by_peer() -> None:
+    none: DeviceStatistics = dict.fromkeys(DeviceStatistics.__annotations__, 0)  # type: ignore[assignment]
+    counted: Statistics = {
+        "collectives": 5,
+        "in_place": 0,
+        "sleeps": 1,
+        "doorbells": 0,
+        "devices": {"shm": none, "tcp": {**none, "messages": 4, "bytes": 1000}, "provider": none},
+        "paths": [
+            _path(1, 0, "left", 300),
+            _path(1, 1, "left", 300),
+            _path(1, 0, "right", 200, retries=2, reconnects=1, connected=False),
+            _path(2, 0, "left", 0),
+        ],
+    }
+    words = [line.split() for line in describe(counted).splitlines()]
+    assert ["#", "tcp", "4", "1000", "0", "0", "0"] in words
+    assert ["#", "1", "2", "600", "75.0%", "2.00", "0", "0", "0", "left"] in words
+    broken = ["right", "(1", "of", "1", "connections", "down)"]
+    assert ["#", "1", "1", "200", "25.0%", "1.00", "0", "2", "1", *broken] in words
+    assert ["#", "2", "1", "0", "0.0%", "1.00", "0", "0", "0", "left"] in words
+    assert not any("shm" in line or "provider" in line for line in words)
