@@ -81,7 +81,14 @@ def read_statistics(core: _core.Communicator) -> Statistics:
     counted = core.statistics()
     paths: list[PathStatistics] = core.path_statistics()
     devices: dict[str, DeviceStatistics] = {
-        name: {**counted[name], "retries": 0, "reconnects": 0} for name in DEVICES
+        name: {
+            "messages": counted[name]["messages"],
+            "bytes": counted[name]["bytes"],
+            "stalls": counted[name]["stalls"],
+            "retries": 0,
+            "reconnects": 0,
+        }
+        for name in DEVICES
     }
     devices["tcp"]["retries"] = sum(path["retries"] for path in paths)
     devices["tcp"]["reconnects"] = sum(path["reconnects"] for path in paths)
