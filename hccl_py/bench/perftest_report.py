@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median, pstdev
+from statistics import fmean, median
+
+import numpy as np
 
 _MIB = 1 << 20
 """What perftest calls MB."""
@@ -72,7 +74,7 @@ class Report:
         ours = [median(times) for times in row.ours]
         text = (
             f" {row.num_bytes:<10} {row.iterations:<14} {every[0]:<14.2f} {every[-1]:<13.2f} "
-            f"{median(ours):<18.2f} {fmean(every):<14.2f} {pstdev(every):<16.2f}"
+            f"{median(ours):<18.2f} {fmean(every):<14.2f} {float(np.std(every)):<16.2f}"
             f"{_quantile(every, 0.99):<23.2f}{_quantile(every, 0.999):<22.2f}"
         )
         if row.theirs:

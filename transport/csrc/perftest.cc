@@ -14,16 +14,17 @@ namespace hccl {
 namespace {
 
 constexpr auto patience = std::chrono::seconds(30);
+// RECVs that are posted ahead, so that a new one can wait until the answer is on its way.
+constexpr size_t recvs_ahead = 4;
 
 double microseconds(VerbsClock::duration duration) {
   return std::chrono::duration<double, std::micro>(duration).count();
 }
 
 // Takes completions until one of a RECV came (`recv`), or one of a send.
-void await(PerftestEnd& end, bool recv) {
+void await(PerftestEnd& end, bool recv, VerbsClock::time_point deadline) {
   Completion completion;
   for (;;) {
-    auto deadline = VerbsClock::now() + patience;
     if (end.queue.wait({&completion, 1}, deadline, end.interrupt) == 0) {
       throw std::runtime_error("no completion for 30 s");
     }
@@ -34,6 +35,10 @@ void await(PerftestEnd& end, bool recv) {
     bool is_recv = completion.opcode >= Opcode::recv;
     if (is_recv == recv) return;
   }
+}
+
+void await(PerftestEnd& end, bool recv) {
+  await(end, recv, VerbsClock::now() + patience);
 }
 
 ScatterGather half(const PerftestEnd& end, bool second) {
@@ -99,17 +104,23 @@ std::vector<double> send_ping_pong(PerftestEnd& end, size_t iterations, bool sta
   std::vector<double> times;
   times.reserve(iterations);
   uint32_t flags = flags_of(end);
-  post_recv(end);
+  for (size_t i = 0; i < std::min(iterations, recvs_ahead); ++i) post_recv(end);
   auto begin = VerbsClock::now();
+  auto deadline = begin + patience;
   for (size_t i = 0; i < iterations; ++i) {
-    if (starts) post(end, Opcode::send, flags);
-    await(end, true);
-    // Posted before we answer: the peer's next message always finds it.
-    if (i + 1 < iterations) post_recv(end);
-    if (!starts) post(end, Opcode::send, i + 1 == iterations ? send_signaled : flags);
+    if (!starts) await(end, true, deadline);
+    bool is_last = i + 1 == iterations;
+    post(end, Opcode::send, is_last && !starts ? flags | send_signaled : flags);
+    if (i + recvs_ahead < iterations) post_recv(end);
+    if (!starts) {
+      if (i % 4096 == 0) deadline = VerbsClock::now() + patience;
+      continue;
+    }
+    await(end, true, deadline);
     auto now = VerbsClock::now();
     times.push_back(microseconds(now - begin) / 2);
     begin = now;
+    deadline = now + patience;
   }
   if (!starts) await(end, false);
   return times;

@@ -45,6 +45,7 @@ QueuePairAttributes checked(QueuePairAttributes attributes) {
 class QueuePair::Turn {
  public:
   explicit Turn(QueuePair& pair) : pair_(pair) {
+    if (pair_.mutex_.try_lock()) return;
     pair_.num_posters_.fetch_add(1, std::memory_order_relaxed);
     pair_.mutex_.lock();
     pair_.num_posters_.fetch_sub(1, std::memory_order_relaxed);
