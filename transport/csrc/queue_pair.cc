@@ -229,7 +229,9 @@ void QueuePair::look_at_clock(VerbsClock::time_point now) {
 
 bool QueuePair::receive() {
   bool moved = false;
-  for (int i = 0; i < packets_per_turn; ++i) {
+  uint64_t num_received = responder_.num_received();
+  // To look for more may be a system call, and somebody waits for the message that came.
+  for (int i = 0; i < packets_per_turn && responder_.num_received() == num_received; ++i) {
     const Header* header = session_.lane->peek();
     if (header == nullptr) break;
     requester_.heard();

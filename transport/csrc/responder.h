@@ -27,6 +27,8 @@ class Responder {
   bool acknowledge(bool idle);
   bool owes_acknowledgement() const { return session_.acknowledged != session_.to_acknowledge; }
   void probed() { probed_ = true; }
+  // RECVs that were reported.
+  uint64_t num_received() const { return recv_head_; }
   // Number on the lane of the last fragment of an answer.
   uint64_t last_answer() const { return last_answer_; }
 
