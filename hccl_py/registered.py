@@ -41,13 +41,17 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
     if type(dtype).__module__ == "torch":
         import torch
 
-        count = math.prod(dimensions)
-        memory = torch.from_numpy(_memory(count * dtype.itemsize))
-        return memory.view(dtype).view(dimensions)
+        num_bytes = math.prod(dimensions) * dtype.itemsize
+        if num_bytes == 0:
+            return torch.empty(dimensions, dtype=dtype)
+        return torch.from_numpy(allocate(num_bytes).array()).view(dtype).view(dimensions)
     kind = np.dtype(dtype)
     if kind.hasobject:
         raise InvalidArgumentError(f"dtype: expected numbers, got {kind}")
-    return _memory(math.prod(dimensions) * kind.itemsize).view(kind).reshape(dimensions)
+    num_bytes = math.prod(dimensions) * kind.itemsize
+    if num_bytes == 0:
+        return np.empty(dimensions, kind)
+    return allocate(num_bytes).array().view(kind).reshape(dimensions)
 
 
 def is_registered(address: int, num_bytes: int) -> bool:
@@ -66,10 +70,6 @@ def allocate(num_bytes: int) -> _core.Region:
         return _core.Region(arena, num_bytes)
     except MemoryError:
         raise MemoryError(_refusal(arena, num_bytes)) from None
-
-
-def _memory(num_bytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    return allocate(num_bytes).array() if num_bytes else np.empty(0, np.uint8)
 
 
 def _refusal(arena: _core.Arena, num_bytes: int) -> str:

@@ -1,7 +1,5 @@
 """Moves what torch has made into registered memory: tensors, DDP's buckets, FSDP's buffers."""
 
-from __future__ import annotations
-
 import math
 import os
 import weakref
@@ -114,7 +112,7 @@ def _why_immovable(tensor: Tensor) -> str | None:
 
 
 def _average_bucket(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """Run as DDP's communication hook."""
+    """Run as DDP's communication hook; DDP compares the types above with its own."""
     buffer = bucket.buffer()
     _move(buffer)  # after the first time, only a look at its address
     work = dist.all_reduce(buffer, dist.ReduceOp.AVG, group=group, async_op=True)

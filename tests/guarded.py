@@ -28,10 +28,11 @@ class Guarded:
         buffer: numpy array; torch tensor for bfloat16, which numpy lacks.
     """
 
-    def __init__(self, values: Array, dtype: str) -> None:
+    def __init__(self, values: Array, dtype: str, make: Callable[..., Array] = np.empty) -> None:
         item = torch.bfloat16.itemsize if dtype == "bfloat16" else np.dtype(dtype).itemsize
         num_bytes = values.size * item
-        self._raw = np.full(num_bytes + 2 * _GUARD_BYTES, _GUARD, np.uint8)
+        self._raw = make(num_bytes + 2 * _GUARD_BYTES, np.uint8)
+        self._raw.fill(_GUARD)
         inside = self._raw[_GUARD_BYTES : _GUARD_BYTES + num_bytes]
         self.buffer: Any
         if dtype == "bfloat16":

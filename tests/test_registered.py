@@ -1,0 +1,450 @@
+"""Registered memory: collectives that run in place on it, and what becomes of it.
+
+The oracle is the same call on other memory, bit by bit; that one is compared with numpy elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from guarded import REDUCIBLE, Guarded, contribution, is_reducible, reduced
+from ranks import RanksFailed, run_ranks
+from thread_ranks import ThreadRanks, wait_until
+
+import hccl_py
+from hccl_py import (
+    AbortedError,
+    CollectiveTimeoutError,
+    Communicator,
+    InvalidArgumentError,
+    MismatchError,
+    PeerLostError,
+    ReduceOp,
+)
+from hccl_py.transport.arena import arena_of_this_process
+
+LEAST_BYTES = 1 << 18
+"""From here on collectives run in place."""
+
+
+@pytest.fixture(scope="module", params=["a", "aa", "aaa", "aaaa", "aaaaa"])
+def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
+    with ThreadRanks(request.param) as ranks:
+        yield ranks
+
+
+def num_in_place(comm: Communicator, call: Callable[..., object], *args: Any) -> int:
+    """Count how many of the collectives of `call` ran in place."""
+    before = comm.statistics()["in_place"]
+    call(*args)
+    return comm.statistics()["in_place"] - before
+
+
+def odd_count(dtype: str, num_blocks: int = 1) -> int:
+    """Return elements of a block such that all blocks are just long enough, and odd."""
+    item = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
+    return LEAST_BYTES // (item * num_blocks) + 13 | 1
+
+
+def ops_of(dtype: str) -> list[ReduceOp]:
+    return [op for op in ReduceOp if is_reducible(dtype, op)]
+
+
+def resident_bytes() -> int:
+    return os.fstat(arena_of_this_process().fd()).st_blocks * 512
+
+
+# ------------------------------------------------------------------------------ results
+
+
+@pytest.mark.parametrize("dtype", REDUCIBLE)
+def test_all_reduce_in_place_has_the_same_bits(ranks: ThreadRanks, dtype: str) -> None:
+    count = odd_count(dtype)
+
+    def check(comm: Communicator) -> list[bytes]:
+        results = []
+        for op in ops_of(dtype):
+            values = contribution(comm.rank, count, dtype)
+            plain, registered = Guarded(values, dtype), Guarded(values, dtype, hccl_py.empty)
+            assert num_in_place(comm, comm.all_reduce, plain.buffer, op) == 0
+            done = num_in_place(comm, comm.all_reduce, registered.buffer, op)
+            assert done == (comm.world_size > 1)
+            assert registered.bytes == plain.bytes, op.name
+            results.append(registered.bytes)
+        return results
+
+    for results in zip(*ranks.run(check), strict=True):
+        assert len(set(results)) == 1
+
+
+def test_all_reduce_in_place_equals_numpy(ranks: ThreadRanks) -> None:
+    inputs = [contribution(rank, 100_003, "int64") for rank in range(ranks.world_size)]
+
+    def check(comm: Communicator) -> None:
+        data = Guarded(inputs[comm.rank], "int64", hccl_py.empty)
+        comm.all_reduce(data.buffer)
+        np.testing.assert_array_equal(data.values, reduced(inputs, "int64", ReduceOp.SUM))
+
+    ranks.run(check)
+
+
+@pytest.mark.parametrize("dtype", REDUCIBLE)
+@pytest.mark.parametrize("aliased", [False, True], ids=["own output", "output in input"])
+def test_reduce_scatter_in_place_has_the_same_bits(
+    ranks: ThreadRanks, dtype: str, aliased: bool
+) -> None:
+    n = ranks.world_size
+    count = odd_count(dtype, n)
+
+    def check(comm: Communicator) -> None:
+        for op in ops_of(dtype):
+            values = contribution(comm.rank, n * count, dtype).reshape(n, count)
+            expected = Guarded(np.zeros(count), dtype)
+            comm.reduce_scatter(expected.buffer, Guarded(values, dtype).buffer, op)
+            given = Guarded(values, dtype, hccl_py.empty)
+            kept = given.values
+            got = Guarded(np.zeros(count), dtype)
+            output = given.buffer[comm.rank] if aliased else got.buffer
+            done = num_in_place(comm, comm.reduce_scatter, output, given.buffer, op)
+            assert done == (n > 1)
+            result = given.values[comm.rank] if aliased else got.values
+            np.testing.assert_array_equal(result, expected.values, op.name)
+            kept[comm.rank] = given.values[comm.rank]
+            np.testing.assert_array_equal(given.values, kept)
+
+    ranks.run(check)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "complex128", "bfloat16"])
+@pytest.mark.parametrize("where", ["both", "inputs only", "in the output"])
+def test_all_gather_in_place_collects_all(ranks: ThreadRanks, dtype: str, where: str) -> None:
+    n = ranks.world_size
+    count = odd_count(dtype, n)
+
+    def check(comm: Communicator) -> None:
+        make = np.empty if where == "inputs only" else hccl_py.empty
+        expected = np.stack([contribution(rank, count, "float64") for rank in range(n)])
+        mine = expected[comm.rank]
+        output = Guarded(np.zeros((n, count)), dtype, make)
+        given = Guarded(mine, dtype, hccl_py.empty)
+        source = given.buffer
+        if where == "in the output":
+            source = output.buffer[comm.rank]
+            source[...] = given.buffer
+        assert num_in_place(comm, comm.all_gather, output.buffer, source) == (n > 1)
+        np.testing.assert_array_equal(output.values, Guarded(expected, dtype).values)
+        np.testing.assert_array_equal(given.values, Guarded(mine, dtype).values)
+
+    ranks.run(check)
+
+
+def test_all_gather_in_place_takes_uneven_and_empty_blocks(ranks: ThreadRanks) -> None:
+    sizes = [70_000 * (rank != 1) + 11 * rank for rank in range(ranks.world_size)]
+
+    def check(comm: Communicator) -> None:
+        output = [hccl_py.empty(size, np.float32) for size in sizes]
+        given = hccl_py.empty(sizes[comm.rank], np.float32)
+        given[:] = comm.rank
+        assert num_in_place(comm, comm.all_gather, output, given) == (comm.world_size > 1)
+        for rank, block in enumerate(output):
+            np.testing.assert_array_equal(block, np.full(sizes[rank], rank, np.float32))
+
+    ranks.run(check)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "complex128", "bfloat16"])
+def test_broadcast_in_place_reaches_all(ranks: ThreadRanks, dtype: str) -> None:
+    count = odd_count(dtype)
+
+    def check(comm: Communicator) -> None:
+        for root in range(comm.world_size):
+            data = Guarded(contribution(comm.rank, count, "float64"), dtype, hccl_py.empty)
+            done = num_in_place(comm, comm.broadcast, data.buffer, root)
+            assert done == (comm.world_size > 1)
+            expected = Guarded(contribution(root, count, "float64"), dtype)
+            assert data.bytes == expected.bytes
+
+    ranks.run(check)
+
+
+def test_works_run_in_place_and_in_order(ranks: ThreadRanks) -> None:
+    def check(comm: Communicator) -> None:
+        data = [hccl_py.empty(100_001, np.float32) for _ in range(6)]
+        for number, one in enumerate(data):
+            one[:] = number
+        works = [comm.nonblocking.all_reduce(one) for one in data]
+        for number, (work, one) in enumerate(zip(works, data, strict=True)):
+            work.wait()
+            np.testing.assert_array_equal(one, np.full_like(one, number * comm.world_size))
+
+    ranks.run(check)
+
+
+# ------------------------------------------------------------------------------ who takes part
+
+
+@pytest.mark.parametrize("outsider", [0, 2])
+def test_memory_of_one_rank_not_registered_runs_the_plan(outsider: int) -> None:
+    def check(comm: Communicator) -> None:
+        def make(shape: Any) -> Any:
+            if comm.rank == outsider:
+                return np.empty(shape, np.float32)
+            return hccl_py.empty(shape, np.float32)
+
+        data, blocks = make(100_001), make((3, 50_001))
+        data[:] = comm.rank
+        blocks[:] = comm.rank
+
+        def use() -> None:
+            comm.all_reduce(data)
+            comm.reduce_scatter(blocks[comm.rank], blocks)
+            comm.all_gather(blocks, blocks[comm.rank])
+            comm.broadcast(data, 1)
+
+        assert num_in_place(comm, use) == 0
+        assert (data == 3).all()
+        assert (blocks == 3).all()
+
+    with ThreadRanks("aaa") as ranks:
+        ranks.run(check)
+
+
+def test_small_calls_do_not_ask() -> None:
+    def check(comm: Communicator) -> None:
+        data = hccl_py.empty(LEAST_BYTES // 4 - 1, np.float32)
+        data[:] = 1
+        assert num_in_place(comm, comm.all_reduce, data) == 0
+        assert (data == 2).all()
+
+    with ThreadRanks("aa") as ranks:
+        ranks.run(check)
+
+
+def test_ranks_of_two_nodes_run_the_plan() -> None:
+    def check(comm: Communicator) -> None:
+        data = hccl_py.empty(200_001, np.float32)
+        data[:] = 1
+        assert num_in_place(comm, comm.all_reduce, data) == 0
+        assert (data == 3).all()
+
+    with ThreadRanks("aab") as ranks:
+        ranks.run(check)
+
+
+def in_processes(rank: int, world_size: int) -> int:
+    with Communicator() as comm, Communicator(name="second") as second:
+        data = hccl_py.empty(300_001, torch.float32)
+        for one in (comm, second):  # they share the process's mapping of each peer
+            data.fill_(rank)
+            one.all_reduce(data)
+            assert bool((data == sum(range(world_size))).all())
+        arenas = Path("/proc/self/maps").read_text().count("memfd:hccl-arena")
+        wanted = world_size if arena_of_this_process().num_bytes() else world_size - 1
+        assert arenas <= wanted
+        return comm.statistics()["in_place"] + second.statistics()["in_place"]
+
+
+def test_processes_share_their_arenas() -> None:
+    assert run_ranks(in_processes, 3) == [2, 2, 2]
+
+
+def without_arena(rank: int, world_size: int) -> int:
+    with Communicator() as comm:
+        if rank == 1:
+            with pytest.raises(MemoryError, match="HCCL_ARENA_BYTES"):
+                hccl_py.empty(10)
+            data = np.full(300_001, rank, np.float32)
+        else:
+            data = hccl_py.empty(300_001)
+            data[:] = rank
+        comm.all_reduce(data)
+        assert (data == 3).all()
+        return comm.statistics()["in_place"]
+
+
+def test_rank_without_registered_memory_is_a_rank_all_the_same() -> None:
+    def environment(rank: int) -> dict[str, str]:
+        return {"HCCL_ARENA_BYTES": "0"} if rank == 1 else {}
+
+    assert run_ranks(without_arena, 3, env=environment) == [0, 0, 0]
+
+
+# ------------------------------------------------------------------------------ what goes wrong
+
+
+def test_blocks_of_different_lengths_are_a_mismatch() -> None:
+    def check(comm: Communicator) -> None:
+        sizes = [100_000, 100_001] if comm.rank == 0 else [100_001, 100_000]
+        output = [hccl_py.empty(size) for size in sizes]
+        comm.all_gather(output, hccl_py.empty(sizes[comm.rank]))
+
+    with ThreadRanks("aa") as ranks:
+        errors = ranks.failures(check)
+    assert all(isinstance(error, MismatchError) for error in errors), errors
+    assert "block sizes" in str(errors[0])
+
+
+@pytest.mark.parametrize("small", [True, False])
+def test_different_calls_are_named(small: bool) -> None:
+    def check(comm: Communicator) -> None:
+        data = hccl_py.empty(100_000 if comm.rank else (100 if small else 90_000))
+        comm.all_reduce(data)
+
+    with ThreadRanks("aa") as ranks:
+        errors = ranks.failures(check)
+    assert all(isinstance(error, MismatchError) for error in errors), errors
+    for error in errors:
+        assert "float32[100000]" in str(error)
+        assert "float32[100]" in str(error) or "float32[90000]" in str(error)
+
+
+def test_absent_rank_is_named_when_the_time_is_up() -> None:
+    with ThreadRanks("aaa") as ranks:
+
+        def check(comm: Communicator) -> None:
+            if comm.rank != 1:
+                comm.all_reduce(hccl_py.empty(100_000), timeout_s=0.3)
+
+        errors = ranks.failures(check)
+    for rank in (0, 2):
+        assert isinstance(errors[rank], CollectiveTimeoutError)
+        assert "rank 1" in str(errors[rank])
+        assert "memory lies" in str(errors[rank])
+
+
+def test_abort_ends_the_call_and_its_memory_is_not_used_again() -> None:
+    with ThreadRanks("aa") as ranks:
+        held = [hccl_py.empty(1 << 19, np.float32)]
+        address = held[0].ctypes.data
+
+        def check(comm: Communicator) -> None:
+            if comm.rank == 0:
+                comm.all_reduce(held[0])
+            else:
+                first = ranks.communicators[0]
+                wait_until(lambda: first.statistics()["shm_messages"] > 0, "it has announced")
+                comm.abort("enough")
+
+        errors = ranks.failures(check)
+    assert isinstance(errors[0], AbortedError)
+    held.clear()
+    again = [hccl_py.empty(1 << 19, np.float32) for _ in range(3)]
+    assert address not in [one.ctypes.data for one in again]
+
+
+def one_is_killed(rank: int, world_size: int, folder: str) -> None:
+    comm = Communicator()
+    data = hccl_py.empty(1 << 20, np.float32)
+    data[:] = 0
+    if rank == 1:
+
+        def die() -> None:
+            wait_until(lambda: comm.statistics()["in_place"] > 10, "a few collectives")
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        threading.Thread(target=die).start()
+    with pytest.raises(PeerLostError, match="rank 1") as caught:
+        for _ in range(1_000_000):
+            comm.all_reduce(data)
+    assert "all_reduce(sum, float32[1048576])" in str(caught.value)
+    comm.close()
+    Path(folder, str(rank)).touch()
+
+
+def test_killed_rank_is_named(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with pytest.raises(RanksFailed, match="rank 1: ended without a word"):
+        run_ranks(one_is_killed, 3, str(tmp_path))
+    assert {one.name for one in tmp_path.iterdir()} == {"0", "2"}
+    assert time.monotonic() - began < 30
+
+
+# ------------------------------------------------------------------------------ memory
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.complex64, torch.bfloat16, torch.bool, "int8"])
+@pytest.mark.parametrize("shape", [7, (), (3, 5), (0, 4), (1 << 20, 3)])
+def test_empty_has_shape_and_type(shape: Any, dtype: Any) -> None:
+    buffer = hccl_py.empty(shape, dtype)
+    assert tuple(buffer.shape) == ((shape,) if isinstance(shape, int) else shape)
+    if isinstance(dtype, torch.dtype):
+        assert isinstance(buffer, torch.Tensor)
+        assert buffer.dtype == dtype
+        assert buffer.is_contiguous()
+    else:
+        assert buffer.dtype == np.dtype(dtype)
+        assert buffer.flags.c_contiguous
+        assert buffer.flags.writeable
+    buffer[...] = 1
+    assert bool((buffer == 1).all())
+
+
+def test_empty_refuses_what_is_no_memory() -> None:
+    with pytest.raises(InvalidArgumentError, match="negative"):
+        hccl_py.empty((3, -1))
+    with pytest.raises(InvalidArgumentError, match="object"):
+        hccl_py.empty(3, object)
+    with pytest.raises(MemoryError, match="bytes of registered memory"):
+        hccl_py.empty(1 << 60, np.uint8)
+
+
+@pytest.mark.parametrize("dtype", [np.float64, torch.float64], ids=["numpy", "torch"])
+def test_memory_goes_back_to_the_system_with_its_last_view(dtype: Any) -> None:
+    before, resident = arena_of_this_process().num_allocated(), resident_bytes()
+    buffer = hccl_py.empty((1000, 1000), dtype)
+    view = buffer[10:20, ::2]
+    assert resident_bytes() >= resident + 8_000_000
+    del buffer
+    view[...] = 3
+    assert arena_of_this_process().num_allocated() > before
+    del view
+    assert arena_of_this_process().num_allocated() == before
+    assert resident_bytes() == resident
+
+
+def forks(rank: int, world_size: int) -> bool:
+    kept = hccl_py.empty(1000)
+    kept[:] = 5
+    given_up = hccl_py.empty(1000)
+    child = os.fork()
+    if child == 0:
+        address = kept.ctypes.data
+        del kept, given_up  # its parent's, not freed here
+        mine = hccl_py.empty(1000)
+        mine[:] = 6
+        os._exit(0 if mine.ctypes.data != address else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    return bool((kept == 5).all())
+
+
+def test_forked_child_has_its_own_registered_memory() -> None:
+    assert run_ranks(forks, 1) == [True]
+
+
+def with_little_address_space(rank: int, world_size: int) -> int:
+    import resource
+
+    limit = 64 << 30
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    os.environ["HCCL_ARENA_BYTES"] = str(1 << 40)
+    with Communicator() as comm:
+        with pytest.raises(MemoryError, match="address space"):
+            hccl_py.empty(10)
+        data = np.full(300_001, 1, np.float32)
+        comm.all_reduce(data)
+        assert (data == 2).all()
+        return comm.statistics()["in_place"]
+
+
+def test_address_space_that_is_limited_leaves_the_rest_working() -> None:
+    assert run_ranks(with_little_address_space, 2) == [0, 0]
