@@ -57,7 +57,8 @@ struct World {
 
   // `nodes[r]`: ranks with equal entries share memory, others use sockets.
   explicit World(const std::vector<int>& nodes, size_t slot_bytes = 131072, int num_slots = 0,
-                 decltype(connect_loopback)* connect = connect_loopback) {
+                 decltype(connect_loopback)* connect = connect_loopback,
+                 std::shared_ptr<Arena> arena = nullptr) {
     constexpr int num_channels = 2;
     for (size_t rank = 0; rank < nodes.size(); ++rank) {
       CommunicatorOptions options;
@@ -72,6 +73,7 @@ struct World {
       options.segment.num_channels = num_channels + 1;
       options.segment.num_slots = num_slots ? num_slots : 2 * local;
       options.segment.slot_bytes = slot_bytes;
+      options.arena = arena;
       ranks.push_back(std::make_shared<Communicator>(options, progress));
     }
     connect(ranks, nodes, num_channels + 1);
