@@ -321,6 +321,10 @@ def test_absent_rank_is_named_when_the_time_is_up() -> None:
         assert "memory lies" in str(errors[rank])
 
 
+def _num_sent(comm: Communicator) -> int:
+    return comm.statistics()["devices"]["shm"]["messages"]
+
+
 def test_abort_ends_the_call_and_its_memory_is_not_used_again() -> None:
     with ThreadRanks("aa") as ranks:
         held = [hccl_py.empty(1 << 19, np.float32)]
@@ -331,7 +335,7 @@ def test_abort_ends_the_call_and_its_memory_is_not_used_again() -> None:
                 comm.all_reduce(held[0])
             else:
                 first = ranks.communicators[0]
-                wait_until(lambda: first.statistics()["shm_messages"] > 0, "it has announced")
+                wait_until(lambda: _num_sent(first) > 0, "it has announced")
                 comm.abort("enough")
 
         errors = ranks.failures(check)

@@ -27,7 +27,7 @@ def is_in_arena(tensor: torch.Tensor) -> bool:
 
 
 def num_in_place() -> int:
-    return int(dist.group.WORLD._communicator.statistics()["in_place"])  # type: ignore[union-attr]
+    return int(dist.group.WORLD.statistics()["in_place"])  # type: ignore[union-attr]
 
 
 # ------------------------------------------------------------------------------ tensors
