@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -19,7 +20,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command.
 
     Returns:
-        0; 1 where a result was wrong or a rank failed; 130 after Ctrl-C.
+        0; 1 where a result was wrong or a rank failed; 130 after Ctrl-C or SIGTERM.
 
     Raises:
         SystemExit: help, or wrong arguments (code 2).
@@ -31,6 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         contenders = {"registered": REGISTERED[options.api], **contenders}
     if options.compare:
         contenders[options.compare] = BASELINES[options.compare]
+    # Like Ctrl-C: nothing may be left behind, and network namespaces outlive their processes.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return run(options, argv, contenders)
     except (RankFailure, NamespaceError) as failure:
@@ -39,6 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("hccl-bench: interrupted", file=sys.stderr)
         return 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def run(options: Options, argv: Sequence[str], contenders: Mapping[str, Open]) -> int:

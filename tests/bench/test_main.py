@@ -138,7 +138,9 @@ def test_run_on_two_nodes_gives_each_rank_its_environment(
     assert "# hccl: rank 0 of 4, local 0 of 2, node 0" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
+@pytest.mark.parametrize(
+    ("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 130), (signal.SIGINT, 130)]
+)
 def test_main_that_is_stopped_leaves_no_rank(sent: int, code: int, tmp_path: Path) -> None:
     command = subprocess.Popen(
         [sys.executable, str(Path(__file__).parent / "faulty.py"), *_SHORT, "--sizes", "4"],
@@ -149,10 +151,10 @@ def test_main_that_is_stopped_leaves_no_rank(sent: int, code: int, tmp_path: Pat
         start_new_session=True,
     )
     _wait_until(lambda: len(list(tmp_path.iterdir())) == 2, 60)
-    os.killpg(command.pid, sent) if sent == signal.SIGINT else command.kill()
+    os.killpg(command.pid, sent) if sent == signal.SIGINT else command.send_signal(sent)
     _, message = command.communicate(timeout=20)
     assert command.returncode == code
-    assert message == ("hccl-bench: interrupted\n" if sent == signal.SIGINT else "")
+    assert message == ("hccl-bench: interrupted\n" if sent != signal.SIGKILL else "")
     pids = [int(file.name) for file in tmp_path.iterdir()]
     _wait_until(lambda: not any(_runs(pid) for pid in pids), 10)
 

@@ -3,6 +3,7 @@
 import os
 import socket
 import subprocess
+import sys
 
 import pytest
 from namespaces import NEEDS_NAMESPACES
@@ -13,10 +14,10 @@ from hccl_py.bench.namespaces import Hosts, NamespaceError, enter
 _SHORT = ["--iters", "2", "--warmup", "0", "--timeout", "60", "--sizes", "4,4099,1M"]
 
 
-def _left() -> list[str]:
-    """The namespaces that this process made and did not remove."""
+def _left(pid: int | None = None) -> list[str]:
+    """The namespaces that a process (None: this one) made and did not remove."""
     listing = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True)
-    mine = f"hccl-{os.getpid()}-"
+    mine = f"hccl-{pid or os.getpid()}-"
     return [line for line in listing.stdout.splitlines() if line.startswith(mine)]
 
 
@@ -37,6 +38,24 @@ def test_main_with_veth_without_root_says_so_in_one_line(
     assert main([*_SHORT, "--nnodes", "2", "--veth", "1"]) == 1
     message = capsys.readouterr().err
     assert message == "hccl-bench: network namespaces need root: run this with sudo\n"
+
+
+@NEEDS_NAMESPACES
+def test_main_with_veth_that_is_terminated_leaves_no_namespace() -> None:
+    words = [sys.executable, "-m", "hccl_py.bench.main", "--nnodes", "2", "--veth", "1"]
+    command = subprocess.Popen(
+        [*words, "--sizes", "4", "--iters", "100000000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    assert command.stdout is not None
+    while "algbw" not in command.stdout.readline():  # the ranks have joined
+        assert command.poll() is None
+    command.terminate()
+    command.communicate(timeout=30)
+    assert command.returncode == 130
+    assert _left(command.pid) == []
 
 
 @NEEDS_NAMESPACES
