@@ -150,6 +150,8 @@ class Communicator(BlockingCalls):
     def close(self) -> None:
         """Say goodbye to all ranks and free everything. Calls under way are aborted. Idempotent."""
         _open.discard(self)
+        if self._repair is not None and not self._core.failed():
+            self._repair.settle()
         self._end_repair()
         self._repair = None
         self._core.close()
@@ -194,7 +196,9 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
                 sockets.add(connection)
         shared = (link.segment_fd, link.doorbell_fd, link.arena_fd)
         if link.provided:
-            core.add_lanes(link.rank, link.provided, link.controls[0])
+            (control,) = link.controls
+            assert isinstance(control, int), "a provider's control connections are never TLS"
+            core.add_lanes(link.rank, link.provided, control)
         elif None not in shared:
             core.add_shm_peer(link.rank, *shared, *link.controls)  # type: ignore[arg-type]
         else:
@@ -255,6 +259,7 @@ def _forget_after_fork() -> None:
         if communicator._repair is not None:
             _core.leak(communicator._repair)
             communicator._repair.close_in_child()
+            communicator._repair = None
     _open.clear()
     if _progress is not None:
         _core.leak(_progress)

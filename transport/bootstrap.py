@@ -331,7 +331,9 @@ def _links(
     for peer in (member.rank for member in party.members if member.rank != party.rank):
         if party.is_local(peer):
             control = lines[Key(peer, CONTROL, 0)]
-            links.append(Link(peer, (control.detach(),), (), (), *control.descriptors))
+            segment_fd, doorbell_fd, arena_fd = control.descriptors
+            unix = (control.detach(),)
+            links.append(Link(peer, unix, (), (), segment_fd, doorbell_fd, arena_fd))
             continue
         paths = range(party.num_paths(peer))
         controls, *lanes = [

@@ -10,6 +10,7 @@ import struct
 from ssl import SSLSocket, SSLWantReadError, SSLWantWriteError
 from typing import Any
 
+from ._core import Stream
 from .handshake import Handshake, Receive, Received, RefusedError, Send, Steps
 from .identity import Endpoint
 from .interfaces import address_family
@@ -29,7 +30,7 @@ _WATCH_OPTIONS = {
 Target = str | tuple[str, int]
 """What to dial: an abstract Unix name with its leading zero byte, or numeric host and port."""
 
-Connection = int | TlsStream
+Connection = int | Stream
 """An authenticated connection for the engine, non-blocking: a descriptor, or a stream over one."""
 
 

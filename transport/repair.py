@@ -29,6 +29,8 @@ _MAX_STRANGERS = 64
 _LOOK_PERIOD_S = 1.0
 """How often the engine gets to look after the connections while no call does."""
 _WITHOUT_DESCRIPTORS_S = 0.1
+_SETTLE_S = 2.0
+"""How long a rank that leaves waits for a way to say goodbye to a peer that it cannot reach."""
 
 
 class Engine(Protocol):
@@ -73,6 +75,8 @@ class Repair:
         self._opened = opened
         self._broken: dict[tuple[int, int], set[int]] = {}  # indices by rank and path
         self._refused: set[Key] = set()  # about which the log has complained since they broke
+        self._reachable = threading.Event()  # every peer, in every respect, over one path or more
+        self._reachable.set()
         self._closing = False
         self._close_at_end = False
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -84,6 +88,10 @@ class Repair:
         self._connector.watch(self._wake_fd, self._wake_up)
         self._thread = threading.Thread(target=self._run, name="hccl-repair", daemon=True)
         self._thread.start()
+
+    def settle(self) -> None:
+        """Wait a moment for peers out of reach: without a goodbye this rank's end is a death."""
+        self._reachable.wait(_SETTLE_S)
 
     def close(self) -> None:
         """End the thread and close what is under way and the listeners. Idempotent."""
@@ -134,8 +142,19 @@ class Repair:
             if not indices:
                 logger.warning("%s broke; it will be used again when it can", self._name(key))
             indices.add(key.index)
+            self._note_reachability()
             if key.rank < self._party.rank:
                 self._connector.dial(key)
+
+    def _note_reachability(self) -> None:
+        for rank in {rank for rank, _ in self._broken}:
+            paths = [
+                self._broken.get((rank, path), set()) for path in range(self._party.num_paths(rank))
+            ]
+            if set.intersection(*paths):
+                self._reachable.clear()
+                return
+        self._reachable.set()
 
     # What the connector asks and tells.
 
@@ -152,6 +171,7 @@ class Repair:
         indices = self._broken.get((key.rank, key.path), set())
         if indices:
             indices.discard(key.index)
+            self._note_reachability()
             if not indices:
                 logger.warning("%s works again", self._name(key))
 

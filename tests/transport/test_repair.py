@@ -161,6 +161,25 @@ def test_repair_broken_connection_is_replaced_on_both_sides(
     assert open_descriptors() == before
 
 
+def test_repair_settle_waits_for_a_peer_that_is_out_of_reach(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hccl_py.transport.repair._SETTLE_S", TIMEOUT_S)
+    with bootstrapped("ab") as job:
+        pair = Pair(job)
+        pair.repairs[0].close()
+        began_s = time.monotonic()
+        pair.engines[1].report(Key(0, 0, 0), Key(0, 1, 1))
+        pair.repairs[1].settle()  # each of them has its other path
+        pair.engines[1].report(Key(0, 0, 1))
+        wait_until(lambda: not pair.repairs[1]._reachable.is_set(), "the break is noted")
+        pair.start(0)
+        pair.repairs[1].settle()
+        assert time.monotonic() - began_s < TIMEOUT_S
+        assert {Key(0, 0, 0), Key(0, 0, 1)} & set(pair.engines[1].replaced)
+        pair.close()
+
+
 def test_repair_acceptor_that_noticed_nothing_takes_the_new_connection() -> None:
     with repaired_pair() as (pair, _):
         for round_number in (1, 2, 3):

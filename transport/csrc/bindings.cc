@@ -405,6 +405,7 @@ NB_MODULE(_core, module) {
            })
       .def("sequence", [](PyCommunicator& c) { return c.engine->sequence(); })
       .def("statistics", &statistics)
+      .def("failed", [](PyCommunicator& c) { return c.engine->failure().has_value(); })
       .def("abort",
            [](PyCommunicator& c, const std::string& reason) { c.engine->abort(reason); },
            nb::call_guard<nb::gil_scoped_release>())
