@@ -35,7 +35,7 @@ ALL_LINKS = {"HCCL_SOCKET_IFNAME": "link"}
 def sent(comm: Communicator) -> Counter[str]:
     """Return the bytes sent so far over each interface."""
     total: Counter[str] = Counter()
-    for path in comm._core.path_statistics():
+    for path in comm.statistics()["paths"]:
         total[path["path"].split()[0]] += path["bytes"]
     return total
 
@@ -68,7 +68,7 @@ def agree_until(comm: Communicator, condition: Callable[[], bool], what: str) ->
 def connected(comm: Communicator, interface: str) -> set[bool]:
     """Say of all lanes, after some traffic, whether their path over an interface stands."""
     check_sum(comm, LARGE // 8)
-    paths = comm._core.path_statistics()
+    paths = comm.statistics()["paths"]
     return {path["connected"] for path in paths if path["path"].startswith(interface)}
 
 
@@ -96,7 +96,7 @@ def one_link_goes_and_returns(rank: int, world_size: int, hosts: Hosts) -> None:
         agree_until(comm, lambda: connected(comm, "link1") == {True}, "the path returns")
         before = sent(comm)
         agree_until(comm, lambda: carries(comm, "link1", before["link1"]), "it is used again")
-        assert any(path["reconnects"] for path in comm._core.path_statistics())
+        assert any(path["reconnects"] for path in comm.statistics()["paths"])
 
 
 def carries(comm: Communicator, interface: str, before: int) -> bool:
@@ -249,7 +249,7 @@ def connections_are_reset(rank: int, world_size: int) -> int:
                 assert reset_every_second_connection() > 0
             work.wait()
             assert_sum(array, world_size)
-        return sum(path["reconnects"] for path in comm._core.path_statistics())
+        return sum(path["reconnects"] for path in comm.statistics()["paths"])
 
 
 def test_paths_connections_reset_in_the_middle_lose_nothing() -> None:
