@@ -287,6 +287,7 @@ NB_MODULE(_core, module) {
   });
 
   bind_arena(module);
+  bind_provider();
   bind_stream(module);
   bind_verbs(module);
   bind_perftest(module);

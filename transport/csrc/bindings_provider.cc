@@ -107,7 +107,7 @@ bool PythonLane::receive(std::byte* destination) {
 // With the GIL held.
 void PythonLane::fail(const nb::python_error& error) {
   if (!error.matches(PyExc_Exception)) {  // KeyboardInterrupt and the like
-    throw LaneInterrupted{std::make_exception_ptr(error)};
+    throw LaneInterrupted(std::make_exception_ptr(error));
   }
   nb::str name(error.type().attr("__name__")), what(error.value());
   throw LaneError(peer(), std::string(name.c_str()) + ": " + what.c_str());
@@ -125,6 +125,21 @@ void add_python_lanes(Communicator& communicator, int peer, const std::vector<nb
   }
   communicator.add_peer(peer, std::move(added),
                         {std::make_shared<SocketStream>(std::move(control))}, watched);
+}
+
+void bind_provider() {
+  nb::register_exception_translator(
+      [](const std::exception_ptr& pointer, void*) {
+        try {
+          std::rethrow_exception(pointer);
+        } catch (const LaneInterrupted& interrupted) {
+          try {
+            std::rethrow_exception(interrupted.cause);
+          } catch (nb::python_error& error) {
+            error.restore();
+          }
+        }
+      });
 }
 
 }  // namespace hccl

@@ -39,8 +39,12 @@ class LaneError : public std::runtime_error {
 
 // A signal handler raised inside a lane's own code: nothing is wrong with the lane. Only a lane whose
 // code can run handlers, a Python one, throws it.
-struct LaneInterrupted {
-  std::exception_ptr cause;
+class LaneInterrupted : public std::exception {
+ public:
+  explicit LaneInterrupted(std::exception_ptr its_cause) : cause(std::move(its_cause)) {}
+  const char* what() const noexcept override { return "a signal handler interrupted a lane"; }
+
+  const std::exception_ptr cause;
 };
 
 class Lane {
