@@ -67,8 +67,10 @@ void Channel::finish_tile() {
 bool Channel::flush() {
   if (backlog_.empty()) return false;
   bool moved = backlog_.flush();
-  // Nothing of this call will bring an acknowledgement along: a copy is sooner there.
-  if (call_ == nullptr && !moved) moved = backlog_.settle();
+  // In the last tile hardly anything will bring an acknowledgement along, and what was sent would have
+  // to be copied before it is overwritten or given back: now, while we wait, it costs nothing.
+  bool last = call_ == nullptr || tile_ + stride_ >= tiling_->num_tiles();
+  if (last && !moved) moved = backlog_.settle();
   if (backlog_.empty()) borrowed_.clear();
   return moved;
 }
