@@ -157,10 +157,14 @@ std::optional<uint64_t> Arena::take(size_t num_bytes, size_t alignment) {
 // Whoever registers memory will use all of it. To have it now also turns a lack of memory into an
 // error here instead of a signal later.
 bool Arena::make_resident(std::byte* begin, size_t num_bytes) {
+  if (madvise(begin, num_bytes, advice_populate_write) != 0 && errno != EINVAL) return false;
   // Asked for explicitly, since few systems give shared memory huge pages by themselves; collectives
-  // run up to a third faster on them. Without, small pages do.
-  if (num_bytes >= huge_page) madvise(begin, num_bytes, advice_collapse);
-  return madvise(begin, num_bytes, advice_populate_write) == 0 || errno == EINVAL;
+  // run up to a third faster on them. Without, small pages do. Only what is there can be collapsed,
+  // and afterwards it has to be mapped again.
+  if (num_bytes >= huge_page && madvise(begin, num_bytes, advice_collapse) == 0) {
+    madvise(begin, num_bytes, advice_populate_write);
+  }
+  return true;
 }
 
 void Arena::release(std::byte* allocated) {
