@@ -118,7 +118,12 @@ def _average_bucket(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futur
     work = dist.all_reduce(buffer, dist.ReduceOp.AVG, group=group, async_op=True)
     assert work is not None
     future: torch.futures.Future[Any] = work.get_future()
-    return future.then(lambda done: buffer)
+
+    def result(done: torch.futures.Future[Any]) -> Tensor:
+        done.value()  # raises if the all_reduce failed: the buffer then holds no gradient
+        return buffer
+
+    return future.then(result)
 
 
 # ---------------------------------------------------------------- fully_shard

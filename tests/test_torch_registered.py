@@ -160,6 +160,20 @@ def test_ddp_with_registered_buckets_trains_alike(world_size: int, options: dict
     run_ranks(check_ddp, world_size, options, backend="hccl")
 
 
+def check_ddp_failure(rank: int, world_size: int) -> None:
+    network = hccl_py.register(DistributedDataParallel(model()))
+    with pytest.raises(RuntimeError, match="all_reduce"):
+        if rank == 0:
+            network(torch.ones(8, 500)).sum().backward()
+        else:
+            dist.all_reduce(torch.ones(5))
+
+
+def test_ddp_with_registered_buckets_raises_what_its_collective_raised() -> None:
+    # The calls do not match, which shows only while they run: in a future of rank 0.
+    run_ranks(check_ddp_failure, 2, backend="hccl")
+
+
 def check_fsdp(rank: int, world_size: int) -> None:
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
