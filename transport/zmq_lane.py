@@ -18,7 +18,7 @@ LINGER_MS = 2000
 
 _CLOSED = "the connection was closed"
 _BEGINNINGS = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
-_REFUSALS = {
+_REFUSALS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the connection ended within the handshake",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "no CURVE handshake of ZeroMQ",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "its key is not the one in the peer's card",
@@ -50,7 +50,7 @@ class ZmqLane:
     @property
     def standing(self) -> bool:
         """Whether a peer has proved its key and is connected."""
-        while self.monitor.get(zmq.EVENTS) & zmq.POLLIN:
+        while _state(self.monitor) & zmq.POLLIN:
             message = recv_monitor_message(self.monitor, zmq.NOBLOCK)
             event, descriptor = message["event"], message["value"]
             if event & _BEGINNINGS:
@@ -119,7 +119,7 @@ class ZmqLane:
     def _ring_if_outdated(self) -> None:
         if not (self._refused or self._drained):
             return
-        state = self._socket.get(zmq.EVENTS)
+        state = _state(self._socket)
         writable, readable = state & zmq.POLLOUT, state & zmq.POLLIN
         if (self._refused and writable) or (self._drained and readable):
             os.eventfd_write(self._bell, 1)
@@ -129,3 +129,9 @@ class ZmqLane:
         if self._rung:
             os.eventfd_read(self._bell)
             self._rung = False
+
+
+def _state(socket: "zmq.Socket[bytes]") -> int:
+    state = socket.get(zmq.EVENTS)
+    assert isinstance(state, int)
+    return state

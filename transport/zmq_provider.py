@@ -124,7 +124,9 @@ class ZmqProvider:
     def _bind(self, socket: "zmq.Socket[bytes]") -> int:
         if self._site.ports is None:
             socket.bind(_endpoint(self._site.address, "*"))
-            return int(socket.last_endpoint.rstrip(b"\0").rpartition(b":")[2])
+            endpoint = socket.last_endpoint
+            assert isinstance(endpoint, bytes)
+            return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
         # Those before the last one that was free are taken.
         for port in self._site.ports[self._first_port :]:
             self._first_port += 1
@@ -154,7 +156,7 @@ class ZmqProvider:
         while awaited:
             if deadline.expired:
                 raise BootstrapError(self._timeout_message(list(awaited.values()), deadline))
-            for ready, _ in poller.poll(deadline.remaining_s * 1000):
+            for ready, _ in poller.poll(int(deadline.remaining_s * 1000) + 1):
                 if ready is self._door:
                     self._answer(keys)
                     continue
