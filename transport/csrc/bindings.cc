@@ -37,6 +37,7 @@ Deadline after(Deadline now, double timeout_s) {
 
 void check_signals() {
   nb::gil_scoped_acquire gil;
+  rethrow_stream_interruption();
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 

@@ -4,12 +4,27 @@
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/trampoline.h>
 
+#include <exception>
+#include <string>
+#include <utility>
+
 #include "faulty_stream.h"
 
 namespace nb = nanobind;
 using namespace hccl;
 
 namespace {
+
+// What a signal handler raised while a stream's own code ran, and on which thread: that belongs to the
+// call that this thread makes, not to the connection. Guarded by the GIL.
+std::exception_ptr interruption;
+unsigned long interrupted_thread = 0;
+
+void keep_interruption(const nb::python_error& error) {
+  if (interruption || error.matches(PyExc_OSError)) return;
+  interruption = std::make_exception_ptr(error);
+  interrupted_thread = PyThread_get_thread_ident();
+}
 
 // A Stream written in Python. The driver holds no GIL, so each call takes it.
 class PyStream final : public Stream {
@@ -34,8 +49,9 @@ class PyStream final : public Stream {
     fd_ = -1;
     try {
       nb_trampoline.base().attr("close")();
-    } catch (const nb::python_error&) {
+    } catch (const nb::python_error& error) {
       // Nobody can use it any more, closed or not.
+      keep_interruption(error);
     }
   }
 
@@ -44,6 +60,7 @@ class PyStream final : public Stream {
 
   // Part by part until one was not moved whole.
   size_t move(const char* method, std::span<const iovec> parts, int access) {
+    if (failed_) throw StreamError(why_failed_, failed_by_peer_);
     nb::gil_scoped_acquire gil;
     size_t moved = 0;
     try {
@@ -57,15 +74,22 @@ class PyStream final : public Stream {
         if (now < part.iov_len) break;
       }
     } catch (const nb::python_error& error) {
-      bool by_peer = error.matches(PyExc_ConnectionError) || error.matches(PyExc_EOFError);
-      // What was moved before counts; the next call meets the error again.
-      if (moved > 0) return moved;
-      throw StreamError(error.what(), by_peer);
+      // For good: nobody knows how many bytes the call that raised this had moved.
+      failed_ = true;
+      failed_by_peer_ = error.matches(PyExc_ConnectionError) || error.matches(PyExc_EOFError);
+      why_failed_ = error.what();
+      keep_interruption(error);
+      // What came before counts; the next call tells the rest.
+      if (moved > 0 && access == PyBUF_WRITE) return moved;
+      throw StreamError(why_failed_, failed_by_peer_);
     }
     return moved;
   }
 
   mutable int fd_ = unknown;
+  bool failed_ = false;
+  bool failed_by_peer_ = false;
+  std::string why_failed_;
 };
 
 Faults faults_of(double delay, double drop, double duplicate, double truncate, double reset,
@@ -74,6 +98,11 @@ Faults faults_of(double delay, double drop, double duplicate, double truncate, d
 }
 
 }  // namespace
+
+void rethrow_stream_interruption() {
+  if (!interruption || interrupted_thread != PyThread_get_thread_ident()) return;
+  std::rethrow_exception(std::exchange(interruption, nullptr));
+}
 
 std::shared_ptr<Stream> stream_of(nb::handle connection) {
   if (nb::isinstance<nb::int_>(connection)) {
