@@ -24,6 +24,7 @@ from hccl_py.transport.errors import AbortedError, HcclError, InvalidArgumentErr
 from hccl_py.transport.identity import Identity
 from hccl_py.transport.open_sockets import OpenSockets
 from hccl_py.transport.repair import Repair
+from hccl_py.transport.settings import NetworkSettings
 
 _NUM_CHANNELS = 2
 _MIN_SLOTS = 8
@@ -88,7 +89,7 @@ class Communicator(BlockingCalls):
                 num_channels=_NUM_CHANNELS,
                 num_slots=max(_MIN_SLOTS, 2 * len(local_ranks)),
                 slot_bytes=_slot_bytes(world_size),
-                checksum=os.environ.get("HCCL_CHECKSUM") == "1",
+                checksum=NetworkSettings.from_environment().checksum,
                 arena=arena,
             )
             return core.segment_fd(), core.doorbell_fd(), arena.fd()

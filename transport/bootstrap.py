@@ -169,6 +169,7 @@ def _take_seat(
         credentials.certificate if credentials else b"",
         settings.transport,
         _provider_card(settings.transport, provider) if provider is not None else b"",
+        settings.checksum,
     )
     return _Seat(card, unix, tcp, credentials, provider)
 

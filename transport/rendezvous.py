@@ -32,6 +32,7 @@ _AGREED = {
     "num_lanes": "",
     "num_connections": "HCCL_CONNECTIONS",
     "transport": "HCCL_TRANSPORT",
+    "checksum": "HCCL_CHECKSUM",
 }
 # c10d reads a timeout of zero milliseconds as "for ever".
 _SHORTEST_WAIT_S = 0.01
@@ -66,6 +67,7 @@ class Card:
         certificate: what it will show in TLS, in DER; empty without TLS.
         transport: HCCL_TRANSPORT.
         provider: what its provider tells the others'; empty without one.
+        checksum: HCCL_CHECKSUM.
     """
 
     identity: Identity
@@ -78,6 +80,7 @@ class Card:
     certificate: bytes = field(default=b"", repr=False)
     transport: str = AUTO
     provider: bytes = b""
+    checksum: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@
 | HCCL_SECRET | what connections authenticate with |
 | HCCL_TRANSPORT | who carries messages, see `providers.py` |
 | HCCL_TLS | 1: encrypt what travels between nodes |
+| HCCL_CHECKSUM | 1: a CRC32C with everything that travels between nodes |
 | MASTER_ADDR | decides on the interface where HCCL_SOCKET_IFNAME does not |
 """
 
@@ -42,6 +43,7 @@ class NetworkSettings:
         secret: HCCL_SECRET.
         tls: HCCL_TLS.
         transport: HCCL_TRANSPORT.
+        checksum: HCCL_CHECKSUM.
     """
 
     rendezvous_host: str | None = None
@@ -52,6 +54,7 @@ class NetworkSettings:
     secret: bytes | None = field(default=None, repr=False)
     tls: bool = False
     transport: str = AUTO
+    checksum: bool = False
 
     @property
     def has_paths(self) -> bool:
@@ -75,6 +78,7 @@ class NetworkSettings:
             secret=given.get("HCCL_SECRET", "").encode() or None,
             tls=bool(_choice(given, "HCCL_TLS", _SWITCH)),
             transport=check_transport(given.get(VARIABLE, AUTO)),
+            checksum=bool(_choice(given, "HCCL_CHECKSUM", _SWITCH)),
         )
         if settings.has_paths:
             return settings

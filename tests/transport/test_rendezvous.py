@@ -126,6 +126,10 @@ def test_meet_store_with_only_set_and_get_suffices() -> None:
             on_node(card(2, endpoints=at("fd00::2", "eth1")), node_id="b"),
             "listens on fd00::2 (eth1) where rank 0 listens on 10.0.0.1 (eth0): choose the",
         ),
+        (
+            card(2, checksum=True),
+            "rank 1 has checksum True, rank 0 has False: set HCCL_CHECKSUM to the same value",
+        ),
         (card(2, certificate=b"der"), "rank 1 wants TLS, rank 0 does not: set HCCL_TLS"),
         (card(2, unix_name=5), "the card of rank 1 is damaged: unix_name is not"),
         (card(2, endpoints=(Endpoint("eth0", "10.0.0.2", "5"),)), "damaged: port is not"),  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ VARIABLES = [
     "HCCL_TRANSPORT",
     "HCCL_TLS",
     "MASTER_ADDR",
+    "HCCL_CHECKSUM",
 ]
 
 
@@ -35,12 +36,12 @@ def test_settings_unset_or_empty_are_the_defaults(monkeypatch: pytest.MonkeyPatc
 def test_settings_all_are_read_and_the_secret_is_not_shown(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    values = ["eth", "AF_INET6", "4", "20000-20003", "open sesame", "tcp", "1", "head"]
+    values = ["eth", "AF_INET6", "4", "20000-20003", "open sesame", "tcp", "1", "head", "1"]
     for name, value in zip(VARIABLES, values, strict=True):
         monkeypatch.setenv(name, value)
     settings = NetworkSettings.from_environment()
     assert settings == NetworkSettings(
-        "head", "eth", socket.AF_INET6, range(20000, 20004), 4, b"open sesame", True, "tcp"
+        "head", "eth", socket.AF_INET6, range(20000, 20004), 4, b"open sesame", True, "tcp", True
     )
     assert "sesame" not in repr(settings)
 
@@ -70,6 +71,7 @@ def test_settings_of_paths_mean_nothing_to_a_provider_in_python(
         ("HCCL_PORT_RANGE", "65535-65536"),
         ("HCCL_PORT_RANGE", "20000-20100-20200"),
         ("HCCL_TLS", "yes"),
+        ("HCCL_CHECKSUM", "true"),
     ],
 )
 def test_settings_that_make_no_sense_are_named(
