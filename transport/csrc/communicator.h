@@ -202,6 +202,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   const CommunicatorOptions options_;
   const std::shared_ptr<ProgressThread> progress_thread_;
   bool may_spin_ = false;
+  SpinRecord spins_;
   std::shared_ptr<Segment> segment_;
   const Descriptor doorbell_;
   const Descriptor epoll_;

@@ -42,7 +42,7 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline,
     }
   } baton{*this};
   driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
-  Idle idle(may_spin_, num_yields);
+  Idle idle(may_spin_ ? &spins_ : nullptr, num_yields);
   int num_moves = 0;
   Deadline next_look = Clock::now() + look_period;
   while (!request->is_done()) {

@@ -6,7 +6,6 @@
 #include <cerrno>
 #include <system_error>
 
-#include "idle.h"
 #include "nap.h"
 #include "queue_pair.h"
 
@@ -79,7 +78,7 @@ size_t CompletionQueue::poll(std::span<Completion> out) {
 
 size_t CompletionQueue::wait(std::span<Completion> out, VerbsClock::time_point deadline,
                              const Interrupt& interrupt) {
-  Idle idle(may_spin_, num_yields);
+  Idle idle(may_spin_ ? &spins_ : nullptr, num_yields);
   auto next_look = VerbsClock::time_point::min();
   if (out.empty()) return 0;
   for (;;) {

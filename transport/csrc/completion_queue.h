@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "descriptor.h"
+#include "idle.h"
 #include "verbs.h"
 
 namespace hccl {
@@ -49,6 +50,7 @@ class CompletionQueue {
 
   const size_t capacity_;
   const bool may_spin_;
+  SpinRecord spins_;
   // Taken before the lock of a queue pair; held while driving, so that none goes away meanwhile.
   std::mutex pairs_mutex_;
   std::vector<QueuePair*> pairs_;

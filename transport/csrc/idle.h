@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 
@@ -19,23 +20,55 @@ inline void pause_cpu() {
 #endif
 }
 
+// Whether spinning has paid lately, over the waits of one owner. Spinning in vain is worse than
+// useless where the peer could run only on our core, which nobody tells us of a peer of another host
+// or process: there each message waits until we stop.
+class SpinRecord {
+ public:
+  enum class Advice { sleep, spin, try_again };
+
+  Advice next_wait() {
+    if (misses_.load(std::memory_order_relaxed) < patience) return Advice::spin;
+    unsigned waits = waits_.fetch_add(1, std::memory_order_relaxed) + 1;
+    return waits % waits_between_tries == 0 ? Advice::try_again : Advice::sleep;
+  }
+  void hit() {
+    if (misses_.load(std::memory_order_relaxed) != 0) misses_.store(0, std::memory_order_relaxed);
+  }
+  void miss() { misses_.fetch_add(1, std::memory_order_relaxed); }
+
+ private:
+  static constexpr unsigned patience = 8;
+  static constexpr unsigned waits_between_tries = 64;
+  // Several threads may wait for one owner. Relaxed: a lost count costs one spin.
+  std::atomic<unsigned> misses_{0};
+  std::atomic<unsigned> waits_{0};
+};
+
 class Idle {
  public:
   // Spinning pays only while every rank of the host has a core of its own; else it steals the
   // core from the very rank that is waited for, and a yield hands it over at once. But a rank with
   // a core of its own must not yield: there it hands a whole time slice to a stranger, and only a
   // sleeper is let in ahead of strangers when its bell rings.
-  Idle(bool may_spin, int num_yields)
-      : may_spin_(may_spin), num_yields_(may_spin ? 0 : num_yields) {}
+  //
+  // `spins`: what came of earlier waits; nullptr for one that must not spin.
+  Idle(SpinRecord* spins, int num_yields)
+      : spins_(spins), num_yields_(spins != nullptr ? 0 : num_yields) {}
 
-  void reset() { count_ = 0; }
-  // Whether the next turn is the first one after progress, and would spin.
-  bool begins_to_spin() const { return count_ == 0 && may_spin_; }
+  void reset() {
+    if (spinning_) spins_->hit();
+    spinning_ = false;
+    count_ = 0;
+  }
+  // Whether the next turn is the first one after progress, and may spin.
+  bool begins_to_spin() const { return count_ == 0 && spins_ != nullptr; }
   // Ends the waiting awake: the next turn says sleep.
   void give_up() { count_ = max_turns; }
   // One turn without progress. False: time to sleep.
   bool turn() {
-    if (may_spin_) {
+    if (spins_ != nullptr) {
+      if (count_ == 0) begin();
       if (count_ == max_turns || spun_enough()) return false;
       pause_cpu();
     } else {
@@ -54,18 +87,33 @@ class Idle {
   // a message takes; but whoever spins away its time slice is kept from its core when the message
   // does come: on a busy machine 4 bytes between hosts took 600 us after a millisecond of spinning.
   static constexpr auto spin_time = std::chrono::microseconds(40);
+  // A peer that has begun to sleep as well needs longer for its answer.
+  static constexpr auto longer_spin_time = std::chrono::microseconds(100);
   static constexpr int max_turns = 1 << 30;
+
+  void begin() {
+    SpinRecord::Advice advice = spins_->next_wait();
+    spinning_ = advice != SpinRecord::Advice::sleep;
+    if (!spinning_) give_up();
+    limit_ = advice == SpinRecord::Advice::spin ? spin_time : longer_spin_time;
+  }
 
   bool spun_enough() {
     if ((count_ & 15) != 15) return false;
     Clock::time_point now = Clock::now();
     if (count_ == 15) began_ = now;
-    return now - began_ > spin_time;
+    if (now - began_ <= limit_) return false;
+    spins_->miss();
+    spinning_ = false;
+    give_up();
+    return true;
   }
 
-  const bool may_spin_;
+  SpinRecord* const spins_;
   const int num_yields_;
   int count_ = 0;
+  bool spinning_ = false;
+  Clock::duration limit_{};
   Clock::time_point began_;
 };
 

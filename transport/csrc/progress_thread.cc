@@ -75,7 +75,7 @@ void ProgressThread::stop() {
 
 void ProgressThread::loop() {
   Communicators communicators;
-  Idle idle(false, num_yields);
+  Idle idle(nullptr, num_yields);
   for (;;) {
     communicators.clear();  // to wait must keep none alive
     {
