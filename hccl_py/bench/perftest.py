@@ -10,7 +10,7 @@ import argparse
 import multiprocessing
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection
@@ -19,6 +19,7 @@ from hccl_py.bench.perftest_end import End, Setup, Trial
 from hccl_py.bench.perftest_link import Link, LinkError, accept, dial, listen
 from hccl_py.bench.perftest_report import Report, Row
 from hccl_py.transport.errors import HcclError
+from hccl_py.transport.identity import Identity
 
 _PORT = 18515
 _DIAL_TIMEOUT_S = 10.0
@@ -97,19 +98,25 @@ def _run_server(port: int) -> None:
             _serve(link)
 
 
-def _serve(link: Link, core: int | None = None) -> None:
-    with End(Setup(**link.receive()), link, starts=False) as end, _pinned(core):
+def _serve(link: Link) -> None:
+    with End(Setup(**link.receive()), link, starts=False) as end, _on_a_core(link, max):
         end.serve()
 
 
 @contextmanager
-def _pinned(core: int | None) -> Iterator[None]:
-    """Keep this thread on a core. Queue pairs made before still spin as if they had them all."""
-    if core is None:
+def _on_a_core(link: Link, choose: Callable[[set[int]], int]) -> Iterator[None]:
+    """Keep the two ends on cores of their own if they run on one machine, namespaces or not.
+
+    Two busy ends that the scheduler has put on one core wait for each other's time slice. Queue
+    pairs made before still spin as if they had all cores.
+    """
+    machine = Identity.of_this_process().boot_id
+    link.send({"machine": machine})
+    cores = os.sched_getaffinity(0)
+    if link.receive()["machine"] != machine:
         yield
         return
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {core})
+    os.sched_setaffinity(0, {choose(cores)})
     try:
         yield
     finally:
@@ -118,11 +125,10 @@ def _pinned(core: int | None) -> Iterator[None]:
 
 @contextmanager
 def _local_server() -> Iterator[Link]:
-    """Start the other end as a child; where there are two cores, each end gets its own."""
+    """Start the other end as a child."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    last_core = max(os.sched_getaffinity(0))
-    server = context.Process(target=_serve_local, args=(theirs, last_core), daemon=True)
+    server = context.Process(target=_serve_local, args=(theirs,), daemon=True)
     server.start()
     theirs.close()
     try:
@@ -133,10 +139,10 @@ def _local_server() -> Iterator[Link]:
         server.terminate()
 
 
-def _serve_local(connection: Connection, core: int) -> None:
+def _serve_local(connection: Connection) -> None:
     os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
     with Link(connection) as link:
-        _serve(link, core)
+        _serve(link)
 
 
 # The client.
@@ -150,8 +156,7 @@ def _run_client(options: argparse.Namespace, link: Link) -> None:
         options.device, max(sizes), options.tx_depth, not options.unregistered, options.compare
     )
     link.send(asdict(setup))
-    core = min(os.sched_getaffinity(0)) if options.local else None
-    with End(setup, link, starts=True) as end, _pinned(core):
+    with End(setup, link, starts=True) as end, _on_a_core(link, min):
         report = Report(options.device, options.op, latency=options.latency, rounds=options.rounds)
         for line in report.header(_peer_of(options)):
             print(line, flush=True)
