@@ -5,8 +5,11 @@ A provider passes by a class that derives from these and names it, see test_conf
 
 from __future__ import annotations
 
+import gc
+import os
 import threading
 from collections.abc import Iterator
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -32,6 +35,7 @@ from hccl_py.transport.verbs import (
 )
 
 MTU = 4096
+_ENDED = os.WEXITED | os.WNOWAIT | os.WNOHANG
 SIZES = [0, 1, 2, 3, 7, 64, 87, 88, 89, 1000, MTU - 1, MTU, MTU + 1, 3 * MTU - 1, 3 * MTU, 65535]
 RDMA = [Opcode.RDMA_WRITE, Opcode.RDMA_WRITE_WITH_IMM, Opcode.RDMA_READ]
 EVERY = [Opcode.SEND, Opcode.SEND_WITH_IMM, *RDMA]
@@ -570,6 +574,33 @@ class Closing(Provider):
                 with pytest.raises(InvalidArgumentError):
                     a.pair.modify(state)
             transfer(a, b, Opcode.SEND, 10, 0)
+
+    def test_forked_child_leaves_the_queue_pairs_to_its_parent(self) -> None:
+        with self.connected() as (a, b):
+            transfer(a, b, Opcode.SEND, 100, 1)
+            child = os.fork()
+            if child == 0:
+                self._end_child(a)
+            wait_until(lambda: os.waitid(os.P_PID, child, _ENDED) is not None, "the child ends")
+            _, status = os.waitpid(child, 0)
+            assert os.waitstatus_to_exitcode(status) == 0
+            transfer(a, b, Opcode.RDMA_READ, 5000, 2)
+            transfer(b, a, Opcode.SEND, 5000, 3)
+
+    @staticmethod
+    def _end_child(end: End) -> NoReturn:
+        """Use what was inherited, destroy it, and end."""
+        refused = False
+        try:
+            end.post_send(num_bytes=8)
+        except InvalidArgumentError as error:
+            refused = "forked" in str(error)
+        end.pair.close()
+        end.device.close()
+        for name in list(vars(end)):
+            delattr(end, name)
+        gc.collect()
+        os._exit(0 if refused else 1)
 
     def test_device_closes_everything_on_it(self) -> None:
         with self.connected() as (a, _):

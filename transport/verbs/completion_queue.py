@@ -68,6 +68,10 @@ class CompletionQueue:
             self._closed = True
             self._device.disown(self)
 
+    def leave_to_parent(self) -> None:
+        """See `Device.leave_to_parent`."""
+        self._closed = True
+
 
 def _completion(fields: tuple[int, int, int, int, int | None, int]) -> Completion:
     wr_id, status, opcode, byte_len, imm, qp_num = fields

@@ -1,5 +1,6 @@
 """The device: a provider by name, and the thread that answers peers while nobody polls."""
 
+import os
 import weakref
 from typing import Protocol
 
@@ -26,6 +27,11 @@ register("zmq", _zmq_endpoint)
 class _Child(Protocol):
     def close(self) -> None: ...
 
+    def leave_to_parent(self) -> None: ...
+
+
+_open: "weakref.WeakSet[Device]" = weakref.WeakSet()
+
 
 class Device:
     """What ibv_open_device gives: the root of all other objects. A context manager.
@@ -51,9 +57,10 @@ class Device:
         self.provider = provider
         self._core = _core.VerbsDevice.create()
         # Should close() be forgotten: the thread must not outlive the interpreter.
-        weakref.finalize(self, self._core.stop)
+        self._end_thread = weakref.finalize(self, self._core.stop)
         self._children: list[_Child] = []
         self._closed = False
+        _open.add(self)
 
     def __enter__(self) -> "Device":
         """Return self."""
@@ -92,3 +99,22 @@ class Device:
             child.close()
         self._closed = True
         self._core.stop()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: let go of everything without a word, as the parent still uses it."""
+        if self._closed:
+            return
+        self._closed = True
+        for child in self._children:
+            child.leave_to_parent()
+        self._end_thread.detach()
+        _core.leak(self._core)  # its thread is not there, and cannot be waited for
+
+
+def _leave_to_parent() -> None:
+    for device in list(_open):
+        device.leave_to_parent()
+    _open.clear()
+
+
+os.register_at_fork(after_in_child=_leave_to_parent)

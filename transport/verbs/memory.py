@@ -11,6 +11,8 @@ from .types import Access, ScatterGather
 class _Child(Protocol):
     def close(self) -> None: ...
 
+    def leave_to_parent(self) -> None: ...
+
 
 class ProtectionDomain:
     """Keeps memory regions and the queue pairs that may use them together; ibv_pd.
@@ -79,6 +81,12 @@ class ProtectionDomain:
         self._closed = True
         self.device.disown(self)
 
+    def leave_to_parent(self) -> None:
+        """See `Device.leave_to_parent`."""
+        self._closed = True
+        for child in (*self._pairs, *self._regions):
+            child.leave_to_parent()
+
 
 class MemoryRegion:
     """Registered memory; ibv_mr. A context manager. `ProtectionDomain.register` makes one.
@@ -131,3 +139,7 @@ class MemoryRegion:
         self._domain.core.deregister_memory(self.lkey)
         self._domain.disown(self)
         self._view.release()
+
+    def leave_to_parent(self) -> None:
+        """See `Device.leave_to_parent`."""
+        self._closed = True

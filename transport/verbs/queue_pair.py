@@ -1,7 +1,7 @@
 """Queue pair: one end of a reliable connection."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, NoReturn, cast
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -177,6 +177,13 @@ class QueuePair:
         self._core.close()
         self._domain.disown(self)
 
+    def leave_to_parent(self) -> None:
+        """See `Device.leave_to_parent`."""
+        self._closed = True
+        self._close_endpoint()
+        _core.leak(self._core)
+        self._core = cast("_core.QueuePair", _Gone())
+
     def _close_endpoint(self) -> None:
         if self._endpoint is not None:
             self._endpoint.close()
@@ -194,6 +201,16 @@ class QueuePair:
                 f"this one on {mine!r} (version {_ADDRESS_VERSION})"
             )
         return endpoint
+
+
+class _Gone:
+    """Stands in a forked child where the engine's queue pair was."""
+
+    def __getattr__(self, _name: str) -> NoReturn:
+        raise InvalidArgumentError(
+            "this process was forked from the one that owns the queue pair: make a new one here, "
+            "or start processes with 'spawn'"
+        )
 
 
 def connect_loopback(one: QueuePair, other: QueuePair) -> None:

@@ -6,6 +6,7 @@ addresses says who is rank 0, and the higher rank dials.
 
 import hashlib
 import hmac
+import os
 import secrets
 import socket
 from dataclasses import astuple, dataclass
@@ -20,11 +21,16 @@ from ..errors import BootstrapError, InvalidArgumentError
 from ..handshake import CONTROL, Party
 from ..identity import Endpoint, Identity, Member
 from ..listeners import bind_listeners
+from ..open_sockets import OpenSockets
 from ..settings import NetworkSettings
 from ..wiring import Wiring
 
 _BACKLOG = 16
 _NO_DESCRIPTORS = (-1, -1, -1)
+
+# While a forked child has copies of them, peers do not notice its parent's death.
+_connected = OpenSockets()
+os.register_at_fork(after_in_child=_connected.close_copies)
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,7 @@ class ShmSocketEndpoint(_SocketEndpoint):
             segment_fd, doorbell_fd, arena_fd = line.descriptors
             control = line.detach()
             assert isinstance(control, int)
+            _connected.add(control)
             return self._shm.connect(party.rank, segment_fd, doorbell_fd, arena_fd, control)
 
 
@@ -162,4 +169,6 @@ class TcpSocketEndpoint(RendezvousEndpoint):
 
     def connect(self, remote: bytes, timeout_s: float) -> _core.Carrier:
         """Connect with an end anywhere."""
-        return _core.tcp_carrier(self.connect_socket(remote, timeout_s)[1].detach())
+        connected = self.connect_socket(remote, timeout_s)[1].detach()
+        _connected.add(connected)
+        return _core.tcp_carrier(connected)
