@@ -1,6 +1,14 @@
 """Every provider under the one conformance suite, see conformance.py."""
 
+import threading
+
+import numpy as np
 from conformance import Conformance, two_gigabytes
+from queue_pairs import ALL
+
+from hccl_py.transport import _core
+from hccl_py.transport.arena import arena_of_this_process
+from hccl_py.transport.verbs import Opcode, SendRequest, Status
 
 __all__ = ["two_gigabytes"]
 
@@ -11,6 +19,35 @@ class TestLoopback(Conformance):
 
 class TestShm(Conformance):
     provider = "shm"
+
+    def test_region_that_is_read_where_it_lies_stays_until_it_was_read(self) -> None:
+        num_bytes = 1 << 16
+        memory = _core.Region(arena_of_this_process(), num_bytes).array()
+        memory[:] = 7
+        with self.connected(num_bytes=num_bytes) as (a, b):
+            region = a.domain.register(memory, ALL)
+            for end in (a, b):
+                end.device.core.stop()  # nothing moves unless this thread polls
+            b.pair.post_send(
+                SendRequest(
+                    Opcode.RDMA_READ,
+                    (b.region.piece(),),
+                    remote_address=region.address,
+                    rkey=region.rkey,
+                )
+            )
+
+            def close_and_use_again() -> None:
+                region.close()
+                memory[:] = 9
+
+            assert a.queue.poll() == []  # answers
+            closer = threading.Thread(target=close_and_use_again)
+            closer.start()
+            closer.join(0.2)
+            b.expect(Status.SUCCESS)
+            assert np.array_equal(b.memory, np.full(num_bytes, 7, np.uint8))
+            closer.join()
 
 
 class TestTcp(Conformance):

@@ -15,6 +15,9 @@ namespace {
 
 constexpr int num_yields = 200;
 constexpr auto look_period = std::chrono::milliseconds(50);
+// Peers that only read and write keep us moving without a completion: a look at the clock all the
+// same, every so many turns.
+constexpr uint32_t turns_per_look_at_clock = 64;
 
 int new_event() {
   int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -81,14 +84,13 @@ size_t CompletionQueue::wait(std::span<Completion> out, VerbsClock::time_point d
   Idle idle(may_spin_ ? &spins_ : nullptr, num_yields);
   auto next_look = VerbsClock::time_point::min();
   if (out.empty()) return 0;
-  for (;;) {
+  for (uint32_t turn = 1;; ++turn) {
     size_t count = take(out);
     if (count > 0) return count;
     if (drive()) {
       idle.reset();
-      continue;
-    }
-    if (idle.turn()) {
+      if (turn % turns_per_look_at_clock != 0) continue;
+    } else if (idle.turn()) {
       if (!idle.look_at_clock()) continue;
     } else {
       sleep(deadline);
@@ -102,23 +104,40 @@ size_t CompletionQueue::wait(std::span<Completion> out, VerbsClock::time_point d
   }
 }
 
-void CompletionQueue::sleep(VerbsClock::time_point until) {
-  sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  {
-    Nap nap(Nap::Sleeper::user);
-    nap.watch(bell_.get());
-    {
-      std::lock_guard lock(pairs_mutex_);
-      for (QueuePair* pair : pairs_) pair->prepare_nap(nap);
-    }
-    nap.announce();
-    bool moved = drive();
-    if (!moved && size_.load(std::memory_order_seq_cst) == 0) nap.sleep(until);
+// Counted for as long as it lives, also if a lane throws meanwhile.
+class CompletionQueue::Sleeper {
+ public:
+  explicit Sleeper(CompletionQueue& queue) : queue_(queue) {
+    queue_.sleepers_.fetch_add(1, std::memory_order_seq_cst);
   }
-  uint64_t count;
-  [[maybe_unused]] ssize_t got = ::read(bell_.get(), &count, sizeof count);
-  // One ring may have been for several sleepers.
-  if (sleepers_.fetch_sub(1, std::memory_order_seq_cst) > 1) wake();
+  ~Sleeper() {
+    uint64_t count;
+    [[maybe_unused]] ssize_t got = ::read(queue_.bell_.get(), &count, sizeof count);
+    // One ring may have been for several sleepers.
+    if (queue_.sleepers_.fetch_sub(1, std::memory_order_seq_cst) > 1) queue_.wake();
+  }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+ private:
+  CompletionQueue& queue_;
+};
+
+void CompletionQueue::sleep(VerbsClock::time_point until) {
+  Sleeper sleeper(*this);
+  Nap nap(Nap::Sleeper::user);
+  nap.watch(bell_.get());
+  bool moved = false;
+  {
+    std::lock_guard lock(pairs_mutex_);
+    for (QueuePair* pair : pairs_) pair->prepare_nap(nap);
+  }
+  nap.announce();
+  {
+    std::lock_guard lock(pairs_mutex_);
+    for (QueuePair* pair : pairs_) moved |= pair->drive_in_turn();
+  }
+  if (!moved && size_.load(std::memory_order_seq_cst) == 0) nap.sleep(until);
 }
 
 void CompletionQueue::wake() {

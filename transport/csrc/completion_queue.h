@@ -44,6 +44,8 @@ class CompletionQueue {
   void wake();
 
  private:
+  class Sleeper;
+
   size_t take(std::span<Completion> out);
   bool drive();
   void sleep(VerbsClock::time_point until);

@@ -77,7 +77,13 @@ QueuePair::QueuePair(std::shared_ptr<VerbsDevice> device,
   device_->attach(this);
 }
 
-QueuePair::~QueuePair() { close(); }
+QueuePair::~QueuePair() {
+  try {
+    close();
+  } catch (const LaneInterrupted&) {
+    // Nobody is left to be told.
+  }
+}
 
 QueuePairAttributes QueuePair::attributes() {
   Turn turn(*this);
@@ -145,7 +151,7 @@ void QueuePair::forget() {
   requester_.reset();
   responder_.reset();
   session_.to_acknowledge = session_.acknowledged = 0;
-  session_.posted = 0;
+  session_.posted = session_.last_reference = 0;
   fault_ = Fault{};
   ending_ = peer_left_ = false;
   state_.store(QueuePairState::reset, std::memory_order_release);
@@ -170,6 +176,8 @@ void QueuePair::post_send(const SendRequest& request) {
       requester_.transmit(&clock);
     } catch (const LaneError&) {
       // The next turn meets it too, and receives first what the peer said before.
+    } catch (const LaneInterrupted&) {
+      interrupted();
     }
     stalled = requester_.num_waiting() > 0 || !session_.lane->flushed();
   }
@@ -191,6 +199,19 @@ bool QueuePair::drive() {
   if (num_posters_.load(std::memory_order_relaxed) > 0 || !mutex_.try_lock()) return false;
   std::lock_guard lock(mutex_, std::adopt_lock);
   return turn();
+}
+
+bool QueuePair::drive_in_turn() {
+  num_drives_.store(num_drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  Turn lock(*this);
+  return turn();
+}
+
+// Called from a catch: the lane may have lost a message, or sent it though it did not say so.
+void QueuePair::interrupted() {
+  std::exception_ptr interruption = std::current_exception();
+  fail(Fault{.text = "a signal handler raised inside of its provider"});
+  std::rethrow_exception(interruption);
 }
 
 // One turn of the driver.
@@ -216,6 +237,8 @@ bool QueuePair::turn() {
   } catch (const LaneError& error) {
     peer_left_ = true;
     fail(Fault{.send = Status::retry_exceeded, .text = error.what()});
+  } catch (const LaneInterrupted&) {
+    interrupted();
   }
   return true;
 }
@@ -352,9 +375,29 @@ void QueuePair::drop_carrier() {
 }
 
 void QueuePair::close() {
+  std::exception_ptr interruption;
+  try {
+    if (!part()) return;
+  } catch (const LaneInterrupted&) {
+    interruption = std::current_exception();
+  }
+  device_->detach(this);
+  recv_queue_->detach(this);
+  send_queue_->detach(this);
+  domain_->detach(this);
   {
     Turn turn(*this);
-    if (closed_) return;
+    drop_carrier();
+    state_.store(QueuePairState::reset, std::memory_order_release);
+  }
+  if (interruption) std::rethrow_exception(interruption);
+}
+
+// Says goodbye and waits a moment for the peer's. False if that was done before.
+bool QueuePair::part() {
+  {
+    Turn turn(*this);
+    if (closed_) return false;
     closed_ = true;
     requester_.clear();
     responder_.clear();
@@ -379,13 +422,7 @@ void QueuePair::close() {
     }
     nap.sleep(until);
   }
-  device_->detach(this);
-  recv_queue_->detach(this);
-  send_queue_->detach(this);
-  domain_->detach(this);
-  Turn turn(*this);
-  drop_carrier();
-  state_.store(QueuePairState::reset, std::memory_order_release);
+  return true;
 }
 
 void QueuePair::prepare_nap(Nap& nap) {
@@ -403,6 +440,8 @@ void QueuePair::prepare_nap(Nap& nap) {
     } catch (const LaneError& error) {
       peer_left_ = true;
       fail(Fault{.send = Status::retry_exceeded, .text = error.what()});
+    } catch (const LaneInterrupted&) {
+      interrupted();
     }
     until = requester_.next_timer();
   }
@@ -419,8 +458,12 @@ void QueuePair::release_region() {
   for (;;) {
     {
       Turn turn(*this);
-      // The next fragment of such a read is refused; those on the lane have to leave.
-      if (!carrier_ || session_.lane->completed() >= responder_.last_answer()) return;
+      // The next fragment of such a read is refused; those on the lane have to leave, and what the
+      // peer is to copy from where it lies has to be copied.
+      if (!carrier_ || (session_.lane->completed() >= responder_.last_answer() &&
+                        session_.lane->taken() >= session_.last_reference)) {
+        return;
+      }
       try {
         session_.lane->flush();
         session_.lane->peek();

@@ -24,7 +24,7 @@ class QueuePair {
   QueuePair(std::shared_ptr<VerbsDevice> device, std::shared_ptr<ProtectionDomain> domain,
             std::shared_ptr<CompletionQueue> send_queue,
             std::shared_ptr<CompletionQueue> recv_queue, const QueuePairAttributes& attributes);
-  ~QueuePair();
+  ~QueuePair();  // closes it
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
@@ -48,6 +48,9 @@ class QueuePair {
 
   // Moves what can move; nothing if another thread is at it. True if anything did.
   bool drive();
+  // As drive(), but waits for the other thread: for the last look before a sleep, which must not be
+  // left out.
+  bool drive_in_turn();
   // Says goodbye, waits a moment for the peer's, and lets go of the connection. No completions.
   void close();
 
@@ -67,6 +70,8 @@ class QueuePair {
   bool take(const Packet& packet, size_t length);
   bool drain();
   bool turn();
+  [[noreturn]] void interrupted();
+  bool part();
   void look_at_clock(VerbsClock::time_point now);
   void fail(const Fault& fault);
   void tell_peer(const Fault& fault);

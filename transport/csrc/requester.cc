@@ -83,6 +83,7 @@ bool Requester::transmit(VerbsClock::time_point* now) {
     Entry& current = entry(next_);
     if (current.problem != Status::success) break;
     if (!started_ && !may_start(current, now)) break;
+    if (!waits()) heard_ = true;  // its silence so far was none
     if (current.opcode == Opcode::rdma_read) {
       send_read();
     } else {

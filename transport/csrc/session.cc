@@ -26,6 +26,7 @@ void Session::send(Packet packet, const std::byte* payload, size_t length) {
     }
   }
   posted = lane->post_send(encode(packet, length), payload);
+  if (packet.by_reference) last_reference = posted;
   if (!lane->flushed()) statistics.stalls.add(1);
 }
 

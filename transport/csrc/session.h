@@ -42,6 +42,7 @@ struct Session {
   uint64_t posted = 0;          // number of the last message on the lane
   VerbsStatistics statistics = {};
 
+  uint64_t last_reference = 0;            // number on the lane of the last packet by reference
   Reference reference = {};              // the one that the lane may still have to send
   const std::byte* referenced = nullptr;  // where the payload of the peeked packet lies, if not here
 

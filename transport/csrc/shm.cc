@@ -136,6 +136,11 @@ bool ShmLane::receive(std::byte* destination) {
   return true;
 }
 
+uint64_t ShmLane::taken() {
+  reclaim();
+  return reclaimed_;
+}
+
 void ShmLane::release() {
   my_consumed_.count.store(++received_, std::memory_order_seq_cst);
   ends_.their_doorbell->space_freed();

@@ -52,7 +52,7 @@ void VerbsDevice::wake() {
 void VerbsDevice::attach(QueuePair* pair) {
   {
     std::lock_guard lock(mutex_);
-    entries_.push_back({pair, 0});
+    entries_.push_back({pair, 0, false});
   }
   wake();
 }
@@ -64,31 +64,38 @@ void VerbsDevice::detach(QueuePair* pair) {
 
 void VerbsDevice::run() {
   while (!stop_.load(std::memory_order_seq_cst)) {
-    if (drive()) continue;
-    sleeps_.store(true, std::memory_order_seq_cst);
-    {
-      Nap nap(Nap::Sleeper::device);
-      nap.watch(bell_.get());
-      auto until = VerbsClock::time_point::max();
-      {
-        std::lock_guard lock(mutex_);
-        for (Entry& entry : entries_) {
-          // Where others poll, a look every now and then is enough.
-          if (entry.pair->num_drives() != entry.num_drives || entry.pair->is_watched()) {
-            entry.num_drives = entry.pair->num_drives();
-            until = VerbsClock::now() + patience;
-          } else {
-            entry.pair->prepare_nap(nap);
-          }
-        }
-      }
-      nap.announce();
-      if (!drive() && !stop_.load(std::memory_order_seq_cst)) nap.sleep(until);
+    try {
+      if (!drive()) rest();
+    } catch (const LaneInterrupted&) {
+      // Its queue pair is in ERROR by now, and signals are for other threads.
     }
     sleeps_.store(false, std::memory_order_seq_cst);
-    uint64_t count;
-    [[maybe_unused]] ssize_t got = ::read(bell_.get(), &count, sizeof count);
   }
+}
+
+void VerbsDevice::rest() {
+  sleeps_.store(true, std::memory_order_seq_cst);
+  Nap nap(Nap::Sleeper::device);
+  nap.watch(bell_.get());
+  auto until = VerbsClock::time_point::max();
+  {
+    std::lock_guard lock(mutex_);
+    for (Entry& entry : entries_) {
+      // Where others poll, a look every now and then is enough.
+      entry.naps =
+          entry.pair->num_drives() == entry.num_drives && !entry.pair->is_watched();
+      if (entry.naps) {
+        entry.pair->prepare_nap(nap);
+      } else {
+        entry.num_drives = entry.pair->num_drives();
+        until = VerbsClock::now() + patience;
+      }
+    }
+  }
+  nap.announce();
+  if (!take_last_look() && !stop_.load(std::memory_order_seq_cst)) nap.sleep(until);
+  uint64_t count;
+  [[maybe_unused]] ssize_t got = ::read(bell_.get(), &count, sizeof count);
 }
 
 // Drives what nobody else has driven since the last look.
@@ -98,6 +105,18 @@ bool VerbsDevice::drive() {
   for (Entry& entry : entries_) {
     if (entry.pair->num_drives() != entry.num_drives) continue;
     moved |= entry.pair->drive();
+    entry.num_drives = entry.pair->num_drives();
+  }
+  return moved;
+}
+
+// Drives all that the thread is about to sleep on, also what another thread is just posting to.
+bool VerbsDevice::take_last_look() {
+  std::lock_guard lock(mutex_);
+  bool moved = false;
+  for (Entry& entry : entries_) {
+    if (!entry.naps) continue;
+    moved |= entry.pair->drive_in_turn();
     entry.num_drives = entry.pair->num_drives();
   }
   return moved;

@@ -31,10 +31,13 @@ class VerbsDevice {
   struct Entry {
     QueuePair* pair;
     uint64_t num_drives;  // at our last look
+    bool naps;            // the thread is about to sleep on it
   };
 
   void run();
+  void rest();
   bool drive();
+  bool take_last_look();
 
   const Descriptor bell_;  // eventfd
   std::atomic<bool> stop_{false};
