@@ -23,6 +23,9 @@ from hccl_py.transport.identity import Identity
 
 _PORT = 18515
 _DIAL_TIMEOUT_S = 10.0
+_LARGEST_BYTES = 1 << 31
+_DEEPEST = 16384
+"""Bounds of a queue pair: of a message, and of `max_send_wr`."""
 _TARGET_BYTES = 1 << 30
 """A round moves about so much, unless -n says how many messages."""
 
@@ -36,7 +39,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Raises:
         SystemExit: help, or wrong arguments (code 2).
     """
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.latency and options.op == "write" and options.size == 0:
+        parser.error("--op write --latency: expected -s 1 or more, its last byte tells of it")
     try:
         if options.local:
             with _local_server() as link:
@@ -46,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         else:
             with dial(options.host, options.port, _secret(), _DIAL_TIMEOUT_S) as link:
                 _run_client(options, link)
-    except (LinkError, HcclError, ArithmeticError) as error:
+    except (LinkError, HcclError, ArithmeticError, MemoryError) as error:
         print(f"hccl-perftest: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -62,11 +68,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("-d", "--device", default="tcp", help="tcp, shm, ... (default: tcp)")
     parser.add_argument("--op", choices=("write", "send", "read"), default="write")
     parser.add_argument("--latency", action="store_true", help="one message at a time")
-    parser.add_argument("-s", "--size", type=int, help="bytes (default: 65536; latency: 8)")
+    size = _number(0, _LARGEST_BYTES)
+    parser.add_argument("-s", "--size", type=size, help="bytes (default: 65536; latency: 8)")
     parser.add_argument("-a", "--all", action="store_true", help="all sizes from 2 B to 8 MiB")
-    parser.add_argument("-n", "--iterations", type=int, help="messages per round")
-    parser.add_argument("-t", "--tx-depth", type=int, default=128, help="requests under way")
-    parser.add_argument("--rounds", type=int, default=5, help="medians are over these")
+    parser.add_argument("-n", "--iterations", type=_number(1), help="messages per round")
+    depth = _number(1, _DEEPEST)
+    parser.add_argument("-t", "--tx-depth", type=depth, default=128, help="requests under way")
+    parser.add_argument("--rounds", type=_number(1), default=5, help="medians are over these")
     parser.add_argument(
         "--unregistered", action="store_true", help="plain memory also where shm reads in place"
     )
@@ -76,6 +84,22 @@ def _parser() -> argparse.ArgumentParser:
         help="in turns with a plain C++ socket pair; for shm: memcpy by one thread",
     )
     return parser
+
+
+def _number(least: int, most: int | None = None) -> Callable[[str], int]:
+    """Make what argparse calls to read a number within bounds."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            value = least - 1
+        if value < least or (most is not None and value > most):
+            bounds = f"{least} or more" if most is None else f"{least} to {most}"
+            raise argparse.ArgumentTypeError(f"expected a number, {bounds}, got {text!r}")
+        return value
+
+    return parse
 
 
 def _secret() -> bytes:
@@ -183,7 +207,7 @@ def _peer_of(options: argparse.Namespace) -> str | None:
 
 
 def _iterations(options: argparse.Namespace, num_bytes: int) -> int:
-    if options.iterations:
+    if options.iterations is not None:
         return int(options.iterations)
     if options.latency:
         return 1000 if num_bytes > 65536 else 10000

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -237,8 +236,3 @@ def _allocate(num_bytes: int, *, registered: bool) -> npt.NDArray[np.uint8]:
             return _core.Region(arena, max(num_bytes, 1)).array()
     memory: npt.NDArray[np.uint8] = np.zeros(max(num_bytes, 1), np.uint8)
     return memory
-
-
-def setup_from(message: dict[str, Any]) -> Setup:
-    """Read what the client asked for."""
-    return Setup(**message)

@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from hccl_py.bench.perftest import main
 from hccl_py.bench.perftest_link import listen
 
 TIMEOUT_S = 60
@@ -54,6 +55,26 @@ def test_latency_has_the_columns_of_ib_send_lat(op: str) -> None:
     [(num_bytes, _, least, most, typical, *_)] = rows(out)
     assert num_bytes == "8"
     assert 0 < float(least) <= float(typical) <= float(most)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("-s", "-1"), "0 to 2147483648, got '-1'"),
+        (("-s", str(2**32)), "0 to 2147483648"),
+        (("-n", "0"), "1 or more, got '0'"),
+        (("-t", "0"), "1 to 16384, got '0'"),
+        (("--rounds", "none"), "1 or more, got 'none'"),
+        (("--op", "write", "--latency", "-s", "0"), "-s 1 or more"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_refused(
+    arguments: tuple[str, ...], expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as refused:
+        main(["--local", *arguments])
+    assert refused.value.code == 2
+    assert expected in capsys.readouterr().err
 
 
 def test_all_sizes_run_between_server_and_client() -> None:
