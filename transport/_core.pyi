@@ -177,7 +177,7 @@ class Communicator:
     ) -> None:
         """Use `connection` in place of one that broke, or that the peer no longer has."""
 
-    def path_statistics(self) -> list[dict[str, Any]]:
+    def path_statistics(self) -> list[Any]:
         """Return the counters of every path of every lane to ranks of other nodes."""
 
     def run_data(
