@@ -603,6 +603,19 @@ class Closing(Provider):
         gc.collect()
         os._exit(0 if refused else 1)
 
+    def test_device_counts_what_its_queue_pairs_moved(self) -> None:
+        with self.connected(num_bytes=1000) as (a, b):
+            assert a.device.statistics()["sent_messages"] == 0
+            for num_bytes in (0, 1, 999):
+                transfer(a, b, Opcode.SEND, num_bytes, 0)
+            QueuePair(a.domain, a.queue).close()
+            counted = a.device.statistics(), b.device.statistics()
+            assert (counted[0]["sent_messages"], counted[0]["sent_bytes"]) == (3, 1000)
+            assert (counted[1]["received_messages"], counted[1]["received_bytes"]) == (3, 1000)
+            assert counted[0] == a.pair.statistics()
+            a.pair.close()
+            assert a.device.statistics()["sent_bytes"] == 1000
+
     def test_device_closes_everything_on_it(self) -> None:
         with self.connected() as (a, _):
             other = CompletionQueue(a.device, 4)

@@ -2,6 +2,7 @@
 
 import os
 import weakref
+from collections import Counter
 from typing import Protocol
 
 from .. import _core
@@ -33,6 +34,10 @@ class _Child(Protocol):
 _open: "weakref.WeakSet[Device]" = weakref.WeakSet()
 
 
+class _Counting(Protocol):
+    def statistics(self) -> dict[str, int]: ...
+
+
 class Device:
     """What ibv_open_device gives: the root of all other objects. A context manager.
 
@@ -59,6 +64,8 @@ class Device:
         # Should close() be forgotten: the thread must not outlive the interpreter.
         self._end_thread = weakref.finalize(self, self._core.stop)
         self._children: list[_Child] = []
+        self._pairs: list[_Counting] = []
+        self._counted: Counter[str] = Counter()
         self._closed = False
         _open.add(self)
 
@@ -89,6 +96,22 @@ class Device:
         """Forget an object that closes itself."""
         if child in self._children:
             self._children.remove(child)
+
+    def count(self, pair: _Counting) -> None:
+        """Include a queue pair in `statistics`."""
+        self._pairs.append(pair)
+
+    def count_last(self, pair: _Counting) -> None:
+        """Keep what a queue pair counted, which closes now."""
+        self._pairs.remove(pair)
+        self._counted.update(pair.statistics())
+
+    def statistics(self) -> dict[str, int]:
+        """Add up what its queue pairs counted, those that are closed included."""
+        total = Counter(self._counted)
+        for pair in self._pairs:
+            total.update(pair.statistics())
+        return dict(total)
 
     def close(self) -> None:
         """Close what was made on it, then the device. Idempotent."""

@@ -55,6 +55,7 @@ class QueuePair:
         self._endpoint: Endpoint | None = None
         self._closed = False
         domain.adopt(self)
+        domain.device.count(self)
 
     def __enter__(self) -> "QueuePair":
         """Return self."""
@@ -174,6 +175,7 @@ class QueuePair:
             return
         self._closed = True
         self._close_endpoint()
+        self._domain.device.count_last(self)
         self._core.close()
         self._domain.disown(self)
 
