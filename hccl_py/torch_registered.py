@@ -152,6 +152,9 @@ class _Pool:
         if num_bytes == 0:
             return torch.empty(0, dtype=torch.uint8)
         free = self._free.setdefault(num_bytes, [])
+        # A peer may still write to memory of a collective that failed.
+        while free and free[-1].is_retired():
+            free.pop()
         region = free.pop() if free else allocate(num_bytes)
         memory = torch.from_numpy(region.array())
         weakref.finalize(memory.untyped_storage(), free.append, region).atexit = False

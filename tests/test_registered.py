@@ -345,6 +345,30 @@ def test_abort_ends_the_call_and_its_memory_is_not_used_again() -> None:
     assert address not in [one.ctypes.data for one in again]
 
 
+def retires_nothing_else(rank: int, world_size: int) -> None:
+    bystander = hccl_py.empty(1 << 19, np.float32)
+    address = bystander.ctypes.data
+    assert arena_of_this_process().num_allocated() == bystander.nbytes  # the first of the arena
+    with ThreadRanks("aa") as ranks:
+
+        def check(comm: Communicator) -> None:
+            if comm.rank == 0:  # nothing of its output is to be written by rank 1
+                comm.all_gather(
+                    [hccl_py.empty(100_000), hccl_py.empty(0)],
+                    hccl_py.empty(100_000),
+                    timeout_s=0.3,
+                )
+
+        errors = ranks.failures(check)
+    assert isinstance(errors[0], CollectiveTimeoutError)
+    del bystander
+    assert hccl_py.empty(1 << 19, np.float32).ctypes.data == address
+
+
+def test_failed_call_leaves_other_memory_in_use() -> None:
+    run_ranks(retires_nothing_else, 1)
+
+
 def one_is_killed(rank: int, world_size: int, folder: str) -> None:
     comm = Communicator()
     data = hccl_py.empty(1 << 20, np.float32)

@@ -12,11 +12,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
+from thread_ranks import ThreadRanks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import hccl_py
+from hccl_py import CollectiveTimeoutError, Communicator
 from hccl_py.registered import is_registered
+from hccl_py.torch_registered import _Pool
 from hccl_py.transport.arena import arena_of_this_process
 
 STEPS = 4
@@ -197,6 +200,25 @@ def check_fsdp(rank: int, world_size: int) -> None:
     del network, got, ours
     gc.collect()
     assert arena_of_this_process().num_allocated() == 0
+
+
+def test_pool_gives_no_memory_of_a_failed_collective() -> None:
+    pool = _Pool()
+    buffers = [pool.take(1 << 20)]
+    address = buffers[0].data_ptr()
+    del buffers[:]
+    buffers.append(pool.take(1 << 20))
+    assert buffers[0].data_ptr() == address  # as long as all goes well
+    with ThreadRanks("aa") as ranks:
+
+        def check(comm: Communicator) -> None:
+            if comm.rank == 0:
+                comm.all_reduce(buffers[0], timeout_s=0.3)
+
+        errors = ranks.failures(check)
+    assert isinstance(errors[0], CollectiveTimeoutError)
+    del buffers[:]
+    assert pool.take(1 << 20).data_ptr() != address
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

@@ -47,6 +47,9 @@ class Region:
     def array(self) -> npt.NDArray[np.uint8]:
         """Return the memory; the array keeps this object alive."""
 
+    def is_retired(self) -> bool:
+        """Tell whether a peer may still write here, for a collective that failed."""
+
     def show_at(self, address: int, /) -> None:
         """Replace the pages from `address` on by this memory; their content moves along."""
 

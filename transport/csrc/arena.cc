@@ -210,6 +210,13 @@ void Arena::retire(uint64_t offset) {
   if (offset - begin < allocation.num_bytes) allocation.retired = true;
 }
 
+bool Arena::is_retired(const std::byte* allocated) const {
+  std::optional<uint64_t> offset = window_->offset_of(allocated, 0);
+  std::lock_guard lock(mutex_);
+  auto found = offset ? allocated_.find(*offset) : allocated_.end();
+  return found != allocated_.end() && found->second.retired;
+}
+
 void Arena::show_at(std::byte* address, std::byte* allocated, size_t num_bytes) {
   std::optional<uint64_t> offset = window_->offset_of(allocated, num_bytes);
   if (!offset) throw std::invalid_argument("not memory of this arena");

@@ -71,6 +71,7 @@ class Arena {
   // Memory that a peer may still write to because a collective failed: it is never allocated
   // again. `offset`: anywhere in it.
   void retire(uint64_t offset);
+  bool is_retired(const std::byte* allocated) const;
 
   // Puts allocated memory in the place of the pages from `address` on; their content moves along.
   // Until withdraw() that is a second name of it. `address` is a multiple of the page size.

@@ -32,6 +32,7 @@ class Region {
 
   std::byte* address() const { return address_; }
   size_t num_bytes() const { return num_bytes_; }
+  bool is_retired() const { return arena_->is_retired(address_); }
   void show_at(std::byte* address) {
     arena_->show_at(address, address_, num_bytes_);
     shown_at_ = address;
@@ -68,6 +69,7 @@ void bind_arena(nb::module_& module) {
         return reinterpret_cast<uint64_t>(region.address());
       })
       .def("array", &as_array)
+      .def("is_retired", &Region::is_retired)
       .def("show_at", [](Region& region, uint64_t address) { region.show_at(pointer(address)); },
            nb::call_guard<nb::gil_scoped_release>());
 }

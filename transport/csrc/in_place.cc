@@ -370,8 +370,10 @@ bool InPlace::step() {
 void InPlace::abandon() {
   backlog_.clear();
   if (state_ != State::idle) {
-    for (const Announcement& told : told_) {
-      if (told.writable) arena_->retire(told.destination);
+    for (int peer = 0; peer < world_size_; ++peer) {
+      const Announcement& told = told_[static_cast<size_t>(peer)];
+      if (peer == rank_ || !told.writable || told.destination_bytes == 0) continue;
+      arena_->retire(told.destination);
     }
   }
   state_ = State::idle;
