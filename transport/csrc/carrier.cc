@@ -88,11 +88,17 @@ class ShmCarrier final : public Carrier {
   std::atomic<bool> starved_{false};  // a hint from watch() to the begin_nap() that follows
 };
 
+TcpOptions tcp_options() {
+  TcpOptions options;
+  options.slot_bytes = tcp_slot_bytes;
+  return options;
+}
+
 class TcpCarrier final : public Carrier {
  public:
   explicit TcpCarrier(Descriptor socket)
       : lane_(0, {std::make_shared<SocketStream>(std::move(socket))},
-              TcpOptions{.slot_bytes = tcp_slot_bytes}, statistics_) {}
+              tcp_options(), statistics_) {}
 
   Lane& lane() override { return lane_; }
   size_t slot_bytes() const override { return tcp_slot_bytes; }
@@ -134,16 +140,6 @@ std::shared_ptr<Carrier> ShmEndpoint::connect(int rank, Theirs theirs, Descripto
   }
   return carrier;
 }
-
-namespace {
-
-TcpOptions tcp_options() {
-  TcpOptions options;
-  options.slot_bytes = tcp_slot_bytes;
-  return options;
-}
-
-}  // namespace
 
 std::shared_ptr<Carrier> tcp_carrier(Descriptor socket) {
   return std::make_shared<TcpCarrier>(std::move(socket));

@@ -136,6 +136,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
 
  private:
   static constexpr const char* interrupted_ = "a signal interrupted the call half-way";
+  static constexpr const char* closed_silently_ = "its connections closed without a goodbye";
 
   bool enqueue(const RequestPtr& request);
   bool try_take_baton();
@@ -195,6 +196,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   void follow_link(ControlLink& link);
   void drop_paths(ControlLink& link);
   bool has_died(int peer);
+  static bool has_closed_all(const TcpPeer& peer);
   void note_announcing();
   void deliver_rest();
   std::string trouble_with(const std::vector<int>& ranks) const;

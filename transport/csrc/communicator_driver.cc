@@ -327,7 +327,7 @@ void Communicator::receive_control(ControlLink& link) {
   }
   follow_link(link);
   if (before == ControlLink::State::open && link.state() == ControlLink::State::lost) {
-    left_or_lost(link.peer(), "its connections closed without a goodbye");
+    left_or_lost(link.peer(), closed_silently_);
   }
 }
 

@@ -184,9 +184,15 @@ void Communicator::tend_connections(Deadline now) {
 }
 
 void Communicator::tend_link(ControlLink& link, Deadline now) {
-  if (!link.announces()) receive_control(link);
+  if (!link.announces() || link.has_broken()) receive_control(link);
   TcpPeer& peer = tcp_peers_[static_cast<size_t>(link.peer())];
   if (link.state() != ControlLink::State::open || peer.cut_at == Deadline{}) return;
+  // What a dying process had sent may have kept its data connections open until now.
+  if (link.is_closed() && has_closed_all(peer)) {
+    link.declare_lost();
+    follow_link(link);
+    return left_or_lost(link.peer(), closed_silently_);
+  }
   if (now - peer.cut_at < unreachable_time || failure()) return;
   left_or_lost(link.peer(), "no connection came back" + trouble_with({link.peer()}));
 }
@@ -226,6 +232,13 @@ void Communicator::drop_paths(ControlLink& link) {
     if (lane >= lanes.size() || lanes[lane]->generation(down.path) > down.generation) continue;
     lanes[lane]->lose(down.path, "the peer gave it up");
   }
+}
+
+bool Communicator::has_closed_all(const TcpPeer& peer) {
+  auto hung_up = [](const TcpLane* lane) { return lane->hung_up(); };
+  auto by_peer = [](const TcpLane* lane) { return lane->closed_by_peer(); };
+  return std::all_of(peer.lanes.begin(), peer.lanes.end(), hung_up) &&
+         std::any_of(peer.lanes.begin(), peer.lanes.end(), by_peer);
 }
 
 // A process that dies closes everything; a line that breaks, or one connection that is reset, leaves

@@ -12,13 +12,14 @@ namespace hccl {
 
 namespace {
 
-constexpr size_t most_recent = 16;
+// More than a connection ever has to repeat: a peer that reads none of it is as good as cut off.
+constexpr size_t most_unsent_bytes = 4 << 20;
 
 }  // namespace
 
 ControlLink::ControlLink(int peer, std::vector<std::shared_ptr<Stream>> connections)
     : peer_(peer) {
-  for (auto& connection : connections) paths_.push_back({std::move(connection), {}, 1, false});
+  for (auto& connection : connections) paths_.push_back({std::move(connection), {}, {}, 1, false});
 }
 
 ControlLink::~ControlLink() {
@@ -29,21 +30,45 @@ ControlLink::~ControlLink() {
 
 void ControlLink::send(ControlMessage message) {
   message.number = ++num_sent_;
-  if (recent_.size() == most_recent) recent_.pop_front();
-  recent_.push_back(message);
+  remember(message);
   for (size_t path = 0; path < paths_.size(); ++path) send_on(path, message);
+}
+
+// Of each connection only its latest break matters: so there are never more than connections.
+void ControlLink::remember(const ControlMessage& message) {
+  if (message.kind == ControlMessage::path_down) {
+    std::erase_if(recent_, [&](const ControlMessage& earlier) {
+      return earlier.kind == message.kind && earlier.expected == message.expected &&
+             earlier.received == message.received;
+    });
+  }
+  recent_.push_back(message);
 }
 
 void ControlLink::send_on(size_t path, const ControlMessage& message) {
   if (!up(path)) return;
-  iovec whole{const_cast<ControlMessage*>(&message), sizeof message};
+  auto* bytes = reinterpret_cast<const char*>(&message);
+  std::vector<char>& unsent = paths_[path].unsent;
+  unsent.insert(unsent.end(), bytes, bytes + sizeof message);
+  flush(path);
+  if (unsent.size() > most_unsent_bytes) lose(path, false);
+}
+
+void ControlLink::flush(size_t path) {
+  std::vector<char>& unsent = paths_[path].unsent;
+  size_t sent = 0;
   try {
-    size_t sent = paths_[path].stream->send({&whole, 1});
-    // Half a message would garble what follows.
-    if (sent != 0 && sent != sizeof message) lose(path, false);
+    while (up(path) && sent < unsent.size()) {
+      iovec rest{unsent.data() + sent, unsent.size() - sent};
+      size_t now = paths_[path].stream->send({&rest, 1});
+      if (now == 0) break;
+      sent += now;
+    }
   } catch (const StreamError&) {
     // Whether the peer is gone, and what it said last, its end of the stream tells.
+    sent = unsent.size();
   }
+  unsent.erase(unsent.begin(), unsent.begin() + static_cast<std::ptrdiff_t>(sent));
 }
 
 void ControlLink::say_goodbye(uint64_t sequence) {
@@ -87,6 +112,7 @@ std::optional<Failure> ControlLink::receive() {
 std::optional<Failure> ControlLink::receive_on(size_t path) {
   std::optional<Failure> first;
   std::vector<char>& partial = paths_[path].partial;
+  flush(path);
   try {
     while (up(path) && state_ == State::open) {
       char buffer[sizeof(ControlMessage)];
@@ -175,7 +201,7 @@ void ControlLink::set_keepalive(const Stream& stream) const {
 void ControlLink::adopt(size_t path, std::shared_ptr<Stream> connection) {
   Connection& ours = paths_.at(path);
   if (ours.stream) ours.stream->close();
-  ours = {std::move(connection), {}, ours.generation + 1, false};
+  ours = {std::move(connection), {}, {}, ours.generation + 1, false};
   set_keepalive(*ours.stream);
   for (const ControlMessage& message : recent_) send_on(path, message);
 }
@@ -186,6 +212,7 @@ void ControlLink::lose(size_t path, bool by_peer) {
   ours.stream->close();
   ours.stream = nullptr;
   ours.partial.clear();
+  ours.unsent.clear();
   ours.closed_by_peer = by_peer;
   broken_.push_back(path);
 }

@@ -53,7 +53,7 @@ class ControlLink {
   uint64_t last_sequence() const { return last_sequence_; }
   void declare_lost() { state_ = State::lost; }
 
-  // Best effort: a peer that does not read has bigger problems.
+  // What a connection cannot take at once leaves with the next receive().
   void say_goodbye(uint64_t sequence);
   void report(const Failure& failure);
   void report(const PathDown& down);
@@ -62,6 +62,7 @@ class ControlLink {
   // What the peer has given up, and which connections of this link broke, since last asked.
   std::vector<PathDown> take_paths_down() { return std::exchange(paths_down_, {}); }
   std::vector<size_t> take_broken() { return std::exchange(broken_, {}); }
+  bool has_broken() const { return !broken_.empty(); }
 
   size_t num_paths() const { return paths_.size(); }
   int fd(size_t path) const { return up(path) ? paths_[path].stream->fd() : -1; }
@@ -80,12 +81,15 @@ class ControlLink {
   struct Connection {
     std::shared_ptr<Stream> stream;
     std::vector<char> partial;
+    std::vector<char> unsent;
     uint64_t generation = 1;
     bool closed_by_peer = false;  // once it is gone
   };
 
   void send(ControlMessage message);
+  void remember(const ControlMessage& message);
   void send_on(size_t path, const ControlMessage& message);
+  void flush(size_t path);
   void set_keepalive(const Stream& stream) const;
   std::optional<Failure> receive_on(size_t path);
   std::optional<Failure> handle(const ControlMessage& message);

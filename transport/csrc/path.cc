@@ -39,9 +39,11 @@ void Path::adopt(std::shared_ptr<Stream> stream) {
   socklen_t size = sizeof domain;
   getsockopt(stream_->fd(), SOL_SOCKET, SO_DOMAIN, &domain, &size);
   is_tcp_ = domain != AF_UNIX;
-  serial_sent_ = serial_received_ = probed_ = 0;
+  serial_sent_ = serial_received_ = 0;
   bytes_written_ = delivered_ = 0;
   was_busy_ = false;
+  rate_ = 0;  // the last one may have been slow because it was about to break
+  statistics_->rate.set(0);
   statistics_->connected.set(1);
 }
 
@@ -59,7 +61,6 @@ void Path::cut() {
 
 bool Path::begin(Frame frame, const std::byte* payload) {
   frame.serial = serial_sent_++;
-  if (frame.kind == Frame::probe) probed_ = serial_sent_;
   if (checksum_) {
     frame.payload_crc = crc32c(payload, frame.header.length);
     frame.header_crc = sum_of(frame);

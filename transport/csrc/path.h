@@ -52,8 +52,6 @@ class Path {
   // Goes on with the frame that is half-way.
   bool go_on(const std::byte* payload);
   bool half_way() const { return half_way_; }
-  // Whether a frame left since the last probe did.
-  bool wants_probe() const { return serial_sent_ != probed_; }
 
   // ---- receiving. All throw StreamError.
   // The frame at the head, or nullptr while it is still arriving. Stays until pop().
@@ -98,7 +96,6 @@ class Path {
   bool half_way_ = false;
   size_t offset_ = 0;  // bytes of the frame that left
   uint32_t serial_sent_ = 0;
-  uint32_t probed_ = 0;
 
   // Bytes read ahead of need: a frame, and the beginning of what follows it.
   Buffer ahead_;

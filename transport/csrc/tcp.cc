@@ -140,7 +140,7 @@ void TcpLane::start(size_t i, uint64_t number) {
       records_[i]->stalls.add(1);
     }
   } catch (const StreamError& error) {
-    sending_failed(i, error.what());
+    sending_failed(i, error);
   }
 }
 
@@ -152,7 +152,7 @@ bool TcpLane::go_on(size_t i) {
     if (!paths_[i]->go_on(payload)) return false;
     if (half_way_[i]) left(i);
   } catch (const StreamError& error) {
-    sending_failed(i, error.what());
+    sending_failed(i, error);
   }
   return true;
 }
@@ -192,7 +192,7 @@ void TcpLane::send_control(size_t i, Frame::Kind kind) {
     paths_[i]->begin(frame, nullptr);
   } catch (const StreamError& error) {
     ack_due_ = true;
-    sending_failed(i, error.what());
+    sending_failed(i, error);
   }
 }
 
@@ -223,15 +223,16 @@ void TcpLane::adopt(size_t i, std::shared_ptr<Stream> connection) {
 }
 
 // What it sent before it stopped reading may still be there.
-void TcpLane::sending_failed(size_t i, const std::string& why) {
+void TcpLane::sending_failed(size_t i, const StreamError& error) {
   paths_[i]->stop_sending();
   requeue(i);
-  if (head_of(i) == nullptr) lose(i, why);
+  if (head_of(i) == nullptr) lose(i, error.what(), error.by_peer);
 }
 
-void TcpLane::lose(size_t i, const std::string& why) {
+void TcpLane::lose(size_t i, const std::string& why, bool by_peer) {
   if (!paths_[i]->up()) return;
   end(i, why);
+  down_[i].by_peer = by_peer;
   bool comes_back = options_.observer != nullptr && options_.observer->path_lost(*this, i);
   if (!comes_back) gone_ = true;
   if (gone_ && !any_up()) bury(why);
@@ -246,7 +247,7 @@ void TcpLane::end(size_t i, const std::string& why) {
   path.cut();
   requeue(i);
   ack_due_ = true;  // the last one may have been lost with it, and the peer may wait for nothing else
-  down_[i] = {Clock::now(), why};
+  down_[i] = {Clock::now(), why, false};
 }
 
 void TcpLane::requeue(size_t i) {
@@ -294,22 +295,26 @@ void TcpLane::tend(Clock::time_point now) {
   if (now - checked_at_ < check_period) return;
   checked_at_ = now;
   check_paths(now);
-  if (window_.acknowledged() == window_.posted()) {
-    progress_number_ = window_.acknowledged();
-    progress_at_ = now;
-    return;
-  }
   for (size_t i = 0; i < paths_.size(); ++i) go_on(i);
-  look();
-  send_waiting();
-  if (window_.acknowledged() != progress_number_) {
-    progress_number_ = window_.acknowledged();
+  if (window_.acknowledged() != window_.posted()) {
+    look();
+    send_waiting();
+  }
+  probe(now);
+}
+
+// Asks, rarer and rarer, whether what nobody acknowledges has arrived.
+void TcpLane::probe(Clock::time_point now) {
+  uint64_t number = window_.acknowledged();
+  if (number == window_.posted() || number != progress_number_) {
+    progress_number_ = number;
     progress_at_ = now;
-  } else if (now - progress_at_ >= probe_after) {
-    for (size_t i = 0; i < paths_.size(); ++i) {
-      Path& path = *paths_[i];
-      if (path.may_send() && !path.half_way() && path.wants_probe()) send_control(i, Frame::probe);
-    }
+    next_probe_ = now + probe_after;
+  }
+  if (now < next_probe_) return;
+  next_probe_ = now + (now - progress_at_);
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    if (paths_[i]->may_send() && !paths_[i]->half_way()) send_control(i, Frame::probe);
   }
 }
 
@@ -331,6 +336,13 @@ bool TcpLane::hung_up() const {
   return std::all_of(paths_.begin(), paths_.end(), [](const auto& path) {
     return !path->up() || has_hung_up(path->fd());
   });
+}
+
+bool TcpLane::closed_by_peer() const {
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    if (paths_[i]->up() ? has_hung_up(paths_[i]->fd()) : down_[i].by_peer) return true;
+  }
+  return false;
 }
 
 bool TcpLane::delivered() const {

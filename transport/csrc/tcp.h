@@ -65,7 +65,7 @@ class TcpLane final : public Lane {
   // Takes a connection in place of the one that the path has or had.
   void adopt(size_t path, std::shared_ptr<Stream> connection);
   // Ends a connection that is known to be of no use.
-  void lose(size_t path, const std::string& why);
+  void lose(size_t path, const std::string& why, bool by_peer = false);
   // How many connections the path has had; both sides count alike.
   uint64_t generation(size_t path) const { return generations_[path]; }
   // No connection will be replaced any more: the peer has left or died.
@@ -76,8 +76,10 @@ class TcpLane final : public Lane {
   bool announces() const;
   // Looks at every connection: whether it ended, what was acknowledged.
   void look();
-  // Whether the peer has closed every connection.
+  // Whether no connection is left that the peer has not closed.
   bool hung_up() const;
+  // Whether the peer closed one of those that are down.
+  bool closed_by_peer() const;
   // Whether the peer's kernel has all that was sent.
   bool delivered() const;
   // "eth1 10.0.0.1 -> 10.0.0.2 down for 3.2 s (why)", of every path that is down.
@@ -94,6 +96,7 @@ class TcpLane final : public Lane {
   struct Down {
     Clock::time_point since{};
     std::string why;
+    bool by_peer = false;
   };
   struct Stashed {
     Path::Buffer payload;
@@ -115,12 +118,13 @@ class TcpLane final : public Lane {
   void stamp(Frame& frame);
   void send_ack();
   void send_control(size_t path, Frame::Kind kind);
-  void sending_failed(size_t path, const std::string& why);
+  void sending_failed(size_t path, const StreamError& error);
   void requeue(size_t path);
   void end(size_t path, const std::string& why);
   void release_acknowledged();
   void bury(const std::string& why);
   void check_paths(Clock::time_point now);
+  void probe(Clock::time_point now);
 
   // tcp_receive.cc
   const Frame* head_of(size_t path);
@@ -147,8 +151,9 @@ class TcpLane final : public Lane {
   std::vector<uint64_t> half_way_;   // by path: the message that it is sending, or 0
   uint64_t peer_has_ = 0;            // as acknowledged; the window may be behind
   bool looked_ = false;              // for acknowledgements, since the last flush
-  uint64_t progress_number_ = 0;     // acknowledged when that last changed,
-  Clock::time_point progress_at_{};  // and when that was
+  uint64_t progress_number_ = ~uint64_t{0};  // acknowledged when that last changed,
+  Clock::time_point progress_at_{};          // and when that was
+  Clock::time_point next_probe_{};
   Clock::time_point checked_at_{};
 
   // Receiving.

@@ -40,7 +40,7 @@ const Frame* TcpLane::head_of(size_t i) {
       recycle(path.pop());
     }
   } catch (const StreamError& error) {
-    lose(i, error.what());
+    lose(i, error.what(), error.by_peer);
   }
   return nullptr;
 }
@@ -95,7 +95,7 @@ const std::byte* TcpLane::lend() {
     complete_ = payload != nullptr;
     lent_ = payload;
   } catch (const StreamError& error) {
-    lose(path, error.what());
+    lose(path, error.what(), error.by_peer);
   }
   recycle(std::move(spare));
   if (payload == nullptr && several()) stash_heads();
@@ -112,7 +112,7 @@ bool TcpLane::receive(std::byte* destination) {
   try {
     complete_ = paths_[path]->receive(destination);
   } catch (const StreamError& error) {
-    lose(path, error.what());
+    lose(path, error.what(), error.by_peer);
     return false;
   }
   if (!complete_ && several()) stash_heads();
@@ -172,7 +172,7 @@ void TcpLane::stash(size_t i) {
     recycle(std::move(spare));
     if (!whole) return;
   } catch (const StreamError& error) {
-    return lose(i, error.what());
+    return lose(i, error.what(), error.by_peer);
   }
   const Frame& frame = *path.head();
   Stashed& entry = stashed(frame.sequence);

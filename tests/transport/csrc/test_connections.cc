@@ -1,0 +1,200 @@
+// What becomes of single connections between hosts: acknowledgements that stop half-way, lost probes,
+// control connections that break, and how a peer that died is told from one that is out of reach.
+#include <algorithm>
+#include <set>
+
+#include "control.h"
+#include "wire.h"
+
+namespace hccl::test {
+namespace {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+// A socket that takes so many bytes and no more.
+class NarrowStream final : public Stream {
+ public:
+  NarrowStream(int socket, size_t room) : inner_(Descriptor(socket)), room_(room) {}
+
+  int fd() const override { return inner_.fd(); }
+  size_t send(std::span<const iovec> parts) override {
+    iovec first = parts[0];
+    first.iov_len = std::min(first.iov_len, room_);
+    if (first.iov_len == 0) return 0;
+    size_t sent = inner_.send({&first, 1});
+    room_ -= sent;
+    return sent;
+  }
+  size_t receive(std::span<const iovec> parts) override { return inner_.receive(parts); }
+  void close() override { inner_.close(); }
+  void widen() { room_ = ~size_t{0}; }
+
+ private:
+  SocketStream inner_;
+  size_t room_;
+};
+
+// Frames without payload that a lane has sent to the test's end of its connection.
+std::vector<Frame> frames_on(int fd) {
+  std::vector<Frame> frames;
+  Frame frame;
+  while (recv(fd, &frame, sizeof frame, MSG_PEEK | MSG_DONTWAIT) == sizeof frame) {
+    CHECK(recv(fd, &frame, sizeof frame, 0) == sizeof frame && frame.header.length == 0);
+    frames.push_back(frame);
+  }
+  return frames;
+}
+
+void put_message(int fd, uint64_t number, size_t size) {
+  Frame frame;
+  frame.serial = static_cast<uint32_t>(number - 1);
+  frame.sequence = number;
+  frame.header.length = static_cast<uint32_t>(size);
+  std::vector<std::byte> payload(size);
+  CHECK(::send(fd, &frame, sizeof frame, 0) == sizeof frame);
+  CHECK(::send(fd, payload.data(), size, 0) == static_cast<ssize_t>(size));
+}
+
+
+// A rank that only receives has nothing to flush.
+void an_acknowledgement_that_stopped_half_way_goes_on() {
+  auto ends = unix_sockets();
+  auto narrow = std::make_shared<NarrowStream>(ends[0], 10);
+  Statistics statistics;
+  TcpOptions options;
+  options.slot_bytes = slot_bytes;
+  TcpLane lane(1, {narrow}, options, statistics);
+  std::vector<std::byte> received(slot_bytes);
+  for (uint64_t number : {1, 2}) {
+    put_message(ends[1], number, slot_bytes);
+    for (Patience patience; !lane.peek(); patience.turn()) continue;
+    for (Patience patience; !lane.receive(received.data()); patience.turn()) continue;
+    lane.release();
+  }
+  narrow->widen();
+  std::vector<Frame> frames;
+  for (Patience patience; frames.empty(); patience.turn()) {
+    lane.tend(Clock::now());
+    frames = frames_on(ends[1]);
+  }
+  CHECK(frames[0].kind == Frame::ack && frames[0].acknowledged == 2);
+  ::close(ends[1]);
+}
+
+// The first one may be lost together with what it asks about.
+void a_probe_without_an_answer_is_repeated() {
+  auto ends = unix_sockets();
+  Statistics statistics;
+  TcpOptions options;
+  options.slot_bytes = slot_bytes;
+  TcpLane lane(1, {stream_on(ends[0])}, options, statistics);
+  lane.post_send(Header{}, nullptr);
+  CHECK(frames_on(ends[1]).size() == 1);
+  auto now = Clock::now();
+  size_t num_probes = 0;
+  for (int i = 0; i < 100; ++i) {  // ten seconds, as the lane is told
+    lane.tend(now += milliseconds(101));
+    for (const Frame& frame : frames_on(ends[1])) num_probes += frame.kind == Frame::probe;
+  }
+  // Rarer and rarer: a peer that computes for an hour shall not find thousands.
+  CHECK(num_probes >= 3 && num_probes <= 8);
+  ::close(ends[1]);
+}
+
+void a_new_connection_is_not_as_slow_as_the_old_one() {
+  auto ends = tcp_sockets();
+  Path path(slot_bytes, false, std::make_shared<PathStatistics>());
+  path.adopt(stream_on(ends[0]));
+  Frame frame;
+  frame.header.length = slot_bytes;
+  std::vector<std::byte> payload(slot_bytes);
+  auto now = Clock::now();
+  for (Patience patience; path.rate() == 0; patience.turn()) {
+    while (path.half_way() ? path.go_on(payload.data()) : path.begin(frame, payload.data())) {
+    }
+    path.measure(now += milliseconds(10));
+    CHECK(recv(ends[1], payload.data(), payload.size(), 0) > 0);
+  }
+  auto later = tcp_sockets();
+  path.adopt(stream_on(later[0]));
+  CHECK(path.rate() == 0);
+  path.cut();
+  for (int fd : {ends[1], later[1]}) ::close(fd);
+}
+
+// However many paths broke while no control connection stood, the peer hears of each.
+void all_that_was_said_while_cut_is_said_again() {
+  auto before = unix_sockets(), after = unix_sockets();
+  ControlLink link(1, {stream_on(before[0])});
+  link.lose(0, false);
+  constexpr size_t num_paths = 96;  // of one lane: HCCL_CONNECTIONS=32 on three interfaces
+  for (uint64_t generation : {1, 2, 3}) {
+    for (size_t path = 0; path < num_paths; ++path) link.report(PathDown{1, path, generation});
+  }
+  link.say_goodbye(7);
+  link.adopt(0, stream_on(after[0]));
+  std::set<uint64_t> heard;
+  ControlMessage message;
+  do {
+    CHECK(recv(after[1], &message, sizeof message, MSG_DONTWAIT) == sizeof message);
+    if (message.kind == ControlMessage::path_down && message.sequence == 3) {
+      heard.insert(message.received);
+    }
+  } while (message.kind != ControlMessage::goodbye);
+  CHECK(heard.size() == num_paths);
+  for (int fd : {before[1], after[1]}) ::close(fd);
+}
+
+// What a dying process had sent before may keep its data connections busy for a while.
+void a_death_behind_a_long_queue_is_one() {
+  Wire wire;
+  std::vector<std::byte> bytes(8);
+  RequestPtr request = transfer(RequestKind::recv, bytes, 1, 7);
+  wire.rank->start(request);
+  shutdown(wire.control, SHUT_RDWR);
+  CHECK(!wire.rank->wait(request, in(milliseconds(600)), no_interrupt));
+  wire.close_lanes();
+  bool failed = false;
+  try {
+    CHECK(wire.rank->wait(request, in(seconds(20)), no_interrupt));
+  } catch (const CommunicatorFailed& error) {
+    failed = error.failure.kind == FailureKind::peer_lost;
+  }
+  CHECK(failed);
+}
+
+void a_control_message_that_stopped_half_way_goes_on() {
+  auto ends = unix_sockets();
+  auto narrow = std::make_shared<NarrowStream>(ends[0], 100);
+  ControlLink link(1, {narrow});
+  link.report(PathDown{1, 0, 5});
+  link.say_goodbye(7);
+  narrow->widen();
+  CHECK(!link.receive());
+  ControlMessage messages[2];
+  CHECK(recv(ends[1], messages, sizeof messages, MSG_WAITALL) == sizeof messages);
+  CHECK(messages[0].kind == ControlMessage::path_down && messages[0].sequence == 5);
+  CHECK(messages[1].kind == ControlMessage::goodbye && messages[1].sequence == 7);
+  CHECK(link.take_broken().empty());
+  ::close(ends[1]);
+}
+
+}  // namespace
+}  // namespace hccl::test
+
+int main(int argc, char** argv) {
+  using namespace hccl::test;
+  const Test tests[] = {
+      {"an_acknowledgement_that_stopped_half_way_goes_on",
+       an_acknowledgement_that_stopped_half_way_goes_on},
+      {"a_probe_without_an_answer_is_repeated", a_probe_without_an_answer_is_repeated},
+      {"a_new_connection_is_not_as_slow_as_the_old_one",
+       a_new_connection_is_not_as_slow_as_the_old_one},
+      {"all_that_was_said_while_cut_is_said_again", all_that_was_said_while_cut_is_said_again},
+      {"a_death_behind_a_long_queue_is_one", a_death_behind_a_long_queue_is_one},
+      {"a_control_message_that_stopped_half_way_goes_on",
+       a_control_message_that_stopped_half_way_goes_on},
+  };
+  run_tests(tests, argc > 1 ? argv[1] : nullptr);
+}
