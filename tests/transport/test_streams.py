@@ -89,15 +89,23 @@ def exchange(engines: tuple[_core.Communicator, _core.Communicator], size: int) 
         run(1, False, received[1])
         run(1, True, received[1])
 
-    other = threading.Thread(target=answer)
-    other.start()
-    run(0, True, sent)
-    run(0, False, received[0])
-    while other.is_alive():
+    def look_after() -> None:
         # What a faulty stream holds back goes out when somebody looks, as the repair thread does.
-        for engine in engines:
-            assert engine.take_broken() == []
-        other.join(0.005)
+        while not over.wait(0.005):
+            for engine in engines:
+                assert engine.take_broken() == []
+
+    over = threading.Event()
+    threads = [threading.Thread(target=target) for target in (answer, look_after)]
+    for thread in threads:
+        thread.start()
+    try:
+        run(0, True, sent)
+        run(0, False, received[0])
+    finally:
+        over.set()
+        for thread in threads:
+            thread.join(TIMEOUT_S)
     for array in received:
         np.testing.assert_array_equal(array, sent)
 
