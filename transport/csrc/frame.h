@@ -1,8 +1,8 @@
 // What a message looks like on a connection between two hosts.
 //
-// In this machine's byte order; the hello refuses others. Whatever does not fit, a wrong serial number,
-// an impossible length, a bad checksum, has one answer: the connection is closed, and what was not
-// acknowledged is sent again on another one.
+// In this machine's byte order; of another one the magic number is wrong. Whatever does not fit, a wrong
+// magic or serial number, an impossible length, a bad checksum, has one answer: the connection is
+// closed, and what was not acknowledged is sent again on another one.
 #pragma once
 
 #include "lane.h"
