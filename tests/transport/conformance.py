@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NoReturn
 
 import numpy as np
@@ -575,6 +578,46 @@ class Closing(Provider):
                 with pytest.raises(InvalidArgumentError):
                     a.pair.modify(state)
             transfer(a, b, Opcode.SEND, 10, 0)
+
+    def test_close_ends_the_wait_of_another_thread(self) -> None:
+        with self.connected() as (a, _):
+            errors: list[BaseException] = []
+            waits = threading.Event()
+
+            def wait() -> None:
+                waits.set()
+                try:
+                    a.queue.wait(timeout_s=PATIENCE_S)
+                except InvalidArgumentError as error:
+                    errors.append(error)
+
+            thread = threading.Thread(target=wait, daemon=True)
+            thread.start()
+            waits.wait()
+            a.device.close()
+            thread.join(PATIENCE_S / 2)
+            assert "closed" in str(errors)
+
+    def test_program_ends_though_a_thread_waits(self) -> None:
+        program = (
+            "import threading\n"
+            "from queue_pairs import Connected\n"
+            f"a, b = Connected({self.provider!r}).__enter__()\n"
+            "waits = threading.Event()\n"
+            "def wait():\n"
+            "    waits.set()\n"
+            "    a.queue.wait(timeout_s=60)\n"
+            "threading.Thread(target=wait, daemon=True).start()\n"
+            "waits.wait()\n"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", program],
+            cwd=Path(__file__).parent,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+        assert ended.returncode == 0, ended.stderr
 
     def test_forked_child_leaves_the_queue_pairs_to_its_parent(self) -> None:
         with self.connected() as (a, b):

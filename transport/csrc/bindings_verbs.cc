@@ -103,6 +103,8 @@ nb::list wait(CompletionQueue& queue, size_t max_completions, double timeout_s) 
   };
   std::vector<Completion> out(max_completions);
   size_t count;
+  // Until the GIL is held again: without an interpreter there is none to be had.
+  CompletionQueue::Guest guest(queue);
   {
     nb::gil_scoped_release release;
     count = queue.wait(out, VerbsClock::now() + duration(timeout_s), check_signals);
@@ -252,7 +254,8 @@ void bind_verbs(nb::module_& module) {
   nb::class_<CompletionQueue>(module, "CompletionQueue")
       .def(nb::init<size_t>())
       .def("poll", &poll)
-      .def("wait", &wait);
+      .def("wait", &wait)
+      .def("close", &CompletionQueue::close, Released());
 
   nb::class_<QueuePair>(module, "QueuePair")
       .def_static("create", &make_queue_pair, Released())

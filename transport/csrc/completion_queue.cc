@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
+#include <thread>
 
 #include "nap.h"
 #include "queue_pair.h"
@@ -15,6 +16,7 @@ namespace {
 
 constexpr int num_yields = 200;
 constexpr auto look_period = std::chrono::milliseconds(50);
+constexpr auto parting_time = std::chrono::milliseconds(500);
 // Peers that only read and write keep us moving without a completion: a look at the clock all the
 // same, every so many turns.
 constexpr uint32_t turns_per_look_at_clock = 64;
@@ -87,6 +89,7 @@ size_t CompletionQueue::wait(std::span<Completion> out, VerbsClock::time_point d
   for (uint32_t turn = 1;; ++turn) {
     size_t count = take(out);
     if (count > 0) return count;
+    if (closed_.load(std::memory_order_seq_cst)) throw InvalidVerb("the completion queue was closed");
     if (drive()) {
       idle.reset();
       if (turn % turns_per_look_at_clock != 0) continue;
@@ -137,7 +140,18 @@ void CompletionQueue::sleep(VerbsClock::time_point until) {
     std::lock_guard lock(pairs_mutex_);
     for (QueuePair* pair : pairs_) moved |= pair->drive_in_turn();
   }
-  if (!moved && size_.load(std::memory_order_seq_cst) == 0) nap.sleep(until);
+  bool has_news = size_.load(std::memory_order_seq_cst) > 0 ||
+                  closed_.load(std::memory_order_seq_cst);
+  if (!moved && !has_news) nap.sleep(until);
+}
+
+void CompletionQueue::close() {
+  closed_.store(true, std::memory_order_seq_cst);
+  auto until = VerbsClock::now() + parting_time;
+  while (num_guests_.load(std::memory_order_seq_cst) > 0 && VerbsClock::now() < until) {
+    wake();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
 }
 
 void CompletionQueue::wake() {

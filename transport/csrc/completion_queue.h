@@ -36,6 +36,21 @@ class CompletionQueue {
   size_t wait(std::span<Completion> out, VerbsClock::time_point deadline,
               const Interrupt& interrupt);
 
+  // Ends the waits of other threads, which then throw InvalidVerb, and waits a moment until they have
+  // left, see Guest. Idempotent.
+  void close();
+  // A caller that close() waits for.
+  class Guest {
+   public:
+    explicit Guest(CompletionQueue& queue) : queue_(queue) { ++queue_.num_guests_; }
+    ~Guest() { --queue_.num_guests_; }
+    Guest(const Guest&) = delete;
+    Guest& operator=(const Guest&) = delete;
+
+   private:
+    CompletionQueue& queue_;
+  };
+
   // For queue pairs. False: no room, the queue has overflowed.
   bool push(const Completion& completion);
   void attach(QueuePair* pair);
@@ -63,6 +78,8 @@ class CompletionQueue {
   // Completions there, for those who look without the lock; stored under it.
   std::atomic<size_t> size_{0};
   std::atomic<bool> overflowed_{false};
+  std::atomic<bool> closed_{false};   // stored before the wake() that tells of it
+  std::atomic<int> num_guests_{0};    // what close() polls
 
   // Raised before the last look at size_; pairs with wake(), which comes after the push.
   std::atomic<int> sleepers_{0};

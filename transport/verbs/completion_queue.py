@@ -63,9 +63,13 @@ class CompletionQueue:
         return [_completion(one) for one in completions]
 
     def close(self) -> None:
-        """Close (ibv_destroy_cq); its queue pairs have to be closed before. Idempotent."""
+        """Close (ibv_destroy_cq); its queue pairs have to be closed before. Idempotent.
+
+        Threads that wait on it raise InvalidArgumentError.
+        """
         if not self._closed:
             self._closed = True
+            self._core.close()
             self._device.disown(self)
 
     def leave_to_parent(self) -> None:

@@ -1,5 +1,6 @@
 """The device: a provider by name, and the thread that answers peers while nobody polls."""
 
+import atexit
 import os
 import weakref
 from collections import Counter
@@ -134,10 +135,17 @@ class Device:
         _core.leak(self._core)  # its thread is not there, and cannot be waited for
 
 
+def _close_all() -> None:
+    # Daemon threads that wait would not survive the end of the interpreter, nor it them.
+    for device in list(_open):
+        device.close()
+
+
 def _leave_to_parent() -> None:
     for device in list(_open):
         device.leave_to_parent()
     _open.clear()
 
 
+atexit.register(_close_all)
 os.register_at_fork(after_in_child=_leave_to_parent)
