@@ -42,6 +42,11 @@ def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
         yield ranks
 
 
+pytestmark = pytest.mark.skipif(
+    os.environ.get("HCCL_TRANSPORT", "auto") != "auto", reason="ranks share no memory"
+)
+
+
 def num_in_place(comm: Communicator, call: Callable[..., object], *args: Any) -> int:
     """Count how many of the collectives of `call` ran in place."""
     before = comm.statistics()["in_place"]

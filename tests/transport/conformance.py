@@ -659,6 +659,24 @@ class Closing(Provider):
             a.pair.close()
             assert a.device.statistics()["sent_bytes"] == 1000
 
+    def test_attributes_that_cannot_change_stay(self) -> None:
+        with self.connected() as (a, _):
+            before = a.pair.attributes
+            for changes in ({"timeout_s": 9.0}, {"max_send_wr": 1}):  # in RTS; a size
+                with pytest.raises(InvalidArgumentError):
+                    a.pair.modify(State.RTS, **changes)
+            assert a.pair.attributes == before
+            pair = QueuePair(a.domain, a.queue)
+            pair.modify(State.INIT, timeout_s=9.0, rnr_retry=0)
+            assert (pair.attributes.timeout_s, pair.attributes.rnr_retry) == (9.0, 0)
+
+    @pytest.mark.parametrize("opcode", [Opcode.RECV, 7, 256, -1])
+    def test_opcode_that_cannot_be_sent_is_refused(self, opcode: Opcode) -> None:
+        with self.connected() as (a, _):
+            with pytest.raises(InvalidArgumentError, match="opcode"):
+                a.pair.post_send(SendRequest(opcode))
+            assert a.pair.state is State.RTS
+
     def test_device_closes_everything_on_it(self) -> None:
         with self.connected() as (a, _):
             other = CompletionQueue(a.device, 4)

@@ -63,6 +63,9 @@ size_t gather(const Pieces& pieces, std::span<ScatterGather> out) {
 void post_send(QueuePair& pair, uint64_t wr_id, int opcode, uint32_t flags, uint32_t imm,
                uint32_t rkey, uint64_t remote_address, const Pieces& pieces) {
   ScatterGather list[max_scatter_gather];
+  if (opcode < 0 || opcode > static_cast<int>(Opcode::recv_rdma_with_imm)) {
+    throw InvalidVerb("not an opcode: " + std::to_string(opcode));
+  }
   SendRequest request{wr_id, static_cast<Opcode>(opcode), flags, imm, rkey, remote_address, {}};
   request.pieces = {list, gather(pieces, list)};
   nb::gil_scoped_release release;

@@ -13,6 +13,7 @@ from .memory import ProtectionDomain
 from .types import QueuePairAttributes, RecvRequest, ScatterGather, SendRequest, State
 
 _ADDRESS_VERSION = 1
+_SIZES = frozenset(("max_send_wr", "max_recv_wr", "max_sge", "max_inline"))
 
 
 class QueuePair:
@@ -132,8 +133,13 @@ class QueuePair:
             InvalidArgumentError: no such step.
         """
         if attributes:
-            self.attributes = replace(self.attributes, **attributes)
-            self._core.set_attributes(self.attributes.to_core())
+            if sizes := _SIZES & attributes.keys():
+                raise InvalidArgumentError(
+                    f"{', '.join(sorted(sizes))}: sizes are set where the queue pair is made"
+                )
+            changed = replace(self.attributes, **attributes)
+            self._core.set_attributes(changed.to_core())
+            self.attributes = changed
         self._core.modify(int(state))
 
     def post_send(self, request: SendRequest) -> None:
