@@ -1,8 +1,8 @@
 // A queue pair: a reliable connection with verbs' semantics, in software over any lane.
 //
-// requester.h is its sending half, responder.h its receiving half, packet.h what travels. Nothing
-// moves by itself: whoever polls a completion queue drives its queue pairs, and the device's thread
-// drives those that nobody polls.
+// requester.h is its sending half, responder.h its receiving half, packet.h what travels;
+// queue_pair_end.cc has what happens at its end. Nothing moves by itself: whoever polls a completion
+// queue drives its queue pairs, and the device's thread drives those that nobody polls.
 #pragma once
 
 #include <memory>
@@ -65,6 +65,7 @@ class QueuePair {
 
  private:
   class Turn;
+  static constexpr int packets_per_turn = 64;
 
   bool receive();
   bool take(const Packet& packet, size_t length);
@@ -105,6 +106,23 @@ class QueuePair {
   bool ending_ = false;  // in ERROR, but the lane may still borrow what was posted
   Fault fault_;
   VerbsClock::time_point ending_until_{};
+};
+
+// Holds the lock of a queue pair for a caller that a spinning driver has to make room for.
+class QueuePair::Turn {
+ public:
+  explicit Turn(QueuePair& pair) : pair_(pair) {
+    if (pair_.mutex_.try_lock()) return;
+    pair_.num_posters_.fetch_add(1, std::memory_order_relaxed);
+    pair_.mutex_.lock();
+    pair_.num_posters_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  ~Turn() { pair_.mutex_.unlock(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  QueuePair& pair_;
 };
 
 }  // namespace hccl
