@@ -200,22 +200,24 @@ def compare(hosts: Hosts, count: int) -> tuple[float, float]:
     return one, both
 
 
-def test_paths_two_limited_links_add_up() -> None:
-    gains = []
-    with Hosts(num_links=2, rates_mbit=[100, 100]) as hosts:
-        while len(gains) < 3 and max(gains, default=0.0) <= 1.3:  # a busy machine may hide it
-            one_s, both_s = compare(hosts, 1 << 20)
-            print(f"4 MB over one link of 100 Mbit/s: {one_s:.3f} s, over two: {both_s:.3f} s")
+def best_gain(rates_mbit: list[float], count: int, enough: float) -> float:
+    """Say how much faster a call is over all links: tried again, as a busy machine may hide it."""
+    gains: list[float] = []
+    with Hosts(num_links=len(rates_mbit), rates_mbit=rates_mbit) as hosts:
+        while len(gains) < 3 and max(gains, default=0.0) <= enough:
+            one_s, both_s = compare(hosts, count)
+            print(f"links of {rates_mbit} Mbit/s: the first {one_s:.3f} s, all {both_s:.3f} s")
             gains.append(one_s / both_s)
-    assert max(gains) > 1.3
+    return max(gains)
+
+
+def test_paths_two_limited_links_add_up() -> None:
+    assert best_gain([100, 100], 1 << 20, 1.3) > 1.3
 
 
 def test_paths_slow_link_delays_nobody() -> None:
-    with Hosts(num_links=2, rates_mbit=[50, 5]) as hosts:
-        fast_s, both_s = compare(hosts, 1 << 19)
-    print(f"2 MB over 50 Mbit/s: {fast_s:.3f} s, with 5 Mbit/s more: {both_s:.3f} s")
     # Half of the data on the slow link would take five times as long.
-    assert both_s / fast_s < 2.5
+    assert best_gain([50, 5], 1 << 19, 0.4) > 0.4
 
 
 # ------------------------------------------------------------------------ resets

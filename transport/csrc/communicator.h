@@ -186,8 +186,14 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
     Broken place;
     std::shared_ptr<Stream> connection;
   };
+  // Broken, but perhaps only because the peer has left.
+  struct Suspect {
+    Broken place;
+    Deadline until;
+  };
   bool path_lost(const TcpLane& lane, size_t path) override;
   void report_broken(const Broken& place);
+  void report_suspects(Deadline now);
   void check_place(const Broken& place) const;
   void adopt_connections();
   void adopt(Adoption& adoption);
@@ -221,6 +227,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   std::vector<TcpPeer> tcp_peers_;                   // by rank; no lanes for this node's
   std::vector<TcpLane*> tcp_lanes_;
   Deadline next_tend_{};
+  std::vector<Suspect> suspects_;
   std::vector<std::shared_ptr<Segment>> local_segments_;  // of the node's other ranks
   std::deque<RequestPtr> collectives_;
   RequestPtr active_;

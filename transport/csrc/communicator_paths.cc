@@ -17,6 +17,8 @@ constexpr int tend_period_ms = 100;
 constexpr int poll_period_ms = 2;
 // The connections of a process that dies close one after the other.
 constexpr auto dying_time = std::chrono::milliseconds(300);
+// How long a goodbye may come after the end of the connections.
+constexpr auto goodbye_time = std::chrono::milliseconds(20);
 // A peer that no connection reached for so long counts as lost, whatever the calls' deadlines are.
 constexpr auto unreachable_time = std::chrono::seconds(45);
 constexpr double longest_delivery_s = 2;
@@ -72,8 +74,21 @@ bool Communicator::path_lost(const TcpLane& lane, size_t path) {
 }
 
 void Communicator::report_broken(const Broken& place) {
+  suspects_.push_back({place, Clock::now() + goodbye_time});
+}
+
+// A rank that leaves says goodbye before it closes, but on another connection: only what has no such
+// explanation after a moment is to be repaired.
+void Communicator::report_suspects(Deadline now) {
   std::lock_guard lock(mutex_);
-  broken_.push_back(place);
+  std::erase_if(suspects_, [&](const Suspect& suspect) {
+    ControlLink& link = *links_[static_cast<size_t>(suspect.place.peer)];
+    bool is_open = link.state() == ControlLink::State::open;
+    if (is_open && now < suspect.until) return false;
+    if (is_open) broken_.push_back(suspect.place);
+    return true;
+  });
+  if (broken_.empty()) return;
   uint64_t one = 1;
   [[maybe_unused]] ssize_t written = ::write(repair_.get(), &one, sizeof one);
 }
@@ -181,6 +196,9 @@ void Communicator::tend_connections(Deadline now) {
   for (size_t rank = 0; rank < tcp_peers_.size() && !failure(); ++rank) {
     if (!tcp_peers_[rank].lanes.empty()) tend_link(*links_[rank], now);
   }
+  if (suspects_.empty() || failure()) return;
+  report_suspects(now);
+  if (!suspects_.empty()) next_tend_ = now + goodbye_time;
 }
 
 void Communicator::tend_link(ControlLink& link, Deadline now) {
