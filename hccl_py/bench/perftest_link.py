@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import struct
 import time
 from multiprocessing import AuthenticationError
 from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
@@ -16,6 +17,8 @@ import msgpack  # type: ignore[import-untyped]
 
 _PATIENCE_S = 60.0
 _RETRY_S = 0.05
+_SILENCE_S = 10
+"""How long the other end may take to prove that it knows the secret."""
 
 
 class LinkError(RuntimeError):
@@ -68,14 +71,15 @@ def listen(port: int) -> socket.socket:
 def accept(listener: socket.socket, secret: bytes) -> Link:
     """Wait for a client that knows the secret; use its way here for the test as well."""
     connected, _ = listener.accept()
-    _use_network_of(connected, connected.getsockname()[0])
-    connection = Connection(connected.detach())
+    connection = _prepared(connected, connected.getsockname()[0])
     try:
         deliver_challenge(connection, secret)
         answer_challenge(connection, secret)
     except (AuthenticationError, EOFError, OSError) as error:
         connection.close()
-        raise LinkError("a client does not know HCCL_SECRET; it was turned away") from error
+        raise LinkError(
+            "a client did not prove that it knows HCCL_SECRET; it was turned away"
+        ) from error
     return Link(connection)
 
 
@@ -90,9 +94,7 @@ def dial(host: str, port: int, secret: bytes, timeout_s: float) -> Link:
             if time.monotonic() > until_s:
                 raise LinkError(f"no server at {host} port {port}: {error}") from error
             time.sleep(_RETRY_S)
-    connected.settimeout(None)
-    _use_network_of(connected, connected.getpeername()[0])
-    connection = Connection(connected.detach())
+    connection = _prepared(connected, connected.getpeername()[0])
     try:
         answer_challenge(connection, secret)
         deliver_challenge(connection, secret)
@@ -102,7 +104,11 @@ def dial(host: str, port: int, secret: bytes, timeout_s: float) -> Link:
     return Link(connection)
 
 
-def _use_network_of(connected: socket.socket, address: str) -> None:
-    """Make this connection what "the rendezvous" is to interfaces.py, unless that is set."""
-    del connected
+def _prepared(connected: socket.socket, address: str) -> Connection:
+    """Bound every wait of a new connection, and make it "the rendezvous" of interfaces.py."""
     os.environ.setdefault("MASTER_ADDR", address.removeprefix("::ffff:"))
+    connected.settimeout(None)
+    # The authentication of multiprocessing knows no deadline of its own.
+    limit = struct.pack("ll", _SILENCE_S, 0)
+    connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+    return Connection(connected.detach())

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import socket
 import subprocess
 import sys
 
 import pytest
 
+from hccl_py.bench import perftest_link
 from hccl_py.bench.perftest import main
-from hccl_py.bench.perftest_link import listen
+from hccl_py.bench.perftest_link import LinkError, accept, listen
 
 TIMEOUT_S = 60
 SECRET = secrets.token_hex(8)
@@ -105,6 +107,15 @@ def test_client_with_another_secret_is_turned_away() -> None:
     finally:
         server.kill()
         server.communicate()
+
+
+def test_client_that_says_nothing_is_turned_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(perftest_link, "_SILENCE_S", 1)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")  # accept() would set it
+    with listen(0) as listener:
+        address = ("127.0.0.1", listener.getsockname()[1])
+        with socket.create_connection(address), pytest.raises(LinkError, match="did not prove"):
+            accept(listener, b"secret")
 
 
 def test_without_a_secret_nothing_listens() -> None:
