@@ -192,6 +192,20 @@ void QueuePair::interrupted() {
   std::rethrow_exception(interruption);
 }
 
+// Called from a catch: to ERROR, for what the protocol or the lane threw.
+void QueuePair::fail_by_exception() {
+  try {
+    throw;
+  } catch (const Fault& fault) {
+    fail(fault);
+  } catch (const LaneError& error) {
+    peer_left_ = true;
+    fail(Fault{.send = Status::retry_exceeded, .text = error.what()});
+  } catch (const LaneInterrupted&) {
+    interrupted();
+  }
+}
+
 // One turn of the driver.
 bool QueuePair::turn() {
   if (!carrier_ || state() < QueuePairState::rtr) return false;
@@ -210,13 +224,8 @@ bool QueuePair::turn() {
       look_at_clock(VerbsClock::now());
     }
     return moved;
-  } catch (const Fault& fault) {
-    fail(fault);
-  } catch (const LaneError& error) {
-    peer_left_ = true;
-    fail(Fault{.send = Status::retry_exceeded, .text = error.what()});
-  } catch (const LaneInterrupted&) {
-    interrupted();
+  } catch (...) {
+    fail_by_exception();
   }
   return true;
 }
@@ -290,13 +299,8 @@ void QueuePair::prepare_nap(Nap& nap) {
     try {
       look_at_clock(VerbsClock::now());
       responder_.acknowledge(true);
-    } catch (const Fault& fault) {
-      fail(fault);
-    } catch (const LaneError& error) {
-      peer_left_ = true;
-      fail(Fault{.send = Status::retry_exceeded, .text = error.what()});
-    } catch (const LaneInterrupted&) {
-      interrupted();
+    } catch (...) {
+      fail_by_exception();
     }
     until = requester_.next_timer();
   }

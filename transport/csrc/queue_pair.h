@@ -72,6 +72,7 @@ class QueuePair {
   bool drain();
   bool turn();
   [[noreturn]] void interrupted();
+  void fail_by_exception();
   bool part();
   void look_at_clock(VerbsClock::time_point now);
   void fail(const Fault& fault);
