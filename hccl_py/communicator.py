@@ -20,6 +20,7 @@ from hccl_py.topology import Topology
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap import Mesh, connect
+from hccl_py.transport.coordination import Coordination
 from hccl_py.transport.errors import AbortedError, HcclError, InvalidArgumentError
 from hccl_py.transport.identity import Identity
 from hccl_py.transport.open_sockets import OpenSockets
@@ -111,11 +112,12 @@ class Communicator(BlockingCalls):
         self.nodes = mesh.nodes
         self._core = core
         self._provider = mesh.provider
+        self._coordination = mesh.coordination
         self._sockets = sockets
         self._repair = _repair(core, mesh, sockets)
-        # The thread keeps the engine alive, but must not outlive a communicator that nobody holds.
-        self._end_repair = weakref.finalize(self, _close_repair, self._repair)
-        self._end_repair.atexit = False
+        # Their threads keep the engine alive, but must not outlive a communicator nobody holds.
+        self._end_threads = weakref.finalize(self, _close_threads, self._repair, self._coordination)
+        self._end_threads.atexit = False
         self._store = store  # rank 0 may host it, and others may not have read all of it yet
         places = tuple(f"host {member.host}, pid {member.pid}" for member in mesh.members)
         topology = Topology(mesh.nodes)
@@ -153,7 +155,7 @@ class Communicator(BlockingCalls):
         _open.discard(self)
         if self._repair is not None and not self._core.failed():
             self._repair.settle()
-        self._end_repair()
+        self._end_threads()
         self._repair = None
         self._core.close()
         if self._provider is not None:
@@ -214,9 +216,11 @@ def _repair(core: _core.Communicator, mesh: Mesh, sockets: OpenSockets) -> Repai
     return Repair(core, mesh.party, mesh.listeners, sockets)
 
 
-def _close_repair(repair: Repair | None) -> None:
+def _close_threads(repair: Repair | None, coordination: Coordination | None) -> None:
     if repair is not None:
         repair.close()
+    if coordination is not None:
+        coordination.close()
 
 
 # One progress thread for all communicators of the process; the engine starts it when first needed.
@@ -261,6 +265,8 @@ def _forget_after_fork() -> None:
             _core.leak(communicator._repair)
             communicator._repair.close_in_child()
             communicator._repair = None
+        if communicator._coordination is not None:
+            communicator._coordination.close_in_child()
     _open.clear()
     if _progress is not None:
         _core.leak(_progress)

@@ -69,6 +69,8 @@ class Rank:
             os.close(descriptor)
         for listener in self.mesh.listeners if self.mesh is not None else ():
             listener.close()
+        if self.mesh is not None and self.mesh.coordination is not None:
+            self.mesh.coordination.close()
 
 
 def connections(link: Link) -> list[tuple[tuple[int, int], Connection]]:

@@ -13,9 +13,11 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .connector import Key, logger
+from .control_plane import ControlPlane, Roll, hold, release
+from .coordination import Coordination
 from .deadline import Deadline
 from .errors import BootstrapError, InvalidArgumentError
 from .handshake import CONTROL, Party
@@ -67,6 +69,7 @@ class Mesh:
         links: one per other rank, ascending.
         listeners: where ranks of other nodes may replace connections; empty on a single node.
         provider: owns the links' provided lanes, to be closed after them; None without one.
+        coordination: this rank's hold on the control plane, still to be attached; None if alone.
     """
 
     party: Party | None
@@ -75,6 +78,7 @@ class Mesh:
     links: tuple[Link, ...]
     listeners: tuple[socket.socket, ...]
     provider: Provider | None = None
+    coordination: Coordination | None = None
 
 
 def connect(
@@ -103,7 +107,7 @@ def connect(
         identity: replaces this process's identity, e.g. to emulate nodes with threads as ranks.
 
     Returns:
-        The mesh; the caller owns its connections, listeners and provider.
+        The mesh; the caller owns its connections, listeners, provider and coordination.
 
     Raises:
         InvalidArgumentError: rank, world_size, num_lanes, timeout_s or a setting makes no sense.
@@ -122,7 +126,11 @@ def connect(
         meeting = meet(store, rank, seat.card, settings.secret, deadline)
         # Inside the block: a failure is told before sockets close and peers fail in turn.
         with telling_failure(store, rank, settings.secret):
+            coordination = _coordination(seat, meeting, rank)
+            opened.callback(coordination.close)
             mesh = _connect_all(seat, meeting, rank, make_segment, deadline)
+            mesh = replace(mesh, coordination=coordination)
+        release(seat.plane)  # the coordination has a hold of its own
         opened.pop_all()  # what is still open is the caller's from here on
     return mesh
 
@@ -145,6 +153,7 @@ class _Seat:
     tcp: list[socket.socket]
     credentials: Credentials | None
     provider: Provider | None
+    plane: ControlPlane
 
 
 def _take_seat(
@@ -158,6 +167,8 @@ def _take_seat(
     provider = _make_provider(settings, shape, endpoints)
     if provider is not None:
         opened.callback(provider.close)
+    plane = hold()
+    opened.callback(release, plane)
     card = Card(
         identity,
         shape.world_size,
@@ -170,8 +181,9 @@ def _take_seat(
         settings.transport,
         _provider_card(settings.transport, provider) if provider is not None else b"",
         settings.checksum,
+        plane.contact(endpoints[0].host if endpoints else "", settings.ports),
     )
-    return _Seat(card, unix, tcp, credentials, provider)
+    return _Seat(card, unix, tcp, credentials, provider, plane)
 
 
 def _connect_all(
@@ -268,6 +280,13 @@ def _provider_card(transport: str, provider: Provider) -> bytes:
             f"> {MAX_PROVIDER_CARD_BYTES}"
         )
     return card
+
+
+def _coordination(seat: _Seat, meeting: Meeting, rank: int) -> Coordination:
+    """Admit all ranks' control planes, before any of them can have reason to dial this one."""
+    contacts = tuple(card.contact for card in meeting.cards)
+    near = tuple(card.identity.machine == seat.card.identity.machine for card in meeting.cards)
+    return Coordination(Roll(meeting.communicator_id, rank, contacts, near))
 
 
 def _tls(

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from .errors import BootstrapError
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Raised with every change of what is exchanged before the first collective."""
 
 _MAX_NODE_ID_BYTES = 256

@@ -30,7 +30,7 @@ def bind_listeners(settings: NetworkSettings) -> tuple[list[socket.socket], list
         listeners, endpoints = [], []
         chosen = choose_addresses(settings)
         for local in chosen if settings.has_paths else chosen[:1]:
-            bound = opened.enter_context(_bind(local, settings.ports))
+            bound = opened.enter_context(bind_listener(local, settings.ports))
             listeners.append(bound)
             endpoints.append(Endpoint(local.interface, *bound.getsockname()[:2]))
         opened.pop_all()
@@ -53,7 +53,12 @@ def bind_to_device(bound: socket.socket, interface: str) -> None:
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
 
 
-def _bind(local: LocalAddress, ports: range | None) -> socket.socket:
+def bind_listener(local: LocalAddress, ports: range | None) -> socket.socket:
+    """Bind one socket to an address, and to the first free port of a range.
+
+    Raises:
+        BootstrapError: the address or the whole port range is taken.
+    """
     if ports is None:
         return _bind_one(local, 0)
     for port in ports:
@@ -65,7 +70,7 @@ def _bind(local: LocalAddress, ports: range | None) -> socket.socket:
                 raise
     raise BootstrapError(
         f"every port of HCCL_PORT_RANGE={ports[0]}-{ports[-1]} is taken on {local}: it needs one "
-        "for each rank of a machine, communicator and interface"
+        "for each rank of a machine, communicator and interface, and one for each process"
     )
 
 

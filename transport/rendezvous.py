@@ -16,6 +16,7 @@ from typing import Any, Protocol, get_origin, get_type_hints
 
 import msgpack  # type: ignore[import-untyped]
 
+from .contact import Contact
 from .deadline import Deadline
 from .errors import BootstrapError
 from .identity import PROTOCOL_VERSION, Endpoint, Identity, group_by_node
@@ -68,6 +69,7 @@ class Card:
         transport: HCCL_TRANSPORT.
         provider: what its provider tells the others'; empty without one.
         checksum: HCCL_CHECKSUM.
+        contact: of its process's control plane.
     """
 
     identity: Identity
@@ -81,6 +83,7 @@ class Card:
     transport: str = AUTO
     provider: bytes = b""
     checksum: bool = False
+    contact: Contact = Contact()
 
 
 @dataclass(frozen=True)
@@ -289,6 +292,12 @@ def _check_reachable(cards: Sequence[Card]) -> None:
                     f"on {first.host} ({first.interface}): choose the interfaces in the same order "
                     "on every rank (HCCL_SOCKET_IFNAME), or one family (HCCL_SOCKET_FAMILY)"
                 )
+    for rank, card in enumerate(cards):
+        if len(machines) > 1 and not card.contact.port:
+            raise BootstrapError(
+                f"rank {rank} on {card.identity.host} has peers on other machines but its "
+                f"coordinator cannot listen: {card.contact.problem}"
+            )
 
 
 def _pack_card(card: Card) -> bytes:
@@ -309,8 +318,10 @@ def _unpack_card(rank: int, packed: bytes) -> Card:
             )
         fields["identity"] = Identity(**fields["identity"])
         fields["endpoints"] = tuple(Endpoint(**one) for one in fields["endpoints"])
+        fields["contact"] = Contact(**fields["contact"])
         card = Card(**fields)
         _check_types(card)
+        _check_types(card.contact)
         _check_types(card.identity)
         for endpoint in card.endpoints:
             _check_types(endpoint)
@@ -320,7 +331,7 @@ def _unpack_card(rank: int, packed: bytes) -> Card:
     return card
 
 
-def _check_types(received: Identity | Card | Endpoint) -> None:
+def _check_types(received: Identity | Card | Endpoint | Contact) -> None:
     for name, expected in get_type_hints(type(received)).items():
         kind = tuple if get_origin(expected) is tuple else expected
         if not isinstance(getattr(received, name), kind):

@@ -203,7 +203,7 @@ def free_ports(count: int) -> range:
 def test_connect_port_range_is_used_and_again_by_the_next_job(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    ports = free_ports(2)
+    ports = free_ports(3)  # the third is the process's, for its coordinators
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     monkeypatch.setenv("HCCL_PORT_RANGE", f"{ports[0]}-{ports[-1]}")
     for _ in range(2):
@@ -213,7 +213,8 @@ def test_connect_port_range_is_used_and_again_by_the_next_job(
             for one in job.ranks:
                 assert one.mesh is not None
                 used += [listener.getsockname()[1] for listener in one.mesh.listeners]
-            assert sorted(used) == list(ports)
+            assert len(set(used)) == 2
+            assert set(used) < set(ports)
 
 
 def test_connect_port_range_that_is_used_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

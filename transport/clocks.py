@@ -1,0 +1,50 @@
+"""How far the clocks of two ranks are apart, measured with the heartbeats."""
+
+import time
+from collections import deque
+from typing import NamedTuple
+
+_SAMPLES = 32
+
+
+def wall_ns() -> int:
+    """Return CLOCK_REALTIME."""
+    return time.time_ns()
+
+
+class ClockReading(NamedTuple):
+    """The clock of a rank against its coordinator's.
+
+    Attributes:
+        coordinator: whose clock it is compared with.
+        offset_ns: what to add to this rank's CLOCK_REALTIME to get the coordinator's.
+        round_trip_ns: of the heartbeat that told; half of it bounds the error.
+        monotonic_offset_ns: this rank's CLOCK_REALTIME minus its CLOCK_MONOTONIC.
+    """
+
+    coordinator: int
+    offset_ns: int
+    round_trip_ns: int
+    monotonic_offset_ns: int
+
+
+class ClockProbe:
+    """Keeps the best of the last heartbeats: the quickest errs least."""
+
+    def __init__(self, coordinator: int) -> None:
+        """Compare with the clock of `coordinator`."""
+        self._coordinator = coordinator
+        self._samples: deque[tuple[int, int]] = deque(maxlen=_SAMPLES)
+
+    def hear(self, sent_ns: int, theirs_ns: int, now_ns: int) -> None:
+        """Take a heartbeat's way: sent here, answered there, back here; each by its own clock."""
+        if now_ns >= sent_ns:
+            self._samples.append((now_ns - sent_ns, theirs_ns - (sent_ns + now_ns) // 2))
+
+    def reading(self) -> ClockReading | None:
+        """Return the best reading; None before the first heartbeat has come back."""
+        if not self._samples:
+            return None
+        round_trip_ns, offset_ns = min(self._samples)
+        monotonic_offset_ns = time.time_ns() - time.monotonic_ns()
+        return ClockReading(self._coordinator, offset_ns, round_trip_ns, monotonic_offset_ns)

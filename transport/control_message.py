@@ -1,0 +1,88 @@
+"""What control planes say to each other: entries, many of which travel in one ZeroMQ message.
+
+An entry belongs to one communicator and goes from one rank to another. Reports, verdicts and the
+values of agreements are opaque here. Only messages of authenticated members are ever parsed, and
+those with limits all the same.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgpack  # type: ignore[import-untyped]
+
+MAX_MESSAGE_BYTES = 4 << 20
+"""ZeroMQ drops the connection of whoever announces more."""
+
+MAX_BODY_BYTES = 2 << 20
+MAX_STATE_BYTES = 16 << 10
+"""What one provider of extra state may add to a report."""
+
+_ENTRY_BYTES = 64
+_COMMUNICATOR_ID_BYTES = 16
+_MAX_RANK = 1 << 20
+_MAX_KIND_BYTES = 16
+
+
+class Entry(NamedTuple):
+    """One word of one rank to another."""
+
+    communicator: bytes
+    sender: int
+    receiver: int
+    kind: str
+    body: Any
+
+
+def pack(entries: Sequence[Entry]) -> list[bytes]:
+    """Write entries into as few messages as their limit allows; an entry too large is left out."""
+    messages: list[bytes] = []
+    batch: list[bytes] = []
+    size = 0
+    for entry in entries:
+        packed = msgpack.packb(tuple(entry))
+        if len(packed) > MAX_BODY_BYTES + _ENTRY_BYTES:
+            continue
+        if size + len(packed) + _ENTRY_BYTES > MAX_MESSAGE_BYTES:
+            messages.append(_array(batch))
+            batch, size = [], 0
+        batch.append(packed)
+        size += len(packed)
+    if batch:
+        messages.append(_array(batch))
+    return messages
+
+
+def _array(packed: Sequence[bytes]) -> bytes:
+    return bytes(msgpack.Packer().pack_array_header(len(packed))) + b"".join(packed)
+
+
+def unpack(message: bytes) -> list[Entry]:
+    """Read the entries of a message.
+
+    Raises:
+        ValueError: it is not one of ours.
+    """
+    try:
+        rows = msgpack.unpackb(message, strict_map_key=False)
+    except Exception as error:  # msgpack's errors have no common root
+        raise ValueError(f"no msgpack: {type(error).__name__}") from error
+    if not isinstance(rows, list):
+        raise ValueError("expected a list of entries")
+    return [_entry(row) for row in rows]
+
+
+def _entry(row: Any) -> Entry:
+    if not isinstance(row, list) or len(row) != len(Entry._fields):
+        raise ValueError("an entry has five fields")
+    entry = Entry(*row)
+    if (
+        not isinstance(entry.communicator, bytes)
+        or len(entry.communicator) != _COMMUNICATOR_ID_BYTES
+    ):
+        raise ValueError("no communicator id")
+    for rank in (entry.sender, entry.receiver):
+        if type(rank) is not int or not 0 <= rank < _MAX_RANK:
+            raise ValueError("no rank")
+    if not isinstance(entry.kind, str) or len(entry.kind) > _MAX_KIND_BYTES:
+        raise ValueError("no kind")
+    return entry

@@ -1,0 +1,322 @@
+"""The control plane of this process: one thread for all communicators, off the data path.
+
+It holds the process's half of every coordinator: `Place` for each rank of each communicator here,
+`ControlSockets` to the other processes. Ranks of one process talk to each other without sockets.
+It lives from the first communicator that has peers to the last one.
+
+    hold()                      bind, before the rendezvous: cards carry the contact
+    plane.enrol(...)            after it: admit the members; hands out a `Coordination`
+    coordination.attach(...)    once all connections stand: speak for a principal
+"""
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import zmq
+
+from .contact import Contact
+from .control_message import Entry, pack, unpack
+from .control_sockets import ControlSockets
+from .errors import BootstrapError
+from .interfaces import LocalAddress
+from .listeners import bind_listener
+from .place import Place
+
+logger = logging.getLogger("hccl_py.transport")
+
+_LONGEST_TURN_S = 1.0
+_MAX_LOGGED_COMPLAINTS = 16
+
+
+@dataclass(frozen=True)
+class Roll:
+    """The members of a communicator, as its control planes know them.
+
+    Attributes:
+        communicator_id: random, public.
+        rank: this rank.
+        contacts: of all ranks.
+        near: for each rank, whether it runs on this machine.
+    """
+
+    communicator_id: bytes
+    rank: int
+    contacts: tuple[Contact, ...]
+    near: tuple[bool, ...]
+
+
+class ControlPlane:
+    """A thread and its sockets. `hold` and `release` look after the only one there is."""
+
+    def __init__(self) -> None:
+        """Start the thread."""
+        self._sockets = ControlSockets()
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._commands: deque[Callable[[], None]] = deque()
+        self._stopping = False
+        self._lock = threading.Lock()
+        self._bound: dict[str, tuple[socket.socket | None, int]] = {}
+        # The thread's own.
+        self._places: dict[tuple[bytes, int], Place] = {}
+        self._by_fd: dict[int, Place] = {}
+        self._rolls: dict[tuple[bytes, int], Roll] = {}
+        self._num_rolls_of: Counter[bytes] = Counter()
+        self._near: dict[bytes, bool] = {}
+        self._here: deque[Entry] = deque()
+        self._outgoing: dict[bytes, tuple[Contact, list[Entry]]] = {}
+        self._touched: set[Place] = set()
+        self._num_complaints = 0
+        self._sockets.poller.register(self._wake_fd, zmq.POLLIN)
+        self._thread = threading.Thread(target=self._run, name="hccl-control", daemon=True)
+        self._thread.start()
+
+    # Any thread.
+
+    def contact(self, host: str, ports: range | None) -> Contact:
+        """Return where this process is reached: on this machine, and at `host` from others.
+
+        The port there is bound, but nobody listens before a member on another machine is known.
+        """
+        problem = ""
+        with self._lock:
+            if host and host not in self._bound:
+                try:
+                    bound = bind_listener(LocalAddress("", host), ports)
+                    self._bound[host] = bound, bound.getsockname()[1]
+                except (BootstrapError, OSError) as error:
+                    problem = str(error)
+            port = self._bound[host][1] if host in self._bound else 0
+        host = host if port else ""
+        return Contact(self._sockets.public_key, self._sockets.unix_name, host, port, problem)
+
+    def enrol(self, roll: Roll) -> None:
+        """Admit the members of a communicator; returns when they are."""
+        self.call(lambda: self._enrol(roll))
+
+    def attach(self, place: Place) -> None:
+        """Begin to speak for a rank of a communicator on the roll."""
+        self.call(lambda: self._attach(place))
+
+    def leave(self, roll: Roll) -> None:
+        """Speak for a rank no more, and forget its peers; nothing is touched after the return."""
+        self.call(lambda: self._leave(roll))
+
+    def call(self, command: Callable[[], None]) -> None:
+        """Have the thread call something, and wait until it has."""
+        if threading.current_thread() is self._thread:
+            command()
+            return
+        done = threading.Event()
+
+        def run() -> None:
+            try:
+                command()
+            finally:
+                done.set()
+
+        self.post(run)
+        while self._thread.is_alive() and not done.wait(_LONGEST_TURN_S):
+            continue
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Have the thread call something soon."""
+        self._commands.append(command)
+        os.eventfd_write(self._wake_fd, 1)
+
+    def stop(self) -> None:
+        """End the thread and close the sockets."""
+        self._stopping = True
+        if threading.current_thread() is not self._thread:
+            os.eventfd_write(self._wake_fd, 1)
+            self._thread.join()
+
+    def close_copies(self) -> None:
+        """In a forked child, where the thread is not: close what would keep ports in use."""
+        self._sockets.close_copies()
+        for bound, _ in self._bound.values():
+            if bound is not None:
+                bound.close()
+        os.close(self._wake_fd)
+
+    # The thread.
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except Exception:
+            logger.exception("the control plane ended; failures are told by the data path alone")
+        self._sockets.close()
+        for bound, _ in self._bound.values():
+            if bound is not None:
+                bound.close()
+        os.close(self._wake_fd)
+
+    def _turn(self) -> None:
+        now_s = time.monotonic()
+        until_s = min((place.next_s() for place in self._places.values()), default=now_s + 60)
+        pause_s = min(max(0.0, until_s - now_s), _LONGEST_TURN_S)
+        ready = self._sockets.poller.poll(int(pause_s * 1000) + 1)
+        news = [self._by_fd[fd] for fd, _ in ready if fd in self._by_fd]
+        if any(fd == self._wake_fd for fd, _ in ready):
+            os.eventfd_read(self._wake_fd)
+        while self._commands:
+            self._commands.popleft()()
+        for key, message in self._sockets.receive():
+            self._take(key, message)
+        now_s = time.monotonic()
+        for place in news:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(place.principal.news_fd())
+            self._guard(place, partial(place.participant.news, now_s))
+        for place in tuple(self._places.values()):
+            if place.next_s() <= now_s:
+                self._guard(place, partial(place.tick, now_s))
+        self._flush()
+
+    def _take(self, key: bytes, message: bytes) -> None:
+        """Deliver the entries of an authenticated process, as far as they are its own ranks'."""
+        try:
+            entries = unpack(message)
+        except ValueError as error:
+            self._complain(f"a member's message was dropped: {error}")
+            return
+        for entry in entries:
+            place = self._places.get((entry.communicator, entry.receiver))
+            if place is None:
+                continue  # not attached yet, or gone already
+            if entry.sender >= len(place.contacts) or place.contacts[entry.sender].key != key:
+                self._complain(f"a member claimed to be rank {entry.sender}, which it is not")
+                continue
+            self._deliver(place, entry)
+
+    def _deliver(self, place: Place, entry: Entry) -> None:
+        now_s = time.monotonic()
+        self._touched.add(place)
+        self._guard(place, partial(place.hear, entry.sender, entry.kind, entry.body, now_s))
+
+    def _guard(self, place: Place, action: Callable[[], None]) -> None:
+        """One communicator's trouble shall not end the control plane of all others."""
+        try:
+            action()
+        except Exception:
+            if self._num_complaints < _MAX_LOGGED_COMPLAINTS:
+                self._num_complaints += 1
+                logger.exception("the control plane could not serve rank %d", place.rank)
+
+    def dispatch(self, place: Place, entry: Entry) -> None:
+        """Take what a place has to say; it leaves at the end of the turn."""
+        contact = place.contacts[entry.receiver]
+        if contact.key == self._sockets.public_key:
+            self._here.append(entry)
+        else:
+            self._outgoing.setdefault(contact.key, (contact, []))[1].append(entry)
+
+    def _complain(self, what: str) -> None:
+        self._num_complaints += 1
+        if self._num_complaints <= _MAX_LOGGED_COMPLAINTS:
+            logger.warning("%s", what)
+
+    def _flush(self) -> None:
+        """Deliver what ranks of this process have for each other, then send what is for others."""
+        while self._here or self._touched:
+            while self._here:
+                entry = self._here.popleft()
+                place = self._places.get((entry.communicator, entry.receiver))
+                if place is not None:
+                    self._deliver(place, entry)
+            now_s = time.monotonic()
+            while self._touched:  # perhaps the last word that was missing has come
+                place = self._touched.pop()
+                self._guard(place, partial(place.settle, now_s))
+        outgoing, self._outgoing = self._outgoing, {}
+        for key, (contact, entries) in outgoing.items():
+            if key in self._near:
+                for message in pack(entries):
+                    self._sockets.send(contact, self._near[key], message)
+
+    def _enrol(self, roll: Roll) -> None:
+        self._rolls[roll.communicator_id, roll.rank] = roll
+        for contact, near in zip(roll.contacts, roll.near, strict=True):
+            self._num_rolls_of[contact.key] += 1
+            self._near[contact.key] = near
+        self._sockets.admit(contact.key for contact in roll.contacts)
+        if not all(roll.near):
+            host = roll.contacts[roll.rank].host
+            bound, port = self._bound[host]
+            if bound is not None:
+                self._bound[host] = None, port
+                self._sockets.listen(bound)
+
+    def _attach(self, place: Place) -> None:
+        self._places[place.communicator_id, place.rank] = place
+        fd = place.principal.news_fd()
+        self._by_fd[fd] = place
+        self._sockets.poller.register(fd, zmq.POLLIN)
+
+    def _leave(self, roll: Roll) -> None:
+        if self._rolls.pop((roll.communicator_id, roll.rank), None) is None:
+            return
+        place = self._places.pop((roll.communicator_id, roll.rank), None)
+        self._flush()
+        if place is not None:
+            fd = place.principal.news_fd()
+            del self._by_fd[fd]
+            self._sockets.poller.unregister(fd)
+        self._num_rolls_of.subtract(contact.key for contact in roll.contacts)
+        gone = [key for key, count in self._num_rolls_of.items() if count <= 0]
+        self._sockets.dismiss(gone)
+        for key in gone:
+            del self._num_rolls_of[key]
+            del self._near[key]
+
+
+_plane: ControlPlane | None = None
+_num_holders = 0
+_lock = threading.Lock()
+
+
+def hold() -> ControlPlane:
+    """Return the control plane of this process, started if need be; `release` it once."""
+    global _plane, _num_holders
+    with _lock:
+        if _plane is None:
+            _plane = ControlPlane()
+        _num_holders += 1
+        return _plane
+
+
+def release(plane: ControlPlane) -> None:
+    """Let go of the control plane; the last one ends its thread."""
+    global _plane, _num_holders
+    with _lock:
+        if plane is not _plane:
+            return  # a forked child's copy of its parent's
+        _num_holders -= 1
+        if _num_holders > 0:
+            return
+        _plane = None
+    plane.stop()
+
+
+def _forget_after_fork() -> None:
+    global _plane, _num_holders, _lock
+    _lock = threading.Lock()
+    if _plane is not None:
+        _plane.close_copies()
+        _left_to_parent.append(_plane)
+    _plane, _num_holders = None, 0
+
+
+_left_to_parent: list[ControlPlane] = []
+"""In a forked child: never destroyed, which might speak to the parent's peers."""
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,135 @@
+"""What a rank can do through the control plane of its communicator; any thread may.
+
+    coordination.add_state("calls", recorder.tail)       goes along with every report of a failure
+    coordination.agree("shrink-1", mine, timeout_s=2)    {rank: value} of all ranks that are left
+    coordination.store("next/")                          a rendezvous store for a new communicator
+    coordination.clock()                                 this rank's clock against the coordinator's
+
+The coordinator may die meanwhile: what was asked is then asked again elsewhere. Nothing here is on
+the way of a collective.
+"""
+
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
+from typing import Any
+
+from .clocks import ClockReading
+from .control_plane import Roll, hold, release
+from .coordinator_store import CoordinatorStore
+from .errors import CommunicatorError
+from .place import Place
+from .principal import Principal
+
+_GRACE_S = 1.0
+"""How much later than the coordinator a rank gives up: it should hear who was missing."""
+
+
+class Coordination:
+    """One rank's hold on the control plane, from the rendezvous until it is closed."""
+
+    def __init__(self, roll: Roll) -> None:
+        """Admit the members."""
+        self._plane = hold()
+        self._roll = roll
+        self._place: Place | None = None
+        self._states: dict[str, Callable[[], Any]] = {}
+        self._closed = False
+        self._plane.enrol(roll)
+
+    def attach(self, principal: Principal) -> None:
+        """Begin to send heartbeats and to report failures, for `principal`. At most once."""
+        roll = self._roll
+        place = Place(
+            roll.communicator_id, roll.rank, roll.contacts, principal, self._plane.dispatch
+        )
+        place.states = self._states
+        self._place = place
+        self._plane.attach(place)
+
+    def add_state(self, name: str, provider: Callable[[], Any]) -> None:
+        """Have every report of a failure carry, under `name`, what `provider` returns then.
+
+        Args:
+            name: a key of the report.
+            provider: called on the control plane's thread; must not block. What it returns has to
+                fit msgpack, in 16 KiB; what it raises is reported instead.
+        """
+        self._states[name] = provider
+
+    def agree(self, key: str, value: Any, timeout_s: float) -> dict[int, Any]:
+        """Exchange a value with all ranks that are left; all of them get the same answer.
+
+        Args:
+            key: of this agreement; each is used once.
+            value: what this rank contributes; has to fit msgpack.
+            timeout_s: from when the first rank came; who has not come by then is left out.
+
+        Returns:
+            The values by rank. This rank is missing there if it came too late.
+
+        Raises:
+            CommunicatorError: nobody answered.
+        """
+        place = self._require()
+        future: Future[dict[int, Any]] = Future()
+        self._plane.post(lambda: place.participant.agree(key, value, timeout_s, future))
+        try:
+            return future.result(timeout_s + _GRACE_S)
+        except FutureTimeoutError:
+            raise CommunicatorError(
+                f"agree({key!r}): no coordinator answered in {timeout_s + _GRACE_S:g} s; are all "
+                "other ranks gone?"
+            ) from None
+
+    def store(self, prefix: str = "", timeout_s: float = 60.0) -> CoordinatorStore:
+        """Return the store that the coordinator hosts, fit for `rendezvous.Store`.
+
+        Args:
+            prefix: of all keys.
+            timeout_s: how long `get` waits.
+        """
+        return CoordinatorStore(self.ask_store, prefix, timeout_s)
+
+    def ask_store(self, kind: str, *body: Any, timeout_s: float) -> Any:
+        """Put a question to the store and wait for the answer.
+
+        Raises:
+            TimeoutError: it did not come in time.
+        """
+        place = self._require()
+        future: Future[Any] = Future()
+        numbers: list[int] = []
+        self._plane.post(lambda: numbers.append(place.participant.ask(kind, list(body), future)))
+        try:
+            return future.result(timeout_s)
+        except FutureTimeoutError:
+            self._plane.post(lambda: place.participant.cancel(numbers[0]))
+            raise TimeoutError(f"{kind} {body[0]!r}: no answer in {timeout_s:g} s") from None
+
+    def clock(self) -> ClockReading | None:
+        """Return how this rank's clock stands against the coordinator's; None: not known yet."""
+        return None if self._place is None else self._place.participant.clock()
+
+    def coordinator(self) -> int:
+        """Return the rank that coordinates, as far as this one knows."""
+        return 0 if self._place is None else self._place.participant.coordinator
+
+    def close(self) -> None:
+        """Leave the control plane; the last to leave ends its thread. Idempotent."""
+        if self._closed:
+            return
+        self._closed = True
+        self._plane.leave(self._roll)
+        if self._place is not None:
+            self._place.participant.give_up(CommunicatorError("the communicator is closed"))
+        release(self._plane)
+
+    def close_in_child(self) -> None:
+        """In a forked child, where the thread is not: do nothing any more."""
+        self._closed = True
+
+    def _require(self) -> Place:
+        if self._place is None or self._closed:
+            raise CommunicatorError("the communicator has no control plane: it is closed, or alone")
+        return self._place
