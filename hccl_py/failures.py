@@ -29,7 +29,7 @@ class Narrator:
             timeout_s: the deadline of the call that met it.
             call: that call; named where the engine does not name another.
         """
-        kind, rank, reporter, expected, received, text = failure.args
+        kind, rank, reporter, expected, received, text, _sequence, _settled = failure.args
         culprit = rank if rank >= 0 else None
         here = f"[{self._name}, rank {self._rank} of {len(self._places)}] "
         during = f"{describe(expected or call)}: "

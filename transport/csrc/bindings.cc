@@ -43,14 +43,20 @@ void check_signals() {
 
 nb::object exception_type;  // hccl_py.transport._core.CommunicatorFailed
 
+nb::tuple as_tuple(const Failure& f) {
+  return nb::make_tuple(static_cast<int>(f.kind), f.rank, f.reporter, f.expected, f.received,
+                        f.text, f.sequence, f.settled);
+}
+
+nb::object as_tuple(const std::optional<Failure>& failure) {
+  return failure ? nb::object(as_tuple(*failure)) : nb::none();
+}
+
 void raise_failure(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const CommunicatorFailed& error) {
-    const Failure& f = error.failure;
-    nb::tuple arguments = nb::make_tuple(static_cast<int>(f.kind), f.rank, f.reporter, f.expected,
-                                         f.received, f.text);
-    PyErr_SetObject(exception_type.ptr(), arguments.ptr());
+    PyErr_SetObject(exception_type.ptr(), as_tuple(error.failure).ptr());
   }
 }
 
@@ -237,6 +243,41 @@ PyCommunicator make_communicator(std::shared_ptr<ProgressThread> progress, int r
   return {std::make_shared<Communicator>(options, std::move(progress)), nullptr};
 }
 
+void conclude(PyCommunicator& self, int kind, int rank, uint64_t sequence, uint64_t fingerprint,
+              std::string text) {
+  if (kind <= static_cast<int>(FailureKind::none) ||
+      kind > static_cast<int>(FailureKind::internal)) {
+    throw std::invalid_argument("no such kind of failure");
+  }
+  Failure verdict;
+  verdict.kind = static_cast<FailureKind>(kind);
+  verdict.rank = rank;
+  verdict.sequence = sequence;
+  verdict.expected = fingerprint;
+  verdict.text = std::move(text);
+  nb::gil_scoped_release release;
+  self.engine->conclude(std::move(verdict));
+}
+
+nb::dict progress(PyCommunicator& self) {
+  CallProgress made;
+  {
+    nb::gil_scoped_release release;
+    made = self.engine->progress_made();
+  }
+  nb::dict result;
+  result["submitted"] = made.submitted;
+  result["finished"] = made.finished;
+  result["sequence"] = made.sequence;
+  result["fingerprint"] = made.fingerprint;
+  result["position"] = made.position;
+  result["bytes_done"] = made.bytes_done;
+  result["bytes_total"] = made.bytes_total;
+  result["waiting_for"] = made.waiting_for;
+  result["num_transfers"] = made.num_transfers;
+  return result;
+}
+
 nb::dict device_statistics(const DeviceStatistics& device) {
   nb::dict result;
   result["messages"] = device.messages.value();
@@ -408,6 +449,23 @@ NB_MODULE(_core, module) {
       .def("sequence", [](PyCommunicator& c) { return c.engine->sequence(); })
       .def("statistics", &statistics)
       .def("failed", [](PyCommunicator& c) { return c.engine->failure().has_value(); })
+      .def("set_verdict_timeout",
+           [](PyCommunicator& c, double seconds) { c.engine->set_verdict_timeout(seconds); })
+      .def("news_fd", [](PyCommunicator& c) { return c.engine->news_fd(); })
+      .def("take_proposal", [](PyCommunicator& c) { return as_tuple(c.engine->take_proposal()); })
+      .def("verdict", [](PyCommunicator& c) { return as_tuple(c.engine->failure()); })
+      .def("conclude", &conclude)
+      .def("gone_ranks",
+           [](PyCommunicator& c) {
+             nb::list result;
+             for (const GoneRank& gone : c.engine->gone_ranks()) {
+               result.append(nb::make_tuple(gone.rank, gone.left, gone.last_sequence));
+             }
+             return result;
+           })
+      .def("look", [](PyCommunicator& c) { c.engine->look(); },
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("progress", &progress)
       .def("abort",
            [](PyCommunicator& c, const std::string& reason) { c.engine->abort(reason); },
            nb::call_guard<nb::gil_scoped_release>())

@@ -236,4 +236,13 @@ std::vector<int> Channel::waiting_for() const {
   return ranks;
 }
 
+double Channel::tiles_done(const Tiling& tiling, int64_t first_tile, int stride) const {
+  if (call_ == nullptr) {
+    int64_t rest = tiling.num_tiles() - first_tile;
+    return rest <= 0 ? 0 : static_cast<double>((rest + stride - 1) / stride);
+  }
+  double whole = static_cast<double>((tile_ - first_tile) / stride);
+  return whole + static_cast<double>(next_op_) / static_cast<double>(call_->plan->ops.size());
+}
+
 }  // namespace hccl

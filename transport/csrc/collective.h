@@ -47,6 +47,8 @@ class Channel {
   // What it is waiting for, for messages: "op 3 of 12 (recv_reduce), tile 0 of 4", and whom.
   std::string position() const;
   std::vector<int> waiting_for() const;
+  // Tiles that are done, of those from `first_tile` on; an op counts for its part of a tile.
+  double tiles_done(const Tiling& tiling, int64_t first_tile, int stride) const;
 
  private:
   struct Borrowed {  // the source of a send that has not left yet

@@ -31,7 +31,8 @@ Communicator::Communicator(const CommunicatorOptions& options,
       segment_(Segment::create(options.segment)),
       doorbell_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
       epoll_(opened(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
-      repair_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {
+      repair_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+      news_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {
   const SegmentShape& shape = options_.segment;
   if (shape.num_channels != options_.num_channels + 1 ||
       shape.num_slots < shape.num_local_ranks) {
@@ -151,19 +152,19 @@ void Communicator::drop_baton() {
 }
 
 bool Communicator::work_left() const {
-  return active_ || !collectives_.empty() || !point_to_point_->idle() ||
+  return active_ || !collectives_.empty() || !point_to_point_->idle() || !doomed_.empty() ||
          num_incoming_.load(std::memory_order_seq_cst) > 0;
 }
 
 // What came in while we drove is ours to hand on: look after the baton was dropped.
 bool Communicator::work_came_in() const {
-  return num_incoming_.load(std::memory_order_seq_cst) > 0 || abort_asked();
+  return num_incoming_.load(std::memory_order_seq_cst) > 0 || asked(~ask_close);
 }
 
 void Communicator::pass_baton() {
   bool left = work_left();
   drop_baton();
-  if (abort_asked() && try_take_baton()) {
+  if (asked(~ask_close) && try_take_baton()) {
     progress_or_fail();
     drop_baton();
   } else if (left || work_came_in()) {
@@ -261,22 +262,19 @@ bool Communicator::wait(const RequestPtr& request, Deadline deadline, const Inte
 void Communicator::abort(const std::string& reason) {
   {
     std::lock_guard lock(mutex_);
-    if (failure_.kind != FailureKind::none || closed_ || stop_ == Stop::abort) return;
+    if (failure_.kind != FailureKind::none || closed_ || asked(ask_abort | ask_verdict)) {
+      return;
+    }
     stop_reason_ = reason;
-    stop_.store(Stop::abort, std::memory_order_seq_cst);
+    asks_.fetch_or(ask_abort, std::memory_order_seq_cst);
   }
-  wake();
-  // Whoever drives sees it, at the latest when the baton was dropped; if nobody does it is up to us.
-  if (try_take_baton()) {
-    progress_or_fail();
-    drop_baton();
-  }
+  drive_once();
 }
 
 void Communicator::ask_to_close() {
-  if (stop_.load(std::memory_order_relaxed) == Stop::abort) return;
+  if (asked(ask_abort | ask_verdict)) return;
   stop_reason_ = closed_early;
-  stop_.store(Stop::close, std::memory_order_seq_cst);
+  asks_.fetch_or(ask_close, std::memory_order_seq_cst);
 }
 
 void Communicator::close() {
@@ -303,7 +301,7 @@ void Communicator::close() {
     failure.kind = FailureKind::aborted;
     failure.rank = options_.rank;
     failure.text = closed_early;
-    fail(failure);
+    end_all(verdict_deadline_ ? proposal_ : failure);
   }
   if (failure_.kind == FailureKind::none) deliver_rest();
   for (auto& link : links_) {

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "arena.h"
+#include "call_progress.h"
 #include "collective.h"
 #include "control.h"
 #include "idle.h"
@@ -109,6 +110,24 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   void abort(const std::string& reason);
   void close();
 
+  // Failures, where a coordinator makes one verdict of what all ranks noticed. Any thread may call
+  // these; communicator_failure.cc tells the story.
+  //
+  // From now on a failure of this rank waits so long for a verdict; 0: it decides alone. Before the
+  // first request.
+  void set_verdict_timeout(double seconds) { verdict_timeout_s_ = seconds; }
+  // Readable when there is something new in take_proposal(), gone_ranks() or failure().
+  int news_fd() const { return news_.get(); }
+  // What this rank noticed and the coordinator should know; once.
+  std::optional<Failure> take_proposal();
+  // Adopts the verdict, unless there is one, and passes it on to all peers.
+  void conclude(Failure verdict);
+  std::vector<GoneRank> gone_ranks() const;
+  // Reads what peers have to say if nobody else does, because no call is under way.
+  void look();
+  // Of now, or of the moment at which a failure stopped it.
+  CallProgress progress_made();
+
   // Connections between nodes that break and are replaced. Any thread may call these.
   //
   // Readable when take_broken() has something to tell.
@@ -145,14 +164,15 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   void pass_baton();
   bool work_left() const;
   bool work_came_in() const;
-  bool abort_asked() const { return stop_.load(std::memory_order_seq_cst) == Stop::abort; }
+  bool asked(unsigned what) const { return asks_.load(std::memory_order_seq_cst) & what; }
   void stop_waiting();
   void ask_to_close();
   bool starved() const;
   bool shares_core();
   void drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
   bool progress();
-  bool obey_stop();
+  bool obey();
+  void drive_once();
   bool progress_or_fail();
   void rethrow_interruption();
   void notify_waiters();
@@ -172,6 +192,13 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   void await_explanation(int peer);
   bool waits_for(int peer);
   void fail(Failure failure);
+  void stop_moving();
+  void end_all(Failure failure);
+  void note_gone(const ControlLink& link);
+  void tell_news();
+  void answer_progress();
+  void note_progress(CallProgress progress);
+  CallProgress measure_progress() const;
   void wake();
   void watch(int fd, uint64_t tag);
   Failure timed_out() const;
@@ -215,6 +242,8 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   const Descriptor doorbell_;
   const Descriptor epoll_;
   const Descriptor repair_;
+  const Descriptor news_;
+  double verdict_timeout_s_ = 0;
   Statistics statistics_;
   std::vector<std::shared_ptr<PathStatistics>> records_;  // complete before the first request
 
@@ -230,6 +259,8 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   std::vector<Suspect> suspects_;
   std::vector<std::shared_ptr<Segment>> local_segments_;  // of the node's other ranks
   std::deque<RequestPtr> collectives_;
+  std::vector<RequestPtr> doomed_;  // moved no more, and not ended yet
+  std::optional<Deadline> verdict_deadline_;  // while a failure is proposed and not decided
   RequestPtr active_;
   uint64_t num_finished_seen_ = 0;  // as of the last notify_waiters()
   unsigned num_turns_ = 0;          // of the progress thread
@@ -246,6 +277,13 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   std::vector<Broken> broken_;
   std::vector<Adoption> adoptions_;
   Failure failure_;
+  Failure proposal_;  // written by the driver only
+  bool proposal_taken_ = false;
+  Failure verdict_;  // for the driver
+  std::vector<GoneRank> gone_;
+  CallProgress progress_made_;
+  uint64_t num_answers_ = 0;
+  std::condition_variable answered_;
   bool closed_ = false;
 
   std::string stop_reason_;
@@ -255,9 +293,10 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   std::atomic<int> num_incoming_{0};
   std::atomic<int> num_adoptions_{0};
   std::atomic<int> num_waiters_{0};
-  // What somebody without the baton asks of the driver. `close` spares a communicator with no work.
-  enum class Stop { no, close, abort };
-  std::atomic<Stop> stop_{Stop::no};
+  // What somebody without the baton asks of the driver, written under the mutex. As for num_incoming_:
+  // either a sleeper sees it, or we see the sleeper. ask_close spares a communicator with no work.
+  enum Ask : unsigned { ask_close = 1, ask_abort = 2, ask_verdict = 4, ask_progress = 8 };
+  std::atomic<unsigned> asks_{0};
   std::atomic<std::thread::id> driver_;  // inside drive()
 };
 

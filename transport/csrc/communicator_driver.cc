@@ -15,17 +15,7 @@ namespace {
 // Without a core of our own every yield lets another rank run; after these it is asleep anyway.
 constexpr int num_yields = 200;
 constexpr auto look_period = std::chrono::milliseconds(50);
-constexpr auto explanation_time = std::chrono::milliseconds(300);
 constexpr uint64_t sequence_mask = 0xffff;  // the low bits of a fingerprint
-
-std::string join(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (i) text += ", ";
-    text += std::to_string(ranks[i]);
-  }
-  return text;
-}
 
 }  // namespace
 
@@ -101,23 +91,10 @@ bool Communicator::progress() {
     adopt_connections();
     moved = true;
   }
-  if (stop_.load(std::memory_order_seq_cst) != Stop::no && obey_stop()) return true;
+  if (asks_.load(std::memory_order_seq_cst) != 0 && obey()) return true;
   if (active_ || !collectives_.empty()) moved |= advance_collective();
   if (!point_to_point_->idle()) moved |= point_to_point_->progress();
   return moved;
-}
-
-bool Communicator::obey_stop() {
-  Failure failure;
-  failure.kind = FailureKind::aborted;
-  failure.rank = options_.rank;
-  {
-    std::lock_guard lock(mutex_);
-    failure.text = stop_reason_;
-    if (stop_.exchange(Stop::no) == Stop::close && !work_left()) return false;
-  }
-  fail(failure);
-  return true;
 }
 
 // What goes wrong on a lane often has its explanation on a control link: look there first.
@@ -157,16 +134,8 @@ void Communicator::rethrow_interruption() {
   if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
 }
 
-// A lane and its control link close together, but the news may arrive in either order.
-void Communicator::await_explanation(int peer) {
-  Deadline until = Clock::now() + explanation_time;
-  ControlLink& link = *links_[static_cast<size_t>(peer)];
-  do {
-    handle_events(10);
-  } while (link.state() == ControlLink::State::open && !failure() && Clock::now() < until);
-}
-
 void Communicator::accept_requests() {
+  if (verdict_deadline_) return stop_moving();
   {
     std::lock_guard lock(mutex_);
     std::swap(incoming_, accepted_);
@@ -238,47 +207,6 @@ void Communicator::end_collective() {
   request->finish();
 }
 
-Failure Communicator::timed_out() const {
-  Failure failure;
-  failure.kind = FailureKind::timed_out;
-  std::vector<int> ranks;
-  std::string position;
-  for (const Channel& channel : channels_) {
-    if (channel.finished()) continue;
-    for (int rank : channel.waiting_for()) {
-      if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
-    }
-    if (position.empty()) position = channel.position();
-  }
-  if (in_place_ && in_place_->state() != InPlace::State::idle) {
-    ranks = in_place_->waiting_for();
-    position = in_place_->position();
-  }
-  std::sort(ranks.begin(), ranks.end());
-  if (!ranks.empty()) failure.rank = ranks.front();
-  failure.expected = active_->call.fingerprint;
-  failure.text = (ranks.empty() ? "" : "waiting for " + join(ranks) + " ") + "at " + position +
-                 trouble_with(ranks);
-  return failure;
-}
-
-void Communicator::check_deadlines() {
-  Deadline now = Clock::now();
-  auto is_late = [now](const RequestPtr& request) { return now >= request->deadline; };
-  if (active_ && (is_late(active_) ||
-                  std::any_of(collectives_.begin(), collectives_.end(), is_late))) {
-    fail(timed_out());
-  }
-  if (point_to_point_->idle()) return;
-  RequestPtr late = point_to_point_->expire(now);
-  if (!late) return;
-  Failure failure;
-  failure.kind = FailureKind::timed_out;
-  failure.rank = late->peer;
-  failure.text = "a message was half-way when its time was up" + trouble_with({late->peer});
-  fail(failure);
-}
-
 // True if a signal ended the sleep.
 bool Communicator::sleep(Deadline deadline) {
   bool signalled = false;
@@ -286,6 +214,7 @@ bool Communicator::sleep(Deadline deadline) {
   segment_->begin_nap(starved());
   if (!progress_or_fail()) {
     if (active_) deadline = std::min(deadline, active_->deadline);
+    if (verdict_deadline_) deadline = std::min(deadline, *verdict_deadline_);
     auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
     statistics_.sleeps.add(1);
     signalled = !handle_events(static_cast<int>(std::clamp<int64_t>(left, 0, longest_sleep_ms())));
@@ -326,81 +255,10 @@ void Communicator::receive_control(ControlLink& link) {
     return;
   }
   follow_link(link);
+  note_gone(link);
   if (before == ControlLink::State::open && link.state() == ControlLink::State::lost) {
     left_or_lost(link.peer(), closed_silently_);
   }
-}
-
-void Communicator::left_or_lost(int peer, const std::string& what) {
-  ControlLink& link = *links_[static_cast<size_t>(peer)];
-  Failure failure;
-  failure.kind = FailureKind::peer_lost;
-  failure.rank = peer;
-  if (active_) failure.expected = active_->call.fingerprint;
-  switch (link.state()) {
-    case ControlLink::State::open: failure.text = "can be reached no more: " + what; break;
-    case ControlLink::State::left:
-      failure.text = "left after collective " + std::to_string(link.last_sequence());
-      break;
-    case ControlLink::State::lost: failure.text = "died: " + what; break;
-  }
-  fail(failure);
-}
-
-bool Communicator::waits_for(int peer) {
-  if (point_to_point_->waits_for(peer)) return true;
-  if (!active_) return false;
-  if (in_place_) {
-    std::vector<int> ranks = in_place_->waiting_for();
-    if (std::find(ranks.begin(), ranks.end(), peer) != ranks.end()) return true;
-  }
-  return std::any_of(channels_.begin(), channels_.end(), [peer](Channel& channel) {
-    std::vector<int> ranks = channel.waiting_for();
-    return std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
-  });
-}
-
-// A rank of this node that left has written all it had to say before its goodbye, so whoever still
-// waits for it after another look waits in vain. Of other nodes a goodbye may overtake the data; but
-// their lanes end after the last byte, and tell so themselves.
-void Communicator::check_leavers() {
-  for (int peer : options_.local_ranks) {
-    const std::unique_ptr<ControlLink>& link = links_[static_cast<size_t>(peer)];
-    if (!link || link->state() != ControlLink::State::left) continue;
-    if (progress_or_fail()) return;
-    if (waits_for(peer)) left_or_lost(peer, "");
-  }
-}
-
-void Communicator::fail(Failure failure) {
-  bool first = false;
-  std::vector<RequestPtr> requests;
-  {
-    std::lock_guard lock(mutex_);
-    if (failure_.kind == FailureKind::none) {
-      failure_ = std::move(failure);
-      first = true;
-    }
-    requests.swap(incoming_);
-    num_incoming_.store(0, std::memory_order_seq_cst);
-  }
-  if (active_) requests.push_back(std::move(active_));
-  active_.reset();
-  requests.insert(requests.end(), collectives_.begin(), collectives_.end());
-  collectives_.clear();
-  requests.insert(requests.end(), accepted_.begin(), accepted_.end());
-  accepted_.clear();
-  for (Channel& channel : channels_) channel.abandon();
-  if (in_place_) in_place_->abandon();
-  if (first) {
-    for (auto& link : links_) {
-      if (link && link->state() == ControlLink::State::open) link->report(failure_);
-    }
-  }
-  for (const RequestPtr& request : requests) request->fail(failure_);
-  point_to_point_->abandon(failure_);
-  std::lock_guard lock(mutex_);
-  baton_passed_.notify_all();
 }
 
 void Communicator::wake() {

@@ -123,11 +123,7 @@ void Communicator::replace_connection(const Broken& place, std::shared_ptr<Strea
   }
   // Not under the mutex: a stream of Python's takes its lock.
   if (!wanted) return connection->close();
-  wake();
-  if (try_take_baton()) {
-    progress_or_fail();
-    pass_baton();
-  }
+  drive_once();
 }
 
 void Communicator::check_place(const Broken& place) const {
@@ -209,6 +205,7 @@ void Communicator::tend_link(ControlLink& link, Deadline now) {
   if (link.is_closed() && has_closed_all(peer)) {
     link.declare_lost();
     follow_link(link);
+    note_gone(link);
     return left_or_lost(link.peer(), closed_silently_);
   }
   if (now - peer.cut_at < unreachable_time || failure()) return;

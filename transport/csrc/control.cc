@@ -28,28 +28,32 @@ ControlLink::~ControlLink() {
   }
 }
 
-void ControlLink::send(ControlMessage message) {
-  message.number = ++num_sent_;
-  remember(message);
-  for (size_t path = 0; path < paths_.size(); ++path) send_on(path, message);
+void ControlLink::send(ControlMessage message, const std::string& text) {
+  Letter letter{message, text.substr(0, most_text_bytes)};
+  letter.message.number = ++num_sent_;
+  letter.message.text_length = static_cast<uint32_t>(letter.text.size());
+  for (size_t path = 0; path < paths_.size(); ++path) send_on(path, letter);
+  remember(std::move(letter));
 }
 
 // Of each connection only its latest break matters: so there are never more than connections.
-void ControlLink::remember(const ControlMessage& message) {
+void ControlLink::remember(Letter letter) {
+  const ControlMessage& message = letter.message;
   if (message.kind == ControlMessage::path_down) {
-    std::erase_if(recent_, [&](const ControlMessage& earlier) {
-      return earlier.kind == message.kind && earlier.expected == message.expected &&
-             earlier.received == message.received;
+    std::erase_if(recent_, [&](const Letter& earlier) {
+      return earlier.message.kind == message.kind && earlier.message.expected == message.expected &&
+             earlier.message.received == message.received;
     });
   }
-  recent_.push_back(message);
+  recent_.push_back(std::move(letter));
 }
 
-void ControlLink::send_on(size_t path, const ControlMessage& message) {
+void ControlLink::send_on(size_t path, const Letter& letter) {
   if (!up(path)) return;
-  auto* bytes = reinterpret_cast<const char*>(&message);
+  auto* bytes = reinterpret_cast<const char*>(&letter.message);
   std::vector<char>& unsent = paths_[path].unsent;
-  unsent.insert(unsent.end(), bytes, bytes + sizeof message);
+  unsent.insert(unsent.end(), bytes, bytes + sizeof letter.message);
+  unsent.insert(unsent.end(), letter.text.begin(), letter.text.end());
   flush(path);
   if (unsent.size() > most_unsent_bytes) lose(path, false);
 }
@@ -85,10 +89,9 @@ void ControlLink::report(const Failure& failure) {
   message.expected = failure.expected;
   message.received = failure.received;
   message.reporter = failure.reporter;
-  size_t length = std::min(failure.text.size(), sizeof message.text);
-  message.text_length = static_cast<uint32_t>(length);
-  std::memcpy(message.text, failure.text.data(), length);
-  send(message);
+  message.sequence = failure.sequence;
+  message.settled = failure.settled;
+  send(message, failure.text);
 }
 
 void ControlLink::report(const PathDown& down) {
@@ -115,17 +118,26 @@ std::optional<Failure> ControlLink::receive_on(size_t path) {
   flush(path);
   try {
     while (up(path) && state_ == State::open) {
-      char buffer[sizeof(ControlMessage)];
-      iovec rest{buffer, sizeof buffer - partial.size()};
+      char buffer[most_text_bytes];
+      ControlMessage message;
+      bool has_message = partial.size() >= sizeof message;
+      if (has_message) std::memcpy(&message, partial.data(), sizeof message);
+      size_t wanted = sizeof message + (has_message ? message.text_length : 0);
+      iovec rest{buffer, wanted - partial.size()};
       size_t got = paths_[path].stream->receive({&rest, 1});
       if (got == 0) break;
       partial.insert(partial.end(), buffer, buffer + got);
-      if (partial.size() < sizeof(ControlMessage)) continue;
-      ControlMessage message;
-      std::memcpy(&message, partial.data(), sizeof message);
+      if (partial.size() < wanted) continue;
+      if (!has_message) {
+        std::memcpy(&message, partial.data(), sizeof message);
+        if (message.magic != ControlMessage{}.magic || message.text_length > most_text_bytes) {
+          throw StreamError("no control message", false);
+        }
+        if (message.text_length > 0) continue;
+      }
+      std::string text(partial.begin() + sizeof message, partial.end());
       partial.clear();
-      if (message.magic != ControlMessage{}.magic) throw StreamError("no control message", false);
-      std::optional<Failure> failure = handle(message);
+      std::optional<Failure> failure = handle(message, text);
       if (failure && !first) first = std::move(failure);
     }
   } catch (const StreamError& error) {
@@ -134,7 +146,7 @@ std::optional<Failure> ControlLink::receive_on(size_t path) {
   return first;
 }
 
-std::optional<Failure> ControlLink::handle(const ControlMessage& message) {
+std::optional<Failure> ControlLink::handle(const ControlMessage& message, std::string_view text) {
   if (message.number <= num_handled_) return std::nullopt;  // it came on another path as well
   num_handled_ = message.number;
   if (message.kind == ControlMessage::goodbye) {
@@ -154,7 +166,9 @@ std::optional<Failure> ControlLink::handle(const ControlMessage& message) {
   failure.expected = message.expected;
   failure.received = message.received;
   failure.reporter = message.reporter;
-  failure.text.assign(message.text, std::min<size_t>(message.text_length, sizeof message.text));
+  failure.sequence = message.sequence;
+  failure.settled = message.settled != 0;
+  failure.text = text;
   return failure;
 }
 
@@ -203,7 +217,7 @@ void ControlLink::adopt(size_t path, std::shared_ptr<Stream> connection) {
   if (ours.stream) ours.stream->close();
   ours = {std::move(connection), {}, {}, ours.generation + 1, false};
   set_keepalive(*ours.stream);
-  for (const ControlMessage& message : recent_) send_on(path, message);
+  for (const Letter& letter : recent_) send_on(path, letter);
 }
 
 void ControlLink::lose(size_t path, bool by_peer) {

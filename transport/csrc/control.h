@@ -5,6 +5,8 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -13,22 +15,24 @@
 
 namespace hccl {
 
-// What a rank tells another besides data. Fixed size, so a reader needs no parser.
+// What a rank tells another besides data. `text_length` bytes of text follow.
 struct ControlMessage {
   enum Kind : uint32_t { goodbye = 1, abort = 2, path_down = 3 };
   uint32_t magic = 0x4c434348;
   uint32_t kind = goodbye;
   uint64_t number = 0;    // of this link: 1 for its first message, then counting up
-  uint64_t sequence = 0;  // goodbye: collectives finished
+  uint64_t sequence = 0;  // goodbye: collectives submitted; abort: that of the failure
   uint32_t failure_kind = 0;
   int32_t rank = -1;
   uint64_t expected = 0;
   uint64_t received = 0;
   int32_t reporter = -1;
-  uint32_t text_length = 0;
-  char text[456] = {};
+  uint32_t settled = 0;
+  uint32_t text_length = 0;  // 0 unless it tells of a failure
+  uint32_t reserved = 0;
 };
-static_assert(sizeof(ControlMessage) == 512);
+static_assert(sizeof(ControlMessage) == 64);
+inline constexpr size_t most_text_bytes = 4096;
 
 // A path that the peer gave up, and which of its connections that was. Travels in `expected`,
 // `received` and `sequence`.
@@ -86,13 +90,18 @@ class ControlLink {
     bool closed_by_peer = false;  // once it is gone
   };
 
-  void send(ControlMessage message);
-  void remember(const ControlMessage& message);
-  void send_on(size_t path, const ControlMessage& message);
+  struct Letter {
+    ControlMessage message;
+    std::string text;
+  };
+
+  void send(ControlMessage message, const std::string& text = {});
+  void remember(Letter letter);
+  void send_on(size_t path, const Letter& letter);
   void flush(size_t path);
   void set_keepalive(const Stream& stream) const;
   std::optional<Failure> receive_on(size_t path);
-  std::optional<Failure> handle(const ControlMessage& message);
+  std::optional<Failure> handle(const ControlMessage& message, std::string_view text);
 
   const int peer_;
   std::vector<Connection> paths_;
@@ -101,7 +110,7 @@ class ControlLink {
   uint64_t last_sequence_ = 0;
   uint64_t num_sent_ = 0;
   uint64_t num_handled_ = 0;  // the number of the last message that counted
-  std::deque<ControlMessage> recent_;  // repeated on a connection that replaces another
+  std::deque<Letter> recent_;  // repeated on a connection that replaces another
   std::vector<PathDown> paths_down_;
   std::vector<size_t> broken_;
 };

@@ -300,8 +300,11 @@ RequestPtr PointToPoint::expire(Deadline now) {
   return nullptr;
 }
 
-void PointToPoint::abandon(const Failure& failure) {
-  auto end = [&](const RequestPtr& request) { request->fail(failure); };
+std::vector<RequestPtr> PointToPoint::abandon() {
+  std::vector<RequestPtr> unfinished;
+  auto end = [&](const RequestPtr& request) {
+    if (!request->is_done()) unfinished.push_back(request);
+  };
   for (const RequestPtr& request : posted_receives_) end(request);
   for (const Unexpected& message : unexpected_) {
     if (message.self) end(message.self);
@@ -318,6 +321,7 @@ void PointToPoint::abandon(const Failure& failure) {
   eager_.clear();
   backlog_.clear();
   num_pending_ = 0;
+  return unfinished;
 }
 
 bool PointToPoint::waits_for(int peer) const {

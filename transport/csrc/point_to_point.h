@@ -31,8 +31,9 @@ class PointToPoint {
   // Ends requests whose deadline has passed, alone if nothing of them has moved yet. Returns one
   // that is half-way and late, for which the communicator must fail; or nullptr.
   RequestPtr expire(Deadline now);
-  // Ends every request with `failure`.
-  void abandon(const Failure& failure);
+  // Forgets every request, and returns those that have not ended; for a communicator that has failed.
+  std::vector<RequestPtr> abandon();
+  size_t num_pending() const { return static_cast<size_t>(num_pending_); }
   // Whether some request can only go on with `peer`.
   bool waits_for(int peer) const;
 

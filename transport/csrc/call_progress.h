@@ -1,0 +1,29 @@
+// How far a rank has got: what it tells the others when one of them asks why nothing moves.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace hccl {
+
+struct CallProgress {
+  uint64_t submitted = 0;  // collectives; the last one's sequence number
+  uint64_t finished = 0;   // of these, without error
+  uint64_t sequence = 0;   // of the one that runs; 0: none does
+  uint64_t fingerprint = 0;
+  std::string position;  // of what runs, for people: "op 3 of 12 (recv_reduce), tile 1 of 4"
+  size_t bytes_done = 0;  // of its data, estimated by the ops that are done
+  size_t bytes_total = 0;
+  std::vector<int> waiting_for;  // ranks without which it cannot go on
+  size_t num_transfers = 0;      // sends and receives under way
+};
+
+// A rank whose control link has ended.
+struct GoneRank {
+  int rank = 0;
+  bool left = false;           // with a goodbye
+  uint64_t last_sequence = 0;  // then: collectives that it had submitted
+};
+
+}  // namespace hccl
