@@ -118,6 +118,12 @@ class Prepared:
     @property
     def fingerprint(self) -> int: ...
 
+def ring_on_signal(signal: int, event_fd: int, /) -> bool:
+    """Have a signal ring a descriptor; False if the program has its own use for that signal."""
+
+def silence_signal_bell() -> None:
+    """Have that signal do nothing from now on."""
+
 class ProgressThread:
     def __init__(self) -> None: ...
     def stop(self) -> None: ...
@@ -245,6 +251,18 @@ class Communicator:
     ) -> Work: ...
     def sequence(self) -> int: ...
     def statistics(self) -> dict[str, Any]: ...
+    def records(self) -> list[tuple[int, ...]]:
+        """Return the calls that the flight recorder remembers, oldest first.
+
+        Each is id, kind (0 collective, 1 send, 2 recv), state (0 submitted, 1 started, 2 completed,
+        3 failed), in place, sequence, fingerprint or tag, peer, bytes in, bytes out, the times of
+        submission, start and end, time waited for late ranks, end of that wait, the rank it was
+        for. Times are nanoseconds of CLOCK_MONOTONIC, 0 where not reached.
+        """
+
+    def history(self, first: int, last: int, /) -> list[tuple[int, int]]:
+        """Return number and fingerprint of the collectives first..last still remembered."""
+
     def failed(self) -> bool: ...
     def abort(self, reason: str, /) -> None: ...
     def close(self) -> None: ...

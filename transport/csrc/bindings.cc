@@ -11,6 +11,7 @@
 #include "bindings_arena.h"
 #include "bindings_perftest.h"
 #include "bindings_provider.h"
+#include "bindings_recorder.h"
 #include "bindings_stream.h"
 #include "bindings_verbs.h"
 #include "communicator.h"
@@ -144,7 +145,8 @@ struct Prepared {
 RequestPtr collective(PyCommunicator& self, const Prepared& prepared, double timeout_s) {
   RequestPtr request = self.take();
   request->kind = RequestKind::collective;
-  request->deadline = after(Clock::now(), timeout_s);
+  request->submitted = Clock::now();
+  request->deadline = after(request->submitted, timeout_s);
   request->plan = prepared.plan;
   request->call.plan = prepared.plan.get();
   request->call.dtype = prepared.dtype;
@@ -183,7 +185,8 @@ RequestPtr transfer(PyCommunicator& self, RequestKind kind, Address address, siz
                     int peer, uint64_t tag, double timeout_s) {
   RequestPtr request = self.take();
   request->kind = kind;
-  request->deadline = after(Clock::now(), timeout_s);
+  request->submitted = Clock::now();
+  request->deadline = after(request->submitted, timeout_s);
   request->address = pointer(address);
   request->num_bytes = num_bytes;
   request->peer = peer;
@@ -296,6 +299,7 @@ nb::dict statistics(const PyCommunicator& self) {
   result["shm"] = device_statistics(s.shm);
   result["tcp"] = device_statistics(s.tcp);
   result["provider"] = device_statistics(s.provider);
+  add_lateness(result, *self.engine);
   return result;
 }
 
@@ -330,6 +334,7 @@ NB_MODULE(_core, module) {
 
   bind_arena(module);
   bind_provider();
+  bind_signal_bell(module);
   bind_stream(module);
   bind_verbs(module);
   bind_perftest(module);
@@ -448,6 +453,11 @@ NB_MODULE(_core, module) {
            })
       .def("sequence", [](PyCommunicator& c) { return c.engine->sequence(); })
       .def("statistics", &statistics)
+      .def("records", [](PyCommunicator& c) { return records(c.engine->recorder()); })
+      .def("history",
+           [](PyCommunicator& c, uint64_t first, uint64_t last) {
+             return history(c.engine->recorder(), first, last);
+           })
       .def("failed", [](PyCommunicator& c) { return c.engine->failure().has_value(); })
       .def("set_verdict_timeout",
            [](PyCommunicator& c, double seconds) { c.engine->set_verdict_timeout(seconds); })

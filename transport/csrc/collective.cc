@@ -21,8 +21,8 @@ const char* name_of(OpKind kind) {
 
 }  // namespace
 
-Channel::Channel(int rank, int world_size, size_t slot_bytes)
-    : rank_(rank), world_size_(world_size), slot_bytes_(slot_bytes) {
+Channel::Channel(int rank, int world_size, size_t slot_bytes, Lateness& lateness)
+    : rank_(rank), world_size_(world_size), slot_bytes_(slot_bytes), lateness_(lateness) {
   lanes_.resize(static_cast<size_t>(world_size));
   // Never grow while a plan runs.
   sources_.reserve(static_cast<size_t>(world_size));
@@ -66,7 +66,10 @@ void Channel::finish_tile() {
 
 bool Channel::flush() {
   if (backlog_.empty()) return false;
+  int awaited = lateness_.waits() ? backlog_.lanes().front()->peer() : rank_;
   bool moved = backlog_.flush();
+  // Its taking what we sent is the first sign of a rank that has nothing to send.
+  if (moved && awaited != rank_ && !lateness_.has_heard(awaited)) lateness_.heard(awaited, 0);
   // In the last tile hardly anything will bring an acknowledgement along, and what was sent would have
   // to be copied before it is overwritten or given back: now, while we wait, it costs nothing.
   bool last = call_ == nullptr || tile_ + stride_ >= tiling_->num_tiles();
@@ -109,6 +112,7 @@ bool Channel::run_send(const Op& op) {
   if (span.count == 0) return true;
   Header header;
   header.fingerprint = call_->fingerprint;
+  header.id = lateness_.told();
   header.length = static_cast<uint32_t>(span.count * item_size_);
   const int* peers = peers_of(op);
   if (op.num_peers == 1) {
@@ -142,7 +146,7 @@ bool Channel::may_overwrite(const Span& span) {
   return true;
 }
 
-void Channel::check(const Header& header, int peer, size_t num_bytes) const {
+void Channel::check(const Header& header, int peer, size_t num_bytes) {
   if (header.fingerprint != call_->fingerprint) {
     throw Mismatch(peer, call_->fingerprint, header.fingerprint);
   }
@@ -152,6 +156,7 @@ void Channel::check(const Header& header, int peer, size_t num_bytes) const {
                              std::to_string(rank_) + " expected " + std::to_string(num_bytes) +
                              ": the block sizes that they gave to this call do not match");
   }
+  lateness_.heard(peer, header.id);
 }
 
 bool Channel::run_recv(const Op& op) {

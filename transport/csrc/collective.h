@@ -5,8 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "plan.h"
 #include "lane.h"
+#include "lateness.h"
+#include "plan.h"
 
 namespace hccl {
 
@@ -29,7 +30,8 @@ class Mismatch : public std::runtime_error {
 // One lane to every other rank, and what this rank has under way on them.
 class Channel {
  public:
-  Channel(int rank, int world_size, size_t slot_bytes);
+  // `lateness`: what all channels of a communicator know of it; outlives this.
+  Channel(int rank, int world_size, size_t slot_bytes, Lateness& lateness);
 
   // lanes()[rank] stays empty.
   std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
@@ -65,7 +67,7 @@ class Channel {
   bool run_copy(const Op& op);
   bool may_overwrite(const Span& span);
   void post(Lane& lane, const Header& header, const Span& span);
-  void check(const Header& header, int peer, size_t num_bytes) const;
+  void check(const Header& header, int peer, size_t num_bytes);
   void finish_tile();
   Span resolve(const ChunkRef& chunk);
   const int* peers_of(const Op& op) const { return call_->plan->peers.data() + op.peers_begin; }
@@ -73,6 +75,7 @@ class Channel {
   const int rank_;
   const int world_size_;
   const size_t slot_bytes_;
+  Lateness& lateness_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 
   const Call* call_ = nullptr;

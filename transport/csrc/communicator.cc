@@ -32,7 +32,8 @@ Communicator::Communicator(const CommunicatorOptions& options,
       doorbell_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
       epoll_(opened(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
       repair_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
-      news_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")) {
+      news_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+      lateness_(options.rank, options.world_size) {
   const SegmentShape& shape = options_.segment;
   if (shape.num_channels != options_.num_channels + 1 ||
       shape.num_slots < shape.num_local_ranks) {
@@ -41,16 +42,18 @@ Communicator::Communicator(const CommunicatorOptions& options,
   size_t slot_bytes = options_.segment.slot_bytes;
   size_t num_ranks = static_cast<size_t>(options_.world_size);
   for (int i = 0; i < options_.num_channels; ++i) {
-    channels_.emplace_back(options_.rank, options_.world_size, slot_bytes);
+    channels_.emplace_back(options_.rank, options_.world_size, slot_bytes, lateness_);
   }
   point_to_point_ =
-      std::make_unique<PointToPoint>(options_.rank, options_.world_size, slot_bytes);
+      std::make_unique<PointToPoint>(options_.rank, options_.world_size, slot_bytes, recorder_,
+                                     statistics_);
   for (int i = 0; i <= options_.num_channels; ++i) {
     outboxes_.push_back(std::make_shared<Outbox>(segment_, i));
   }
   links_.resize(num_ranks);
   if (num_ranks > 1 && options_.local_ranks.size() == num_ranks) {
-    in_place_ = std::make_unique<InPlace>(options_.rank, channels_.at(0).lanes(), options_.arena);
+    in_place_ = std::make_unique<InPlace>(options_.rank, channels_.at(0).lanes(), options_.arena,
+                                          lateness_);
   }
   tcp_peers_.resize(num_ranks);
   watch(doorbell_.get(), wake_tag);
@@ -353,6 +356,7 @@ bool Communicator::prepare_sleep() {
   // Before the nap: a bell that was rung for this nap must still be heard when we sleep.
   check_neglected();
   segment_->begin_nap(starved());
+  lateness_.sleeps();
   bool stay_awake = progress_or_fail() || !work_left();
   drop_baton();
   if (stay_awake) finish_sleep();

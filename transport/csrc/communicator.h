@@ -22,7 +22,9 @@
 #include "control.h"
 #include "idle.h"
 #include "in_place.h"
+#include "lateness.h"
 #include "point_to_point.h"
+#include "recorder.h"
 #include "request.h"
 #include "shm.h"
 #include "statistics.h"
@@ -80,6 +82,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   Communicator(const CommunicatorOptions& options, std::shared_ptr<ProgressThread> progress);
   ~Communicator() override;
 
+  int world_size() const { return options_.world_size; }
   int segment_fd() const { return segment_->fd(); }
   int doorbell_fd() const { return doorbell_.get(); }
   std::shared_ptr<Segment> segment() const { return segment_; }
@@ -143,6 +146,8 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   uint64_t sequence() const;  // collectives submitted
   const Statistics& statistics() const { return statistics_; }
   Statistics& statistics() { return statistics_; }  // for lanes that are made elsewhere
+  const Lateness& lateness() const { return lateness_; }
+  const Recorder& recorder() const { return recorder_; }
   size_t slot_bytes() const { return options_.segment.slot_bytes; }
 
   // For the progress thread. All return at once.
@@ -181,7 +186,9 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   void begin_collective();
   void begin_plan();
   bool advance_in_place();
-  void end_collective();
+  void end_collective(bool in_place);
+  void record_end(CallState state, bool in_place);
+  void record_failure();
   void check_deadlines();
   void check_neglected();
   bool sleep(Deadline deadline);
@@ -247,7 +254,10 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   Statistics statistics_;
   std::vector<std::shared_ptr<PathStatistics>> records_;  // complete before the first request
 
-  // Touched by the driver only.
+  // Touched by the driver only; `recorder_` and the counters of `lateness_` are read by anyone.
+  Recorder recorder_;
+  Lateness lateness_;
+  uint64_t last_end_ns_ = 0;  // of the collective before this one
   std::vector<Channel> channels_;
   std::unique_ptr<InPlace> in_place_;  // nullptr unless all ranks share this node
   std::unique_ptr<PointToPoint> point_to_point_;

@@ -16,6 +16,9 @@ namespace {
 constexpr int num_yields = 200;
 constexpr auto look_period = std::chrono::milliseconds(50);
 constexpr uint64_t sequence_mask = 0xffff;  // the low bits of a fingerprint
+// Above them: what kind of call it is, for the counters.
+constexpr int kind_shift = 16;
+constexpr uint64_t kind_mask = 0xf;
 
 }  // namespace
 
@@ -143,6 +146,7 @@ void Communicator::accept_requests() {
   }
   // A lane may throw here: then fail() finds what is still in the list.
   while (!accepted_.empty()) {
+    recorder_.open(*accepted_.front());
     if (accepted_.front()->kind == RequestKind::collective) {
       collectives_.push_back(accepted_.front());
     } else {
@@ -155,15 +159,21 @@ void Communicator::accept_requests() {
 bool Communicator::advance_collective() {
   if (!active_) begin_collective();
   bool moved = false;
-  if (in_place_ && in_place_->state() != InPlace::State::idle) return advance_in_place();
   bool finished = true;
+  if (in_place_ && in_place_->state() != InPlace::State::idle) {
+    moved = advance_in_place();
+    lateness_.turn(moved, may_spin_);
+    return moved;
+  }
   for (Channel& channel : channels_) {
     moved |= channel.step();
     moved |= channel.flush();
     finished &= channel.finished();
   }
-  if (finished) end_collective();
-  return moved || finished;
+  if (finished) end_collective(false);
+  moved |= finished;
+  lateness_.turn(moved, may_spin_);
+  return moved;
 }
 
 void Communicator::begin_collective() {
@@ -171,6 +181,8 @@ void Communicator::begin_collective() {
   collectives_.pop_front();
   Call& call = active_->call;
   call.fingerprint = (call.fingerprint & ~sequence_mask) | (active_->sequence & sequence_mask);
+  recorder_.start(*active_, last_end_ns_);
+  lateness_.begin(active_->sequence);
   if (in_place_ && InPlace::wants(call)) {
     in_place_->begin(call);
   } else {
@@ -187,7 +199,7 @@ bool Communicator::advance_in_place() {
   } else if (in_place_->state() == InPlace::State::finished) {
     in_place_->leave();
     statistics_.in_place.add(1);
-    end_collective();
+    end_collective(true);
   }
   return moved;
 }
@@ -200,11 +212,34 @@ void Communicator::begin_plan() {
   }
 }
 
-void Communicator::end_collective() {
+void Communicator::end_collective(bool in_place) {
   statistics_.collectives.add(1);
+  record_end(CallState::completed, in_place);
   RequestPtr request = std::move(active_);
   active_.reset();
   request->finish();
+}
+
+void Communicator::record_end(CallState state, bool in_place) {
+  last_end_ns_ = steady_ns(Clock::now());
+  recorder_.end(*active_, state, {last_end_ns_, lateness_.late_ns(), lateness_.arrived_ns(),
+                                  lateness_.last_rank(), in_place});
+  lateness_.end();
+  if (state != CallState::completed) return;
+  uint64_t busy_ns = last_end_ns_ - active_->started_ns;
+  uint64_t waiting_ns = std::min(busy_ns, lateness_.late_ns());
+  statistics_.calls[active_->call.fingerprint >> kind_shift & kind_mask].add(waiting_ns,
+                                                                            busy_ns - waiting_ns);
+}
+
+// Before the calls of a communicator that has failed are forgotten.
+void Communicator::record_failure() {
+  if (active_) {
+    std::vector<int> awaited = measure_progress().waiting_for;
+    lateness_.give_up(awaited.empty() ? any_rank : awaited.front());
+    record_end(CallState::failed, false);
+  }
+  recorder_.fail_open();
 }
 
 // True if a signal ended the sleep.
@@ -212,6 +247,7 @@ bool Communicator::sleep(Deadline deadline) {
   bool signalled = false;
   // First the sign that we sleep, then one more look: a peer that posts after the look sees the sign.
   segment_->begin_nap(starved());
+  lateness_.sleeps();
   if (!progress_or_fail()) {
     if (active_) deadline = std::min(deadline, active_->deadline);
     if (verdict_deadline_) deadline = std::min(deadline, *verdict_deadline_);

@@ -143,10 +143,12 @@ void Communicator::fail(Failure failure) {
 void Communicator::stop_moving() {
   {
     std::lock_guard lock(mutex_);
+    for (const RequestPtr& request : incoming_) recorder_.open(*request);
     doomed_.insert(doomed_.end(), incoming_.begin(), incoming_.end());
     incoming_.clear();
     num_incoming_.store(0, std::memory_order_seq_cst);
   }
+  record_failure();
   if (active_) doomed_.push_back(std::move(active_));
   active_.reset();
   doomed_.insert(doomed_.end(), collectives_.begin(), collectives_.end());

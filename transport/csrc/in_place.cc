@@ -26,11 +26,13 @@ constexpr uint16_t kind_done = 2;
 
 }  // namespace
 
-InPlace::InPlace(int rank, std::vector<std::unique_ptr<Lane>>& lanes, std::shared_ptr<Arena> arena)
+InPlace::InPlace(int rank, std::vector<std::unique_ptr<Lane>>& lanes, std::shared_ptr<Arena> arena,
+                 Lateness& lateness)
     : rank_(rank),
       world_size_(static_cast<int>(lanes.size())),
       lanes_(lanes),
       arena_(std::move(arena)),
+      lateness_(lateness),
       windows_(lanes.size()),
       told_(lanes.size()),
       heard_(lanes.size()) {
@@ -128,6 +130,7 @@ void InPlace::announce() {
 void InPlace::post(int peer, uint16_t kind, const Announcement* announcement) {
   Header header;
   header.fingerprint = call_->fingerprint;
+  header.id = lateness_.told();
   header.kind = kind;
   if (announcement != nullptr) header.length = sizeof *announcement;
   Lane& lane = *lanes_[static_cast<size_t>(peer)];
@@ -146,6 +149,7 @@ bool InPlace::hear(uint16_t kind) {
     if (header->fingerprint != call_->fingerprint) {
       throw Mismatch(next_peer_, call_->fingerprint, header->fingerprint);
     }
+    lateness_.heard(next_peer_, header->id);
     size_t length = kind == kind_announce ? sizeof(Announcement) : 0;
     if (header->kind != kind || header->length != length) {
       throw LaneError(next_peer_, "a malformed message about registered memory");

@@ -18,6 +18,7 @@
 
 #include "arena.h"
 #include "lane.h"
+#include "lateness.h"
 #include "plan.h"
 
 namespace hccl {
@@ -29,8 +30,9 @@ class InPlace {
   enum class State { idle, announcing, working, closing, declined, finished };
 
   // `lanes`: by rank, of the channel that the messages go over; they outlive this. `arena` may be
-  // nullptr: then every call is declined.
-  InPlace(int rank, std::vector<std::unique_ptr<Lane>>& lanes, std::shared_ptr<Arena> arena);
+  // nullptr: then every call is declined. `lateness` as in Channel.
+  InPlace(int rank, std::vector<std::unique_ptr<Lane>>& lanes, std::shared_ptr<Arena> arena,
+          Lateness& lateness);
 
   // The registered memory of a peer. Without it, every call is declined.
   void set_window(int peer, std::shared_ptr<ArenaWindow> theirs);
@@ -100,6 +102,7 @@ class InPlace {
   const int world_size_;
   std::vector<std::unique_ptr<Lane>>& lanes_;
   const std::shared_ptr<Arena> arena_;
+  Lateness& lateness_;
   std::vector<std::shared_ptr<ArenaWindow>> windows_;  // by rank
 
   State state_ = State::idle;

@@ -18,10 +18,13 @@ bool matches(const Request& receive, int peer, uint64_t tag) {
 
 }  // namespace
 
-PointToPoint::PointToPoint(int rank, int world_size, size_t slot_bytes)
+PointToPoint::PointToPoint(int rank, int world_size, size_t slot_bytes, Recorder& recorder,
+                           Statistics& statistics)
     : rank_(rank),
       slot_bytes_(slot_bytes),
-      eager_bytes_(std::min(longest_eager_bytes, slot_bytes)) {
+      eager_bytes_(std::min(longest_eager_bytes, slot_bytes)),
+      recorder_(recorder),
+      statistics_(statistics) {
   lanes_.resize(static_cast<size_t>(world_size));
   closed_.resize(static_cast<size_t>(world_size));
 }
@@ -99,9 +102,28 @@ RequestPtr PointToPoint::take_posted(int peer, uint64_t tag) {
   return nullptr;
 }
 
+// The other side is there, and data begins to move.
+void PointToPoint::start(const RequestPtr& request) {
+  recorder_.start(*request, steady_ns(Clock::now()));
+}
+
 void PointToPoint::finish(const RequestPtr& request) {
   --num_pending_;
   ++num_finished_;
+  uint64_t now_ns = steady_ns(Clock::now());
+  // What travels with its envelope moves all at once: a send at its beginning, a recv at its end.
+  bool failed = request->failure.kind != FailureKind::none;
+  if (request->started_ns == 0 && !failed) {
+    recorder_.start(*request, request->kind == RequestKind::send ? 0 : now_ns);
+  }
+  Recorder::Ending ending;
+  ending.ended_ns = now_ns;
+  recorder_.end(*request, failed ? CallState::failed : CallState::completed, ending);
+  int kind = request->kind == RequestKind::send ? kind_of_send : kind_of_recv;
+  if (!failed) {
+    statistics_.calls[kind].add(request->started_ns - steady_ns(request->submitted),
+                                now_ns - request->started_ns);
+  }
   request->finish();
 }
 
@@ -129,7 +151,10 @@ void PointToPoint::accept(const RequestPtr& receive, Unexpected& message) {
     fits ? finish(message.self) : reject(message.self, receive->num_bytes);
   } else if (message.header.kind == request_to_send) {
     uint64_t id = fits ? next_id_++ : rejected;
-    if (fits) receiving_[id] = {receive, 0};
+    if (fits) {
+      start(receive);
+      receiving_[id] = {receive, 0};
+    }
     control(message.peer, clear_to_send, message.header.id, id, receive->num_bytes);
     if (fits) return;
   } else if (fits && size) {
@@ -193,6 +218,7 @@ void PointToPoint::handle(int peer, const Header& header) {
     announced_.erase(it);
     if (receiver_id == rejected) return reject(sending.request, wanted);
     sending.receiver_id = receiver_id;
+    start(sending.request);
     streaming_.push_back(std::move(sending));
     return;
   }

@@ -12,13 +12,16 @@
 #include <vector>
 
 #include "lane.h"
+#include "recorder.h"
 #include "request.h"
 
 namespace hccl {
 
 class PointToPoint {
  public:
-  PointToPoint(int rank, int world_size, size_t slot_bytes);
+  // `recorder` and `statistics` are the communicator's and outlive this.
+  PointToPoint(int rank, int world_size, size_t slot_bytes, Recorder& recorder,
+               Statistics& statistics);
 
   std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
 
@@ -67,6 +70,7 @@ class PointToPoint {
   void handle(int peer, const Header& header);
   bool stream(Sending& sending);
   void accept(const RequestPtr& receive, Unexpected& message);
+  void start(const RequestPtr& request);
   void finish(const RequestPtr& request);
   void reject(const RequestPtr& request, size_t theirs);
   RequestPtr take_posted(int peer, uint64_t tag);
@@ -74,6 +78,8 @@ class PointToPoint {
   const int rank_;
   const size_t slot_bytes_;
   const size_t eager_bytes_;
+  Recorder& recorder_;
+  Statistics& statistics_;
   std::vector<std::unique_ptr<Lane>> lanes_;
   std::vector<bool> closed_;  // lanes whose peer left while nothing needed it
   Backlog backlog_;

@@ -13,12 +13,21 @@ namespace hccl {
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
 
+inline uint64_t steady_ns(Clock::time_point time) {
+  return static_cast<uint64_t>(std::chrono::nanoseconds(time.time_since_epoch()).count());
+}
+
 enum class RequestKind : uint8_t { collective, send, recv };
 inline constexpr int any_rank = -1;
 
 struct Request {
   RequestKind kind = RequestKind::collective;
+  Deadline submitted{};
   Deadline deadline;
+
+  // The driver's: where the flight recorder has it, and since when it runs.
+  uint64_t record = 0;
+  uint64_t started_ns = 0;
 
   std::shared_ptr<const Plan> plan;  // collective
   Call call;                         // collective

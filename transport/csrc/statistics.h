@@ -35,11 +35,30 @@ struct DeviceStatistics {
   Counter stalls;  // messages that could not leave at once
 };
 
+// All calls of one kind.
+struct CallStatistics {
+  Counter calls;       // that ended without error
+  Counter waiting_ns;  // for late ranks; of a transfer, for the other side
+  Counter moving_ns;   // the rest of the time from start to end
+
+  void add(uint64_t its_waiting_ns, uint64_t its_moving_ns) {
+    calls.add(1);
+    waiting_ns.add(its_waiting_ns);
+    moving_ns.add(its_moving_ns);
+  }
+};
+
+// Kinds of calls: the four bits above the sequence number in a collective's fingerprint, then these.
+inline constexpr int kind_of_send = 16;
+inline constexpr int kind_of_recv = 17;
+inline constexpr int num_call_kinds = 18;
+
 struct Statistics {
   Counter collectives;  // finished without error
   Counter in_place;     // of these, on registered memory
   Counter sleeps;       // a driver went to sleep in the kernel
   Counter doorbells;    // a sleeping peer was woken
+  CallStatistics calls[num_call_kinds];
   DeviceStatistics shm;
   DeviceStatistics tcp;
   DeviceStatistics provider;  // lanes of a provider in Python

@@ -1,0 +1,54 @@
+#include "bindings_recorder.h"
+
+#include "signal_bell.h"
+
+namespace nb = nanobind;
+
+namespace hccl {
+
+nb::list records(const Recorder& recorder) {
+  std::vector<CallRecord> calls;
+  {
+    nb::gil_scoped_release release;
+    calls = recorder.records();
+  }
+  nb::list result;
+  for (const CallRecord& c : calls) {
+    result.append(nb::make_tuple(c.id, static_cast<int>(c.kind), static_cast<int>(c.state),
+                                 c.in_place, c.sequence, c.fingerprint, c.peer, c.bytes_in,
+                                 c.bytes_out, c.submitted_ns, c.started_ns, c.ended_ns, c.late_ns,
+                                 c.arrived_ns, c.last_rank));
+  }
+  return result;
+}
+
+nb::list history(const Recorder& recorder, uint64_t first, uint64_t last) {
+  nb::list result;
+  for (const CallRecord& call : recorder.records()) {
+    if (call.kind != RequestKind::collective) continue;
+    if (call.sequence < first || call.sequence > last) continue;
+    result.append(nb::make_tuple(call.sequence, call.fingerprint));
+  }
+  return result;
+}
+
+void add_lateness(nb::dict& statistics, const Communicator& engine) {
+  nb::list calls, peers;
+  for (const CallStatistics& kind : engine.statistics().calls) {
+    calls.append(nb::make_tuple(kind.calls.value(), kind.waiting_ns.value(),
+                                kind.moving_ns.value()));
+  }
+  for (int rank = 0; rank < engine.world_size(); ++rank) {
+    const Lateness::Peer& peer = engine.lateness().of(rank);
+    peers.append(nb::make_tuple(peer.waited_ns.value(), peer.times_last.value()));
+  }
+  statistics["calls"] = calls;
+  statistics["peers"] = peers;
+}
+
+void bind_signal_bell(nb::module_& module) {
+  module.def("ring_on_signal", &ring_on_signal);
+  module.def("silence_signal_bell", &silence_signal_bell);
+}
+
+}  // namespace hccl

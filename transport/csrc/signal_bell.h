@@ -1,0 +1,13 @@
+// A signal that rings an eventfd. Not a Python handler: those run in the main thread only, between two
+// of its bytecodes, and a program that hangs, in our code or anybody else's, may never get there.
+#pragma once
+
+namespace hccl {
+
+// Has `signal` ring `event_fd` (borrowed) from now on. False, and nothing changed, if the program
+// or its parent decided already what the signal does.
+bool ring_on_signal(int signal, int event_fd);
+// From now on the signal does nothing, here and in a forked child. Idempotent.
+void silence_signal_bell();
+
+}  // namespace hccl
