@@ -60,7 +60,9 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
             raise BootstrapError(
                 f"rank {rank}: no store at {address}:{port} (MASTER_ADDR, MASTER_PORT): {error}"
             ) from error
-    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    # A launcher's store keeps what a failed attempt left in it. Where rank 0 hosts the store there
+    # is none of that, and the count is not the same on nodes that restarted because another did.
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if hosted else "0"
     _names[name] += 1
     return PrefixStore(f"hccl/{attempt}/{name}/{_names[name]}", _stores[key])
 

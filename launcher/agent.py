@@ -1,6 +1,7 @@
 """One node's agent: torch elastic in a process of its own, with the ranks' environment set.
 
-`job` forks it. It says over a pipe how its node ended: a `Report`, or nothing if it was stopped.
+`job` forks it. It says over a pipe that its ranks start again, a `Restart`, and how its node ended:
+a `Report`, or nothing if it was stopped.
 """
 
 import ctypes
@@ -12,9 +13,12 @@ from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
 
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import LogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.api import LogsDest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.launcher import api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hccl_py.launcher.failure import Failure
@@ -41,6 +45,21 @@ class Report:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Restart:
+    """An attempt of a node that came to nothing: its ranks are stopped and start again.
+
+    Attributes:
+        failures: its own ranks that failed; none where it restarts because another node does.
+        number: how many of its restarts are used up.
+        most: how many it has.
+    """
+
+    failures: tuple[Failure, ...]
+    number: int
+    most: int
+
+
 def run(program: Program, emulated: bool, channel: Connection) -> int:
     """Run one node's ranks to their end and send a `Report`.
 
@@ -60,6 +79,8 @@ def run(program: Program, emulated: bool, channel: Connection) -> int:
         # Elastic lends its own store to the ranks, keys of a failed attempt included: the next
         # attempt would meet the dead. Refused this one, elastic has rank 0 open a fresh store.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+        # Elastic only logs that it restarts, and not which rank was to blame.
+        api.LocalElasticAgent = _telling_agent(channel, worker_logs, emulated)  # type: ignore[attr-defined]
     try:
         elastic_launch(config, program.command)(*program.arguments)
     except ChildFailedError as error:
@@ -76,6 +97,31 @@ def run(program: Program, emulated: bool, channel: Connection) -> int:
         return 1
     channel.send(Report())
     return 0
+
+
+def _telling_agent(
+    channel: Connection, logs: "WorkerLogs", emulated: bool
+) -> type[LocalElasticAgent]:
+    """Return elastic's agent with a word to the launcher before each restart."""
+
+    class TellingAgent(LocalElasticAgent):
+        def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+            seen: RunResult = super()._monitor_workers(worker_group)
+            self._failures = seen.failures
+            return seen
+
+        def _restart_workers(self, worker_group: WorkerGroup) -> None:
+            if emulated and not self._failures:
+                # Elastic counts for each node what its own ranks did. Emulated nodes come and go
+                # together: a restart counts once for the job, and so on all of them.
+                self._remaining_restarts -= 1
+            # Before the files of this attempt make room for those of the next.
+            failures = (_failure(*each, logs) for each in self._failures.items())
+            most = worker_group.spec.max_restarts
+            channel.send(Restart(tuple(failures), most - self._remaining_restarts, most))
+            super()._restart_workers(worker_group)
+
+    return TellingAgent
 
 
 def _detach() -> None:

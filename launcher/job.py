@@ -22,7 +22,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 from torch.distributed.launcher.api import LaunchConfig
 
 from hccl_py.launcher import agent
-from hccl_py.launcher.agent import Program, Report
+from hccl_py.launcher.agent import Program, Report, Restart
 from hccl_py.launcher.failure import Failure, first_failure, render
 
 _ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -93,6 +93,7 @@ class _Agent:
     pid: int
     channel: Connection
     report: Report | None = None
+    restart: Restart | None = None
     running: bool = True
 
     def signal(self, number: signal.Signals) -> None:
@@ -200,7 +201,12 @@ class _Supervisor:
 
     def _on_message(self, each: _Agent) -> None:
         try:
-            each.report = each.channel.recv()
+            message = each.channel.recv()
+            if isinstance(message, Restart):
+                each.restart = message
+                self._tell_restart()
+                return
+            each.report = message
         except EOFError:
             each.running = False
             each.channel.close()
@@ -208,6 +214,23 @@ class _Supervisor:
         failed = each.report is None or each.report.failures or each.report.problem
         if failed and self._stop_at_s is None and self._kill_at_s is None:
             self._stop_at_s = time.monotonic() + _OTHER_NODES_S
+
+    def _tell_restart(self) -> None:
+        """Once every node has said that it starts again, tell why: any may hold the root cause."""
+        restarts = [each.restart for each in self._agents if each.restart is not None]
+        if len(restarts) < len(self._agents):
+            return
+        failures = [failure for restart in restarts for failure in restart.failures]
+        if failures:
+            print(render(failures, self._job.world_size), file=sys.stderr)
+        number = max(restart.number for restart in restarts)
+        print(
+            f"hccl-launch: restart {number} of {restarts[0].most}: all ranks start again",
+            file=sys.stderr,
+            flush=True,
+        )
+        for each in self._agents:
+            each.restart = None
 
     def _stop(self) -> None:
         """Ask the agents to end their ranks and themselves."""

@@ -98,6 +98,8 @@ def _prepare(request: "Request") -> "Job":
         listener = job.listen(args.master_port)
         # A placeholder: the agents are told where they meet.
         args.rdzv_backend, args.rdzv_endpoint = "c10d", "127.0.0.1:0"
+        # Ranks see it as TORCHELASTIC_RUN_ID: the same after a restart, another in the next job.
+        args.rdzv_id = f"job-{secrets.token_hex(4)}"
     elif args.master_port is None:
         args.master_port = 29500
     try:

@@ -32,15 +32,14 @@ def main() -> None:
         _run()
     except SystemExit as stop:
         told = stop.code not in (None, 0) and _record(f"SystemExit: {stop.code}", "")
-        if told and not isinstance(stop.code, int) and not _restarts_left():
+        if told and not isinstance(stop.code, int):
             # sys.exit("reason") would print the reason, once per rank; the launcher does it once.
             sys.exit(1)
         raise
     except BaseException as error:
         text = _format(error)
         recorded = _record(f"{type(error).__name__}: {error}", text)
-        # The launcher prints the record of a job that ended. A job that restarts has no such end.
-        if not recorded or _restarts_left():
+        if not recorded:  # else the launcher tells, once for all ranks
             print(f"rank {os.environ.get('RANK')}: {text}", file=sys.stderr, flush=True)
         sys.exit(1)
 
@@ -83,11 +82,6 @@ def _record(message: str, text: str) -> bool:
     except OSError:
         return False
     return True
-
-
-def _restarts_left() -> bool:
-    attempt = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
-    return attempt < int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0"))
 
 
 if __name__ == "__main__":

@@ -63,6 +63,27 @@ def job(*command: object) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
+    """Return the process ids of a running job's ranks, by rank."""
+    agents = [pid for pid, parent in _parents().items() if parent == process.pid]
+    found = {}
+    for pid, parent in _parents().items():
+        if parent in agents:
+            with suppress(OSError):
+                words = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+                settings = dict(word.partition("=")[::2] for word in words)
+                found[int(settings["RANK"])] = pid
+    return found
+
+
+def _parents() -> dict[int, int]:
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with suppress(OSError):  # ended between the two looks
+            found[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+    return found
+
+
 def _wait_until_gone(tag: str) -> dict[int, str]:
     """Give the kernel a moment to end what was killed, and return what is left after it."""
     deadline_s = time.monotonic() + 5.0

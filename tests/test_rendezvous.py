@@ -70,6 +70,19 @@ def test_store_of_an_agent_is_joined_not_hosted(monkeypatch: pytest.MonkeyPatch)
     assert agent.get("hccl/2/mine/1/key") == b"value"
 
 
+def test_own_store_is_new_in_every_attempt_and_nodes_may_count_them_differently(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
+    store = store_from_environment(0, 2, "counted", 5.0)
+    store.set("key", b"value")
+    other = TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), timeout=timedelta(seconds=5))
+    # What a rank whose node restarted for another's sake looks for: its count is still 0.
+    assert other.get("hccl/0/counted/1/key") == b"value"
+
+
 def three_communicators(rank: int, world_size: int) -> list[int]:
     results = []
     for name in ("default", "default", "other"):

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shutil
+import signal
 import sys
 import time
 from pathlib import Path
@@ -11,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from launching import launch, run
+from launching import COMMAND, job, launch, ranks_of, run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "01_train_digits.py"
 STEPS_PER_EPOCH = 1437 // 128
@@ -50,20 +53,70 @@ def test_loss_of_every_step_agrees_with_gloo(tmp_path: Path) -> None:
     assert found["hccl"][-1] < found["hccl"][0] / 2
 
 
-def test_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
-    whole, halves = tmp_path / "whole", tmp_path / "halves"
-    whole.mkdir()
-    halves.mkdir()
-    train(whole, "--epochs", 2)
-    train(halves, "--epochs", 1)
-    second = train(halves, "--epochs", 2, "--resume")
-    assert re.findall(r"^epoch +(\d+)/2", second, re.MULTILINE) == ["2"]
-    assert losses(halves / "loss.jsonl", 2) == losses(whole / "loss.jsonl", 2)
-    one, other = (torch.load(each / "digits.pt", weights_only=True) for each in (whole, halves))
-    assert one["epoch"] == other["epoch"] == 2
-    assert torch.equal(one["shuffle"], other["shuffle"])
-    for name, weight in one["model"].items():
-        assert torch.equal(weight, other["model"][name]), name
+def assert_same_end(one: Path, other: Path) -> None:
+    """Both runs ended with the same bits in model, optimizer and order of images."""
+    states = [torch.load(each / "digits.pt", weights_only=True) for each in (one, other)]
+    assert states[0]["epoch"] == states[1]["epoch"]
+    assert torch.equal(states[0]["shuffle"], states[1]["shuffle"])
+    for name, weight in states[0]["model"].items():
+        assert torch.equal(weight, states[1]["model"][name]), name
+    for moments, others in zip(
+        *(state["optimizer"]["state"].values() for state in states), strict=True
+    ):
+        assert all(torch.equal(moment, others[name]) for name, moment in moments.items())
+
+
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """Two ranks that train for three epochs: where their files are, and what they printed."""
+    folder = tmp_path_factory.mktemp("unharmed")
+    return folder, train(folder, "--epochs", 3)
+
+
+@pytest.mark.timeout(300)
+def test_killed_rank_costs_a_restart_and_not_a_bit(
+    tmp_path: Path, unharmed: tuple[Path, str]
+) -> None:
+    folder, printed = unharmed
+    # What an earlier job left there is no checkpoint of this one.
+    checkpoint = shutil.copy(folder / "digits.pt", tmp_path / "digits.pt")
+    options = ("--nnodes", 2, "--nproc-per-node", 1, "--max-restarts", 1)
+    with job(*COMMAND, *options, EXAMPLE, "--checkpoint", checkpoint, "--epochs", 3) as process:
+        assert process.stdout is not None
+        first = process.stdout.readline()
+        os.kill(ranks_of(process)[0], signal.SIGKILL)
+        out, err = process.communicate(timeout=250)
+    assert process.returncode == 0, err
+    assert "hccl-launch: rank 0 of 2 was killed by SIGKILL\n" in err
+    assert err.endswith("hccl-launch: restart 1 of 1: all ranks start again\n")
+    before, resumed, after = re.split(r"^(resumed .*)\n", first + out, flags=re.MULTILINE)
+    done = int(re.fullmatch(rf"resumed from {checkpoint} after epoch (\d)", resumed)[1])
+    # The signal may come before the epoch that was told is saved, or after another one is.
+    assert before.count("epoch") in (done - 1, done, done + 1)
+    assert re.findall(r"^epoch +(\d)/3", after, re.MULTILINE) == [*"123"][done:]
+    accuracy = re.compile(r"accuracy (\S+)")
+    assert accuracy.findall(after)[-1:] == accuracy.findall(printed)[-1:] * (done < 3)
+    assert_same_end(folder, tmp_path)
+
+
+def test_resumed_run_equals_an_uninterrupted_one(
+    tmp_path: Path, unharmed: tuple[Path, str]
+) -> None:
+    train(tmp_path, "--epochs", 2)
+    second = train(tmp_path, "--epochs", 3, "--resume")
+    told, *epochs = second.splitlines()
+    assert told == f"resumed from {tmp_path / 'digits.pt'} after epoch 2"
+    assert re.findall(r"^epoch +(\d)/3", "\n".join(epochs), re.MULTILINE) == ["3"]
+    for epoch in (1, 2, 3):
+        assert losses(tmp_path / "loss.jsonl", epoch) == losses(unharmed[0] / "loss.jsonl", epoch)
+    assert_same_end(unharmed[0], tmp_path)
+
+
+def test_resume_without_a_checkpoint_is_told_once(tmp_path: Path) -> None:
+    missing = tmp_path / "digits.pt"
+    done = launch("--nproc-per-node", 2, EXAMPLE, "--resume", "--checkpoint", missing)
+    assert done.returncode == 1
+    assert done.stderr.count(f"--resume: there is no checkpoint {missing}") == 1
 
 
 def test_rank_0_alone_prints_progress(tmp_path: Path) -> None:

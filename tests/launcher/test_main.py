@@ -199,7 +199,10 @@ say(f"second attempt {{rank}}")
     done = launch("--nproc-per-node", 2, "--max-restarts", 1, script(body))
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == ["second attempt 0", "second attempt 1"]
-    assert "rank 1: Traceback" in done.stderr
+    first, traceback, last = done.stderr.splitlines()[0], "RuntimeError: first attempt", "again"
+    assert first == f"hccl-launch: rank 1 of 2 failed: {traceback}"
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.endswith(f"hccl-launch: restart 1 of 1: all ranks start {last}\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
