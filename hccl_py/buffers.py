@@ -8,9 +8,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from hccl_py.elements import BYTES, ELEMENT_TYPES, NUMBERS
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.types import DType, ReduceOp
+from hccl_py.transport.types import ReduceOp
 
 MOVED_ONLY = -1
 """In place of a DType: an element type that can be moved but not reduced."""
@@ -25,6 +26,8 @@ class Kind(NamedTuple):
         parts: 2 for complex numbers, else 1.
         item_bytes: size of one element, all parts together.
         ops: the ReduceOps that are defined for it.
+        number: what it is in a fingerprint, see `elements.py`.
+        units: as how many elements of that number's type one counts.
     """
 
     name: str
@@ -32,6 +35,8 @@ class Kind(NamedTuple):
     parts: int
     item_bytes: int
     ops: frozenset[int]
+    number: int
+    units: int
 
 
 class Span(NamedTuple):
@@ -52,24 +57,6 @@ class Span(NamedTuple):
         """Size in memory."""
         return self.count * self.kind.item_bytes
 
-
-_PARTS = {
-    "float32": (DType.FLOAT32, 1),
-    "float64": (DType.FLOAT64, 1),
-    "float16": (DType.FLOAT16, 1),
-    "bfloat16": (DType.BFLOAT16, 1),
-    "int8": (DType.INT8, 1),
-    "uint8": (DType.UINT8, 1),
-    "int16": (DType.INT16, 1),
-    "uint16": (DType.UINT16, 1),
-    "int32": (DType.INT32, 1),
-    "uint32": (DType.UINT32, 1),
-    "int64": (DType.INT64, 1),
-    "uint64": (DType.UINT64, 1),
-    "bool": (DType.BOOL, 1),
-    "complex64": (DType.FLOAT32, 2),
-    "complex128": (DType.FLOAT64, 2),
-}
 
 _new_span = tuple.__new__  # a named tuple's own constructor takes twice as long
 
@@ -167,14 +154,17 @@ def _numpy_kind(array: np.ndarray[Any, Any], name: str) -> Kind:
 
 def _learn(dtype: Any) -> Kind:
     name = str(dtype).removeprefix("torch.")
-    part_type, parts = _PARTS.get(name, (MOVED_ONLY, 1))
-    meaningful = (ReduceOp.SUM, ReduceOp.AVG) if parts == 2 else ReduceOp
-    ops = frozenset(
-        int(op)
-        for op in meaningful
-        if part_type != MOVED_ONLY and _core.reduce_supported(int(part_type), int(op))
-    )
-    return _kinds.setdefault(dtype, Kind(name, int(part_type), parts, dtype.itemsize, ops))
+    number = NUMBERS.get(name.partition("[")[0], BYTES)  # of datetime64[s] and the like
+    element = ELEMENT_TYPES[number]
+    units = dtype.itemsize if number == BYTES else 1
+    if element.part_type is None:
+        kind = Kind(name, MOVED_ONLY, 1, dtype.itemsize, frozenset(), number, units)
+        return _kinds.setdefault(dtype, kind)
+    part_type = int(element.part_type)
+    meaningful = (ReduceOp.SUM, ReduceOp.AVG) if element.parts == 2 else ReduceOp
+    ops = frozenset(int(op) for op in meaningful if _core.reduce_supported(part_type, int(op)))
+    kind = Kind(name, part_type, element.parts, dtype.itemsize, ops, number, units)
+    return _kinds.setdefault(dtype, kind)
 
 
 def _refusal(buffer: Any, name: str) -> InvalidArgumentError:

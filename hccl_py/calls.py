@@ -29,7 +29,7 @@ SpanList = list[tuple[int, int]]
 
 Result = TypeVar("Result", covariant=True)
 
-_BYTES = int(DType.UINT8)
+_BYTE = int(DType.UINT8)
 _SUM = int(ReduceOp.SUM)
 _AVG = int(ReduceOp.AVG)
 _MAX_TAG = (1 << 64) - 1
@@ -96,15 +96,16 @@ class Calls(ABC, Generic[Result]):
         address, count, kind = span_of(data, writable=True)
         if op not in kind.ops:
             raise _not_reducible(op, kind)
-        prepared = self._shared.plans.get("all_reduce", kind.part_type, op, count * kind.parts)
+        prepared = self._shared.plans.get("all_reduce", kind.number, op, count)
         return self._data(prepared, op == _AVG, address, data, timeout_s)
 
     def broadcast(self, data: Buffer, root: int, *, timeout_s: float | None = None) -> Result:
         """Copy `data` of rank `root` to all ranks. Any element type."""
         self._check_rank("root", root)
-        span = span_of(data, writable=root != self._shared.rank)
-        prepared = self._shared.plans.get("broadcast", _BYTES, _SUM, span.num_bytes, root)
-        return self._data(prepared, False, span.address, data, timeout_s)
+        address, count, kind = span_of(data, writable=root != self._shared.rank)
+        units = count * kind.units
+        prepared = self._shared.plans.get("broadcast", kind.number, _SUM, units, root)
+        return self._data(prepared, False, address, data, timeout_s)
 
     def reduce(
         self, data: Buffer, root: int, op: int = _SUM, *, timeout_s: float | None = None
@@ -112,18 +113,17 @@ class Calls(ABC, Generic[Result]):
         """Reduce `data` over all ranks into that of `root`; the others' stays as it is."""
         self._check_rank("root", root)
         is_root = root == self._shared.rank
-        span = span_of(data, writable=is_root)
-        address, count, kind = span
+        address, count, kind = span_of(data, writable=is_root)
         if op not in kind.ops:
             raise _not_reducible(op, kind)
-        prepared = self._shared.plans.get("reduce", kind.part_type, op, count * kind.parts, root)
+        prepared = self._shared.plans.get("reduce", kind.number, op, count, root)
         # Only the root holds a sum to be divided.
         return self._data(prepared, op == _AVG and is_root, address, data, timeout_s)
 
     def barrier(self, *, timeout_s: float | None = None) -> Result:
         """Return once every rank has called it."""
         shared = self._shared
-        prepared = shared.plans.get("barrier", _BYTES, _SUM, 1)
+        prepared = shared.plans.get("barrier", _BYTE, _SUM, 1)
         address, byte = shared.barrier_address, shared.barrier_byte
         return self._data(prepared, False, address, byte, timeout_s)
 
@@ -141,8 +141,9 @@ class Calls(ABC, Generic[Result]):
         targets = blocks_of(output, "output", self._shared.world_size, writable=True)
         self._check_own_block("output", targets, "input", source)
         # Blocks may be uneven, but all of them together are as long on every rank.
-        total = sum(block.num_bytes for block in targets)
-        prepared = self._shared.plans.get("all_gather", _BYTES, _SUM, total)
+        kind = source.kind
+        total = sum(block.count for block in targets) * kind.units
+        prepared = self._shared.plans.get("all_gather", kind.number, _SUM, total)
         return self._moved(prepared, ([source], targets), (output, input), timeout_s)
 
     def reduce_scatter(
@@ -162,13 +163,13 @@ class Calls(ABC, Generic[Result]):
             _check_block("input", rank, block, "output", target)
         if op not in target.kind.ops:
             raise _not_reducible(op, target.kind)
-        parts = target.kind.parts
+        number, parts = target.kind.number, target.kind.parts
         spans = (
             [(block.address, block.count * parts) for block in sources],
             [(target.address, target.count * parts)],
         )
-        total = target.count * parts * len(sources)
-        prepared = self._shared.plans.get("reduce_scatter", target.kind.part_type, op, total)
+        total = target.count * len(sources)
+        prepared = self._shared.plans.get("reduce_scatter", number, op, total)
         return self._run_blocks(prepared, op == _AVG, spans, (output, input), timeout_s)
 
     def all_to_all(
@@ -181,7 +182,8 @@ class Calls(ABC, Generic[Result]):
         sources = blocks_of(input, "input", self._shared.world_size)
         targets = blocks_of(output, "output", self._shared.world_size, writable=True)
         self._check_own_block("output", targets, "input", sources[self._shared.rank])
-        prepared = self._shared.plans.get("all_to_all", _BYTES, _SUM, 0)
+        number = sources[0].kind.number
+        prepared = self._shared.plans.get("all_to_all", number, _SUM, 0)
         return self._moved(prepared, (sources, targets), (output, input), timeout_s)
 
     def gather(
@@ -197,7 +199,7 @@ class Calls(ABC, Generic[Result]):
         if self._is_root(root, "output", output):
             targets = blocks_of(output, "output", self._shared.world_size, writable=True)
             self._check_own_block("output", targets, "input", source)
-        prepared = self._shared.plans.get("gather", _BYTES, _SUM, 0, root)
+        prepared = self._shared.plans.get("gather", source.kind.number, _SUM, 0, root)
         return self._moved(prepared, ([source], targets), (output, input), timeout_s)
 
     def scatter(
@@ -213,7 +215,7 @@ class Calls(ABC, Generic[Result]):
         if self._is_root(root, "input", input):
             sources = blocks_of(input, "input", self._shared.world_size)
             self._check_own_block("input", sources, "output", target)
-        prepared = self._shared.plans.get("scatter", _BYTES, _SUM, 0, root)
+        prepared = self._shared.plans.get("scatter", target.kind.number, _SUM, 0, root)
         return self._moved(prepared, (sources, [target]), (output, input), timeout_s)
 
     def send(

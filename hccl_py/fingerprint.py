@@ -2,17 +2,20 @@
 
     bits  0-15  sequence number, low bits (the engine puts it in)
     bits 16-19  collective
-    bits 20-24  dtype
+    bits 20-24  the caller's type of elements (`elements.py`)
     bits 25-28  reduce op
     bits 29-41  root
-    bits 42-63  count: itself below 2^21, else 2^21 plus its rest by a prime
+    bits 42-63  number of elements: itself below 2^21, else 2^21 plus its rest by a prime
 
-Not a hash: two fingerprints that differ still say what each rank called.
+Not a hash: two fingerprints that differ still say what each rank called. The count is that of the
+data; in all_gather and reduce_scatter of all blocks together. Of all_to_all, gather and scatter it
+is 0, because there no rank knows what the others give: the messages themselves are compared.
 """
 
 from typing import NamedTuple
 
-from hccl_py.transport.types import DType, ReduceOp
+from hccl_py.elements import ELEMENT_TYPES
+from hccl_py.transport.types import ReduceOp
 
 _NAMES = (
     "send/recv",
@@ -27,8 +30,11 @@ _NAMES = (
     "barrier",
 )
 _NUMBERS = {name: number for number, name in enumerate(_NAMES)}
-_REDUCING = {"all_reduce", "reduce", "reduce_scatter"}
-_ROOTED = {"broadcast", "reduce", "gather", "scatter"}
+REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
+"""Collectives with a reduce op."""
+_ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
+_UNCOUNTED = {"all_to_all", "gather", "scatter"}
+_OF_ALL_BLOCKS = {"all_gather", "reduce_scatter"}
 _LARGE_COUNT = 1 << 21
 _COUNT_MODULUS = 2097143  # the largest prime of 21 bits
 _MAX_ROOT = (1 << 13) - 1
@@ -43,16 +49,21 @@ class Transfer(NamedTuple):
     num_bytes: int
 
 
-def pack(collective: str, root: int | None, dtype: int, op: int, count: int) -> int:
+def pack(collective: str, root: int | None, element: int, op: int, count: int) -> int:
     """Write a call's bits. Counts that ranks may differ in are passed as 0."""
     if count >= _LARGE_COUNT:
         count = _LARGE_COUNT + count % _COUNT_MODULUS
     bound = min(root or 0, _MAX_ROOT)
-    return _NUMBERS[collective] << 16 | dtype << 20 | op << 25 | bound << 29 | count << 42
+    return _NUMBERS[collective] << 16 | element << 20 | op << 25 | bound << 29 | count << 42
 
 
-def describe(call: int | Transfer) -> str:
-    """Name the call, e.g. `all_reduce(sum, float32[1000]) number 17`."""
+def describe(call: int | Transfer, count: int | None = None) -> str:
+    """Name the call, e.g. `all_reduce(sum, float32[1000]) number 17`.
+
+    Args:
+        call: a fingerprint, or a transfer.
+        count: its number of elements, where that is known better than the bits tell.
+    """
     if isinstance(call, Transfer):
         verb, way = ("send", "to") if call.sends else ("recv", "from")
         peer = "any rank" if call.peer is None else f"rank {call.peer}"
@@ -62,16 +73,20 @@ def describe(call: int | Transfer) -> str:
         return "an unknown call"
     name = _NAMES[number]
     parts = []
-    if name in _ROOTED:
-        parts.append(f"root={call >> 29 & _MAX_ROOT}")
-    count = _count(call >> 42)
-    if name in _REDUCING:
+    if name in _ROOTS:
+        parts.append(f"{_ROOTS[name]}={call >> 29 & _MAX_ROOT}")
+    if name in REDUCING:
         parts.append(ReduceOp(call >> 25 & 0xF).name.lower())
-        parts.append(f"{DType(call >> 20 & 0x1F).name.lower()}[{count}]")
-    elif call >> 42 and name != "barrier":
-        parts.append(f"{count} bytes")
+    if name != "barrier":
+        parts.append(ELEMENT_TYPES[call >> 20 & 0x1F].name + _size(name, call >> 42, count))
     sequence = call & 0xFFFF  # 0: the engine has not numbered it
     return f"{name}({', '.join(parts)})" + (f" number {sequence}" if sequence else "")
+
+
+def _size(name: str, field: int, count: int | None) -> str:
+    if name in _UNCOUNTED:
+        return ""
+    return f"[{_count(field) if count is None else count}{' in all' * (name in _OF_ALL_BLOCKS)}]"
 
 
 def _count(field: int) -> str:

@@ -3,11 +3,12 @@
 import os
 
 from hccl_py.algorithms import plans_for, verify_algorithm
-from hccl_py.fingerprint import pack
-from hccl_py.plan import lower
+from hccl_py.elements import ELEMENT_TYPES
+from hccl_py.fingerprint import REDUCING, pack
+from hccl_py.plan import agreements, lower
 from hccl_py.topology import Topology
 from hccl_py.transport import _core
-from hccl_py.transport.types import ITEM_SIZE, DType
+from hccl_py.transport.types import DType
 from hccl_py.tuner import choose, min_message_bytes, size_class
 
 _MOST_CALLS = 4096
@@ -27,18 +28,18 @@ class PlanCache:
         self._calls: dict[tuple[str, int, int, int, int | None], _core.Prepared] = {}
 
     def get(
-        self, collective: str, dtype: int, op: int, count: int, root: int | None = None
+        self, collective: str, element: int, op: int, count: int, root: int | None = None
     ) -> _core.Prepared:
         """Return what a call needs.
 
         Args:
             collective: its name.
-            dtype: a DType.
+            element: the caller's type of elements, its number in `ELEMENT_TYPES`.
             op: a ReduceOp.
             count: number of elements of the whole, equal on all ranks (0 where they cannot know).
             root: for a rooted collective.
         """
-        key = (collective, dtype, op, count, root)
+        key = (collective, element, op, count, root)
         try:
             return self._calls[key]
         except KeyError:
@@ -47,26 +48,34 @@ class PlanCache:
             return self._calls.setdefault(key, self._prepare(*key))
 
     def _prepare(
-        self, collective: str, dtype: int, op: int, count: int, root: int | None
+        self, collective: str, element: int, op: int, count: int, root: int | None
     ) -> _core.Prepared:
-        num_bytes = count * ITEM_SIZE[DType(dtype)]
+        kind = ELEMENT_TYPES[element]
+        num_bytes = count * kind.item_bytes
+        # What is only moved the engine sees as bytes; complex numbers it adds up as their parts.
+        dtype, engine_count = DType.UINT8, num_bytes
+        if collective in REDUCING:
+            assert kind.part_type is not None, "checked by the caller"
+            dtype, engine_count = kind.part_type, count * kind.parts
         key = (collective, size_class(num_bytes), root)
         plan = self._plans.get(key)
         if plan is None:
             plan = self._plans.setdefault(key, self._write(collective, num_bytes, root))
-        fingerprint = pack(collective, root, dtype, op, count)
+        fingerprint = pack(collective, root, element, op, count)
         in_place = _IN_PLACE.get(collective, 0)
-        return _core.Prepared(plan, dtype, op, count, fingerprint, in_place, root or 0)
+        return _core.Prepared(plan, int(dtype), op, engine_count, fingerprint, in_place, root or 0)
 
     def _write(self, collective: str, num_bytes: int, root: int | None) -> _core.Plan:
         algorithm = choose(collective, num_bytes, self._topology)
         if self._verify:
             verify_algorithm(collective, algorithm, self._topology, root)
-        everyone = [lower(p) for p in plans_for(collective, algorithm, self._topology, root)]
+        plans = plans_for(collective, algorithm, self._topology, root)
+        everyone = [lower(*pair) for pair in zip(plans, agreements(plans), strict=True)]
         lowered = everyone[self._rank]
         return _core.make_plan(
             ops=[list(row) for row in lowered.ops],
             peers=list(lowered.peers),
+            first_messages=list(lowered.first_messages),
             data_chunks=lowered.data_chunks,
             scratch_slots=lowered.scratch_slots,
             # Tiles have to be the same everywhere, so the widest op of any rank sizes them.

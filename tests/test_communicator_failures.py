@@ -354,7 +354,7 @@ MISMATCHES = {
         lambda c: c.all_reduce(_float32(9)),
         "all_reduce(sum, float32[9]) number 1",
         lambda c: c.broadcast(_float32(9), 0),
-        "broadcast(root=0, 36 bytes) number 1",
+        "broadcast(src=0, float32[9]) number 1",
     ),
     "dtype": (
         lambda c: c.all_reduce(_float32(9)),
@@ -382,9 +382,9 @@ MISMATCHES = {
     ),
     "block": (
         lambda c: c.all_gather(_float32(4), _float32(2)),
-        "all_gather(16 bytes) number 1",
+        "all_gather(float32[4 in all]) number 1",
         lambda c: c.all_gather(_float32(6), _float32(3)),
-        "all_gather(24 bytes) number 1",
+        "all_gather(float32[6 in all]) number 1",
     ),
 }
 
@@ -409,8 +409,8 @@ def test_different_roots_are_named() -> None:
         # Long enough that every rank has a part in it: a short one is sent, and done.
         for error in ranks.failures(lambda c: c.reduce(np.ones(9000), 0 if c.rank else 1)):
             assert isinstance(error, MismatchError), error
-            assert "reduce(root=0, sum, float64[9000])" in str(error)
-            assert "reduce(root=1, sum, float64[9000])" in str(error)
+            assert "reduce(dst=0, sum, float64[9000])" in str(error)
+            assert "reduce(dst=1, sum, float64[9000])" in str(error)
 
 
 @pytest.mark.parametrize("nodes", ["aa", "ab"])

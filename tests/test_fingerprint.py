@@ -6,17 +6,26 @@ import itertools
 
 import pytest
 
+from hccl_py.elements import BYTES, NUMBERS
 from hccl_py.fingerprint import Transfer, describe, pack
 from hccl_py.transport.types import DType, ReduceOp
 
 FLOAT, BYTE = int(DType.FLOAT32), int(DType.UINT8)
+FLOAT8, COMPLEX = NUMBERS["float8_e4m3fn"], NUMBERS["complex128"]
 SUM, MAX = int(ReduceOp.SUM), int(ReduceOp.MAX)
 
 TEXTS = [
     (pack("all_reduce", None, FLOAT, SUM, 1000) | 17, "all_reduce(sum, float32[1000])"),
-    (pack("reduce", 3, FLOAT, MAX, 0) | 17, "reduce(root=3, max, float32[0])"),
-    (pack("broadcast", 8191, BYTE, SUM, 5) | 17, "broadcast(root=8191, 5 bytes)"),
-    (pack("all_to_all", None, BYTE, SUM, 0) | 17, "all_to_all()"),
+    (pack("reduce", 3, FLOAT, MAX, 0) | 17, "reduce(dst=3, max, float32[0])"),
+    (pack("broadcast", 8191, BYTE, SUM, 5) | 17, "broadcast(src=8191, uint8[5])"),
+    (pack("broadcast", 0, FLOAT8, SUM, 5) | 17, "broadcast(src=0, float8_e4m3fn[5])"),
+    (pack("broadcast", 0, BYTES, SUM, 5) | 17, "broadcast(src=0, bytes[5])"),
+    (pack("all_reduce", None, COMPLEX, SUM, 5) | 17, "all_reduce(sum, complex128[5])"),
+    (pack("all_gather", None, FLOAT, SUM, 40) | 17, "all_gather(float32[40 in all])"),
+    (pack("reduce_scatter", None, FLOAT, SUM, 8) | 17, "reduce_scatter(sum, float32[8 in all])"),
+    (pack("all_to_all", None, BYTE, SUM, 0) | 17, "all_to_all(uint8)"),
+    (pack("gather", 2, FLOAT, SUM, 0) | 17, "gather(dst=2, float32)"),
+    (pack("scatter", 2, FLOAT, SUM, 0) | 17, "scatter(src=2, float32)"),
     (pack("barrier", None, BYTE, SUM, 1) | 17, "barrier()"),
 ]
 
@@ -36,6 +45,8 @@ def test_describe_large_count_does_not_look_small() -> None:
     )
     assert one.startswith("all_reduce(sum, float32[2097152 or more, 72 modulo 2097143])")
     assert one != other
+    call = pack("all_reduce", None, FLOAT, SUM, 1 << 24)
+    assert describe(call, 1 << 24) == "all_reduce(sum, float32[16777216])"
 
 
 def test_describe_bits_of_something_else_is_no_error() -> None:
@@ -47,7 +58,7 @@ def test_pack_different_calls_differ_and_fit() -> None:
         itertools.product(
             ("all_reduce", "reduce", "scatter", "barrier"),
             (0, 1, 8191),
-            (FLOAT, int(DType.BOOL)),
+            (FLOAT, int(DType.BOOL), COMPLEX, BYTES),
             (SUM, int(ReduceOp.BXOR)),
             (0, 1, (1 << 21) - 1, 1 << 21, (1 << 40) + 1),
         )

@@ -6,6 +6,7 @@ Which collectives and algorithms exist stands above: `hccl_py/collectives.py` an
 `hccl_py/algorithms/`. Read `builder.py` first, then `simulate.py` for the engine's rules.
 """
 
+from hccl_py.plan.agreement import Agreement, agreements
 from hccl_py.plan.builder import Nodes, PlanBuilder
 from hccl_py.plan.chunks import Buffer, BufferName, Chunk, data, input, output
 from hccl_py.plan.contract import Contract, Contribution, Promise, Seat, Total
@@ -16,6 +17,7 @@ from hccl_py.plan.render import render
 from hccl_py.plan.verify import verify
 
 __all__ = [
+    "Agreement",
     "Buffer",
     "BufferName",
     "Chunk",
@@ -32,6 +34,7 @@ __all__ = [
     "Seat",
     "Shape",
     "Total",
+    "agreements",
     "data",
     "input",
     "lower",

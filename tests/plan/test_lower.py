@@ -1,6 +1,7 @@
 import pytest
 
 from hccl_py.plan import (
+    Agreement,
     LoweredPlan,
     Plan,
     PlanBuilder,
@@ -13,6 +14,8 @@ from hccl_py.plan import (
     range_of,
 )
 
+NOTHING = Agreement((), frozenset())
+
 
 def test_every_kind_and_buffer_becomes_its_row() -> None:
     shape = Shape(data_chunks=4, input_blocks=2, output_blocks=3)
@@ -21,14 +24,16 @@ def test_every_kind_and_buffer_becomes_its_row() -> None:
     plan.recv(2, output[2])
     plan.recv_reduce([3, 2, 0], plan.scratch(2, like=input[1]))
     plan.copy(output[0], plan.scratch(0, like=input[0]))
-    assert lower(plan.finish()) == LoweredPlan(
+    agreement = Agreement(((1, 2), (2, 0)), frozenset({1}))
+    assert lower(plan.finish(), agreement) == LoweredPlan(
         ops=(
-            (0, 0, 2, 0, 0, 0, -1, 0, 1, 4, -1),
-            (1, 2, 1, 2, 2, 3, -1, 0, 0, 0, -1),
-            (2, 3, 3, 1, 1, 2, 2, 0, 0, 0, -1),
-            (3, 6, 0, 2, 0, 1, -1, 1, 0, 1, 0),
+            (0, 0, 2, 0, 0, 0, -1, 0, 1, 4, -1, 0),
+            (1, 2, 1, 2, 2, 3, -1, 0, 0, 0, -1, 1),
+            (2, 3, 3, 1, 1, 2, 2, 0, 0, 0, -1, 0),
+            (3, 6, 0, 2, 0, 1, -1, 1, 0, 1, 0, 0),
         ),
         peers=(3, 0, 2, 0, 2, 3),
+        first_messages=((1, 2), (2, 0)),
         data_chunks=4,
         input_blocks=2,
         output_blocks=3,
@@ -38,13 +43,13 @@ def test_every_kind_and_buffer_becomes_its_row() -> None:
 
 
 def test_plan_without_data_or_ops_spans_nothing() -> None:
-    lowered = lower(Plan("any", "made_up", 0, 1, None, Shape()))
+    lowered = lower(Plan("any", "made_up", 0, 1, None, Shape()), NOTHING)
     assert (lowered.ops, lowered.scratch_slots, lowered.max_chunk_span) == ((), 0, 0)
 
 
 def test_lowered_plans_hash() -> None:
     plan = Plan("any", "made_up", 0, 1, None, Shape(data_chunks=1))
-    assert len({lower(plan), lower(plan)}) == 1
+    assert len({lower(plan, NOTHING), lower(plan, NOTHING)}) == 1
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 7, 17])

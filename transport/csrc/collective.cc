@@ -30,8 +30,12 @@ Channel::Channel(int rank, int world_size, size_t slot_bytes, Lateness& lateness
   backlog_.reserve(static_cast<size_t>(world_size));
 }
 
-void Channel::start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride) {
+void Channel::start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride,
+                    Admission& admission) {
   if (first_tile >= tiling.num_tiles() || call.plan->ops.empty()) return;
+  admission_ = &admission;
+  num_admitted_ = 0;
+  tells_empty_ = call.plan->data_chunks == 0 || call.data.count == 0;
   call_ = &call;
   tiling_ = &tiling;
   tile_ = first_tile;
@@ -59,6 +63,9 @@ void Channel::finish_tile() {
   };
   if (call_->divide_data) divide(call_->data);
   if (call_->divide_output) divide(call_->output.at(0));
+  // Whoever takes part in this rank's result has been heard from.
+  kept_.clear();
+  old_bytes_.clear();
   next_op_ = 0;
   tile_ += stride_;
   if (tile_ >= tiling_->num_tiles()) call_ = nullptr;
@@ -84,7 +91,66 @@ void Channel::abandon() {
   borrowed_.clear();
 }
 
+void Channel::restore() {
+  const std::byte* end = old_bytes_.data() + old_bytes_.size();
+  for (; !kept_.empty(); kept_.pop_back()) {
+    const Kept& last = kept_.back();
+    end -= last.num_bytes;
+    std::memcpy(last.address, end, last.num_bytes);
+  }
+  old_bytes_.clear();
+}
+
+void Channel::look_for_strays(uint64_t fingerprint) {
+  for (const auto& from : lanes_) {
+    if (!from) continue;
+    const Header* header = nullptr;
+    try {
+      header = from->peek();
+    } catch (const LaneError&) {
+      continue;  // whoever needs that rank will notice
+    }
+    if (header == nullptr || header->fingerprint == fingerprint) continue;
+    // The low bits are the call's number.
+    auto ahead = static_cast<int16_t>(header->fingerprint - fingerprint);
+    if (ahead <= 0) throw Mismatch(from->peer(), fingerprint, header->fingerprint);
+  }
+}
+
+// Whether what the op writes may be written now, as far as other ranks' calls are known.
+bool Channel::may_write(const Op& op) {
+  return admission_->open || op.kind == OpKind::send || op.destination.scratch >= 0 ||
+         pass_admission();
+}
+
+bool Channel::pass_admission() {
+  if (tile_ != 0) return false;  // the first channel's business
+  const std::vector<FirstMessage>& firsts = call_->plan->first_messages;
+  for (; num_admitted_ < firsts.size(); ++num_admitted_) {
+    const FirstMessage& first = firsts[num_admitted_];
+    const Op& op = call_->plan->ops[static_cast<size_t>(first.op)];
+    Span span = resolve(op.destination);
+    if (!is_told(span)) continue;
+    const Header* header = lane(first.peer).peek();
+    if (header == nullptr) return false;
+    check(*header, first.peer, op, span);
+  }
+  admission_->open = true;
+  return true;
+}
+
+// After a channel's first tile all who take part in this rank's result are known to agree.
+bool Channel::keeps_old(const Op& op) const { return op.keeps_old && tile_ < stride_; }
+
+void Channel::keep_old(const Op& op, const Span& span) {
+  if (!keeps_old(op) || span.count == 0) return;
+  size_t num_bytes = span.count * item_size_;
+  kept_.push_back({span.address, num_bytes});
+  old_bytes_.insert(old_bytes_.end(), span.address, span.address + num_bytes);
+}
+
 bool Channel::run(const Op& op) {
+  if (!may_write(op)) return false;
   switch (op.kind) {
     case OpKind::send: return run_send(op);
     case OpKind::recv: return run_recv(op);
@@ -109,10 +175,11 @@ void Channel::post(Lane& lane, const Header& header, const Span& span) {
 
 bool Channel::run_send(const Op& op) {
   Span span = resolve(op.source);
-  if (span.count == 0) return true;
+  if (!is_told(span)) return true;
   Header header;
   header.fingerprint = call_->fingerprint;
   header.id = lateness_.told();
+  header.size = Tiling::whole(*call_, op.source) * item_size_;
   header.length = static_cast<uint32_t>(span.count * item_size_);
   const int* peers = peers_of(op);
   if (op.num_peers == 1) {
@@ -146,53 +213,57 @@ bool Channel::may_overwrite(const Span& span) {
   return true;
 }
 
-void Channel::check(const Header& header, int peer, size_t num_bytes) {
+void Channel::check(const Header& header, int peer, const Op& op, const Span& span) {
   if (header.fingerprint != call_->fingerprint) {
     throw Mismatch(peer, call_->fingerprint, header.fingerprint);
   }
-  if (header.length != num_bytes) {
-    throw Mismatch(peer, "rank " + std::to_string(peer) + " sent " +
-                             std::to_string(header.length) + " bytes where rank " +
-                             std::to_string(rank_) + " expected " + std::to_string(num_bytes) +
-                             ": the block sizes that they gave to this call do not match");
+  size_t whole = Tiling::whole(*call_, op.destination) * item_size_;
+  if (header.size != whole) throw Mismatch(peer, call_->fingerprint, header.size, whole);
+  if (header.length != span.count * item_size_) {
+    throw LaneError(peer, "a message that is no part of its call");
   }
   lateness_.heard(peer, header.id);
 }
 
 bool Channel::run_recv(const Op& op) {
   Span span = resolve(op.destination);
-  if (span.count == 0) return true;
+  if (!is_told(span)) return true;
   int peer = peers_of(op)[0];
   Lane& from = lane(peer);
   const Header* header = from.peek();
   if (header == nullptr) return false;
-  check(*header, peer, span.count * item_size_);
+  check(*header, peer, op, span);
   if (!may_overwrite(span)) return false;
-  if (!from.receive(span.address)) return false;
+  if (keeps_old(op) && from.lend() == nullptr) return false;  // or the old bytes would be kept twice
+  keep_old(op, span);
+  // An empty block may have no address.
+  if (span.count == 0 ? from.lend() == nullptr : !from.receive(span.address)) return false;
   from.release();
   return true;
 }
 
 bool Channel::run_recv_reduce(const Op& op) {
   Span span = resolve(op.destination);
-  if (span.count == 0) return true;
+  if (!is_told(span)) return true;
   const int* peers = peers_of(op);
-  size_t num_bytes = span.count * item_size_;
   if (ready_ == 0) sources_.resize(static_cast<size_t>(op.num_peers));
   for (; ready_ < op.num_peers; ++ready_) {
     Lane& from = lane(peers[ready_]);
     const Header* header = from.peek();
     if (header == nullptr) return false;
-    check(*header, peers[ready_], num_bytes);
+    check(*header, peers[ready_], op, span);
     const std::byte* payload = from.lend();
     if (payload == nullptr) return false;
     sources_[static_cast<size_t>(ready_)] = payload;
   }
   if (!may_overwrite(span)) return false;
-  // Rank order, so that every rank which reduces these same operands gets the same bits.
-  auto mine = std::find_if(peers, peers + op.num_peers, [&](int peer) { return peer > rank_; });
-  sources_.insert(sources_.begin() + (mine - peers), span.address);
-  reduce(call_->dtype, call_->op, span.address, sources_, span.count);
+  keep_old(op, span);
+  if (span.count > 0) {
+    // Rank order, so that every rank which reduces these same operands gets the same bits.
+    auto mine = std::find_if(peers, peers + op.num_peers, [&](int peer) { return peer > rank_; });
+    sources_.insert(sources_.begin() + (mine - peers), span.address);
+    reduce(call_->dtype, call_->op, span.address, sources_, span.count);
+  }
   for (int i = 0; i < op.num_peers; ++i) lane(peers[i]).release();
   ready_ = 0;
   return true;
@@ -206,6 +277,7 @@ bool Channel::run_copy(const Op& op) {
   }
   if (source.count == 0 || source.address == destination.address) return true;
   if (!may_overwrite(destination)) return false;
+  keep_old(op, destination);
   std::memmove(destination.address, source.address, source.count * item_size_);
   return true;
 }
@@ -223,6 +295,9 @@ std::vector<int> Channel::waiting_for() const {
   for (const Lane* lane : backlog_.lanes()) ranks.push_back(lane->peer());
   if (call_ == nullptr) return ranks;
   const Op& op = call_->plan->ops[next_op_];
+  if (!admission_->open && op.kind != OpKind::send && op.destination.scratch < 0) {
+    return unadmitted();
+  }
   if (op.kind == OpKind::send || op.kind == OpKind::copy) return ranks;
   // Some have delivered and may even have left since; what is waited for then is somebody else.
   auto has_delivered = [&](int peer) {
@@ -248,6 +323,23 @@ double Channel::tiles_done(const Tiling& tiling, int64_t first_tile, int stride)
   }
   double whole = static_cast<double>((tile_ - first_tile) / stride);
   return whole + static_cast<double>(next_op_) / static_cast<double>(call_->plan->ops.size());
+}
+
+// Those whose first message is still to come.
+std::vector<int> Channel::unadmitted() const {
+  std::vector<int> ranks;
+  for (const FirstMessage& first : call_->plan->first_messages) {
+    const Op& op = call_->plan->ops[static_cast<size_t>(first.op)];
+    try {
+      Lane& from = *lanes_[static_cast<size_t>(first.peer)];
+      if (is_told(tiling_->resolve(*call_, op.destination, 0, nullptr)) && from.peek() == nullptr) {
+        ranks.push_back(first.peer);
+      }
+    } catch (const LaneError&) {
+      ranks.push_back(first.peer);
+    }
+  }
+  return ranks;
 }
 
 }  // namespace hccl

@@ -14,17 +14,30 @@ namespace hccl {
 // Two ranks called different collectives, or the same one with different arguments.
 class Mismatch : public std::runtime_error {
  public:
-  // By the fingerprints of the two calls, or where these are equal in words.
+  // By the fingerprints of the two calls; where these are equal by bytes, or in words.
   Mismatch(int peer, uint64_t expected, uint64_t received)
       : std::runtime_error("ranks made different calls"),
         peer(peer),
         expected(expected),
         received(received) {}
+  Mismatch(int peer, uint64_t call, size_t given, size_t wanted)
+      : std::runtime_error("rank " + std::to_string(peer) + " gives " + std::to_string(given) +
+                           " bytes where " + std::to_string(wanted) + " bytes were expected"),
+        peer(peer),
+        expected(call),
+        received(0) {}
   Mismatch(int peer, const std::string& what)
       : std::runtime_error(what), peer(peer), expected(0), received(0) {}
   const int peer;
   const uint64_t expected;
   const uint64_t received;
+};
+
+// What the channels of one call share.
+struct Admission {
+  // Whether the caller's memory may be written: the first channel has seen a message of this very
+  // call from everyone whom it can hear from before it writes.
+  bool open = true;
 };
 
 // One lane to every other rank, and what this rank has under way on them.
@@ -37,7 +50,9 @@ class Channel {
   std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
   Lane& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
 
-  void start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride);
+  // `admission` belongs to the call and outlives it.
+  void start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride,
+             Admission& admission);
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
   bool step();
   bool flush();
@@ -45,6 +60,12 @@ class Channel {
   bool unflushed() const { return !backlog_.empty(); }
   // Forgets the call; for a communicator that has failed.
   void abandon();
+  // Puts back what was in the caller's memory, as far as it was overwritten before all ranks that
+  // take part in it were known to have made this call. While the caller's memory is there.
+  void restore();
+  // Throws Mismatch if a rank has sent what belongs to another call than `fingerprint`, of the same
+  // number or an earlier one. Who is ahead may have had no need of this rank.
+  void look_for_strays(uint64_t fingerprint);
 
   // What it is waiting for, for messages: "op 3 of 12 (recv_reduce), tile 0 of 4", and whom.
   std::string position() const;
@@ -65,11 +86,18 @@ class Channel {
   bool run_recv(const Op& op);
   bool run_recv_reduce(const Op& op);
   bool run_copy(const Op& op);
+  bool may_write(const Op& op);
+  bool pass_admission();
   bool may_overwrite(const Span& span);
+  bool keeps_old(const Op& op) const;
+  void keep_old(const Op& op, const Span& span);
+  std::vector<int> unadmitted() const;
   void post(Lane& lane, const Header& header, const Span& span);
-  void check(const Header& header, int peer, size_t num_bytes);
+  void check(const Header& header, int peer, const Op& op, const Span& span);
   void finish_tile();
   Span resolve(const ChunkRef& chunk);
+  // A rank that has nothing to send says so, once: or a call without elements would not be noticed.
+  bool is_told(const Span& span) const { return span.count > 0 || (tells_empty_ && tile_ == 0); }
   const int* peers_of(const Op& op) const { return call_->plan->peers.data() + op.peers_begin; }
 
   const int rank_;
@@ -85,6 +113,16 @@ class Channel {
   size_t next_op_ = 0;
   size_t item_size_ = 1;
   int ready_ = 0;  // recv_reduce: peers whose payload is known to be there
+  bool tells_empty_ = false;  // blocks differ in length, or there are no elements at all
+  Admission* admission_ = nullptr;
+  size_t num_admitted_ = 0;  // of the plan's first messages
+
+  struct Kept {
+    std::byte* address;
+    size_t num_bytes;
+  };
+  std::vector<Kept> kept_;  // in the order overwritten
+  std::vector<std::byte> old_bytes_;
 
   std::vector<Borrowed> borrowed_;
   Backlog backlog_;

@@ -357,7 +357,7 @@ bool Communicator::prepare_sleep() {
   check_neglected();
   segment_->begin_nap(starved());
   lateness_.sleeps();
-  bool stay_awake = progress_or_fail() || !work_left();
+  bool stay_awake = progress_or_fail(true) || !work_left();
   drop_baton();
   if (stay_awake) finish_sleep();
   return !stay_awake;

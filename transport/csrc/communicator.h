@@ -175,10 +175,11 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   bool starved() const;
   bool shares_core();
   void drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
-  bool progress();
+  // `thoroughly`: before a sleep.
+  bool progress(bool thoroughly);
   bool obey();
   void drive_once();
-  bool progress_or_fail();
+  bool progress_or_fail(bool thoroughly = false);
   void rethrow_interruption();
   void notify_waiters();
   bool advance_collective();
@@ -259,6 +260,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   Lateness lateness_;
   uint64_t last_end_ns_ = 0;  // of the collective before this one
   std::vector<Channel> channels_;
+  Admission admission_;  // of the active call
   std::unique_ptr<InPlace> in_place_;  // nullptr unless all ranks share this node
   std::unique_ptr<PointToPoint> point_to_point_;
   std::vector<std::shared_ptr<Outbox>> outboxes_;

@@ -87,7 +87,7 @@ bool Communicator::shares_core() {
   });
 }
 
-bool Communicator::progress() {
+bool Communicator::progress(bool thoroughly) {
   bool moved = num_incoming_.load(std::memory_order_seq_cst) > 0;
   if (moved) accept_requests();
   if (num_adoptions_.load(std::memory_order_seq_cst) > 0) {
@@ -97,13 +97,17 @@ bool Communicator::progress() {
   if (asks_.load(std::memory_order_seq_cst) != 0 && obey()) return true;
   if (active_ || !collectives_.empty()) moved |= advance_collective();
   if (!point_to_point_->idle()) moved |= point_to_point_->progress();
+  // Who waits for one rank may have been sent something by another that tells why it waits.
+  if (thoroughly && !moved && active_) {
+    for (Channel& channel : channels_) channel.look_for_strays(active_->call.fingerprint);
+  }
   return moved;
 }
 
 // What goes wrong on a lane often has its explanation on a control link: look there first.
-bool Communicator::progress_or_fail() {
+bool Communicator::progress_or_fail(bool thoroughly) {
   try {
-    return progress();
+    return progress(thoroughly);
   } catch (const LaneError& error) {
     await_explanation(error.peer());
     left_or_lost(error.peer(), error.what());
@@ -206,9 +210,11 @@ bool Communicator::advance_in_place() {
 
 void Communicator::begin_plan() {
   const Call& call = active_->call;
+  admission_.open = call.plan->first_messages.empty();
   active_->tiling = Tiling(call, options_.segment.slot_bytes, options_.num_channels);
   for (int i = 0; i < options_.num_channels; ++i) {
-    channels_[static_cast<size_t>(i)].start(call, active_->tiling, i, options_.num_channels);
+    channels_[static_cast<size_t>(i)].start(call, active_->tiling, i, options_.num_channels,
+                                            admission_);
   }
 }
 
@@ -248,7 +254,7 @@ bool Communicator::sleep(Deadline deadline) {
   // First the sign that we sleep, then one more look: a peer that posts after the look sees the sign.
   segment_->begin_nap(starved());
   lateness_.sleeps();
-  if (!progress_or_fail()) {
+  if (!progress_or_fail(true)) {
     if (active_) deadline = std::min(deadline, active_->deadline);
     if (verdict_deadline_) deadline = std::min(deadline, *verdict_deadline_);
     auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();

@@ -47,6 +47,14 @@ void Plan::validate(int rank, int world_size) const {
     if (op.kind != OpKind::send) check_chunk(op.destination);
     if (op.kind == OpKind::send || op.kind == OpKind::copy) check_chunk(op.source);
   }
+  for (const FirstMessage& first : first_messages) {
+    require(first.op >= 0 && static_cast<size_t>(first.op) < ops.size(), "op of a first message");
+    const Op& op = ops[static_cast<size_t>(first.op)];
+    auto begin = peers.begin() + op.peers_begin, end = begin + op.num_peers;
+    require((op.kind == OpKind::recv || op.kind == OpKind::recv_reduce) &&
+                std::find(begin, end, first.peer) != end,
+            "peer of a first message");
+  }
 }
 
 Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
@@ -65,7 +73,7 @@ Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
     size_t chunk =
         std::clamp(divide_up(std::max(wanted, least), line) * line, size_t{1}, most);
     tile_elements_ = chunk * chunks;
-    num_tiles_ = static_cast<int64_t>(divide_up(call.data.count, tile_elements_));
+    num_tiles_ = std::max<int64_t>(1, divide_up(call.data.count, tile_elements_));
     return;
   }
   // Ranks may see different block lengths here, so a tile may depend on nothing but the slot.
@@ -74,7 +82,13 @@ Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
   for (const std::vector<Block>* blocks : {&call.input, &call.output}) {
     for (const Block& block : *blocks) longest = std::max(longest, block.count);
   }
-  num_tiles_ = static_cast<int64_t>(divide_up(longest, tile_elements_));
+  num_tiles_ = std::max<int64_t>(1, divide_up(longest, tile_elements_));
+}
+
+size_t Tiling::whole(const Call& call, const ChunkRef& chunk) {
+  if (chunk.buffer == Buffer::data) return call.data.count;
+  const std::vector<Block>& blocks = chunk.buffer == Buffer::input ? call.input : call.output;
+  return blocks.at(static_cast<size_t>(chunk.begin)).count;
 }
 
 Span Tiling::tile_of(const Block& block, int64_t tile) const {

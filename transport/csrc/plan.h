@@ -26,10 +26,21 @@ struct Op {
   int num_peers;
   ChunkRef destination;
   ChunkRef source;
+  // Some rank may turn out to have made another call when this op has already written: what was
+  // there before is kept, to be put back.
+  bool keeps_old = false;
+};
+
+// The first message of a rank that sends before it hears from anybody: op `op` gets it.
+struct FirstMessage {
+  int op;
+  int peer;
 };
 
 struct Plan {
   std::vector<Op> ops;
+  // Nothing is written to the caller's memory before all of these are there and belong to the call.
+  std::vector<FirstMessage> first_messages;
   std::vector<int> peers;
   int data_chunks = 0;     // parts that `data` is cut into; 0: the plan has no `data`
   int scratch_slots = 0;
@@ -85,6 +96,8 @@ class Tiling {
   // The elements of a chunk in a tile. `scratch`: base of this channel's scratch slots.
   Span resolve(const Call& call, const ChunkRef& chunk, int64_t tile, std::byte* scratch) const;
   Span tile_of(const Block& block, int64_t tile) const;
+  // Elements of all that a chunk is a part of: of `data`, or of its block.
+  static size_t whole(const Call& call, const ChunkRef& chunk);
 
  private:
   size_t item_size_ = 1;
