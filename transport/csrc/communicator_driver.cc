@@ -124,6 +124,7 @@ bool Communicator::progress_or_fail(bool thoroughly) {
     failure.rank = mismatch.peer;
     failure.expected = mismatch.expected;
     failure.received = mismatch.received;
+    if (active_) failure.sequence = active_->sequence;
     failure.text = mismatch.what();
     fail(failure);
   } catch (const std::exception& error) {
