@@ -10,11 +10,11 @@
     def test_sum_three_ranks():
         assert run_ranks(check_sum, 3, backend="hccl") == [[3.0] * 3] * 3
 
-Starting Python with torch takes seconds, so a server process imports torch once and forks every
-rank from itself: a rank starts in milliseconds, with nothing of the test's process in it. When a
-rank fails the others get a moment to say what they saw, then all are killed; `RanksFailed` quotes
-every rank in the order in which they failed. A rank that hangs prints its stacks and dies at the
-deadline.
+Starting Python with torch takes seconds, so a server process imports it once, and hccl-py, and
+forks every rank from itself: a rank starts in milliseconds, with nothing of the test's process in
+it. When a rank fails the others get a moment to say what they saw, then all are killed;
+`RanksFailed` quotes every rank in the order in which they failed. A rank that hangs prints its
+stacks and dies at the deadline.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import timedelta
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
@@ -48,7 +48,9 @@ START_S = 30.0
 """How long processes may take to start, on a machine that does other things too."""
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["torch", "numpy", "pytest"])
+_context.set_forkserver_preload(
+    ["torch", "numpy", "pytest", "hccl_py.communicator", "hccl_py.process_group"]
+)
 
 
 class RanksFailed(AssertionError):  # noqa: N818  # it is what a test fails with
@@ -63,6 +65,7 @@ def run_ranks(
     backend: str | None = None,
     env: Mapping[str, str] | Callable[[int], Mapping[str, str]] | None = None,
     hosts: Hosts | None = None,
+    victims: Collection[int] = (),
 ) -> list[Any]:
     """Run `function(rank, world_size, *args)` in `world_size` new processes.
 
@@ -76,9 +79,10 @@ def run_ranks(
             LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set anyway, and a store
             listens there.
         hosts: where to run the ranks, the first half on the first host; None: all on this one.
+        victims: ranks that may end in any way, at any time.
 
     Returns:
-        What each rank returned, by rank.
+        What each rank returned, by rank; None for a victim that ended without a word.
 
     Raises:
         RanksFailed: a rank raised, ended without a word, or was still running at the deadline.
@@ -113,9 +117,10 @@ def run_ranks(
             processes.append(process)
             pipes.append(here)
         try:
-            results, failures = _collect(pipes, time.monotonic() + timeout_s + START_S)
+            deadline = time.monotonic() + timeout_s + START_S
+            results, failures = _collect(pipes, deadline, victims)
             if not failures:
-                failures = _exits(processes)
+                failures = _exits(processes, victims)
         finally:
             for process in processes:
                 process.kill()
@@ -136,7 +141,7 @@ def _store(hosts: Hosts | None) -> tuple[str, TCPStore]:
 
 
 def _collect(
-    pipes: list[Connection], deadline: float
+    pipes: list[Connection], deadline: float, victims: Collection[int]
 ) -> tuple[dict[int, Any], list[tuple[int, str]]]:
     """Wait for every rank's word, or until `GRACE_S` after the first failure."""
     results: dict[int, Any] = {}
@@ -153,7 +158,8 @@ def _collect(
             try:
                 succeeded, value = pipe.recv()
             except EOFError:
-                succeeded, value = False, "ended without a word (killed, or a crash)"
+                succeeded = rank in victims
+                value = None if succeeded else "ended without a word (killed, or a crash)"
             if succeeded:
                 results[rank] = value
                 continue
@@ -163,13 +169,13 @@ def _collect(
     return results, failures
 
 
-def _exits(processes: list[ForkServerProcess]) -> list[tuple[int, str]]:
+def _exits(processes: list[ForkServerProcess], victims: Collection[int]) -> list[tuple[int, str]]:
     """Wait for processes whose functions have returned; their exit can still go wrong."""
     failures = []
     deadline = time.monotonic() + EXIT_S
     for rank, process in enumerate(processes):
         process.join(max(deadline - time.monotonic(), 0.0))
-        if process.exitcode != 0:
+        if process.exitcode != 0 and (rank not in victims or process.exitcode is None):
             ended = "hung" if process.exitcode is None else f"had exit code {process.exitcode}"
             failures.append((rank, f"{ended} after its function had returned"))
     return failures

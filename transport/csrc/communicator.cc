@@ -52,8 +52,8 @@ Communicator::Communicator(const CommunicatorOptions& options,
   }
   links_.resize(num_ranks);
   if (num_ranks > 1 && options_.local_ranks.size() == num_ranks) {
-    in_place_ = std::make_unique<InPlace>(options_.rank, channels_.at(0).lanes(), options_.arena,
-                                          lateness_);
+    in_place_ = std::make_unique<InPlace>(options_.rank, channels_.at(0).lanes(), local_segments_,
+                                          options_.arena, lateness_);
   }
   tcp_peers_.resize(num_ranks);
   watch(doorbell_.get(), wake_tag);

@@ -155,6 +155,7 @@ void Communicator::stop_moving() {
   collectives_.clear();
   doomed_.insert(doomed_.end(), accepted_.begin(), accepted_.end());
   accepted_.clear();
+  segment_->withdraw();
   for (Channel& channel : channels_) channel.abandon();
   if (in_place_) in_place_->abandon();
   for (const RequestPtr& request : point_to_point_->abandon()) doomed_.push_back(request);

@@ -26,11 +26,13 @@ constexpr uint16_t kind_done = 2;
 
 }  // namespace
 
-InPlace::InPlace(int rank, std::vector<std::unique_ptr<Lane>>& lanes, std::shared_ptr<Arena> arena,
-                 Lateness& lateness)
+InPlace::InPlace(int rank, std::vector<std::unique_ptr<Lane>>& lanes,
+                 const std::vector<std::shared_ptr<Segment>>& segments,
+                 std::shared_ptr<Arena> arena, Lateness& lateness)
     : rank_(rank),
       world_size_(static_cast<int>(lanes.size())),
       lanes_(lanes),
+      segments_(segments),
       arena_(std::move(arena)),
       lateness_(lateness),
       windows_(lanes.size()),
@@ -362,6 +364,8 @@ bool InPlace::step() {
     case State::closing:
       moved |= hear(kind_done);
       if (next_peer_ < world_size_ || !backlog_.empty()) return moved;
+      // The rank that has withdrawn says why on its control link, and that ends this call.
+      if (!is_valid()) return moved;
       state_ = State::finished;
       return true;
     case State::idle:
@@ -369,6 +373,12 @@ bool InPlace::step() {
     case State::finished: break;
   }
   return moved;
+}
+
+// What others made of a withdrawn buffer counts too: their last messages came after their reads.
+bool InPlace::is_valid() const {
+  return std::none_of(segments_.begin(), segments_.end(),
+                      [](const auto& segment) { return segment->is_withdrawn(); });
 }
 
 void InPlace::abandon() {

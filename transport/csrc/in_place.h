@@ -5,6 +5,9 @@
 //   2. work       each does its share: reads what others lent, writes where others want it
 //   3. close      each tells every other that it is done; nobody returns before all have
 //
+// A rank whose call fails in between gets its memory back while others still read it. It says so in
+// its segment first, and a call ends well only if, after everything was read, no rank had said so.
+//
 // Who wrote before it announced (1), or before it was done (3), is seen by whoever heard that: a
 // message is published with a seq_cst store that pairs with the load in the lane's peek().
 //
@@ -20,6 +23,7 @@
 #include "lane.h"
 #include "lateness.h"
 #include "plan.h"
+#include "segment.h"
 
 namespace hccl {
 
@@ -29,9 +33,10 @@ class InPlace {
  public:
   enum class State { idle, announcing, working, closing, declined, finished };
 
-  // `lanes`: by rank, of the channel that the messages go over; they outlive this. `arena` may be
-  // nullptr: then every call is declined. `lateness` as in Channel.
-  InPlace(int rank, std::vector<std::unique_ptr<Lane>>& lanes, std::shared_ptr<Arena> arena,
+  // `lanes`: by rank, of the channel that the messages go over; `segments`: of the other ranks. Both
+  // outlive this. `arena` may be nullptr: then every call is declined. `lateness` as in Channel.
+  InPlace(int rank, std::vector<std::unique_ptr<Lane>>& lanes,
+          const std::vector<std::shared_ptr<Segment>>& segments, std::shared_ptr<Arena> arena,
           Lateness& lateness);
 
   // The registered memory of a peer. Without it, every call is declined.
@@ -97,10 +102,12 @@ class InPlace {
   std::byte* lent_by(int peer, uint64_t offset, uint64_t num_bytes) const;
   bool work();
   void run(const Move& move, size_t begin, size_t count);
+  bool is_valid() const;
 
   const int rank_;
   const int world_size_;
   std::vector<std::unique_ptr<Lane>>& lanes_;
+  const std::vector<std::shared_ptr<Segment>>& segments_;
   const std::shared_ptr<Arena> arena_;
   Lateness& lateness_;
   std::vector<std::shared_ptr<ArenaWindow>> windows_;  // by rank

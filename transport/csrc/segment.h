@@ -53,6 +53,10 @@ struct alignas(64) SegmentHeader {
   std::atomic<uint32_t> starved;
   // The core on which the owner drove last, plus one. A hint, ordered with nothing.
   std::atomic<uint32_t> core;
+  // Whether what the owner lent in its registered memory may be gone. Stored seq_cst before any of
+  // its calls ends with a failure, so before anybody writes to that memory; pairs with the loads in
+  // InPlace::is_valid, which come after the last read of it.
+  std::atomic<uint32_t> withdrawn;
 };
 
 // Shared memory of one rank. Owner: mapped writable. Peer: mapped read-only.
@@ -74,6 +78,10 @@ class Segment {
   void end_nap();
   // Publishes the core this thread runs on, and returns it in the form of SegmentHeader::core.
   uint32_t note_core();
+  // By the owner, before a call of its fails.
+  void withdraw() { header().withdrawn.store(1, std::memory_order_seq_cst); }
+  // By a peer, after it has read what the owner lent.
+  bool is_withdrawn() const { return header().withdrawn.load(std::memory_order_seq_cst) != 0; }
   ConsumedCounter& consumed(int local_rank, int channel) const;
   Cell* ring(int local_rank, int channel) const;
   std::byte* slot(int channel, int index) const;

@@ -1,5 +1,6 @@
 // Collectives on registered memory, threads as ranks: results, who falls back, and what fails.
 #include <algorithm>
+#include <latch>
 #include <string>
 #include <thread>
 #include <vector>
@@ -168,9 +169,10 @@ void small_calls_run_the_plan() {
   CHECK(world.num_in_place() == 0);
 }
 
-Failure failure_of(Communicator& rank, const RequestPtr& request) {
+Failure failure_of(Communicator& rank, const RequestPtr& request,
+                   const Communicator::Interrupt& interrupt = no_interrupt) {
   try {
-    rank.run(request, no_interrupt);
+    rank.run(request, interrupt);
   } catch (const CommunicatorFailed& failed) {
     return failed.failure;
   }
@@ -256,6 +258,43 @@ void abort_in_the_middle_ends_all() {
   }
 }
 
+// Rank 1 has done its share, fails, and uses its memory again before rank 0 has read it.
+void memory_of_a_failed_call_is_never_taken_for_data() {
+  RegisteredWorld world(2);
+  std::latch asked(1), reused(1);
+  auto request_for = [&](int me, const Floats& input, const Floats& output) {
+    auto request = request_of(Collective::reduce_scatter, mesh(me, 2), 2 * num_elements);
+    request->call.input = {input.block(0, num_elements), input.block(num_elements, num_elements)};
+    request->call.output = {output.all()};
+    return request;
+  };
+  world.run([&](int me) {
+    auto& rank = world.ranks[static_cast<size_t>(me)];
+    Floats input(world.arena, 2 * num_elements, 1), output(world.arena, num_elements, 0);
+    auto request = request_for(me, input, output);
+    Failure failure;
+    if (me == 0) {
+      // Asked while rank 1 is not there yet: everything after its announcement has to wait.
+      failure = failure_of(*rank, request, [&] {
+        asked.count_down(asked.try_wait() ? 0 : 1);
+        reused.wait();
+      });
+    } else {
+      asked.wait();
+      std::thread aborter([&] {
+        // Nothing but the other's share is left to wait for.
+        while (rank->statistics().sleeps.value() == 0) std::this_thread::yield();
+        rank->abort("on purpose");
+      });
+      failure = failure_of(*rank, request);
+      aborter.join();
+      std::fill_n(reinterpret_cast<float*>(input.all().address), 2 * num_elements, 1000.0f);
+      reused.count_down();
+    }
+    CHECK(failure.kind == FailureKind::aborted);
+  });
+}
+
 }  // namespace
 }  // namespace hccl::test
 
@@ -272,6 +311,8 @@ int main(int argc, char** argv) {
       {"other_block_sizes_are_a_mismatch", other_block_sizes_are_a_mismatch},
       {"other_call_is_a_mismatch", other_call_is_a_mismatch},
       {"abort_in_the_middle_ends_all", abort_in_the_middle_ends_all},
+      {"memory_of_a_failed_call_is_never_taken_for_data",
+       memory_of_a_failed_call_is_never_taken_for_data},
   };
   run_tests(tests, argc > 1 ? argv[1] : nullptr);
 }
