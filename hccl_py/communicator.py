@@ -9,10 +9,12 @@ import contextlib
 import os
 import threading
 import weakref
+from pathlib import Path
 from typing import Any
 
 from hccl_py.calls import BlockingCalls, NonblockingCalls, Shared
 from hccl_py.failures import Narrator
+from hccl_py.flight_recorder import FlightRecorder, Group
 from hccl_py.plans import PlanCache
 from hccl_py.rendezvous import rank_from_environment, store_from_environment
 from hccl_py.statistics import Statistics, read_statistics
@@ -20,6 +22,7 @@ from hccl_py.topology import Topology
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap import Mesh, connect
+from hccl_py.transport.clocks import ClockReading
 from hccl_py.transport.coordination import Coordination
 from hccl_py.transport.errors import AbortedError, HcclError, InvalidArgumentError
 from hccl_py.transport.identity import Identity
@@ -120,6 +123,9 @@ class Communicator(BlockingCalls):
         self._end_threads.atexit = False
         self._store = store  # rank 0 may host it, and others may not have read all of it yet
         places = tuple(f"host {member.host}, pid {member.pid}" for member in mesh.members)
+        self.flight_recorder = FlightRecorder(
+            core, _group(name, rank, mesh, places), lambda: _clock(self._coordination)
+        )
         topology = Topology(mesh.nodes)
         shared = Shared(
             rank,
@@ -127,7 +133,7 @@ class Communicator(BlockingCalls):
             timeout_s,
             core,
             PlanCache(rank, topology),
-            Narrator(name, rank, places),
+            Narrator(name, rank, places, self.flight_recorder),
         )
         super().__init__(shared)
         self.nonblocking = NonblockingCalls(shared)
@@ -146,6 +152,24 @@ class Communicator(BlockingCalls):
         """Return the counters of this rank, by device and by path; `Statistics` has the keys."""
         return read_statistics(self._core)
 
+    def dump_flight_recorder(self, folder: str | os.PathLike[str] | None = None) -> Path:
+        """Write the last 4,096 calls of each of this rank's communicators, and how far they got.
+
+        Any thread may, at any time. `hccl-trace` makes one timeline of all ranks' files, and
+        `torchfrtrace` compares them.
+
+        Args:
+            folder: is made if it is not there. None: HCCL_TRACE_DIR, or a folder of the user's own
+                below the system's temporary one.
+
+        Returns:
+            The path of the JSON file, readable by its owner alone.
+
+        Raises:
+            OSError: it could not be written.
+        """
+        return self.flight_recorder.dump(folder)
+
     def abort(self, reason: str) -> None:
         """End every call under way, here and on all ranks, with an AbortedError. Any thread may."""
         self._core.abort(reason)
@@ -153,6 +177,7 @@ class Communicator(BlockingCalls):
     def close(self) -> None:
         """Say goodbye to all ranks and free everything. Calls under way are aborted. Idempotent."""
         _open.discard(self)
+        self.flight_recorder.close()
         if self._repair is not None and not self._core.failed():
             self._repair.settle()
         self._end_threads()
@@ -177,6 +202,21 @@ class Communicator(BlockingCalls):
     def __exit__(self, *_: object) -> None:
         """Close."""
         self.close()
+
+
+def _group(name: str, rank: int, mesh: Mesh, places: tuple[str, ...]) -> Group:
+    size = len(mesh.members)
+    # In the job that a launcher made, the ranks of everyone are those of the job; a process group
+    # tells of its own.
+    everyone = os.environ.get("WORLD_SIZE", str(size)) == str(size)
+    ranks = tuple(range(size)) if everyone else None
+    boot_id = Identity.of_this_process().boot_id
+    identity = mesh.coordination.communicator_id.hex() if mesh.coordination else ""
+    return Group(name, "", rank, size, identity, ranks, places, boot_id)
+
+
+def _clock(coordination: Coordination | None) -> ClockReading | None:
+    return None if coordination is None else coordination.clock()
 
 
 def _slot_bytes(world_size: int) -> int:

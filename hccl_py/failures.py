@@ -1,6 +1,7 @@
 """From what the engine reports to the error that the caller sees."""
 
 from hccl_py.fingerprint import Transfer, describe
+from hccl_py.flight_recorder import FlightRecorder
 from hccl_py.transport.errors import (
     AbortedError,
     CollectiveTimeoutError,
@@ -15,13 +16,24 @@ _PEER_LOST, _TIMED_OUT, _MISMATCH, _ABORTED = 1, 2, 3, 4  # FailureKind in csrc/
 class Narrator:
     """Tells failures of one communicator: who, where, what, and what to look at."""
 
-    def __init__(self, name: str, rank: int, places: tuple[str, ...]) -> None:
+    def __init__(
+        self, name: str, rank: int, places: tuple[str, ...], recorder: FlightRecorder
+    ) -> None:
         """Keep what messages need; `places` says by rank "host h, pid p"."""
         self._name = name
         self._rank = rank
         self._places = places
+        self._recorder = recorder
 
     def tell(self, failure: Exception, timeout_s: float, call: int | Transfer) -> CommunicatorError:
+        """Turn the engine's CommunicatorFailed into an error, for the flight recorder as well."""
+        error = self._tell(failure, timeout_s, call)
+        self._recorder.tell_failure(str(error))
+        return error
+
+    def _tell(
+        self, failure: Exception, timeout_s: float, call: int | Transfer
+    ) -> CommunicatorError:
         """Turn the engine's CommunicatorFailed into an error of our tree.
 
         Args:

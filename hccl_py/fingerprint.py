@@ -14,10 +14,10 @@ is 0, because there no rank knows what the others give: the messages themselves 
 
 from typing import NamedTuple
 
-from hccl_py.elements import ELEMENT_TYPES
+from hccl_py.elements import ELEMENT_TYPES, ElementType
 from hccl_py.transport.types import ReduceOp
 
-_NAMES = (
+NAMES = (
     "send/recv",
     "all_reduce",
     "broadcast",
@@ -29,7 +29,7 @@ _NAMES = (
     "scatter",
     "barrier",
 )
-_NUMBERS = {name: number for number, name in enumerate(_NAMES)}
+_NUMBERS = {name: number for number, name in enumerate(NAMES)}
 REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 """Collectives with a reduce op."""
 _ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
@@ -49,12 +49,26 @@ class Transfer(NamedTuple):
     num_bytes: int
 
 
+class Fields(NamedTuple):
+    """What a fingerprint says that needs no rounding."""
+
+    collective: str
+    element: ElementType
+
+
 def pack(collective: str, root: int | None, element: int, op: int, count: int) -> int:
     """Write a call's bits. Counts that ranks may differ in are passed as 0."""
     if count >= _LARGE_COUNT:
         count = _LARGE_COUNT + count % _COUNT_MODULUS
     bound = min(root or 0, _MAX_ROOT)
     return _NUMBERS[collective] << 16 | element << 20 | op << 25 | bound << 29 | count << 42
+
+
+def unpack(fingerprint: int) -> Fields:
+    """Read a collective's bits; one that is unknown here is called so."""
+    number = fingerprint >> 16 & 0xF
+    name = NAMES[number] if 0 < number < len(NAMES) else "unknown"
+    return Fields(name, ELEMENT_TYPES[fingerprint >> 20 & 0x1F])
 
 
 def describe(call: int | Transfer, count: int | None = None) -> str:
@@ -69,9 +83,9 @@ def describe(call: int | Transfer, count: int | None = None) -> str:
         peer = "any rank" if call.peer is None else f"rank {call.peer}"
         return f"{verb}({call.num_bytes} bytes {way} {peer}, tag {call.tag})"
     number = call >> 16 & 0xF
-    if not 0 < number < len(_NAMES):
+    if not 0 < number < len(NAMES):
         return "an unknown call"
-    name = _NAMES[number]
+    name = NAMES[number]
     parts = []
     if name in _ROOTS:
         parts.append(f"{_ROOTS[name]}={call >> 29 & _MAX_ROOT}")

@@ -6,7 +6,11 @@ back. A queue pair of `hccl_py.transport.verbs` counts for itself, see its `stat
 
 from typing import TypedDict
 
+from hccl_py.fingerprint import NAMES
 from hccl_py.transport import _core
+
+TRANSFERS = ("send", "recv")
+_FIRST_TRANSFER = 16  # kind_of_send in csrc/statistics.h; below, the numbers of collectives
 
 DEVICES = ("shm", "tcp", "provider")
 """Shared memory, TCP connections, and the lanes of a provider in Python (HCCL_TRANSPORT)."""
@@ -56,6 +60,39 @@ class PathStatistics(TypedDict):
     bytes_per_second: float
 
 
+class CallStatistics(TypedDict):
+    """Where the time of all calls of one kind went, from their start to their end.
+
+    A wait counts as waiting for late ranks until the rank that held this one up has sent its first
+    message of the call, its way here included. Waits of about a microsecond and less are not seen.
+    For `send` and `recv`, which may be posted long before they are waited for, it is the time
+    until the other side met them.
+
+    Keys:
+        calls: that ended without error.
+        waiting_s: for late ranks.
+        moving_s: the rest: moving and reducing data.
+    """
+
+    calls: int
+    waiting_s: float
+    moving_s: float
+
+
+class PeerStatistics(TypedDict):
+    """How late one rank was, as this rank felt it in collectives.
+
+    Ranks that it kept waiting in turn pass the blame on to it: a late rank is named by all.
+
+    Keys:
+        waited_s: how long this rank waited for it.
+        times_last: in how many collectives it was the one waited for longest.
+    """
+
+    waited_s: float
+    times_last: int
+
+
 class Statistics(TypedDict):
     """All counters of a communicator.
 
@@ -64,6 +101,10 @@ class Statistics(TypedDict):
         in_place: of these, the ones whose peers read registered memory where it lies.
         sleeps: times that a waiting thread went to sleep in the kernel.
         doorbells: sleeping peers of this node that were woken.
+        waiting_s: seconds of its collectives that this rank waited for late ranks.
+        moving_s: the other seconds of them.
+        calls: by kind of call, `CallStatistics`; only kinds that were called.
+        peers: by rank, `PeerStatistics`; of this rank itself zeros.
         devices: by name, all of `DEVICES`.
         paths: one for each connection to ranks of other nodes.
     """
@@ -72,6 +113,10 @@ class Statistics(TypedDict):
     in_place: int
     sleeps: int
     doorbells: int
+    waiting_s: float
+    moving_s: float
+    calls: dict[str, CallStatistics]
+    peers: list[PeerStatistics]
     devices: dict[str, DeviceStatistics]
     paths: list[PathStatistics]
 
@@ -90,6 +135,8 @@ def read_statistics(core: _core.Communicator) -> Statistics:
         }
         for name in DEVICES
     }
+    calls = _calls(counted["calls"])
+    collectives = [one for name, one in calls.items() if name not in TRANSFERS]
     devices["tcp"]["retries"] = sum(path["retries"] for path in paths)
     devices["tcp"]["reconnects"] = sum(path["reconnects"] for path in paths)
     return {
@@ -97,6 +144,23 @@ def read_statistics(core: _core.Communicator) -> Statistics:
         "in_place": counted["in_place"],
         "sleeps": counted["sleeps"],
         "doorbells": counted["doorbells"],
+        "waiting_s": sum(one["waiting_s"] for one in collectives),
+        "moving_s": sum(one["moving_s"] for one in collectives),
+        "calls": calls,
+        "peers": [
+            {"waited_s": waited_ns / 1e9, "times_last": times_last}
+            for waited_ns, times_last in counted["peers"]
+        ],
         "devices": devices,
         "paths": paths,
+    }
+
+
+def _calls(counted: list[tuple[int, int, int]]) -> dict[str, CallStatistics]:
+    transfers = zip(TRANSFERS, counted[_FIRST_TRANSFER:], strict=True)
+    named = [*zip(NAMES, counted, strict=False), *transfers]
+    return {
+        name: {"calls": calls, "waiting_s": waiting_ns / 1e9, "moving_s": moving_ns / 1e9}
+        for name, (calls, waiting_ns, moving_ns) in named
+        if calls
     }

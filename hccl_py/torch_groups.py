@@ -48,6 +48,9 @@ def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
         )
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
+    recorder = made.flight_recorder
+    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
+    recorder.group = recorder.group._replace(global_ranks=ranks)
     group = ProcessGroupHccl(made, options)
     _groups.add(group)
     return cast(dist.ProcessGroup, group)

@@ -76,6 +76,8 @@ class TorchSurface(_Base):
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
         """Take the description that the user gave."""
         self._description = description
+        recorder = self._communicator.flight_recorder
+        recorder.group = recorder.group._replace(description=description)
 
     def getGroupDesc(self) -> str:  # noqa: N802
         """Return that description."""

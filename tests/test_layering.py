@@ -15,7 +15,8 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hccl_py": "hccl_py"}
 
 COMMUNICATOR = (
-    "buffers calls communicator failures fingerprint plans registered rendezvous statistics work"
+    "buffers calls communicator elements failures fingerprint flight_recorder plans registered "
+    "rendezvous statistics trace_files trace_signal work"
 )
 LAYERS = [
     ("transport",),
@@ -25,7 +26,7 @@ LAYERS = [
     ("tuner",),
     tuple(COMMUNICATOR.split()),
     ("process_group", "torch_*"),
-    ("", "_autoload", "bench"),  # "" is the package itself, the public names
+    ("", "_autoload", "bench", "trace"),  # "" is the package itself, the public names
 ]
 """Lowest first, by the first name after `hccl_py`."""
 

@@ -37,6 +37,11 @@ class Coordination:
         self._closed = False
         self._plane.enrol(roll)
 
+    @property
+    def communicator_id(self) -> bytes:
+        """Equal on all ranks of the communicator, and random."""
+        return self._roll.communicator_id
+
     def attach(self, principal: Principal) -> None:
         """Begin to send heartbeats and to report failures, for `principal`. At most once."""
         roll = self._roll

@@ -46,7 +46,9 @@ Bytes bytes_of(const Request& request) {
   if (request.kind == RequestKind::send) return {request.num_bytes, 0};
   if (request.kind == RequestKind::recv) return {0, request.num_bytes};
   const Call& call = request.call;
-  size_t in = call.data.count, out = call.data.count;
+  // A call of blocks may still hold the data of the one before it.
+  bool has_data = call.plan != nullptr && call.plan->data_chunks > 0;
+  size_t in = has_data ? call.data.count : 0, out = in;
   for (const Block& block : call.input) in += block.count;
   for (const Block& block : call.output) out += block.count;
   size_t item = size_of(call.dtype);

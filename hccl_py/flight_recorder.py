@@ -1,0 +1,285 @@
+"""The flight recorder: the last calls of this process's communicators, and how far each got.
+
+The engine writes the records (`csrc/recorder.h`); here they become entries with torch's names for
+things, and `trace_files.py` puts them into files. Written when a communicator fails (HCCL_TRACE_DIR
+says where; unset: not), on SIGUSR2 (`trace_signal.py`), and on request.
+"""
+
+import contextlib
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hccl_py.elements import BYTES, ELEMENT_TYPES
+from hccl_py.fingerprint import Fields, Transfer, describe, unpack
+from hccl_py.trace_files import Dump, default_folder, folder_of_failures, write
+from hccl_py.trace_signal import BELL
+from hccl_py.transport import _core
+from hccl_py.transport.clocks import ClockReading
+
+logger = logging.getLogger("hccl_py")
+
+_STATES = ("submitted", "started", "completed", "failed")
+_TORCH_DTYPES = {
+    "float32": "Float",
+    "float64": "Double",
+    "float16": "Half",
+    "bfloat16": "BFloat16",
+    "int8": "Char",
+    "uint8": "Byte",
+    "int16": "Short",
+    "uint16": "UInt16",
+    "int32": "Int",
+    "uint32": "UInt32",
+    "int64": "Long",
+    "uint64": "UInt64",
+    "boolean": "Bool",
+    "complex64": "ComplexFloat",
+    "complex128": "ComplexDouble",
+    "bytes": "Byte",
+}
+"""Names that torch's flight recorder has for element types; others go by their own."""
+
+Frames = list[dict[str, Any]]
+"""A call site as torch's analyser prints it: name, filename and line of each frame."""
+
+
+class Group(NamedTuple):
+    """Who the ranks of a communicator are.
+
+    Attributes:
+        name: of the communicator, as its messages say it.
+        description: of the user's, or "".
+        rank: of this process in it.
+        world_size: its number of ranks.
+        id: equal on all its ranks and on no other communicator; "" if it is alone.
+        global_ranks: its ranks in the job; None: not known.
+        hosts: by rank, "host h, pid p".
+        boot_id: ranks with the same one share a clock.
+    """
+
+    name: str
+    description: str
+    rank: int
+    world_size: int
+    id: str
+    global_ranks: tuple[int, ...] | None
+    hosts: tuple[str, ...]
+    boot_id: str
+
+
+class _Call(NamedTuple):
+    """One record of the engine; see `_core.Communicator.records`."""
+
+    id: int
+    kind: int
+    state: int
+    in_place: bool
+    sequence: int
+    fingerprint: int
+    peer: int
+    bytes_in: int
+    bytes_out: int
+    submitted_ns: int
+    started_ns: int
+    ended_ns: int
+    late_ns: int
+    arrived_ns: int
+    last_rank: int
+
+
+class FlightRecorder:
+    """What one communicator remembers. Any thread may ask.
+
+    Attributes:
+        group: may be set anew, when more is known of it.
+        frames: returns the call site of a collective, by its sequence number; None: not kept.
+        clock: returns how this rank's clock stands against the coordinator's.
+    """
+
+    def __init__(
+        self, core: _core.Communicator, group: Group, clock: Callable[[], ClockReading | None]
+    ) -> None:
+        """Begin; from now on SIGUSR2 and failures write this communicator too."""
+        self.group = group
+        self.clock = clock
+        self.frames: Callable[[int], Frames] | None = None
+        self._core = core
+        self._told_failure = threading.Lock()
+        with _lock:
+            _recorders.append(weakref.ref(self))
+        # Not a communicator that nobody holds either shall keep the thread.
+        self._end = weakref.finalize(self, BELL.release)
+        self._end.atexit = False
+        BELL.hold(_dump_on_signal)
+
+    @property
+    def home_rank(self) -> int:
+        """Rank of this process in the job, which names its files."""
+        if self.group.global_ranks is not None:
+            return self.group.global_ranks[self.group.rank]
+        environment = os.environ.get("RANK", "")
+        return int(environment) if environment.isdecimal() else self.group.rank
+
+    def entries(self) -> list[dict[str, Any]]:
+        """Return the calls, oldest first, with the keys of torch's flight recorder and our own."""
+        clock_ns = time.time_ns() - time.monotonic_ns()
+        calls = [_Call(*record) for record in self._core.records()]
+        return [self._entry(call, clock_ns) for call in calls]
+
+    def header(self) -> dict[str, Any]:
+        """Return what there is to say of the communicator as a whole."""
+        reading = self.clock()
+        group = self.group._asdict()
+        group["hosts"], group["global_ranks"] = list(self.group.hosts), self.group.global_ranks
+        return {**group, "clock": None if reading is None else reading._asdict()}
+
+    def tell_failure(self, text: str) -> None:
+        """Write what happened, once and if HCCL_TRACE_DIR says where. Never raises."""
+        folder = folder_of_failures()
+        if folder is None or not self._core.failed():  # one late recv fails alone
+            return
+        if not self._told_failure.acquire(blocking=False):
+            return
+        with contextlib.suppress(Exception):  # the failure is what has to be told
+            _dump(folder, f"failure: {text}", self.home_rank)
+
+    def dump(self, folder: str | os.PathLike[str] | None = None) -> Path:
+        """Write the calls of this rank's communicators; see `Communicator.dump_flight_recorder`."""
+        (path,) = write_all(Path(folder) if folder else default_folder(), "request", self.home_rank)
+        return path
+
+    def close(self) -> None:
+        """Forget the communicator. Idempotent."""
+        with _lock:
+            _recorders[:] = [one for one in _recorders if one() not in (None, self)]
+        self._end()
+
+    def _entry(self, call: _Call, clock_ns: int) -> dict[str, Any]:
+        is_collective = call.kind == 0
+        fields = unpack(call.fingerprint) if is_collective else None
+        what = _name(call, self.group.rank, fields)
+        # The engine puts the number in when the call's turn has come.
+        number = call.fingerprint & ~0xFFFF | call.sequence & 0xFFFF
+        transfer = Transfer(call.kind == 1, _rank(call.peer), call.fingerprint, _size(call))
+        sizes_in, sizes_out, dtype = _sizes(call, fields)
+        frames = self.frames(call.sequence) if self.frames and is_collective else []
+        return {
+            "process_group": [self.group.name, self.group.description],
+            "collective_seq_id": call.sequence,
+            "p2p_seq_id": 0 if is_collective else call.id + 1,
+            "op_id": call.id,
+            "profiling_name": f"hccl:{what}",
+            "call": describe(transfer)
+            if fields is None
+            else describe(number, _count(call, fields)),
+            "time_created_ns": call.submitted_ns + clock_ns,
+            "time_discovered_started_ns": call.started_ns and call.started_ns + clock_ns,
+            "time_discovered_completed_ns": call.ended_ns and call.ended_ns + clock_ns,
+            "state": _STATES[call.state],
+            "input_sizes": sizes_in,
+            "input_dtypes": [dtype] * len(sizes_in),
+            "output_sizes": sizes_out,
+            "output_dtypes": [dtype] * len(sizes_out),
+            "bytes_in": call.bytes_in,
+            "bytes_out": call.bytes_out,
+            "is_p2p": not is_collective,
+            "retired": call.state >= 2,
+            "in_place": call.in_place,
+            "waiting_ns": call.late_ns,
+            "waited_until_ns": call.arrived_ns and call.arrived_ns + clock_ns,
+            "waited_for": _rank(call.last_rank),
+            "peer": _rank(call.peer),
+            "tag": None if is_collective else call.fingerprint,
+            "fingerprint": number if is_collective else None,
+            "frames": frames,
+        }
+
+
+def write_all(folder: Path, reason: str, home_rank: int | None = None) -> list[Path]:
+    """Write a file for each rank that lives in this process, or for one of them.
+
+    Raises:
+        OSError: it could not be written.
+    """
+    with _lock:
+        recorders = [one for one in (reference() for reference in _recorders) if one is not None]
+    homes = sorted({one.home_rank for one in recorders}) if home_rank is None else [home_rank]
+    return [
+        write(folder, rank, reason, _dumps(one for one in recorders if one.home_rank == rank))
+        for rank in homes
+    ]
+
+
+def _dumps(recorders: Iterable[FlightRecorder]) -> list[Dump]:
+    dumps: list[Dump] = []
+    names: dict[str, int] = {}
+    for one in recorders:
+        header, entries = one.header(), one.entries()
+        name = header["name"]
+        names[name] = names.get(name, 0) + 1
+        if names[name] > 1:  # a communicator that stands where an earlier one failed
+            header["name"] = f"{name}#{names[name]}"
+            for entry in entries:
+                entry["process_group"][0] = header["name"]
+        dumps.append(Dump(header, entries))
+    return dumps
+
+
+def _dump(folder: Path, reason: str, home_rank: int | None) -> None:
+    """Write, and say where; say so too if it cannot be done."""
+    try:
+        for path in write_all(folder, reason, home_rank):
+            logger.warning("flight recorder: %s", path)
+    except OSError as error:
+        logger.warning("flight recorder: %s could not be written: %s", folder, error)
+
+
+def _dump_on_signal() -> None:
+    _dump(folder_of_failures() or default_folder(), "SIGUSR2", None)
+
+
+def _rank(number: int) -> int | None:
+    return None if number < 0 else number
+
+
+def _size(call: _Call) -> int:
+    return call.bytes_in or call.bytes_out
+
+
+def _name(call: _Call, rank: int, fields: Fields | None) -> str:
+    if fields is not None:
+        return fields.collective
+    if call.kind == 1:
+        return f"send {rank}->{call.peer}"
+    return f"recv {rank}<-{call.peer if call.peer >= 0 else 'any'}"
+
+
+def _count(call: _Call, fields: Fields) -> int:
+    """Return what the fingerprint may have had no room for: elements, or those of all blocks."""
+    return max(call.bytes_in, call.bytes_out) // fields.element.item_bytes
+
+
+def _sizes(call: _Call, fields: Fields | None) -> tuple[list[list[int]], list[list[int]], str]:
+    if fields is not None and fields.collective == "barrier":
+        return [], [], "Byte"
+    element = ELEMENT_TYPES[BYTES] if fields is None else fields.element
+    name = _TORCH_DTYPES.get(element.name, element.name)
+    sizes = [[size // element.item_bytes] for size in (call.bytes_in, call.bytes_out)]
+    return sizes[:1], sizes[1:], name
+
+
+def _forget_after_fork() -> None:
+    global _lock
+    _lock = threading.Lock()
+    _recorders.clear()
+
+
+_lock = threading.Lock()
+_recorders: list["weakref.ref[FlightRecorder]"] = []
+os.register_at_fork(after_in_child=_forget_after_fork)

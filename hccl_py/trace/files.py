@@ -1,0 +1,138 @@
+"""Reading the flight recorders of a job's ranks, with a helpful word about what does not fit."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hccl_py.trace_files import FORMAT
+
+_KEYS = {"rank": int, "host": str, "pid": int, "communicators": list, "entries": list}
+_COMMUNICATOR_KEYS = ("name", "rank", "world_size", "id", "boot_id", "clock")
+
+
+class TraceError(Exception):
+    """The files given do not make a trace; the message says which and why."""
+
+
+class RankFile(NamedTuple):
+    """The flight recorder of one rank.
+
+    Attributes:
+        path: where it lies.
+        rank: of the process in the job.
+        content: the JSON.
+    """
+
+    path: Path
+    rank: int
+    content: dict[str, Any]
+
+
+def read(paths: Sequence[Path]) -> list[RankFile]:
+    """Read files of different ranks of one job; a folder stands for all of them in it.
+
+    Returns:
+        By rank.
+
+    Raises:
+        TraceError: a file is no flight recorder, two are of the same rank, or of different jobs.
+    """
+    files = [_read(path) for path in _expanded(paths)]
+    by_rank: dict[int, RankFile] = {}
+    for file in files:
+        other = by_rank.setdefault(file.rank, file)
+        if other is not file:
+            raise TraceError(
+                f"{other.path} and {file.path} are both of rank {file.rank}: expected one file of "
+                "each rank, all written at the same occasion"
+            )
+    _require_one_job(files)
+    return [by_rank[rank] for rank in sorted(by_rank)]
+
+
+def missing(files: Sequence[RankFile]) -> dict[str, list[int]]:
+    """Return, by communicator, whose files are not there: ranks of the communicator."""
+    seen: dict[str, set[int]] = {}
+    sizes: dict[str, tuple[str, int]] = {}
+    for file in files:
+        for one in file.content["communicators"]:
+            key = one["id"] or one["name"]
+            seen.setdefault(key, set()).add(one["rank"])
+            sizes[key] = (one["name"], one["world_size"])
+    absent = {name: sorted(set(range(size)) - seen[key]) for key, (name, size) in sizes.items()}
+    return {name: ranks for name, ranks in absent.items() if ranks}
+
+
+def _expanded(paths: Sequence[Path]) -> list[Path]:
+    found: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = sorted(path.glob("flight_recorder_rank_*.json"))
+        if not inside:
+            raise TraceError(f"{path}: there is no flight_recorder_rank_*.json in this folder")
+        found += inside
+    return found
+
+
+def _read(path: Path) -> RankFile:
+    try:
+        text = path.read_bytes()
+    except OSError as error:
+        raise TraceError(f"{path}: {error.strerror}") from None
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        at_end = isinstance(error, json.JSONDecodeError) and error.pos >= len(error.doc.rstrip())
+        what = "is cut off at its end" if at_end and text.lstrip()[:1] == b"{" else "is not JSON"
+        hint = (
+            "; torch_rank_* is for torchfrtrace, give flight_recorder_rank_*.json"
+            if path.name.startswith("torch_rank_")
+            else ""
+        )
+        raise TraceError(f"{path}: {what} ({error}){hint}") from None
+    problem = _problem(content)
+    if problem:
+        raise TraceError(f"{path}: {problem}")
+    return RankFile(path, content["rank"], content)
+
+
+def _problem(content: Any) -> str:
+    """Return what is wrong with the shape of a file, or nothing."""
+    if not isinstance(content, dict) or "format" not in content:
+        return 'no flight recorder of hccl-py: expected an object with the key "format"'
+    if content["format"] != FORMAT:
+        return (
+            f"expected format {FORMAT!r}, got {content['format']!r}: written by another version of "
+            "hccl-py, use its hccl-trace"
+        )
+    for key, kind in _KEYS.items():
+        if not isinstance(content.get(key), kind):
+            return f"expected {key!r} to be {kind.__name__}, got {type(content.get(key)).__name__}"
+    for one in content["communicators"]:
+        absent = [key for key in _COMMUNICATOR_KEYS if key not in one]
+        if absent:
+            return f"a communicator without {', '.join(absent)}"
+    for entry in content["entries"]:
+        if not isinstance(entry, dict) or not isinstance(entry.get("time_created_ns"), int):
+            return "an entry without time_created_ns"
+    return ""
+
+
+def _require_one_job(files: Sequence[RankFile]) -> None:
+    """Two files belong together if a chain of communicators in common joins them."""
+    groups: list[tuple[set[str], list[RankFile]]] = []
+    for file in files:
+        ids = {one["id"] or f"alone in {file.path}" for one in file.content["communicators"]}
+        joined = [group for group in groups if group[0] & ids]
+        groups = [group for group in groups if not group[0] & ids]
+        together = [member for group in joined for member in group[1]] + [file]
+        groups.append((ids.union(*(group[0] for group in joined)), together))
+    if len(groups) > 1:
+        first, second = groups[0][1][0], groups[1][1][0]
+        raise TraceError(
+            f"{first.path} and {second.path} have no communicator in common: they are of different "
+            "jobs, or of different lives of one that was restarted"
+        )

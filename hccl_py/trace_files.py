@@ -1,0 +1,186 @@
+"""Files of the flight recorder: JSON for people and `hccl-trace`, a pickle for torch's analyser.
+
+    flight_recorder_rank_3.json     everything
+    torch_rank_3                    what `torchfrtrace FOLDER` reads: collectives, in torch's words
+
+Both replace those of an earlier dump, whole or not at all, and only their owner may read them: call
+sites and host names are nobody else's business.
+"""
+
+import contextlib
+import json
+import os
+import pickle
+import socket
+import stat
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+FORMAT = "hccl flight recorder 1"
+TORCH_VERSION = "2.10"
+"""Of torch's format, as torch 2.13 writes it."""
+
+_TORCH_STATES = {"submitted": "scheduled", "failed": "started"}
+_TORCH_KEYS = [
+    "record_id",
+    "pg_id",
+    "process_group",
+    "collective_seq_id",
+    "p2p_seq_id",
+    "op_id",
+    "profiling_name",
+    "time_created_ns",
+    "time_discovered_started_ns",
+    "time_discovered_completed_ns",
+    "state",
+    "input_sizes",
+    "input_dtypes",
+    "output_sizes",
+    "output_dtypes",
+    "is_p2p",
+    "retired",
+    "frames",
+]
+
+
+class Dump(NamedTuple):
+    """What one communicator has to tell: about itself, and its calls."""
+
+    header: dict[str, Any]
+    entries: list[dict[str, Any]]
+
+
+def folder_of_failures() -> Path | None:
+    """Return HCCL_TRACE_DIR; None: nothing is to be written unless somebody asks."""
+    folder = os.environ.get("HCCL_TRACE_DIR", "")
+    return Path(folder) if folder else None
+
+
+def default_folder() -> Path:
+    """Return where to write what was asked for with no place given."""
+    return folder_of_failures() or Path(tempfile.gettempdir()) / f"hccl_trace_{os.getuid()}"
+
+
+def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
+    """Write both files of a rank.
+
+    Args:
+        folder: is made, for this user alone, if it is not there.
+        rank: of this process in the job.
+        reason: why it is written.
+        dumps: one for each communicator.
+
+    Returns:
+        The path of the JSON.
+
+    Raises:
+        OSError: a full disk, a folder of somebody else, ...
+    """
+    _own(folder)
+    entries = _merged(dumps)
+    headers = [dump.header for dump in dumps]
+    whole = {
+        "format": FORMAT,
+        "version": TORCH_VERSION,
+        "rank": rank,
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "reason": reason,
+        "written_ns": time.time_ns(),
+        "pg_config": _torch_groups(headers),
+        "pg_status": {dump.header["name"]: _status(dump.entries) for dump in dumps},
+        "communicators": headers,
+        "entries": entries,
+    }
+    path = folder / f"flight_recorder_rank_{rank}.json"
+    _replace(path, json.dumps(whole).encode())
+    _replace(folder / f"torch_rank_{rank}", pickle.dumps(_for_torch(whole), protocol=4))
+    return path
+
+
+def _own(folder: Path) -> None:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if "HCCL_TRACE_DIR" in os.environ or folder.parent != Path(tempfile.gettempdir()):
+        return  # the user's own choice
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:
+        raise PermissionError(
+            f"{folder} belongs to somebody else; set HCCL_TRACE_DIR to a folder of your own"
+        )
+
+
+def _replace(path: Path, content: bytes) -> None:
+    """Put a file in place, whole or not at all; readable by its owner alone."""
+    descriptor, name = tempfile.mkstemp(prefix=".writing-", dir=path.parent)  # mode 0600
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(name, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _merged(dumps: Sequence[Dump]) -> list[dict[str, Any]]:
+    """Number all calls of the process in the order made, those that are forgotten included."""
+    forgotten = sum(dump.entries[0]["op_id"] for dump in dumps if dump.entries)
+    entries = [
+        {"record_id": 0, "pg_id": group, **entry}
+        for group, dump in enumerate(dumps)
+        for entry in dump.entries
+    ]
+    entries.sort(key=lambda entry: (entry["time_created_ns"], entry["pg_id"], entry["op_id"]))
+    for number, entry in enumerate(entries, forgotten):
+        entry["record_id"] = number
+    return entries
+
+
+def _torch_groups(headers: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """Return torch's `pg_config`: only communicators whose ranks in the job are known."""
+    return {
+        header["name"]: {
+            "name": header["name"],
+            "desc": header["description"],
+            "ranks": str(list(header["global_ranks"])),
+        }
+        for header in headers
+        if header["global_ranks"] is not None
+    }
+
+
+def _status(entries: Sequence[dict[str, Any]]) -> dict[str, int]:
+    def last(*states: str) -> int:
+        numbers = [
+            entry["collective_seq_id"]
+            for entry in entries
+            if not entry["is_p2p"] and entry["state"] in states
+        ]
+        return max(numbers, default=-1)
+
+    return {
+        "last_enqueued_collective": last("submitted", "started", "completed", "failed"),
+        "last_started_collective": last("started", "completed"),
+        "last_completed_collective": last("completed"),
+    }
+
+
+def _for_torch(whole: dict[str, Any]) -> dict[str, Any]:
+    """Return what torch's analyser understands.
+
+    Transfers are left out: it looks for a partner of each by the number of a collective, and finds
+    a mismatch where there is none.
+    """
+    entries = []
+    for entry in whole["entries"]:
+        if entry["is_p2p"] or entry["process_group"][0] not in whole["pg_config"]:
+            continue
+        one = {key: entry[key] for key in _TORCH_KEYS}
+        one["process_group"] = tuple(entry["process_group"])
+        one["state"] = _TORCH_STATES.get(entry["state"], entry["state"])
+        entries.append(one)
+    keys = ("version", "pg_config", "pg_status")
+    return {**{key: whole[key] for key in keys}, "entries": entries}

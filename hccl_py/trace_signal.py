@@ -1,0 +1,87 @@
+"""SIGUSR2: the flight recorder of a program that hangs.
+
+The signal rings an eventfd (`csrc/signal_bell.h`), and a thread that has nothing else to do writes
+the files; so it works wherever the main thread is, in C++ or not. Only where nobody else wants that
+signal: a handler that stands is left alone, and one that comes later replaces ours.
+"""
+
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+
+from hccl_py.transport import _core
+
+logger = logging.getLogger("hccl_py")
+
+
+class Bell:
+    """Calls a function when SIGUSR2 comes, for as long as somebody holds it."""
+
+    def __init__(self) -> None:
+        """Nothing is installed yet."""
+        self._lock = threading.RLock()  # the garbage collector may release inside hold()
+        self._num_holders = 0
+        self._fd: int | None = None
+        self._stop = threading.Event()
+
+    def hold(self, action: Callable[[], None]) -> None:
+        """Listen, if nobody does yet."""
+        with self._lock:
+            self._num_holders += 1
+            if self._num_holders > 1:
+                return
+            fd = os.eventfd(0, os.EFD_CLOEXEC)
+            if not _core.ring_on_signal(signal.SIGUSR2, fd):
+                os.close(fd)
+                logger.debug("SIGUSR2 has a handler; the flight recorder does not listen to it")
+                return
+            self._fd = fd
+            self._stop = threading.Event()
+            threading.Thread(
+                target=_listen,
+                args=(fd, self._stop, action),
+                name="hccl-flight-recorder",
+                daemon=True,
+            ).start()
+
+    def release(self) -> None:
+        """Stop listening when the last holder is gone. From then on the signal does nothing."""
+        with self._lock:
+            if self._num_holders == 0:
+                return  # in a forked child: the parent's
+            self._num_holders -= 1
+            if self._num_holders or self._fd is None:
+                return
+            _core.silence_signal_bell()
+            self._stop.set()
+            os.eventfd_write(self._fd, 1)  # the thread closes it
+            self._fd = None
+
+    def forget(self) -> None:
+        """In a forked child: the signal is for the parent alone, its thread is not here."""
+        _core.silence_signal_bell()
+        if self._fd is not None:
+            os.close(self._fd)
+        self._lock = threading.RLock()
+        self._num_holders = 0
+        self._fd = None
+
+
+def _listen(fd: int, stop: threading.Event, action: Callable[[], None]) -> None:
+    while True:
+        os.eventfd_read(fd)
+        if stop.is_set():
+            os.close(fd)
+            return
+        try:
+            action()
+        except Exception:
+            logger.warning("flight recorder: could not be written", exc_info=True)
+
+
+BELL = Bell()
+"""Of the process, as the signal is."""
+
+os.register_at_fork(after_in_child=BELL.forget)
