@@ -1,0 +1,360 @@
+"""One process of a soak: walks through generation after generation and says how each one went."""
+
+from __future__ import annotations
+
+import contextlib
+import faulthandler
+import gc
+import logging
+import os
+import random
+import signal
+import threading
+import time
+import traceback
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from multiprocessing import connection
+from typing import Any
+
+from hccl_py import Communicator
+from hccl_py.bench.namespaces import enter
+from hccl_py.bench.soak_calls import Caller, Running, WrongResult
+from hccl_py.bench.soak_faults import die, noisy_lanes, reset_some, strike_later
+from hccl_py.bench.soak_plan import (
+    DEADLY,
+    WORLD,
+    Call,
+    Event,
+    Fault,
+    Generation,
+    GroupCloses,
+    GroupOpens,
+    Limits,
+    draw,
+    item_bytes,
+)
+from hccl_py.transport.errors import CommunicatorError
+from hccl_py.transport.identity import Identity
+
+_MOST_RUNNING = 6
+_AFTERWARDS = 1_000_000
+"""Numbers of the calls that survivors make until they notice a death."""
+_STUCK_S = 30.0
+"""How long survivors may go on without noticing."""
+
+
+@dataclass(frozen=True)
+class Story:
+    """What one rank was told when a communicator broke."""
+
+    group: str
+    kind: str
+    text: str
+    rank: int | None
+    at_s: float
+    waited_s: float
+
+
+@dataclass
+class Outcome:
+    """How a generation went on one rank."""
+
+    rank: int
+    calls: Counter[str] = field(default_factory=Counter)
+    num_bytes: int = 0
+    num_waits: int = 0
+    stories: list[Story] = field(default_factory=list)
+    fault_at_s: float | None = None
+    num_repairs: int = 0
+    shrunk_after_s: float | None = None
+    wrong: str | None = None
+    resources: dict[str, int] = field(default_factory=dict)
+
+
+class _OverError(Exception):
+    """The communicator of all ranks is broken: the generation is over."""
+
+
+class Walk:
+    """One rank's way through one generation."""
+
+    def __init__(
+        self, generation: Generation, rank: int, store: Any, tell: connection.Connection
+    ) -> None:
+        """Prepare; nothing is connected yet."""
+        self._generation = generation
+        self._rank = rank
+        self._store = store
+        self._tell = tell
+        self._telling = threading.Lock()  # faults tell of themselves on threads of their own
+        self._callers: dict[str, Caller] = {}
+        self._running: list[tuple[int, str, Running]] = []
+        self._broken: set[str] = set()
+        self._dice = random.Random(f"{generation.seed}/{generation.index}/{rank}")
+        self.outcome = Outcome(rank)
+
+    def walk(self) -> None:
+        """Connect, take every event, close. What went wrong stands in the outcome."""
+        generation, fault = self._generation, self._generation.fault
+        with contextlib.ExitStack() as faults:
+            if fault and fault.kind == "noise" and fault.victim == self._rank:
+                faults.enter_context(noisy_lanes(self._dice.randrange(1 << 32)))
+            try:
+                self._open(WORLD, tuple(range(generation.world_size)))
+                for event in generation.events:
+                    self._take(event)
+                self._await_death()
+                self._finish(all_of_them=True)
+            except _OverError:
+                self._shrink()
+            finally:
+                self._close()
+
+    # ------------------------------------------------------------ events
+
+    def _take(self, event: Event) -> None:
+        fault = self._generation.fault
+        strikes = fault is not None and fault.number == event.number
+        if strikes and fault is not None and fault.victim == self._rank:
+            self._strike(fault, event)
+        self._finish_due(event.number)
+        try:
+            if isinstance(event, GroupOpens):
+                if self._rank in event.members:
+                    self._open(event.group, event.members)
+            elif event.group not in self._callers:
+                return
+            elif isinstance(event, GroupCloses):
+                self._finish(of_group=event.group)
+                self._callers.pop(event.group).communicator.close()
+            else:
+                self._call(event)
+        except CommunicatorError as error:
+            self._fail(event.group, error)
+
+    def _call(self, call: Call) -> None:
+        caller = self._callers[call.group]
+        began_s = time.monotonic()
+        try:
+            running = caller.start(call)
+        except CommunicatorError as error:
+            self._fail(call.group, error, began_s)
+            return
+        self.outcome.calls[call.kind] += 1
+        self.outcome.num_bytes += call.count * item_bytes(call.dtype)
+        if call.waits:
+            self._running.append((call.number + call.waits, call.group, running))
+            self.outcome.num_waits += 1
+        else:
+            running.finish()
+
+    def _finish_due(self, number: int) -> None:
+        while self._running and (
+            self._running[0][0] <= number or len(self._running) > _MOST_RUNNING
+        ):
+            self._finish_first()
+
+    def _finish(self, all_of_them: bool = False, of_group: str = "") -> None:
+        """Wait for calls in the order in which they were made; in all groups, or in one."""
+        while any(all_of_them or group == of_group for _, group, _ in self._running):
+            self._finish_first()
+
+    def _finish_first(self) -> None:
+        _, group, running = self._running.pop(0)
+        began_s = time.monotonic()
+        try:
+            running.finish()
+        except CommunicatorError as error:
+            self._fail(group, error, began_s)
+
+    def _open(self, group: str, members: tuple[int, ...]) -> None:
+        from torch.distributed import PrefixStore
+
+        generation = self._generation
+        prefix = f"{generation.index}/{group}"
+        communicator = Communicator(
+            PrefixStore(prefix, self._store),
+            members.index(self._rank),
+            len(members),
+            timeout_s=generation.timeout_s,
+            name=group,
+            identity=Identity.of_this_process(generation.nodes[self._rank]),
+        )
+        self._callers[group] = Caller(communicator, generation.seed, generation.index)
+
+    # ------------------------------------------------------------ faults
+
+    def _strike(self, fault: Fault, event: Event) -> None:
+        """Be the victim."""
+        if fault.kind in DEADLY:
+            strike_later(lambda: die(fault.kind, self._say_when), fault.delay_s)
+        elif fault.kind == "reset":
+            seed, port = self._dice.random(), int(os.environ["MASTER_PORT"])
+            strike_later(lambda: self._reset(random.Random(seed), port), fault.delay_s)
+        elif fault.kind == "exception":
+            self._leave_by_exception()
+        elif fault.kind == "late":
+            time.sleep(2 * self._generation.timeout_s)
+        elif isinstance(event, Call) and fault.group in self._callers:
+            self._say_when(time.monotonic())
+            communicator = self._callers[fault.group].communicator
+            if fault.kind == "abort":
+                communicator.abort("the soak says so")
+            elif fault.kind == "leave":
+                self._finish(of_group=fault.group)
+                self._callers.pop(fault.group).communicator.close()
+                self._broken.add(fault.group)
+                if fault.group == WORLD:
+                    raise _OverError
+            else:
+                self._call(replace(event, count=event.count + 1))
+
+    def _leave_by_exception(self) -> None:
+        self._say_when(time.monotonic())
+        error = ValueError("the soak raised this")
+        for caller in self._callers.values():
+            caller.communicator.__exit__(ValueError, error, None)
+        raise _OverError
+
+    def _reset(self, dice: random.Random, port: int) -> None:
+        self.outcome.num_repairs += reset_some(dice, port)
+
+    def _say_when(self, at_s: float) -> None:
+        with self._telling:
+            self._tell.send(("fault", at_s))
+
+    # ------------------------------------------------------------ the end of a communicator
+
+    def _fail(self, group: str, error: CommunicatorError, began_s: float | None = None) -> None:
+        """Note what was told; go on where one group was meant to break, else come to the end."""
+        now_s = time.monotonic()
+        waited_s = now_s - (now_s if began_s is None else began_s)
+        kind, fault = type(error).__name__, self._generation.fault
+        if group not in self._broken:
+            self._broken.add(group)
+            story = Story(group, kind, str(error), error.rank, now_s, waited_s)
+            self.outcome.stories.append(story)
+        self._running = [one for one in self._running if one[1] != group]
+        meant = fault is not None and fault.group == group and fault.kind not in DEADLY
+        if meant and group != WORLD:
+            self._callers.pop(group).communicator.close()
+            return
+        self._leave_other_groups()
+        if WORLD not in self._broken:
+            try:
+                self._callers[WORLD].communicator.barrier()
+            except CommunicatorError as told:
+                self._broken.add(WORLD)
+                story = Story(
+                    WORLD, type(told).__name__, str(told), told.rank, time.monotonic(), waited_s
+                )
+                self.outcome.stories.append(story)
+        raise _OverError
+
+    def _leave_other_groups(self) -> None:
+        """Close the groups: ranks that wait there for this one are told so."""
+        for group in [group for group in self._callers if group != WORLD]:
+            self._callers.pop(group).communicator.close()
+
+    def _await_death(self) -> None:
+        """Go on calling until the death of a rank is noticed, however late it comes."""
+        fault, limit_s = self._generation.fault, time.monotonic() + _STUCK_S
+        number = _AFTERWARDS
+        while fault is not None and fault.kind in DEADLY and time.monotonic() < limit_s:
+            number += 1
+            call = Call(
+                number, WORLD, "all_reduce", "int32", "SUM", 1000, 0, "plain", False, False, 0
+            )
+            self._call(call)
+
+    def _shrink(self) -> None:
+        """Go on with the survivors, where the communicator can."""
+
+    def _close(self) -> None:
+        self._running.clear()
+        for caller in self._callers.values():
+            if hasattr(caller.communicator, "statistics"):
+                with contextlib.suppress(CommunicatorError):
+                    counted = caller.communicator.statistics()
+                    self.outcome.num_repairs += counted["devices"]["tcp"]["reconnects"]
+            caller.communicator.close()
+        self._callers.clear()
+
+
+def resources() -> dict[str, int]:
+    """Count what a process can leak."""
+    gc.collect()
+    with open("/proc/self/statm", encoding="ascii") as file:
+        pages = int(file.read().split()[1])
+    with open("/proc/self/maps", encoding="ascii") as file:
+        mappings = sum(1 for _ in file)
+    return {
+        "descriptors": len(os.listdir("/proc/self/fd")),
+        "threads": len(os.listdir("/proc/self/task")),
+        "mappings": mappings,
+        "memory": pages * os.sysconf("SC_PAGE_SIZE"),
+    }
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a process of a soak runs and whom it belongs to."""
+
+    namespace: str | None
+    address: str
+    port: int
+    interfaces: str | None
+    seed: int
+    limits: Limits
+    stacks: str
+    """File for the stacks of a process that hangs."""
+
+
+def serve(pipe: connection.Connection, place: Place) -> None:
+    """Be a process of a soak until the command closes the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the command's to handle
+    if place.namespace is not None:
+        enter(place.namespace)  # before there is any other thread
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    stacks = open(place.stacks, "a", encoding="utf-8")  # noqa: SIM115  # open to the end
+    faulthandler.register(signal.SIGUSR1, stacks)
+    logging.basicConfig(stream=stacks)  # the library tells of every path that breaks
+    os.environ |= {"MASTER_ADDR": place.address, "MASTER_PORT": str(place.port)}
+    if place.interfaces is not None:
+        os.environ["HCCL_SOCKET_IFNAME"] = place.interfaces
+    import torch
+    from torch.distributed import TCPStore
+
+    torch.set_num_threads(1)
+    store = TCPStore(place.address, place.port, is_master=False, wait_for_workers=False)
+    pipe.send(("ready", None))
+    with contextlib.suppress(EOFError):
+        while True:
+            index, rank = pipe.recv()
+            pipe.send(("end", _one(draw(place.seed, index, place.limits), rank, store, pipe)))
+
+
+def _one(generation: Generation, rank: int, store: Any, pipe: connection.Connection) -> Outcome:
+    os.environ |= generation.settings
+    walk = Walk(generation, rank, store, pipe)
+    try:
+        walk.walk()
+    except WrongResult as wrong:
+        walk.outcome.wrong = str(wrong)
+    except BaseException:
+        walk.outcome.wrong = traceback.format_exc()
+    outcome = walk.outcome
+    del walk
+    outcome.resources = resources()
+    return outcome
+
+
+def _end_with_parent() -> None:
+    """End when the command is gone, even in the middle of a call."""
+    from multiprocessing import parent_process
+
+    parent = parent_process()
+    assert parent is not None
+    connection.wait([parent.sentinel])
+    os._exit(1)
