@@ -57,6 +57,8 @@ assert "hccl" in torch.distributed.Backend.backend_list
         found = re.search(r"ms ([\d.]+)", ran.stdout)
         assert found
         best = min(best, float(found[1]))
+        if best < MAX_IMPORT_MS:
+            break
     assert best < MAX_IMPORT_MS
 
 

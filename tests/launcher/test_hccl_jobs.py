@@ -64,6 +64,6 @@ def test_ctrl_c_ends_ranks_inside_a_collective(path: Path) -> None:
 
 def test_restart_meets_anew(path: Path) -> None:
     path.write_text(RESTARTED_ONCE)
-    done = launch(*TWO_BY_TWO, "--max-restarts", 1, path)
+    done = launch("--nnodes", 2, "--nproc-per-node", 1, "--max-restarts", 1, path)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == [f"{rank} 4.0" for rank in range(4)]
+    assert sorted(done.stdout.splitlines()) == ["0 2.0", "1 2.0"]

@@ -136,7 +136,7 @@ def test_paths_torch_group_of_two_ranks_a_host_outlives_a_cut() -> None:
 def all_links_go(rank: int, world_size: int, hosts: Hosts) -> tuple[str, float]:
     with Communicator(timeout_s=TIMEOUT_S) as comm:
         check_sum(comm, LARGE)
-        comm.timeout_s = 4.0
+        comm.timeout_s = 2.0
         comm.barrier()
         if rank == 0:
             hosts.cut(0)
