@@ -38,7 +38,7 @@ _TORCH_DTYPES = {
     "uint32": "UInt32",
     "int64": "Long",
     "uint64": "UInt64",
-    "boolean": "Bool",
+    "bool": "Bool",
     "complex64": "ComplexFloat",
     "complex128": "ComplexDouble",
     "bytes": "Byte",
