@@ -29,9 +29,15 @@ from hccl_py.transport.identity import Identity
 from hccl_py.transport.open_sockets import OpenSockets
 from hccl_py.transport.repair import Repair
 from hccl_py.transport.settings import NetworkSettings
+from hccl_py.uncaught import describe_error, uncaught_at_exit
+from hccl_py.verdict import Judge
+from hccl_py.verdict.causes import UNCAUGHT
+from hccl_py.witness import Witness
 
 _NUM_CHANNELS = 2
 _MIN_SLOTS = 8
+_VERDICT_TIMEOUT_S = 1.5
+"""How long a failure waits for all ranks' verdict on it, before this rank's own view stands."""
 
 
 class Communicator(BlockingCalls):
@@ -118,13 +124,16 @@ class Communicator(BlockingCalls):
         self._coordination = mesh.coordination
         self._sockets = sockets
         self._repair = _repair(core, mesh, sockets)
+        places = tuple((member.host, member.pid) for member in mesh.members)
         # Their threads keep the engine alive, but must not outlive a communicator nobody holds.
-        self._end_threads = weakref.finalize(self, _close_threads, self._repair, self._coordination)
+        self._witness = Witness(name, core, Judge(places))
+        self._end_threads = weakref.finalize(
+            self, _close_threads, self._repair, self._coordination, self._witness
+        )
         self._end_threads.atexit = False
         self._store = store  # rank 0 may host it, and others may not have read all of it yet
-        places = tuple(f"host {member.host}, pid {member.pid}" for member in mesh.members)
         self.flight_recorder = FlightRecorder(
-            core, _group(name, rank, mesh, places), lambda: _clock(self._coordination)
+            core, _group(name, rank, mesh), lambda: _clock(self._coordination)
         )
         topology = Topology(mesh.nodes)
         shared = Shared(
@@ -133,10 +142,13 @@ class Communicator(BlockingCalls):
             timeout_s,
             core,
             PlanCache(rank, topology),
-            Narrator(name, rank, places, self.flight_recorder),
+            Narrator(rank, places, self.flight_recorder),
         )
         super().__init__(shared)
         self.nonblocking = NonblockingCalls(shared)
+        if mesh.coordination is not None:
+            core.set_verdict_timeout(_VERDICT_TIMEOUT_S)
+            mesh.coordination.attach(self._witness)
         _open.add(self)
 
     @property
@@ -177,6 +189,7 @@ class Communicator(BlockingCalls):
     def close(self) -> None:
         """Say goodbye to all ranks and free everything. Calls under way are aborted. Idempotent."""
         _open.discard(self)
+        self._witness.await_verdict(_VERDICT_TIMEOUT_S)
         self.flight_recorder.close()
         if self._repair is not None and not self._core.failed():
             self._repair.settle()
@@ -199,12 +212,20 @@ class Communicator(BlockingCalls):
         """Return itself."""
         return self
 
-    def __exit__(self, *_: object) -> None:
-        """Close."""
+    def __exit__(self, kind: type[BaseException] | None, error: object, *_: object) -> None:
+        """Close. Left by an exception: tell all ranks of it first, and end their calls."""
+        if isinstance(error, Exception):
+            self._leave_by(error)
         self.close()
 
+    def _leave_by(self, error: BaseException) -> None:
+        """Tell all ranks which exception ends this one, unless it is what they all raise."""
+        if self in _open and not self._core.failed():
+            self.abort(f"{UNCAUGHT}{describe_error(error)}")
 
-def _group(name: str, rank: int, mesh: Mesh, places: tuple[str, ...]) -> Group:
+
+def _group(name: str, rank: int, mesh: Mesh) -> Group:
+    places = tuple(f"host {member.host}, pid {member.pid}" for member in mesh.members)
     size = len(mesh.members)
     # In the job that a launcher made, the ranks of everyone are those of the job; a process group
     # tells of its own.
@@ -256,11 +277,14 @@ def _repair(core: _core.Communicator, mesh: Mesh, sockets: OpenSockets) -> Repai
     return Repair(core, mesh.party, mesh.listeners, sockets)
 
 
-def _close_threads(repair: Repair | None, coordination: Coordination | None) -> None:
+def _close_threads(
+    repair: Repair | None, coordination: Coordination | None, witness: Witness
+) -> None:
     if repair is not None:
         repair.close()
     if coordination is not None:
         coordination.close()
+    witness.close()
 
 
 # One progress thread for all communicators of the process; the engine starts it when first needed.
@@ -279,8 +303,11 @@ def _progress_thread() -> _core.ProgressThread:
 
 def _close_all() -> None:
     # A native thread that outlives the interpreter kills the process: end it, say goodbye first.
+    error = uncaught_at_exit()
     for communicator in list(_open):
         with contextlib.suppress(Exception):
+            if error is not None:
+                communicator._leave_by(error)
             communicator.close()
     if _progress is not None:
         _progress.stop()

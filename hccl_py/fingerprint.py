@@ -103,6 +103,16 @@ def _size(name: str, field: int, count: int | None) -> str:
     return f"[{_count(field) if count is None else count}{' in all' * (name in _OF_ALL_BLOCKS)}]"
 
 
+def number_of(fingerprint: int) -> int:
+    """Return the low bits of the sequence number that the engine has put in."""
+    return fingerprint & 0xFFFF
+
+
+def without_number(fingerprint: int) -> int:
+    """Return the call without its number: equal for equal calls."""
+    return fingerprint & ~0xFFFF
+
+
 def _count(field: int) -> str:
     if field < _LARGE_COUNT:
         return str(field)

@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -22,7 +23,9 @@ from torch.futures import Future
 from hccl_py.torch_call import Call, write_back
 from hccl_py.torch_threads import Lane
 from hccl_py.transport.errors import (
+    Blame,
     CollectiveTimeoutError,
+    CommunicatorError,
     HcclError,
     InvalidArgumentError,
 )
@@ -36,14 +39,23 @@ SMALL_BYTES = 4096
 """Outputs that a finished Work keeps alive: at most 1 MB for the 256 that a group remembers."""
 
 
+_BLAME = tuple(field.name for field in fields(Blame))
+
+
 def as_torch_error(error: HcclError) -> Exception:
-    """Return what torch's users expect to catch, caused by `error`; a wrong argument stays one."""
+    """Return what torch's users expect to catch, caused by `error`; a wrong argument stays one.
+
+    It says who is to blame as `error` does: `.rank`, `.host`, `.pid`, `.cause`, and so on.
+    """
     if isinstance(error, InvalidArgumentError):
         return error
     message = str(error)
     if isinstance(error, CollectiveTimeoutError) and "Timed out" not in message:
         message = f"Timed out: {message}"
     translated: Exception = dist.DistBackendError(message)
+    if isinstance(error, CommunicatorError):
+        for name in _BLAME:
+            setattr(translated, name, getattr(error, name))
     translated.__cause__ = error
     return translated
 

@@ -16,7 +16,7 @@ FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hc
 
 COMMUNICATOR = (
     "buffers calls communicator elements failures fingerprint flight_recorder plans registered "
-    "rendezvous statistics trace_files trace_signal work"
+    "rendezvous statistics trace_files trace_signal uncaught verdict witness work"
 )
 LAYERS = [
     ("transport",),

@@ -18,7 +18,10 @@ _Blocks = Sequence[tuple[int, int]]
 """Address and element count of every block."""
 
 class CommunicatorFailed(RuntimeError):
-    """args: FailureKind, culprit, reporter, expected and received fingerprint, text."""
+    """args: a Failure."""
+
+_Failure = tuple[int, int, int, int, int, str, int, bool]
+"""FailureKind, culprit, reporter, expected and received fingerprint, text, sequence, settled."""
 
 def usable_cores() -> int: ...
 def address_of(buffer: object, writable: bool, /) -> int:
@@ -264,6 +267,22 @@ class Communicator:
         """Return number and fingerprint of the collectives first..last still remembered."""
 
     def failed(self) -> bool: ...
+    def set_verdict_timeout(self, seconds: float, /) -> None: ...
+    def news_fd(self) -> int:
+        """Return an eventfd, readable when one of the next three has something new."""
+
+    def take_proposal(self) -> _Failure | None:
+        """Return what this rank noticed, once. Reads `news_fd` too."""
+
+    def verdict(self) -> _Failure | None: ...
+    def gone_ranks(self) -> list[tuple[int, bool, int]]:
+        """Return rank, whether it left with a goodbye, and its last collective then."""
+
+    def conclude(
+        self, kind: int, rank: int, sequence: int, fingerprint: int, text: str, /
+    ) -> None: ...
+    def look(self) -> None: ...
+    def progress(self) -> dict[str, Any]: ...
     def abort(self, reason: str, /) -> None: ...
     def close(self) -> None: ...
 

@@ -165,7 +165,6 @@ class ControlPlane:
         until_s = min((place.next_s() for place in self._places.values()), default=now_s + 60)
         pause_s = min(max(0.0, until_s - now_s), _LONGEST_TURN_S)
         ready = self._sockets.poller.poll(int(pause_s * 1000) + 1)
-        news = [self._by_fd[fd] for fd, _ in ready if fd in self._by_fd]
         if any(fd == self._wake_fd for fd, _ in ready):
             os.eventfd_read(self._wake_fd)
         while self._commands:
@@ -173,9 +172,9 @@ class ControlPlane:
         for key, message in self._sockets.receive():
             self._take(key, message)
         now_s = time.monotonic()
-        for place in news:
+        for fd, place in [(fd, self._by_fd[fd]) for fd, _ in ready if fd in self._by_fd]:
             with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(place.principal.news_fd())
+                os.eventfd_read(fd)
             self._guard(place, partial(place.participant.news, now_s))
         for place in tuple(self._places.values()):
             if place.next_s() <= now_s:

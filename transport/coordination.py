@@ -128,6 +128,7 @@ class Coordination:
         self._plane.leave(self._roll)
         if self._place is not None:
             self._place.participant.give_up(CommunicatorError("the communicator is closed"))
+            self._place = None  # and with it the engine
         release(self._plane)
 
     def close_in_child(self) -> None:

@@ -13,9 +13,11 @@
         ├── MismatchError                   ranks made different calls
         └── AbortedError                    abort() or Ctrl-C, here or on `.rank`
 
-A message names the collective, its sequence number, this rank, the peer, the elapsed and the
-allowed time, and what to look at next.
+A message names the collective, its sequence number, the culprit, its host and process, and what to
+look at next. Where a communicator fails, all its ranks raise the same one.
 """
+
+from dataclasses import dataclass
 
 
 class HcclError(RuntimeError):
@@ -46,17 +48,46 @@ class CompletionTimeoutError(VerbsError, TimeoutError):
     """No completion came in the time allowed."""
 
 
+@dataclass(frozen=True)
+class Blame:
+    """Who made a communicator fail, and in which call. None is unknown, or nobody in particular.
+
+    Attributes:
+        rank: the culprit.
+        host: where it ran.
+        pid: its process there.
+        cause: in one word or two, see `hccl_py.verdict.Cause`.
+        collective: the call that met it, e.g. `all_reduce(sum, float32[1000])`.
+        sequence: number of that call in the communicator, from 1.
+    """
+
+    rank: int | None = None
+    host: str | None = None
+    pid: int | None = None
+    cause: str | None = None
+    collective: str | None = None
+    sequence: int | None = None
+
+
+_UNKNOWN = Blame()
+
+
 class CommunicatorError(HcclError):
     """The communicator cannot be used any more; every later call raises the first cause again.
 
     Attributes:
-        rank: the rank that caused it, where one is known.
+        rank, host, pid, cause, collective, sequence: see `Blame`; the same on all ranks.
     """
 
-    def __init__(self, message: str, rank: int | None = None) -> None:
-        """Keep the message and the culprit."""
+    def __init__(self, message: str, blame: Blame = _UNKNOWN) -> None:
+        """Keep the message and what is known of the culprit."""
         super().__init__(message)
-        self.rank = rank
+        self.rank = blame.rank
+        self.host = blame.host
+        self.pid = blame.pid
+        self.cause = blame.cause
+        self.collective = blame.collective
+        self.sequence = blame.sequence
 
 
 class PeerLostError(CommunicatorError):

@@ -276,6 +276,7 @@ nb::dict progress(PyCommunicator& self) {
   result["finished"] = made.finished;
   result["sequence"] = made.sequence;
   result["fingerprint"] = made.fingerprint;
+  result["timeout_s"] = made.timeout_s;
   result["position"] = made.position;
   result["bytes_done"] = made.bytes_done;
   result["bytes_total"] = made.bytes_total;

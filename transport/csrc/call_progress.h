@@ -12,6 +12,7 @@ struct CallProgress {
   uint64_t finished = 0;   // of these, without error
   uint64_t sequence = 0;   // of the one that runs; 0: none does
   uint64_t fingerprint = 0;
+  double timeout_s = 0;  // that it was given
   std::string position;  // of what runs, for people: "op 3 of 12 (recv_reduce), tile 1 of 4"
   size_t bytes_done = 0;  // of its data, estimated by the ops that are done
   size_t bytes_total = 0;

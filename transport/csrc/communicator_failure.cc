@@ -302,6 +302,8 @@ CallProgress Communicator::measure_progress() const {
   const Call& call = active_->call;
   progress.sequence = active_->sequence;
   progress.fingerprint = call.fingerprint;
+  progress.timeout_s =
+      std::chrono::duration<double>(active_->deadline - active_->submitted).count();
   progress.bytes_total = call.total_bytes;
   if (in_place_ && in_place_->state() != InPlace::State::idle) {
     progress.position = in_place_->position();

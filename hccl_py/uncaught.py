@@ -1,0 +1,25 @@
+"""The exception that ends this process, for the other ranks to read."""
+
+import sys
+
+_LONGEST = 500
+
+
+def uncaught_at_exit() -> BaseException | None:
+    """Return what the interpreter ends with; None if it ends well, or is somebody's shell.
+
+    The interpreter keeps the last exception that it printed. In an interactive one that was any of
+    the user's mistakes, which did not end it.
+    """
+    if hasattr(sys, "ps1") or sys.flags.interactive:
+        return None
+    error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+    return error if isinstance(error, BaseException) else None
+
+
+def describe_error(error: BaseException) -> str:
+    """Name an exception in one line."""
+    text = " ".join(str(error).split())
+    if len(text) > _LONGEST:
+        text = text[:_LONGEST] + " ..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

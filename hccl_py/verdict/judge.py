@@ -1,0 +1,117 @@
+"""The order in which causes are looked for, and the verdict made of the first that is found."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from hccl_py.fingerprint import describe
+from hccl_py.verdict.causes import ABORTED, INTERNAL, MISMATCH, PEER_LOST, TIMED_OUT, Cause
+from hccl_py.verdict.death import tell_death, tell_left, tell_unreachable
+from hccl_py.verdict.evidence import Evidence, Proposal, Testimony, named
+from hccl_py.verdict.finding import Finding
+from hccl_py.verdict.mismatch import tell_mismatch
+from hccl_py.verdict.timeout import tell_timeout
+
+
+class Verdict(NamedTuple):
+    """Why all calls of a communicator ended.
+
+    Attributes:
+        kind: a FailureKind of the engine.
+        cause: in one word.
+        rank: who caused it; None: nobody in particular.
+        host: where that rank ran.
+        pid: its process.
+        collective: the call that met it; None: none was under way.
+        sequence: number of that call; None: none was under way.
+        fingerprint: that call in 64 bits; 0: none was under way.
+        text: the whole message.
+    """
+
+    kind: int
+    cause: Cause
+    rank: int | None
+    host: str | None
+    pid: int | None
+    collective: str | None
+    sequence: int | None
+    fingerprint: int
+    text: str
+
+
+class Judge:
+    """Decides for one communicator."""
+
+    def __init__(self, places: Sequence[tuple[str, int]]) -> None:
+        """Know the host and the process id of every rank."""
+        self._places = places
+
+    def decide(
+        self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, str]
+    ) -> Verdict:
+        """Return the verdict.
+
+        Args:
+            reports: what `Witness.report` said, by rank.
+            absent: why the other ranks have none.
+        """
+        testimonies = {rank: Testimony.of(rank, report) for rank, report in reports.items()}
+        evidence = Evidence(testimonies, absent, self._places)
+        for kind, tell in _TELLERS:
+            finding = tell(evidence)
+            if finding is not None:
+                return self.verdict(kind, finding)
+        raise ValueError("no rank proposed a failure")
+
+    def verdict(self, kind: int, finding: Finding) -> Verdict:
+        """Complete a finding: its call goes before its text, the culprit gets an address."""
+        host, pid = None, None
+        if finding.rank is not None and finding.rank in range(len(self._places)):
+            host, pid = self._places[finding.rank]
+        sequence, fingerprint = finding.call
+        return Verdict(
+            kind,
+            finding.cause,
+            finding.rank,
+            host,
+            pid,
+            describe(fingerprint) if fingerprint else None,
+            sequence or None,
+            fingerprint,
+            named(sequence, fingerprint) + finding.text,
+        )
+
+
+def _first(evidence: Evidence, cause: Cause) -> Proposal | None:
+    """Return the first-hand proposal of a cause: by the rank itself, if it could still tell."""
+    found = evidence.proposals(cause)
+    return min(found, key=lambda one: (one.reporter != one.rank, one.rank), default=None)
+
+
+def _tell(cause: Cause, wording: str) -> Callable[[Evidence], Finding | None]:
+    """Tell of a cause that one rank knows all about."""
+
+    def tell(evidence: Evidence) -> Finding | None:
+        found = _first(evidence, cause)
+        if found is None:
+            return None
+        rank = found.rank if found.rank >= 0 else found.reporter
+        text = wording.format(who=evidence.who(rank), text=found.text)
+        return Finding(cause, rank, evidence.call([found]), text)
+
+    return tell
+
+
+_FAILED = "{who} failed: {text}"
+_ABORTED_BY = "aborted by {who}: {text}"
+
+_TELLERS: tuple[tuple[int, Callable[[Evidence], Finding | None]], ...] = (
+    (MISMATCH, tell_mismatch),
+    (ABORTED, _tell(Cause.EXCEPTION, _FAILED)),
+    (INTERNAL, _tell(Cause.INTERNAL, _FAILED)),
+    (ABORTED, _tell(Cause.INTERRUPTED, _ABORTED_BY)),
+    (ABORTED, _tell(Cause.ABORTED, _ABORTED_BY)),
+    (PEER_LOST, tell_death),
+    (PEER_LOST, tell_left),
+    (PEER_LOST, tell_unreachable),
+    (TIMED_OUT, tell_timeout),
+)

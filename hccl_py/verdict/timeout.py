@@ -1,0 +1,110 @@
+"""A call that was late: who had arrived, who had not and what they do, how far the slowest got."""
+
+from hccl_py.verdict.causes import Cause
+from hccl_py.verdict.evidence import Evidence, Proposal, Testimony, listing, named, ranks
+from hccl_py.verdict.finding import Finding
+
+_MAX_NAMED = 8
+_HINT = "see whether those ranks are stuck or made another call, or raise the timeout"
+
+
+def tell_timeout(evidence: Evidence) -> Finding | None:
+    """Blame who is missing; if nobody is, whom the slowest waits for."""
+    proposals = evidence.proposals(Cause.TIMED_OUT)
+    if not proposals:
+        return None
+    sequence, fingerprint = evidence.call(proposals)
+    limit = _limit(evidence, proposals)
+    if not sequence:
+        first = proposals[0]
+        culprit = first.rank if first.rank >= 0 else None
+        text = f"Timed out{limit}, {first.text}; {_HINT}"
+        return Finding(Cause.TIMED_OUT, culprit, (0, 0), text)
+    arrived = [one for one in evidence.testimonies.values() if _submitted(one) >= sequence]
+    late = [one for one in evidence.testimonies.values() if _submitted(one) < sequence]
+    parts = []
+    if evidence.absent:
+        parts.append(_absent(evidence))
+    if late:
+        parts.append(f"{_late(evidence, late)} not arrived")
+    if arrived:
+        verb = "have" if len(arrived) > 1 else "has"
+        parts.append(f"{ranks([one.rank for one in arrived])} {verb} arrived")
+    slowest = _slowest(arrived, sequence)
+    if slowest is not None:
+        parts.append(_position(slowest))
+    culprit = _culprit(evidence, late, slowest, proposals)
+    text = f"Timed out{limit}: {'; '.join(parts)}; {_HINT}"
+    return Finding(Cause.TIMED_OUT, culprit, (sequence, fingerprint), text)
+
+
+def _limit(evidence: Evidence, proposals: list[Proposal]) -> str:
+    limits_s = [evidence.testimonies[one.reporter].timeout_s for one in proposals]
+    limit_s = min((one for one in limits_s if one), default=0.0)
+    return f" after {limit_s:g} s" if limit_s else ""
+
+
+def _submitted(testimony: Testimony) -> int:
+    return int(testimony.progress.get("submitted", 0))
+
+
+def _absent(evidence: Evidence) -> str:
+    names = [
+        f"{evidence.who(rank)} is {_state(why)}" for rank, why in sorted(evidence.absent.items())
+    ]
+    if len(names) > _MAX_NAMED:
+        rest = len(names) - _MAX_NAMED
+        names = [*names[:_MAX_NAMED], f"{rest} more are silent"]
+    return listing(names)
+
+
+def _state(why: str) -> str:
+    return f"stopped, or busy without a break: {why}" if why.startswith(("silent", "no")) else why
+
+
+def _late(evidence: Evidence, late: list[Testimony]) -> str:
+    names = [f"{evidence.who(one.rank)}, which is {_occupation(one)}," for one in late]
+    if len(names) > _MAX_NAMED:
+        names = [*names[:_MAX_NAMED], f"{len(names) - _MAX_NAMED} more"]
+    return f"{listing(names)} {'has' if len(late) == 1 else 'have'}"
+
+
+def _occupation(testimony: Testimony) -> str:
+    """Say what a rank does instead."""
+    if testimony.sequence:
+        call = named(testimony.sequence, testimony.fingerprint).removesuffix(": ")
+        return f"still in {call}"
+    if testimony.elsewhere:
+        return f"in {listing(list(testimony.elsewhere))}"
+    if testimony.progress.get("num_transfers"):
+        return "in a send or recv"
+    return "computing"
+
+
+def _slowest(arrived: list[Testimony], sequence: int) -> Testimony | None:
+    in_it = [one for one in arrived if one.sequence == sequence]
+    return min(in_it, key=lambda one: (one.progress.get("bytes_done", 0), one.rank), default=None)
+
+
+def _position(slowest: Testimony) -> str:
+    made = slowest.progress
+    waits = made.get("waiting_for") or []
+    return (
+        f"the slowest of them, rank {slowest.rank}, is at {made.get('position') or 'the start'}, "
+        f"with {made.get('bytes_done', 0)} of {made.get('bytes_total', 0)} bytes done"
+        + (f", waiting for {ranks(waits)}" if waits else "")
+    )
+
+
+def _culprit(
+    evidence: Evidence,
+    late: list[Testimony],
+    slowest: Testimony | None,
+    proposals: list[Proposal],
+) -> int | None:
+    missing = [*evidence.absent, *(one.rank for one in late)]
+    if missing:
+        return min(missing)
+    waits = (slowest.progress.get("waiting_for") or []) if slowest is not None else []
+    blamed = [*waits, *(one.rank for one in proposals if one.rank >= 0)]
+    return blamed[0] if blamed else None

@@ -1,0 +1,150 @@
+"""Speaks for a rank's engine in the control plane: what it noticed goes out, the verdict comes in.
+
+The other half of `transport/principal.py`. All of it runs on the control plane's thread, never on
+that of a call.
+"""
+
+import threading
+import time
+import weakref
+from collections.abc import Mapping
+from typing import Any
+
+from hccl_py.fingerprint import describe, without_number
+from hccl_py.transport import _core
+from hccl_py.verdict import Judge
+from hccl_py.verdict.causes import TIMED_OUT, seal, unseal
+
+_WINDOW_OF_TIMEOUT = 0.05
+"""Part of a timeout that collecting the others' reports may take: the rest is the caller's."""
+_SHORTEST_WINDOW_S = 0.02
+_MOST_ELSEWHERE = 4
+
+
+class Witness:
+    """One rank of one communicator, as the control plane sees it."""
+
+    def __init__(self, name: str, core: _core.Communicator, judge: Judge) -> None:
+        """Speak for `core`, of the communicator `name`."""
+        self._name = name
+        self._core = core
+        self._judge = judge
+        self._proposal: tuple[Any, ...] | None = None
+        self._verdict: dict[str, Any] | None = None
+        self._concluded = threading.Event()
+        _witnesses.add(self)
+
+    def close(self) -> None:
+        """Let go of the engine: its memory need not wait for the collector of cycles."""
+        _witnesses.discard(self)
+        gone: Any = None
+        self._core = gone
+
+    def news_fd(self) -> int:
+        """See `Principal`."""
+        return self._core.news_fd()
+
+    def look(self) -> None:
+        """See `Principal`."""
+        self._core.look()
+
+    def lost(self) -> list[tuple[int, bool, int]]:
+        """See `Principal`."""
+        return self._core.gone_ranks()
+
+    def failing(self) -> bool:
+        """See `Principal`."""
+        if self._proposal is None:
+            # Each is handed out once, and more than one thread may ask.
+            self._proposal = self._core.take_proposal() or self._proposal
+        return self._proposal is not None
+
+    def await_verdict(self, timeout_s: float) -> None:
+        """Wait until a failure that this rank has proposed is decided. Any thread may."""
+        if self._core is not None and self.failing() and not self._core.failed():
+            self._concluded.wait(timeout_s)
+
+    def report(self) -> dict[str, Any]:
+        """Return what `verdict.evidence.Testimony` reads."""
+        progress = self._core.progress()
+        report: dict[str, Any] = {
+            "proposal": None,
+            "progress": progress,
+            "gone": self.lost(),
+            "elsewhere": self._elsewhere(),
+            "noticed_ns": time.time_ns(),
+        }
+        if self.failing():
+            assert self._proposal is not None
+            kind, rank, _reporter, expected, received, text, sequence, _settled = self._proposal
+            report["proposal"] = [kind, rank, expected, received, text, sequence]
+            timeout_s = progress["timeout_s"]
+            if kind == TIMED_OUT and timeout_s > 0:
+                report["timeout_s"] = timeout_s
+                report["window_s"] = max(_SHORTEST_WINDOW_S, _WINDOW_OF_TIMEOUT * timeout_s)
+        return report
+
+    def _elsewhere(self) -> list[str]:
+        """Say what this process does in other communicators."""
+        others = [other for other in tuple(_witnesses) if other is not self]
+        calls = (other._call() for other in others[:_MOST_ELSEWHERE])
+        return [call for call in calls if call]
+
+    def _call(self) -> str:
+        core = self._core  # another thread may close it
+        if core is None:
+            return ""
+        progress = core.progress()
+        if not progress["sequence"]:
+            return ""
+        call = describe(without_number(progress["fingerprint"]))
+        return f"{call} number {progress['sequence']} of group {self._name}"
+
+    def verdict(self) -> dict[str, Any] | None:
+        """See `Principal`."""
+        if self._verdict is None:
+            adopted = self._core.verdict()
+            if adopted is not None:
+                kind, rank, _reporter, fingerprint, _received, text, sequence, settled = adopted
+                if settled:
+                    self._verdict = _pack(kind, rank, sequence, fingerprint, text)
+                self._concluded.set()
+        return self._verdict
+
+    def conclude(self, verdict: Mapping[str, Any]) -> None:
+        """See `Principal`."""
+        self._core.conclude(
+            verdict["kind"],
+            verdict["rank"],
+            verdict["sequence"],
+            verdict["fingerprint"],
+            verdict["text"],
+        )
+        self._concluded.set()
+
+    def judge(
+        self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, str]
+    ) -> dict[str, Any]:
+        """See `Principal`."""
+        decided = self._judge.decide(reports, absent)
+        return _pack(
+            decided.kind,
+            -1 if decided.rank is None else decided.rank,
+            decided.sequence or 0,
+            decided.fingerprint,
+            seal(decided.cause, decided.text),
+        )
+
+
+def _pack(kind: int, rank: int, sequence: int, fingerprint: int, text: str) -> dict[str, Any]:
+    unseal(text)  # it came from another rank: is it whole?
+    return {
+        "kind": kind,
+        "rank": rank,
+        "sequence": sequence,
+        "fingerprint": fingerprint,
+        "text": text,
+    }
+
+
+_witnesses: "weakref.WeakSet[Witness]" = weakref.WeakSet()
