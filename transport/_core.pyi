@@ -96,6 +96,7 @@ class Plan: ...
 def make_plan(
     ops: Sequence[_Op],
     peers: Sequence[int],
+    first_messages: Sequence[Sequence[int]],
     data_chunks: int,
     scratch_slots: int,
     max_chunk_span: int,
