@@ -9,6 +9,7 @@ import contextlib
 import os
 import threading
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ class Communicator(BlockingCalls):
         self._end_threads.atexit = False
         self._store = store  # rank 0 may host it, and others may not have read all of it yet
         self.flight_recorder = FlightRecorder(
-            core, _group(name, rank, mesh), lambda: _clock(self._coordination)
+            core, _group(name, rank, mesh), partial(_clock, mesh.coordination)
         )
         topology = Topology(mesh.nodes)
         shared = Shared(

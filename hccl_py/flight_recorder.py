@@ -109,7 +109,7 @@ class FlightRecorder:
         self.group = group
         self.clock = clock
         self.frames: Callable[[int], Frames] | None = None
-        self._core = core
+        self._core: _core.Communicator | None = core
         self._told_failure = threading.Lock()
         with _lock:
             _recorders.append(weakref.ref(self))
@@ -129,7 +129,8 @@ class FlightRecorder:
     def entries(self) -> list[dict[str, Any]]:
         """Return the calls, oldest first, with the keys of torch's flight recorder and our own."""
         clock_ns = time.time_ns() - time.monotonic_ns()
-        calls = [_Call(*record) for record in self._core.records()]
+        core = self._core  # another thread may close it
+        calls = [_Call(*record) for record in core.records()] if core is not None else []
         return [self._entry(call, clock_ns) for call in calls]
 
     def header(self) -> dict[str, Any]:
@@ -142,7 +143,8 @@ class FlightRecorder:
     def tell_failure(self, text: str) -> None:
         """Write what happened, once and if HCCL_TRACE_DIR says where. Never raises."""
         folder = folder_of_failures()
-        if folder is None or not self._core.failed():  # one late recv fails alone
+        core = self._core
+        if folder is None or core is None or not core.failed():  # one late recv fails alone
             return
         if not self._told_failure.acquire(blocking=False):
             return
@@ -159,6 +161,7 @@ class FlightRecorder:
         with _lock:
             _recorders[:] = [one for one in _recorders if one() not in (None, self)]
         self._end()
+        self._core = None  # with it goes the engine's memory
 
     def _entry(self, call: _Call, clock_ns: int) -> dict[str, Any]:
         is_collective = call.kind == 0

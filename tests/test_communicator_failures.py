@@ -484,6 +484,10 @@ def _leftovers() -> tuple[set[str], int, int]:
     return descriptors, mappings, len(os.listdir("/proc/self/task"))
 
 
+def _no_thread_of_python() -> bool:
+    return not any(thread.name.startswith("hccl-") for thread in threading.enumerate())
+
+
 def closes(rank: int, world_size: int, fails: bool) -> None:
     def use(comm: Communicator) -> None:
         comm.nonblocking.all_reduce(np.ones(100_000)).wait()
@@ -494,6 +498,7 @@ def closes(rank: int, world_size: int, fails: bool) -> None:
     with ThreadRanks("aab") as ranks:  # the process's one progress thread starts here
         ranks.run(use)
     wait_until(lambda: _leftovers()[1] <= at_first[1], "the progress thread lets go")
+    wait_until(_no_thread_of_python, "the flight recorder's thread ends")
     before = _leftovers()
     with ThreadRanks("aab") as ranks:
         ranks.run(use)
@@ -505,8 +510,9 @@ def closes(rank: int, world_size: int, fails: bool) -> None:
             comm.close()
         # The communicators are still there, their resources are not.
         wait_until(lambda: _leftovers()[1] <= before[1], "the progress thread lets go")
+        wait_until(_no_thread_of_python, "the flight recorder's thread ends")
         descriptors, _, _ = _leftovers()
-        assert descriptors == before[0]
+        assert descriptors == before[0], descriptors ^ before[0]
     wait_until(lambda: _leftovers()[2] <= before[2], "threads end")
 
 
