@@ -18,9 +18,7 @@ def test_offsets_from_collectives_are_within_their_own_error(tmp_path: Path) -> 
         assert offset.error_ns is not None
         assert abs(offset.offset_ns + skew_ns) <= offset.error_ns < MS // 10
     sources = [offset.source for offset in offsets(files)]
-    assert sources == ["the reference clock"] + [
-        "collectives"
-    ] * 3
+    assert sources == ["the reference clock"] + ["collectives"] * 3
 
 
 def test_offsets_of_the_clock_probe_are_used_and_confirmed(tmp_path: Path) -> None:

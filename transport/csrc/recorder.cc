@@ -100,7 +100,8 @@ void Recorder::open(Request& request) {
   {
     Change change(words[version], (id + 1) << version_bits);
     set(words[fingerprint], collective ? request.call.fingerprint : request.tag);
-    set(words[status], request.sequence << status_bits | static_cast<uint64_t>(request.kind));
+    uint64_t sequence = collective ? request.sequence : 0;
+    set(words[status], sequence << status_bits | static_cast<uint64_t>(request.kind));
     set(words[submitted], steady_ns(request.submitted));
     set(words[started], 0);
     set(words[ended], 0);

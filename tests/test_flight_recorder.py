@@ -1,0 +1,306 @@
+"""What the flight recorder of real ranks says, when it is written, and torch's analyser over it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import pickle
+import signal
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import run_ranks
+from thread_ranks import ThreadRanks, wait_until
+from torch.distributed.flight_recorder import fr_trace
+
+from hccl_py import Communicator
+from hccl_py.transport.errors import CommunicatorError
+
+
+def read(path: Path) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(path.read_text())
+    return content
+
+
+def analysed(folder: Path) -> list[Any]:
+    """Return the collectives that torch's own analyser finds in a folder of dumps."""
+    output = folder.parent / "analysed"
+    try:
+        fr_trace.main([str(folder), "-o", str(output)])
+    finally:
+        gc.enable()  # the analyser turns it off
+    _, database = pickle.loads(output.read_bytes())
+    return list(database.collectives)
+
+
+@pytest.fixture
+def ranks() -> Iterator[ThreadRanks]:
+    with ThreadRanks("aab") as three:
+        yield three
+
+
+def test_a_dump_tells_every_call(ranks: ThreadRanks, tmp_path: Path) -> None:
+    def calls(comm: Communicator) -> Path:
+        comm.all_reduce(np.ones(1001, np.float32))
+        comm.all_reduce(np.ones(0, np.float64))
+        comm.barrier()
+        comm.all_gather(np.zeros(9, np.int16), np.zeros(3, np.int16))
+        if comm.rank == 0:
+            comm.send(np.zeros(3, np.uint8), 2, tag=5)
+        if comm.rank == 2:
+            comm.recv(np.zeros(3, np.uint8), None, tag=5)
+        return comm.dump_flight_recorder(tmp_path)
+
+    paths = ranks.run(calls)
+    assert paths == [tmp_path / f"flight_recorder_rank_{rank}.json" for rank in range(3)]
+    entries = read(paths[0])["entries"]
+    assert [entry["call"] for entry in entries] == [
+        "all_reduce(sum, float32[1001]) number 1",
+        "all_reduce(sum, float64[0]) number 2",
+        "barrier() number 3",
+        "all_gather(int16[9 in all]) number 4",
+        "send(3 bytes to rank 2, tag 5)",
+    ]
+    assert [entry["state"] for entry in entries] == ["completed"] * 5
+    assert [entry["bytes_in"] for entry in entries if not entry["is_p2p"]][::3] == [4004, 6]
+    assert [entry["collective_seq_id"] for entry in entries] == [1, 2, 3, 4, 0]
+    for entry in entries:
+        times = [entry[f"time_{what}_ns"] for what in ("created", "discovered_started")]
+        assert times == sorted(times)
+        assert times[1] <= entry["time_discovered_completed_ns"] <= time.time_ns()
+    received = read(paths[2])["entries"][-1]
+    assert (received["profiling_name"], received["peer"]) == ("hccl:recv 2<-0", 0)
+
+
+def test_only_the_last_4096_calls_are_kept(tmp_path: Path) -> None:
+    with Communicator(rank=0, world_size=1) as comm:
+        for _ in range(5000):
+            comm.barrier()
+        content = read(comm.dump_flight_recorder(tmp_path))
+    assert len(content["entries"]) == 4096
+    numbers = [entry["collective_seq_id"] for entry in content["entries"]]
+    assert numbers == list(range(905, 5001))
+    assert content["entries"][0]["record_id"] == 904
+
+
+def test_history_finds_fingerprints_by_number(ranks: ThreadRanks) -> None:
+    def calls(comm: Communicator) -> list[tuple[int, int]]:
+        comm.barrier()
+        comm.all_reduce(np.ones(3, np.float32))
+        comm.barrier()
+        return comm._core.history(2, 3)
+
+    first, *others = ranks.run(calls)
+    assert [number for number, _ in first] == [2, 3]
+    assert [fingerprint & 0xFFFF for _, fingerprint in first] == [2, 3]
+    assert others == [first, first]
+
+
+def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "made" / "on demand"
+    with Communicator(rank=0, world_size=1) as comm:
+        comm.dump_flight_recorder(folder)
+    assert sorted(os.listdir(folder)) == ["flight_recorder_rank_0.json", "torch_rank_0"]
+    for path in [folder, *folder.iterdir()]:
+        assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
+
+
+def fail_together(comm: Communicator) -> str:
+    with pytest.raises(CommunicatorError) as raised:
+        if comm.rank == 0:
+            comm.abort("enough")
+        comm.barrier(timeout_s=10)
+    return str(raised.value)
+
+
+def test_a_failure_is_written_once_where_the_environment_says(
+    ranks: ThreadRanks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HCCL_TRACE_DIR", str(tmp_path))
+    ranks.run(fail_together)
+    for rank in range(3):
+        path = tmp_path / f"flight_recorder_rank_{rank}.json"
+        assert "enough" in read(path)["reason"]
+        path.unlink()
+    ranks.run(fail_together)
+    assert list(tmp_path.glob("*.json")) == []
+
+
+def test_a_failure_is_written_nowhere_unless_asked(
+    ranks: ThreadRanks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HCCL_TRACE_DIR", raising=False)
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    ranks.run(fail_together)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("place", ["/dev/full/below", "/proc/nowhere"])
+def test_a_dump_that_cannot_be_written_hides_no_error(
+    place: str, ranks: ThreadRanks, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HCCL_TRACE_DIR", place)
+    assert all("enough" in text for text in ranks.run(fail_together))
+
+
+def hang_and_write(rank: int, _: int, folder: str) -> list[str]:
+    """Ask for the recorder of a process whose main thread waits in C++ for a message."""
+    os.environ["HCCL_TRACE_DIR"] = folder
+    path = Path(folder, f"flight_recorder_rank_{rank}.json")
+
+    def ask() -> None:
+        try:
+            wait_until(lambda: len(comm._core.records()) == 2, "the recv is under way")
+            os.kill(os.getpid(), signal.SIGUSR2)
+            wait_until(path.exists, "the signal has its file")
+        finally:
+            comm.abort("seen enough")
+
+    with Communicator() as comm:
+        comm.barrier()
+        thread = threading.Thread(target=ask)
+        thread.start()
+        with pytest.raises(CommunicatorError):
+            comm.recv(np.zeros(1), 1 - rank, timeout_s=20)
+        thread.join()
+        written = json.loads(path.read_text()) if comm.rank == 0 else {"reason": "", "entries": []}
+    return [written["reason"][:7], *(entry["state"] for entry in written["entries"])]
+
+
+def test_a_rank_that_hangs_in_cpp_writes_on_sigusr2(tmp_path: Path) -> None:
+    # The failure that ends the test writes as well, and over it: only that it came is asked here.
+    first, _ = run_ranks(hang_and_write, 2, str(tmp_path))
+    assert first[1:] == ["completed", "failed"]
+
+
+def keep_own_handler(_rank: int, _: int) -> tuple[int, bool, list[str]]:
+    heard = []
+    signal.signal(signal.SIGUSR2, lambda *_: heard.append("mine"))
+    with Communicator(rank=0, world_size=1) as comm:
+        comm.barrier()
+        names = [thread.name for thread in threading.enumerate()]
+        os.kill(os.getpid(), signal.SIGUSR2)
+        wait_until(lambda: bool(heard), "the user's handler ran")
+    return len(heard), "hccl-flight-recorder" in names, heard
+
+
+def test_a_handler_of_the_users_own_is_left_alone() -> None:
+    assert run_ranks(keep_own_handler, 1) == [(1, False, ["mine"])]
+
+
+def listen_in_turn(_rank: int, _: int, folder: str) -> tuple[list[bool], int, bool]:
+    os.environ["HCCL_TRACE_DIR"] = folder
+
+    def listens() -> bool:
+        return any(thread.name == "hccl-flight-recorder" for thread in threading.enumerate())
+
+    seen = [listens()]
+    num_open = []
+    for _ in range(2):
+        with Communicator(rank=0, world_size=1):
+            seen.append(listens())
+        wait_until(lambda: not listens(), "the thread has ended")
+        num_open.append(len(os.listdir("/proc/self/fd")))
+    assert num_open[0] == num_open[1]
+    os.kill(os.getpid(), signal.SIGUSR2)  # kills nobody, and nobody writes
+    with Communicator(rank=0, world_size=1):
+        child = os.fork()
+        if child == 0:
+            os.kill(os.getpid(), signal.SIGUSR2)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+    return seen, status, os.path.exists(f"{folder}/flight_recorder_rank_0.json")
+
+
+def test_the_listener_lives_as_long_as_communicators_and_not_in_children(tmp_path: Path) -> None:
+    assert run_ranks(listen_in_turn, 1, str(tmp_path)) == [([False, True, True], 0, False)]
+
+
+def straggle(rank: int, _: int, folder: str) -> None:
+    os.environ["HCCL_TRACE_DIR"] = folder
+    import torch
+    import torch.distributed as dist
+
+    for _ in range(3):
+        dist.all_reduce(torch.ones(10))
+    dist.all_gather_single(torch.zeros(8, dtype=torch.int16), torch.ones(2, dtype=torch.int16))
+    if rank == 0:
+        dist.send(torch.ones(1), 1)
+    if rank == 1:
+        dist.recv(torch.ones(1), 0)
+    half = dist.new_group([0, 2] if rank in (0, 2) else [1, 3], use_local_synchronization=True)
+    dist.barrier(group=half)
+    group = dist.distributed_c10d._get_default_group()
+    if rank == 3:
+        engine = group._communicator._core
+        wait_until(engine.failed, "the others have given up", 20)
+    options = dist.AllreduceOptions()
+    options.timeout = timedelta(seconds=1)
+    with pytest.raises(dist.DistBackendError):
+        group.allreduce([torch.ones(3)], options).wait()
+
+
+def test_torchs_analyser_names_the_straggler(tmp_path: Path) -> None:
+    folder = tmp_path / "dumps"
+    run_ranks(straggle, 4, str(folder), backend="hccl")
+    collectives = analysed(folder)
+    (bad,) = [one for one in collectives if one.missing_ranks or not one.pass_check]
+    assert bad.missing_ranks == {3}
+    assert bad.collective_name == "hccl:all_reduce"
+    good = [one for one in collectives if one is not bad]
+    assert [one.collective_name for one in good if one.group_id == bad.group_id] == [
+        *["hccl:all_reduce"] * 3,
+        "hccl:all_gather",
+    ]
+    halves = [one for one in good if one.group_id != bad.group_id]
+    assert sorted(map(sorted, (one.expected_ranks for one in halves))) == [[0, 2], [1, 3]]
+
+
+def tell_begin(engine: Any, path: Path) -> None:
+    wait_until(lambda: len(engine.records()) == 2, "the second call is under way")
+    path.touch()
+
+
+def disagree(rank: int, _: int, folder: str) -> None:
+    os.environ["HCCL_TRACE_DIR"] = folder
+    import torch
+    import torch.distributed as dist
+
+    dist.all_reduce(torch.ones(10))
+    # The verdict ends what is under way, so rank 2 goes last.
+    Path(folder, f"ready-{rank}").touch()
+    group = dist.distributed_c10d._get_default_group()
+    engine = group._communicator._core
+    wait_until(lambda: len(list(Path(folder).glob("ready-*"))) == 4, "all have made one call")
+    if rank == 2:
+        wait_until(lambda: len(list(Path(folder).glob("begun-*"))) == 3, "all others have called")
+    else:
+        threading.Thread(target=tell_begin, args=(engine, Path(folder, f"begun-{rank}"))).start()
+    with pytest.raises(dist.DistBackendError):
+        if rank == 2:
+            dist.broadcast(torch.ones(10), 0)
+        else:
+            dist.all_reduce(torch.ones(10))
+
+
+def test_torchs_analyser_names_the_mismatch(tmp_path: Path) -> None:
+    folder = tmp_path / "dumps"
+    folder.mkdir()
+    run_ranks(disagree, 4, str(folder), backend="hccl")
+    for path in [*folder.glob("ready-*"), *folder.glob("begun-*")]:
+        path.unlink()
+    (bad,) = [one for one in analysed(folder) if not one.pass_check]
+    assert bad.collective_seq_id == 2
+    assert list(bad.mismatch_collectives) == [2]
+    found = bad.mismatch_collectives[2]
+    assert found.collective_name == "hccl:broadcast"
+    assert found.type_of_mismatch.state.name == "COLLECTIVE_TYPE_MISMATCH"
