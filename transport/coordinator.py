@@ -63,10 +63,12 @@ class Coordinator:
         return [rank for rank in range(self._world_size) if rank not in self._lost]
 
     def hear_beat(self, sender: int, has_verdict: bool, now_s: float) -> None:
-        """Note that a rank lives; one that has missed the verdict gets it again."""
+        """Note that a rank lives; one that has missed the verdict gets it, from this or that."""
         self._heard_s[sender] = now_s
         if self.verdict is not None and not has_verdict:
             self._send(sender, "verdict", self.verdict)
+        elif self.verdict is None and has_verdict:
+            self._send(sender, "ask", None)
 
     def hear_lost(self, lost: list[Lost]) -> None:
         """Note which ranks some rank has lost. The goodbye of a rank outweighs its silence."""

@@ -79,7 +79,8 @@ class Participant:
 
     def next_s(self) -> float:
         """Return when to call `tick` again, at the latest."""
-        if self._reported_s is None or self._current == self._rank:
+        waits = self._reported_s is not None and self.verdict is None
+        if self._reported_s is None or not waits or self._current == self._rank:
             return self._next_beat_s
         return min(self._next_beat_s, self._reported_s + self._patience_s())
 

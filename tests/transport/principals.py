@@ -1,0 +1,56 @@
+"""A rank without an engine, for tests of the control plane: it fails when told to."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+
+class FakeEngine:
+    """What `Principal` asks for; the verdict says who judged, on whose reports."""
+
+    def __init__(self, rank: int = 0) -> None:
+        self.rank = rank
+        self.gone: list[tuple[int, bool, int]] = []
+        self.fails = False
+        self.window_s: float | None = None
+        self.adopted: dict[str, Any] | None = None
+        self.adopted_s = 0.0
+        self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+
+    def fail(self) -> None:
+        self.fails = True
+        os.eventfd_write(self._fd, 1)
+
+    def news_fd(self) -> int:
+        return self._fd
+
+    def look(self) -> None:
+        pass
+
+    def lost(self) -> list[tuple[int, bool, int]]:
+        return self.gone
+
+    def failing(self) -> bool:
+        return self.fails
+
+    def report(self) -> dict[str, Any]:
+        return {"from": self.rank, "window_s": self.window_s}
+
+    def verdict(self) -> dict[str, Any] | None:
+        return self.adopted
+
+    def conclude(self, verdict: Mapping[str, Any]) -> None:
+        assert self.adopted is None, "a second verdict"
+        self.adopted = dict(verdict)
+        self.adopted_s = time.monotonic()
+
+    def judge(
+        self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, str]
+    ) -> dict[str, Any]:
+        return {"judge": self.rank, "reports": sorted(reports), "absent": dict(absent)}
+
+    def close(self) -> None:
+        os.close(self._fd)

@@ -1,0 +1,157 @@
+"""One coordinator and 511 ranks, each with a key and a connection of its own, on one machine.
+
+The ranks are real as far as the wire goes: a DEALER under CURVE and the state machine of a
+participant each. They share two processes and have no engine.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import pytest
+import zmq
+from principals import FakeEngine
+
+from hccl_py.transport.contact import Contact
+from hccl_py.transport.control_message import Entry, pack, unpack
+from hccl_py.transport.control_plane import ControlPlane, Roll
+from hccl_py.transport.participant import Participant
+from hccl_py.transport.place import Place
+from hccl_py.transport.timing import Timing
+
+WORLD_SIZE = 512
+NUM_PROCESSES = 2
+COMMUNICATOR = bytes(range(16))
+CONNECT_S = 40.0
+NUM_PERIODS = 3
+VERDICT_S = 2.0
+
+
+class Client:
+    """A rank of the swarm."""
+
+    def __init__(self, context: Any, rank: int, keys: tuple[bytes, bytes], to: Contact) -> None:
+        self.engine = FakeEngine(rank)
+        self.socket = context.socket(zmq.DEALER)
+        self.socket.linger = 0
+        self.socket.curve_publickey, self.socket.curve_secretkey = keys
+        self.socket.curve_serverkey = to.key
+        self.socket.connect(f"ipc://@{to.unix_name}")
+        self.beat_s: list[float] = []
+        self.answer_s: list[float] = []
+        timing = Timing.of_world(WORLD_SIZE)
+        self.participant = Participant(rank, WORLD_SIZE, self.engine, self._send, timing)
+        self._rank = rank
+
+    def _send(self, receiver: int, kind: str, body: Any) -> None:
+        if receiver == self._rank:
+            return
+        assert receiver == 0, f"rank {self._rank} took rank {receiver} for the coordinator"
+        if kind == "beat":
+            self.beat_s.append(time.monotonic())
+        for message in pack([Entry(COMMUNICATOR, self._rank, receiver, kind, body)]):
+            self.socket.send(message, zmq.NOBLOCK)
+
+    def receive(self) -> None:
+        for entry in unpack(self.socket.recv()):
+            if entry.kind == "beat-back":
+                self.answer_s.append(time.monotonic() - self.beat_s[-1])
+            self.participant.hear(entry.sender, entry.kind, entry.body, time.monotonic())
+
+
+def swarm(pipe: Connection, ranks: range, keys: list[tuple[bytes, bytes]], to: Contact) -> None:
+    """Be these ranks until told to stop; then say how it went."""
+    context = zmq.Context()
+    clients = [Client(context, rank, keys[rank], to) for rank in ranks]
+    poller = zmq.Poller()
+    by_socket = {client.socket: client for client in clients}
+    for client in clients:
+        poller.register(client.socket, zmq.POLLIN)
+    poller.register(pipe.fileno(), zmq.POLLIN)
+    told = False
+    while True:
+        for ready, _ in poller.poll(20):
+            if ready in by_socket:
+                by_socket[ready].receive()
+            elif pipe.recv() == "stop":
+                answers = [client.answer_s[1:] for client in clients]
+                verdicts = [(one.engine.adopted, one.engine.adopted_s) for one in clients]
+                pipe.send((answers, verdicts))
+                context.destroy(linger=0)
+                return
+            else:
+                clients[-1].engine.fail()
+                clients[-1].participant.news(time.monotonic())
+        now_s = time.monotonic()
+        for client in clients:
+            if client.participant.next_s() <= now_s:
+                client.participant.tick(now_s)
+        if not told and all(client.answer_s for client in clients):
+            told = True
+            pipe.send("connected")
+
+
+def cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+@pytest.mark.slow
+def test_512_ranks_one_coordinator_keeps_up_and_all_hear_one_verdict() -> None:
+    plane = ControlPlane()
+    mine = plane.contact("", None)
+    keys = [zmq.curve_keypair() for _ in range(WORLD_SIZE)]
+    contacts = (mine, *(Contact(public, f"hccl-{os.getpid()}-none") for public, _ in keys[1:]))
+    roll = Roll(COMMUNICATOR, 0, contacts, (True,) * WORLD_SIZE)
+    engine = FakeEngine(0)
+    plane.enrol(roll)
+    plane.attach(Place(COMMUNICATOR, 0, contacts, engine, plane.dispatch))
+    forks = multiprocessing.get_context("forkserver")
+    pipes, processes = [], []
+    for index in range(NUM_PROCESSES):
+        here, there = forks.Pipe()
+        ranks = range(1 + index, WORLD_SIZE, NUM_PROCESSES)
+        processes.append(forks.Process(target=swarm, args=(there, ranks, keys, mine)))
+        processes[-1].start()
+        pipes.append(here)
+    try:
+        for pipe in pipes:
+            assert pipe.poll(CONNECT_S), "not all ranks got an answer"
+            assert pipe.recv() == "connected"
+        period_s = Timing.of_world(WORLD_SIZE).period_s
+        began_s, used_s = time.monotonic(), cpu_s()
+        # A clock is what is measured against: so many heartbeats shall be answered.
+        time.sleep(NUM_PERIODS * period_s)
+        share = (cpu_s() - used_s) / (time.monotonic() - began_s)
+        failed_s = time.monotonic()
+        pipes[-1].send("fail")
+        time.sleep(VERDICT_S)
+        results = []
+        for pipe in pipes:
+            pipe.send("stop")
+            assert pipe.poll(CONNECT_S)
+            results.append(pipe.recv())
+    finally:
+        plane.leave(roll)
+        plane.stop()
+        for process in processes:
+            process.join(10)
+            process.kill()
+    answers = [one for clients, _ in results for one in clients]
+    verdicts = [one for _, clients in results for one in clients]
+    slowest_s = max(max(one) for one in answers)
+    heard_s = max(adopted_s for _, adopted_s in verdicts) - failed_s
+    print(f"{share:.1%} of a core, slowest answer {slowest_s:.3f} s, verdict in {heard_s:.3f} s")
+    assert len(answers) == WORLD_SIZE - 1
+    assert all(len(one) >= NUM_PERIODS - 1 for one in answers)
+    assert slowest_s < period_s
+    assert share < 0.5
+    assert engine.adopted is not None
+    assert WORLD_SIZE - 1 in engine.adopted["reports"]
+    assert all(adopted == engine.adopted for adopted, _ in verdicts)
+    assert heard_s < VERDICT_S
