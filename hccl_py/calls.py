@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import numpy as np
 
 from hccl_py.buffers import Kind, Span, blocks_of, require_kind, span_of
+from hccl_py.call_sites import CallSites
 from hccl_py.failures import Narrator
 from hccl_py.fingerprint import Transfer
 from hccl_py.plans import PlanCache
@@ -54,6 +55,7 @@ class Shared:
         self.core = core
         self.plans = plans
         self.narrator = narrator
+        self.sites = CallSites(core) if CallSites.wanted() else None
         self.barrier_byte = np.zeros(1, np.uint8)
         self.barrier_address = self.barrier_byte.ctypes.data
 
@@ -81,9 +83,18 @@ class Calls(ABC, Generic[Result]):
         self._shared = shared
         self.use(shared.core)
 
-    @abstractmethod
     def use(self, core: _core.Communicator) -> None:
         """Take the engine's entries; also those of what stands in for it once it is gone."""
+        engine = self._entries(core)
+        sites = self._shared.sites
+        if sites is not None:
+            watched = sites.watch(engine.data), sites.watch(engine.blocks)
+            engine = Engine(*watched, engine.transfer)
+        self._engine = engine
+
+    @abstractmethod
+    def _entries(self, core: _core.Communicator) -> Engine:
+        """Return the entries of this face."""
 
     def all_reduce(self, data: Buffer, op: int = _SUM, *, timeout_s: float | None = None) -> Result:
         """Reduce `data` over all ranks, in place; every rank ends with the same bits.
@@ -358,14 +369,12 @@ def _check_tag(tag: int) -> None:
 class BlockingCalls(Calls[None]):
     """Each call runs to its end on the calling thread."""
 
-    def use(self, core: _core.Communicator) -> None:
-        """Take the blocking entries."""
-        self._engine = Engine(core.run_data, core.run_blocks, core.run_transfer)
+    def _entries(self, core: _core.Communicator) -> Engine:
+        return Engine(core.run_data, core.run_blocks, core.run_transfer)
 
 
 class NonblockingCalls(Calls[Work]):
     """Each call returns a Work at once; the progress thread, or whoever waits, drives it."""
 
-    def use(self, core: _core.Communicator) -> None:
-        """Take the entries that return at once."""
-        self._engine = Engine(core.start_data, core.start_blocks, core.start_transfer)
+    def _entries(self, core: _core.Communicator) -> Engine:
+        return Engine(core.start_data, core.start_blocks, core.start_transfer)

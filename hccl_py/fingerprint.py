@@ -97,6 +97,24 @@ def describe(call: int | Transfer, count: int | None = None) -> str:
     return f"{name}({', '.join(parts)})" + (f" number {sequence}" if sequence else "")
 
 
+def number_of(fingerprint: int) -> int:
+    """Return the low bits of the sequence number that the engine has put in."""
+    return fingerprint & 0xFFFF
+
+
+def without_number(fingerprint: int) -> int:
+    """Return the call without its number: equal for equal calls."""
+    return fingerprint & ~0xFFFF
+
+
+def count_of(fingerprint: int, num_bytes: int) -> int | None:
+    """Return the exact number of elements of a call, from its bytes; None where none is counted."""
+    number = fingerprint >> 16 & 0xF
+    if not 0 < number < len(_NAMES) or _NAMES[number] in _UNCOUNTED:
+        return None
+    return num_bytes // ELEMENT_TYPES[fingerprint >> 20 & 0x1F].item_bytes
+
+
 def _size(name: str, field: int, count: int | None) -> str:
     if name in _UNCOUNTED:
         return ""

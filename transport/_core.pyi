@@ -13,7 +13,7 @@ import numpy.typing as npt
 from .provider import Lane
 
 _Op = Sequence[int]
-"""kind, first peer, peers, then destination and source: buffer, begin, end, scratch slot."""
+"""kind, first peer, peers, destination and source: buffer, begin, end, scratch slot; keeps_old."""
 _Blocks = Sequence[tuple[int, int]]
 """Address and element count of every block."""
 
@@ -264,8 +264,11 @@ class Communicator:
         for. Times are nanoseconds of CLOCK_MONOTONIC, 0 where not reached.
         """
 
-    def history(self, first: int, last: int, /) -> list[tuple[int, int]]:
-        """Return number and fingerprint of the collectives first..last still remembered."""
+    def history(self, first: int, last: int, /) -> list[tuple[int, int, int]]:
+        """Return the collectives first..last that are still remembered.
+
+        Each is number, fingerprint, and the bytes given or got here, whichever are more.
+        """
 
     def failed(self) -> bool: ...
     def set_verdict_timeout(self, seconds: float, /) -> None: ...

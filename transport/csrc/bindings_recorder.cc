@@ -1,5 +1,7 @@
 #include "bindings_recorder.h"
 
+#include <algorithm>
+
 #include "signal_bell.h"
 
 namespace nb = nanobind;
@@ -27,7 +29,8 @@ nb::list history(const Recorder& recorder, uint64_t first, uint64_t last) {
   for (const CallRecord& call : recorder.records()) {
     if (call.kind != RequestKind::collective) continue;
     if (call.sequence < first || call.sequence > last) continue;
-    result.append(nb::make_tuple(call.sequence, call.fingerprint));
+    result.append(nb::make_tuple(call.sequence, call.fingerprint,
+                                 std::max(call.bytes_in, call.bytes_out)));
   }
   return result;
 }

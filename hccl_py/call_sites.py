@@ -1,0 +1,68 @@
+"""Where in the user's program collectives were called; only with HCCL_DEBUG=1.
+
+Without the variable nobody pays for it: the engine's entries are called directly, as ever.
+"""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from hccl_py.transport import _core
+
+VARIABLE = "HCCL_DEBUG"
+"""Name of the environment variable."""
+_OURS = frozenset({"hccl_py", "torch"})
+_CAPACITY = 4096  # as many calls as the engine remembers
+
+
+class CallSites:
+    """The lines that made the last calls of one communicator.
+
+    Threads that submit to one communicator at the very same time may get each other's line.
+    """
+
+    def __init__(self, core: _core.Communicator) -> None:
+        """Start empty."""
+        self._core = core
+        # By number modulo the capacity: number, file and line. Entries are replaced as a whole.
+        self._ring: list[tuple[int, str, int]] = [(0, "", 0)] * _CAPACITY
+
+    @staticmethod
+    def wanted(environ: Mapping[str, str] = os.environ) -> bool:
+        """Whether the user asks for them."""
+        return environ.get(VARIABLE, "0") not in ("", "0")
+
+    def watch(self, entry: Callable[..., Any]) -> Callable[..., Any]:
+        """Return an entry of the engine that notes who calls a collective first."""
+
+        def noted(*arguments: Any) -> Any:
+            number = self._core.sequence() + 1
+            self._ring[number % _CAPACITY] = (number, *_user_line())
+            return entry(*arguments)
+
+        return noted
+
+    def site_of(self, number: int) -> str:
+        """Return `train.py:41`, or an empty string if that is not known (any more)."""
+        noted, path, line = self._ring[number % _CAPACITY]
+        return f"{_short(path)}:{line}" if noted == number and path else ""
+
+
+def _user_line() -> tuple[str, int]:
+    """Return file and line of the innermost frame that is neither ours nor torch's."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__", "").partition(".")[0] not in _OURS:
+            return frame.f_code.co_filename, frame.f_lineno
+        frame = frame.f_back  # type: ignore[assignment]
+    return "", 0  # called from C++ alone: DDP's reducer, on a thread of autograd
+
+
+def _short(path: str) -> str:
+    """Return the path as seen from here, where that is shorter."""
+    try:
+        return str(Path(path).relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return path
