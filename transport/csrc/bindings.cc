@@ -374,6 +374,7 @@ NB_MODULE(_core, module) {
                   nb::arg("path_timeout_s") = CommunicatorOptions().path_timeout_s)
       .def("segment_fd", [](PyCommunicator& c) { return c.engine->segment_fd(); })
       .def("doorbell_fd", [](PyCommunicator& c) { return c.engine->doorbell_fd(); })
+      .def("set_checks", [](PyCommunicator& c, bool checks) { c.engine->set_checks(checks); })
       .def("set_ranks_on_host",
            [](PyCommunicator& c, int ranks) { c.engine->set_ranks_on_host(ranks); })
       .def("add_shm_peer",

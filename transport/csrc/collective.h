@@ -50,6 +50,9 @@ class Channel {
   std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
   Lane& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
 
+  // Whether other ranks' calls are compared with this one; they are unless it is measured what that
+  // costs. Before the first call.
+  void set_checks(bool checks) { checks_ = checks; }
   // `admission` belongs to the call and outlives it.
   void start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride,
              Admission& admission);
@@ -94,6 +97,7 @@ class Channel {
   std::vector<int> unadmitted() const;
   void post(Lane& lane, const Header& header, const Span& span);
   void check(const Header& header, int peer, const Op& op, const Span& span);
+  void compare(const Header& header, int peer, const Op& op, const Span& span) const;
   void finish_tile();
   Span resolve(const ChunkRef& chunk);
   // A rank that has nothing to send says so, once: or a call without elements would not be noticed.
@@ -113,6 +117,7 @@ class Channel {
   size_t next_op_ = 0;
   size_t item_size_ = 1;
   int ready_ = 0;  // recv_reduce: peers whose payload is known to be there
+  bool checks_ = true;
   bool tells_empty_ = false;  // blocks differ in length, or there are no elements at all
   Admission* admission_ = nullptr;
   size_t num_admitted_ = 0;  // of the plan's first messages

@@ -102,6 +102,11 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, Connections controls,
                 const std::vector<int>& watched = {});
 
+  // For measurements, see Channel. Before the first request.
+  void set_checks(bool checks) {
+    for (Channel& channel : channels_) channel.set_checks(checks);
+  }
+
   // Runs a request to its end on this thread, or on whoever drives. Throws CommunicatorFailed.
   void run(const RequestPtr& request, const Interrupt& interrupt);
   // Hands a request over; the buffers must live until it is done.
