@@ -16,6 +16,7 @@ from typing import Any
 from hccl_py.calls import BlockingCalls, NonblockingCalls, Shared
 from hccl_py.failures import Narrator
 from hccl_py.flight_recorder import FlightRecorder, Group
+from hccl_py.history import STATE, History
 from hccl_py.plans import PlanCache
 from hccl_py.rendezvous import rank_from_environment, store_from_environment
 from hccl_py.statistics import Statistics, read_statistics
@@ -149,6 +150,7 @@ class Communicator(BlockingCalls):
         self.nonblocking = NonblockingCalls(shared)
         if mesh.coordination is not None:
             core.set_verdict_timeout(_VERDICT_TIMEOUT_S)
+            mesh.coordination.add_state(STATE, History(core, shared.sites).tail)
             mesh.coordination.attach(self._witness)
         _open.add(self)
 

@@ -110,7 +110,7 @@ def without_number(fingerprint: int) -> int:
 def count_of(fingerprint: int, num_bytes: int) -> int | None:
     """Return the exact number of elements of a call, from its bytes; None where none is counted."""
     number = fingerprint >> 16 & 0xF
-    if not 0 < number < len(_NAMES) or _NAMES[number] in _UNCOUNTED:
+    if not 0 < number < len(NAMES) or NAMES[number] in _UNCOUNTED:
         return None
     return num_bytes // ELEMENT_TYPES[fingerprint >> 20 & 0x1F].item_bytes
 
@@ -119,16 +119,6 @@ def _size(name: str, field: int, count: int | None) -> str:
     if name in _UNCOUNTED:
         return ""
     return f"[{_count(field) if count is None else count}{' in all' * (name in _OF_ALL_BLOCKS)}]"
-
-
-def number_of(fingerprint: int) -> int:
-    """Return the low bits of the sequence number that the engine has put in."""
-    return fingerprint & 0xFFFF
-
-
-def without_number(fingerprint: int) -> int:
-    """Return the call without its number: equal for equal calls."""
-    return fingerprint & ~0xFFFF
 
 
 def _count(field: int) -> str:

@@ -32,9 +32,19 @@ class PastCall(NamedTuple):
     num_bytes: int
     site: str
 
+    @property
+    def count(self) -> int | None:
+        """Number of elements; None where ranks may differ in it."""
+        return count_of(self.fingerprint, self.num_bytes)
+
+    @property
+    def key(self) -> tuple[int, int | None]:
+        """Equal for equal calls."""
+        return self.fingerprint, self.count
+
     def __str__(self) -> str:
         """Name the call, without its number."""
-        return describe(self.fingerprint, count_of(self.fingerprint, self.num_bytes))
+        return describe(self.fingerprint, self.count)
 
 
 class History:

@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hccl_py": "hccl_py"}
 
 COMMUNICATOR = (
-    "buffers calls communicator elements failures fingerprint flight_recorder plans registered "
-    "rendezvous statistics trace_files trace_signal uncaught verdict witness work"
+    "buffers call_sites calls communicator elements failures fingerprint flight_recorder history "
+    "plans registered rendezvous statistics trace_files trace_signal uncaught verdict witness work"
 )
 LAYERS = [
     ("transport",),

@@ -1,54 +1,108 @@
-"""Ranks that made different calls, grouped by call."""
+"""Ranks that made different calls, grouped by call.
+
+What decides are the calls that the ranks remember: the first number that does not mean the same
+call to all of them is where the program went wrong, whoever noticed it, and however late. A rank
+that waits in vain may have noticed nothing but that; so a timeout is looked at here as well.
+"""
+
+from collections.abc import Mapping, Sequence
 
 from hccl_py.fingerprint import describe, number_of, without_number
+from hccl_py.history import PastCall, past_calls
 from hccl_py.verdict.causes import Cause
 from hccl_py.verdict.evidence import Evidence, Proposal, ranks
 from hccl_py.verdict.finding import Finding
 
-Call = tuple[int, int]
-"""Sequence number, as far as it is known, and fingerprint without it."""
-
 _HINT = "all ranks must make the same calls in the same order with the same sizes"
+_MOST_GROUPS = 6
+
+Calls = Mapping[int, PastCall]
+"""One rank's calls by number, or all ranks' calls of one number."""
 
 
 def tell_mismatch(evidence: Evidence) -> Finding | None:
     """Say which ranks called what. The fewest are to blame, of equal groups that without rank 0."""
     proposals = evidence.proposals(Cause.MISMATCH)
+    if not proposals and not evidence.proposals(Cause.TIMED_OUT):
+        return None
+    histories = {rank: past_calls(one.report) for rank, one in evidence.testimonies.items()}
+    number = first_difference(histories)
+    if number is not None:
+        return _finding(number, histories)
     if not proposals:
         return None
-    groups = _groups(evidence, proposals)
-    if len(groups) < 2:  # of a kind that the engine describes best: sizes of one message
-        first = proposals[0]
-        rank = first.rank if first.rank >= 0 else first.reporter
-        return Finding(Cause.MISMATCH, rank, evidence.call(proposals), first.text)
-    ordered = sorted(groups.items(), key=lambda group: (len(group[1]), 0 in group[1], group[1]))
-    numbers = {sequence for sequence, _ in groups}
-    parts: list[str] = []
-    for (sequence, fingerprint), members in ordered:
-        number = f" as number {sequence}" if not parts or len(numbers) > 1 else ""
-        parts.append(f"{ranks(members)} called {describe(fingerprint)}{number}")
+    return _of_two(evidence, proposals[0], histories)
+
+
+def first_difference(histories: Mapping[int, Calls]) -> int | None:
+    """Return the lowest number that does not mean the same call to all who remember it."""
+    numbers = sorted({number for calls in histories.values() for number in calls})
+    for number in numbers:
+        made = {calls[number].key for calls in histories.values() if number in calls}
+        if len(made) > 1:
+            return number
+    return None
+
+
+def _finding(number: int, histories: Mapping[int, Calls]) -> Finding:
+    groups: dict[tuple[int, int | None], dict[int, PastCall]] = {}
+    missing = []
+    for rank in sorted(histories):
+        call = histories[rank].get(number)
+        if call is not None:
+            groups.setdefault(call.key, {})[rank] = call
+        elif max(histories[rank], default=0) < number:
+            missing.append(rank)
+    ordered = sorted(groups.values(), key=lambda one: (len(one), 0 in one, min(one)))
+    parts = []
+    for members in ordered[:_MOST_GROUPS]:
+        call = next(iter(members.values()))
+        as_number = f" as number {number}" if not parts else ""
+        parts.append(f"{ranks(list(members))} called {call}{as_number}{_sites(members)}")
+    if len(ordered) > _MOST_GROUPS:
+        parts.append(f"{len(ordered) - _MOST_GROUPS} more groups of ranks called something else")
+    if missing:
+        parts.append(f"{ranks(missing)} had not come to it")
     # The call of the many, for that is the one that most of the callers see.
+    usual = next(iter(ordered[-1].values()))
     text = f"ranks made different calls: {', '.join(parts)}; {_HINT}"
-    return Finding(Cause.MISMATCH, ordered[0][1][0], ordered[-1][0], text)
+    return Finding(Cause.MISMATCH, min(ordered[0]), (number, usual.fingerprint), text)
 
 
-def _groups(evidence: Evidence, proposals: list[Proposal]) -> dict[Call, list[int]]:
-    """Return the calls that ranks made where they differ, and who made each."""
-    calls: dict[int, Call] = {}
-    for one in proposals:
-        if not one.received:
-            continue
-        calls[one.reporter] = _call(one.expected, one.sequence)
-        calls.setdefault(one.rank, _call(one.received, 0))
-    numbers = {sequence for sequence, _ in calls.values()}
-    for rank, testimony in evidence.testimonies.items():
-        if rank not in calls and testimony.sequence in numbers:
-            calls[rank] = _call(testimony.fingerprint, testimony.sequence)
-    groups: dict[Call, list[int]] = {}
-    for rank in sorted(calls):
-        groups.setdefault(calls[rank], []).append(rank)
-    return groups
+def _of_two(evidence: Evidence, first: Proposal, histories: Mapping[int, Calls]) -> Finding:
+    """Tell what one rank has seen of one other: the lengths of a message, or no histories."""
+    culprit = first.rank if first.rank >= 0 else first.reporter
+    if not first.received:
+        both = {
+            rank: histories[rank][first.sequence]
+            for rank in (first.reporter, culprit)
+            if first.sequence in histories.get(rank, {})
+        }
+        text = f"{first.text}{_sites(both)}; {_HINT}"
+        return Finding(Cause.MISMATCH, culprit, evidence.call([first]), text)
+    parts = [
+        f"rank {rank} called {describe(without_number(call))} as number {number}"
+        for rank, call, number in (
+            (culprit, first.received, number_of(first.received)),
+            (first.reporter, first.expected, first.sequence or number_of(first.expected)),
+        )
+    ]
+    text = f"ranks made different calls: {', '.join(parts)}; {_HINT}"
+    return Finding(Cause.MISMATCH, culprit, evidence.call([first]), text)
 
 
-def _call(fingerprint: int, sequence: int) -> Call:
-    return sequence or number_of(fingerprint), without_number(fingerprint)
+def _sites(members: Calls) -> str:
+    """Say where the ranks called it, if they know."""
+    by_site: dict[str, list[int]] = {}
+    for rank, call in members.items():
+        if call.site:
+            by_site.setdefault(call.site, []).append(rank)
+    if len(by_site) == 1:
+        return f" at {next(iter(by_site))}"
+    named = [f"{site} ({ranks(some)})" for site, some in list(by_site.items())[:_MOST_GROUPS]]
+    return f" at {', '.join(named)}" if named else ""
+
+
+def sites_of(histories: Mapping[int, Calls], number: int, some: Sequence[int]) -> str:
+    """Say where some ranks made the call of that number: ` at train.py:41`, or nothing."""
+    return _sites({rank: histories[rank][number] for rank in some if number in histories[rank]})

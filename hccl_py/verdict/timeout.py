@@ -1,8 +1,10 @@
 """A call that was late: who had arrived, who had not and what they do, how far the slowest got."""
 
+from hccl_py.history import past_calls
 from hccl_py.verdict.causes import Cause
 from hccl_py.verdict.evidence import Evidence, Proposal, Testimony, listing, named, ranks
 from hccl_py.verdict.finding import Finding
+from hccl_py.verdict.mismatch import sites_of
 
 _MAX_NAMED = 8
 _HINT = "see whether those ranks are stuck or made another call, or raise the timeout"
@@ -29,7 +31,9 @@ def tell_timeout(evidence: Evidence) -> Finding | None:
         parts.append(f"{_late(evidence, late)} not arrived")
     if arrived:
         verb = "have" if len(arrived) > 1 else "has"
-        parts.append(f"{ranks([one.rank for one in arrived])} {verb} arrived")
+        here = [one.rank for one in arrived]
+        histories = {one.rank: past_calls(one.report) for one in arrived}
+        parts.append(f"{ranks(here)} {verb} arrived{sites_of(histories, sequence, here)}")
     slowest = _slowest(arrived, sequence)
     if slowest is not None:
         parts.append(_position(slowest))
