@@ -48,7 +48,8 @@ class Coordination:
         place = Place(
             roll.communicator_id, roll.rank, roll.contacts, principal, self._plane.dispatch
         )
-        place.states = self._states
+        place.states.update(self._states)
+        self._states = place.states
         self._place = place
         self._plane.attach(place)
 

@@ -1,0 +1,212 @@
+"""One rank calls something else: all ranks raise the same error, and no output was written.
+
+Every deviation from every call, by every rank, on several layouts: far more than a run of all tests
+can do, so each run takes a share of them. `HCCL_TEST_ROUNDS=all` takes all (minutes).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from thread_ranks import ThreadRanks
+
+from hccl_py import Communicator, MismatchError, ReduceOp
+
+Array = np.ndarray[Any, Any]
+
+LARGE = 100_003  # elements: several tiles on every algorithm
+LAYOUTS = ("aa", "ab", "aaa", "aaaa", "aabb", "abc")
+_MOST_LATER_CALLS = 3
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A call.
+
+    Attributes:
+        collective: which.
+        text: what it is called in messages, with {n} for the world size where it counts.
+        dtype: of all buffers.
+        count: elements of one block.
+        root: of a rooted one.
+        op: of a reduction.
+        uneven: by how much block 0 is longer than the others.
+    """
+
+    collective: str
+    text: str
+    dtype: str = "float32"
+    count: int = 30
+    root: int = 0
+    op: ReduceOp = ReduceOp.SUM
+    uneven: int = 0
+
+
+CALLS = [
+    Spec("all_reduce", "all_reduce(sum, float32[30])"),
+    Spec("all_reduce", "all_reduce(max, float32[30])", op=ReduceOp.MAX),
+    Spec("all_reduce", "all_reduce(sum, int32[30])", "int32"),
+    Spec("all_reduce", "all_reduce(sum, complex64[15])", "complex64", 15),
+    Spec("all_reduce", "all_reduce(sum, float32[31])", count=31),
+    Spec("all_reduce", "all_reduce(sum, float32[0])", count=0),
+    Spec("all_reduce", f"all_reduce(sum, float32[{LARGE}])", count=LARGE),
+    Spec("all_reduce", f"all_reduce(sum, float32[{LARGE + 1}])", count=LARGE + 1),
+    Spec("broadcast", "broadcast(src=0, float32[30])"),
+    Spec("broadcast", "broadcast(src=1, float32[30])", root=1),
+    Spec("broadcast", "broadcast(src=0, int32[30])", "int32"),
+    Spec("broadcast", "broadcast(src=0, float32[0])", count=0),
+    Spec("broadcast", f"broadcast(src=0, float32[{LARGE}])", count=LARGE),
+    Spec("reduce", "reduce(dst=0, sum, float32[30])"),
+    Spec("reduce", "reduce(dst=1, sum, float32[30])", root=1),
+    Spec("reduce", f"reduce(dst=0, max, float32[{LARGE}])", count=LARGE, op=ReduceOp.MAX),
+    Spec("all_gather", "all_gather(float32["),
+    Spec("all_gather", "all_gather(int32[", "int32"),
+    Spec("all_gather", "all_gather(float32[0 in all])", count=0),
+    Spec("all_gather", "all_gather(float32[", uneven=3),
+    Spec("all_gather", "all_gather(float32[", count=LARGE),
+    Spec("reduce_scatter", "reduce_scatter(sum, float32["),
+    Spec("reduce_scatter", "reduce_scatter(sum, float32[", count=31),
+    Spec("reduce_scatter", "reduce_scatter(min, float32[", count=LARGE, op=ReduceOp.MIN),
+    Spec("all_to_all", "all_to_all(float32)"),
+    Spec("all_to_all", "all_to_all(int32)", "int32"),
+    Spec("all_to_all", "all_to_all(float64)", "float64", LARGE),
+    Spec("gather", "gather(dst=0, float32)"),
+    Spec("gather", "gather(dst=1, float32)", root=1),
+    Spec("scatter", "scatter(src=0, float32)"),
+    Spec("scatter", "scatter(src=1, float32)", root=1),
+    Spec("barrier", "barrier()"),
+]
+# In these a rank can have all that it needs without the rank that calls something else.
+_ONE_SIDED = {"broadcast", "reduce", "gather", "scatter"}
+
+
+class Made:
+    """A call of one rank: its buffers, filled with what must not change, and how to make it."""
+
+    def __init__(self, spec: Spec, rank: int, n: int) -> None:
+        self.outputs: list[Array] = []
+        self.run = getattr(self, f"_{spec.collective}")(spec, rank, n)
+        self._before = [one.tobytes() for one in self.outputs]
+
+    @property
+    def untouched(self) -> bool:
+        return [one.tobytes() for one in self.outputs] == self._before
+
+    def _output(self, count: int, dtype: str) -> Array:
+        self.outputs.append(np.arange(1, count + 1).astype(dtype))
+        return self.outputs[-1]
+
+    def _blocks(self, spec: Spec, n: int) -> list[Array]:
+        return [self._output(spec.count + spec.uneven * (r == 0), spec.dtype) for r in range(n)]
+
+    def _all_reduce(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
+        data = self._output(spec.count, spec.dtype)
+        return lambda c: c.all_reduce(data, spec.op)
+
+    def _broadcast(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
+        data = self._output(spec.count, spec.dtype)
+        return lambda c: c.broadcast(data, spec.root)
+
+    def _reduce(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
+        data = self._output(spec.count, spec.dtype)
+        return lambda c: c.reduce(data, spec.root, spec.op)
+
+    def _all_gather(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
+        blocks = self._blocks(spec, n)
+        mine = np.full_like(blocks[rank], 77)
+        return lambda c: c.all_gather(blocks, mine)
+
+    def _reduce_scatter(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
+        output = self._output(spec.count, spec.dtype)
+        blocks = [np.full_like(output, 77) for _ in range(n)]
+        return lambda c: c.reduce_scatter(output, blocks, spec.op)
+
+    def _all_to_all(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
+        blocks = self._blocks(spec, n)
+        inputs = [np.full_like(block, 77) for block in blocks]
+        return lambda c: c.all_to_all(blocks, inputs)
+
+    def _gather(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
+        blocks = self._blocks(spec, n) if rank == spec.root else None
+        mine = np.full(spec.count, 77).astype(spec.dtype)
+        return lambda c: c.gather(blocks, mine, spec.root)
+
+    def _scatter(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
+        output = self._output(spec.count, spec.dtype)
+        blocks = [np.full_like(output, 77) for _ in range(n)] if rank == spec.root else None
+        return lambda c: c.scatter(output, blocks, spec.root)
+
+    def _barrier(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
+        return lambda c: c.barrier()
+
+
+@dataclass
+class Seen:
+    """What one rank saw: the error, and whether the call itself raised it."""
+
+    error: MismatchError
+    in_the_call: bool
+    made: Made
+
+
+def _deviate(layout: str, usual: Spec, other: Spec, deviant: int) -> list[Seen]:
+    """All make the usual call, but one; then calls in which all talk to all, until they raise."""
+    n = len(layout)
+
+    def call(comm: Communicator) -> Seen:
+        made = Made(other if comm.rank == deviant else usual, comm.rank, n)
+        comm.barrier()
+        try:
+            made.run(comm)
+        except MismatchError as error:
+            return Seen(error, True, made)
+        for _ in range(_MOST_LATER_CALLS):
+            try:
+                comm.all_reduce(np.ones(1))
+            except MismatchError as error:
+                return Seen(error, False, made)
+        raise AssertionError(f"rank {comm.rank} noticed nothing")
+
+    with ThreadRanks(layout, timeout_s=10.0) as ranks:
+        return ranks.run(call)
+
+
+def _cases() -> list[tuple[str, int, int, int]]:
+    every = [
+        (layout, usual, other, deviant)
+        for layout in LAYOUTS
+        for usual in range(len(CALLS))
+        for other in range(len(CALLS))
+        for deviant in range(len(layout))
+        if usual != other
+    ]
+    if os.environ.get("HCCL_TEST_ROUNDS") == "all":
+        return every
+    share = random.Random(20).sample(every, 60)
+    # What differs in one attribute only is what is easily missed.
+    alike = [one for one in every if CALLS[one[1]].collective == CALLS[one[2]].collective]
+    return share + random.Random(21).sample(alike, 60)
+
+
+@pytest.mark.parametrize(("layout", "usual", "other", "deviant"), _cases())
+def test_other_call_of_one_rank(layout: str, usual: int, other: int, deviant: int) -> None:
+    seen = _deviate(layout, CALLS[usual], CALLS[other], deviant)
+    texts = {str(one.error) for one in seen}
+    assert len(texts) == 1, texts
+    (text,) = texts
+    for spec in (CALLS[usual], CALLS[other]):
+        assert spec.text in text
+    assert "as number 2" in text
+    assert f"rank {deviant} called {CALLS[other].text}" in text
+    for rank, one in enumerate(seen):
+        spec = CALLS[other if rank == deviant else usual]
+        if one.in_the_call:
+            assert one.made.untouched, f"rank {rank}: an output was written"
+        else:
+            assert spec.collective in _ONE_SIDED, f"rank {rank} did not raise in the call"
