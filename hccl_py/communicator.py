@@ -17,6 +17,7 @@ from hccl_py.calls import BlockingCalls, NonblockingCalls, Shared
 from hccl_py.failures import Narrator
 from hccl_py.flight_recorder import FlightRecorder, Group
 from hccl_py.history import STATE, History
+from hccl_py.patience import Patience
 from hccl_py.plans import PlanCache
 from hccl_py.rendezvous import rank_from_environment, store_from_environment
 from hccl_py.statistics import Statistics, read_statistics
@@ -151,6 +152,7 @@ class Communicator(BlockingCalls):
         if mesh.coordination is not None:
             core.set_verdict_timeout(_VERDICT_TIMEOUT_S)
             mesh.coordination.add_state(STATE, History(core, shared.sites).tail)
+            mesh.coordination.on_suspicion(Patience(core).lost)
             mesh.coordination.attach(self._witness)
         _open.add(self)
 

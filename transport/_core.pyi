@@ -257,6 +257,9 @@ class Communicator:
         /,
     ) -> Work: ...
     def sequence(self) -> int: ...
+    def num_finished(self) -> int:
+        """Return how many collectives have ended without error."""
+
     def statistics(self) -> dict[str, Any]: ...
     def records(self) -> list[tuple[Any, ...]]:
         """Return the calls that the flight recorder remembers, oldest first.

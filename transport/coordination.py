@@ -34,6 +34,7 @@ class Coordination:
         self._roll = roll
         self._place: Place | None = None
         self._states: dict[str, Callable[[], Any]] = {}
+        self._suspects: Callable[[], bool] | None = None
         self._closed = False
         self._plane.enrol(roll)
 
@@ -50,6 +51,7 @@ class Coordination:
         )
         place.states.update(self._states)
         self._states = place.states
+        place.suspects = self._suspects
         self._place = place
         self._plane.attach(place)
 
@@ -62,6 +64,13 @@ class Coordination:
                 fit msgpack, in 16 KiB; what it raises is reported instead.
         """
         self._states[name] = provider
+
+    def on_suspicion(self, suspects: Callable[[], bool]) -> None:
+        """Ask `suspects` with every heartbeat; True has all ranks report, and the judge look.
+
+        Without a verdict of the judge nothing happens. Before `attach`.
+        """
+        self._suspects = suspects
 
     def agree(self, key: str, value: Any, timeout_s: float) -> dict[int, Any]:
         """Exchange a value with all ranks that are left; all of them get the same answer.

@@ -47,6 +47,7 @@ class Coordinator:
         self._lost: dict[int, str] = {}
         self._reports: dict[int, Report] = {}
         self._opened_s: float | None = None
+        self._inquiring = False  # nobody has proposed a failure
         self._window_s = timing.window_s
         self._following: int | None = None
         self.verdict: Verdict | None = None
@@ -94,6 +95,10 @@ class Coordinator:
             acknowledged_by: which coordinator already has it.
             now_s: the time.
         """
+        self._inquiring = False
+        self._take(sender, report, acknowledged_by, now_s)
+
+    def _take(self, sender: int, report: Report, acknowledged_by: int | None, now_s: float) -> None:
         self._heard_s[sender] = now_s
         self._reports[sender] = report
         if self.verdict is not None:
@@ -107,6 +112,9 @@ class Coordinator:
         ):
             self._following = acknowledged_by
         self._window_s = min(self._window_s, report.get("window_s") or self._timing.window_s)
+        self._open(sender, now_s)
+
+    def _open(self, sender: int, now_s: float) -> None:
         if self._opened_s is None:
             self._opened_s = now_s
             if self._silent_s(self._rank, now_s):
@@ -121,7 +129,13 @@ class Coordinator:
     ) -> None:
         """Take a report that was asked for: nothing begins with it."""
         if self._opened_s is not None:
-            self.hear_report(sender, report, acknowledged_by, now_s)
+            self._take(sender, report, acknowledged_by, now_s)
+
+    def inquire(self, sender: int, now_s: float) -> None:
+        """Collect all reports although nobody proposes a failure: they may show one together."""
+        if self._opened_s is None and self.verdict is None:
+            self._inquiring = True
+            self._open(sender, now_s)
 
     def hear_verdict(self, verdict: Verdict) -> None:
         """Hand on a verdict that some rank has adopted already: there shall be no second one."""
@@ -161,6 +175,10 @@ class Coordinator:
         try:
             verdict = self._judge(dict(self._reports), absent)
         except Exception:
+            if self._inquiring:  # all is well, as far as anybody can tell
+                self._opened_s = None
+                self._reports.clear()
+                return
             # Every engine then ends by its own account, late but surely.
             logger.exception("rank %d could not come to a verdict", self._rank)
             self._opened_s = None

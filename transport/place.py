@@ -43,6 +43,9 @@ class Place:
         self.coordinator = Coordinator(rank, len(contacts), principal.judge, self._send, timing)
         self._agreements = Agreements(self._send, self.coordinator.standing)
         self._store = StoreHost(self._send)
+        self.suspects: Callable[[], bool] | None = None
+        self._period_s = timing.period_s
+        self._next_look_s = 0.0
 
     def _send(self, receiver: int, kind: str, body: Any) -> None:
         self._post(self, Entry(self.communicator_id, self.rank, receiver, kind, body))
@@ -50,6 +53,10 @@ class Place:
     def tick(self, now_s: float) -> None:
         """Do what is due on both sides."""
         self.participant.tick(now_s)
+        if self.suspects is not None and now_s >= self._next_look_s:
+            self._next_look_s = now_s + self._period_s
+            if self.suspects():
+                self._send(self.participant.coordinator, "inquire", None)
         self.settle(now_s)
 
     def settle(self, now_s: float) -> None:
@@ -85,6 +92,9 @@ class Place:
         report, acknowledged_by = body
         self.coordinator.hear_report(sender, _mapping(report), acknowledged_by, now_s)
 
+    def _hear_inquire(self, sender: int, body: Any, now_s: float) -> None:
+        self.coordinator.inquire(sender, now_s)
+
     def _hear_reported(self, sender: int, body: Any, now_s: float) -> None:
         report, acknowledged_by = body
         self.coordinator.hear_answer(sender, _mapping(report), acknowledged_by, now_s)
@@ -119,6 +129,7 @@ class Place:
     _HANDLERS: Mapping[str, Callable[["Place", int, Any, float], None]] = {
         "beat": _hear_beat,
         "report": _hear_report,
+        "inquire": _hear_inquire,
         "reported": _hear_reported,
         "adopted": _hear_adopted,
         "agree": _hear_agree,

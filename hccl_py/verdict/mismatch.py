@@ -2,7 +2,8 @@
 
 What decides are the calls that the ranks remember: the first number that does not mean the same
 call to all of them is where the program went wrong, whoever noticed it, and however late. A rank
-that waits in vain may have noticed nothing but that; so a timeout is looked at here as well.
+that waits in vain may have noticed nothing but that; so a timeout is looked at here as well, and a
+rank that has waited for long, before its time is up.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,6 +16,7 @@ from hccl_py.verdict.finding import Finding
 
 _HINT = "all ranks must make the same calls in the same order with the same sizes"
 _MOST_GROUPS = 6
+_LOOKED_AT = (Cause.MISMATCH, Cause.TIMED_OUT)
 
 Calls = Mapping[int, PastCall]
 """One rank's calls by number, or all ranks' calls of one number."""
@@ -23,7 +25,8 @@ Calls = Mapping[int, PastCall]
 def tell_mismatch(evidence: Evidence) -> Finding | None:
     """Say which ranks called what. The fewest are to blame, of equal groups that without rank 0."""
     proposals = evidence.proposals(Cause.MISMATCH)
-    if not proposals and not evidence.proposals(Cause.TIMED_OUT):
+    others = any(evidence.proposals(cause) for cause in Cause if cause not in _LOOKED_AT)
+    if others and not proposals:
         return None
     histories = {rank: past_calls(one.report) for rank, one in evidence.testimonies.items()}
     number = first_difference(histories)

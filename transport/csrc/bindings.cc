@@ -458,6 +458,8 @@ NB_MODULE(_core, module) {
                             std::move(buffers));
            })
       .def("sequence", [](PyCommunicator& c) { return c.engine->sequence(); })
+      .def("num_finished",
+           [](PyCommunicator& c) { return c.engine->statistics().collectives.value(); })
       .def("statistics", &statistics)
       .def("records", [](PyCommunicator& c) { return records(c.engine->recorder()); })
       .def("history",
