@@ -21,13 +21,16 @@ class CallSites:
     """The lines that made the last calls of one communicator.
 
     Threads that submit to one communicator at the very same time may get each other's line.
+
+    Attributes:
+        core: the engine, or what stands in for it once it is gone.
     """
 
     def __init__(self, core: _core.Communicator) -> None:
         """Start empty."""
-        self._core = core
-        # By number modulo the capacity: number, file and line. Entries are replaced as a whole.
-        self._ring: list[tuple[int, str, int]] = [(0, "", 0)] * _CAPACITY
+        self.core = core
+        # By number modulo the capacity: number, file, line, function. Entries are replaced whole.
+        self._ring: list[tuple[int, str, int, str]] = [(0, "", 0, "")] * _CAPACITY
 
     @staticmethod
     def wanted(environ: Mapping[str, str] = os.environ) -> bool:
@@ -38,7 +41,7 @@ class CallSites:
         """Return an entry of the engine that notes who calls a collective first."""
 
         def noted(*arguments: Any) -> Any:
-            number = self._core.sequence() + 1
+            number = self.core.sequence() + 1
             self._ring[number % _CAPACITY] = (number, *_user_line())
             return entry(*arguments)
 
@@ -46,18 +49,25 @@ class CallSites:
 
     def site_of(self, number: int) -> str:
         """Return `train.py:41`, or an empty string if that is not known (any more)."""
-        noted, path, line = self._ring[number % _CAPACITY]
+        noted, path, line, _ = self._ring[number % _CAPACITY]
         return f"{_short(path)}:{line}" if noted == number and path else ""
 
+    def frames_of(self, number: int) -> list[dict[str, Any]]:
+        """Return the same as a flight recorder's file has it."""
+        noted, path, line, function = self._ring[number % _CAPACITY]
+        if noted != number or not path:
+            return []
+        return [{"filename": path, "line": line, "name": function}]
 
-def _user_line() -> tuple[str, int]:
-    """Return file and line of the innermost frame that is neither ours nor torch's."""
+
+def _user_line() -> tuple[str, int, str]:
+    """Return file, line and function of the innermost frame that is neither ours nor torch's."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _OURS:
-            return frame.f_code.co_filename, frame.f_lineno
+            return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
         frame = frame.f_back  # type: ignore[assignment]
-    return "", 0  # called from C++ alone: DDP's reducer, on a thread of autograd
+    return "", 0, ""  # called from C++ alone: DDP's reducer, on a thread of autograd
 
 
 def _short(path: str) -> str:

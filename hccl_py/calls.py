@@ -88,6 +88,7 @@ class Calls(ABC, Generic[Result]):
         engine = self._entries(core)
         sites = self._shared.sites
         if sites is not None:
+            sites.core = core
             watched = sites.watch(engine.data), sites.watch(engine.blocks)
             engine = Engine(*watched, engine.transfer)
         self._engine = engine

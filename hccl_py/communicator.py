@@ -147,6 +147,8 @@ class Communicator(BlockingCalls):
             PlanCache(rank, topology),
             Narrator(rank, places, self.flight_recorder),
         )
+        if shared.sites is not None:
+            self.flight_recorder.frames = shared.sites.frames_of
         super().__init__(shared)
         self.nonblocking = NonblockingCalls(shared)
         if mesh.coordination is not None:

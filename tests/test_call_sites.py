@@ -45,6 +45,14 @@ def test_calls_are_told_with_their_lines(monkeypatch: pytest.MonkeyPatch) -> Non
             }
 
 
+def test_flight_recorder_has_the_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HCCL_DEBUG", "1")
+    with ThreadRanks("aa") as ranks:
+        ranks.run(_calls)
+        (frame,) = ranks.communicators[0].flight_recorder.entries()[0]["frames"]
+        assert frame == {"filename": __file__, "line": _line_of("# the first"), "name": "_calls"}
+
+
 def test_nothing_is_noted_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HCCL_DEBUG", raising=False)
     with ThreadRanks("aa") as ranks:

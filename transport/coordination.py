@@ -136,7 +136,11 @@ class Coordination:
             return
         self._closed = True
         self._plane.leave(self._roll)
+        # What they were told of may be large, and is gone.
+        self._states.clear()
+        self._suspects = None
         if self._place is not None:
+            self._place.suspects = None
             self._place.participant.give_up(CommunicatorError("the communicator is closed"))
             self._place = None  # and with it the engine
         release(self._plane)
