@@ -33,18 +33,18 @@ class PastCall(NamedTuple):
     site: str
 
     @property
-    def count(self) -> int | None:
+    def num_elements(self) -> int | None:
         """Number of elements; None where ranks may differ in it."""
         return count_of(self.fingerprint, self.num_bytes)
 
     @property
     def key(self) -> tuple[int, int | None]:
         """Equal for equal calls."""
-        return self.fingerprint, self.count
+        return self.fingerprint, self.num_elements
 
     def __str__(self) -> str:
         """Name the call, without its number."""
-        return describe(self.fingerprint, self.count)
+        return describe(self.fingerprint, self.num_elements)
 
 
 class History:

@@ -57,7 +57,7 @@ def _finding(number: int, histories: Mapping[int, Calls]) -> Finding:
         elif max(histories[rank], default=0) < number:
             missing.append(rank)
     ordered = sorted(groups.values(), key=lambda one: (len(one), 0 in one, min(one)))
-    parts = []
+    parts: list[str] = []
     for members in ordered[:_MOST_GROUPS]:
         call = next(iter(members.values()))
         as_number = f" as number {number}" if not parts else ""
