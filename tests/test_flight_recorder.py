@@ -92,15 +92,16 @@ def test_only_the_last_4096_calls_are_kept(tmp_path: Path) -> None:
 
 
 def test_history_finds_fingerprints_by_number(ranks: ThreadRanks) -> None:
-    def calls(comm: Communicator) -> list[tuple[int, int]]:
+    def calls(comm: Communicator) -> list[tuple[int, int, int]]:
         comm.barrier()
         comm.all_reduce(np.ones(3, np.float32))
         comm.barrier()
         return comm._core.history(2, 3)
 
     first, *others = ranks.run(calls)
-    assert [number for number, _ in first] == [2, 3]
-    assert [fingerprint & 0xFFFF for _, fingerprint in first] == [2, 3]
+    assert [number for number, _, _ in first] == [2, 3]
+    assert [fingerprint & 0xFFFF for _, fingerprint, _ in first] == [2, 3]
+    assert [num_bytes for _, _, num_bytes in first] == [12, 1]
     assert others == [first, first]
 
 
