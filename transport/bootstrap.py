@@ -15,7 +15,7 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from .connector import Key, logger
+from .connector import Key
 from .control_plane import ControlPlane, Roll, hold, release
 from .coordination import Coordination
 from .deadline import Deadline
@@ -26,6 +26,7 @@ from .line import Connection, Line
 from .listeners import BACKLOG, bind_listeners, bind_to_devices
 from .provider import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
 from .providers import AUTO, VARIABLE, provider_class
+from .refusals import logger
 from .rendezvous import Card, Meeting, Store, meet, telling_failure
 from .settings import NetworkSettings
 from .tls import Credentials, Tls

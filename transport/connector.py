@@ -1,34 +1,37 @@
 """Makes connections: dials, listens and authenticates, all on one selector and one thread.
 
 A silent or hostile client blocks nobody: strangers, as accepted connections are called until they
-prove that they know the secret, have `STRANGER_TIMEOUT_S` for that, and there are never many. Which
-connections are wanted, and what a failure means, its owner decides (`Owner`): at the start
-`wiring.py`, for which it is an error, later `repair.py`, which tries again.
+prove that they know the secret, have `STRANGER_TIMEOUT_S` for that, and there are never many. Where
+too many come, those go first that have not even named this communicator's id, which no outsider
+knows: so a flood does not wash members away. Which connections are wanted, and what a failure
+means, its owner decides (`Owner`): at the start `wiring.py`, for which it is an error, later
+`repair.py`, which tries again.
 """
 
 import errno
 import heapq
-import logging
 import os
+import resource
 import selectors
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 from .handshake import CONTROL, Handshake, Party, RefusedError
 from .identity import Endpoint, Member
 from .line import Line, Target, describe_client, describe_target, start_connecting
-
-logger = logging.getLogger("hccl_py.transport")
+from .refusals import Refusals
 
 STRANGER_TIMEOUT_S = 10.0
 """How long an accepted connection may take to prove that it knows the secret."""
 
-_MAX_LOGGED_STRANGERS = 16
+_MOST_STRANGERS = 64
+_FEWEST_STRANGERS = 8
+_DESCRIPTORS_PER_STRANGER = 16
+_ACCEPTED_PER_TURN = 8
 
 
 @dataclass(frozen=True, order=True)
@@ -69,13 +72,21 @@ class Pace:
         first_retry_s: pause after a first failed attempt; doubles with each further one.
         longest_retry_s: where it stops to double.
         attempt_s: how long connecting and the handshake of a member may take.
-        max_strangers: beyond it the oldest is dropped.
+        max_strangers: beyond it one of them is dropped.
     """
 
     first_retry_s: float
     longest_retry_s: float
     attempt_s: float
     max_strangers: int
+
+
+def stranger_limit() -> int:
+    """Return how many strangers may be connected at once, so that others find descriptors left."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _MOST_STRANGERS
+    return max(_FEWEST_STRANGERS, min(_MOST_STRANGERS, limit // _DESCRIPTORS_PER_STRANGER))
 
 
 class Connector:
@@ -96,7 +107,7 @@ class Connector:
         self._dialling: dict[Key, tuple[socket.socket, float]] = {}
         self._retries: list[tuple[float, Key]] = []
         self._retry_s: dict[Key, float] = {}
-        self._refusals: Counter[str] = Counter()
+        self._refusals = Refusals(f"rank {party.rank}")
 
     def __enter__(self) -> "Connector":
         """Return self."""
@@ -109,6 +120,7 @@ class Connector:
     def close(self) -> None:
         """Close all connections under way. Idempotent. A forked child may call it too."""
         self._selector.close()  # first: nothing is to be taken out of a parent's selector
+        self._refusals.tell_rest()
         for line in self._lines:
             line.close()
         for dialled, _ in self._dialling.values():
@@ -211,16 +223,27 @@ class Connector:
     # Listening.
 
     def _accept(self, listener: socket.socket) -> None:
-        try:
-            accepted, address = listener.accept()
-        except (BlockingIOError, ConnectionError):
-            return
-        except OSError as error:
-            if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._owner.out_of_descriptors(error)
-            return  # any other is an error of that connection, says accept(2)
+        for _ in range(_ACCEPTED_PER_TURN):
+            try:
+                accepted, address = listener.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE):
+                    self._make_room(error)
+                return  # any other is an error of that connection, says accept(2)
+            self._welcome(accepted, address, listener.family == socket.AF_UNIX)
+
+    def _make_room(self, error: OSError) -> None:
+        """Free a descriptor for the next in the queue, from one who did not use its own."""
+        silent = self._most_suspect()
+        if silent is None or silent.handshake.peer is not None:
+            self._owner.out_of_descriptors(error)
+        else:
+            self._drop_stranger(silent, "no descriptor was left for others")
+
+    def _welcome(self, accepted: socket.socket, address: Any, is_local: bool) -> None:
         accepted.setblocking(False)
-        is_local = listener.family == socket.AF_UNIX
         client = describe_client(accepted, address)
         try:
             if self._party.tls is not None and not is_local:
@@ -230,10 +253,17 @@ class Connector:
             return
         handshake = Handshake(self._party)
         line = Line(accepted, handshake, handshake.accept(partial(self._admits, is_local)), client)
+        if len(self._strangers) >= self._pace.max_strangers:
+            suspect = self._most_suspect()
+            assert suspect is not None
+            self._drop_stranger(suspect, "too many others are waiting")
         self._lines[line] = self._strangers[line] = time.monotonic() + STRANGER_TIMEOUT_S
-        if len(self._strangers) > self._pace.max_strangers:
-            self._drop_stranger(next(iter(self._strangers)), "too many others are waiting")
         self._begin(line)
+
+    def _most_suspect(self) -> Line | None:
+        """Return the oldest stranger that has not named the communicator; or else the oldest."""
+        unnamed = (line for line in self._strangers if line.handshake.peer is None)
+        return next(unnamed, next(iter(self._strangers), None))
 
     def _admits(self, is_local: bool, rank: int, index: int, path: int) -> bool:
         return (
@@ -245,11 +275,7 @@ class Connector:
     def _drop_stranger(self, line: Line, reason: str) -> None:
         self._forget(line)
         line.close()
-        self._refusals[reason] += 1
-        if self._refusals.total() <= _MAX_LOGGED_STRANGERS:
-            logger.warning(
-                "rank %d refused a connection from %s: %s", self._party.rank, line.address, reason
-            )
+        self._refusals.note(line.address, reason)
 
     # Handshakes.
 
@@ -349,10 +375,7 @@ class Connector:
 
     def refusals(self) -> str:
         """Summarise the connections that were refused; empty if none was."""
-        if not self._refusals:
-            return ""
-        reasons = [f"{count} ({reason})" for reason, count in self._refusals.most_common(4)]
-        return f"; connections refused meanwhile: {', '.join(reasons)}"
+        return self._refusals.summary()
 
 
 def _key_of(line: Line) -> Key | None:

@@ -14,7 +14,7 @@ import threading
 from collections.abc import Sequence
 from typing import Protocol
 
-from .connector import Connector, Key, Pace
+from .connector import Connector, Key, Pace, stranger_limit
 from .handshake import Party
 from .line import Connection, Line
 from .open_sockets import OpenSockets
@@ -25,7 +25,6 @@ _FIRST_RETRY_S = 0.05
 _LONGEST_RETRY_S = 1.0
 _ATTEMPT_S = 3.0
 """Less than the kernel's second pause between attempts to connect over a link that is down."""
-_MAX_STRANGERS = 64
 _LOOK_PERIOD_S = 1.0
 """How often the engine gets to look after the connections while no call does."""
 _WITHOUT_DESCRIPTORS_S = 0.1
@@ -80,7 +79,7 @@ class Repair:
         self._closing = False
         self._close_at_end = False
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        pace = Pace(_FIRST_RETRY_S, _LONGEST_RETRY_S, _ATTEMPT_S, _MAX_STRANGERS)
+        pace = Pace(_FIRST_RETRY_S, _LONGEST_RETRY_S, _ATTEMPT_S, stranger_limit())
         self._connector = Connector(party, pace, self)
         for listener in listeners:
             self._connector.listen(listener)

@@ -7,13 +7,12 @@ nodes share, over each path, a TCP control connection and one TCP connection per
 import socket
 from collections.abc import Sequence
 
-from .connector import Connector, Key, Pace
+from .connector import Connector, Key, Pace, stranger_limit
 from .deadline import Deadline
 from .errors import BootstrapError
 from .handshake import CONTROL, Party
 from .line import Line, describe_target
 
-_MAX_STRANGERS_BEYOND_EXPECTED = 64
 _MAX_PEERS_IN_MESSAGE = 8
 _FIRST_RETRY_S = 0.002
 _LONGEST_RETRY_S = 0.1
@@ -41,7 +40,7 @@ class Wiring:
                 self._awaited |= _keys(party, member.rank)
         self._finished: dict[Key, Line] = {}
         num_inbound = sum(key.rank > party.rank for key in self._awaited)
-        max_strangers = num_inbound + _MAX_STRANGERS_BEYOND_EXPECTED
+        max_strangers = num_inbound + stranger_limit()
         # No limit to an attempt: a rank may be slow, and there is a deadline for it all.
         pace = Pace(_FIRST_RETRY_S, _LONGEST_RETRY_S, float("inf"), max_strangers)
         self._connector = Connector(party, pace, self)

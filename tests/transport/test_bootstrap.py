@@ -363,9 +363,12 @@ def test_connect_hostile_clients_are_dropped_and_the_bootstrap_succeeds(
                 assert client.recv(1) == b""
             client.close()
     refused = [record.getMessage() for record in caplog.records]
-    assert len(refused) == 2 * (len(Attack.GARBAGE) + 2)
-    assert sum("127.0.0.1:" in message for message in refused) == len(refused) / 2
-    assert sum(f"pid {os.getpid()}" in message for message in refused) == len(refused) / 2
+    # Once for each address and reason; what came again is counted.
+    (rest,) = [line for line in refused if "more connections" in line]
+    refused.remove(rest)
+    for address in ("127.0.0.1:", f"pid {os.getpid()}"):
+        reasons = [line.rpartition(": ")[2] for line in refused if address in line]
+        assert len(reasons) == len(set(reasons)) == 2, refused
     assert open_descriptors() == before
 
 
@@ -386,7 +389,9 @@ def test_connect_flood_of_silent_clients_drops_the_oldest(
         for future in job.futures.values():
             future.result(timeout=TIMEOUT_S)
         check_connections(job)
-    assert len(caplog.records) == 16, "the log must not be flooded too"
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) <= 3, "the log must not be flooded too"
+    assert any("more connections" in line for line in told), "what was not told is counted"
 
 
 def test_connect_silent_client_is_dropped_when_its_time_is_up(

@@ -1,0 +1,83 @@
+"""What is said of connections that were refused: once for each address and reason, never a flood.
+
+Whoever can reach a port can make it refuse as fast as it likes. So lines are few, memory is
+bounded, and what was not told one by one is counted.
+"""
+
+import logging
+import time
+from collections import Counter, OrderedDict
+
+logger = logging.getLogger("hccl_py.transport")
+
+_LINES_PER_PERIOD = 16
+_PERIOD_S = 60.0
+_MAX_REMEMBERED = 256
+_OTHERS = "other reasons"
+_MAX_REASONS = 32
+
+
+class Refusals:
+    """The refused connections of one listening party. For one thread at a time."""
+
+    def __init__(self, who: str) -> None:
+        """Start with none.
+
+        Args:
+            who: refuses, for the log.
+        """
+        self._who = who
+        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._reasons: Counter[str] = Counter()
+        self._num_untold = 0
+        self._last_untold = ""
+        self._num_lines = 0
+        self._period_ends_s = 0.0
+
+    def note(self, address: str, reason: str) -> None:
+        """Count a refused connection, and log it if it is news and there is room.
+
+        Args:
+            address: of the client, with its port.
+            reason: without secrets; what a stranger sent may be in it.
+        """
+        known = reason in self._reasons or len(self._reasons) < _MAX_REASONS
+        self._reasons[reason if known else _OTHERS] += 1
+        if time.monotonic() >= self._period_ends_s:
+            self.tell_rest()
+            self._num_lines = 0
+            self._period_ends_s = time.monotonic() + _PERIOD_S
+        key = (_host(address), reason)
+        if key in self._told or self._num_lines == _LINES_PER_PERIOD:
+            self._num_untold += 1
+            self._last_untold = f"{address}: {reason}"
+            return
+        self._num_lines += 1
+        self._told[key] = None
+        if len(self._told) > _MAX_REMEMBERED:
+            self._told.popitem(last=False)
+        logger.warning("%s refused a connection from %s: %s", self._who, address, reason)
+
+    def tell_rest(self) -> None:
+        """Log how many were refused and not told yet, if any were."""
+        if self._num_untold:
+            logger.warning(
+                "%s refused %d more connections, the last from %s",
+                self._who,
+                self._num_untold,
+                self._last_untold,
+            )
+            self._num_untold = 0
+
+    def summary(self) -> str:
+        """Return how many were refused and why, for an error message; empty if none was."""
+        if not self._reasons:
+            return ""
+        reasons = [f"{count} ({reason})" for reason, count in self._reasons.most_common(4)]
+        return f"; connections refused meanwhile: {', '.join(reasons)}"
+
+
+def _host(address: str) -> str:
+    """Return the part of an address that one client cannot change from connection to connection."""
+    host, colon, port = address.rpartition(":")
+    return host if colon and port.isdigit() else address
