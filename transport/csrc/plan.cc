@@ -20,6 +20,12 @@ void Plan::validate(int rank, int world_size) const {
     if (!good) throw std::invalid_argument(std::string("malformed plan: ") + what);
   };
   auto check_chunk = [&](const ChunkRef& chunk) {
+    // Tiles are cut for one kind or for the other.
+    require(chunk.buffer == Buffer::data
+                ? data_chunks > 0
+                : data_chunks == 0 && (chunk.buffer == Buffer::input ||
+                                       chunk.buffer == Buffer::output),
+            "buffer");
     int limit = chunk.buffer == Buffer::data ? data_chunks : world_size;
     require(chunk.begin >= 0 && chunk.begin < chunk.end && chunk.end <= limit, "chunk range");
     require(chunk.buffer == Buffer::data ? chunk.end - chunk.begin <= max_chunk_span

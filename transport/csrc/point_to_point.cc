@@ -173,8 +173,10 @@ void PointToPoint::check(int peer, const Header& header) const {
     case fragment: {
       auto it = receiving_.find(header.id);
       if (it == receiving_.end() || it->second.request->peer != peer) break;
-      size_t num_bytes = it->second.request->num_bytes;
-      good = header.size <= num_bytes && header.length <= num_bytes - header.size;
+      // In order and without a gap: else what was not received could count as received.
+      const Receiving& receiving = it->second;
+      good = header.size == receiving.received && header.length > 0 &&
+             header.length <= receiving.request->num_bytes - receiving.received;
       break;
     }
   }

@@ -115,24 +115,27 @@ bool ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Header& heade
 }
 
 const Header* ShmLane::peek() {
+  if (peeked_ > received_) return &header_;
   const Cell& cell = in_[received_ % ring_cells];
   uint32_t expected = static_cast<uint32_t>(received_ + 1);
   if (cell.sequence.load(std::memory_order_seq_cst) != expected) return nullptr;
-  size_t limit = cell.slot < 0 ? inline_bytes : slot_bytes_;
-  if (cell.header.length > limit || cell.slot >= ends_.theirs->shape().num_slots) {
+  header_ = cell.header;
+  slot_ = cell.slot;
+  size_t limit = slot_ < 0 ? inline_bytes : slot_bytes_;
+  if (header_.length > limit || slot_ >= ends_.theirs->shape().num_slots) {
     throw LaneError(peer(), "a malformed message in shared memory");
   }
-  return &cell.header;
+  peeked_ = received_ + 1;
+  return &header_;
 }
 
 const std::byte* ShmLane::lend() {
-  const Cell& cell = in_[received_ % ring_cells];
-  return cell.slot < 0 ? cell.payload : ends_.theirs->slot(ends_.channel, cell.slot);
+  return slot_ < 0 ? in_[received_ % ring_cells].payload
+                   : ends_.theirs->slot(ends_.channel, slot_);
 }
 
 bool ShmLane::receive(std::byte* destination) {
-  size_t length = in_[received_ % ring_cells].header.length;
-  if (length) std::memcpy(destination, lend(), length);
+  if (header_.length) std::memcpy(destination, lend(), header_.length);
   return true;
 }
 

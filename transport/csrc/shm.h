@@ -81,6 +81,11 @@ class ShmLane final : public QueuedLane {
   uint64_t sent_ = 0;
   uint64_t reclaimed_ = 0;
   uint64_t received_ = 0;
+  // The peeked message as it was when it was looked at: what the peer does to its cell later must
+  // not reach beyond what was checked.
+  uint64_t peeked_ = 0;  // its number, while there is one
+  Header header_;
+  int slot_ = -1;
   int own_slots_ = 0;  // slots that this lane alone holds
   struct Sent {
     int slot;

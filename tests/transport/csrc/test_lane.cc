@@ -329,6 +329,22 @@ void malformed_shared_memory_is_refused() {
       [&] { lane->left->post_send(header_of(0, slot_bytes), payload.data()); }));
 }
 
+void a_peeked_message_in_shared_memory_stays_what_it_was() {
+  auto lane = shm_lane();
+  lane->left->post_send(header_of(0, 8), payload_of(0, 8).data());
+  CHECK(lane->right->peek()->length == 8);
+  Cell& cell = *lane->segments[0]->ring(1, 0);
+  cell.slot = 1 << 30;
+  cell.header.length = 1 << 30;
+  cell.sequence.store(77);
+  CHECK(lane->right->peek()->length == 8);
+  std::byte got[8];
+  CHECK(lane->right->receive(got));
+  CHECK(std::memcmp(got, payload_of(0, 8).data(), 8) == 0);
+  lane->right->release();
+  CHECK(lane->right->peek() == nullptr);
+}
+
 // Rank 0 with lanes to ranks 1 to 3, all in shared memory.
 struct Star {
   static constexpr int n = 4;
@@ -434,6 +450,8 @@ int main() {
       {"frames_may_come_byte_by_byte", frames_may_come_byte_by_byte},
       {"a_frame_longer_than_a_slot_is_refused", a_frame_longer_than_a_slot_is_refused},
       {"malformed_shared_memory_is_refused", malformed_shared_memory_is_refused},
+      {"a_peeked_message_in_shared_memory_stays_what_it_was",
+       a_peeked_message_in_shared_memory_stays_what_it_was},
       {"one_copy_serves_many_readers", one_copy_serves_many_readers},
       {"a_freed_slot_is_found_at_the_first_look", a_freed_slot_is_found_at_the_first_look},
   };

@@ -44,6 +44,8 @@ void every_malformed_plan_is_refused() {
       [](Plan& p) { p.ops[0].destination = {Buffer::data, 3, 5, -1}; },
       [](Plan& p) { p.ops[0].destination = {Buffer::output, 0, 2, -1}; },
       [](Plan& p) { p.ops[0].destination = {Buffer::output, 4, 5, -1}; },
+      [](Plan& p) { p.ops[0].destination = {Buffer::input, 0, 1, -1}; },  // data and blocks
+      [](Plan& p) { p.data_chunks = 0, p.ops = {{OpKind::recv, 0, 1, {Buffer{7}, 0, 1, -1}, {}}}; },
       [](Plan& p) { p.ops[1].source.begin = -1; },
       [](Plan& p) { p.ops[2].source.scratch = 1; },
       [](Plan& p) { p.ops[2].source.scratch = -2; },
