@@ -1,0 +1,215 @@
+// Messages of any content from a peer whose lane works: send and recv, plans, and registered memory.
+// The engine writes where it was asked to and nowhere else, or says what is wrong.
+#include <list>
+
+#include "arena.h"
+#include "check.h"
+#include "collective.h"
+#include "feed.h"
+#include "in_place.h"
+#include "point_to_point.h"
+
+namespace hccl::fuzz {
+namespace {
+
+constexpr size_t slot_bytes = 4096;
+constexpr size_t max_turns = 48;
+constexpr int me = 0, world_size = 3;
+
+class Peers {
+ public:
+  explicit Peers(std::vector<std::unique_ptr<Lane>>& lanes) {
+    for (int peer = 1; peer < world_size; ++peer) {
+      auto lane = std::make_unique<PuppetLane>(peer, slot_bytes, statistics_);
+      lanes_.push_back(lane.get());
+      lanes.at(static_cast<size_t>(peer)) = std::move(lane);
+    }
+  }
+  PuppetLane& any(Feed& feed) { return *lanes_[feed.below(lanes_.size())]; }
+
+ private:
+  Statistics statistics_;
+  std::vector<PuppetLane*> lanes_;
+};
+
+// A header with small numbers, as most that fit are, or with any.
+Header header_from(Feed& feed, const PuppetLane& lane) {
+  Header header;
+  uint8_t changes = feed.take<uint8_t>();
+  header.kind = feed.take<uint8_t>() % 6;
+  header.fingerprint = feed.below(4);
+  header.id = feed.below(6);
+  header.length = static_cast<uint32_t>(feed.take<uint8_t>());
+  header.size = header.length;
+  if (changes & 1) header.kind = feed.take<uint16_t>();
+  if (changes & 2) header.fingerprint = feed.take<uint64_t>();
+  if (changes & 4) header.id = lane.last_posted.id;
+  if (changes & 8) header.size = feed.take<uint64_t>();
+  if (changes & 16) header.length = feed.take<uint16_t>();
+  if (changes & 32) header.size = feed.take<uint16_t>();
+  if (changes & 64) header.length = 0;
+  if (changes & 128) header.fingerprint = lane.last_posted.id;
+  return header;
+}
+
+void disturb(Feed& feed, PuppetLane& lane) {
+  uint8_t what = feed.take<uint8_t>();
+  lane.flows = !(what & 1);
+  lane.broken = what >= 0xf8;
+}
+
+void run_point_to_point(Feed& feed) {
+  PointToPoint engine(me, world_size, slot_bytes);
+  Peers peers(engine.lanes());
+  std::list<std::unique_ptr<std::byte[]>> buffers;
+  for (size_t turn = 0; turn < max_turns && !feed.empty(); ++turn) {
+    PuppetLane& lane = peers.any(feed);
+    switch (feed.below(8)) {
+      case 0: case 1: {
+        auto request = std::make_shared<Request>();
+        request->kind = feed.flag() ? RequestKind::send : RequestKind::recv;
+        request->peer = request->kind == RequestKind::recv && feed.below(4) == 0 ? any_rank
+                        : feed.below(8) == 0                                    ? me
+                                                                                : lane.peer();
+        request->tag = feed.below(4);
+        request->num_bytes = feed.flag() ? feed.take<uint16_t>() % 20000 : feed.below(256);
+        request->deadline = Clock::now() + std::chrono::seconds(feed.below(3));
+        buffers.emplace_back(new std::byte[request->num_bytes]());
+        request->address = buffers.back().get();
+        engine.post(request);
+        break;
+      }
+      case 2: engine.expire(Clock::now() + std::chrono::seconds(feed.below(3))); break;
+      case 3: disturb(feed, lane); break;
+      case 4: engine.progress(); break;
+      default: {
+        Header header = header_from(feed, lane);
+        lane.deliver(header, feed, feed.below(3));
+        engine.progress();
+        break;
+      }
+    }
+  }
+  engine.progress();
+  engine.abandon(Failure{FailureKind::aborted, 0, 0, 0, 0, "the end"});
+}
+
+void run_plan(Feed& feed) {
+  Plan plan;
+  plan.data_chunks = world_size;
+  plan.min_message_bytes = 64;
+  plan.peers = {1, 2};
+  auto chunk = [](int i) { return ChunkRef{Buffer::data, i, i + 1, -1}; };
+  plan.ops = {{OpKind::send, 0, 2, {}, chunk(1)},
+              {OpKind::recv_reduce, 0, 2, chunk(me), {}},
+              {OpKind::send, 0, 2, {}, chunk(me)},
+              {OpKind::recv, 0, 1, chunk(1), {}},
+              {OpKind::recv, 1, 1, chunk(2), {}}};
+  plan.validate(me, world_size);
+  size_t count = feed.take<uint16_t>() % 3000;
+  std::unique_ptr<float[]> data(new float[count]());
+  Call call;
+  call.plan = &plan;
+  call.data = {reinterpret_cast<std::byte*>(data.get()), count};
+  call.dtype = DType::float32;
+  call.fingerprint = feed.below(2);
+  Tiling tiling(call, slot_bytes, 1);
+  Channel channel(me, world_size, slot_bytes);
+  Peers peers(channel.lanes());
+  channel.start(call, tiling, 0, 1);
+  for (size_t turn = 0; turn < max_turns && !feed.empty() && !channel.finished(); ++turn) {
+    PuppetLane& lane = peers.any(feed);
+    if (feed.below(8) == 0) disturb(feed, lane);
+    Header header = header_from(feed, lane);
+    if (feed.below(4)) {  // what it waits for, or close to it
+      header.fingerprint = call.fingerprint;
+      header.length = lane.last_posted.length;
+    }
+    lane.deliver(header, feed, feed.below(3));
+    channel.step();
+    channel.flush();
+    channel.waiting_for();
+  }
+  channel.abandon();
+}
+
+// What in_place.cc sends first.
+struct Announcement {
+  uint32_t readable, writable;
+  uint64_t source, source_bytes, destination, destination_bytes;
+};
+
+void run_in_place(Feed& feed, const std::shared_ptr<Arena>& arena, std::byte* memory) {
+  constexpr size_t count = 200000;  // as much as is done in place at all
+  std::vector<std::unique_ptr<Lane>> lanes(world_size);
+  Peers peers(lanes);
+  InPlace engine(me, lanes, arena);
+  for (int peer = 1; peer < world_size; ++peer) engine.set_window(peer, arena->window());
+  Plan plan;
+  Call call;
+  call.plan = &plan;
+  call.data = {memory, count};
+  call.dtype = DType::float32;
+  call.collective = feed.flag() ? Collective::all_reduce : Collective::broadcast;
+  call.root = static_cast<int>(feed.below(world_size));
+  call.total_bytes = count * 4;
+  call.fingerprint = 7;
+  engine.begin(call);
+  for (size_t turn = 0; turn < max_turns && !feed.empty(); ++turn) {
+    PuppetLane& lane = peers.any(feed);
+    Header header = header_from(feed, lane);
+    uint8_t changes = feed.take<uint8_t>();
+    if (changes & 1) header.fingerprint = call.fingerprint;
+    if (changes & 2) header.kind = 1;
+    if (changes & 4) header.kind = 2, header.length = 0;
+    std::vector<uint8_t> bytes;
+    if (header.kind == 1 && (changes & 8)) {
+      Announcement said{1, 1, 0, count * 4, 0, count * 4};
+      if (changes & 16) said.source = feed.take<uint64_t>();
+      if (changes & 32) said.destination = feed.take<uint64_t>();
+      if (changes & 64) said.source_bytes = feed.take<uint64_t>();
+      if (changes & 128) said.readable = feed.take<uint32_t>();
+      header.length = sizeof said;
+      bytes.resize(sizeof said);
+      std::memcpy(bytes.data(), &said, sizeof said);
+    }
+    Feed forged(bytes.data(), bytes.size());
+    lane.deliver(header, bytes.empty() ? feed : forged, 0);
+    engine.step();
+    engine.waiting_for();
+  }
+  engine.leave();
+}
+
+// One for all inputs: an arena is a gigabyte of address space.
+struct Memory {
+  std::shared_ptr<Arena> arena = Arena::create(size_t{4} << 20);
+  std::byte* block = arena->allocate(size_t{2} << 20);
+};
+
+Memory& memory() {
+  static Memory one;
+  return one;
+}
+
+void run(Feed& feed) {
+  switch (feed.below(16)) {
+    case 0: return run_in_place(feed, memory().arena, memory().block);
+    case 1: case 2: case 3: case 4: return run_plan(feed);
+    default: return run_point_to_point(feed);
+  }
+}
+
+}  // namespace
+}  // namespace hccl::fuzz
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  hccl::fuzz::Feed feed(data, size);
+  try {
+    hccl::fuzz::run(feed);
+  } catch (const hccl::LaneError&) {
+  } catch (const hccl::Mismatch&) {
+    // The answers to most of it.
+  }
+  return 0;
+}
