@@ -9,7 +9,6 @@ but listening only when somebody is expected to dial. A forked child can close i
 """
 
 import errno
-import logging
 import secrets
 import socket
 from collections.abc import Iterable
@@ -17,18 +16,17 @@ from collections.abc import Iterable
 import zmq
 from zmq.utils import z85
 
+from .connector import stranger_limit
 from .contact import Contact
 from .control_message import MAX_MESSAGE_BYTES
-from .listeners import BACKLOG
+from .doorway import Doorway
 from .open_sockets import OpenSockets
-
-logger = logging.getLogger("hccl_py.transport")
+from .refusals import Refusals
 
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 _HANDSHAKE_MS = 10_000
 _LINGER_MS = 100
 _QUEUED_MESSAGES = 64
-_MAX_LOGGED_STRANGERS = 16
 _KEEPALIVE_S = 10
 _MAX_RECEIVED_PER_TURN = 1024
 
@@ -45,7 +43,6 @@ class ControlSockets:
         self._admitted: set[bytes] = set()
         self._routes: dict[bytes, bytes] = {}
         self._dialled: dict[bytes, zmq.Socket[bytes]] = {}
-        self._num_strangers = 0
         self.poller = zmq.Poller()
         self._door = self._context.socket(zmq.REP)
         self._door.bind(_ZAP_ENDPOINT)
@@ -53,8 +50,10 @@ class ControlSockets:
         self._router.curve_server = True
         self._router.zap_domain = b"hccl"
         self._router.router_mandatory = True
+        self._doorway = Doorway(self._router, stranger_limit(), Refusals("the coordinator"))
         self.poller.register(self._door, zmq.POLLIN)
         self.poller.register(self._router, zmq.POLLIN)
+        self.poller.register(self._doorway.monitor, zmq.POLLIN)
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         bound.bind(f"\0{self.unix_name}")
         self._serve(bound, f"ipc://@{self.unix_name}")
@@ -79,8 +78,10 @@ class ControlSockets:
 
     def _serve(self, bound: socket.socket, endpoint: str) -> None:
         bound.setblocking(False)
-        bound.listen(BACKLOG)
+        # Not more: what waits there is accepted even after the door was shut.
+        bound.listen(2 * stranger_limit())
         self.opened.add(bound.fileno())
+        self._doorway.add_listener(bound.fileno())
         self._router.setsockopt(zmq.USE_FD, bound.detach())
         self._router.bind(endpoint)
 
@@ -147,6 +148,7 @@ class ControlSockets:
     def receive(self) -> list[tuple[bytes, bytes]]:
         """Return what has come: the key of the sender and its message."""
         self._answer_door()
+        self._doorway.look()
         received: list[tuple[bytes, bytes]] = []
         while len(received) < _MAX_RECEIVED_PER_TURN:
             try:
@@ -157,6 +159,7 @@ class ControlSockets:
                 continue
             key = str(parts[1].get("User-Id")).encode()
             self._routes[key] = parts[0].bytes
+            self._doorway.proved(int(parts[1].get(zmq.SRCFD)))
             received.append((key, parts[1].bytes))
         for key, dialled in self._dialled.items():
             try:
@@ -169,28 +172,21 @@ class ControlSockets:
     def _answer_door(self) -> None:
         """Let connections in, or not, by their keys."""
         while self._door.poll(0):
-            version, request, _domain, address, _identity, mechanism, *proofs = (
+            version, request, _domain, _address, _identity, mechanism, *proofs = (
                 self._door.recv_multipart()
             )
             key = z85.encode(proofs[0]) if mechanism == b"CURVE" and proofs else b""
             admitted = key in self._admitted
-            if not admitted:
-                self._note_stranger(address.decode(errors="replace"))
             status, text = (b"200", b"OK") if admitted else (b"400", b"not a member")
             user = key if admitted else b""
             self._door.send_multipart([version, request, status, text, user, b""])
-
-    def _note_stranger(self, address: str) -> None:
-        self._num_strangers += 1
-        if self._num_strangers <= _MAX_LOGGED_STRANGERS:
-            where = address or "this machine"
-            logger.warning("the coordinator refused a connection from %s: not a member", where)
 
     def close(self) -> None:
         """Close everything, after a moment for what was sent to leave. Idempotent."""
         for dialled in self._dialled.values():
             dialled.close()
         self._dialled.clear()
+        self._doorway.close()
         self._router.close()
         self._door.close()
         self._context.term()
@@ -198,3 +194,4 @@ class ControlSockets:
     def close_copies(self) -> None:
         """In a forked child: leave the context to the parent, close the copies of the listeners."""
         self.opened.close_copies()
+        self._doorway.close_copies()

@@ -21,8 +21,12 @@ void append_message(Feed& feed, FeedStream& stream, uint64_t& number) {
   if (changes & 32) message.received = feed.take<uint64_t>();
   if (changes & 64) message.text_length = feed.take<uint32_t>();
   if (changes & 128) message.magic = feed.take<uint32_t>();
+  std::vector<std::byte> text;
+  if (feed.flag()) message.text_length = feed.take<uint8_t>();
+  feed.append_to(text, std::min<size_t>(message.text_length, most_text_bytes));
   auto* bytes = reinterpret_cast<const std::byte*>(&message);
   stream.incoming.insert(stream.incoming.end(), bytes, bytes + sizeof message);
+  stream.incoming.insert(stream.incoming.end(), text.begin(), text.end());
 }
 
 void run(Feed& feed) {
@@ -48,12 +52,18 @@ void run(Feed& feed) {
         link.adopt(path, streams[path]);
         break;
       }
-      case 4: link.report(Failure{FailureKind::aborted, 0, 0, 1, 2, std::string(500, 'x')}); break;
+      case 4: {
+        Failure failure;
+        failure.kind = FailureKind::aborted;
+        failure.text = std::string(5000, 'x');
+        link.report(failure);
+        break;
+      }
       case 5: link.report(PathDown{1, path, feed.take<uint8_t>()}); break;
       case 6: link.say_goodbye(turn); break;
       case 7: case 8: {
         std::optional<Failure> failure = link.receive();
-        if (failure) CHECK(failure->text.size() <= sizeof ControlMessage{}.text);
+        if (failure) CHECK(failure->text.size() <= most_text_bytes);
         CHECK(!failure || failure->kind != FailureKind::none);
         link.take_broken();
         link.take_paths_down();

@@ -7,7 +7,9 @@
 #include "collective.h"
 #include "feed.h"
 #include "in_place.h"
+#include "lateness.h"
 #include "point_to_point.h"
+#include "recorder.h"
 
 namespace hccl::fuzz {
 namespace {
@@ -59,7 +61,9 @@ void disturb(Feed& feed, PuppetLane& lane) {
 }
 
 void run_point_to_point(Feed& feed) {
-  PointToPoint engine(me, world_size, slot_bytes);
+  Recorder recorder;
+  Statistics statistics;
+  PointToPoint engine(me, world_size, slot_bytes, recorder, statistics);
   Peers peers(engine.lanes());
   std::list<std::unique_ptr<std::byte[]>> buffers;
   for (size_t turn = 0; turn < max_turns && !feed.empty(); ++turn) {
@@ -91,7 +95,7 @@ void run_point_to_point(Feed& feed) {
     }
   }
   engine.progress();
-  engine.abandon(Failure{FailureKind::aborted, 0, 0, 0, 0, "the end"});
+  engine.abandon();
 }
 
 void run_plan(Feed& feed) {
@@ -105,6 +109,8 @@ void run_plan(Feed& feed) {
               {OpKind::send, 0, 2, {}, chunk(me)},
               {OpKind::recv, 0, 1, chunk(1), {}},
               {OpKind::recv, 1, 1, chunk(2), {}}};
+  plan.first_messages = {{1, 1}, {1, 2}};
+  plan.ops[1].keeps_old = plan.ops[3].keeps_old = feed.flag();
   plan.validate(me, world_size);
   size_t count = feed.take<uint16_t>() % 3000;
   std::unique_ptr<float[]> data(new float[count]());
@@ -114,23 +120,29 @@ void run_plan(Feed& feed) {
   call.dtype = DType::float32;
   call.fingerprint = feed.below(2);
   Tiling tiling(call, slot_bytes, 1);
-  Channel channel(me, world_size, slot_bytes);
+  Lateness lateness(me, world_size);
+  lateness.begin(1);
+  Channel channel(me, world_size, slot_bytes, lateness);
   Peers peers(channel.lanes());
-  channel.start(call, tiling, 0, 1);
+  Admission admission{.open = feed.flag()};
+  channel.start(call, tiling, 0, 1, admission);
   for (size_t turn = 0; turn < max_turns && !feed.empty() && !channel.finished(); ++turn) {
     PuppetLane& lane = peers.any(feed);
     if (feed.below(8) == 0) disturb(feed, lane);
     Header header = header_from(feed, lane);
     if (feed.below(4)) {  // what it waits for, or close to it
       header.fingerprint = call.fingerprint;
+      header.size = lane.last_posted.size;
       header.length = lane.last_posted.length;
     }
     lane.deliver(header, feed, feed.below(3));
     channel.step();
     channel.flush();
+    lateness.turn(false, false);
     channel.waiting_for();
   }
   channel.abandon();
+  channel.restore();
 }
 
 // What in_place.cc sends first.
@@ -139,16 +151,37 @@ struct Announcement {
   uint64_t source, source_bytes, destination, destination_bytes;
 };
 
-void run_in_place(Feed& feed, const std::shared_ptr<Arena>& arena, std::byte* memory) {
+// One for all inputs. Every rank has registered memory of its own.
+struct Memory {
+  std::shared_ptr<Arena> arenas[world_size];
+  std::byte* block = nullptr;
+
+  Memory() {
+    for (auto& arena : arenas) arena = Arena::create(size_t{4} << 20);
+    block = arenas[me]->allocate(size_t{2} << 20);
+  }
+};
+
+Memory& memory() {
+  static Memory one;
+  return one;
+}
+
+void run_in_place(Feed& feed) {
   constexpr size_t count = 200000;  // as much as is done in place at all
   std::vector<std::unique_ptr<Lane>> lanes(world_size);
   Peers peers(lanes);
-  InPlace engine(me, lanes, arena);
-  for (int peer = 1; peer < world_size; ++peer) engine.set_window(peer, arena->window());
+  std::vector<std::shared_ptr<Segment>> segments(world_size);
+  Lateness lateness(me, world_size);
+  lateness.begin(1);
+  InPlace engine(me, lanes, segments, memory().arenas[me], lateness);
+  for (int peer = 1; peer < world_size; ++peer) {
+    engine.set_window(peer, memory().arenas[peer]->window());
+  }
   Plan plan;
   Call call;
   call.plan = &plan;
-  call.data = {memory, count};
+  call.data = {memory().block, count};
   call.dtype = DType::float32;
   call.collective = feed.flag() ? Collective::all_reduce : Collective::broadcast;
   call.root = static_cast<int>(feed.below(world_size));
@@ -175,26 +208,15 @@ void run_in_place(Feed& feed, const std::shared_ptr<Arena>& arena, std::byte* me
     }
     Feed forged(bytes.data(), bytes.size());
     lane.deliver(header, bytes.empty() ? feed : forged, 0);
-    engine.step();
+    lateness.turn(engine.step(), false);
     engine.waiting_for();
   }
   engine.leave();
 }
 
-// One for all inputs: an arena is a gigabyte of address space.
-struct Memory {
-  std::shared_ptr<Arena> arena = Arena::create(size_t{4} << 20);
-  std::byte* block = arena->allocate(size_t{2} << 20);
-};
-
-Memory& memory() {
-  static Memory one;
-  return one;
-}
-
 void run(Feed& feed) {
   switch (feed.below(16)) {
-    case 0: return run_in_place(feed, memory().arena, memory().block);
+    case 0: return run_in_place(feed);
     case 1: case 2: case 3: case 4: return run_plan(feed);
     default: return run_point_to_point(feed);
   }

@@ -1,0 +1,188 @@
+"""Strangers at the coordinator's port: few descriptors, few lines, and members get in meanwhile."""
+
+import contextlib
+import os
+import resource
+import socket
+import time
+from collections.abc import Iterator
+
+import pytest
+import zmq
+
+from hccl_py.transport.connector import stranger_limit
+from hccl_py.transport.contact import Contact
+from hccl_py.transport.control_sockets import ControlSockets
+
+TIMEOUT_S = 20.0
+FLOOD = 300 * int(os.environ.get("HCCL_TEST_ROUNDS", "1"))
+
+
+class Coordinator:
+    """The listening process, one member that has met it, and a port to attack."""
+
+    def __init__(self) -> None:
+        self.server, self.member = ControlSockets(), ControlSockets()
+        bound = socket.socket()
+        bound.bind(("127.0.0.1", 0))
+        self.address: tuple[str, int] = bound.getsockname()
+        self.server.listen(bound)
+        self.contact = Contact(self.server.public_key, "", *self.address)
+        self.server.admit([self.member.public_key])
+        self.most_open = 0
+
+    def turn(self) -> list[bytes]:
+        self.server.poller.poll(10)
+        received = [message for _, message in self.server.receive()]
+        self.most_open = max(self.most_open, open_descriptors())
+        return received
+
+    def hear(self, who: ControlSockets, message: bytes) -> None:
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while True:
+            who.send(self.contact, False, message)
+            if message in self.turn():
+                return
+            assert time.monotonic() < deadline_s, "a member was not heard"
+
+    def turn_until_hung_up(self, client: socket.socket) -> None:
+        client.setblocking(False)
+        deadline_s = time.monotonic() + TIMEOUT_S
+        while time.monotonic() < deadline_s:
+            self.turn()
+            with contextlib.suppress(BlockingIOError):
+                try:
+                    if client.recv(4096) == b"":
+                        return
+                except ConnectionError:
+                    return
+        raise AssertionError("it was never hung up on")
+
+
+def open_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+@pytest.fixture
+def coordinator() -> Iterator[Coordinator]:
+    before = open_descriptors()
+    made = Coordinator()
+    made.hear(made.member, b"first")
+    yield made
+    made.member.close()
+    made.server.close()
+    assert open_descriptors() == before
+
+
+def test_doorway_flood_of_silent_clients_takes_few_descriptors_and_members_get_in(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    calm = open_descriptors()
+    coordinator.most_open = 0
+    late = ControlSockets()
+    coordinator.server.admit([late.public_key])
+    clients = []
+    most_mine = 0
+    for number in range(FLOOD):
+        client = socket.socket()
+        client.setblocking(False)
+        client.connect_ex(coordinator.address)
+        clients.append(client)
+        if number % 50 == 49:
+            coordinator.turn()
+            most_mine = max(most_mine, coordinator.most_open - len(clients) - calm)
+    coordinator.hear(coordinator.member, b"still here")
+    coordinator.hear(late, b"came in the middle of it")
+    # The limit, what waited for it in the backlog, and what came before the door was shut.
+    assert most_mine <= 3 * stranger_limit() + 64
+    for client in clients:
+        client.close()
+    late.close()
+    told = [record.getMessage() for record in caplog.records]
+    assert 1 <= len(told) <= 16
+    assert "the coordinator refused a connection from 127.0.0.1:" in told[0]
+
+
+def test_doorway_without_a_free_descriptor_serves_on(coordinator: Coordinator) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    clients = [socket.create_connection(coordinator.address) for _ in range(4)]
+    for client in clients[:2]:
+        coordinator.turn()
+        client.sendall(b"\xff" * 200)
+    taken = []
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (open_descriptors() + 30, limits[1]))
+        with pytest.raises(OSError, match="Too many open files"):
+            while True:
+                taken.append(os.dup(0))
+        for client in clients[2:]:
+            client.sendall(b"\xff" * 200)
+        coordinator.server.poller.poll(10)
+        coordinator.server.receive()
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    for client in clients:
+        coordinator.turn_until_hung_up(client)
+        client.close()
+    coordinator.hear(coordinator.member, b"still here")
+
+
+@pytest.mark.parametrize(
+    ("garbage", "reason"),
+    [
+        (os.urandom(300), ""),
+        (b"\xff" + bytes(8) + b"\x7f\x03\0NULL" + bytes(48), "does not speak this protocol"),
+        (b"", "it went, or said nothing"),
+    ],
+    ids=["random bytes", "no CURVE", "nothing"],
+)
+def test_doorway_stranger_is_refused_and_told_with_its_address(
+    coordinator: Coordinator,
+    caplog: pytest.LogCaptureFixture,
+    garbage: bytes,
+    reason: str,
+    reset: bool,
+) -> None:
+    client = socket.create_connection(coordinator.address)
+    name = "{}:{}".format(*client.getsockname())
+    client.sendall(garbage)
+    if not garbage:
+        client.shutdown(socket.SHUT_WR)
+    coordinator.turn_until_hung_up(client)
+    client.close()
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not caplog.records:
+        coordinator.turn()
+        assert time.monotonic() < deadline_s
+    (record,) = caplog.records
+    # A connection that is over by the time we look has no address, unless the kernel remembers it.
+    told = record.getMessage().replace("an address that is gone", name)
+    assert told.startswith(f"the coordinator refused a connection from {name}: ")
+    assert reason in record.getMessage()
+
+
+def test_doorway_key_of_no_member_is_refused(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = ControlSockets()
+    stranger.send(coordinator.contact, False, b"let me in")
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not caplog.records:
+        assert b"let me in" not in coordinator.turn()
+        assert time.monotonic() < deadline_s
+    assert "it is not a member" in caplog.text
+    stranger.close()
+    coordinator.hear(coordinator.member, b"still here")
+
+
+def test_doorway_message_longer_than_allowed_ends_its_connection_only(
+    coordinator: Coordinator,
+) -> None:
+    with contextlib.suppress(zmq.ZMQError):
+        coordinator.member.send(coordinator.contact, False, bytes(5 << 20))
+    deadline_s = time.monotonic() + 1.0
+    while time.monotonic() < deadline_s:
+        assert not any(len(message) > 1000 for message in coordinator.turn())
+    coordinator.hear(coordinator.member, b"still here")

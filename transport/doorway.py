@@ -1,0 +1,173 @@
+"""Strangers at a listening ZeroMQ socket: few at a time, and told in the log.
+
+ZeroMQ accepts whoever connects, without a limit, and lets go of who does not finish the CURVE
+handshake in time: thousands of silent clients would take all descriptors of the process. Its
+monitor tells who came; every message tells over which connection it came, and only members' get
+so far. Of the others the oldest is cut off when there are too many; where they come faster than
+this, the kernel is told to drop what asks for a connection, until there is room again.
+"""
+
+import contextlib
+import ctypes
+import os
+import socket
+import struct
+import time
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import zmq
+from zmq.utils.monitor import recv_monitor_message
+
+from .closed_connections import recently_closed
+from .line import describe_target
+from .refusals import Refusals
+
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+_GONE = "an address that is gone"
+_NO_REASON = "it does not speak this protocol, or went"
+_TRACE_PERIOD_S = 0.5
+_FAILED = {
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "it went, or said nothing, before it proved itself",
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "it does not speak this protocol",
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "it is not a member",
+}
+_MONITORED = int(zmq.EVENT_ACCEPTED) | int(zmq.EVENT_DISCONNECTED) | sum(_FAILED)
+
+
+class Doorway:
+    """Watches one socket that listens. Touched by the socket's thread only."""
+
+    def __init__(self, listening: "zmq.Socket[bytes]", limit: int, refusals: Refusals) -> None:
+        """Watch a socket that does not listen yet.
+
+        Args:
+            listening: whose monitor this takes.
+            limit: of connections that have proved nothing.
+            refusals: hears of those that were refused.
+        """
+        self.monitor: zmq.Socket[bytes] = listening.get_monitor_socket(_MONITORED)
+        self._listening = listening
+        self._limit = limit
+        self._refusals = refusals
+        self._ports: list[socket.socket] = []
+        # For a look at a connection when no other descriptor is left: a copy is put in the place of
+        # the first, and taken out again with the second.
+        self._place = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._strangers: OrderedDict[int, str] = OrderedDict()
+        self._reason = ""
+        self._shut = False
+        self._last_trace = _GONE
+        self._traced_s = -_TRACE_PERIOD_S
+
+    @property
+    def num_strangers(self) -> int:
+        """How many connections have proved nothing yet."""
+        return len(self._strangers)
+
+    def add_listener(self, descriptor: int) -> None:
+        """Learn which descriptor listens; it stays the socket's."""
+        self._ports.append(socket.socket(fileno=os.dup(descriptor)))
+
+    def proved(self, descriptor: int) -> None:
+        """Learn that a message came over a connection."""
+        self._strangers.pop(descriptor, None)
+
+    def look(self) -> None:
+        """Take note of who came and went."""
+        with contextlib.suppress(zmq.Again):
+            while True:
+                self._take(recv_monitor_message(self.monitor, zmq.NOBLOCK))
+        while len(self._strangers) > self._limit:
+            self._cut_oldest()
+        if self._shut:
+            self._shut = False
+            self._filter(_SO_DETACH_FILTER)
+
+    def close(self) -> None:
+        """Watch no more."""
+        self._refusals.tell_rest()
+        self._listening.disable_monitor()
+        self.monitor.close(0)
+        self.close_copies()
+
+    def close_copies(self) -> None:
+        """Close the descriptors that are not ZeroMQ's own; in a forked child nothing else."""
+        for port in self._ports:
+            port.close()
+        os.close(self._place)
+        os.close(self._nothing)
+
+    def _take(self, message: Mapping[str, Any]) -> None:
+        event, value = int(message["event"]), int(message["value"])
+        if event in _FAILED:
+            self._reason = _FAILED[event]  # the end of that connection follows at once
+        elif event == zmq.EVENT_ACCEPTED:
+            with self._look_at(value) as copy:
+                self._strangers[value] = _name(copy)
+            if not self._shut and len(self._strangers) > self._limit:
+                self._shut = True
+                self._filter(_SO_ATTACH_FILTER)
+        else:
+            address = self._strangers.pop(value, None)
+            if address is not None:
+                self._refusals.note(
+                    address or self._trace(),
+                    self._reason or "it does not speak this protocol, or went",
+                )
+            self._reason = ""
+
+    def _cut_oldest(self) -> None:
+        descriptor, address = self._strangers.popitem(last=False)
+        self._refusals.note(address or self._trace(), "too many others are waiting")
+        # ZeroMQ may have closed it by now, and the number may be another's.
+        with self._look_at(descriptor) as copy, contextlib.suppress(OSError):
+            if copy is not None and address and _name(copy) == address:
+                copy.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def _look_at(self, descriptor: int) -> Iterator[socket.socket | None]:
+        """Hold a copy of a connection, which stays what it is; None if it is gone already."""
+        copy = None
+        try:
+            os.dup2(descriptor, self._place, inheritable=False)
+            copy = socket.socket(fileno=self._place)
+        except OSError:
+            pass  # closed, or meanwhile something else than a socket
+        try:
+            yield copy
+        finally:
+            if copy is not None:
+                copy.detach()
+            os.dup2(self._nothing, self._place, inheritable=False)
+
+    def _trace(self) -> str:
+        """Look for who was here, as far as the kernel still knows; seldom, for it costs."""
+        now_s = time.monotonic()
+        if now_s >= self._traced_s + _TRACE_PERIOD_S:
+            self._traced_s = now_s
+            ports = {port.getsockname()[1] for port in self._ports if port.family != socket.AF_UNIX}
+            self._last_trace = recently_closed(ports) or self._last_trace
+        return self._last_trace
+
+    def _filter(self, option: int) -> None:
+        """Have the kernel drop, or no longer drop, all packets to the listening sockets."""
+        drop_all = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))  # BPF: return 0
+        program = struct.pack("@HP", 1, ctypes.addressof(drop_all))
+        for port in self._ports:
+            with contextlib.suppress(OSError):
+                port.setsockopt(socket.SOL_SOCKET, option, program)
+
+
+def _name(connected: socket.socket | None) -> str:
+    """Return who is at the other end; "" if it is gone already."""
+    if connected is None:
+        return ""
+    if connected.family == socket.AF_UNIX:
+        return "this machine"
+    try:
+        return describe_target(connected.getpeername()[:2])
+    except OSError:
+        return ""
