@@ -12,7 +12,6 @@ import ctypes
 import os
 import socket
 import struct
-import time
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -20,14 +19,13 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from .closed_connections import recently_closed
 from .line import describe_target
 from .refusals import Refusals
 
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+# ZeroMQ tells nobody's address, and of a connection that it closed at once nobody else can.
 _GONE = "an address that is gone"
 _NO_REASON = "it does not speak this protocol, or went"
-_TRACE_PERIOD_S = 0.5
 _FAILED = {
     int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "it went, or said nothing, before it proved itself",
     int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "it does not speak this protocol",
@@ -59,8 +57,6 @@ class Doorway:
         self._strangers: OrderedDict[int, str] = OrderedDict()
         self._reason = ""
         self._shut = False
-        self._last_trace = _GONE
-        self._traced_s = -_TRACE_PERIOD_S
 
     @property
     def num_strangers(self) -> int:
@@ -114,14 +110,14 @@ class Doorway:
             address = self._strangers.pop(value, None)
             if address is not None:
                 self._refusals.note(
-                    address or self._trace(),
+                    address or _GONE,
                     self._reason or "it does not speak this protocol, or went",
                 )
             self._reason = ""
 
     def _cut_oldest(self) -> None:
         descriptor, address = self._strangers.popitem(last=False)
-        self._refusals.note(address or self._trace(), "too many others are waiting")
+        self._refusals.note(address or _GONE, "too many others are waiting")
         # ZeroMQ may have closed it by now, and the number may be another's.
         with self._look_at(descriptor) as copy, contextlib.suppress(OSError):
             if copy is not None and address and _name(copy) == address:
@@ -142,15 +138,6 @@ class Doorway:
             if copy is not None:
                 copy.detach()
             os.dup2(self._nothing, self._place, inheritable=False)
-
-    def _trace(self) -> str:
-        """Look for who was here, as far as the kernel still knows; seldom, for it costs."""
-        now_s = time.monotonic()
-        if now_s >= self._traced_s + _TRACE_PERIOD_S:
-            self._traced_s = now_s
-            ports = {port.getsockname()[1] for port in self._ports if port.family != socket.AF_UNIX}
-            self._last_trace = recently_closed(ports) or self._last_trace
-        return self._last_trace
 
     def _filter(self, option: int) -> None:
         """Have the kernel drop, or no longer drop, all packets to the listening sockets."""

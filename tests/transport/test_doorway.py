@@ -143,7 +143,6 @@ def test_doorway_stranger_is_refused_and_told_with_its_address(
     caplog: pytest.LogCaptureFixture,
     garbage: bytes,
     reason: str,
-    reset: bool,
 ) -> None:
     client = socket.create_connection(coordinator.address)
     name = "{}:{}".format(*client.getsockname())
@@ -157,7 +156,7 @@ def test_doorway_stranger_is_refused_and_told_with_its_address(
         coordinator.turn()
         assert time.monotonic() < deadline_s
     (record,) = caplog.records
-    # A connection that is over by the time we look has no address, unless the kernel remembers it.
+    # A connection that is over by the time we look has no address any more.
     told = record.getMessage().replace("an address that is gone", name)
     assert told.startswith(f"the coordinator refused a connection from {name}: ")
     assert reason in record.getMessage()
