@@ -138,6 +138,7 @@ class Communicator(BlockingCalls):
         self.flight_recorder = FlightRecorder(
             core, _group(name, rank, mesh), partial(_clock, mesh.coordination)
         )
+        self._witness.record_with(self.flight_recorder)
         topology = Topology(mesh.nodes)
         shared = Shared(
             rank,

@@ -110,7 +110,8 @@ class FlightRecorder:
         self.clock = clock
         self.frames: Callable[[int], Frames] | None = None
         self._core: _core.Communicator | None = core
-        self._told_failure = threading.Lock()
+        self._telling = threading.Lock()
+        self._told_failure = False
         with _lock:
             _recorders.append(weakref.ref(self))
         # Not a communicator that nobody holds either shall keep the thread.
@@ -143,13 +144,25 @@ class FlightRecorder:
     def tell_failure(self, text: str) -> None:
         """Write what happened, once and if HCCL_TRACE_DIR says where. Never raises."""
         folder = folder_of_failures()
-        core = self._core
+        core = self._core  # another thread may close it
         if folder is None or core is None or not core.failed():  # one late recv fails alone
             return
-        if not self._told_failure.acquire(blocking=False):
-            return
-        with contextlib.suppress(Exception):  # the failure is what has to be told
-            _dump(folder, f"failure: {text}", self.home_rank)
+        with self._telling:
+            if self._told_failure:
+                return
+            self._told_failure = True
+            with contextlib.suppress(Exception):  # the failure is what has to be told
+                _dump(folder, f"failure: {text}", self.home_rank)
+
+    def tell_failure_soon(self, text: str) -> None:
+        """Have it written by a thread of its own, for who must go on; also if no call ever raises.
+
+        A call that raises meanwhile waits for that thread, so the file is there before the error.
+        """
+        if folder_of_failures() is not None and not self._told_failure:
+            threading.Thread(
+                target=self.tell_failure, args=(text,), name="hccl-flight-recorder-failure"
+            ).start()
 
     def dump(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write the calls of this rank's communicators; see `Communicator.dump_flight_recorder`."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hccl_py.fingerprint import describe, without_number
+from hccl_py.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
 from hccl_py.verdict import Judge
 from hccl_py.verdict.causes import TIMED_OUT, seal, unseal
@@ -32,13 +33,19 @@ class Witness:
         self._proposal: tuple[Any, ...] | None = None
         self._verdict: dict[str, Any] | None = None
         self._concluded = threading.Event()
+        self._recorder: FlightRecorder | None = None
         _witnesses.add(self)
+
+    def record_with(self, recorder: FlightRecorder) -> None:
+        """Have the flight recorder written when there is a verdict, whatever the callers do."""
+        self._recorder = recorder
 
     def close(self) -> None:
         """Let go of the engine: its memory need not wait for the collector of cycles."""
         _witnesses.discard(self)
         gone: Any = None
         self._core = gone
+        self._recorder = None
 
     def news_fd(self) -> int:
         """See `Principal`."""
@@ -108,6 +115,9 @@ class Witness:
                 kind, rank, _reporter, fingerprint, _received, text, sequence, settled = adopted
                 if settled:
                     self._verdict = _pack(kind, rank, sequence, fingerprint, text)
+                    recorder = self._recorder
+                    if recorder is not None:
+                        recorder.tell_failure_soon(unseal(text)[1])
                 self._concluded.set()
         return self._verdict
 
