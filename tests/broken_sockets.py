@@ -1,0 +1,132 @@
+"""Breaks connections that a communicator has open, beneath it: as networks and bugs do.
+
+The descriptor keeps its number, so that nothing else of the process can get it in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import socket
+import stat
+import struct
+from collections.abc import Callable, Iterable
+
+from hccl_py import Communicator
+
+FRAME_MAGIC = b"HL\x01\x00"
+"""Of `csrc/frame.h`: a data frame."""
+
+
+def engine_sockets(comm: Communicator, family: socket.AddressFamily) -> list[int]:
+    """Return the descriptors of the engine's connections: Unix inside the node, else TCP."""
+    found = []
+    for descriptor, inode in comm._sockets._inodes.items():
+        with contextlib.suppress(OSError):
+            if os.fstat(descriptor).st_ino == inode and _family(descriptor) == family:
+                found.append(descriptor)
+    return found
+
+
+def other_sockets(comm: Communicator, before: Iterable[int]) -> list[int]:
+    """Return connected sockets that are neither the engine's nor among the inodes `before`."""
+    known = set(comm._sockets._inodes.values()) | set(before)
+    found = []
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            if socket_inode(descriptor) not in known | {None} and _is_connected(descriptor):
+                found.append(descriptor)
+    return found
+
+
+def socket_inode(descriptor: int) -> int | None:
+    """Return the kernel's number of a socket; None for what is none."""
+    status = os.fstat(descriptor)
+    return status.st_ino if stat.S_ISSOCK(status.st_mode) else None
+
+
+def open_socket_inodes() -> set[int]:
+    """Return the numbers of all sockets that this process has open."""
+    inodes = set()
+    for descriptor in map(int, os.listdir("/proc/self/fd")):
+        with contextlib.suppress(OSError):
+            inode = socket_inode(descriptor)
+            if inode is not None:
+                inodes.add(inode)
+    return inodes
+
+
+def close_socket(descriptor: int, chance: random.Random) -> None:
+    """End a connection in one of the ways there are: closed whole, or either half of it shut."""
+    how = chance.choice(["close", socket.SHUT_RDWR, socket.SHUT_WR])
+    if how == "close":
+        _replace_by_closed(descriptor)
+        return
+    with _borrowed(descriptor) as borrowed, contextlib.suppress(OSError):
+        borrowed.shutdown(int(how))
+
+
+def shut_socket(descriptor: int) -> None:
+    """End a connection of somebody who would not survive the loss of the descriptor itself."""
+    with _borrowed(descriptor) as borrowed, contextlib.suppress(OSError):
+        borrowed.shutdown(socket.SHUT_RDWR)
+
+
+def reset_socket(descriptor: int) -> None:
+    """Have the peer get a reset, where the protocol has one."""
+    with _borrowed(descriptor) as borrowed:
+        borrowed.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    _replace_by_closed(descriptor)
+
+
+def write_half_frame(descriptor: int, chance: random.Random) -> None:
+    """Write the beginning of a frame, of any length below a whole one."""
+    _write(descriptor, (FRAME_MAGIC + chance.randbytes(60))[: chance.randrange(1, 64)])
+
+
+def write_garbage(descriptor: int, chance: random.Random) -> None:
+    """Write bytes that mean nothing."""
+    _write(descriptor, chance.randbytes(chance.randrange(1000, 5000)))
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    with _borrowed(descriptor) as borrowed, contextlib.suppress(OSError):
+        borrowed.send(data, socket.MSG_DONTWAIT)
+
+
+def _replace_by_closed(descriptor: int) -> None:
+    here, there = socket.socketpair()
+    with here, there:
+        there.close()
+        os.dup2(here.fileno(), descriptor, inheritable=False)
+
+
+class _borrowed:  # noqa: N801  # used like a function
+    """The socket of a descriptor that stays its owner's."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._socket = socket.socket(fileno=os.dup(descriptor))
+
+    def __enter__(self) -> socket.socket:
+        return self._socket
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+
+def _family(descriptor: int) -> int:
+    with _borrowed(descriptor) as borrowed:
+        return borrowed.family
+
+
+def _is_connected(descriptor: int) -> bool:
+    with _borrowed(descriptor) as borrowed:
+        try:
+            borrowed.getpeername()
+        except OSError:
+            return False
+        return True
+
+
+Break = Callable[[int, random.Random], None]

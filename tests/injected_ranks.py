@@ -1,0 +1,110 @@
+"""One rank of a round: random calls, the strike if it is the victim, and what it saw."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import os
+import time
+from typing import NoReturn
+
+from broken_sockets import open_socket_inodes
+from ended_scripts import end_as_script
+from full_disk import FullDisk
+from injected_groups import GROUPS, Group
+from injected_strikes import ModelExplodedError, Striker
+from injections import HARMLESS, Injection, Story, write_mark
+from leftovers import settled_holdings, wait_for_return
+from random_calls import RandomCalls
+
+FIELDS = ("rank", "host", "pid", "cause", "collective", "sequence")
+
+
+def be_rank(rank: int, world_size: int, injection: Injection) -> Story | None:
+    folder = os.environ["TMPDIR"]
+    gc.freeze()  # what torch made at import: going through it takes longer than the round
+    disk = FullDisk(folder) if injection.kind == "full_disk" else None
+    # What stays for the process's whole life is there afterwards: threads, registered memory.
+    _warm_up(injection)
+    before = settled_holdings(folder)
+    story = _live(rank, injection)
+    left = wait_for_return(before, folder)
+    if disk is not None:
+        disk.close()
+    return dataclasses.replace(story, leftovers=tuple(left))
+
+
+def _warm_up(injection: Injection) -> None:
+    group = GROUPS[injection.api]("warm-up")
+    calls = RandomCalls(group.calls, "warm-up")
+    while calls.num_started < 6:
+        calls.one()
+    calls.finish()
+    group.close()
+
+
+def _live(rank: int, injection: Injection) -> Story:
+    sockets_before = open_socket_inodes()
+    group = GROUPS[injection.api]("job")
+    group.set_timeout(injection.timeout_s)
+    calls = RandomCalls(group.calls, injection.seed)
+    striker = Striker(injection, group, sockets_before) if rank == injection.victim else None
+    closes = injection.variant % 2 == 0
+    error: Exception | None = None
+    try:
+        _work(calls, injection, striker)
+    except group.error as failure:
+        error = failure
+    except (ModelExplodedError, MemoryError) as failure:
+        if striker is not None and isinstance(failure, MemoryError):
+            striker.note_failure()
+        _end_by_exception(group, closes, failure)
+    raised_s = time.monotonic()
+    write_mark(injection.mark(f"raised-{rank}"))
+    if striker is not None:
+        striker.close()
+    later = _later(group, calls) if error is not None else ()
+    began_s = time.monotonic()
+    group.close()
+    return Story(
+        rank,
+        os.getpid(),
+        calls.num_checked,
+        error and type(error).__name__,
+        str(error or ""),
+        tuple(getattr(error, field, None) for field in FIELDS),
+        raised_s,
+        later,
+        time.monotonic() - began_s,
+    )
+
+
+def _work(calls: RandomCalls, injection: Injection, striker: Striker | None) -> None:
+    is_harmless = injection.kind in HARMLESS
+    while not is_harmless or calls.num_started < injection.num_calls:
+        if striker is not None:
+            striker.look(calls.num_started)
+        calls.one()
+    calls.finish()
+
+
+def _later(group: Group, calls: RandomCalls) -> tuple[str, ...]:
+    """Return what the calls in flight and one more raise."""
+    texts = [str(error) for error in calls.failures(group.error)]
+    try:
+        group.barrier()
+        texts.append("nothing")
+    except group.error as error:
+        texts.append(str(error))
+    return tuple(texts)
+
+
+def _end_by_exception(group: Group, closes: bool, error: BaseException) -> NoReturn:
+    """End this process as a program that does not catch `error`."""
+    if not closes:
+        end_as_script(error)
+    try:
+        with group:
+            raise error
+    finally:
+        os._exit(1)

@@ -1,0 +1,295 @@
+"""Failures at random moments of running collectives: what befalls which rank, and who does it.
+
+    result = play(Injection("sigkill", Layout("4", 4, 1), round_number=7))
+    result.judge()
+
+`injected_ranks.py` is what the ranks run. Everything that is random follows from kind, layout and
+round, so a round that failed can be played again; only how far the ranks are when it strikes, the
+machine decides.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import random
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from namespaces import Hosts
+from ranks import run_ranks
+from thread_ranks import wait_until
+
+RAISE_S = 2.0
+"""How long after detection the last survivor may raise."""
+CLOSE_S = 2.0
+STOPPED_TIMEOUT_S = 1.0
+"""Timeout of the calls of a round with a stopped rank."""
+
+FATAL = {
+    "sigkill": "killed from outside, or by itself",
+    "sigsegv": "a crash in the process",
+    "os_exit": "os._exit from another thread",
+    "exception": "an exception that nobody catches",
+    "control_closed": "a control connection inside the node is closed",
+    "control_garbage": "bytes that are no message on a control connection inside the node",
+    "half_frame": "a part of a frame, then death",
+    "full_disk": "killed while its logs and the others' are on a full disk",
+    "out_of_memory": "the process may have no more memory",
+    "cut_off": "all connections to other nodes closed, for good",
+}
+"""After these all ranks that are still there raise."""
+HARMLESS = {
+    "path_closed": "a connection to another node is closed",
+    "path_reset": "a connection to another node is reset",
+    "path_half_frame": "a part of a frame on a connection to another node, then its end",
+    "path_garbage": "bytes that are no frame on a connection to another node",
+    "coordinator_closed": "connections of the control plane are closed",
+}
+"""After these all go on, with right results."""
+DEADLY = {"sigkill", "sigsegv", "os_exit", "exception", "half_frame", "full_disk", "out_of_memory"}
+"""The victim is not there to raise."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How many ranks on how many nodes."""
+
+    name: str
+    world_size: int
+    num_nodes: int
+
+    def node_of(self, rank: int) -> int:
+        return rank * self.num_nodes // self.world_size
+
+
+ONE_NODE = Layout("4", 4, 1)
+TWO_NODES = Layout("2x4", 8, 2)
+
+
+@dataclass(frozen=True)
+class Injection:
+    """One round; what is not given here is drawn, from what is."""
+
+    kind: str
+    layout: Layout
+    round_number: int
+    api: str = "native"
+    folder: str = ""
+
+    @property
+    def seed(self) -> str:
+        return f"{self.kind}/{self.layout.name}/{self.round_number}"
+
+    @property
+    def chance(self) -> random.Random:
+        """Return the beginning of the round's random numbers."""
+        return random.Random(self.seed)
+
+    @property
+    def victim(self) -> int:
+        return self.chance.randrange(self.layout.world_size)
+
+    @property
+    def after(self) -> int:
+        """How many calls the victim starts before it can strike."""
+        return random.Random(self.seed + "/after").randrange(30)
+
+    @property
+    def delay_s(self) -> float:
+        """How long after that it strikes."""
+        return random.Random(self.seed + "/delay").random() * 0.02
+
+    @property
+    def variant(self) -> int:
+        """A number that chooses between the ways in which a kind can happen."""
+        return random.Random(self.seed + "/variant").randrange(1 << 20)
+
+    @property
+    def num_calls(self) -> int:
+        """How many calls the ranks make in a round that does no harm."""
+        return self.after + 40
+
+    @property
+    def timeout_s(self) -> float:
+        return STOPPED_TIMEOUT_S if self.kind == "sigstop" else 60.0
+
+    @property
+    def is_from_outside(self) -> bool:
+        return self.kind in ("sigkill", "sigsegv", "sigstop", "full_disk") and self.variant % 2 == 0
+
+    @property
+    def is_deadly(self) -> bool:
+        return self.kind in DEADLY
+
+    @property
+    def names_victim(self) -> bool:
+        return self.is_deadly or self.kind in ("sigstop", "cut_off")
+
+    def mark(self, what: str) -> Path:
+        """Return the file by which the processes of a round tell each other what has happened."""
+        return Path(self.folder, what)
+
+
+@dataclass(frozen=True)
+class Story:
+    """What one rank saw."""
+
+    rank: int
+    pid: int
+    num_checked: int
+    error: str | None = None
+    text: str = ""
+    fields: tuple[object, ...] = ()
+    raised_s: float = 0.0
+    later_texts: tuple[str, ...] = ()
+    close_s: float = 0.0
+    leftovers: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a round; `struck_s` is when, on the clock of the stories."""
+
+    injection: Injection
+    victim_pid: int
+    struck_s: float
+    stories: tuple[Story, ...]
+
+    @property
+    def worst_s(self) -> float:
+        """How long after the strike the last raised, or for a stopped rank after the timeout."""
+        is_stopped = self.injection.kind == "sigstop"
+        raised = [
+            story.raised_s - self.struck_s
+            for story in self.stories
+            # The stopped rank itself raises once it goes on.
+            if story.error and not (is_stopped and story.rank == self.injection.victim)
+        ]
+        return max(raised, default=0.0) - (self.injection.timeout_s if is_stopped else 0.0)
+
+    @property
+    def leftovers(self) -> list[str]:
+        return [f"rank {one.rank}: {what}" for one in self.stories for what in one.leftovers]
+
+    def judge(self) -> None:
+        """Check every promise.
+
+        Raises:
+            AssertionError: which ones are not kept, with the seed and all that was seen.
+        """
+        broken = [*self._errors_broken(), *self._ends_broken()]
+        if not broken:
+            return
+        seen = "\n".join(map(str, self.stories))
+        raise AssertionError(
+            f"{self.injection} of rank {self.injection.victim}, pid {self.victim_pid}:\n"
+            + "\n".join(f"- not so: {promise}" for promise in broken)
+            + f"\n{seen}"
+        )
+
+    def _errors_broken(self) -> Iterator[str]:
+        if self.injection.kind in HARMLESS:
+            if any(story.error for story in self.stories):
+                yield "nobody raises"
+            return
+        if not all(story.error for story in self.stories):
+            yield "every survivor raises"
+        if not self.worst_s < RAISE_S:
+            yield f"all raise in time: {self.worst_s:.3f} s"
+        first = self.stories[0]
+        for story in self.stories:
+            theirs = (story.error, story.text, story.fields)
+            if theirs != (first.error, first.text, first.fields):
+                yield f"ranks {first.rank} and {story.rank} tell the same"
+            if not set(story.later_texts) <= {story.text}:
+                yield f"rank {story.rank} tells the same again"
+        if self.injection.names_victim:
+            rank, _, pid, *_ = first.fields
+            if (rank, pid) != (self.injection.victim, self.victim_pid):
+                yield f"the victim is named: {(rank, pid)}"
+
+    def _ends_broken(self) -> Iterator[str]:
+        for story in self.stories:
+            if not story.close_s < CLOSE_S:
+                yield f"rank {story.rank} closes in time: {story.close_s:.3f} s"
+        if self.leftovers:
+            yield f"nothing is left: {self.leftovers}"
+
+
+def play(
+    run: Callable[..., Story | None],
+    injection: Injection,
+    hosts: Hosts | None = None,
+) -> Result:
+    """Play one round; `run(rank, world_size, injection)` is every rank.
+
+    Raises:
+        RanksFailed: a rank that should not, died, hung or found a wrong result.
+    """
+    layout = injection.layout
+    with tempfile.TemporaryDirectory(prefix="injection-") as folder:
+        injection = dataclasses.replace(injection, folder=folder)
+
+        def env(rank: int) -> dict[str, str]:
+            own = injection.mark(f"tmp-{rank}")
+            own.mkdir()
+            settings = {"TMPDIR": str(own), "HCCL_CONNECTIONS": str(1 + injection.variant % 2)}
+            return settings | ({} if hosts else {"HCCL_NODE_ID": str(layout.node_of(rank))})
+
+        outsider = threading.Thread(target=_strike_from_outside, args=(injection,))
+        outsider.start()
+        victims = {injection.victim} if injection.is_deadly else set()
+        try:
+            stories = run_ranks(
+                run, layout.world_size, injection, env=env, victims=victims, hosts=hosts
+            )
+        finally:
+            injection.mark("over").touch()
+            outsider.join()
+        struck = injection.mark("struck")
+        pid, struck_s = struck.read_text().split()
+        survivors = tuple(story for story in stories if story is not None)
+        return Result(injection, int(pid), float(struck_s), survivors)
+
+
+def write_mark(mark: Path, text: str = "") -> None:
+    """Make the file appear, whole."""
+    unfinished = mark.with_suffix(".new")
+    unfinished.write_text(text)
+    unfinished.rename(mark)
+
+
+def note_strike(injection: Injection, pid: int) -> None:
+    """Write down when it happens: now."""
+    write_mark(injection.mark("struck"), f"{pid} {time.monotonic()}")
+
+
+def _strike_from_outside(injection: Injection) -> None:
+    ready, over = injection.mark("ready"), injection.mark("over")
+    wait_until(lambda: ready.exists() or over.exists(), "the victim works", 120)
+    if over.exists():
+        return
+    pid = int(ready.read_text())
+    if injection.is_from_outside:
+        time.sleep(injection.delay_s)
+        note_strike(injection, pid)
+        os.kill(pid, SIGNALS[injection.kind])
+    if injection.kind == "sigstop":
+        others = set(range(injection.layout.world_size)) - {injection.victim}
+        raised = [injection.mark(f"raised-{rank}") for rank in others]
+        wait_until(lambda: over.exists() or all(map(Path.exists, raised)), "all raise", 120)
+        os.kill(pid, signal.SIGCONT)
+
+
+SIGNALS = {
+    "sigkill": signal.SIGKILL,
+    "sigsegv": signal.SIGSEGV,
+    "sigstop": signal.SIGSTOP,
+    "full_disk": signal.SIGKILL,
+}

@@ -1,0 +1,99 @@
+"""What a process holds: threads, descriptors, mappings with a name, files, child processes.
+
+    before = holdings(folder)
+    ...
+    assert not wait_for_return(before, folder)
+
+Anonymous memory is left out: what malloc and the threads' stacks keep for later is no leak.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import re
+import time
+from collections import Counter
+from pathlib import Path
+
+Holdings = Counter[str]
+"""How many there are of each, e.g. `descriptor socket`, `mapping memfd:hccl-arena`."""
+
+RETURN_S = 2.0
+"""How long what ends in the background may take: threads, and mappings that a thread lets go."""
+
+
+def holdings(folder: str | Path) -> Holdings:
+    """Count what this process holds now.
+
+    Args:
+        folder: where its temporary files would lie.
+    """
+    return Counter([*_threads(), *_descriptors(), *_mappings(), *_files(folder), *_children()])
+
+
+def settled_holdings(folder: str | Path) -> Holdings:
+    """Count once nothing has changed for a moment: what ends in the background has ended."""
+    deadline = time.monotonic() + RETURN_S
+    before, now = None, _collected(folder)
+    while before != now and time.monotonic() < deadline:
+        time.sleep(0.02)
+        before, now = now, _collected(folder)
+    return now
+
+
+def _collected(folder: str | Path) -> Holdings:
+    gc.collect()
+    return holdings(folder)
+
+
+def wait_for_return(before: Holdings, folder: str | Path, timeout_s: float = RETURN_S) -> list[str]:
+    """Wait until nothing is left that was not there before; say what still is after the time."""
+    gc.collect()
+    deadline = time.monotonic() + timeout_s
+    while left := holdings(folder) - before:
+        if time.monotonic() > deadline:
+            return [f"{count} x {what}" for what, count in sorted(left.items())]
+        time.sleep(0.005)
+    return []
+
+
+def _threads() -> list[str]:
+    names = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # ended meanwhile
+            names.append(f"thread {(task / 'comm').read_text().strip()}")
+    return names
+
+
+def _descriptors() -> list[str]:
+    kinds = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            target = os.readlink(f"/proc/self/fd/{descriptor}")
+            kinds.append(f"descriptor {re.sub(r':.*[0-9]+.*', '', target)}")
+    return kinds
+
+
+def _mappings() -> list[str]:
+    named = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        fields = line.split(maxsplit=5)
+        # Of a library pages may be one mapping or two, and it stays once it was loaded.
+        if len(fields) == 6 and fields[5][0] != "[" and ".so" not in fields[5]:
+            named.append(f"mapping {fields[5]}")
+    return named
+
+
+def _files(folder: str | Path) -> list[str]:
+    found = [f"file {path}" for path in Path(folder).rglob("*")]
+    return found + [f"file {path}" for path in Path("/dev/shm").glob("*")]
+
+
+def _children() -> list[str]:
+    children: list[str] = []
+    for task in Path("/proc/self/task").iterdir():
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            children += (task / "children").read_text().split()
+    return [f"child process {child}" for child in children]
