@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -28,6 +29,7 @@ _ATTEMPT_S = 3.0
 _LOOK_PERIOD_S = 1.0
 """How often the engine gets to look after the connections while no call does."""
 _WITHOUT_DESCRIPTORS_S = 0.1
+_GONE_PERIOD_S = 0.02
 _SETTLE_S = 2.0
 """How long a rank that leaves waits for a way to say goodbye to a peer that it cannot reach."""
 
@@ -48,6 +50,12 @@ class Engine(Protocol):
         self, peer: int, index: int, path: int, connection: Connection, /
     ) -> None:
         """Use this connection from now on, whether or not the old one still stands."""
+
+    def look(self) -> None:
+        """Read what peers have said meanwhile."""
+
+    def gone_ranks(self) -> list[tuple[int, bool, int]]:
+        """Return the ranks that have left or died, each with how and when."""
 
 
 class Repair:
@@ -76,6 +84,7 @@ class Repair:
         self._refused: set[Key] = set()  # about which the log has complained since they broke
         self._reachable = threading.Event()  # every peer, in every respect, over one path or more
         self._reachable.set()
+        self._unreachable: set[int] = set()  # the peers that are not; replaced, never changed
         self._closing = False
         self._close_at_end = False
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -89,8 +98,15 @@ class Repair:
         self._thread.start()
 
     def settle(self) -> None:
-        """Wait a moment for peers out of reach: without a goodbye this rank's end is a death."""
-        self._reachable.wait(_SETTLE_S)
+        """Wait a moment for peers out of reach: without a goodbye this rank's end is a death.
+
+        Those that are gone themselves need none, and nobody will bring the way to them back.
+        """
+        until = time.monotonic() + _SETTLE_S
+        while not self._reachable.wait(_GONE_PERIOD_S) and time.monotonic() < until:
+            self._engine.look()
+            if self._unreachable <= {rank for rank, *_ in self._engine.gone_ranks()}:
+                return
 
     def close(self) -> None:
         """End the thread and close what is under way and the listeners. Idempotent."""
@@ -146,14 +162,15 @@ class Repair:
                 self._connector.dial(key)
 
     def _note_reachability(self) -> None:
-        for rank in {rank for rank, _ in self._broken}:
-            paths = [
-                self._broken.get((rank, path), set()) for path in range(self._party.num_paths(rank))
-            ]
-            if set.intersection(*paths):
-                self._reachable.clear()
-                return
-        self._reachable.set()
+        def is_cut_off(rank: int) -> bool:
+            paths = range(self._party.num_paths(rank))
+            return bool(set.intersection(*(self._broken.get((rank, p), set()) for p in paths)))
+
+        self._unreachable = {rank for rank, _ in self._broken if is_cut_off(rank)}
+        if self._unreachable:
+            self._reachable.clear()
+        else:
+            self._reachable.set()
 
     # What the connector asks and tells.
 

@@ -36,6 +36,7 @@ class ReportingEngine:
         self._broken: list[tuple[int, int, int]] = []
         self.replaced: dict[Key, Connection] = {}
         self.num_replaced = 0
+        self.gone: list[tuple[int, bool, int]] = []
 
     def repair_fd(self) -> int:
         return self._fd
@@ -51,6 +52,12 @@ class ReportingEngine:
         self._close(self.replaced.pop(key, None))
         self.replaced[key] = connection
         self.num_replaced += 1
+
+    def look(self) -> None:
+        pass
+
+    def gone_ranks(self) -> list[tuple[int, bool, int]]:
+        return self.gone
 
     def report(self, *keys: Key) -> None:
         self._broken = self._broken + [(key.rank, key.index, key.path) for key in keys]
@@ -177,6 +184,22 @@ def test_repair_settle_waits_for_a_peer_that_is_out_of_reach(
         pair.repairs[1].settle()
         assert time.monotonic() - began_s < TIMEOUT_S
         assert {Key(0, 0, 0), Key(0, 0, 1)} & set(pair.engines[1].replaced)
+        pair.close()
+
+
+def test_repair_settle_does_not_wait_for_a_peer_that_has_left(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hccl_py.transport.repair._SETTLE_S", 2 * TIMEOUT_S)
+    with bootstrapped("ab") as job:
+        pair = Pair(job)
+        pair.repairs[0].close()
+        pair.engines[1].report(Key(0, 0, 0), Key(0, 0, 1))
+        wait_until(lambda: not pair.repairs[1]._reachable.is_set(), "the break is noted")
+        pair.engines[1].gone = [(0, True, 7)]
+        began_s = time.monotonic()
+        pair.repairs[1].settle()
+        assert time.monotonic() - began_s < TIMEOUT_S
         pair.close()
 
 
