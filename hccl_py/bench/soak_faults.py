@@ -33,11 +33,12 @@ _MOST_RESETS = 3
 _RESET_AT_CLOSE = struct.pack("ii", 1, 0)
 
 
-def strike_later(action: Callable[[], None], delay_s: float) -> None:
-    """Call `action` from another thread, some time from now."""
+def strike_later(action: Callable[[], None], delay_s: float) -> threading.Timer:
+    """Call `action` from another thread, some time from now; return that thread."""
     timer = threading.Timer(delay_s, action)
     timer.daemon = True
     timer.start()
+    return timer
 
 
 def die(kind: str, tell: Callable[[float], None]) -> None:
@@ -82,8 +83,10 @@ def reset_some(dice: random.Random, spared_port: int) -> int:
 def _connections(spared_port: int) -> Iterator[socket.socket]:
     for name in os.listdir("/proc/self/fd"):
         try:
+            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                continue
             connection = socket.socket(fileno=os.dup(int(name)))
-        except OSError:  # no socket, or the listing's own
+        except OSError:  # closed meanwhile
             continue
         try:
             is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6)

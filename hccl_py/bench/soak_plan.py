@@ -21,10 +21,14 @@ KINDS = (*REDUCING, "broadcast", "all_gather", "all_to_all", "gather", "scatter"
 BITWISE = ("BAND", "BOR", "BXOR")
 _OPS = ("SUM", "PRODUCT", "MIN", "MAX", "AVG", *BITWISE)
 
-DEADLY = ("kill", "segv", "exit", "stop")
+GONE = ("kill", "segv", "exit")
 """Faults after which the victim's process is gone."""
+DEADLY = (*GONE, "stop")
+"""Faults after which it answers no more."""
 SPOKEN = ("exception", "abort", "leave", "mismatch", "late")
 """Faults of a rank that lives on; they end one communicator."""
+SUDDEN = (*DEADLY, "exception")
+"""Faults that strike whatever the others do, even while they open a group."""
 MENDED = ("reset", "noise")
 """Faults after which every result must still be right."""
 

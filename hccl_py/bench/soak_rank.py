@@ -22,7 +22,10 @@ from hccl_py.bench.namespaces import enter
 from hccl_py.bench.soak_calls import Caller, Running, WrongResult
 from hccl_py.bench.soak_faults import die, noisy_lanes, reset_some, strike_later
 from hccl_py.bench.soak_plan import (
+    CALL_TIMEOUT_S,
     DEADLY,
+    GONE,
+    SUDDEN,
     WORLD,
     Call,
     Event,
@@ -34,12 +37,16 @@ from hccl_py.bench.soak_plan import (
     draw,
     item_bytes,
 )
-from hccl_py.transport.errors import CommunicatorError
+from hccl_py.transport.errors import BootstrapError, CommunicatorError
 from hccl_py.transport.identity import Identity
 
 _MOST_RUNNING = 6
 _AFTERWARDS = 1_000_000
 """Numbers of the calls that survivors make until they notice a death."""
+_SMALL = Call(_AFTERWARDS, WORLD, "all_reduce", "int32", "SUM", 1000, 0, "plain", False, False, 0)
+_AFTER_SHRINKING = 10
+"""Calls of those that are left."""
+_MEET_THE_DEAD_S = 3.0
 _STUCK_S = 30.0
 """How long survivors may go on without noticing."""
 
@@ -51,9 +58,14 @@ class Story:
     group: str
     kind: str
     text: str
-    rank: int | None
+    told: tuple[Any, ...]
     at_s: float
-    waited_s: float
+
+    @property
+    def rank(self) -> int | None:
+        """The rank that is blamed."""
+        rank: int | None = self.told[0]
+        return rank
 
 
 @dataclass
@@ -65,9 +77,9 @@ class Outcome:
     num_bytes: int = 0
     num_waits: int = 0
     stories: list[Story] = field(default_factory=list)
-    fault_at_s: float | None = None
     num_repairs: int = 0
     shrunk_after_s: float | None = None
+    is_excused: bool = False
     wrong: str | None = None
     resources: dict[str, int] = field(default_factory=dict)
 
@@ -91,6 +103,7 @@ class Walk:
         self._callers: dict[str, Caller] = {}
         self._running: list[tuple[int, str, Running]] = []
         self._broken: set[str] = set()
+        self._striker: threading.Timer | None = None
         self._dice = random.Random(f"{generation.seed}/{generation.index}/{rank}")
         self.outcome = Outcome(rank)
 
@@ -132,14 +145,19 @@ class Walk:
                 self._call(event)
         except CommunicatorError as error:
             self._fail(event.group, error)
+        except BootstrapError:
+            if fault is None or fault.kind not in SUDDEN:
+                raise
+            # Nothing is promised to those who connect to a rank that is gone.
+            self.outcome.is_excused = True
+            self._end_all()
 
     def _call(self, call: Call) -> None:
         caller = self._callers[call.group]
-        began_s = time.monotonic()
         try:
             running = caller.start(call)
         except CommunicatorError as error:
-            self._fail(call.group, error, began_s)
+            self._fail(call.group, error)
             return
         self.outcome.calls[call.kind] += 1
         self.outcome.num_bytes += call.count * item_bytes(call.dtype)
@@ -162,11 +180,10 @@ class Walk:
 
     def _finish_first(self) -> None:
         _, group, running = self._running.pop(0)
-        began_s = time.monotonic()
         try:
             running.finish()
         except CommunicatorError as error:
-            self._fail(group, error, began_s)
+            self._fail(group, error)
 
     def _open(self, group: str, members: tuple[int, ...]) -> None:
         from torch.distributed import PrefixStore
@@ -177,24 +194,33 @@ class Walk:
             PrefixStore(prefix, self._store),
             members.index(self._rank),
             len(members),
-            timeout_s=generation.timeout_s,
+            timeout_s=self._connect_s(),
             name=group,
             identity=Identity.of_this_process(generation.nodes[self._rank]),
         )
+        communicator.timeout_s = generation.timeout_s
         self._callers[group] = Caller(communicator, generation.seed, generation.index)
+
+    def _connect_s(self) -> float:
+        """Say how long to wait for ranks to open a group: not for ever where one may be gone."""
+        fault = self._generation.fault
+        return _MEET_THE_DEAD_S if fault is not None and fault.kind in SUDDEN else CALL_TIMEOUT_S
 
     # ------------------------------------------------------------ faults
 
     def _strike(self, fault: Fault, event: Event) -> None:
         """Be the victim."""
         if fault.kind in DEADLY:
-            strike_later(lambda: die(fault.kind, self._say_when), fault.delay_s)
+            self._striker = strike_later(lambda: die(fault.kind, self._say_when), fault.delay_s)
         elif fault.kind == "reset":
             seed, port = self._dice.random(), int(os.environ["MASTER_PORT"])
-            strike_later(lambda: self._reset(random.Random(seed), port), fault.delay_s)
+            self._striker = strike_later(
+                lambda: self._reset(random.Random(seed), port), fault.delay_s
+            )
         elif fault.kind == "exception":
             self._leave_by_exception()
         elif fault.kind == "late":
+            self._say_when(time.monotonic())
             time.sleep(2 * self._generation.timeout_s)
         elif isinstance(event, Call) and fault.group in self._callers:
             self._say_when(time.monotonic())
@@ -226,31 +252,35 @@ class Walk:
 
     # ------------------------------------------------------------ the end of a communicator
 
-    def _fail(self, group: str, error: CommunicatorError, began_s: float | None = None) -> None:
+    def _fail(self, group: str, error: CommunicatorError) -> None:
         """Note what was told; go on where one group was meant to break, else come to the end."""
-        now_s = time.monotonic()
-        waited_s = now_s - (now_s if began_s is None else began_s)
-        kind, fault = type(error).__name__, self._generation.fault
-        if group not in self._broken:
-            self._broken.add(group)
-            story = Story(group, kind, str(error), error.rank, now_s, waited_s)
-            self.outcome.stories.append(story)
+        fault = self._generation.fault
+        self._note(group, error)
         self._running = [one for one in self._running if one[1] != group]
         meant = fault is not None and fault.group == group and fault.kind not in DEADLY
         if meant and group != WORLD:
             self._callers.pop(group).communicator.close()
             return
+        self._end_all()
+
+    def _end_all(self) -> None:
+        """Come to the end of the generation: all ranks hear of it in the call that all can make."""
         self._leave_other_groups()
         if WORLD not in self._broken:
             try:
                 self._callers[WORLD].communicator.barrier()
-            except CommunicatorError as told:
-                self._broken.add(WORLD)
-                story = Story(
-                    WORLD, type(told).__name__, str(told), told.rank, time.monotonic(), waited_s
-                )
-                self.outcome.stories.append(story)
+            except CommunicatorError as error:
+                self._note(WORLD, error)
         raise _OverError
+
+    def _note(self, group: str, error: CommunicatorError) -> None:
+        """Keep the first story of each group."""
+        if group in self._broken:
+            return
+        self._broken.add(group)
+        told = (error.rank, error.host, error.pid, error.cause, error.collective, error.sequence)
+        story = Story(group, type(error).__name__, str(error), told, time.monotonic())
+        self.outcome.stories.append(story)
 
     def _leave_other_groups(self) -> None:
         """Close the groups: ranks that wait there for this one are told so."""
@@ -263,15 +293,34 @@ class Walk:
         number = _AFTERWARDS
         while fault is not None and fault.kind in DEADLY and time.monotonic() < limit_s:
             number += 1
-            call = Call(
-                number, WORLD, "all_reduce", "int32", "SUM", 1000, 0, "plain", False, False, 0
-            )
-            self._call(call)
+            self._call(replace(_SMALL, number=number))
 
     def _shrink(self) -> None:
-        """Go on with the survivors, where the communicator can."""
+        """Go on with the survivors of a death, in half of the generations that have one."""
+        generation, fault = self._generation, self._generation.fault
+        if (
+            fault is None
+            or fault.kind not in GONE
+            or not generation.shrinks
+            or not hasattr(Communicator, "shrink")
+        ):
+            return
+        began_s = time.monotonic()
+        smaller = self._callers[WORLD].communicator.shrink()
+        caller = Caller(smaller, generation.seed, generation.index)
+        self._callers[WORLD] = caller
+        expected = (generation.world_size - 1, self._rank - (self._rank > fault.victim))
+        if (caller.size, caller.rank) != expected:
+            raise WrongResult(f"shrink: (size, rank) {(caller.size, caller.rank)}, not {expected}")
+        calls = [one for one in generation.events if isinstance(one, Call) and one.group == WORLD]
+        caller.start(_SMALL).finish()
+        self.outcome.shrunk_after_s = time.monotonic() - began_s
+        for call in calls[:_AFTER_SHRINKING]:
+            self._call(replace(call, root=call.root % caller.size, waits=0))
 
     def _close(self) -> None:
+        if self._striker is not None:
+            self._striker.join()  # it holds copies of descriptors
         self._running.clear()
         for caller in self._callers.values():
             if hasattr(caller.communicator, "statistics"):
@@ -318,6 +367,7 @@ def serve(pipe: connection.Connection, place: Place) -> None:
         enter(place.namespace)  # before there is any other thread
     threading.Thread(target=_end_with_parent, daemon=True).start()
     stacks = open(place.stacks, "a", encoding="utf-8")  # noqa: SIM115  # open to the end
+    os.dup2(stacks.fileno(), 2)  # torch's store complains of every rank that is gone
     faulthandler.register(signal.SIGUSR1, stacks)
     logging.basicConfig(stream=stacks)  # the library tells of every path that breaks
     os.environ |= {"MASTER_ADDR": place.address, "MASTER_PORT": str(place.port)}

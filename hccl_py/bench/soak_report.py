@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hccl_py.bench.soak_plan import DEADLY, MENDED, WORLD, Generation
+from hccl_py.bench.soak_plan import DEADLY, MENDED, SHORT_TIMEOUT_S, WORLD, Generation
 from hccl_py.bench.soak_rank import Outcome, Story
 
 _SETTLED = 10
@@ -49,7 +49,9 @@ class Totals:
                 self.worst_shrink_s = max(self.worst_shrink_s, outcome.shrunk_after_s)
             for story in outcome.stories:
                 self.told[story.kind] += 1
-                if fault is not None and at_s is not None and story.group == fault.group:
+                if fault is None or at_s is None or story.group != fault.group:
+                    continue
+                if outcome.rank != fault.victim and not outcome.is_excused:
                     late_s = story.at_s - at_s
                     self.worst_s[fault.kind] = max(self.worst_s.get(fault.kind, 0.0), late_s)
 
@@ -77,7 +79,8 @@ class Totals:
             *(f"  {kind:<17} {count:,}" for kind, count in sorted(self.calls.items())),
             f"bytes               {self.num_bytes:,} of blocks",
             f"faults              {sum(self.faults.values())}; "
-            "and the longest time until the last rank had raised",
+            "and the longest time until a rank had raised (stop and late: a timeout of "
+            f"{SHORT_TIMEOUT_S:g} s and then)",
         ]
         for kind, count in sorted(self.faults.items()):
             worst = f"{self.worst_s[kind]:.3f} s" if kind in self.worst_s else "-"
@@ -122,13 +125,21 @@ def _complaint(
         return f"{fault.kind} of rank {fault.victim}: rank(s) {sorted(silent)} raised nothing"
     if not told:
         return f"{fault.kind} of rank {fault.victim} in {fault.group}: nobody raised"
-    texts = {story.text for story in told.values()}
+    texts = {(story.kind, story.text, story.told) for story in told.values()}
     if len(texts) > 1:
-        lines = [f"  rank {rank}: {story.text}" for rank, story in sorted(told.items())]
+        lines = [
+            f"  rank {rank}: {story.kind}{story.told}: {story.text}"
+            for rank, story in sorted(told.items())
+        ]
         return "\n".join([f"{fault.kind}: ranks tell different stories", *lines])
     allowed_s = limit_s + (generation.timeout_s if fault.kind in ("stop", "late") else 0.0)
     for rank, story in told.items():
-        if at_s is not None and story.at_s - at_s > allowed_s:
+        if (
+            rank != fault.victim
+            and not outcomes[rank].is_excused
+            and at_s is not None
+            and story.at_s - at_s > allowed_s
+        ):
             return f"rank {rank} raised {story.at_s - at_s:.2f} s after the {fault.kind}"
     if fault.kind in DEADLY and (named := {s.rank for s in told.values()}) != {fault.victim}:
         return f"{fault.kind} of rank {fault.victim} was blamed on {named}: {texts}"
