@@ -295,10 +295,11 @@ void Communicator::receive_control(ControlLink& link) {
   if (reported) {
     if (reported->reporter < 0) reported->reporter = link.peer();
     fail(std::move(*reported));
-    return;
   }
+  // Its last words and its end may come together.
   follow_link(link);
   note_gone(link);
+  if (reported) return;
   if (before == ControlLink::State::open && link.state() == ControlLink::State::lost) {
     left_or_lost(link.peer(), closed_silently_);
   }
