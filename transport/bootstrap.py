@@ -115,7 +115,7 @@ def connect(
         BootstrapError: names ranks, hosts, addresses and the step that failed. Nothing stays open.
     """
     _check_arguments(rank, world_size, num_lanes, timeout_s)
-    deadline = Deadline(timeout_s)
+    deadline = Deadline(timeout_s, getattr(store, "hopeless", None))
     identity = identity or Identity.of_this_process()
     if world_size == 1:
         make_segment((0,))

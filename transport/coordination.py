@@ -9,11 +9,12 @@ The coordinator may die meanwhile: what was asked is then asked again elsewhere.
 the way of a collective.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
+from .agreements import Proposal
 from .clocks import ClockReading
 from .control_plane import Roll, hold, release
 from .coordinator_store import CoordinatorStore
@@ -21,8 +22,9 @@ from .errors import CommunicatorError
 from .place import Place
 from .principal import Principal
 
-_GRACE_S = 1.0
-"""How much later than the coordinator a rank gives up: it should hear who was missing."""
+_GRACE_S = 3.0
+"""How much later than the coordinator a rank gives up: it should hear who was missing, also from
+the next one, if the coordinator fell silent meanwhile."""
 
 
 class Coordination:
@@ -72,13 +74,17 @@ class Coordination:
         """
         self._suspects = suspects
 
-    def agree(self, key: str, value: Any, timeout_s: float) -> dict[int, Any]:
+    def agree(
+        self, key: str, value: Any, timeout_s: float, *, among: Sequence[int] | None = None
+    ) -> dict[int, Any]:
         """Exchange a value with all ranks that are left; all of them get the same answer.
 
         Args:
             key: of this agreement; each is used once.
             value: what this rank contributes; has to fit msgpack.
             timeout_s: from when the first rank came; who has not come by then is left out.
+            among: which ranks to wait for; None: all. A rank that any of them does not list is not
+                waited for.
 
         Returns:
             The values by rank. This rank is missing there if it came too late.
@@ -88,7 +94,8 @@ class Coordination:
         """
         place = self._require()
         future: Future[dict[int, Any]] = Future()
-        self._plane.post(lambda: place.participant.agree(key, value, timeout_s, future))
+        proposal = Proposal(key, value, timeout_s, None if among is None else tuple(among))
+        self._plane.post(lambda: place.participant.agree(proposal, future))
         try:
             return future.result(timeout_s + _GRACE_S)
         except FutureTimeoutError:

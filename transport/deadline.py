@@ -1,14 +1,21 @@
 """One deadline, handed down through every wait of an operation."""
 
 import time
+from collections.abc import Callable
 
 
 class Deadline:
-    """A point in time that all steps of one operation share."""
+    """A point in time that all steps of one operation share.
 
-    def __init__(self, timeout_s: float) -> None:
+    Attributes:
+        timeout_s: how far away it was at the start.
+        hopeless: where it is set, says why to give up before that, or "".
+    """
+
+    def __init__(self, timeout_s: float, hopeless: Callable[[], str] | None = None) -> None:
         """Start the clock."""
         self.timeout_s = timeout_s
+        self.hopeless = hopeless
         self._start_s = time.monotonic()
 
     @property

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from .agreements import Proposal
 from .clocks import ClockProbe, ClockReading, wall_ns
 from .coordinator import Send
 from .principal import Principal, Verdict
@@ -49,7 +50,7 @@ class Participant:
         self.verdict: Verdict | None = None
         # Unanswered questions, to be asked again elsewhere; what was set in the store stays, for
         # it has to be set again.
-        self._agreeing: dict[str, tuple[Any, float, Future[dict[int, Any]]]] = {}
+        self._agreeing: dict[str, tuple[Proposal, Future[dict[int, Any]]]] = {}
         self._agreed: dict[str, dict[int, Any]] = {}
         self._questions: dict[int, tuple[str, list[Any], Future[Any]]] = {}
         self._sets: dict[str, bytes] = {}
@@ -150,8 +151,8 @@ class Participant:
             self._send(self._current, "set", [0, key, value])
         for number, (kind, body, _) in self._questions.items():
             self._send(self._current, kind, [number, *body])
-        for key, (value, timeout_s, _) in self._agreeing.items():
-            self._send(self._current, "agree", [key, value, timeout_s])
+        for proposal, _ in self._agreeing.values():
+            self._send(self._current, "agree", proposal.message())
 
     # What the coordinator says.
 
@@ -204,7 +205,7 @@ class Participant:
         self._agreed.setdefault(key, result)
         agreeing = self._agreeing.pop(key, None)
         if agreeing is not None:
-            agreeing[2].set_result(self._agreed[key])
+            agreeing[1].set_result(self._agreed[key])
 
     def _hear_answer(self, sender: int, body: Any, now_s: float) -> None:
         number, answer = body
@@ -224,15 +225,13 @@ class Participant:
 
     # What this rank asks for.
 
-    def agree(
-        self, key: str, value: Any, timeout_s: float, future: "Future[dict[int, Any]]"
-    ) -> None:
+    def agree(self, proposal: Proposal, future: "Future[dict[int, Any]]") -> None:
         """Contribute a value; `future` gets those of all."""
-        if key in self._agreed:
-            future.set_result(self._agreed[key])
+        if proposal.key in self._agreed:
+            future.set_result(self._agreed[proposal.key])
             return
-        self._agreeing[key] = (value, timeout_s, future)
-        self._send(self._current, "agree", [key, value, timeout_s])
+        self._agreeing[proposal.key] = (proposal, future)
+        self._send(self._current, "agree", proposal.message())
 
     def ask(self, kind: str, body: list[Any], future: "Future[Any]") -> int:
         """Put a question to the store, whose answer `future` gets; returns what `cancel` takes."""
@@ -252,7 +251,7 @@ class Participant:
 
     def give_up(self, reason: Exception) -> None:
         """End everything that is waited for."""
-        futures: list[Future[Any]] = [future for _, _, future in self._agreeing.values()]
+        futures: list[Future[Any]] = [future for _, future in self._agreeing.values()]
         futures += [future for _, _, future in self._questions.values()]
         self._agreeing.clear()
         self._questions.clear()

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-from .agreements import Agreements
+from .agreements import Agreements, Proposal
 from .clocks import wall_ns
 from .contact import Contact
 from .control_message import MAX_STATE_BYTES, Entry
@@ -103,8 +103,7 @@ class Place:
         self.coordinator.hear_verdict(_mapping(body))
 
     def _hear_agree(self, sender: int, body: Any, now_s: float) -> None:
-        key, value, timeout_s = body
-        self._agreements.hear(sender, str(key), value, float(timeout_s), now_s)
+        self._agreements.hear(sender, Proposal.of_message(body), now_s)
 
     def _hear_agree_result(self, sender: int, body: Any, now_s: float) -> None:
         key, result = body

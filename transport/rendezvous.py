@@ -43,7 +43,8 @@ class Store(Protocol):
     """What a store must offer; every c10d store does.
 
     `wait(keys, timedelta)` and `check(keys) -> bool` are used where they exist. A store without
-    `wait` must bound `get` itself, and missing ranks can then not be named.
+    `wait` must bound `get` itself, and missing ranks can then not be named. `hopeless() -> str`,
+    where it exists, says why it is in vain to wait for the other ranks any longer, or "".
     """
 
     def set(self, key: str, value: Any, /) -> Any:

@@ -16,6 +16,8 @@ from .line import Line, describe_target
 _MAX_PEERS_IN_MESSAGE = 8
 _FIRST_RETRY_S = 0.002
 _LONGEST_RETRY_S = 0.1
+_LONGEST_TURN_S = 0.1
+"""Where it has to be asked now and then whether waiting still makes sense."""
 
 
 class Wiring:
@@ -72,9 +74,17 @@ class Wiring:
         while self._awaited:
             if self._deadline.expired:
                 raise BootstrapError(self._timeout_message())
-            self._connector.turn(self._deadline.remaining_s)
+            self._connector.turn(self._longest_turn_s())
         self._connector.drop_strangers("it had not proved itself when all ranks were connected")
         return self._finished
+
+    def _longest_turn_s(self) -> float:
+        if self._deadline.hopeless is None:
+            return self._deadline.remaining_s
+        reason = self._deadline.hopeless()
+        if reason:
+            raise BootstrapError(f"rank {self._party.rank}: gave up to connect: {reason}")
+        return min(_LONGEST_TURN_S, self._deadline.remaining_s)
 
     # What the connector asks and tells.
 
