@@ -9,6 +9,7 @@ import contextlib
 import os
 import threading
 import weakref
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hccl_py.history import STATE, History
 from hccl_py.patience import Patience
 from hccl_py.plans import PlanCache
 from hccl_py.rendezvous import rank_from_environment, store_from_environment
+from hccl_py.shrink import Departed, check_excluded, regroup
 from hccl_py.statistics import Statistics, read_statistics
 from hccl_py.topology import Topology
 from hccl_py.transport import _core
@@ -27,7 +29,12 @@ from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap import Mesh, connect
 from hccl_py.transport.clocks import ClockReading
 from hccl_py.transport.coordination import Coordination
-from hccl_py.transport.errors import AbortedError, HcclError, InvalidArgumentError
+from hccl_py.transport.errors import (
+    AbortedError,
+    CommunicatorError,
+    HcclError,
+    InvalidArgumentError,
+)
 from hccl_py.transport.identity import Identity
 from hccl_py.transport.open_sockets import OpenSockets
 from hccl_py.transport.repair import Repair
@@ -41,6 +48,7 @@ _NUM_CHANNELS = 2
 _MIN_SLOTS = 8
 _VERDICT_TIMEOUT_S = 1.5
 """How long a failure waits for all ranks' verdict on it, before this rank's own view stands."""
+_SHRUNK = "/shrunk-"
 
 
 class Communicator(BlockingCalls):
@@ -54,6 +62,7 @@ class Communicator(BlockingCalls):
         world_size: number of ranks.
         name: for messages.
         nodes: the ranks of every node.
+        old_ranks: if another communicator shrank to this one, the rank that each rank had there.
         nonblocking: the same collectives, each returning a Work at once.
     """
 
@@ -134,6 +143,9 @@ class Communicator(BlockingCalls):
             self, _close_threads, self._repair, self._coordination, self._witness
         )
         self._end_threads.atexit = False
+        self._identity = identity
+        self._num_shrinks = 0
+        self.old_ranks: tuple[int, ...] = ()
         self._store = store  # rank 0 may host it, and others may not have read all of it yet
         self.flight_recorder = FlightRecorder(
             core, _group(name, rank, mesh), partial(_clock, mesh.coordination)
@@ -190,9 +202,70 @@ class Communicator(BlockingCalls):
         """
         return self.flight_recorder.dump(folder)
 
-    def abort(self, reason: str) -> None:
-        """End every call under way, here and on all ranks, with an AbortedError. Any thread may."""
+    def abort(self, reason: str = "abort() was called") -> None:
+        """End every call under way, here and on all ranks, with an AbortedError.
+
+        Any thread may call it, at any time, a signal handler too. Ranks without a call under way
+        hear of it in their next one. What failed first stays the reason. It returns when all ranks
+        are told, or after 1.5 s; inside a call of this thread (a signal handler) at once.
+        """
         self._core.abort(reason)
+        self._witness.await_verdict(_VERDICT_TIMEOUT_S)
+
+    def shrink(self, exclude: Iterable[int] = (), *, timeout_s: float = 10.0) -> "Communicator":
+        """Go on without some ranks: agree with all others on who is left, and connect anew.
+
+        Every rank that is to go on calls it; ranks that died are not waited for. The order of
+        ranks stays. This communicator is closed if it had failed, else it can be used as before.
+
+        Args:
+            exclude: ranks that are to be left out although they may live; the same on all others.
+            timeout_s: how long to wait for a rank that is not known to be dead; then it is left
+                out, if those that came are enough (`hccl_py/shrink.py` says how many). Connecting
+                may take as long again.
+
+        Returns:
+            The communicator of those that are left.
+
+        Raises:
+            InvalidArgumentError: `exclude` names no rank of this communicator, or this one.
+            BootstrapError: on all ranks that called: too few came, or they could not connect. On
+                a rank alone: the others decided without it.
+            AbortedError: the communicator was closed before.
+        """
+        excluded = check_excluded(self.world_size, self.rank, exclude)
+        base, _, number = self.name.partition(_SHRUNK)
+        name = f"{base}{_SHRUNK}{int(number or 0) + 1}"
+
+        def connect(store: Any, rank: int, world_size: int) -> Communicator:
+            identity = self._identity
+            made = Communicator(
+                store, rank, world_size, timeout_s=timeout_s, name=name, identity=identity
+            )
+            made.timeout_s = self.timeout_s
+            return made
+
+        if self._coordination is None:
+            alone = connect(None, 0, 1)
+            alone.old_ranks = (0,)
+            return alone
+        self._num_shrinks += 1
+        old = Departed(
+            self.rank,
+            self.world_size,
+            self._num_shrinks,
+            self._coordination,
+            self._core.gone_ranks,
+        )
+        made, members = regroup(old, excluded, timeout_s, connect)
+        made.old_ranks = tuple(members)
+        # Once a rank is past it, all have left the agreement, and this coordinator may go. Whoever
+        # dies from now on is the new communicator's affair: its calls tell.
+        with contextlib.suppress(CommunicatorError):
+            made.barrier(timeout_s=timeout_s)
+        if self._core.failed():
+            self.close()
+        return made
 
     def close(self) -> None:
         """Say goodbye to all ranks and free everything. Calls under way are aborted. Idempotent."""

@@ -1,0 +1,287 @@
+"""Going on with fewer ranks: after deaths, by request, twice, late, in a minority.
+
+Where a rank dies it is a process, otherwise ranks are threads.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import run_ranks
+from thread_ranks import ThreadRanks, wait_until
+
+from hccl_py import (
+    AbortedError,
+    BootstrapError,
+    Communicator,
+    CommunicatorError,
+    InvalidArgumentError,
+)
+from hccl_py.transport.errors import HcclError
+
+RECOVERED_S = 0.5
+"""From the error of a call to the end of the first call on the communicator of those left."""
+NEVER_MORE_S = 20.0
+"""The same on a machine that does anything else."""
+
+layouts = pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"])
+
+
+def spread(nodes: int, world_size: int) -> Callable[[int], dict[str, str]]:
+    return lambda rank: {"HCCL_NODE_ID": str(rank * nodes // world_size)}
+
+
+def call_until_failure(comm: Communicator) -> float:
+    """Return when it failed."""
+    data = np.ones(1000, np.float32)
+    with pytest.raises(CommunicatorError):
+        while True:
+            comm.all_reduce(data)
+    return time.monotonic()
+
+
+def sum_of_ones(comm: Communicator) -> int:
+    data = np.ones(1000, np.float32)
+    comm.all_reduce(data)
+    assert len(set(data)) == 1
+    return int(data[0])
+
+
+def die_during_calls(comm: Communicator, num_calls: int) -> None:
+    """Have another thread kill this process after so many calls."""
+
+    def die() -> None:
+        wait_until(lambda: comm.statistics()["collectives"] > num_calls, "a few collectives")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=die).start()
+
+
+# ------------------------------------------------------------------------------ one dies
+
+
+def one_of_eight_dies(rank: int, world_size: int, victim: int) -> tuple[float, list[Any]]:
+    comm = Communicator()
+    sum_of_ones(comm)
+    if rank == victim:
+        die_during_calls(comm, 20)
+    failed_s = call_until_failure(comm)
+    with comm.shrink() as left:
+        total = sum_of_ones(left)
+        took_s = time.monotonic() - failed_s
+        found = [left.rank, left.world_size, left.name, left.old_ranks, total]
+        with pytest.raises(AbortedError, match="the communicator is closed"):
+            comm.barrier()
+        return took_s, found
+
+
+@pytest.mark.parametrize("victim", [0, 3, 7])
+@layouts
+def test_after_a_sigkill_of_one_of_eight_the_next_all_reduce_is_done_in_half_a_second(
+    nodes: int, victim: int
+) -> None:
+    left = tuple(rank for rank in range(8) if rank != victim)
+    slowest_s: list[float] = []
+    while len(slowest_s) < 3:  # the machine may be busy with something else: best of three
+        results = run_ranks(one_of_eight_dies, 8, victim, env=spread(nodes, 8), victims=[victim])
+        for new_rank, rank in enumerate(left):
+            assert results[rank][1] == [new_rank, 7, "default/shrunk-1", left, 7]
+        slowest_s.append(max(results[rank][0] for rank in left))
+        if slowest_s[-1] < RECOVERED_S:
+            return
+    assert min(slowest_s) < RECOVERED_S, slowest_s
+
+
+def all_die_in_turn(rank: int, world_size: int) -> str:
+    """Every time the lowest rank dies, which is the coordinator."""
+    comm = Communicator()
+    for number in range(1, world_size):
+        if comm.rank == 0:
+            die_during_calls(comm, 5)
+        call_until_failure(comm)
+        comm = comm.shrink()
+        assert comm.name == f"default/shrunk-{number}"
+        assert sum_of_ones(comm) == comm.world_size == world_size - number
+    with comm.shrink() as alone:
+        assert sum_of_ones(alone) == 1
+    comm.close()
+    return alone.name
+
+
+@layouts
+def test_eight_ranks_shrink_to_one(nodes: int) -> None:
+    results = run_ranks(all_die_in_turn, 8, env=spread(nodes, 8), victims=range(7))
+    assert results == [None] * 7 + ["default/shrunk-8"]
+
+
+def two_die(rank: int, world_size: int, step: int) -> list[Any]:
+    """Rank 1 dies in a call, rank 2 in the middle of the shrink that follows."""
+    comm = Communicator()
+    sum_of_ones(comm)
+    if rank == 1:
+        die_during_calls(comm, 5)
+    call_until_failure(comm)
+    if rank == 2:
+        assert comm._coordination is not None
+        agree, num_agreements = comm._coordination.agree, 0
+
+        def agree_or_die(*args: Any, **options: Any) -> Any:
+            nonlocal num_agreements
+            num_agreements += 1
+            if num_agreements == 2 and step == 2:  # all are connected, but not all know it
+                os.kill(os.getpid(), signal.SIGKILL)
+            answers = agree(*args, **options)
+            if step == 1:  # it belongs to those who go on, and never connects
+                os.kill(os.getpid(), signal.SIGKILL)
+            return answers
+
+        comm._coordination.agree = agree_or_die  # type: ignore[method-assign]
+    began_s = time.monotonic()
+    with comm.shrink() as left:
+        assert time.monotonic() - began_s < NEVER_MORE_S / 4
+        return [left.rank, left.world_size, left.name, sum_of_ones(left)]
+
+
+@pytest.mark.parametrize("step", [1, 2], ids=["before connecting", "after connecting"])
+@layouts
+def test_second_death_during_shrink_is_left_out_as_well(nodes: int, step: int) -> None:
+    results = run_ranks(two_die, 5, step, env=spread(nodes, 5), victims=[1, 2])
+    found = [results[rank] for rank in (0, 3, 4)]
+    assert found == [[new_rank, 3, "default/shrunk-1", 3] for new_rank in range(3)]
+
+
+# ------------------------------------------------------------------------------ by request
+
+
+@pytest.mark.parametrize("nodes", ["aaaa", "aabb"])
+def test_healthy_ranks_leave_others_out_and_the_old_communicator_goes_on(nodes: str) -> None:
+    with ThreadRanks(nodes) as ranks:
+
+        def without_1(comm: Communicator) -> tuple[int, int, int] | None:
+            if comm.rank == 1:
+                return None
+            with comm.shrink(exclude=[1]) as left:
+                return left.rank, left.world_size, sum_of_ones(left)
+
+        assert ranks.run(without_1) == [(0, 3, 3), None, (1, 3, 3), (2, 3, 3)]
+        assert ranks.run(sum_of_ones) == [4] * 4
+
+
+def test_excluded_rank_that_shrinks_all_the_same_is_told(nodes: str = "aab") -> None:
+    with ThreadRanks(nodes) as ranks:
+        calls = ranks.start(
+            lambda comm: comm.shrink(exclude=[] if comm.rank == 2 else [2], timeout_s=5.0)
+        )
+        for call in calls[:2]:
+            with call.result(NEVER_MORE_S) as left:
+                assert left.world_size == 2
+        with pytest.raises(
+            BootstrapError, match="rank 2 was left out: ranks 0, 1 decided without it"
+        ):
+            calls[2].result(NEVER_MORE_S)
+
+
+def test_ranks_that_disagree_on_whom_to_exclude_all_hear_it() -> None:
+    with ThreadRanks("aaaa") as ranks:
+        errors = ranks.failures(lambda comm: comm.shrink(exclude=[3] if comm.rank else []))
+        told = "ranks disagree on whom to exclude: rank 0 says [], rank 1 says [3]"
+        assert [told in str(error) for error in errors] == [True, True, True, False]
+        assert "rank 3 is this rank" in str(errors[3])
+
+
+def test_late_rank_is_told_that_the_others_went_on() -> None:
+    with ThreadRanks("aab") as ranks:
+        came = ranks.start(
+            lambda comm: comm.shrink(timeout_s=0.3) if comm.rank else comm.statistics()
+        )
+        for call in came[1:]:
+            with call.result(NEVER_MORE_S) as left:
+                assert (left.world_size, left.name) == (2, "aab/shrunk-1")
+        with pytest.raises(
+            BootstrapError, match="rank 0 was left out: ranks 1, 2 decided without it"
+        ):
+            ranks.communicators[0].shrink(timeout_s=0.3)
+
+
+@pytest.mark.parametrize(
+    ("came", "may_go_on"), [([0], False), ([2, 3], False), ([0, 3], True), ([1, 2, 3], True)]
+)
+def test_minority_does_not_go_on(came: list[int], may_go_on: bool) -> None:
+    with ThreadRanks("aaaa") as ranks:
+        calls = [
+            call
+            for rank, call in enumerate(
+                ranks.start(lambda comm: comm.shrink(timeout_s=0.2) if comm.rank in came else None)
+            )
+            if rank in came
+        ]
+        for call in calls:
+            if may_go_on:
+                with call.result(NEVER_MORE_S) as left:
+                    assert left.world_size == len(came)
+            else:
+                with pytest.raises(BootstrapError, match="of 4 ranks that may be alive came"):
+                    call.result(NEVER_MORE_S)
+
+
+@pytest.mark.parametrize(
+    ("exclude", "message"),
+    [([0], "rank 0 is this rank"), ([2], r"expected ranks of 0\.\.1, got 2")],
+)
+def test_wrong_exclude_is_refused_at_once(exclude: list[int], message: str) -> None:
+    with ThreadRanks("aa") as ranks:
+        with pytest.raises(InvalidArgumentError, match=message):
+            ranks.communicators[0].shrink(exclude)
+        assert ranks.run(sum_of_ones) == [2, 2]
+
+
+def test_closed_communicator_does_not_shrink() -> None:
+    with ThreadRanks("aa") as ranks:
+        ranks.communicators[0].close()
+        with pytest.raises(AbortedError, match="the communicator is closed"):
+            ranks.communicators[0].shrink()
+
+
+# ------------------------------------------------------------------------------ not dead, only late
+
+
+def one_is_stopped(rank: int, world_size: int, folder: str) -> str:
+    comm = Communicator()
+    pids = np.zeros(world_size, np.int64)
+    comm.all_gather(pids, np.array([os.getpid()]))
+    if rank == 0:  # the coordinator, too
+        os.kill(os.getpid(), signal.SIGSTOP)
+        with pytest.raises(CommunicatorError):
+            comm.barrier()
+        wait_until(lambda: Path(folder, "done").exists(), "the others have gone on")
+        with pytest.raises(HcclError) as caught:
+            comm.shrink(timeout_s=0.5)
+        return str(caught.value)
+    wait_until(lambda: _state_of(int(pids[0])) == "T", "rank 0 stops")
+    with pytest.raises(CommunicatorError):
+        comm.barrier(timeout_s=0.5)
+    with comm.shrink(timeout_s=3.0) as left:  # others may hear up to two seconds later
+        total = sum_of_ones(left)
+        if left.rank == 0:
+            os.kill(int(pids[0]), signal.SIGCONT)
+        left.barrier()
+    Path(folder, "done").touch()
+    return f"{left.rank} of {total}"
+
+
+def _state_of(process: int) -> str:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def test_rank_that_was_stopped_wakes_up_alone(tmp_path: Path) -> None:
+    awake, *others = run_ranks(one_is_stopped, 4, str(tmp_path), env=spread(2, 4))
+    assert others == ["0 of 3", "1 of 3", "2 of 3"]
+    assert "rank 0 was left out" in awake or "only rank 0 of 4 ranks that may be alive" in awake
