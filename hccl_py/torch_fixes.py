@@ -1,4 +1,4 @@
-"""Two places where torch does not expect a process group that is written in Python."""
+"""Three places where torch does not expect a process group that is written in Python."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, _register_work, _resolve_process_group
 
 
@@ -61,3 +62,34 @@ def mend_all_gather_into_tensor_out() -> torch.library.Library:
         "all_gather_into_tensor_out", all_gather_into_tensor_out, "CPU"
     )
     return library
+
+
+def mend_shrink_group(group_type: type[Any]) -> None:
+    """Let `dist.shrink_group` take a group in Python, and number the ranks that are left rightly.
+
+    torch would wrap what `shrink` returns in a C++ group, which only a C++ backend fits into; and
+    it takes the excluded ranks, which are those of the group, for global ones.
+
+    Args:
+        group_type: of the groups that need it; `supports_shrinking` becomes true for it where this
+            torch can do it.
+    """
+    module: Any = dist.distributed_c10d
+    original = getattr(module, "_create_shrunk_process_group", None)
+    if original is None:
+        return
+
+    def create(
+        shrunk: Any, remaining_ranks: list[int], metadata: dict[str, Any], is_default_group: bool
+    ) -> Any:
+        if not isinstance(shrunk, group_type):
+            return original(shrunk, remaining_ranks, metadata, is_default_group)
+        # The caller goes on to use this list.
+        remaining_ranks[:] = shrunk.options.global_ranks_in_group or range(shrunk.size())
+        name = metadata["original_group_name"]
+        shrunk.setGroupName(metadata["new_group_name"])
+        shrunk.setGroupDesc("default:shrunken" if is_default_group else f"{name}:shrunk")
+        return shrunk
+
+    module._create_shrunk_process_group = create
+    group_type.supports_shrinking = True

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import sys
-import weakref
 from typing import Any, NoReturn, cast
 
 import torch.distributed as dist
@@ -13,18 +12,23 @@ from torch._C._distributed_c10d import PrefixStore, Store
 
 from hccl_py.communicator import Communicator
 from hccl_py.process_group import ProcessGroupHccl
-from hccl_py.torch_fixes import keep_dynamo_out, mend_all_gather_into_tensor_out
+from hccl_py.torch_fixes import (
+    keep_dynamo_out,
+    mend_all_gather_into_tensor_out,
+    mend_shrink_group,
+)
+from hccl_py.torch_running import GROUPS, RunningGroup
 from hccl_py.torch_threads import THREADS
 from hccl_py.torch_work import as_torch_error
 from hccl_py.transport.errors import AbortedError, HcclError
 
 EXIT_TIMEOUT_S = 5.0
 
-_groups: weakref.WeakSet[ProcessGroupHccl] = weakref.WeakSet()
 _parents_communicators: list[object] = []
 """In a forked child: never used, and never destroyed, which would talk to the parent's peers."""
 
 keep_dynamo_out(*(module for name, module in sys.modules.items() if name.startswith("hccl_py.")))
+mend_shrink_group(RunningGroup)
 _registration = mend_all_gather_into_tensor_out()
 
 
@@ -51,9 +55,7 @@ def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
     recorder = made.flight_recorder
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
     recorder.group = recorder.group._replace(global_ranks=ranks)
-    group = ProcessGroupHccl(made, options)
-    _groups.add(group)
-    return cast(dist.ProcessGroup, group)
+    return cast(dist.ProcessGroup, ProcessGroupHccl(made, options))
 
 
 def _store_of_this_life(options: Any) -> Store:
@@ -81,15 +83,15 @@ class _ForkedCommunicator:
 
 
 def _leave_to_the_parent() -> None:
-    for group in _groups:
+    for group in GROUPS:
         _parents_communicators.append(group._communicator)
         group._communicator = cast(Communicator, _ForkedCommunicator())
-    _groups.clear()
+    GROUPS.clear()
 
 
 def _close_all() -> None:
     # Native threads that are still alive when the interpreter goes would take the process down.
-    for group in list(_groups):
+    for group in list(GROUPS):
         group.shutdown()
     THREADS.stop(EXIT_TIMEOUT_S)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -23,6 +25,9 @@ from hccl_py.transport.errors import HcclError
 FINISHED = FinishedWork()
 """What every synchronous call returns: making a Work costs more than asking this one."""
 
+GROUPS: weakref.WeakSet[RunningGroup] = weakref.WeakSet()
+"""All of this process; `torch_groups.py` ends them."""
+
 
 class RunningGroup(TorchSurface):
     """A group that can run calls; the collectives stand in the class above."""
@@ -30,6 +35,7 @@ class RunningGroup(TorchSurface):
     def __init__(self, communicator: Communicator, options: Any) -> None:
         """Stand on `communicator`, which the group owns from now on."""
         super().__init__(communicator, options)
+        GROUPS.add(self)
         self._rank = options.group_rank
         self._world_size = options.group_size
         self._lane = Lane()
@@ -112,3 +118,43 @@ class RunningGroup(TorchSurface):
     def abort(self) -> None:
         """Fail everything in flight, here and on the other ranks."""
         self._communicator.abort("ProcessGroup.abort() was called")
+
+    def shrink(
+        self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, pg_options: object = None
+    ) -> RunningGroup:
+        """Return a group of the other ranks; `dist.shrink_group` puts it in the place of this one.
+
+        Ranks that have died are left out whether they are named or not.
+
+        Args:
+            ranks_to_exclude: of this group; the same on all others, which all have to call.
+            shrink_flags: SHRINK_ABORT ends what is in flight first.
+            pg_options: there is nothing to set.
+
+        Raises:
+            DistBackendError: on all ranks that called: too few came, or they could not connect.
+        """
+        if shrink_flags:
+            self._communicator.abort("shrink_group was called with SHRINK_ABORT")
+        try:
+            left = self._communicator.shrink(ranks_to_exclude)
+        except HcclError as error:
+            raise as_torch_error(error)  # noqa: B904  # it names its cause
+        # Ranks of the default group, whose list is empty, are numbered anew.
+        ranks = [self._global_ranks[rank] for rank in left.old_ranks if self._global_ranks]
+        options = _Options(left.rank, left.world_size, self._store, ranks, left.name)
+        recorder = left.flight_recorder
+        everybody = tuple(ranks) or tuple(range(left.world_size))
+        recorder.group = recorder.group._replace(global_ranks=everybody)
+        return type(self)(left, options)
+
+
+@dataclass(frozen=True)
+class _Options:
+    """What a group needs of torch's `_DistributedBackendOptions`."""
+
+    group_rank: int
+    group_size: int
+    store: Any
+    global_ranks_in_group: list[int]
+    group_id: str

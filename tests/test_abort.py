@@ -1,0 +1,221 @@
+"""abort(): from any thread at any time, and every waiter on every rank is released.
+
+Ranks are threads; where a signal or torch's global state matters they are processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+from thread_ranks import ThreadRanks, wait_until
+
+from hccl_py import AbortedError, Communicator
+
+RELEASED_S = 2.0
+
+layouts = pytest.mark.parametrize("nodes", ["aaaa", "aabb"], ids=["one node", "two nodes"])
+
+
+def block(comm: Communicator) -> None:
+    """Wait for ever, each rank in a call of its own kind."""
+    waits: tuple[Callable[[], Any], ...] = (
+        lambda: comm.recv(np.zeros(1), 1),
+        lambda: comm.all_reduce(np.ones(100_000)),
+        lambda: comm.nonblocking.all_reduce(np.ones(100_000)).wait(),
+        lambda: comm.nonblocking.recv(np.zeros(1), None).wait(),
+    )
+    waits[comm.rank]()
+
+
+def released(calls: list[Future[Any]], began_s: float) -> set[str]:
+    """Return what the calls raised, all of them in time."""
+    errors = [call.exception(RELEASED_S + began_s - time.monotonic()) for call in calls]
+    assert all(isinstance(error, AbortedError) for error in errors), errors
+    return {str(error) for error in errors}
+
+
+@layouts
+def test_every_waiter_on_every_rank_is_released_with_one_text(nodes: str) -> None:
+    with ThreadRanks(nodes) as ranks:
+        calls = ranks.start(block)
+        first = ranks.communicators[0]
+        wait_until(lambda: first.statistics()["sleeps"] > 0, "rank 0 waits")
+        began_s = time.monotonic()
+        ranks.communicators[2].abort("stop here")
+        (text,) = released(calls, began_s)
+        assert "rank 2" in text
+        assert "stop here" in text
+
+
+@layouts
+def test_concurrent_aborts_end_in_one_verdict(nodes: str) -> None:
+    with ThreadRanks(nodes) as ranks:
+        calls = ranks.start(block)
+        together = threading.Barrier(4)
+
+        def abort(comm: Communicator) -> None:
+            together.wait()
+            for number in range(3):
+                comm.abort(f"reason {number} of rank {comm.rank}")
+
+        began_s = time.monotonic()
+        threads = [threading.Thread(target=abort, args=(one,)) for one in ranks.communicators]
+        for thread in threads:
+            thread.start()
+        (text,) = released(calls, began_s)
+        for thread in threads:
+            thread.join(RELEASED_S)
+            assert not thread.is_alive()
+        assert sum(f"reason 0 of rank {rank}" in text for rank in range(4)) == 1
+        later = ranks.failures(lambda comm: comm.barrier())
+        assert {str(error) for error in later} == {text}
+
+
+@layouts
+def test_idle_ranks_hear_it_at_their_next_call(nodes: str) -> None:
+    with ThreadRanks(nodes) as ranks:  # no call was made before
+        ranks.communicators[3].abort()
+        errors = ranks.failures(lambda comm: comm.all_reduce(np.ones(3)))
+        assert len({str(error) for error in errors}) == 1
+        assert isinstance(errors[0], AbortedError)
+        assert "abort() was called" in str(errors[0])
+
+
+@layouts
+def test_abort_from_the_callback_of_a_future_ends_a_call_under_way(nodes: str) -> None:
+    """The thread that aborts is the one that was just told of an earlier result."""
+    with ThreadRanks(nodes) as ranks:
+        first = ranks.communicators[0]
+
+        def abort_when_done() -> None:
+            first.nonblocking.barrier().wait()
+            first.abort("from a callback")
+
+        thread = threading.Thread(target=abort_when_done)
+        thread.start()
+        calls = ranks.start(lambda comm: comm.rank and comm.barrier() or block(comm))
+        (text,) = released(calls, time.monotonic())
+        assert "from a callback" in text
+        thread.join(RELEASED_S)
+
+
+def test_abort_after_close_and_twice_does_nothing() -> None:
+    with ThreadRanks("aa") as ranks:
+        first, second = ranks.communicators
+        first.abort("once")
+        first.abort("twice")
+        with pytest.raises(AbortedError, match="once"):
+            second.barrier()
+        first.close()
+        first.abort("after the end")
+        with pytest.raises(AbortedError, match="the communicator is closed"):
+            first.barrier()
+
+
+def aborts_in_a_signal_handler(rank: int, world_size: int) -> str:
+    comm = Communicator()
+    comm.barrier()
+    signal.signal(signal.SIGUSR1, lambda *_: comm.abort("SIGUSR1 came"))
+    if rank == 1:
+
+        def interrupt() -> None:
+            slept = comm.statistics()["sleeps"]
+            wait_until(lambda: comm.statistics()["sleeps"] > slept + 2, "the call blocks")
+            os.kill(os.getpid(), signal.SIGUSR1)
+
+        threading.Thread(target=interrupt).start()
+    with pytest.raises(AbortedError) as caught:
+        comm.recv(np.zeros(1), 1 - rank)
+    comm.close()
+    return str(caught.value)
+
+
+def test_abort_in_a_signal_handler_during_a_call() -> None:
+    one, other = run_ranks(aborts_in_a_signal_handler, 2)
+    assert one == other
+    assert "SIGUSR1 came" in one
+
+
+# ------------------------------------------------------------------------------ torch
+
+
+def aborts_a_group(rank: int, world_size: int, how: str) -> None:
+    sub_group = dist.new_group([0, 1])
+    if rank == 2:
+        dist.barrier()
+        return
+    work = dist.irecv(torch.ones(1), src=1 - rank, group=sub_group)
+    told = threading.Event()
+    work.get_future().then(lambda _: told.set())
+    if rank == 0:
+        if how == "abort":
+            sub_group.abort()
+        else:
+            dist.distributed_c10d._abort_process_group(sub_group)
+    began_s = time.monotonic()
+    with pytest.raises(dist.DistBackendError, match="abort"):
+        work.wait()
+    assert told.wait(RELEASED_S)
+    assert time.monotonic() - began_s < RELEASED_S
+    if rank or how == "abort":
+        with pytest.raises(dist.DistBackendError, match="abort"):
+            dist.barrier(group=sub_group)
+        began_s = time.monotonic()
+        dist.destroy_process_group(sub_group)
+        assert time.monotonic() - began_s < RELEASED_S
+    dist.barrier()  # the default group is as it was
+
+
+@pytest.mark.parametrize("how", ["abort", "_abort_process_group"])
+def test_torch_group_is_aborted_and_destroyed_and_the_others_go_on(how: str) -> None:
+    run_ranks(aborts_a_group, 3, how, backend="hccl")
+
+
+def aborts_all_groups(rank: int, world_size: int) -> None:
+    def use(end: Callable[[], None]) -> None:
+        dist.init_process_group("hccl", timeout=timedelta(seconds=30))
+        dist.new_group([0, 1])
+        dist.barrier()
+        end()
+
+    use(dist.destroy_process_group)  # starts what stays, once for the process
+    before = _open_of_ours()
+    if rank == 0:
+        use(dist.distributed_c10d._abort_process_group)
+    else:
+
+        def hear_and_destroy() -> None:
+            with pytest.raises(dist.DistBackendError, match=r"abort\(\) was called"):
+                dist.barrier()
+            dist.destroy_process_group()
+
+        use(hear_and_destroy)
+    wait_until(lambda: _open_of_ours() <= before, "aborted groups let go of what they had open")
+
+
+def _open_of_ours() -> tuple[int, int, int]:
+    """Count doorbells and the like, shared memory, and threads; the store's sockets are torch's."""
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+    eventfds = sum("eventfd" in link for link in links)
+    memory = sum("memfd:" in link for link in links)
+    return eventfds, memory, len(os.listdir("/proc/self/task"))
+
+
+def test_aborted_groups_leave_nothing_open() -> None:
+    run_ranks(aborts_all_groups, 2)
