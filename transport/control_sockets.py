@@ -148,6 +148,7 @@ class ControlSockets:
     def receive(self) -> list[tuple[bytes, bytes]]:
         """Return what has come: the key of the sender and its message."""
         self._answer_door()
+        self._doorway.expect(len(self._admitted) - len(self._routes))
         self._doorway.look()
         received: list[tuple[bytes, bytes]] = []
         while len(received) < _MAX_RECEIVED_PER_TURN:
@@ -161,6 +162,7 @@ class ControlSockets:
             self._routes[key] = parts[0].bytes
             self._doorway.proved(int(parts[1].get(zmq.SRCFD)))
             received.append((key, parts[1].bytes))
+        self._doorway.trim()
         for key, dialled in self._dialled.items():
             try:
                 while len(received) < 2 * _MAX_RECEIVED_PER_TURN:

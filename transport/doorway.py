@@ -48,6 +48,7 @@ class Doorway:
         self.monitor: zmq.Socket[bytes] = listening.get_monitor_socket(_MONITORED)
         self._listening = listening
         self._limit = limit
+        self._num_expected = 0
         self._refusals = refusals
         self._ports: list[socket.socket] = []
         # For a look at a connection when no other descriptor is left: a copy is put in the place of
@@ -63,6 +64,10 @@ class Doorway:
         """How many connections have proved nothing yet."""
         return len(self._strangers)
 
+    def expect(self, num_members: int) -> None:
+        """Leave room for so many members, who are strangers too until their first message."""
+        self._num_expected = num_members
+
     def add_listener(self, descriptor: int) -> None:
         """Learn which descriptor listens; it stays the socket's."""
         self._ports.append(socket.socket(fileno=os.dup(descriptor)))
@@ -72,15 +77,21 @@ class Doorway:
         self._strangers.pop(descriptor, None)
 
     def look(self) -> None:
-        """Take note of who came and went."""
+        """Take note of who came and went; to be followed by `proved` for who spoke, and `trim`."""
         with contextlib.suppress(zmq.Again):
             while True:
                 self._take(recv_monitor_message(self.monitor, zmq.NOBLOCK))
-        while len(self._strangers) > self._limit:
+
+    def trim(self) -> None:
+        """Cut off the oldest of those who have proved nothing, if they are too many."""
+        while self._is_full():
             self._cut_oldest()
         if self._shut:
             self._shut = False
             self._filter(_SO_DETACH_FILTER)
+
+    def _is_full(self) -> bool:
+        return len(self._strangers) > self._limit + self._num_expected
 
     def close(self) -> None:
         """Watch no more."""
@@ -103,7 +114,7 @@ class Doorway:
         elif event == zmq.EVENT_ACCEPTED:
             with self._look_at(value) as copy:
                 self._strangers[value] = _name(copy)
-            if not self._shut and len(self._strangers) > self._limit:
+            if not self._shut and self._is_full():
                 self._shut = True
                 self._filter(_SO_ATTACH_FILTER)
         else:

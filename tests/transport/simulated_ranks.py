@@ -16,6 +16,7 @@ from typing import Any
 
 from principals import FakeEngine
 
+from hccl_py.transport.agreements import Proposal
 from hccl_py.transport.contact import Contact
 from hccl_py.transport.control_message import Entry, pack, unpack
 from hccl_py.transport.place import Place
@@ -108,5 +109,6 @@ class SimulatedRanks:
     def agree(self, rank: int, key: str, value: Any, timeout_s: float = 5.0) -> Future[Any]:
         """Have a rank agree."""
         future: Future[Any] = Future()
-        self.places[rank].participant.agree(key, value, timeout_s, future)
+        proposal = Proposal(key, value, timeout_s, None)
+        self.places[rank].participant.agree(proposal, future)
         return future
