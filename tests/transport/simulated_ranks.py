@@ -106,9 +106,16 @@ class SimulatedRanks:
         """Return what each rank alive has adopted."""
         return [self.engines[rank].adopted for rank in self._alive()]
 
-    def agree(self, rank: int, key: str, value: Any, timeout_s: float = 5.0) -> Future[Any]:
+    def agree(
+        self,
+        rank: int,
+        key: str,
+        value: Any,
+        timeout_s: float = 5.0,
+        among: tuple[int, ...] | None = None,
+    ) -> Future[Any]:
         """Have a rank agree."""
         future: Future[Any] = Future()
-        proposal = Proposal(key, value, timeout_s, None)
+        proposal = Proposal(key, value, timeout_s, among)
         self.places[rank].participant.agree(proposal, future)
         return future

@@ -230,6 +230,16 @@ def test_agreement_goes_without_the_late_and_tells_them(ranks: SimulatedRanks) -
     assert late.result(0) == {0: 0, 1: 1, 2: 2, 3: 3}
 
 
+def test_agreement_does_not_wait_for_whom_anybody_leaves_out(ranks: SimulatedRanks) -> None:
+    futures = [ranks.agree(rank, "k", rank, among=(0, 2, 3, 4)) for rank in (0, 2, 3, 4)]
+    ranks.run(0.2)
+    assert results(futures) == [{0: 0, 2: 2, 3: 3, 4: 4}] * 4
+    early = ranks.agree(1, "other", 1)  # comes in time: its value counts
+    futures = [ranks.agree(rank, "other", rank, among=(0, 2, 3, 4)) for rank in (0, 2, 3, 4)]
+    ranks.run(0.2)
+    assert results([early, *futures]) == [{rank: rank for rank in range(5)}] * 5
+
+
 @pytest.mark.parametrize("heard", [[], [1], [3]])
 def test_agreement_outlives_its_coordinator(ranks: SimulatedRanks, heard: list[int]) -> None:
     ranks.lost = lambda entry: entry.kind == "agreed" and entry.receiver not in heard
