@@ -4,23 +4,35 @@ from __future__ import annotations
 
 import os
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import pytest
 from injected_ranks import be_rank
 from injections import FATAL, HARMLESS, ONE_NODE, TWO_NODES, Injection, Layout, Result, play
+from namespaces import NEEDS_NAMESPACES, Hosts
 from ranks import RanksFailed
 
 ROUNDS = int(os.environ.get("HCCL_TEST_ROUNDS", "1"))
-FIRST = int(os.environ.get("HCCL_TEST_FIRST_ROUND", "0"))
 BETWEEN_NODES = {"cut_off", *HARMLESS} - {"coordinator_closed"}
+TWO_HOSTS = Layout("2 hosts x 2", 4, 2)
+KINDS = (*FATAL, "sigstop", *HARMLESS)
 
 Cell = tuple[str, Layout]
+
+
+def _layouts(kind: str) -> tuple[Layout, ...]:
+    """Return where a kind is tried: in the short form every other one on four ranks alone."""
+    if kind in BETWEEN_NODES:
+        return (TWO_NODES,)
+    if ROUNDS > 1:
+        return (ONE_NODE, TWO_NODES)
+    return ((ONE_NODE, TWO_NODES)[KINDS.index(kind) % 2],)
+
+
 CELLS = [
     pytest.param(kind, layout, id=f"{kind}-{layout.name}")
-    for kind in (*FATAL, "sigstop", *HARMLESS)
-    for layout in (ONE_NODE, TWO_NODES)
-    if layout.num_nodes > 1 or kind not in BETWEEN_NODES
+    for kind in KINDS
+    for layout in _layouts(kind)
 ]
 
 
@@ -43,16 +55,34 @@ def table(request: pytest.FixtureRequest) -> Iterator[dict[Cell, list[Result]]]:
         terminal.write_line(f"| {kind} | {layout.name} | {len(rounds)} | {shown} | {left} |")
 
 
+def _try(
+    injections: Iterable[Injection], results: list[Result], hosts: Hosts | None = None
+) -> list[str]:
+    """Play all rounds, the rest too when one has failed; return what went wrong."""
+    failures = []
+    for injection in injections:
+        try:
+            results.append(play(be_rank, injection, hosts))
+            results[-1].judge()
+        except (AssertionError, RanksFailed) as failure:
+            failures.append(f"round {injection.round_number}: {failure}")
+    return failures
+
+
 @pytest.mark.timeout(60 + 30 * ROUNDS)
 @pytest.mark.parametrize(("kind", "layout"), CELLS)
 def test_injected_failure(table: dict[Cell, list[Result]], kind: str, layout: Layout) -> None:
-    failures = []
-    for number in range(FIRST, FIRST + ROUNDS):
-        injection = Injection(kind, layout, number, "torch" if number % 3 == 2 else "native")
-        try:
-            result = play(be_rank, injection)
-            table.setdefault((kind, layout), []).append(result)
-            result.judge()
-        except (AssertionError, RanksFailed) as failure:
-            failures.append(f"round {number}: {failure}")
+    rounds = [
+        Injection(kind, layout, number, "torch" if number % 3 == 2 else "native")
+        for number in range(ROUNDS)
+    ]
+    failures = _try(rounds, table.setdefault((kind, layout), []))
     assert not failures, f"{len(failures)} of {ROUNDS} rounds:\n" + "\n\n".join(failures[:3])
+
+
+@NEEDS_NAMESPACES
+@pytest.mark.parametrize("kind", ["sigkill", "path_reset"])
+def test_injected_failure_between_two_hosts(kind: str) -> None:
+    with Hosts() as hosts:
+        failures = _try([Injection(kind, TWO_HOSTS, 0)], [], hosts)
+    assert not failures, failures[0]

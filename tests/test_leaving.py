@@ -55,8 +55,10 @@ def _call_once_more(group: Group, data: Array) -> tuple[float, str, object, obje
     raise AssertionError(f"rank {LEAVER} has left")
 
 
-@pytest.mark.parametrize("layout", [ONE_NODE, TWO_NODES], ids=lambda layout: layout.name)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("way", "layout"),
+    [pytest.param(way, (ONE_NODE, TWO_NODES)[i % 2], id=way) for i, way in enumerate(WAYS)],
+)
 def test_leaver_is_told_from_a_crash(tmp_path: object, way: str, layout: Layout) -> None:
     stories = run_ranks(
         all_but_one_go_on,

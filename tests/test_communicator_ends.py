@@ -1,0 +1,228 @@
+"""How a communicator ends: aborted, closed, left behind, forked, or with its process.
+
+What ranks see of each other's failures stands in test_injections.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rank_processes import Pids, is_alive, on_nodes
+from ranks import RanksFailed, run_ranks
+from thread_ranks import ThreadRanks, wait_until
+
+from hccl_py import AbortedError, Communicator, InvalidArgumentError, PeerLostError
+from hccl_py.transport.arena import arena_of_this_process
+
+# At once; the rest is for a machine that has other things to do.
+NOTICE_S = 2.0
+
+layouts = pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"])
+
+
+# ------------------------------------------------------------------------------ abort, close
+
+
+@pytest.mark.parametrize("nodes", ["aaa", "aab"])
+def test_abort_from_another_thread_ends_all(nodes: str) -> None:
+    with ThreadRanks(nodes) as ranks:
+        first = ranks.communicators[0]
+        calls = ranks.start(lambda comm: comm.recv(np.zeros(1), (comm.rank + 1) % 3))
+        wait_until(lambda: first.statistics()["sleeps"] > 0, "rank 0 waits")
+        first.abort("the user pressed stop")
+        for call in calls:
+            error = call.exception(NOTICE_S)
+            assert isinstance(error, AbortedError)
+            assert "aborted by rank 0 (host" in str(error)
+            assert "the user pressed stop" in str(error)
+            assert error.rank == 0
+        for error in ranks.failures(lambda comm: comm.nonblocking.barrier()):
+            assert "the user pressed stop" in str(error)
+
+
+def test_close_from_another_thread_ends_calls() -> None:
+    with ThreadRanks("aa") as ranks:
+        first = ranks.communicators[0]
+        call = ranks.start(lambda comm: comm.recv(np.zeros(1), 1 - comm.rank))[0]
+        wait_until(lambda: first.statistics()["sleeps"] > 0, "rank 0 waits")
+        first.close()
+        assert isinstance(call.exception(NOTICE_S), AbortedError)
+
+
+def test_failed_works_tell_why_without_being_waited_for() -> None:
+    with ThreadRanks("aa") as ranks:
+        first = ranks.communicators[0]
+        works = [first.nonblocking.all_reduce(np.ones(5)) for _ in range(3)]
+        first.abort("enough")
+        for work in works:
+            wait_until(work.done, "the work ends")
+            assert isinstance(work.exception(), AbortedError)
+            with pytest.raises(AbortedError, match="enough"):
+                work.wait()
+
+
+# ------------------------------------------------------------------------------ leaving, dying
+
+
+def leaves_after_last(rank: int, world_size: int) -> int:
+    """Nobody who still has to read what the leaver sent is disturbed by its goodbye."""
+    for _ in range(20):
+        comm = Communicator()
+        data = np.full(200_000, rank)
+        comm.all_reduce(data)
+        if rank == 0:
+            comm.send(data, 1)
+        if rank == 1:
+            comm.recv(data, 0)
+        comm.close()
+    return int(data[-1])
+
+
+@layouts
+def test_leaving_after_the_last_call_disturbs_nobody(nodes: int) -> None:
+    assert run_ranks(leaves_after_last, 4, env=on_nodes(nodes)) == [6] * 4
+
+
+def killed_with_a_child(rank: int, world_size: int) -> None:
+    comm = Communicator()
+    pids = Pids(comm)
+    if rank == 1:
+        child = os.fork()
+        if child == 0:
+            time.sleep(2 * NOTICE_S)  # holds copies of whatever its parent had open
+            os._exit(0)
+        comm.barrier()
+        os.kill(os.getpid(), signal.SIGKILL)
+    began = time.monotonic()
+    # Rank 1 may be dead before its last message is read: then the first barrier tells.
+    with pytest.raises(PeerLostError):
+        comm.barrier()
+        wait_until(lambda: not is_alive(pids[1]), "rank 1 dies")
+        began = time.monotonic()
+        comm.barrier()
+    assert time.monotonic() - began < NOTICE_S
+
+
+@layouts
+def test_killed_rank_with_a_forked_child_is_noticed_at_once(nodes: int) -> None:
+    with pytest.raises(RanksFailed) as caught:
+        run_ranks(killed_with_a_child, 2, env=lambda rank: {"HCCL_NODE_ID": str(rank % nodes)})
+    assert str(caught.value).startswith("1 of 2 ranks failed"), caught.value
+    assert "rank 1: ended without a word" in str(caught.value)
+
+
+# ------------------------------------------------------------------------------ leftovers
+
+
+def _leftovers() -> tuple[set[str], int, int]:
+    descriptors = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
+            descriptors.add(os.readlink(f"/proc/self/fd/{fd}") + f" {fd}")
+    maps = Path("/proc/self/maps").read_text()
+    # Registered memory is the process's, not a communicator's.
+    mappings = maps.count("memfd:") - maps.count("memfd:hccl-arena")
+    return descriptors, mappings, len(os.listdir("/proc/self/task"))
+
+
+def _no_thread_of_python() -> bool:
+    return not any(thread.name.startswith("hccl-") for thread in threading.enumerate())
+
+
+def closes(rank: int, world_size: int, fails: bool) -> None:
+    def use(comm: Communicator) -> None:
+        comm.nonblocking.all_reduce(np.ones(100_000)).wait()
+        comm.barrier()
+
+    arena_of_this_process()  # stays, as the progress thread does
+    at_first = _leftovers()
+    with ThreadRanks("aab") as ranks:  # the process's one progress thread starts here
+        ranks.run(use)
+    wait_until(lambda: _leftovers()[1] <= at_first[1], "the progress thread lets go")
+    wait_until(_no_thread_of_python, "the flight recorder's thread ends")
+    before = _leftovers()
+    with ThreadRanks("aab") as ranks:
+        ranks.run(use)
+        if fails:
+            ranks.communicators[1].abort("on purpose")
+            ranks.failures(lambda comm: comm.barrier())
+        assert _leftovers()[1] > before[1]
+        for comm in ranks.communicators:
+            comm.close()
+        # The communicators are still there, their resources are not.
+        wait_until(lambda: _leftovers()[1] <= before[1], "the progress thread lets go")
+        wait_until(_no_thread_of_python, "the flight recorder's thread ends")
+        descriptors, _, _ = _leftovers()
+        assert descriptors == before[0], descriptors ^ before[0]
+    wait_until(lambda: _leftovers()[2] <= before[2], "threads end")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_close_leaves_no_descriptor_mapping_or_thread(fails: bool) -> None:
+    # In a process of its own: what earlier tests left would go meanwhile.
+    run_ranks(closes, 1, fails)
+
+
+# ------------------------------------------------------------------------------ fork, exit
+
+
+def forks(rank: int, world_size: int) -> int:
+    comm = Communicator()
+    comm.nonblocking.barrier().wait()
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            for call in (
+                lambda: comm.all_reduce(np.ones(1)),
+                lambda: comm.nonblocking.barrier(),
+                comm.statistics,
+            ):
+                with pytest.raises(InvalidArgumentError, match="was forked from a rank"):
+                    call()
+            comm.close()
+            with Communicator(None, 0, 1) as alone:
+                alone.nonblocking.barrier().wait()
+            code = 0
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    data = np.full(100_000, rank + 1)
+    comm.all_reduce(data)
+    status = os.waitpid(child, 0)[1]
+    assert status == 0, status
+    comm.nonblocking.all_reduce(data).wait()
+    comm.close()
+    return int(data[0])
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_forked_child_is_told_and_its_parent_goes_on(nodes: int) -> None:
+    results = run_ranks(forks, 2, env=lambda rank: {"HCCL_NODE_ID": str(rank % nodes)})
+    assert results == [6, 6]
+
+
+def ends_without_close(rank: int, world_size: int, in_flight: bool) -> bool:
+    comm = Communicator()
+    data = np.ones(300_000)
+    comm.all_reduce(data)
+    globals()["kept"] = [comm]  # alive until the interpreter is taken apart
+    if in_flight:
+        kept = [comm.nonblocking.recv(np.ones(10), None, 9)]
+        kept += [comm.nonblocking.all_reduce(np.ones(300_000)) for _ in range(3) if rank == 0]
+        globals()["kept"] += kept
+        comm.nonblocking.recv(np.ones(10), None, 10)  # dropped
+    return True
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+def test_exit_without_close_is_clean(in_flight: bool) -> None:
+    assert run_ranks(ends_without_close, 2, in_flight) == [True, True]

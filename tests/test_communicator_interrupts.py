@@ -1,0 +1,100 @@
+"""Ctrl-C in one rank ends the call under way at once, everywhere."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+
+import numpy as np
+import pytest
+from rank_processes import Pids, is_asleep
+from ranks import run_ranks
+from thread_ranks import wait_until
+
+from hccl_py import AbortedError, Communicator
+
+# At once; the rest is for a machine that has other things to do.
+NOTICE_S = 2.0
+
+
+def one_is_interrupted(rank: int, world_size: int) -> tuple[float, str, int | None]:
+    comm = Communicator()
+    pids = Pids(comm)
+    began = 0.0
+    if rank == 0:
+        slept = comm.statistics()["sleeps"]
+
+        def interrupt() -> None:
+            wait_until(
+                lambda: comm.statistics()["sleeps"] > slept and is_asleep(pids[0]),
+                "rank 0 is blocked in the call",
+            )
+            nonlocal began
+            began = time.monotonic()
+            os.kill(os.getpid(), signal.SIGINT)
+
+        threading.Thread(target=interrupt).start()
+        try:
+            comm.all_reduce(np.ones(10))
+        except KeyboardInterrupt:
+            took = time.monotonic() - began
+            with pytest.raises(AbortedError, match="signal") as caught:
+                comm.barrier()
+            return took, str(caught.value), caught.value.rank
+        raise AssertionError("not interrupted")
+    if rank == 1:
+        with pytest.raises(AbortedError) as caught:
+            comm.recv(np.zeros(1), 2)  # in another call altogether
+        return 0.0, str(caught.value), caught.value.rank
+    with pytest.raises(AbortedError) as caught:
+        comm.recv(np.zeros(1), 1)
+    return 0.0, str(caught.value), caught.value.rank
+
+
+@pytest.mark.parametrize("nodes", [1, 3])
+def test_interrupt_ends_the_call_at_once_everywhere(nodes: int) -> None:
+    results = run_ranks(
+        one_is_interrupted, 3, env=lambda rank: {"HCCL_NODE_ID": str(rank * nodes // 3)}
+    )
+    assert results[0][0] < 0.5
+    for _, message, culprit in results:
+        assert culprit == 0
+        assert "aborted by rank 0 (host" in message
+        assert "a signal interrupted the call half-way" in message
+
+
+def interrupted_in_the_background(rank: int, world_size: int) -> bool:
+    """The blocking call lines up behind another thread's: the signal still counts."""
+    comm = Communicator()
+    pids = Pids(comm)
+    if rank == 1:
+        with pytest.raises(AbortedError, match="aborted by rank 0"):
+            comm.recv(np.zeros(1), 0)
+        return True
+
+    def drive() -> None:
+        with pytest.raises(AbortedError):
+            comm.all_reduce(np.ones(10))
+
+    driver = threading.Thread(target=drive)
+    driver.start()
+    wait_until(lambda: comm.statistics()["sleeps"] > 2, "the other thread drives")
+
+    def interrupt() -> None:
+        wait_until(lambda: is_asleep(pids[0]), "the main thread waits")
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    try:
+        comm.all_reduce(np.ones(10))
+    except KeyboardInterrupt:
+        # Its buffers are gone now, so nothing may go on with them.
+        driver.join(NOTICE_S)
+        return not driver.is_alive()
+    return False
+
+
+def test_interrupt_of_a_call_that_another_thread_drives() -> None:
+    assert run_ranks(interrupted_in_the_background, 2) == [True, True]
