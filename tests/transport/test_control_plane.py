@@ -1,0 +1,199 @@
+"""The control plane's thread and sockets: whom it believes, what it survives, what it leaves."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+import zmq
+from bootstrapped import bootstrapped
+from principals import FakeEngine
+
+from hccl_py.transport import control_plane
+from hccl_py.transport.contact import Contact
+from hccl_py.transport.control_message import MAX_MESSAGE_BYTES, Entry, pack, unpack
+from hccl_py.transport.control_plane import ControlPlane, Roll
+from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.place import Place
+
+ID = bytes(range(16))
+DEADLINE_S = 10.0
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+class Server:
+    """A control plane with rank 0 of three; the two others are what a test dials with."""
+
+    def __init__(self) -> None:
+        self.plane = ControlPlane()
+        self.keys = [zmq.curve_keypair() for _ in range(3)]
+        self.contact = self.plane.contact("", None)
+        others = (Contact(self.keys[rank][0], "nobody") for rank in (1, 2))
+        contacts = (self.contact, *others)
+        self.roll = Roll(ID, 0, contacts, (True,) * 3)
+        self.engine = FakeEngine(0)
+        self.plane.enrol(self.roll)
+        self.plane.attach(Place(ID, 0, contacts, self.engine, self.plane.dispatch))
+        self.context = zmq.Context()
+
+    def dial(self, keys: tuple[bytes, bytes]) -> zmq.Socket[bytes]:
+        dialled = self.context.socket(zmq.DEALER)
+        dialled.linger = 0
+        dialled.curve_publickey, dialled.curve_secretkey = keys
+        dialled.curve_serverkey = self.contact.key
+        dialled.connect(f"ipc://@{self.contact.unix_name}")
+        return dialled
+
+    def close(self) -> None:
+        self.context.destroy(linger=0)
+        self.plane.leave(self.roll)
+        self.plane.stop()
+        self.engine.close()
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+def beat(sender: int, communicator: bytes = ID) -> bytes:
+    (message,) = pack([Entry(communicator, sender, 0, "beat", [1, False, [], {}])])
+    return message
+
+
+def answers(dialled: zmq.Socket[bytes], sender: int) -> bool:
+    """Say whether a heartbeat of this rank is answered."""
+    dialled.send(beat(sender))
+    while dialled.poll(1000 * DEADLINE_S):
+        for entry in unpack(dialled.recv()):
+            if entry.kind == "beat-back":
+                return entry.receiver == sender
+    return False
+
+
+def test_member_is_answered_and_its_word_counts_for_itself_alone(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    dialled = server.dial(server.keys[1])
+    report = Entry(ID, 2, 0, "report", [{}, None])
+    (forged,) = pack([report])
+    dialled.send(forged)
+    assert answers(dialled, 1)
+    assert server.engine.adopted is None
+    assert "claimed to be rank 2" in caplog.text
+
+
+def test_stranger_with_a_key_of_its_own_is_refused(server: Server) -> None:
+    stranger, member = server.dial(zmq.curve_keypair()), server.dial(server.keys[2])
+    stranger.send(beat(1))
+    assert answers(member, 2)
+    assert not stranger.poll(100)
+
+
+GARBAGE = [
+    b"",
+    b"\xff" * 1000,
+    b"\xdd\xff\xff\xff\xff",
+    msgpack.packb([1, 2, 3]),
+    msgpack.packb([[ID, "x", 0, "beat", None]]),
+    msgpack.packb([[ID, 1, 0, "beat", None], [ID, 1, 0, "report", [5, []]]]),
+    msgpack.packb([[ID, 1, 0, kind, "?"] for kind in ("agree", "set", "get", "check", "adopted")]),
+    msgpack.packb([[b"other", 1, 0, "beat", None]]),
+    msgpack.packb([[ID, 1 << 40, 0, "beat", None]]),
+]
+
+
+def test_garbage_of_a_member_harms_nobody(server: Server) -> None:
+    dialled = server.dial(server.keys[1])
+    for garbage in GARBAGE:
+        dialled.send(garbage)
+    assert answers(dialled, 1)
+    too_large = server.dial(server.keys[1])
+    too_large.send(bytes(MAX_MESSAGE_BYTES + 1))
+    assert answers(server.dial(server.keys[2]), 2)
+
+
+@pytest.mark.parametrize("message", GARBAGE[:2] + GARBAGE[2:5] + GARBAGE[7:])
+def test_garbage_is_no_entry(message: bytes) -> None:
+    with pytest.raises(ValueError):
+        unpack(message)
+
+
+def test_entries_are_split_over_messages_and_one_too_large_is_left_out() -> None:
+    entries = [Entry(ID, 1, 0, "set", bytes(1 << 20)) for _ in range(6)]
+    messages = pack([*entries, Entry(ID, 1, 0, "set", bytes(MAX_MESSAGE_BYTES))])
+    assert len(messages) == 2
+    assert all(len(message) <= MAX_MESSAGE_BYTES for message in messages)
+    assert [entry for message in messages for entry in unpack(message)] == entries
+
+
+# ------------------------------------------------------------------------------ a job
+
+
+@pytest.mark.parametrize("nodes", ["aaa", "aab"])
+def test_ranks_agree_share_a_store_and_know_their_clocks(nodes: str) -> None:
+    with bootstrapped(nodes) as job:
+        handles: list[Any] = [one.mesh.coordination for one in job.ranks if one.mesh is not None]
+        engines = [FakeEngine(rank) for rank in range(3)]
+        for handle, engine in zip(handles, engines, strict=True):
+            handle.attach(engine)
+        results: dict[int, Any] = {}
+
+        def use(rank: int) -> None:
+            agreed = handles[rank].agree("key", rank * 10, DEADLINE_S)
+            store = handles[rank].store("part/")
+            store.set(str(rank), b"of %d" % rank)
+            results[rank] = agreed, [store.get(str(other)) for other in range(3)]
+
+        threads = [threading.Thread(target=use, args=(rank,)) for rank in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        expected = {0: 0, 1: 10, 2: 20}, [b"of 0", b"of 1", b"of 2"]
+        assert results == dict.fromkeys(range(3), expected)
+        assert not handles[0].store("part/").check(["9"])
+        with pytest.raises(BootstrapError, match="no answer in 0.01 s"):
+            handles[0].store("part/", timeout_s=0.01).get("9")
+        wait_until(lambda: all(handle.clock() is not None for handle in handles))
+        for handle in handles:
+            # One clock: what was measured is noise, within half of the round trip.
+            assert abs(handle.clock().offset_ns) <= handle.clock().round_trip_ns
+        engines[1].fail()
+        wait_until(lambda: all(engine.adopted for engine in engines))
+        for handle in handles:
+            handle.close()
+    assert control_plane._plane is None
+    wait_until(lambda: not any(one.name == "hccl-control" for one in threading.enumerate()))
+
+
+def test_secrets_stay_out_of_the_logs(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HCCL_SECRET", "a secret of the job")
+    caplog.set_level(logging.DEBUG)
+    server = Server()
+    stranger = server.dial(zmq.curve_keypair())
+    stranger.send(beat(0))
+    member = server.dial(server.keys[1])
+    member.send(b"garbage")
+    assert answers(member, 1)
+    secret = server.plane._sockets._secret_key.decode()
+    shown = f"{caplog.text} {server.contact} {server.roll} {vars(server.plane)}"
+    server.close()
+    assert "message was dropped" in caplog.text
+    assert secret not in shown
+    assert "a secret of the job" not in shown
