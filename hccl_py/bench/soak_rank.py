@@ -46,7 +46,7 @@ _AFTERWARDS = 1_000_000
 _SMALL = Call(_AFTERWARDS, WORLD, "all_reduce", "int32", "SUM", 1000, 0, "plain", False, False, 0)
 _AFTER_SHRINKING = 10
 """Calls of those that are left."""
-_MEET_THE_DEAD_S = 3.0
+_MEET_THE_DEAD_S = 10.0
 _STUCK_S = 30.0
 """How long survivors may go on without noticing."""
 
@@ -79,7 +79,7 @@ class Outcome:
     stories: list[Story] = field(default_factory=list)
     num_repairs: int = 0
     shrunk_after_s: float | None = None
-    is_excused: bool = False
+    not_connected: str | None = None
     wrong: str | None = None
     resources: dict[str, int] = field(default_factory=dict)
 
@@ -145,11 +145,11 @@ class Walk:
                 self._call(event)
         except CommunicatorError as error:
             self._fail(event.group, error)
-        except BootstrapError:
+        except BootstrapError as error:
             if fault is None or fault.kind not in SUDDEN:
                 raise
             # Nothing is promised to those who connect to a rank that is gone.
-            self.outcome.is_excused = True
+            self.outcome.not_connected = str(error)
             self._end_all()
 
     def _call(self, call: Call) -> None:

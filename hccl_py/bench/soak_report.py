@@ -51,7 +51,7 @@ class Totals:
                 self.told[story.kind] += 1
                 if fault is None or at_s is None or story.group != fault.group:
                     continue
-                if outcome.rank != fault.victim and not outcome.is_excused:
+                if outcome.rank != fault.victim and outcome.not_connected is None:
                     late_s = story.at_s - at_s
                     self.worst_s[fault.kind] = max(self.worst_s.get(fault.kind, 0.0), late_s)
 
@@ -122,7 +122,8 @@ def _complaint(
     fault = generation.fault
     assert fault is not None
     if fault.group == WORLD and (silent := set(outcomes) - set(told) - {fault.victim}):
-        return f"{fault.kind} of rank {fault.victim}: rank(s) {sorted(silent)} raised nothing"
+        states = {rank: (outcomes[rank].not_connected, outcomes[rank].calls) for rank in silent}
+        return f"{fault.kind} of rank {fault.victim}: raised nothing, by rank: {states}"
     if not told:
         return f"{fault.kind} of rank {fault.victim} in {fault.group}: nobody raised"
     texts = {(story.kind, story.text, story.told) for story in told.values()}
@@ -136,7 +137,7 @@ def _complaint(
     for rank, story in told.items():
         if (
             rank != fault.victim
-            and not outcomes[rank].is_excused
+            and outcomes[rank].not_connected is None
             and at_s is not None
             and story.at_s - at_s > allowed_s
         ):
