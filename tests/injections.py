@@ -239,7 +239,13 @@ def play(
         def env(rank: int) -> dict[str, str]:
             own = injection.mark(f"tmp-{rank}")
             own.mkdir()
-            settings = {"TMPDIR": str(own), "HCCL_CONNECTIONS": str(1 + injection.variant % 2)}
+            # What the flight recorder writes is meant to stay; on a full disk it cannot be written.
+            traces = own if injection.kind == "full_disk" else injection.mark(f"traces-{rank}")
+            settings = {
+                "TMPDIR": str(own),
+                "HCCL_TRACE_DIR": str(traces),
+                "HCCL_CONNECTIONS": str(1 + injection.variant % 2),
+            }
             return settings | ({} if hosts else {"HCCL_NODE_ID": str(layout.node_of(rank))})
 
         outsider = threading.Thread(target=_strike_from_outside, args=(injection,))

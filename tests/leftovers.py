@@ -88,7 +88,8 @@ def _mappings() -> list[str]:
 
 def _files(folder: str | Path) -> list[str]:
     found = [f"file {path}" for path in Path(folder).rglob("*")]
-    return found + [f"file {path}" for path in Path("/dev/shm").glob("*")]
+    # Other programs have theirs there, too.
+    return found + [f"file {path}" for path in Path("/dev/shm").glob("*hccl*")]
 
 
 def _children() -> list[str]:

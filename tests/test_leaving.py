@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -29,6 +31,7 @@ WAYS: dict[str, tuple[str, Callable[[Group], None]]] = {
 
 
 def all_but_one_go_on(rank: int, world_size: int, way: str) -> tuple[object, ...] | None:
+    tempfile.tempdir = os.environ["TMPDIR"]
     api, leave = WAYS[way]
     GROUPS[api]("warm-up").close()
     before = settled_holdings(os.environ["TMPDIR"])
@@ -59,12 +62,18 @@ def _call_once_more(group: Group, data: Array) -> tuple[float, str, object, obje
     ("way", "layout"),
     [pytest.param(way, (ONE_NODE, TWO_NODES)[i % 2], id=way) for i, way in enumerate(WAYS)],
 )
-def test_leaver_is_told_from_a_crash(tmp_path: object, way: str, layout: Layout) -> None:
+def test_leaver_is_told_from_a_crash(tmp_path: Path, way: str, layout: Layout) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
     stories = run_ranks(
         all_but_one_go_on,
         layout.world_size,
         way,
-        env=lambda rank: {"HCCL_NODE_ID": str(layout.node_of(rank)), "TMPDIR": str(tmp_path)},
+        env=lambda rank: {
+            "HCCL_NODE_ID": str(layout.node_of(rank)),
+            "TMPDIR": str(folder),
+            "HCCL_TRACE_DIR": str(tmp_path / "traces"),
+        },
         victims={LEAVER},
     )
     told = [story for story in stories if story is not None]
