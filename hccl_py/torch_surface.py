@@ -8,8 +8,10 @@ a backend is answered here too. `new_group` must not be defined: torch would del
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -112,6 +114,10 @@ class TorchSurface(_Base):
     def statistics(self) -> Statistics:
         """Return what this rank counted in this group; what there is stands in `Statistics`."""
         return self._communicator.statistics()
+
+    def dump_flight_recorder(self, folder: str | os.PathLike[str] | None = None) -> Path:
+        """Write the last calls of all groups of this rank; see `Communicator`'s."""
+        return self._communicator.dump_flight_recorder(folder)
 
     def set_timeout(self, timeout: timedelta) -> None:
         """Change how long a call without a timeout of its own may take."""
