@@ -305,3 +305,16 @@ def test_torchs_analyser_names_the_mismatch(tmp_path: Path) -> None:
     found = bad.mismatch_collectives[2]
     assert found.collective_name == "hccl:broadcast"
     assert found.type_of_mismatch.state.name == "COLLECTIVE_TYPE_MISMATCH"
+
+
+def call_from_here(_rank: int, _: int, folder: str) -> None:
+    with Communicator() as comm:
+        comm.barrier()
+        comm.dump_flight_recorder(folder)
+
+
+def test_call_sites_are_told_with_hccl_debug(tmp_path: Path) -> None:
+    run_ranks(call_from_here, 2, str(tmp_path), env={"HCCL_DEBUG": "1"})
+    (frame,) = read(tmp_path / "flight_recorder_rank_1.json")["entries"][0]["frames"]
+    assert frame["name"] == "call_from_here"
+    assert Path(frame["filename"]).name == Path(__file__).name

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -154,3 +155,66 @@ def test_describe_adds_up_lanes_and_shares_by_peer() -> None:
     assert ["#", "1", "1", "200", "25.0%", "1.00", "0", "2", "1", *broken] in words
     assert ["#", "2", "1", "0", "0.0%", "1.00", "0", "0", "0", "left"] in words
     assert not any("shm" in line or "provider" in line for line in words)
+
+
+def reduce_late(comm: Communicator, late_rank: int, delay_s: float) -> Statistics:
+    for _ in range(4):
+        comm.barrier()
+        if comm.rank == late_rank:
+            time.sleep(delay_s)
+        comm.all_reduce(floats(1000))
+    return comm.statistics()
+
+
+@pytest.mark.parametrize("late_rank", [0, 1, 2])
+def test_statistics_blame_the_rank_that_comes_late(late_rank: int) -> None:
+    delay_s = 0.1
+    with ThreadRanks("aab") as three:
+        counted = three.run(lambda comm: reduce_late(comm, late_rank, delay_s))
+    for rank, one in enumerate(counted):
+        reduces, peers = one["calls"]["all_reduce"], one["peers"]
+        assert reduces["calls"] == one["calls"]["barrier"]["calls"] == 4
+        assert sum(peer["waited_s"] for peer in peers) == pytest.approx(one["waiting_s"])
+        assert peers[rank] == {"waited_s": 0.0, "times_last": 0}
+        if rank == late_rank:
+            continue
+        # On a busy machine others come late as well, and hide part of it.
+        assert peers[late_rank]["waited_s"] > 4 * delay_s / 2
+        assert peers[late_rank]["times_last"] >= 2
+        assert reduces["waiting_s"] > 4 * delay_s / 2
+        total_s = [call["waiting_s"] for call in one["calls"].values()]
+        assert one["waiting_s"] == pytest.approx(sum(total_s))
+
+
+def test_statistics_blame_nobody_if_none_is_late() -> None:
+    with Communicator(rank=0, world_size=1) as alone:
+        for _ in range(10):
+            alone.all_reduce(floats(1000))
+        counted = alone.statistics()
+    assert counted["waiting_s"] == 0
+    assert counted["calls"]["all_reduce"]["moving_s"] > 0
+    # Of several ranks one is always the last, if only by a moment: no second of it counts twice.
+    with ThreadRanks("aab") as three:
+        began = time.monotonic()
+        everyone = three.run(lambda comm: reduce_late(comm, -1, 0.0))
+        elapsed_s = time.monotonic() - began
+    for one in everyone:
+        assert one["waiting_s"] + one["moving_s"] <= elapsed_s
+
+
+def test_statistics_tell_how_long_a_recv_waited_for_its_sender(ranks: ThreadRanks) -> None:
+    def transfer(comm: Communicator) -> Statistics:
+        comm.barrier()
+        if comm.rank == 0:
+            time.sleep(0.1)
+            comm.send(floats(1), 1)
+        if comm.rank == 1:
+            comm.recv(floats(1), 0)
+        return comm.statistics()
+
+    sender, receiver, _ = ranks.run(transfer)
+    assert sender["calls"]["send"]["calls"] > 0
+    assert receiver["calls"]["recv"]["waiting_s"] > 0.08
+    assert receiver["waiting_s"] == pytest.approx(
+        sum(receiver["calls"][name]["waiting_s"] for name in receiver["calls"] if name != "recv")
+    )
