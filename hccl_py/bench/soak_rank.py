@@ -244,7 +244,7 @@ class Walk:
         raise _OverError
 
     def _reset(self, dice: random.Random, port: int) -> None:
-        self.outcome.num_repairs += reset_some(dice, port)
+        reset_some(dice, port)
 
     def _say_when(self, at_s: float) -> None:
         with self._telling:
@@ -298,12 +298,7 @@ class Walk:
     def _shrink(self) -> None:
         """Go on with the survivors of a death, in half of the generations that have one."""
         generation, fault = self._generation, self._generation.fault
-        if (
-            fault is None
-            or fault.kind not in GONE
-            or not generation.shrinks
-            or not hasattr(Communicator, "shrink")
-        ):
+        if fault is None or fault.kind not in GONE or not generation.shrinks:
             return
         began_s = time.monotonic()
         smaller = self._callers[WORLD].communicator.shrink()
@@ -323,10 +318,9 @@ class Walk:
             self._striker.join()  # it holds copies of descriptors
         self._running.clear()
         for caller in self._callers.values():
-            if hasattr(caller.communicator, "statistics"):
-                with contextlib.suppress(CommunicatorError):
-                    counted = caller.communicator.statistics()
-                    self.outcome.num_repairs += counted["devices"]["tcp"]["reconnects"]
+            with contextlib.suppress(CommunicatorError):  # closed already
+                counted = caller.communicator.statistics()
+                self.outcome.num_repairs += counted["devices"]["tcp"]["reconnects"]
             caller.communicator.close()
         self._callers.clear()
 
