@@ -197,3 +197,31 @@ def test_secrets_stay_out_of_the_logs(
     assert "message was dropped" in caplog.text
     assert secret not in shown
     assert "a secret of the job" not in shown
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+@pytest.mark.parametrize("ports", [None, range(23400, 23500)], ids=["any port", "of a range"])
+def test_ranks_of_other_machines_come_over_tcp(host: str, ports: range | None) -> None:
+    planes = [ControlPlane() for _ in range(2)]
+    contacts = tuple(plane.contact(host, ports) for plane in planes)
+    assert all(contact.host == host for contact in contacts)
+    assert ports is None or all(contact.port in ports for contact in contacts)
+    engines = [FakeEngine(rank) for rank in range(2)]
+    rolls = [Roll(ID, rank, contacts, (rank == 0, rank == 1)) for rank in range(2)]
+    for plane, roll, engine in zip(planes, rolls, engines, strict=True):
+        plane.enrol(roll)
+        plane.attach(Place(ID, roll.rank, contacts, engine, plane.dispatch))
+    engines[1].fail()
+    wait_until(lambda: all(engine.adopted for engine in engines))
+    assert engines[0].adopted == engines[1].adopted
+    for plane, roll, engine in zip(planes, rolls, engines, strict=True):
+        plane.leave(roll)
+        plane.stop()
+        engine.close()
+
+
+def test_address_that_cannot_be_bound_is_told_and_the_rest_works(server: Server) -> None:
+    contact = server.plane.contact("192.0.2.1", None)
+    assert (contact.host, contact.port) == ("", 0)
+    assert "cannot listen on" in contact.problem
+    assert answers(server.dial(server.keys[1]), 1)
