@@ -71,12 +71,17 @@ class Coordinator:
         elif self.verdict is None and has_verdict:
             self._send(sender, "ask", None)
 
-    def hear_lost(self, lost: list[Lost]) -> None:
-        """Note which ranks some rank has lost. The goodbye of a rank outweighs its silence."""
+    def hear_lost(self, sender: int, lost: list[Lost]) -> None:
+        """Note which ranks some rank has lost. The goodbye of a rank outweighs its silence.
+
+        That a rank is dead this rank's own engine knows as soon as any other. What others alone
+        lost may live, and coordinate: then only the connection between the two is gone, and two
+        coordinators must not tell two stories of it.
+        """
         for rank, left, sequence in lost:
             if left:
                 self._lost[rank] = f"left after collective {sequence}"
-            else:
+            elif sender == self._rank:
                 self._lost.setdefault(rank, "dead")
 
     def hear_silent(self, silent_s: Mapping[int, float], now_s: float) -> None:

@@ -84,7 +84,7 @@ class Place:
     def _hear_beat(self, sender: int, body: Any, now_s: float) -> None:
         sent_ns, has_verdict, lost, silent_s = body
         self._send(sender, "beat-back", [sent_ns, wall_ns()])
-        self.coordinator.hear_lost([_lost(one) for one in lost])
+        self.coordinator.hear_lost(sender, [_lost(one) for one in lost])
         self.coordinator.hear_silent(silent_s, now_s)
         self.coordinator.hear_beat(sender, has_verdict, now_s)
 
