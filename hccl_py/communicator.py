@@ -17,7 +17,10 @@ from typing import Any
 from hccl_py.calls import BlockingCalls, NonblockingCalls, Shared
 from hccl_py.failures import Narrator
 from hccl_py.flight_recorder import FlightRecorder, Group
-from hccl_py.history import STATE, History
+from hccl_py.history import STATE as HISTORY_STATE
+from hccl_py.history import History
+from hccl_py.occupation import STATE as OCCUPATION_STATE
+from hccl_py.occupation import Occupation
 from hccl_py.patience import Patience
 from hccl_py.plans import PlanCache
 from hccl_py.rendezvous import rank_from_environment, store_from_environment
@@ -166,8 +169,7 @@ class Communicator(BlockingCalls):
         self.nonblocking = NonblockingCalls(shared)
         if mesh.coordination is not None:
             core.set_verdict_timeout(_VERDICT_TIMEOUT_S)
-            mesh.coordination.add_state(STATE, History(core, shared.sites).tail)
-            mesh.coordination.on_suspicion(Patience(core).lost)
+            _tell_more(mesh.coordination, name, places, shared)
             mesh.coordination.attach(self._witness)
         _open.add(self)
 
@@ -350,6 +352,18 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
             lanes = [list(lane) for lane in link.lanes]
             core.add_tcp_peer(link.rank, lanes, list(link.controls), list(link.paths))
     return sockets
+
+
+def _tell_more(
+    coordination: Coordination, name: str, places: tuple[tuple[str, int], ...], shared: Shared
+) -> None:
+    """Have reports carry what a mismatch is found by, and have the ranks compare in time."""
+    core = shared.core
+    patience = Patience(core)
+    occupation = Occupation(name, coordination.communicator_id, places, core, patience)
+    coordination.add_state(HISTORY_STATE, History(core, shared.sites).tail)
+    coordination.add_state(OCCUPATION_STATE, occupation.tell)
+    coordination.on_suspicion(patience.lost)
 
 
 def _repair(core: _core.Communicator, mesh: Mesh, sockets: OpenSockets) -> Repair | None:

@@ -8,17 +8,21 @@ plane has to look.
 from hccl_py.transport import _core
 
 _FIRST_LOOKS = 4  # heartbeats: about a second
-_FACTOR = 4  # a rank may well wait for long; then it asks after 1, 4, 16, 64 ... seconds
+_FACTOR = 2  # a rank may well wait for long; then it asks after 1, 2, 4, 8 ... seconds
 
 
 class Patience:
-    """Counts for how many looks a rank's engine has been in one and the same call."""
+    """Counts for how many looks a rank's engine has been in one and the same call.
+
+    Attributes:
+        looks: so many.
+    """
 
     def __init__(self, core: _core.Communicator) -> None:
         """Look at `core`."""
         self._core = core
         self._num_finished = 0
-        self._looks = 0
+        self.looks = 0
         self._limit = _FIRST_LOOKS
 
     def lost(self) -> bool:
@@ -26,10 +30,10 @@ class Patience:
         num_finished = self._core.num_finished()
         if num_finished != self._num_finished or num_finished == self._core.sequence():
             self._num_finished = num_finished
-            self._looks, self._limit = 0, _FIRST_LOOKS
+            self.looks, self._limit = 0, _FIRST_LOOKS
             return False
-        self._looks += 1
-        if self._looks < self._limit:
+        self.looks += 1
+        if self.looks < self._limit:
             return False
         self._limit *= _FACTOR
         return True

@@ -12,6 +12,7 @@ from typing import Any
 
 from hccl_py.fingerprint import describe, without_number
 from hccl_py.flight_recorder import FlightRecorder
+from hccl_py.occupation import conclude_elsewhere
 from hccl_py.transport import _core
 from hccl_py.verdict import Judge
 from hccl_py.verdict.causes import TIMED_OUT, seal, unseal
@@ -123,6 +124,9 @@ class Witness:
 
     def conclude(self, verdict: Mapping[str, Any]) -> None:
         """See `Principal`."""
+        # Who is released in one may go to another next: where nobody waits comes first.
+        if self._core.caller()[2]:
+            self._conclude_elsewhere(verdict)
         self._core.conclude(
             verdict["kind"],
             verdict["rank"],
@@ -131,19 +135,28 @@ class Witness:
             verdict["text"],
         )
         self._concluded.set()
+        self._conclude_elsewhere(verdict)
+
+    def _conclude_elsewhere(self, verdict: Mapping[str, Any]) -> None:
+        rank = verdict["rank"]
+        place = self._judge.places[rank] if rank >= 0 else None
+        conclude_elsewhere(verdict.get("also") or (), verdict["kind"], place, verdict["text"])
 
     def judge(
         self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, str]
     ) -> dict[str, Any]:
         """See `Principal`."""
         decided = self._judge.decide(reports, absent)
-        return _pack(
+        packed = _pack(
             decided.kind,
             -1 if decided.rank is None else decided.rank,
             decided.sequence or 0,
             decided.fingerprint,
             seal(decided.cause, decided.text),
         )
+        if decided.also:
+            packed["also"] = list(decided.also)
+        return packed
 
 
 def _pack(kind: int, rank: int, sequence: int, fingerprint: int, text: str) -> dict[str, Any]:

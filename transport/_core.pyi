@@ -257,6 +257,9 @@ class Communicator:
         /,
     ) -> Work: ...
     def sequence(self) -> int: ...
+    def caller(self) -> tuple[int, bool, bool]:
+        """Return the last submitting thread (0: none), whether there were several, if one waits."""
+
     def num_finished(self) -> int:
         """Return how many collectives have ended without error."""
 

@@ -186,8 +186,9 @@ class Participant:
             self._reported_s = now_s
 
     def _hear_verdict(self, sender: int, body: Any, now_s: float) -> None:
+        # The engines may have passed on a part of it before; here it comes whole.
+        self._principal.conclude(body)
         if self.verdict is None:
-            self._principal.conclude(body)
             self._adopted(body)
 
     def _adopted(self, verdict: Verdict) -> None:

@@ -13,9 +13,11 @@ class Finding(NamedTuple):
         rank: None: nobody's in particular.
         call: sequence and fingerprint; 0, 0: none was under way.
         text: what happened, without the name of the call.
+        also: ids of other communicators that cannot go on either.
     """
 
     cause: Cause
     rank: int | None
     call: tuple[int, int]
     text: str
+    also: tuple[bytes, ...] = ()

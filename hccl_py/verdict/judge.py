@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from hccl_py.fingerprint import describe
 from hccl_py.verdict.causes import ABORTED, INTERNAL, MISMATCH, PEER_LOST, TIMED_OUT, Cause
+from hccl_py.verdict.deadlock import tell_deadlock
 from hccl_py.verdict.death import tell_death, tell_left, tell_unreachable
 from hccl_py.verdict.evidence import Evidence, Proposal, Testimony, named
 from hccl_py.verdict.finding import Finding
@@ -25,6 +26,7 @@ class Verdict(NamedTuple):
         sequence: number of that call; None: none was under way.
         fingerprint: that call in 64 bits; 0: none was under way.
         text: the whole message.
+        also: ids of other communicators that cannot go on either.
     """
 
     kind: int
@@ -36,6 +38,7 @@ class Verdict(NamedTuple):
     sequence: int | None
     fingerprint: int
     text: str
+    also: tuple[bytes, ...] = ()
 
 
 class Judge:
@@ -43,7 +46,7 @@ class Judge:
 
     def __init__(self, places: Sequence[tuple[str, int]]) -> None:
         """Know the host and the process id of every rank."""
-        self._places = places
+        self.places = places
 
     def decide(
         self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, str]
@@ -55,7 +58,7 @@ class Judge:
             absent: why the other ranks have none.
         """
         testimonies = {rank: Testimony.of(rank, report) for rank, report in reports.items()}
-        evidence = Evidence(testimonies, absent, self._places)
+        evidence = Evidence(testimonies, absent, self.places)
         for kind, tell in _TELLERS:
             finding = tell(evidence)
             if finding is not None:
@@ -65,8 +68,8 @@ class Judge:
     def verdict(self, kind: int, finding: Finding) -> Verdict:
         """Complete a finding: its call goes before its text, the culprit gets an address."""
         host, pid = None, None
-        if finding.rank is not None and finding.rank in range(len(self._places)):
-            host, pid = self._places[finding.rank]
+        if finding.rank is not None and finding.rank in range(len(self.places)):
+            host, pid = self.places[finding.rank]
         sequence, fingerprint = finding.call
         return Verdict(
             kind,
@@ -78,6 +81,7 @@ class Judge:
             sequence or None,
             fingerprint,
             named(sequence, fingerprint) + finding.text,
+            finding.also,
         )
 
 
@@ -106,6 +110,7 @@ _ABORTED_BY = "aborted by {who}: {text}"
 
 _TELLERS: tuple[tuple[int, Callable[[Evidence], Finding | None]], ...] = (
     (MISMATCH, tell_mismatch),
+    (MISMATCH, tell_deadlock),
     (ABORTED, _tell(Cause.EXCEPTION, _FAILED)),
     (INTERNAL, _tell(Cause.INTERNAL, _FAILED)),
     (ABORTED, _tell(Cause.INTERRUPTED, _ABORTED_BY)),

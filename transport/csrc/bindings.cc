@@ -458,6 +458,14 @@ NB_MODULE(_core, module) {
                             std::move(buffers));
            })
       .def("sequence", [](PyCommunicator& c) { return c.engine->sequence(); })
+      .def("caller",
+           [](PyCommunicator& c) {
+             Communicator::Caller caller = c.engine->caller();
+             size_t thread = caller.thread == std::thread::id()
+                                 ? 0
+                                 : std::hash<std::thread::id>()(caller.thread);
+             return nb::make_tuple(thread, caller.several, caller.blocked);
+           })
       .def("num_finished",
            [](PyCommunicator& c) { return c.engine->statistics().collectives.value(); })
       .def("statistics", &statistics)

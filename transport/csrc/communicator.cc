@@ -124,6 +124,11 @@ bool Communicator::enqueue(const RequestPtr& request) {
     throw CommunicatorFailed(failure);
   }
   if (request->kind == RequestKind::collective) request->sequence = ++sequence_;
+  std::thread::id me = std::this_thread::get_id();
+  if (submitter_ != me) {
+    several_submitters_ |= submitter_ != std::thread::id();
+    submitter_ = me;
+  }
   incoming_.push_back(request);
   // Pairs with the sleeper's look at num_incoming_ after it raised `sleepers`.
   num_incoming_.fetch_add(1, std::memory_order_seq_cst);
@@ -324,6 +329,13 @@ std::optional<Failure> Communicator::failure() const {
   std::lock_guard lock(mutex_);
   if (failure_.kind == FailureKind::none) return std::nullopt;
   return failure_;
+}
+
+Communicator::Caller Communicator::caller() const {
+  std::lock_guard lock(mutex_);
+  bool drives = driver_.load(std::memory_order_relaxed) != std::thread::id();
+  bool waits = num_waiters_.load(std::memory_order_relaxed) > 0;
+  return {submitter_, several_submitters_, drives || waits};
 }
 
 uint64_t Communicator::sequence() const {

@@ -147,6 +147,14 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   void replace_connection(const Broken& place, std::shared_ptr<Stream> connection);
   const std::vector<std::shared_ptr<PathStatistics>>& path_statistics() const { return records_; }
 
+  // Who calls: to tell a rank that cannot go on from one that has other threads to do so.
+  struct Caller {
+    std::thread::id thread;  // that submitted last; none: nobody has
+    bool several = false;    // threads have submitted so far
+    bool blocked = false;    // one waits in here now
+  };
+  Caller caller() const;
+
   std::optional<Failure> failure() const;
   uint64_t sequence() const;  // collectives submitted
   const Statistics& statistics() const { return statistics_; }
@@ -291,6 +299,8 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   std::vector<RequestPtr> incoming_;
   std::vector<RequestPtr> accepted_;  // the driver's, swapped with incoming_
   uint64_t sequence_ = 0;
+  std::thread::id submitter_;
+  bool several_submitters_ = false;
   std::vector<Broken> broken_;
   std::vector<Adoption> adoptions_;
   Failure failure_;

@@ -1,0 +1,89 @@
+"""Ranks that make the calls of two groups in different orders."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import numpy as np
+import pytest
+from ranks import run_ranks
+
+from hccl_py import CollectiveTimeoutError, Communicator, MismatchError
+
+Story = tuple[str, int | None, float]
+
+
+def _in_other_order(rank: int) -> tuple[Communicator, Communicator]:
+    """Return two communicators of the same ranks, each rank's first one first."""
+    one, other = Communicator(name="one"), Communicator(name="other")
+    one.barrier()
+    other.barrier()
+    return (one, other) if rank != 1 else (other, one)
+
+
+def calls_in_other_order(rank: int, world_size: int) -> list[Story]:
+    first, second = _in_other_order(rank)
+    began = time.monotonic()
+    stories = []
+    for comm in (first, second):
+        with pytest.raises(MismatchError) as caught:
+            comm.all_reduce(np.ones(7))
+        stories.append((str(caught.value), caught.value.rank, time.monotonic() - began))
+    return stories
+
+
+@pytest.mark.parametrize(("world_size", "nodes"), [(2, 1), (3, 2)])
+def test_both_groups_end_on_all_ranks_with_the_same_story(world_size: int, nodes: int) -> None:
+    results = run_ranks(
+        calls_in_other_order, world_size, env=lambda rank: {"HCCL_NODE_ID": str(rank % nodes)}
+    )
+    texts = {text for stories in results for text, _, _ in stories}
+    assert len(texts) == 1, texts
+    (text,) = texts
+    assert "ranks wait for each other in different groups" in text
+    assert "all_reduce(sum, float64[7]) number 2 of this group" in text
+    assert "all_reduce(sum, float64[7]) number 2 of group " in text
+    for stories in results:
+        assert all(seconds < 10 for _, _, seconds in stories)
+
+
+def another_thread_comes(rank: int, world_size: int) -> float:
+    """Both ranks wait in another group for a while; but there are other threads, which come."""
+    first, second = _in_other_order(rank)
+
+    def come_late() -> None:
+        second.barrier()
+        time.sleep(4.5)  # long enough to be accused if this thread were not known
+        second.barrier()
+
+    other = threading.Thread(target=come_late)
+    other.start()
+    first.barrier()
+    began = time.monotonic()
+    first.barrier()
+    other.join()
+    return time.monotonic() - began
+
+
+def test_program_with_several_threads_is_not_accused() -> None:
+    for seconds in run_ranks(another_thread_comes, 2):
+        assert seconds > 4
+
+
+def waits_for_who_computes(rank: int, world_size: int) -> str:
+    """To be late is no crime, and a timeout says what the late rank does instead."""
+    comm = Communicator()
+    comm.barrier()
+    if rank == 1:
+        time.sleep(2.5)
+    with pytest.raises(CollectiveTimeoutError) as caught:
+        comm.barrier(timeout_s=2.0)
+    return str(caught.value)
+
+
+def test_rank_that_is_late_makes_no_mismatch() -> None:
+    one, other = run_ranks(waits_for_who_computes, 2)
+    assert one == other
+    assert "rank 1 (host" in one
+    assert "which is computing, has not arrived" in one
