@@ -69,10 +69,14 @@ class Occupation:
         }
 
 
-def conclude_elsewhere(
+Conclusion = tuple[_core.Communicator, tuple[int, int, int, int, str]]
+"""An engine, and what its `conclude` takes."""
+
+
+def conclusions_elsewhere(
     also: Sequence[bytes], kind: int, place: tuple[str, int] | None, text: str
-) -> None:
-    """End this process's calls in other communicators with the verdict of one.
+) -> list[Conclusion]:
+    """Return how this process's other communicators end with the verdict of one.
 
     Args:
         also: the ids of those.
@@ -80,12 +84,15 @@ def conclude_elsewhere(
         place: of the culprit, who has another rank there; None: nobody in particular.
         text: sealed.
     """
+    conclusions: list[Conclusion] = []
     for one in tuple(_all):
         if one._id in also:
             rank = one._places.index(place) if place in one._places else -1
             progress = one._core.progress()
             fingerprint = without_number(progress["fingerprint"])
-            one._core.conclude(kind, rank, progress["sequence"], fingerprint, text)
+            how = (kind, rank, int(progress["sequence"]), fingerprint, text)
+            conclusions.append((one._core, how))
+    return conclusions
 
 
 # Held by the communicators' states only.

@@ -12,7 +12,7 @@ from typing import Any
 
 from hccl_py.fingerprint import describe, without_number
 from hccl_py.flight_recorder import FlightRecorder
-from hccl_py.occupation import conclude_elsewhere
+from hccl_py.occupation import conclusions_elsewhere
 from hccl_py.transport import _core
 from hccl_py.verdict import Judge
 from hccl_py.verdict.causes import TIMED_OUT, seal, unseal
@@ -124,23 +124,17 @@ class Witness:
 
     def conclude(self, verdict: Mapping[str, Any]) -> None:
         """See `Principal`."""
-        # Who is released in one may go to another next: where nobody waits comes first.
-        if self._core.caller()[2]:
-            self._conclude_elsewhere(verdict)
-        self._core.conclude(
-            verdict["kind"],
-            verdict["rank"],
-            verdict["sequence"],
-            verdict["fingerprint"],
-            verdict["text"],
-        )
-        self._concluded.set()
-        self._conclude_elsewhere(verdict)
-
-    def _conclude_elsewhere(self, verdict: Mapping[str, Any]) -> None:
-        rank = verdict["rank"]
+        kind, rank, text = verdict["kind"], verdict["rank"], verdict["text"]
         place = self._judge.places[rank] if rank >= 0 else None
-        conclude_elsewhere(verdict.get("also") or (), verdict["kind"], place, verdict["text"])
+        conclusions = conclusions_elsewhere(verdict.get("also") or (), kind, place, text)
+        how = (kind, rank, verdict["sequence"], verdict["fingerprint"], text)
+        conclusions.append((self._core, how))
+        # Who is released in one communicator may go to the next: there the call must not go on.
+        for core, one in conclusions:
+            core.announce(*one)
+        for core, one in conclusions:
+            core.conclude(*one)
+        self._concluded.set()
 
     def judge(
         self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, str]

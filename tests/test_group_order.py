@@ -8,6 +8,7 @@ import time
 import numpy as np
 import pytest
 from ranks import run_ranks
+from thread_ranks import wait_until
 
 from hccl_py import CollectiveTimeoutError, Communicator, MismatchError
 
@@ -29,6 +30,11 @@ def calls_in_other_order(rank: int, world_size: int) -> list[Story]:
     for comm in (first, second):
         with pytest.raises(MismatchError) as caught:
             comm.all_reduce(np.ones(7))
+            # Released in the first group, a rank may find all messages in the second one before
+            # the verdict comes there: then the next call tells.
+            assert comm is second
+            wait_until(comm._core.failed, "the verdict comes")
+            comm.barrier()
         stories.append((str(caught.value), caught.value.rank, time.monotonic() - began))
     return stories
 

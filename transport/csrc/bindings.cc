@@ -249,8 +249,7 @@ PyCommunicator make_communicator(std::shared_ptr<ProgressThread> progress, int r
   return {std::make_shared<Communicator>(options, std::move(progress)), nullptr};
 }
 
-void conclude(PyCommunicator& self, int kind, int rank, uint64_t sequence, uint64_t fingerprint,
-              std::string text) {
+Failure verdict_of(int kind, int rank, uint64_t sequence, uint64_t fingerprint, std::string text) {
   if (kind <= static_cast<int>(FailureKind::none) ||
       kind > static_cast<int>(FailureKind::internal)) {
     throw std::invalid_argument("no such kind of failure");
@@ -261,6 +260,17 @@ void conclude(PyCommunicator& self, int kind, int rank, uint64_t sequence, uint6
   verdict.sequence = sequence;
   verdict.expected = fingerprint;
   verdict.text = std::move(text);
+  return verdict;
+}
+
+void announce(PyCommunicator& self, int kind, int rank, uint64_t sequence, uint64_t fingerprint,
+              std::string text) {
+  self.engine->announce(verdict_of(kind, rank, sequence, fingerprint, std::move(text)));
+}
+
+void conclude(PyCommunicator& self, int kind, int rank, uint64_t sequence, uint64_t fingerprint,
+              std::string text) {
+  Failure verdict = verdict_of(kind, rank, sequence, fingerprint, std::move(text));
   nb::gil_scoped_release release;
   self.engine->conclude(std::move(verdict));
 }
@@ -480,6 +490,7 @@ NB_MODULE(_core, module) {
       .def("news_fd", [](PyCommunicator& c) { return c.engine->news_fd(); })
       .def("take_proposal", [](PyCommunicator& c) { return as_tuple(c.engine->take_proposal()); })
       .def("verdict", [](PyCommunicator& c) { return as_tuple(c.engine->failure()); })
+      .def("announce", &announce)
       .def("conclude", &conclude)
       .def("gone_ranks",
            [](PyCommunicator& c) {

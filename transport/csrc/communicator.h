@@ -130,6 +130,9 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   std::optional<Failure> take_proposal();
   // Adopts the verdict, unless there is one, and passes it on to all peers.
   void conclude(Failure verdict);
+  // The same, but nobody is woken for it yet: for a verdict on several communicators, so that no
+  // call goes on in one when it has ended in another. conclude() has to follow.
+  void announce(Failure verdict);
   std::vector<GoneRank> gone_ranks() const;
   // Reads what peers have to say if nobody else does, because no call is under way.
   void look();

@@ -185,14 +185,16 @@ void Communicator::end_all(Failure failure) {
   baton_passed_.notify_all();
 }
 
-void Communicator::conclude(Failure verdict) {
+void Communicator::announce(Failure verdict) {
   verdict.settled = true;
-  {
-    std::lock_guard lock(mutex_);
-    if (failure_.kind != FailureKind::none || closed_ || asked(ask_verdict)) return;
-    verdict_ = std::move(verdict);
-    asks_.fetch_or(ask_verdict, std::memory_order_seq_cst);
-  }
+  std::lock_guard lock(mutex_);
+  if (failure_.kind != FailureKind::none || closed_ || asked(ask_verdict)) return;
+  verdict_ = std::move(verdict);
+  asks_.fetch_or(ask_verdict, std::memory_order_seq_cst);
+}
+
+void Communicator::conclude(Failure verdict) {
+  announce(std::move(verdict));
   drive_once();
 }
 
