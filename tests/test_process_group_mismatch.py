@@ -1,0 +1,42 @@
+"""Different calls under torch.distributed: one text on all ranks, with the user's lines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+
+
+def one_broadcasts(rank: int, world_size: int) -> list[str]:
+    dist.barrier()
+    tensor = torch.full((1000,), float(rank), dtype=torch.float8_e4m3fn if rank == 2 else None)
+    before = tensor.clone()
+    with pytest.raises(dist.DistBackendError) as caught:
+        if rank == 2:
+            dist.broadcast(tensor, 0)  # the odd one
+        else:
+            dist.all_reduce(tensor)  # the usual one
+    assert torch.equal(tensor.view(torch.uint8), before.view(torch.uint8)), "it was overwritten"
+    with pytest.raises(dist.DistBackendError) as again:
+        dist.barrier(async_op=True).wait()
+    return [str(caught.value), str(again.value)]
+
+
+def test_all_ranks_raise_the_same_with_the_users_lines() -> None:
+    results = run_ranks(one_broadcasts, 4, backend="hccl", env={"HCCL_DEBUG": "1"})
+    texts = {text for result in results for text in result}
+    assert len(texts) == 1, texts
+    (text,) = texts
+    lines = Path(__file__).read_text().splitlines()
+    odd, usual = (
+        next(number for number, line in enumerate(lines, 1) if mark in line)
+        for mark in ("# the odd one", "# the usual one")
+    )
+    assert "rank 2 called broadcast(src=0, float8_e4m3fn[1000]) as number " in text
+    assert "ranks 0, 1, 3 called all_reduce(sum, float32[1000]) at " in text
+    name = Path(__file__).name
+    assert f"{name}:{odd}, ranks" in text
+    assert f"{name}:{usual};" in text
