@@ -247,6 +247,7 @@ class Communicator(BlockingCalls):
             made.timeout_s = self.timeout_s
             return made
 
+        self._core.look()  # who is gone? Refuses if this is closed
         if self._coordination is None:
             alone = connect(None, 0, 1)
             alone.old_ranks = (0,)
@@ -257,7 +258,7 @@ class Communicator(BlockingCalls):
             self.world_size,
             self._num_shrinks,
             self._coordination,
-            self._core.gone_ranks,
+            self._witness.lost,  # not the engine, whose memory is to go when this is closed
         )
         made, members = regroup(old, excluded, timeout_s, connect)
         made.old_ranks = tuple(members)

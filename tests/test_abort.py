@@ -5,7 +5,6 @@ Ranks are threads; where a signal or torch's global state matters they are proce
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import threading
@@ -19,6 +18,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from open_now import open_now, wait_for_no_more_than
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
@@ -192,7 +192,7 @@ def aborts_all_groups(rank: int, world_size: int) -> None:
         end()
 
     use(dist.destroy_process_group)  # starts what stays, once for the process
-    before = _open_of_ours()
+    before = open_now()
     if rank == 0:
         use(dist.distributed_c10d._abort_process_group)
     else:
@@ -203,18 +203,7 @@ def aborts_all_groups(rank: int, world_size: int) -> None:
             dist.destroy_process_group()
 
         use(hear_and_destroy)
-    wait_until(lambda: _open_of_ours() <= before, "aborted groups let go of what they had open")
-
-
-def _open_of_ours() -> tuple[int, int, int]:
-    """Count doorbells and the like, shared memory, and threads; the store's sockets are torch's."""
-    links = []
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the listing's own
-            links.append(os.readlink(f"/proc/self/fd/{fd}"))
-    eventfds = sum("eventfd" in link for link in links)
-    memory = sum("memfd:" in link for link in links)
-    return eventfds, memory, len(os.listdir("/proc/self/task"))
+    wait_for_no_more_than(before)
 
 
 def test_aborted_groups_leave_nothing_open() -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from open_now import open_now, wait_for_no_more_than
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
@@ -248,6 +249,30 @@ def test_closed_communicator_does_not_shrink() -> None:
         ranks.communicators[0].close()
         with pytest.raises(AbortedError, match="the communicator is closed"):
             ranks.communicators[0].shrink()
+
+
+# ------------------------------------------------------------------------------ leftovers
+
+
+def shrinks_and_closes(rank: int, world_size: int) -> None:
+    def shrink_and_close() -> None:
+        with ThreadRanks("aab") as ranks:
+            ranks.communicators[0].abort("on purpose")
+            ranks.failures(lambda comm: comm.barrier())
+            left = ranks.run(lambda comm: comm.shrink())
+            assert ranks.run(lambda comm: sum_of_ones(left[comm.rank])) == [3] * 3
+            for comm in left:
+                comm.close()
+
+    shrink_and_close()  # the process's one progress thread starts here
+    before = open_now()
+    shrink_and_close()
+    wait_for_no_more_than(before)
+
+
+def test_nothing_of_either_communicator_stays_open() -> None:
+    # In a process of its own: what earlier tests left would go meanwhile.
+    run_ranks(shrinks_and_closes, 1)
 
 
 # ------------------------------------------------------------------------------ not dead, only late
