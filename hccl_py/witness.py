@@ -116,9 +116,7 @@ class Witness:
                 kind, rank, _reporter, fingerprint, _received, text, sequence, settled = adopted
                 if settled:
                     self._verdict = _pack(kind, rank, sequence, fingerprint, text)
-                    recorder = self._recorder
-                    if recorder is not None:
-                        recorder.tell_failure_soon(unseal(text)[1])
+                    self._record(text)
                 self._concluded.set()
         return self._verdict
 
@@ -135,6 +133,12 @@ class Witness:
         for core, one in conclusions:
             core.conclude(*one)
         self._concluded.set()
+        self._record(verdict["text"])  # this very process may soon be stopped by its launcher
+
+    def _record(self, text: str) -> None:
+        recorder = self._recorder
+        if recorder is not None:
+            recorder.tell_failure_soon(unseal(text)[1])
 
     def judge(
         self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, str]
