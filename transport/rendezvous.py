@@ -233,11 +233,18 @@ def _read_members(
         members = msgpack.unpackb(content)
         if "verdict" in members:
             raise BootstrapError(f"rank {rank}: rank 0 ended the bootstrap: {members['verdict']}")
-        cards = members["cards"]
+        cards, own_secret = members["cards"], secret or members["secret"]
+        for value, kind in (
+            (cards, list),
+            (members["communicator_id"], bytes),
+            (own_secret, bytes),
+        ):
+            if not isinstance(value, kind):
+                raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
         meeting = Meeting(
             tuple(_unpack_card(index, card) for index, card in enumerate(cards)),
             members["communicator_id"],
-            secret or members["secret"],
+            own_secret,
         )
     except (ValueError, KeyError, TypeError) as error:
         raise BootstrapError(f"rank {rank}: rank 0 published a damaged list: {error}") from error

@@ -1,0 +1,157 @@
+"""Whatever a peer sends or leaves in the store: a refusal that says so, and nothing else.
+
+HCCL_TEST_ROUNDS=100 tries a hundred times as many inputs.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+
+pytest.importorskip("hypothesis", reason="part of the extra `test`")
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_handshake import COMMUNICATOR_ID, MEMBERS, party
+
+from hccl_py.transport import rendezvous
+from hccl_py.transport.control_message import pack, unpack
+from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.transport.handshake import (
+    Handshake,
+    Receive,
+    Received,
+    RefusedError,
+    Send,
+    _identity_of,
+)
+from hccl_py.transport.identity import PROTOCOL_VERSION, Endpoint, Identity
+from hccl_py.transport.verbs.sockets import _Address
+
+ROUNDS = int(os.environ.get("HCCL_TEST_ROUNDS", "1"))
+
+fuzz = settings(
+    max_examples=25 * ROUNDS,
+    derandomize=ROUNDS == 1,
+    deadline=None,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
+
+scalars = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**64 - 1)
+    | st.floats()
+    | st.text(max_size=20)
+    | st.binary(max_size=40)
+)
+values = st.recursive(
+    scalars,
+    lambda inner: st.lists(inner, max_size=6) | st.dictionaries(st.text(max_size=8), inner),
+    max_leaves=20,
+)
+packed = st.binary(max_size=300) | values.map(msgpack.packb)
+
+
+def replaced(good: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
+    """A good mapping of which some entries are anything at all, or missing."""
+    return st.dictionaries(st.sampled_from([*good, "unknown"]), values).map(
+        lambda changes: {**good, **changes}
+    ) | st.sampled_from(list(good)).map(
+        lambda missing: {name: value for name, value in good.items() if name != missing}
+    )
+
+
+CARD = rendezvous.Card(
+    Identity.of_this_process(),
+    1,
+    2,
+    1,
+    "name",
+    (Endpoint("lo", "127.0.0.1", 1),),
+    None,
+)
+FIELDS = {"version": PROTOCOL_VERSION, **asdict(CARD)}
+
+
+@fuzz
+@given(packed | replaced(FIELDS).map(msgpack.packb))
+def test_parser_of_cards_refuses_or_reads(data: bytes) -> None:
+    try:
+        card = rendezvous._unpack_card(3, data)
+    except BootstrapError:
+        return
+    rendezvous._check_types(card)
+
+
+@fuzz
+@given(
+    packed
+    | replaced(
+        {"communicator_id": b"i" * 16, "secret": b"s" * 32, "cards": [msgpack.packb(FIELDS)]}
+    ).map(msgpack.packb)
+)
+def test_parser_of_the_list_of_members_refuses_or_reads(data: bytes) -> None:
+    try:
+        meeting = rendezvous._read_members(0, CARD, msgpack.packb(FIELDS), data, None)
+    except BootstrapError:
+        return
+    assert len(meeting.cards) == 1
+    assert isinstance(meeting.secret, bytes)
+    assert isinstance(meeting.communicator_id, bytes)
+
+
+@fuzz
+@given(st.binary(max_size=200), st.booleans())
+def test_parser_of_a_hello_refuses(data: bytes, begins_well: bool) -> None:
+    handshake = Handshake(party(0))
+    steps = handshake.accept(lambda rank, index, path: True)
+    inbox = (b"HCCL-PY\0" if begins_well else b"") + data + bytes(100)
+    request = next(steps)
+    with pytest.raises(RefusedError):
+        while True:
+            if isinstance(request, Send):
+                request = steps.send(Received())
+                continue
+            part, inbox = inbox[: request.num_bytes], inbox[request.num_bytes :]
+            assert isinstance(request, Receive)
+            request = steps.send(Received(part))
+    assert not handshake.authenticated
+
+
+@fuzz
+@given(packed | replaced(dict(_identity_of(MEMBERS[1]))).map(msgpack.packb))
+def test_parser_of_an_identity_refuses_all_but_the_one(data: bytes) -> None:
+    handshake = Handshake(party(0))
+    handshake.peer = MEMBERS[1]
+    try:
+        handshake._check_identity(data)
+    except RefusedError:
+        return
+    assert msgpack.unpackb(data) == _identity_of(MEMBERS[1])
+
+
+@fuzz
+@given(packed)
+def test_parser_of_a_queue_pairs_address_refuses_or_reads(data: bytes) -> None:
+    try:
+        _Address.unpack(data)
+    except InvalidArgumentError:
+        return
+
+
+@fuzz
+@given(packed)
+def test_parser_of_control_messages_refuses_or_reads(data: bytes) -> None:
+    try:
+        entries = unpack(data)
+    except ValueError:
+        return
+    assert all(len(entry.communicator) == len(COMMUNICATOR_ID) for entry in entries)
+    for message in pack(entries):
+        assert [one[:4] for one in unpack(message)] == [one[:4] for one in entries]
