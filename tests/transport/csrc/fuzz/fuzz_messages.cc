@@ -171,7 +171,7 @@ void run_in_place(Feed& feed) {
   constexpr size_t count = 200000;  // as much as is done in place at all
   std::vector<std::unique_ptr<Lane>> lanes(world_size);
   Peers peers(lanes);
-  std::vector<std::shared_ptr<Segment>> segments(world_size);
+  const std::vector<std::shared_ptr<Segment>> segments;  // of the others: none has withdrawn
   Lateness lateness(me, world_size);
   lateness.begin(1);
   InPlace engine(me, lanes, segments, memory().arenas[me], lateness);
