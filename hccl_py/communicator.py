@@ -397,13 +397,21 @@ def _progress_thread() -> _core.ProgressThread:
         return _progress
 
 
-def _close_all() -> None:
-    # A native thread that outlives the interpreter kills the process: end it, say goodbye first.
+def tell_uncaught() -> None:
+    """Tell the ranks of every open communicator which exception ends this process, if one does."""
     error = uncaught_at_exit()
+    if error is None:
+        return
     for communicator in list(_open):
         with contextlib.suppress(Exception):
-            if error is not None:
-                communicator._leave_by(error)
+            communicator._leave_by(error)
+
+
+def _close_all() -> None:
+    # A native thread that outlives the interpreter kills the process: end it, say goodbye first.
+    tell_uncaught()
+    for communicator in list(_open):
+        with contextlib.suppress(Exception):
             communicator.close()
     if _progress is not None:
         _progress.stop()

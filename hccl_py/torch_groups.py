@@ -10,7 +10,7 @@ from typing import Any, NoReturn, cast
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 
-from hccl_py.communicator import Communicator
+from hccl_py.communicator import Communicator, tell_uncaught
 from hccl_py.process_group import ProcessGroupHccl
 from hccl_py.torch_fixes import (
     keep_dynamo_out,
@@ -90,6 +90,8 @@ def _leave_to_the_parent() -> None:
 
 
 def _close_all() -> None:
+    # This runs before the communicators' own end, whose goodbye would hide why the process goes.
+    tell_uncaught()
     # Native threads that are still alive when the interpreter goes would take the process down.
     for group in list(GROUPS):
         group.shutdown()

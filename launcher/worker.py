@@ -37,6 +37,8 @@ def main() -> None:
             sys.exit(1)
         raise
     except BaseException as error:
+        # As the interpreter does with what nobody catches: at exit others are told what it was.
+        sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         text = _format(error)
         recorded = _record(f"{type(error).__name__}: {error}", text)
         if not recorded:  # else the launcher tells, once for all ranks

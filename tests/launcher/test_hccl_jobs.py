@@ -62,6 +62,27 @@ def test_ctrl_c_ends_ranks_inside_a_collective(path: Path) -> None:
     assert process.returncode == 128 + signal.SIGINT
 
 
+UNCAUGHT = """
+import os
+import torch, torch.distributed as dist
+dist.init_process_group("hccl")
+if dist.get_rank() == 1:
+    raise ValueError("no such image")
+try:
+    dist.all_reduce(torch.ones(10))
+except RuntimeError as error:
+    os.write(1, f"{error.cause}: {error}\\n".encode())
+"""
+
+
+def test_exception_that_nobody_catches_is_told_to_the_others(path: Path) -> None:
+    path.write_text(UNCAUGHT)
+    done = launch("--nproc-per-node", 2, path)
+    assert done.returncode == 1
+    assert "rank 1 of 2 failed: ValueError: no such image" in done.stderr
+    assert "failed: uncaught ValueError: no such image" in done.stdout
+
+
 def test_restart_meets_anew(path: Path) -> None:
     path.write_text(RESTARTED_ONCE)
     done = launch("--nnodes", 2, "--nproc-per-node", 1, "--max-restarts", 1, path)
