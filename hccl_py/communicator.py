@@ -42,7 +42,7 @@ from hccl_py.transport.identity import Identity
 from hccl_py.transport.open_sockets import OpenSockets
 from hccl_py.transport.repair import Repair
 from hccl_py.transport.settings import NetworkSettings
-from hccl_py.uncaught import describe_error, uncaught_at_exit
+from hccl_py.uncaught import describe_error, handled_error, uncaught_at_exit
 from hccl_py.verdict import Judge
 from hccl_py.verdict.causes import UNCAUGHT
 from hccl_py.witness import Witness
@@ -271,7 +271,11 @@ class Communicator(BlockingCalls):
         return made
 
     def close(self) -> None:
-        """Say goodbye to all ranks and free everything. Calls under way are aborted. Idempotent."""
+        """Say goodbye to all ranks and free everything. Calls under way are aborted. Idempotent.
+
+        While an exception is handled, as in a `finally` that it passes through, the goodbye says so
+        to whoever still waits for this rank.
+        """
         _open.discard(self)
         self._witness.await_verdict(_VERDICT_TIMEOUT_S)
         self.flight_recorder.close()
@@ -279,7 +283,7 @@ class Communicator(BlockingCalls):
             self._repair.settle()
         self._end_threads()
         self._repair = None
-        self._core.close()
+        self._core.close(handled_error())
         if self._provider is not None:
             self._provider.close()
         closed = f"[{self.name}, rank {self.rank} of {self.world_size}] the communicator is closed"
@@ -451,7 +455,7 @@ class _Gone:
         self._error = error
         self._message = message
 
-    def close(self) -> None:
+    def close(self, _last_words: str = "") -> None:
         """Nothing is open here."""
 
     def abort(self, _reason: str) -> None:

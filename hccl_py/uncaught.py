@@ -17,6 +17,12 @@ def uncaught_at_exit() -> BaseException | None:
     return error if isinstance(error, BaseException) else None
 
 
+def handled_error() -> str:
+    """Name the exception that the caller handles right now; empty if there is none."""
+    error = sys.exc_info()[1]
+    return describe_error(error) if isinstance(error, Exception) else ""
+
+
 def describe_error(error: BaseException) -> str:
     """Name an exception in one line."""
     text = " ".join(str(error).split())

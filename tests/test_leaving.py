@@ -21,8 +21,17 @@ NUM_CALLS = 41
 LEAVER = 3
 CALL = Call("all_reduce", "float32", 25, 0, blocks=True, registered=False)
 
+
+def end_in_finally(group: Group) -> None:
+    try:
+        raise ValueError("bad batch")
+    except ValueError:
+        group.close()
+
+
 WAYS: dict[str, tuple[str, Callable[[Group], None]]] = {
     "close": ("native", lambda group: group.close()),
+    "finally of an exception": ("torch", end_in_finally),
     "end of script": ("native", lambda group: end_as_script()),
     "sys.exit(0)": ("native", lambda group: end_as_script(SystemExit(0))),
     "destroy_process_group": ("torch", lambda group: group.close()),
@@ -82,6 +91,7 @@ def test_leaver_is_told_from_a_crash(tmp_path: Path, way: str, layout: Layout) -
     for took_s, text, cause, culprit, left in told:
         assert f"rank {LEAVER}" in text
         assert f"left after collective {NUM_CALLS}" in text
+        assert ("(handling ValueError: bad batch)" in text) == (way == "finally of an exception")
         assert "died" not in text
         assert (cause, culprit) == ("left", LEAVER)
         assert took_s < RAISE_S

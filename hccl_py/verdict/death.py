@@ -37,10 +37,13 @@ def tell_left(evidence: Evidence) -> Finding | None:
                 left[rank] = last
     blamed = {one.rank: one for one in proposals}
     rank = min(blamed, key=lambda one: (left.get(one, 0), one))
-    text = (
-        f"{evidence.who(rank)} {blamed[rank].text} while others still call; "
-        "see whether all ranks make the same number of calls"
+    handles_error = blamed[rank].text.endswith(")")
+    hint = (
+        f"look at the output of rank {rank} first"
+        if handles_error
+        else "see whether all ranks make the same number of calls"
     )
+    text = f"{evidence.who(rank)} {blamed[rank].text} while others still call; {hint}"
     return Finding(Cause.LEFT, rank, evidence.call(proposals), text)
 
 

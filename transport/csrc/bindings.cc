@@ -506,7 +506,9 @@ NB_MODULE(_core, module) {
       .def("abort",
            [](PyCommunicator& c, const std::string& reason) { c.engine->abort(reason); },
            nb::call_guard<nb::gil_scoped_release>())
-      .def("close", [](PyCommunicator& c) { c.engine->close(); },
+      .def("close",
+           [](PyCommunicator& c, const std::string& last_words) { c.engine->close(last_words); },
+           nb::arg("last_words") = "",
            nb::call_guard<nb::gil_scoped_release>());
 
   module.def("connect_loopback",

@@ -285,7 +285,7 @@ void Communicator::ask_to_close() {
   asks_.fetch_or(ask_close, std::memory_order_seq_cst);
 }
 
-void Communicator::close() {
+void Communicator::close(const std::string& last_words) {
   if (driver_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
     // A signal handler, inside the very call that it ends.
     close_afterwards_ = true;
@@ -313,7 +313,7 @@ void Communicator::close() {
   }
   if (failure_.kind == FailureKind::none) deliver_rest();
   for (auto& link : links_) {
-    if (link && link->state() == ControlLink::State::open) link->say_goodbye(sequence_);
+    if (link && link->state() == ControlLink::State::open) link->say_goodbye(sequence_, last_words);
   }
   in_place_.reset();
   tcp_lanes_.clear();

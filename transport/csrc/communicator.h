@@ -116,7 +116,8 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
 
   // Ends every request, here and on every peer. The first cause stays.
   void abort(const std::string& reason);
-  void close();
+  // `last_words`: the error because of which this rank leaves, for peers that still wait for it.
+  void close(const std::string& last_words = {});
 
   // Failures, where a coordinator makes one verdict of what all ranks noticed. Any thread may call
   // these; communicator_failure.cc tells the story.

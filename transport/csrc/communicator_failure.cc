@@ -90,6 +90,7 @@ void Communicator::left_or_lost(int peer, const std::string& what) {
     case ControlLink::State::open: failure.text = "can be reached no more: " + what; break;
     case ControlLink::State::left:
       failure.text = "left after collective " + std::to_string(link.last_sequence());
+      if (!link.last_words().empty()) failure.text += " (handling " + link.last_words() + ")";
       break;
     case ControlLink::State::lost: failure.text = "died: " + what; break;
   }

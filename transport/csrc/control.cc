@@ -75,10 +75,10 @@ void ControlLink::flush(size_t path) {
   unsent.erase(unsent.begin(), unsent.begin() + static_cast<std::ptrdiff_t>(sent));
 }
 
-void ControlLink::say_goodbye(uint64_t sequence) {
+void ControlLink::say_goodbye(uint64_t sequence, const std::string& last_words) {
   ControlMessage message;
   message.sequence = sequence;
-  send(message);
+  send(message, last_words);
 }
 
 void ControlLink::report(const Failure& failure) {
@@ -152,6 +152,7 @@ std::optional<Failure> ControlLink::handle(const ControlMessage& message, std::s
   if (message.kind == ControlMessage::goodbye) {
     state_ = State::left;
     last_sequence_ = message.sequence;
+    last_words_ = text;
     return std::nullopt;
   }
   if (message.kind == ControlMessage::path_down) {

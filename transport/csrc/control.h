@@ -28,7 +28,7 @@ struct ControlMessage {
   uint64_t received = 0;
   int32_t reporter = -1;
   uint32_t settled = 0;
-  uint32_t text_length = 0;  // 0 unless it tells of a failure
+  uint32_t text_length = 0;
   uint32_t reserved = 0;
 };
 static_assert(sizeof(ControlMessage) == 64);
@@ -55,10 +55,12 @@ class ControlLink {
   int peer() const { return peer_; }
   State state() const { return state_; }
   uint64_t last_sequence() const { return last_sequence_; }
+  // Why it left, where it said so.
+  const std::string& last_words() const { return last_words_; }
   void declare_lost() { state_ = State::lost; }
 
   // What a connection cannot take at once leaves with the next receive().
-  void say_goodbye(uint64_t sequence);
+  void say_goodbye(uint64_t sequence, const std::string& last_words = {});
   void report(const Failure& failure);
   void report(const PathDown& down);
   // Reads what is there; updates state(). A failure that the peer reported is returned.
@@ -108,6 +110,7 @@ class ControlLink {
   double timeout_s_ = 0;
   State state_ = State::open;
   uint64_t last_sequence_ = 0;
+  std::string last_words_;
   uint64_t num_sent_ = 0;
   uint64_t num_handled_ = 0;  // the number of the last message that counted
   std::deque<Letter> recent_;  // repeated on a connection that replaces another
