@@ -180,7 +180,9 @@ def test_meet_other_protocol_version_is_told(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(BootstrapError):
         meet(store, 1, card(2), None, Deadline(0.1))
     monkeypatch.undo()
-    with pytest.raises(BootstrapError, match=f"protocol {PROTOCOL_VERSION + 1}, rank 0 {PROTOCOL_VERSION}"):
+    with pytest.raises(
+        BootstrapError, match=f"protocol {PROTOCOL_VERSION + 1}, rank 0 {PROTOCOL_VERSION}"
+    ):
         meet(store, 0, card(1), None, Deadline(TIMEOUT_S))
 
 
