@@ -15,7 +15,7 @@ from hccl_py.transport.contact import Contact
 from hccl_py.transport.control_sockets import ControlSockets
 
 TIMEOUT_S = 20.0
-FLOOD = 300 * int(os.environ.get("HCCL_TEST_ROUNDS", "1"))
+FLOOD = max(300, 100 * int(os.environ.get("HCCL_TEST_ROUNDS", "1")))
 
 
 class Coordinator:
