@@ -123,7 +123,7 @@ def noisy_lanes(seed: int) -> Iterator[list[_core.FaultyStream]]:
         made.append(_core.FaultyStream(connection, dice.randrange(1 << 32), **_NOISE))
         return made[-1]
 
-    Line.detach = detach_and_spoil  # type: ignore[method-assign]
+    Line.detach = detach_and_spoil  # type: ignore[method-assign,assignment]
     try:
         yield made
     finally:

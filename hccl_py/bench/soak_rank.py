@@ -186,7 +186,7 @@ class Walk:
             self._fail(group, error)
 
     def _open(self, group: str, members: tuple[int, ...]) -> None:
-        from torch.distributed import PrefixStore
+        from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
         generation = self._generation
         prefix = f"{generation.index}/{group}"
@@ -368,7 +368,7 @@ def serve(pipe: connection.Connection, place: Place) -> None:
     if place.interfaces is not None:
         os.environ["HCCL_SOCKET_IFNAME"] = place.interfaces
     import torch
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     torch.set_num_threads(1)
     store = TCPStore(place.address, place.port, is_master=False, wait_for_workers=False)
