@@ -301,7 +301,7 @@ class Walk:
         if fault is None or fault.kind not in GONE or not generation.shrinks:
             return
         began_s = time.monotonic()
-        smaller = self._callers[WORLD].communicator.shrink()
+        smaller = self._callers[WORLD].communicator.shrink(timeout_s=2 * _MEET_THE_DEAD_S)
         caller = Caller(smaller, generation.seed, generation.index)
         self._callers[WORLD] = caller
         expected = (generation.world_size - 1, self._rank - (self._rank > fault.victim))
