@@ -62,6 +62,7 @@ class ControlPlane:
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._commands: deque[Callable[[], None]] = deque()
         self._stopping = False
+        self._close_at_end = False
         self._lock = threading.Lock()
         self._bound: dict[str, tuple[socket.socket | None, int]] = {}
         # The thread's own.
@@ -110,21 +111,26 @@ class ControlPlane:
         self.call(lambda: self._leave(roll))
 
     def call(self, command: Callable[[], None]) -> None:
-        """Have the thread call something, and wait until it has."""
+        """Have the thread call something, and wait until it has; what that raises is raised here."""
         if threading.current_thread() is self._thread:
             command()
             return
         done = threading.Event()
+        raised: list[Exception] = []
 
         def run() -> None:
             try:
                 command()
+            except Exception as error:
+                raised.append(error)
             finally:
                 done.set()
 
         self.post(run)
         while self._thread.is_alive() and not done.wait(_LONGEST_TURN_S):
             continue
+        if raised:
+            raise raised[0]
 
     def post(self, command: Callable[[], None]) -> None:
         """Have the thread call something soon."""
@@ -134,9 +140,13 @@ class ControlPlane:
     def stop(self) -> None:
         """End the thread and close the sockets."""
         self._stopping = True
-        if threading.current_thread() is not self._thread:
-            os.eventfd_write(self._wake_fd, 1)
-            self._thread.join()
+        if threading.current_thread() is self._thread:  # the garbage collector chose it for this
+            self._close_at_end = True
+            return
+        os.eventfd_write(self._wake_fd, 1)
+        self._thread.join()
+        # Not by the thread: it may have ended on its own before the write.
+        os.close(self._wake_fd)
 
     def close_copies(self) -> None:
         """In a forked child, where the thread is not: close what would keep ports in use."""
@@ -158,7 +168,8 @@ class ControlPlane:
         for bound, _ in self._bound.values():
             if bound is not None:
                 bound.close()
-        os.close(self._wake_fd)
+        if self._close_at_end:
+            os.close(self._wake_fd)
 
     def _turn(self) -> None:
         now_s = time.monotonic()
@@ -168,7 +179,7 @@ class ControlPlane:
         if any(fd == self._wake_fd for fd, _ in ready):
             os.eventfd_read(self._wake_fd)
         while self._commands:
-            self._commands.popleft()()
+            self._obey(self._commands.popleft())
         for key, message in self._sockets.receive():
             self._take(key, message)
         now_s = time.monotonic()
@@ -180,6 +191,12 @@ class ControlPlane:
             if place.next_s() <= now_s:
                 self._guard(place, partial(place.tick, now_s))
         self._flush()
+
+    def _obey(self, command: Callable[[], None]) -> None:
+        try:
+            command()
+        except Exception:
+            logger.exception("the control plane could not do what it was asked")
 
     def _take(self, key: bytes, message: bytes) -> None:
         """Deliver the entries of an authenticated process, as far as they are its own ranks'."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -225,3 +226,29 @@ def test_address_that_cannot_be_bound_is_told_and_the_rest_works(server: Server)
     assert (contact.host, contact.port) == ("", 0)
     assert "cannot listen on" in contact.problem
     assert answers(server.dial(server.keys[1]), 1)
+
+
+def test_failure_of_what_it_is_asked_is_the_callers() -> None:
+    plane = ControlPlane()
+
+    def fail() -> None:
+        raise ValueError("no such thing")
+
+    with pytest.raises(ValueError, match="no such thing"):
+        plane.call(fail)
+    done: list[bool] = []
+    plane.post(fail)
+    plane.call(lambda: done.append(True))
+    plane.stop()
+    assert done == [True]
+
+
+def test_plane_whose_thread_has_ended_is_stopped_all_the_same() -> None:
+    # As when the thread wakes up by itself between the wish that it ends and the knock.
+    plane = ControlPlane()
+    plane._stopping = True
+    os.eventfd_write(plane._wake_fd, 1)
+    plane._thread.join(DEADLINE_S)
+    plane.stop()
+    with pytest.raises(OSError):
+        os.fstat(plane._wake_fd)
