@@ -111,7 +111,7 @@ class ControlPlane:
         self.call(lambda: self._leave(roll))
 
     def call(self, command: Callable[[], None]) -> None:
-        """Have the thread call something, and wait until it has; what that raises is raised here."""
+        """Have the thread call something, wait until it has, and raise what that raised."""
         if threading.current_thread() is self._thread:
             command()
             return
