@@ -106,7 +106,8 @@ def _culprit(
     slowest: Testimony | None,
     proposals: list[Proposal],
 ) -> int | None:
-    missing = [*evidence.absent, *(one.rank for one in late)]
+    # Who is silent may be what those who are late wait for, while they open a group, say.
+    missing = list(evidence.absent) or [one.rank for one in late]
     if missing:
         return min(missing)
     waits = (slowest.progress.get("waiting_for") or []) if slowest is not None else []

@@ -125,7 +125,7 @@ def test_timeout_lists_who_came_who_did_not_and_how_far_the_slowest_got() -> Non
         2: report(TIMED_OUT, "", 1, timeout_s=1.5, progress={"bytes_done": 2000}),
     }
     verdict = Judge(PLACES).decide(reports, {3: "silent for 2.0 s"})
-    assert (verdict.rank, verdict.cause) == (1, Cause.TIMED_OUT)
+    assert (verdict.rank, verdict.cause) == (3, Cause.TIMED_OUT)
     for part in (
         f"{NAME} number 17: Timed out after 1.5 s: ",
         "rank 3 (host h, pid 103) is stopped, or busy without a break: silent for 2.0 s; ",
