@@ -30,8 +30,8 @@ from hccl_py.topology import Topology
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap import Mesh, connect
-from hccl_py.transport.clocks import ClockReading
-from hccl_py.transport.coordination import Coordination
+from hccl_py.transport.control.clocks import ClockReading
+from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import (
     AbortedError,
     CommunicatorError,

@@ -20,7 +20,7 @@ from hccl_py.fingerprint import Fields, Transfer, describe, unpack
 from hccl_py.trace_files import Dump, default_folder, folder_of_failures, write
 from hccl_py.trace_signal import BELL
 from hccl_py.transport import _core
-from hccl_py.transport.clocks import ClockReading
+from hccl_py.transport.control.clocks import ClockReading
 
 logger = logging.getLogger("hccl_py")
 

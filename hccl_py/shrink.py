@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Protocol, TypeVar
 
-from hccl_py.transport.coordination import Coordination
-from hccl_py.transport.coordinator_store import CoordinatorStore
+from hccl_py.transport.control.coordination import Coordination
+from hccl_py.transport.control.store import CoordinatorStore
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 

@@ -1,7 +1,7 @@
 """Speaks for a rank's engine in the control plane: what it noticed goes out, the verdict comes in.
 
-The other half of `transport/principal.py`. All of it runs on the control plane's thread, never on
-that of a call.
+The other half of `transport/control/principal.py`. All of it runs on the control plane's thread,
+never on that of a call.
 """
 
 import threading

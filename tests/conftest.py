@@ -1,7 +1,9 @@
-"""Test files import the harnesses that lie in this folder and in transport/ by their bare names."""
+"""Test files import the harnesses that lie in these folders by their bare names."""
 
 import sys
 from pathlib import Path
 
-for folder in (Path(__file__).parent, Path(__file__).parent / "transport"):
+_HERE = Path(__file__).parent
+
+for folder in (_HERE, _HERE / "transport", _HERE / "transport" / "control"):
     sys.path.insert(0, str(folder))

@@ -16,8 +16,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .connector import Key
-from .control_plane import ControlPlane, Roll, hold, release
-from .coordination import Coordination
+from .control.coordination import Coordination
+from .control.plane import ControlPlane, Roll, hold, release
 from .deadline import Deadline
 from .errors import BootstrapError, InvalidArgumentError
 from .handshake import CONTROL, Party

@@ -16,7 +16,7 @@ from typing import Any, Protocol, get_origin, get_type_hints
 
 import msgpack  # type: ignore[import-untyped]
 
-from .contact import Contact
+from .control.contact import Contact
 from .deadline import Deadline
 from .errors import BootstrapError
 from .identity import PROTOCOL_VERSION, Endpoint, Identity, group_by_node

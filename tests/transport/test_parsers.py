@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from test_handshake import COMMUNICATOR_ID, MEMBERS, party
 
 from hccl_py.transport import rendezvous
-from hccl_py.transport.control_message import pack, unpack
+from hccl_py.transport.control.message import pack, unpack
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.handshake import (
     Handshake,

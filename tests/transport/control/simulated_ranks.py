@@ -16,10 +16,10 @@ from typing import Any
 
 from principals import FakeEngine
 
-from hccl_py.transport.agreements import Proposal
-from hccl_py.transport.contact import Contact
-from hccl_py.transport.control_message import Entry, pack, unpack
-from hccl_py.transport.place import Place
+from hccl_py.transport.control.agreements import Proposal
+from hccl_py.transport.control.contact import Contact
+from hccl_py.transport.control.message import Entry, pack, unpack
+from hccl_py.transport.control.place import Place
 
 LATENCY_S = 0.001
 _ID = bytes(16)

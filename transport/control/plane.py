@@ -22,13 +22,13 @@ from functools import partial
 
 import zmq
 
+from ..errors import BootstrapError
+from ..interfaces import LocalAddress
+from ..listeners import bind_listener
 from .contact import Contact
-from .control_message import Entry, pack, unpack
-from .control_sockets import ControlSockets
-from .errors import BootstrapError
-from .interfaces import LocalAddress
-from .listeners import bind_listener
+from .message import Entry, pack, unpack
 from .place import Place
+from .sockets import ControlSockets
 
 logger = logging.getLogger("hccl_py.transport")
 

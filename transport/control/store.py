@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from .errors import BootstrapError
+from ..errors import BootstrapError
 
 
 class CoordinatorStore:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from simulated_ranks import SimulatedRanks
 
-from hccl_py.transport.control_message import Entry
+from hccl_py.transport.control.message import Entry
 
 
 @pytest.fixture

@@ -17,12 +17,12 @@ import pytest
 import zmq
 from principals import FakeEngine
 
-from hccl_py.transport.contact import Contact
-from hccl_py.transport.control_message import Entry, pack, unpack
-from hccl_py.transport.control_plane import ControlPlane, Roll
-from hccl_py.transport.participant import Participant
-from hccl_py.transport.place import Place
-from hccl_py.transport.timing import Timing
+from hccl_py.transport.control.contact import Contact
+from hccl_py.transport.control.message import Entry, pack, unpack
+from hccl_py.transport.control.participant import Participant
+from hccl_py.transport.control.place import Place
+from hccl_py.transport.control.plane import ControlPlane, Roll
+from hccl_py.transport.control.timing import Timing
 
 WORLD_SIZE = 512
 NUM_PROCESSES = 2

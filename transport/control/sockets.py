@@ -16,12 +16,12 @@ from collections.abc import Iterable
 import zmq
 from zmq.utils import z85
 
-from .connector import stranger_limit
+from ..connector import stranger_limit
+from ..open_sockets import OpenSockets
+from ..refusals import Refusals
 from .contact import Contact
-from .control_message import MAX_MESSAGE_BYTES
 from .doorway import Doorway
-from .open_sockets import OpenSockets
-from .refusals import Refusals
+from .message import MAX_MESSAGE_BYTES
 
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 _HANDSHAKE_MS = 10_000

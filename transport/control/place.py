@@ -8,8 +8,8 @@ import msgpack  # type: ignore[import-untyped]
 from .agreements import Agreements, Proposal
 from .clocks import wall_ns
 from .contact import Contact
-from .control_message import MAX_STATE_BYTES, Entry
 from .coordinator import Coordinator
+from .message import MAX_STATE_BYTES, Entry
 from .participant import Participant
 from .principal import Lost, Principal, Report, Verdict
 from .store_host import StoreHost

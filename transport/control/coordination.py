@@ -14,13 +14,13 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
+from ..errors import CommunicatorError
 from .agreements import Proposal
 from .clocks import ClockReading
-from .control_plane import Roll, hold, release
-from .coordinator_store import CoordinatorStore
-from .errors import CommunicatorError
 from .place import Place
+from .plane import Roll, hold, release
 from .principal import Principal
+from .store import CoordinatorStore
 
 _GRACE_S = 3.0
 """How much later than the coordinator a rank gives up: it should hear who was missing, also from

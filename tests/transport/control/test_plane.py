@@ -15,12 +15,12 @@ import zmq
 from bootstrapped import bootstrapped
 from principals import FakeEngine
 
-from hccl_py.transport import control_plane
-from hccl_py.transport.contact import Contact
-from hccl_py.transport.control_message import MAX_MESSAGE_BYTES, Entry, pack, unpack
-from hccl_py.transport.control_plane import ControlPlane, Roll
+from hccl_py.transport.control import plane as plane_module
+from hccl_py.transport.control.contact import Contact
+from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, Entry, pack, unpack
+from hccl_py.transport.control.place import Place
+from hccl_py.transport.control.plane import ControlPlane, Roll
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.place import Place
 
 ID = bytes(range(16))
 DEADLINE_S = 10.0
@@ -177,7 +177,7 @@ def test_ranks_agree_share_a_store_and_know_their_clocks(nodes: str) -> None:
         wait_until(lambda: all(engine.adopted for engine in engines))
         for handle in handles:
             handle.close()
-    assert control_plane._plane is None
+    assert plane_module._plane is None
     wait_until(lambda: not any(one.name == "hccl-control" for one in threading.enumerate()))
 
 

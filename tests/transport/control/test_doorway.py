@@ -11,8 +11,8 @@ import pytest
 import zmq
 
 from hccl_py.transport.connector import stranger_limit
-from hccl_py.transport.contact import Contact
-from hccl_py.transport.control_sockets import ControlSockets
+from hccl_py.transport.control.contact import Contact
+from hccl_py.transport.control.sockets import ControlSockets
 
 TIMEOUT_S = 20.0
 FLOOD = max(300, 100 * int(os.environ.get("HCCL_TEST_ROUNDS", "1")))
