@@ -7,7 +7,6 @@ what they run, `transport/bootstrap.py` how ranks find each other.
 import atexit
 import contextlib
 import os
-import threading
 import weakref
 from collections.abc import Iterable
 from functools import partial
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hccl_py.calls import BlockingCalls, NonblockingCalls, Shared
+from hccl_py.engine import connect_engine, leave_progress_to_parent, stop_progress
 from hccl_py.failures import Narrator
 from hccl_py.flight_recorder import FlightRecorder, Group
 from hccl_py.history import STATE as HISTORY_STATE
@@ -28,8 +28,7 @@ from hccl_py.shrink import Departed, check_excluded, regroup
 from hccl_py.statistics import Statistics, read_statistics
 from hccl_py.topology import Topology
 from hccl_py.transport import _core
-from hccl_py.transport.arena import arena_of_this_process
-from hccl_py.transport.bootstrap import Mesh, connect
+from hccl_py.transport.bootstrap import Mesh
 from hccl_py.transport.control.clocks import ClockReading
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import (
@@ -39,16 +38,12 @@ from hccl_py.transport.errors import (
     InvalidArgumentError,
 )
 from hccl_py.transport.identity import Identity
-from hccl_py.transport.open_sockets import OpenSockets
 from hccl_py.transport.repair import Repair
-from hccl_py.transport.settings import NetworkSettings
 from hccl_py.uncaught import describe_error, handled_error, uncaught_at_exit
 from hccl_py.verdict import Judge
 from hccl_py.verdict.causes import UNCAUGHT
 from hccl_py.witness import Witness
 
-_NUM_CHANNELS = 2
-_MIN_SLOTS = 8
 _VERDICT_TIMEOUT_S = 1.5
 """How long a failure waits for all ranks' verdict on it, before this rank's own view stands."""
 _SHRUNK = "/shrunk-"
@@ -101,35 +96,8 @@ class Communicator(BlockingCalls):
             rank, world_size = rank_from_environment()
         if store is None and world_size > 1:
             store = store_from_environment(rank, world_size, name, timeout_s)
-        core: _core.Communicator | None = None
-        arena = arena_of_this_process()
-
-        def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int, int]:
-            nonlocal core
-            core = _core.Communicator.create(
-                progress=_progress_thread(),
-                rank=rank,
-                world_size=world_size,
-                local_ranks=list(local_ranks),
-                num_channels=_NUM_CHANNELS,
-                num_slots=max(_MIN_SLOTS, 2 * len(local_ranks)),
-                slot_bytes=_slot_bytes(world_size),
-                checksum=NetworkSettings.from_environment().checksum,
-                arena=arena,
-            )
-            return core.segment_fd(), core.doorbell_fd(), arena.fd()
-
-        mesh = connect(
-            store,
-            rank,
-            world_size,
-            make_segment=make_segment,
-            num_lanes=_NUM_CHANNELS + 1,  # the last one is for send and recv
-            timeout_s=timeout_s,
-            identity=identity,
-        )
-        assert core is not None
-        sockets = _attach(core, mesh, rank)
+        engine = connect_engine(store, rank, world_size, timeout_s, identity)
+        core, mesh = engine.core, engine.mesh
         self.rank = rank
         self.world_size = world_size
         self.name = name
@@ -137,8 +105,8 @@ class Communicator(BlockingCalls):
         self._core = core
         self._provider = mesh.provider
         self._coordination = mesh.coordination
-        self._sockets = sockets
-        self._repair = _repair(core, mesh, sockets)
+        self._sockets = engine.sockets
+        self._repair = engine.repair
         places = tuple((member.host, member.pid) for member in mesh.members)
         # Their threads keep the engine alive, but must not outlive a communicator nobody holds.
         self._witness = Witness(name, core, Judge(places))
@@ -328,37 +296,6 @@ def _clock(coordination: Coordination | None) -> ClockReading | None:
     return None if coordination is None else coordination.clock()
 
 
-def _slot_bytes(world_size: int) -> int:
-    # Two slots per local rank and channel: small ones keep a large communicator's segment small.
-    # Depends on nothing but the world size, because all ranks must cut the same tiles.
-    if world_size <= 32:
-        return 128 * 1024
-    return 64 * 1024 if world_size <= 128 else 32 * 1024
-
-
-def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
-    """Hand all connections to the engine; return what a forked child has to close."""
-    me = mesh.members[rank]
-    num_threads = 1 if mesh.provider is None else 2  # which keep a core busy: it has one of its own
-    core.set_ranks_on_host(num_threads * sum(member.host == me.host for member in mesh.members))
-    sockets = OpenSockets()
-    for link in mesh.links:
-        for connections in (link.controls, *link.lanes):
-            for connection in connections:
-                sockets.add(connection)
-        shared = (link.segment_fd, link.doorbell_fd, link.arena_fd)
-        if link.provided:
-            (control,) = link.controls
-            assert isinstance(control, int), "a provider's control connections are never TLS"
-            core.add_lanes(link.rank, link.provided, control)
-        elif None not in shared:
-            core.add_shm_peer(link.rank, *shared, *link.controls)  # type: ignore[arg-type]
-        else:
-            lanes = [list(lane) for lane in link.lanes]
-            core.add_tcp_peer(link.rank, lanes, list(link.controls), list(link.paths))
-    return sockets
-
-
 def _tell_more(
     coordination: Coordination, name: str, places: tuple[tuple[str, int], ...], shared: Shared
 ) -> None:
@@ -371,12 +308,6 @@ def _tell_more(
     coordination.on_suspicion(patience.lost)
 
 
-def _repair(core: _core.Communicator, mesh: Mesh, sockets: OpenSockets) -> Repair | None:
-    if mesh.party is None or not mesh.listeners:
-        return None
-    return Repair(core, mesh.party, mesh.listeners, sockets)
-
-
 def _close_threads(
     repair: Repair | None, coordination: Coordination | None, witness: Witness
 ) -> None:
@@ -387,18 +318,7 @@ def _close_threads(
     witness.close()
 
 
-# One progress thread for all communicators of the process; the engine starts it when first needed.
-_progress: _core.ProgressThread | None = None
-_progress_lock = threading.Lock()
 _open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
-
-
-def _progress_thread() -> _core.ProgressThread:
-    global _progress
-    with _progress_lock:
-        if _progress is None:
-            _progress = _core.ProgressThread()
-        return _progress
 
 
 def tell_uncaught() -> None:
@@ -417,13 +337,11 @@ def _close_all() -> None:
     for communicator in list(_open):
         with contextlib.suppress(Exception):
             communicator.close()
-    if _progress is not None:
-        _progress.stop()
+    stop_progress()
 
 
 def _forget_after_fork() -> None:
     """In a forked child: its parent's communicators and thread are not there, leave them alone."""
-    global _progress
     forked = (
         f"this process ({os.getpid()}) was forked from a rank; the communicator belongs to its "
         "parent. Make a new one here, or start processes with 'spawn'"
@@ -443,9 +361,7 @@ def _forget_after_fork() -> None:
         if communicator._coordination is not None:
             communicator._coordination.close_in_child()
     _open.clear()
-    if _progress is not None:
-        _core.leak(_progress)
-    _progress = None
+    leave_progress_to_parent()
 
 
 class _Gone:

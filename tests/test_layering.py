@@ -15,8 +15,8 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hccl_py": "hccl_py"}
 
 COMMUNICATOR = (
-    "buffers call_sites calls communicator elements failures fingerprint flight_recorder history "
-    "occupation patience plans registered rendezvous shrink statistics trace_files trace_signal "
+    "buffers call_sites calls communicator elements engine failures fingerprint flight_recorder "
+    "history occupation patience plans registered rendezvous shrink statistics trace_files trace_signal "
     "uncaught verdict witness work"
 )
 LAYERS = [

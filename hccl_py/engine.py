@@ -1,0 +1,137 @@
+"""Makes the C++ engine of a communicator and hands it its connections.
+
+`communicator.py` owns what comes out of here; `transport/bootstrap.py` finds and connects ranks.
+"""
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from hccl_py.transport import _core
+from hccl_py.transport.arena import arena_of_this_process
+from hccl_py.transport.bootstrap import Mesh, connect
+from hccl_py.transport.identity import Identity
+from hccl_py.transport.open_sockets import OpenSockets
+from hccl_py.transport.repair import Repair
+from hccl_py.transport.settings import NetworkSettings
+
+_NUM_CHANNELS = 2
+_MIN_SLOTS = 8
+
+
+@dataclass(frozen=True)
+class ConnectedEngine:
+    """An engine that is connected to all other ranks.
+
+    Attributes:
+        core: the engine.
+        mesh: what it is connected by.
+        sockets: what a forked child has to close.
+        repair: replaces connections that break; None where there are none that could be.
+    """
+
+    core: _core.Communicator
+    mesh: Mesh
+    sockets: OpenSockets
+    repair: Repair | None
+
+
+def connect_engine(
+    store: Any, rank: int, world_size: int, timeout_s: float, identity: Identity | None
+) -> ConnectedEngine:
+    """Meet the other ranks at the store and connect an engine to all of them.
+
+    Raises:
+        BootstrapError: not all ranks came, or one could not be connected.
+    """
+    core: _core.Communicator | None = None
+    arena = arena_of_this_process()
+
+    def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int, int]:
+        nonlocal core
+        core = _core.Communicator.create(
+            progress=_progress_thread(),
+            rank=rank,
+            world_size=world_size,
+            local_ranks=list(local_ranks),
+            num_channels=_NUM_CHANNELS,
+            num_slots=max(_MIN_SLOTS, 2 * len(local_ranks)),
+            slot_bytes=_slot_bytes(world_size),
+            checksum=NetworkSettings.from_environment().checksum,
+            arena=arena,
+        )
+        return core.segment_fd(), core.doorbell_fd(), arena.fd()
+
+    mesh = connect(
+        store,
+        rank,
+        world_size,
+        make_segment=make_segment,
+        num_lanes=_NUM_CHANNELS + 1,  # the last one is for send and recv
+        timeout_s=timeout_s,
+        identity=identity,
+    )
+    assert core is not None
+    sockets = _attach(core, mesh, rank)
+    repair = None
+    if mesh.party is not None and mesh.listeners:
+        repair = Repair(core, mesh.party, mesh.listeners, sockets)
+    return ConnectedEngine(core, mesh, sockets, repair)
+
+
+def _slot_bytes(world_size: int) -> int:
+    # Two slots per local rank and channel: small ones keep a large communicator's segment small.
+    # Depends on nothing but the world size, because all ranks must cut the same tiles.
+    if world_size <= 32:
+        return 128 * 1024
+    return 64 * 1024 if world_size <= 128 else 32 * 1024
+
+
+def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
+    """Hand all connections to the engine; return what a forked child has to close."""
+    me = mesh.members[rank]
+    num_threads = 1 if mesh.provider is None else 2  # which keep a core busy: it has one of its own
+    core.set_ranks_on_host(num_threads * sum(member.host == me.host for member in mesh.members))
+    sockets = OpenSockets()
+    for link in mesh.links:
+        for connections in (link.controls, *link.lanes):
+            for connection in connections:
+                sockets.add(connection)
+        shared = (link.segment_fd, link.doorbell_fd, link.arena_fd)
+        if link.provided:
+            (control,) = link.controls
+            assert isinstance(control, int), "a provider's control connections are never TLS"
+            core.add_lanes(link.rank, link.provided, control)
+        elif None not in shared:
+            core.add_shm_peer(link.rank, *shared, *link.controls)  # type: ignore[arg-type]
+        else:
+            lanes = [list(lane) for lane in link.lanes]
+            core.add_tcp_peer(link.rank, lanes, list(link.controls), list(link.paths))
+    return sockets
+
+
+# One progress thread for all communicators of the process; the engine starts it when first needed.
+_progress: _core.ProgressThread | None = None
+_progress_lock = threading.Lock()
+
+
+def _progress_thread() -> _core.ProgressThread:
+    global _progress
+    with _progress_lock:
+        if _progress is None:
+            _progress = _core.ProgressThread()
+        return _progress
+
+
+def stop_progress() -> None:
+    """End the progress thread, at the interpreter's exit."""
+    if _progress is not None:
+        _progress.stop()
+
+
+def leave_progress_to_parent() -> None:
+    """In a forked child, where the thread is not: never touch it again."""
+    global _progress
+    if _progress is not None:
+        _core.leak(_progress)
+    _progress = None
