@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "bindings_arena.h"
+#include "bindings_failure.h"
 #include "bindings_perftest.h"
 #include "bindings_provider.h"
 #include "bindings_recorder.h"
@@ -40,25 +41,6 @@ void check_signals() {
   nb::gil_scoped_acquire gil;
   rethrow_stream_interruption();
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
-}
-
-nb::object exception_type;  // hccl_py.transport._core.CommunicatorFailed
-
-nb::tuple as_tuple(const Failure& f) {
-  return nb::make_tuple(static_cast<int>(f.kind), f.rank, f.reporter, f.expected, f.received,
-                        f.text, f.sequence, f.settled);
-}
-
-nb::object as_tuple(const std::optional<Failure>& failure) {
-  return failure ? nb::object(as_tuple(*failure)) : nb::none();
-}
-
-void raise_failure(const std::exception_ptr& pointer, void*) {
-  try {
-    std::rethrow_exception(pointer);
-  } catch (const CommunicatorFailed& error) {
-    PyErr_SetObject(exception_type.ptr(), as_tuple(error.failure).ptr());
-  }
 }
 
 // A submitted request; keeps the Python objects whose memory it uses alive until it is done.
@@ -249,84 +231,13 @@ PyCommunicator make_communicator(std::shared_ptr<ProgressThread> progress, int r
   return {std::make_shared<Communicator>(options, std::move(progress)), nullptr};
 }
 
-Failure verdict_of(int kind, int rank, uint64_t sequence, uint64_t fingerprint, std::string text) {
-  if (kind <= static_cast<int>(FailureKind::none) ||
-      kind > static_cast<int>(FailureKind::internal)) {
-    throw std::invalid_argument("no such kind of failure");
-  }
-  Failure verdict;
-  verdict.kind = static_cast<FailureKind>(kind);
-  verdict.rank = rank;
-  verdict.sequence = sequence;
-  verdict.expected = fingerprint;
-  verdict.text = std::move(text);
-  return verdict;
-}
-
-void announce(PyCommunicator& self, int kind, int rank, uint64_t sequence, uint64_t fingerprint,
-              std::string text) {
-  self.engine->announce(verdict_of(kind, rank, sequence, fingerprint, std::move(text)));
-}
-
-void conclude(PyCommunicator& self, int kind, int rank, uint64_t sequence, uint64_t fingerprint,
-              std::string text) {
-  Failure verdict = verdict_of(kind, rank, sequence, fingerprint, std::move(text));
-  nb::gil_scoped_release release;
-  self.engine->conclude(std::move(verdict));
-}
-
-nb::dict progress(PyCommunicator& self) {
-  CallProgress made;
-  {
-    nb::gil_scoped_release release;
-    made = self.engine->progress_made();
-  }
-  nb::dict result;
-  result["submitted"] = made.submitted;
-  result["finished"] = made.finished;
-  result["sequence"] = made.sequence;
-  result["fingerprint"] = made.fingerprint;
-  result["timeout_s"] = made.timeout_s;
-  result["position"] = made.position;
-  result["bytes_done"] = made.bytes_done;
-  result["bytes_total"] = made.bytes_total;
-  result["waiting_for"] = made.waiting_for;
-  result["num_transfers"] = made.num_transfers;
-  return result;
-}
-
-nb::dict device_statistics(const DeviceStatistics& device) {
-  nb::dict result;
-  result["messages"] = device.messages.value();
-  result["bytes"] = device.bytes.value();
-  result["stalls"] = device.stalls.value();
-  return result;
-}
-
-nb::dict statistics(const PyCommunicator& self) {
-  const Statistics& s = self.engine->statistics();
-  nb::dict result;
-  result["collectives"] = s.collectives.value();
-  result["in_place"] = s.in_place.value();
-  result["sleeps"] = s.sleeps.value();
-  result["doorbells"] = s.doorbells.value();
-  result["shm"] = device_statistics(s.shm);
-  result["tcp"] = device_statistics(s.tcp);
-  result["provider"] = device_statistics(s.provider);
-  add_lateness(result, *self.engine);
-  return result;
-}
-
 }  // namespace
 
 NB_MODULE(_core, module) {
   module.doc() = "The C++ data path of hccl-py.";
   nb::set_leak_warnings(false);  // ranks may leave with works in flight
 
-  exception_type = nb::steal(PyErr_NewException("hccl_py.transport._core.CommunicatorFailed",
-                                                PyExc_RuntimeError, nullptr));
-  module.attr("CommunicatorFailed") = exception_type;
-  nb::register_exception_translator(raise_failure);
+  bind_failure(module);
 
   module.def("usable_cores", &usable_cores);
   // The address of a C-contiguous buffer, writable if it has to be; raises ValueError or
@@ -478,7 +389,7 @@ NB_MODULE(_core, module) {
            })
       .def("num_finished",
            [](PyCommunicator& c) { return c.engine->statistics().collectives.value(); })
-      .def("statistics", &statistics)
+      .def("statistics", [](PyCommunicator& c) { return statistics(*c.engine); })
       .def("records", [](PyCommunicator& c) { return records(c.engine->recorder()); })
       .def("history",
            [](PyCommunicator& c, uint64_t first, uint64_t last) {
@@ -490,19 +401,22 @@ NB_MODULE(_core, module) {
       .def("news_fd", [](PyCommunicator& c) { return c.engine->news_fd(); })
       .def("take_proposal", [](PyCommunicator& c) { return as_tuple(c.engine->take_proposal()); })
       .def("verdict", [](PyCommunicator& c) { return as_tuple(c.engine->failure()); })
-      .def("announce", &announce)
-      .def("conclude", &conclude)
-      .def("gone_ranks",
-           [](PyCommunicator& c) {
-             nb::list result;
-             for (const GoneRank& gone : c.engine->gone_ranks()) {
-               result.append(nb::make_tuple(gone.rank, gone.left, gone.last_sequence));
-             }
-             return result;
+      .def("announce",
+           [](PyCommunicator& c, int kind, int rank, uint64_t sequence, uint64_t fingerprint,
+              std::string text) {
+             c.engine->announce(verdict_of(kind, rank, sequence, fingerprint, std::move(text)));
            })
+      .def("conclude",
+           [](PyCommunicator& c, int kind, int rank, uint64_t sequence, uint64_t fingerprint,
+              std::string text) {
+             Failure verdict = verdict_of(kind, rank, sequence, fingerprint, std::move(text));
+             nb::gil_scoped_release release;
+             c.engine->conclude(std::move(verdict));
+           })
+      .def("gone_ranks", [](PyCommunicator& c) { return gone_ranks(*c.engine); })
       .def("look", [](PyCommunicator& c) { c.engine->look(); },
            nb::call_guard<nb::gil_scoped_release>())
-      .def("progress", &progress)
+      .def("progress", [](PyCommunicator& c) { return progress(*c.engine); })
       .def("abort",
            [](PyCommunicator& c, const std::string& reason) { c.engine->abort(reason); },
            nb::call_guard<nb::gil_scoped_release>())

@@ -8,6 +8,33 @@ namespace nb = nanobind;
 
 namespace hccl {
 
+namespace {
+
+nb::dict device_statistics(const DeviceStatistics& device) {
+  nb::dict result;
+  result["messages"] = device.messages.value();
+  result["bytes"] = device.bytes.value();
+  result["stalls"] = device.stalls.value();
+  return result;
+}
+
+// Adds the keys "calls" (calls, waiting, moving by kind) and "peers" (waited for, times last by rank).
+void add_lateness(nb::dict& statistics, const Communicator& engine) {
+  nb::list calls, peers;
+  for (const CallStatistics& kind : engine.statistics().calls) {
+    calls.append(nb::make_tuple(kind.calls.value(), kind.waiting_ns.value(),
+                                kind.moving_ns.value()));
+  }
+  for (int rank = 0; rank < engine.world_size(); ++rank) {
+    const Lateness::Peer& peer = engine.lateness().of(rank);
+    peers.append(nb::make_tuple(peer.waited_ns.value(), peer.times_last.value()));
+  }
+  statistics["calls"] = calls;
+  statistics["peers"] = peers;
+}
+
+}  // namespace
+
 nb::list records(const Recorder& recorder) {
   std::vector<CallRecord> calls;
   {
@@ -35,18 +62,18 @@ nb::list history(const Recorder& recorder, uint64_t first, uint64_t last) {
   return result;
 }
 
-void add_lateness(nb::dict& statistics, const Communicator& engine) {
-  nb::list calls, peers;
-  for (const CallStatistics& kind : engine.statistics().calls) {
-    calls.append(nb::make_tuple(kind.calls.value(), kind.waiting_ns.value(),
-                                kind.moving_ns.value()));
-  }
-  for (int rank = 0; rank < engine.world_size(); ++rank) {
-    const Lateness::Peer& peer = engine.lateness().of(rank);
-    peers.append(nb::make_tuple(peer.waited_ns.value(), peer.times_last.value()));
-  }
-  statistics["calls"] = calls;
-  statistics["peers"] = peers;
+nb::dict statistics(const Communicator& engine) {
+  const Statistics& s = engine.statistics();
+  nb::dict result;
+  result["collectives"] = s.collectives.value();
+  result["in_place"] = s.in_place.value();
+  result["sleeps"] = s.sleeps.value();
+  result["doorbells"] = s.doorbells.value();
+  result["shm"] = device_statistics(s.shm);
+  result["tcp"] = device_statistics(s.tcp);
+  result["provider"] = device_statistics(s.provider);
+  add_lateness(result, engine);
+  return result;
 }
 
 void bind_signal_bell(nb::module_& module) {

@@ -1,5 +1,4 @@
-// What the flight recorder and the straggler counters hold, as Python sees it; and the signal that asks
-// for it.
+// What the flight recorder and the counters hold, as Python sees it; and the signal that asks for it.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,8 +11,8 @@ namespace hccl {
 nanobind::list records(const Recorder& recorder);
 // Sequence number and fingerprint of the collectives first..last that are still remembered.
 nanobind::list history(const Recorder& recorder, uint64_t first, uint64_t last);
-// Adds the keys "calls" (calls, waiting, moving by kind) and "peers" (waited for, times last by rank).
-void add_lateness(nanobind::dict& statistics, const Communicator& engine);
+// All counters, by device and of late ranks.
+nanobind::dict statistics(const Communicator& engine);
 
 void bind_signal_bell(nanobind::module_& module);
 
