@@ -140,7 +140,7 @@ class Walk:
                 return
             elif isinstance(event, GroupCloses):
                 self._finish(of_group=event.group)
-                self._callers.pop(event.group).communicator.close()
+                self._leave(event.group)
             else:
                 self._call(event)
         except CommunicatorError as error:
@@ -150,7 +150,6 @@ class Walk:
                 raise
             # Nothing is promised to those who connect to a rank that is gone.
             self.outcome.not_connected = str(error)
-            self._end_all()
 
     def _call(self, call: Call) -> None:
         caller = self._callers[call.group]
@@ -229,7 +228,7 @@ class Walk:
                 communicator.abort("the soak says so")
             elif fault.kind == "leave":
                 self._finish(of_group=fault.group)
-                self._callers.pop(fault.group).communicator.close()
+                self._leave(fault.group)
                 self._broken.add(fault.group)
                 if fault.group == WORLD:
                     raise _OverError
@@ -253,25 +252,25 @@ class Walk:
     # ------------------------------------------------------------ the end of a communicator
 
     def _fail(self, group: str, error: CommunicatorError) -> None:
-        """Note what was told; go on where one group was meant to break, else come to the end."""
-        fault = self._generation.fault
+        """Note what was told; go on without a group, and not without the world.
+
+        Going on is what keeps ranks in step: whoever has not heard of a death yet calls the world
+        next as everybody does, and hears of it there.
+        """
         self._note(group, error)
         self._running = [one for one in self._running if one[1] != group]
-        meant = fault is not None and fault.group == group and fault.kind not in DEADLY
-        if meant and group != WORLD:
-            self._callers.pop(group).communicator.close()
+        if group != WORLD:
+            self._leave(group)
             return
-        self._end_all()
-
-    def _end_all(self) -> None:
-        """Come to the end of the generation: all ranks hear of it in the call that all can make."""
-        self._leave_other_groups()
-        if WORLD not in self._broken:
-            try:
-                self._callers[WORLD].communicator.barrier()
-            except CommunicatorError as error:
-                self._note(WORLD, error)
+        # Ranks that wait for this one in a group are told so.
+        for other in [other for other in self._callers if other != WORLD]:
+            self._leave(other)
         raise _OverError
+
+    def _leave(self, group: str) -> None:
+        caller = self._callers.pop(group, None)  # it may have failed meanwhile
+        if caller is not None:
+            caller.communicator.close()
 
     def _note(self, group: str, error: CommunicatorError) -> None:
         """Keep the first story of each group."""
@@ -281,11 +280,6 @@ class Walk:
         told = (error.rank, error.host, error.pid, error.cause, error.collective, error.sequence)
         story = Story(group, type(error).__name__, str(error), told, time.monotonic())
         self.outcome.stories.append(story)
-
-    def _leave_other_groups(self) -> None:
-        """Close the groups: ranks that wait there for this one are told so."""
-        for group in [group for group in self._callers if group != WORLD]:
-            self._callers.pop(group).communicator.close()
 
     def _await_death(self) -> None:
         """Go on calling until the death of a rank is noticed, however late it comes."""
@@ -301,7 +295,7 @@ class Walk:
         if fault is None or fault.kind not in GONE or not generation.shrinks:
             return
         began_s = time.monotonic()
-        smaller = self._callers[WORLD].communicator.shrink(timeout_s=2 * _MEET_THE_DEAD_S)
+        smaller = self._callers[WORLD].communicator.shrink(timeout_s=4 * _MEET_THE_DEAD_S)
         caller = Caller(smaller, generation.seed, generation.index)
         self._callers[WORLD] = caller
         expected = (generation.world_size - 1, self._rank - (self._rank > fault.victim))

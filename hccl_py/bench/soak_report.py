@@ -39,6 +39,7 @@ class Totals:
         fault = generation.fault
         if fault is not None:
             self.faults[fault.kind] += 1
+        in_step = all(outcome.not_connected is None for outcome in outcomes.values())
         for outcome in outcomes.values():
             self.calls += outcome.calls
             self.num_bytes += outcome.num_bytes
@@ -46,7 +47,9 @@ class Totals:
             self.repairs += outcome.num_repairs
             if outcome.shrunk_after_s is not None:
                 self.shrunk += 1
-                self.worst_shrink_s = max(self.worst_shrink_s, outcome.shrunk_after_s)
+                # A rank that still tries to connect to the dead one is waited for.
+                seconds = outcome.shrunk_after_s if in_step else 0.0
+                self.worst_shrink_s = max(self.worst_shrink_s, seconds)
             for story in outcome.stories:
                 self.told[story.kind] += 1
                 if fault is None or at_s is None or story.group != fault.group:
@@ -109,6 +112,8 @@ def judge(
     if fault is None or fault.kind in MENDED:
         return f"rank {stories[0][0]} raised without cause: {stories[0][1]}" if stories else None
     told = {rank: story for rank, story in stories if story.group == fault.group}
+    if fault.group != WORLD and (others := [s for _, s in stories if s.group != fault.group]):
+        return f"{fault.kind} in {fault.group} broke another group: {others[0]}"
     return _complaint(generation, told, outcomes, at_s, limit_s)
 
 
