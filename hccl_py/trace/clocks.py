@@ -95,7 +95,10 @@ def _calls(files: Sequence[RankFile]) -> Iterator[tuple[tuple[str, int], int, in
         for entry in file.content["entries"]:
             if entry["state"] != "completed" or not _synchronous(entry):
                 continue
-            key = (ids.get(entry["process_group"][0], ""), entry["collective_seq_id"])
+            communicator = ids.get(entry["process_group"][0], "")
+            if not communicator:  # of a rank that is alone in it
+                continue
+            key = (communicator, entry["collective_seq_id"])
             yield key, entry["time_created_ns"], entry["time_discovered_completed_ns"]
 
 

@@ -73,7 +73,8 @@ class Timeline:
         whole |= {"ph": "X", "cat": "collective", **self._span(begin_ns, end_ns, offset_ns)}
         yield whole
         yield from self._parts(base, entry, one, (begin_ns, end_ns, offset_ns))
-        self._joined.setdefault((one["id"], entry["collective_seq_id"]), []).append(whole)
+        if one["id"]:  # else the rank is alone in it
+            self._joined.setdefault((one["id"], entry["collective_seq_id"]), []).append(whole)
 
     def _parts(
         self, base: Event, entry: dict[str, Any], one: dict[str, Any], span: tuple[int, int, int]
