@@ -110,7 +110,7 @@ class FlightRecorder:
         self.clock = clock
         self.frames: Callable[[int], Frames] | None = None
         self._core: _core.Communicator | None = core
-        self._telling = threading.Lock()
+        self._telling = threading.RLock()  # a signal's handler may call, and fail, meanwhile
         self._told_failure = False
         with _lock:
             _recorders.append(weakref.ref(self))
@@ -292,10 +292,10 @@ def _sizes(call: _Call, fields: Fields | None) -> tuple[list[list[int]], list[li
 
 def _forget_after_fork() -> None:
     global _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     _recorders.clear()
 
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler may close a communicator meanwhile
 _recorders: list["weakref.ref[FlightRecorder]"] = []
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -103,7 +103,7 @@ def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
 
 def _own(folder: Path) -> None:
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if "HCCL_TRACE_DIR" in os.environ or folder.parent != Path(tempfile.gettempdir()):
+    if folder_of_failures() is not None or folder.parent != Path(tempfile.gettempdir()):
         return  # the user's own choice
     status = folder.lstat()
     if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o022:

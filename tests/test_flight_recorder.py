@@ -115,6 +115,49 @@ def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) & 0o077 == 0
 
 
+@pytest.mark.parametrize("variable", [None, ""])
+def test_a_default_folder_that_others_can_write_to_is_refused(
+    variable: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    if variable is None:
+        monkeypatch.delenv("HCCL_TRACE_DIR", raising=False)
+    else:
+        monkeypatch.setenv("HCCL_TRACE_DIR", variable)
+    folder = tmp_path / f"hccl_trace_{os.getuid()}"
+    folder.mkdir()
+    folder.chmod(0o777)
+    with (
+        Communicator(rank=0, world_size=1) as comm,
+        pytest.raises(PermissionError, match="somebody else"),
+    ):
+        comm.dump_flight_recorder()
+    assert list(folder.iterdir()) == []
+
+
+def fail_while_writing(_rank: int, _: int, folder: str) -> list[str]:
+    os.environ["HCCL_TRACE_DIR"] = folder
+    told: list[str] = []
+    with Communicator(rank=0, world_size=1) as comm:
+        recorder = comm.flight_recorder
+
+        def handle_signal() -> None:  # the handler runs on the thread that writes
+            recorder.clock = lambda: None
+            recorder.tell_failure("from a signal's handler")
+            told.append("handled")
+
+        recorder.clock = handle_signal
+        with pytest.raises(CommunicatorError):
+            comm.abort("enough")
+            comm.barrier()
+    return told
+
+
+def test_a_signals_handler_may_fail_while_a_failure_is_written(tmp_path: Path) -> None:
+    assert run_ranks(fail_while_writing, 1, str(tmp_path)) == [["handled"]]
+    assert "enough" in read(tmp_path / "flight_recorder_rank_0.json")["reason"]
+
+
 def fail_together(comm: Communicator) -> str:
     with pytest.raises(CommunicatorError) as raised:
         if comm.rank == 0:
