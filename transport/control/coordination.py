@@ -38,7 +38,11 @@ class Coordination:
         self._states: dict[str, Callable[[], Any]] = {}
         self._suspects: Callable[[], bool] | None = None
         self._closed = False
-        self._plane.enrol(roll)
+        try:
+            self._plane.enrol(roll)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def communicator_id(self) -> bytes:

@@ -256,8 +256,18 @@ class ControlPlane:
         outgoing, self._outgoing = self._outgoing, {}
         for key, (contact, entries) in outgoing.items():
             if key in self._near:
-                for message in pack(entries):
-                    self._sockets.send(contact, self._near[key], message)
+                self._send(contact, entries)
+
+    def _send(self, contact: Contact, entries: list[Entry]) -> None:
+        """Send to one process; without a descriptor for it, all others shall hear all the same.
+
+        Who waits for an answer asks again.
+        """
+        try:
+            for message in pack(entries):
+                self._sockets.send(contact, self._near[contact.key], message)
+        except zmq.ZMQError as error:
+            self._complain(f"the control plane could not reach a member: {error}")
 
     def _enrol(self, roll: Roll) -> None:
         self._rolls[roll.communicator_id, roll.rank] = roll
@@ -288,6 +298,10 @@ class ControlPlane:
             del self._by_fd[fd]
             self._sockets.poller.unregister(fd)
         self._num_rolls_of.subtract(contact.key for contact in roll.contacts)
+        # Not at once: the garbage collector may have called this in the midst of a turn.
+        self.post(self._dismiss_gone)
+
+    def _dismiss_gone(self) -> None:
         gone = [key for key, count in self._num_rolls_of.items() if count <= 0]
         self._sockets.dismiss(gone)
         for key in gone:
@@ -297,7 +311,7 @@ class ControlPlane:
 
 _plane: ControlPlane | None = None
 _num_holders = 0
-_lock = threading.Lock()
+_lock = threading.RLock()  # the garbage collector may release inside hold()
 
 
 def hold() -> ControlPlane:
@@ -325,7 +339,7 @@ def release(plane: ControlPlane) -> None:
 
 def _forget_after_fork() -> None:
     global _plane, _num_holders, _lock
-    _lock = threading.Lock()
+    _lock = threading.RLock()
     if _plane is not None:
         _plane.close_copies()
         _left_to_parent.append(_plane)

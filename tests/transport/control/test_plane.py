@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from principals import FakeEngine
 
 from hccl_py.transport.control import plane as plane_module
 from hccl_py.transport.control.contact import Contact
+from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, Entry, pack, unpack
 from hccl_py.transport.control.place import Place
 from hccl_py.transport.control.plane import ControlPlane, Roll
@@ -252,3 +254,30 @@ def test_plane_whose_thread_has_ended_is_stopped_all_the_same() -> None:
     plane.stop()
     with pytest.raises(OSError):
         os.fstat(plane._wake_fd)
+
+
+def test_a_member_that_cannot_be_dialled_does_not_end_the_plane(server: Server) -> None:
+    place = server.plane._places[ID, 0]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    filled = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
+    while filled[-1] < 256:
+        filled.append(os.dup(filled[0]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1], hard))
+    try:
+        entry = Entry(ID, 0, 1, "ask", None)
+        server.plane.call(lambda: server.plane.dispatch(place, entry))
+        server.plane.call(lambda: None)  # the turn is over
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in filled:
+            os.close(descriptor)
+    assert server.plane._thread.is_alive()
+    assert answers(server.dial(server.keys[1]), 1)
+
+
+def test_a_roll_that_cannot_be_served_leaves_no_thread() -> None:
+    contacts = (Contact(zmq.curve_keypair()[0]), Contact(zmq.curve_keypair()[0]))
+    with pytest.raises(KeyError):  # it has no address for the other machine
+        Coordination(Roll(ID, 0, contacts, (True, False)))
+    assert plane_module._plane is None
+    wait_until(lambda: "hccl-control" not in [one.name for one in threading.enumerate()])
