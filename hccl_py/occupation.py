@@ -38,11 +38,11 @@ class Occupation:
         self._places = places
         self._core = core
         self._patience = patience
-        _all.add(self)
+        _all[id(self)] = self
 
     def tell(self) -> dict[str, Any]:
         """Return the state for a report."""
-        everyone = tuple(_all)
+        everyone = _everyone()
         callers = [one._core.caller() for one in everyone]
         threads = {thread for thread, _, _ in callers if thread}
         others = (one._in_short() for one in everyone if one is not self)
@@ -85,7 +85,7 @@ def conclusions_elsewhere(
         text: sealed.
     """
     conclusions: list[Conclusion] = []
-    for one in tuple(_all):
+    for one in _everyone():
         if one._id in also:
             rank = one._places.index(place) if place in one._places else -1
             progress = one._core.progress()
@@ -95,5 +95,11 @@ def conclusions_elsewhere(
     return conclusions
 
 
-# Held by the communicators' states only.
-_all: "weakref.WeakSet[Occupation]" = weakref.WeakSet()
+def _everyone() -> list[Occupation]:
+    # The one view of them that can be had while other threads open communicators.
+    everyone = [reference() for reference in _all.valuerefs()]
+    return [one for one in everyone if one is not None]
+
+
+# By id; held by the communicators' states only.
+_all: "weakref.WeakValueDictionary[int, Occupation]" = weakref.WeakValueDictionary()

@@ -35,7 +35,7 @@ class Witness:
         self._verdict: dict[str, Any] | None = None
         self._concluded = threading.Event()
         self._recorder: FlightRecorder | None = None
-        _witnesses.add(self)
+        _witnesses[id(self)] = self
 
     def record_with(self, recorder: FlightRecorder) -> None:
         """Have the flight recorder written when there is a verdict, whatever the callers do."""
@@ -43,7 +43,7 @@ class Witness:
 
     def close(self) -> None:
         """Let go of the engine: its memory need not wait for the collector of cycles."""
-        _witnesses.discard(self)
+        _witnesses.pop(id(self), None)
         gone: Any = None
         self._core = gone
         self._recorder = None
@@ -62,14 +62,16 @@ class Witness:
 
     def failing(self) -> bool:
         """See `Principal`."""
-        if self._proposal is None:
+        core = self._core  # another thread may close it
+        if self._proposal is None and core is not None:
             # Each is handed out once, and more than one thread may ask.
-            self._proposal = self._core.take_proposal() or self._proposal
+            self._proposal = core.take_proposal() or self._proposal
         return self._proposal is not None
 
     def await_verdict(self, timeout_s: float) -> None:
         """Wait until a failure that this rank has proposed is decided. Any thread may."""
-        if self._core is not None and self.failing() and not self._core.failed():
+        core = self._core  # another thread may close it
+        if core is not None and self.failing() and not core.failed():
             self._concluded.wait(timeout_s)
 
     def report(self) -> dict[str, Any]:
@@ -94,7 +96,8 @@ class Witness:
 
     def _elsewhere(self) -> list[str]:
         """Say what this process does in other communicators."""
-        others = [other for other in tuple(_witnesses) if other is not self]
+        everyone = (reference() for reference in _witnesses.valuerefs())
+        others = [one for one in everyone if one is not None and one is not self]
         calls = (other._call() for other in others[:_MOST_ELSEWHERE])
         return [call for call in calls if call]
 
@@ -168,4 +171,5 @@ def _pack(kind: int, rank: int, sequence: int, fingerprint: int, text: str) -> d
     }
 
 
-_witnesses: "weakref.WeakSet[Witness]" = weakref.WeakSet()
+# By id, for `valuerefs` alone can be had while other threads open communicators.
+_witnesses: "weakref.WeakValueDictionary[int, Witness]" = weakref.WeakValueDictionary()
