@@ -106,9 +106,14 @@ def regroup(
             made = connect(store, members.index(old.rank), len(members))
         except HcclError as error:
             problem = f"rank {old.rank}: {error}"
-        confirmed = old.coordination.agree(
-            f"{key}/connected", problem, timeout_s + _CONFIRM_S, among=members
-        )
+        try:
+            confirmed = old.coordination.agree(
+                f"{key}/connected", problem, timeout_s + _CONFIRM_S, among=members
+            )
+        except BaseException:  # nobody answers, or Ctrl-C: the caller never gets what was made
+            if made is not None:
+                made.close()
+            raise
         lost = [rank for rank in members if rank not in confirmed]
         if made is not None and not lost and not any(confirmed.values()):
             return made, members

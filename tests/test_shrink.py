@@ -26,6 +26,7 @@ from hccl_py import (
     CommunicatorError,
     InvalidArgumentError,
 )
+from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import HcclError
 
 RECOVERED_S = 0.5
@@ -242,6 +243,27 @@ def test_wrong_exclude_is_refused_at_once(exclude: list[int], message: str) -> N
         with pytest.raises(InvalidArgumentError, match=message):
             ranks.communicators[0].shrink(exclude)
         assert ranks.run(sum_of_ones) == [2, 2]
+
+
+def test_what_nobody_confirms_is_closed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    agree = Coordination.agree
+
+    def fall_silent(self: Coordination, key: str, *arguments: Any, **more: Any) -> dict[int, Any]:
+        if key.endswith("/connected"):
+            raise CommunicatorError("no coordinator answered")
+        return agree(self, key, *arguments, **more)
+
+    def shrink(comm: Communicator) -> CommunicatorError:
+        with pytest.raises(CommunicatorError, match="no coordinator answered") as caught:
+            comm.shrink(timeout_s=10)
+        return caught.value  # and with it all that its frames hold
+
+    with ThreadRanks("aab") as ranks:
+        before = open_now()
+        monkeypatch.setattr(Coordination, "agree", fall_silent)
+        errors = ranks.run(shrink)
+        wait_for_no_more_than(before)
+        assert len(errors) == 3
 
 
 def test_closed_communicator_does_not_shrink() -> None:
