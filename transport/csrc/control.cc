@@ -15,6 +15,14 @@ namespace {
 // More than a connection ever has to repeat: a peer that reads none of it is as good as cut off.
 constexpr size_t most_unsent_bytes = 4 << 20;
 
+// As much of a text as fits, and no half of a UTF-8 character: the peer's Python decodes it.
+std::string cut(const std::string& text) {
+  size_t size = std::min(text.size(), most_text_bytes);
+  auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };
+  while (size < text.size() && size > 0 && continues(size)) --size;
+  return text.substr(0, size);
+}
+
 }  // namespace
 
 ControlLink::ControlLink(int peer, std::vector<std::shared_ptr<Stream>> connections)
@@ -29,7 +37,7 @@ ControlLink::~ControlLink() {
 }
 
 void ControlLink::send(ControlMessage message, const std::string& text) {
-  Letter letter{message, text.substr(0, most_text_bytes)};
+  Letter letter{message, cut(text)};
   letter.message.number = ++num_sent_;
   letter.message.text_length = static_cast<uint32_t>(letter.text.size());
   for (size_t path = 0; path < paths_.size(); ++path) send_on(path, letter);
