@@ -63,9 +63,7 @@ void Channel::finish_tile() {
   };
   if (call_->divide_data) divide(call_->data);
   if (call_->divide_output) divide(call_->output.at(0));
-  // Whoever takes part in this rank's result has been heard from.
-  kept_.clear();
-  old_bytes_.clear();
+  forget_old();  // whoever takes part in this rank's result has been heard from
   next_op_ = 0;
   tile_ += stride_;
   if (tile_ >= tiling_->num_tiles()) call_ = nullptr;
@@ -98,6 +96,11 @@ void Channel::restore() {
     end -= last.num_bytes;
     std::memcpy(last.address, end, last.num_bytes);
   }
+  old_bytes_.clear();
+}
+
+void Channel::forget_old() {
+  kept_.clear();
   old_bytes_.clear();
 }
 

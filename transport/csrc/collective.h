@@ -66,6 +66,8 @@ class Channel {
   // Puts back what was in the caller's memory, as far as it was overwritten before all ranks that
   // take part in it were known to have made this call. While the caller's memory is there.
   void restore();
+  // From now on there is nothing to put back: the caller has its memory again.
+  void forget_old();
   // Throws Mismatch if a rank has sent what belongs to another call than `fingerprint`, of the same
   // number or an earlier one. Who is ahead may have had no need of this rank.
   void look_for_strays(uint64_t fingerprint);

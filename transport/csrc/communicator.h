@@ -212,6 +212,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   bool sleep(Deadline deadline);
   bool handle_events(int timeout_ms);
   void ask(const Interrupt& interrupt);
+  void fail_interrupted();
   void receive_control(ControlLink& link);
   void check_leavers();
   void await_explanation(int peer);

@@ -69,13 +69,19 @@ void Communicator::ask(const Interrupt& interrupt) {
   try {
     interrupt();
   } catch (...) {
-    Failure failure;
-    failure.kind = FailureKind::aborted;
-    failure.rank = options_.rank;
-    failure.text = interrupted_;
-    fail(failure);
+    fail_interrupted();
     throw;
   }
+}
+
+// The caller takes its buffers along and waits for no verdict: nothing is put back into them later.
+void Communicator::fail_interrupted() {
+  Failure failure;
+  failure.kind = FailureKind::aborted;
+  failure.rank = options_.rank;
+  failure.text = interrupted_;
+  fail(failure);
+  for (Channel& channel : channels_) channel.forget_old();
 }
 
 // Whether the scheduler has put another rank of this node on our core, where it waits for us to stop
@@ -112,11 +118,7 @@ bool Communicator::progress_or_fail(bool thoroughly) {
     await_explanation(error.peer());
     left_or_lost(error.peer(), error.what());
   } catch (const LaneInterrupted& interrupted) {
-    Failure failure;
-    failure.kind = FailureKind::aborted;
-    failure.rank = options_.rank;
-    failure.text = interrupted_;
-    fail(failure);
+    fail_interrupted();
     interruption_ = interrupted.cause;
   } catch (const Mismatch& mismatch) {
     Failure failure;
