@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import PrefixStore
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
 from hccl_py.communicator import Communicator
@@ -142,8 +143,10 @@ class RunningGroup(TorchSurface):
             raise as_torch_error(error)  # noqa: B904  # it names its cause
         # Ranks of the default group, whose list is empty, are numbered anew.
         ranks = [self._global_ranks[rank] for rank in left.old_ranks if self._global_ranks]
-        options = _Options(left.rank, left.world_size, self._store, ranks, left.name)
         recorder = left.flight_recorder
+        # What this group has left in its store is none of the next one's.
+        store = PrefixStore(f"shrunk/{recorder.group.id}", self._store)
+        options = _Options(left.rank, left.world_size, store, ranks, left.name)
         everybody = tuple(ranks) or tuple(range(left.world_size))
         recorder.group = recorder.group._replace(global_ranks=everybody)
         return type(self)(left, options)
