@@ -164,6 +164,7 @@ void Communicator::adopt(Adoption& adoption) {
     if (link.up(path)) watch(link.fd(path), rank);
     return;
   }
+  if (verdict_deadline_) return adoption.connection->close();  // it would send again
   size_t lane = static_cast<size_t>(adoption.place.index) - 1;
   peer.lanes[lane]->adopt(path, std::move(adoption.connection));
   int fd = peer.lanes[lane]->fd(path);
@@ -188,7 +189,10 @@ int Communicator::longest_sleep_ms() const {
 void Communicator::tend_connections(Deadline now) {
   if (tcp_lanes_.empty() || now < next_tend_ || failure()) return;
   next_tend_ = now + std::chrono::milliseconds(longest_sleep_ms());
-  for (TcpLane* lane : tcp_lanes_) lane->tend(now);
+  // While a failure waits for its verdict, nothing more is sent from the callers' buffers.
+  for (TcpLane* lane : tcp_lanes_) {
+    if (!verdict_deadline_) lane->tend(now);
+  }
   for (size_t rank = 0; rank < tcp_peers_.size() && !failure(); ++rank) {
     if (!tcp_peers_[rank].lanes.empty()) tend_link(*links_[rank], now);
   }

@@ -136,6 +136,24 @@ void nothing_is_written_after_a_proposal() {
   }
 }
 
+void nothing_is_sent_after_a_proposal() {
+  World world({0, 1}, size_t{4} << 20);
+  decide_together(world);
+  std::vector<float> mine(4'000'000, 1), theirs(4'000'000, 2);  // more than sockets hold
+  RequestPtr request = all_reduce(mesh(0, 2), mine), other = all_reduce(mesh(1, 2), theirs);
+  world.ranks[0]->start(request);
+  world.ranks[0]->abort("stop here");
+  CHECK(eventually([&] { return world.ranks[0]->take_proposal().has_value(); }));
+  uint64_t before = world.ranks[0]->statistics().tcp.bytes.value();
+  world.ranks[1]->start(other);  // reads what there is
+  for (Deadline until = in(milliseconds(500)); Clock::now() < until; std::this_thread::yield()) {
+    world.ranks[0]->look();
+  }
+  CHECK(world.ranks[0]->statistics().tcp.bytes.value() == before);
+  world.ranks[0]->conclude(verdict("over"));
+  CHECK(eventually([&] { return request->is_done() && other->is_done(); }));
+}
+
 void an_interrupt_does_not_wait_for_the_verdict() {
   World world({0, 0});
   decide_together(world);
@@ -240,6 +258,7 @@ int main(int argc, char** argv) {
       {"a_communicator_with_no_call_under_way_hears_by_looking",
        a_communicator_with_no_call_under_way_hears_by_looking},
       {"nothing_is_written_after_a_proposal", nothing_is_written_after_a_proposal},
+      {"nothing_is_sent_after_a_proposal", nothing_is_sent_after_a_proposal},
       {"an_interrupt_does_not_wait_for_the_verdict", an_interrupt_does_not_wait_for_the_verdict},
       {"after_an_interrupt_nothing_is_put_back", after_an_interrupt_nothing_is_put_back},
       {"closing_does_not_wait_for_the_verdict", closing_does_not_wait_for_the_verdict},
