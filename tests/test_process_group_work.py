@@ -123,6 +123,23 @@ def test_futures_complete_and_their_callbacks_may_communicate() -> None:
     run_ranks(check_futures, 2, backend="hccl", timeout_s=30)
 
 
+def check_future_of_nothing(rank: int, world_size: int) -> None:
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.wait(["seen"], timedelta(seconds=20))  # rank 0 cannot have been waiting for this one
+    work = dist.all_reduce(torch.empty(0), async_op=True)
+    called_back: list[int] = []
+    work.get_future().then(lambda done: called_back.append(done.value()[0].numel()))
+    assert called_back == [0]
+    if rank == 0:
+        store.set("seen", b"1")
+    work.wait()
+
+
+def test_future_of_an_empty_result_calls_back_at_once() -> None:
+    run_ranks(check_future_of_nothing, 2, backend="hccl")
+
+
 def check_no_thread(rank: int, world_size: int) -> None:
     dist.all_reduce(torch.ones(3))
     dist.all_reduce(torch.ones(3), async_op=True).wait()

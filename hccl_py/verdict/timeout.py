@@ -37,9 +37,16 @@ def tell_timeout(evidence: Evidence) -> Finding | None:
     slowest = _slowest(arrived, sequence)
     if slowest is not None:
         parts.append(_position(slowest))
+    parts += _troubles(proposals)
     culprit = _culprit(evidence, late, slowest, proposals)
     text = f"Timed out{limit}: {'; '.join(parts)}; {_HINT}"
     return Finding(Cause.TIMED_OUT, culprit, (sequence, fingerprint), text)
+
+
+def _troubles(proposals: list[Proposal]) -> list[str]:
+    """Quote what the engines add to a timeout: the paths to a rank that are down, by name."""
+    told = {one.reporter: one.text.partition("; ")[2] for one in proposals}
+    return [f"rank {reporter}, {what}" for reporter, what in sorted(told.items()) if what]
 
 
 def _limit(evidence: Evidence, proposals: list[Proposal]) -> str:
