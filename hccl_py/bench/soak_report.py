@@ -117,6 +117,11 @@ def judge(
     return _complaint(generation, told, outcomes, at_s, limit_s)
 
 
+def _is_transfers_own(story: Story) -> bool:
+    _, _, _, cause, collective, _ = story.told
+    return cause == "timed out" and collective is None
+
+
 def _complaint(
     generation: Generation,
     told: dict[int, Story],
@@ -131,6 +136,8 @@ def _complaint(
         return f"{fault.kind} of rank {fault.victim}: raised nothing, by rank: {states}"
     if not told:
         return f"{fault.kind} of rank {fault.victim} in {fault.group}: nobody raised"
+    # A send or recv that nobody answers ends alone: its error is not the communicator's.
+    told = {rank: story for rank, story in told.items() if not _is_transfers_own(story)}
     texts = {(story.kind, story.text, story.told) for story in told.values()}
     if len(texts) > 1:
         lines = [
@@ -147,6 +154,7 @@ def _complaint(
             and story.at_s - at_s > allowed_s
         ):
             return f"rank {rank} raised {story.at_s - at_s:.2f} s after the {fault.kind}"
-    if fault.kind in DEADLY and (named := {s.rank for s in told.values()}) != {fault.victim}:
+    named = {story.rank for story in told.values()}
+    if told and fault.kind in DEADLY and named != {fault.victim}:
         return f"{fault.kind} of rank {fault.victim} was blamed on {named}: {texts}"
     return None
