@@ -47,6 +47,7 @@ _SMALL = Call(_AFTERWARDS, WORLD, "all_reduce", "int32", "SUM", 1000, 0, "plain"
 _AFTER_SHRINKING = 10
 """Calls of those that are left."""
 _MEET_THE_DEAD_S = 10.0
+_SETTLE_S = 2.0
 _STUCK_S = 30.0
 """How long survivors may go on without noticing."""
 
@@ -334,6 +335,17 @@ def resources() -> dict[str, int]:
     }
 
 
+def settled_resources(before: dict[str, int]) -> dict[str, int]:
+    """Count them once they are no more than before; threads that were told to end take a moment."""
+    limit_s = time.monotonic() + _SETTLE_S
+    while True:
+        found = resources()
+        more = any(found[what] > before.get(what, 0) for what in ("descriptors", "threads"))
+        if not more or time.monotonic() > limit_s:
+            return found
+        time.sleep(0.02)
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a process of a soak runs and whom it belongs to."""
@@ -367,10 +379,13 @@ def serve(pipe: connection.Connection, place: Place) -> None:
     torch.set_num_threads(1)
     store = TCPStore(place.address, place.port, is_master=False, wait_for_workers=False)
     pipe.send(("ready", None))
+    before: dict[str, int] = {}
     with contextlib.suppress(EOFError):
         while True:
             index, rank = pipe.recv()
-            pipe.send(("end", _one(draw(place.seed, index, place.limits), rank, store, pipe)))
+            outcome = _one(draw(place.seed, index, place.limits), rank, store, pipe)
+            before = outcome.resources = settled_resources(before) if before else resources()
+            pipe.send(("end", outcome))
 
 
 def _one(generation: Generation, rank: int, store: Any, pipe: connection.Connection) -> Outcome:
@@ -382,10 +397,7 @@ def _one(generation: Generation, rank: int, store: Any, pipe: connection.Connect
         walk.outcome.wrong = str(wrong)
     except BaseException:
         walk.outcome.wrong = traceback.format_exc()
-    outcome = walk.outcome
-    del walk
-    outcome.resources = resources()
-    return outcome
+    return walk.outcome
 
 
 def _end_with_parent() -> None:
