@@ -43,6 +43,7 @@ from hccl_py.uncaught import describe_error, handled_error, uncaught_at_exit
 from hccl_py.verdict import Judge
 from hccl_py.verdict.causes import UNCAUGHT
 from hccl_py.witness import Witness
+from hccl_py.work import let_go_of_ended
 
 _VERDICT_TIMEOUT_S = 1.5
 """How long a failure waits for all ranks' verdict on it, before this rank's own view stands."""
@@ -256,6 +257,7 @@ class Communicator(BlockingCalls):
             self._provider.close()
         closed = f"[{self.name}, rank {self.rank} of {self.world_size}] the communicator is closed"
         self._replace_engine(_Gone(AbortedError, closed))
+        let_go_of_ended()
 
     def _replace_engine(self, stand_in: "_Gone") -> None:
         """Let go of the engine: once no Work holds it either, its memory is freed."""

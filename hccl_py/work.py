@@ -12,6 +12,12 @@ _UNLIMITED_S = 1e8
 _dropped: set[_core.Work] = set()
 
 
+def let_go_of_ended() -> None:
+    """Free the handles that nobody holds whose calls have ended, and with them their engines."""
+    if _dropped:
+        _dropped.difference_update([work for work in tuple(_dropped) if work.done()])
+
+
 class Work:
     """One submitted call. The engine finishes it whether or not somebody waits, or keeps the Work.
 
@@ -28,8 +34,7 @@ class Work:
         self._narrator = narrator
         self._timeout_s = timeout_s
         self._call = call
-        if _dropped:
-            _dropped.difference_update([work for work in tuple(_dropped) if work.done()])
+        let_go_of_ended()
 
     def __del__(self) -> None:
         """Let go of the buffers, but not before the engine has."""

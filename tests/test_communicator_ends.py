@@ -152,6 +152,8 @@ def closes(rank: int, world_size: int, fails: bool) -> None:
     with ThreadRanks("aab") as ranks:
         ranks.run(use)
         if fails:
+            # Nobody keeps this work, and nobody makes the call with it.
+            ranks.communicators[0].nonblocking.all_reduce(np.ones(10))
             ranks.communicators[1].abort("on purpose")
             ranks.failures(lambda comm: comm.barrier())
         assert _leftovers()[1] > before[1]
