@@ -221,7 +221,8 @@ class Walk:
             self._leave_by_exception()
         elif fault.kind == "late":
             self._say_when(time.monotonic())
-            time.sleep(2 * self._generation.timeout_s)
+            # Too late for this call, and not for the next ones of other groups.
+            time.sleep(1.3 * self._generation.timeout_s)
         elif isinstance(event, Call) and fault.group in self._callers:
             self._say_when(time.monotonic())
             communicator = self._callers[fault.group].communicator
