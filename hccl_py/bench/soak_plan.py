@@ -239,6 +239,9 @@ def _fault(dice: random.Random, kind: str, events: tuple[Event, ...], world_size
     sizes |= {one.group: len(one.members) for one in events if isinstance(one, GroupOpens)}
     members = {one.group: one.members for one in events if isinstance(one, GroupOpens)}
     calls = [one for one in events if isinstance(one, Call) and sizes[one.group] > 1]
+    if kind == "late":
+        # Late for one group is late for all, whose calls have the same timeout.
+        calls = [one for one in calls if one.group == WORLD]
     call = dice.choice(calls or [_any_call(events)])
     group = call.group if kind in ("abort", "leave", "mismatch", "late") and calls else WORLD
     victim = dice.choice(members.get(group, range(world_size)))

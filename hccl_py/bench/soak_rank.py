@@ -221,7 +221,7 @@ class Walk:
             self._leave_by_exception()
         elif fault.kind == "late":
             self._say_when(time.monotonic())
-            # Too late for this call, and not for the next ones of other groups.
+            # Too late, and back before anybody gives it up for dead.
             time.sleep(1.3 * self._generation.timeout_s)
         elif isinstance(event, Call) and fault.group in self._callers:
             self._say_when(time.monotonic())

@@ -74,10 +74,10 @@ def _state(why: str) -> str:
 
 
 def _late(evidence: Evidence, late: list[Testimony]) -> str:
-    names = [f"{evidence.who(one.rank)}, which is {_occupation(one)}," for one in late]
+    names = [f"{evidence.who(one.rank)}, which is {_occupation(one)}" for one in late]
     if len(names) > _MAX_NAMED:
         names = [*names[:_MAX_NAMED], f"{len(names) - _MAX_NAMED} more"]
-    return f"{listing(names)} {'has' if len(late) == 1 else 'have'}"
+    return f"{listing(names)}, {'has' if len(late) == 1 else 'have'}"
 
 
 def _occupation(testimony: Testimony) -> str:
