@@ -1,7 +1,6 @@
 """One coordinator and 511 ranks, each with a key and a connection of its own, on one machine.
 
-The ranks are real as far as the wire goes: a DEALER under CURVE and the state machine of a
-participant each. They share two processes and have no engine.
+The ranks are real as far as the wire goes (`swarm.py`), and share two processes.
 """
 
 from __future__ import annotations
@@ -10,94 +9,21 @@ import multiprocessing
 import os
 import resource
 import time
-from multiprocessing.connection import Connection
-from typing import Any
 
 import pytest
 import zmq
 from principals import FakeEngine
+from swarm import COMMUNICATOR, WORLD_SIZE, swarm
 
 from hccl_py.transport.control.contact import Contact
-from hccl_py.transport.control.message import Entry, pack, unpack
-from hccl_py.transport.control.participant import Participant
 from hccl_py.transport.control.place import Place
 from hccl_py.transport.control.plane import ControlPlane, Roll
 from hccl_py.transport.control.timing import Timing
 
-WORLD_SIZE = 512
 NUM_PROCESSES = 2
-COMMUNICATOR = bytes(range(16))
 CONNECT_S = 40.0
 NUM_PERIODS = 3
 VERDICT_S = 2.0
-
-
-class Client:
-    """A rank of the swarm."""
-
-    def __init__(self, context: Any, rank: int, keys: tuple[bytes, bytes], to: Contact) -> None:
-        self.engine = FakeEngine(rank)
-        self.socket = context.socket(zmq.DEALER)
-        self.socket.linger = 0
-        self.socket.curve_publickey, self.socket.curve_secretkey = keys
-        self.socket.curve_serverkey = to.key
-        self.socket.connect(f"ipc://@{to.unix_name}")
-        self.beat_s: list[float] = []
-        self.answer_s: list[float] = []
-        timing = Timing.of_world(WORLD_SIZE)
-        self.participant = Participant(rank, WORLD_SIZE, self.engine, self._send, timing)
-        self._rank = rank
-
-    def _send(self, receiver: int, kind: str, body: Any) -> None:
-        if receiver != 0:  # nobody else is there
-            return
-        if kind == "beat":
-            self.beat_s.append(time.monotonic())
-        for message in pack([Entry(COMMUNICATOR, self._rank, receiver, kind, body)]):
-            self.socket.send(message, zmq.NOBLOCK)
-
-    def receive(self) -> None:
-        for entry in unpack(self.socket.recv()):
-            if entry.kind == "beat-back":
-                self.answer_s.append(time.monotonic() - self.beat_s[-1])
-            self.participant.hear(entry.sender, entry.kind, entry.body, time.monotonic())
-
-
-def swarm(pipe: Connection, ranks: range, keys: list[tuple[bytes, bytes]], to: Contact) -> None:
-    """Be these ranks until told to stop; then say how it went."""
-    context = zmq.Context()
-    clients = [Client(context, rank, keys[rank], to) for rank in ranks]
-    poller = zmq.Poller()
-    by_socket = {client.socket: client for client in clients}
-    for client in clients:
-        poller.register(client.socket, zmq.POLLIN)
-    poller.register(pipe.fileno(), zmq.POLLIN)
-    told = False
-    while True:
-        for ready, _ in poller.poll(20):
-            if ready in by_socket:
-                by_socket[ready].receive()
-                continue
-            word = pipe.recv() if ready == pipe.fileno() else ""
-            if word == "begin":
-                for client in clients:
-                    client.answer_s.clear()
-            elif word == "fail":
-                clients[-1].engine.fail()
-                clients[-1].participant.news(time.monotonic())
-            elif word == "stop":
-                answers = [client.answer_s for client in clients]
-                verdicts = [(one.engine.adopted, one.engine.adopted_s) for one in clients]
-                pipe.send((answers, verdicts))
-                context.destroy(linger=0)
-                return
-        now_s = time.monotonic()
-        for client in clients:
-            if client.participant.next_s() <= now_s:
-                client.participant.tick(now_s)
-        if not told and all(client.answer_s for client in clients):
-            told = True
-            pipe.send("connected")
 
 
 def cpu_s() -> float:
