@@ -66,7 +66,8 @@ def test_caller_average_and_sum_agree_with_the_engine(dtype: str) -> None:
 
 
 def dead(text: str = "rank 1 died", rank: int = 1, at_s: float = 10.5) -> Story:
-    return Story(WORLD, "PeerLostError", text, (rank,), at_s)
+    told = (rank, "host", 1, "died", "all_reduce()", 1)
+    return Story(WORLD, "PeerLostError", text, told, at_s)
 
 
 def killed() -> Generation:
