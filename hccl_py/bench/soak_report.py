@@ -39,7 +39,7 @@ class Totals:
         fault = generation.fault
         if fault is not None:
             self.faults[fault.kind] += 1
-        in_step = all(outcome.not_connected is None for outcome in outcomes.values())
+        in_step = _in_step(outcomes)
         for outcome in outcomes.values():
             self.calls += outcome.calls
             self.num_bytes += outcome.num_bytes
@@ -54,7 +54,7 @@ class Totals:
                 self.told[story.kind] += 1
                 if fault is None or at_s is None or story.group != fault.group:
                     continue
-                if outcome.rank != fault.victim and outcome.not_connected is None:
+                if outcome.rank != fault.victim and in_step:
                     late_s = story.at_s - at_s
                     self.worst_s[fault.kind] = max(self.worst_s.get(fault.kind, 0.0), late_s)
 
@@ -117,6 +117,14 @@ def judge(
     return _complaint(generation, told, outcomes, at_s, limit_s)
 
 
+def _in_step(outcomes: dict[int, Outcome]) -> bool:
+    """Whether nobody spent its time on connecting to a rank that was gone.
+
+    Those who wait for such a rank in another group are late too, and nothing is promised to them.
+    """
+    return all(outcome.not_connected is None for outcome in outcomes.values())
+
+
 def _is_transfers_own(story: Story) -> bool:
     _, _, _, cause, collective, _ = story.told
     return cause == "timed out" and collective is None
@@ -149,7 +157,7 @@ def _complaint(
     for rank, story in told.items():
         if (
             rank != fault.victim
-            and outcomes[rank].not_connected is None
+            and _in_step(outcomes)
             and at_s is not None
             and story.at_s - at_s > allowed_s
         ):
