@@ -125,7 +125,8 @@ def connect(
     with contextlib.ExitStack() as opened:
         seat = _take_seat(settings, identity, _Shape(rank, world_size, num_lanes), opened)
         meeting = meet(store, rank, seat.card, settings.secret, deadline)
-        # Inside the block: a failure is told before sockets close and peers fail in turn.
+        # Told before anything closes, the connections under way too: peers would fail in turn, and
+        # one of them be first to tell.
         with telling_failure(store, rank, settings.secret):
             coordination = _coordination(seat, meeting, rank)
             opened.callback(coordination.close)
@@ -147,8 +148,12 @@ class _Shape:
 
 @dataclass(frozen=True)
 class _Seat:
-    """What a rank brings to the rendezvous: its card, and what the card describes."""
+    """What a rank brings to the rendezvous: its card, and what the card describes.
 
+    `opened` closes all of it, and what is opened later, if the bootstrap fails.
+    """
+
+    opened: contextlib.ExitStack
     card: Card
     unix: socket.socket
     tcp: list[socket.socket]
@@ -184,7 +189,7 @@ def _take_seat(
         settings.checksum,
         plane.contact(endpoints[0].host if endpoints else "", settings.ports),
     )
-    return _Seat(card, unix, tcp, credentials, provider, plane)
+    return _Seat(opened, card, unix, tcp, credentials, provider, plane)
 
 
 def _connect_all(
@@ -218,12 +223,14 @@ def _connect_all(
     listeners += seat.tcp if is_networked else []
     for listener in listeners:
         listener.listen(BACKLOG)
-    with Wiring(party, listeners, deadline) as wiring:
-        lines = wiring.run()
-        provided: Mapping[int, Sequence[Lane]] = {}
-        if provider is not None:
-            provided = provider.connect([card.provider for card in meeting.cards], deadline)
-        links = _links(party, lines, provided)
+    wiring = Wiring(party, listeners, deadline)
+    seat.opened.callback(wiring.close)
+    lines = wiring.run()
+    provided: Mapping[int, Sequence[Lane]] = {}
+    if provider is not None:
+        provided = provider.connect([card.provider for card in meeting.cards], deadline)
+    links = _links(party, lines, provided)
+    wiring.close()
     # Only the engine's own connections can be replaced.
     kept = tuple(seat.tcp) if is_networked and provider is None else ()
     for unused in {seat.unix, *seat.tcp} - set(kept):

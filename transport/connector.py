@@ -90,7 +90,7 @@ def stranger_limit() -> int:
 
 
 class Connector:
-    """Dials, accepts and authenticates. A context manager: closes what it did not hand over."""
+    """Dials, accepts and authenticates."""
 
     def __init__(self, party: Party, pace: Pace, owner: Owner) -> None:
         """Prepare; `turn` does the work."""
@@ -108,14 +108,6 @@ class Connector:
         self._retries: list[tuple[float, Key]] = []
         self._retry_s: dict[Key, float] = {}
         self._refusals = Refusals(f"rank {party.rank}")
-
-    def __enter__(self) -> "Connector":
-        """Return self."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close all connections under way."""
-        self.close()
 
     def close(self) -> None:
         """Close all connections under way. Idempotent. A forked child may call it too."""

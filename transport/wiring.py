@@ -21,7 +21,7 @@ _LONGEST_TURN_S = 0.1
 
 
 class Wiring:
-    """Makes all connections of one rank. A context manager: closes what was not handed out."""
+    """Makes all connections of one rank."""
 
     def __init__(
         self, party: Party, listeners: Sequence[socket.socket], deadline: Deadline
@@ -47,12 +47,8 @@ class Wiring:
         pace = Pace(_FIRST_RETRY_S, _LONGEST_RETRY_S, float("inf"), max_strangers)
         self._connector = Connector(party, pace, self)
 
-    def __enter__(self) -> "Wiring":
-        """Return self."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close all connections that are still this object's."""
+    def close(self) -> None:
+        """Close all connections that were not detached. Idempotent."""
         self._connector.close()
         for line in self._finished.values():
             line.close()

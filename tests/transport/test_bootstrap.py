@@ -5,6 +5,7 @@ import fcntl
 import hmac
 import logging
 import os
+import select
 import socket
 import threading
 import time
@@ -312,6 +313,34 @@ def test_connect_wrong_secret_is_refused_and_every_error_says_so(
             assert "HCCL_SECRET" in job.error(rank)
     assert "does not know this communicator's secret" in caplog.text
     assert open_descriptors() == before
+
+
+def test_connect_failure_is_told_before_connections_close() -> None:
+    """Whoever saw them close first would be taken for the first to fail."""
+    failed = threading.Event()
+    closed_before: list[bool] = []
+
+    class WatchedStore(WaitingStore):
+        def set(self, key: str, value: bytes) -> None:
+            if key == "failure" and not failed.is_set():
+                closed_before.append(bool(select.select([client], [], [], 0)[0]))
+                failed.set()
+            super().set(key, value)
+
+    def hold_rank_1(rank: int) -> None:
+        if rank == 1:
+            assert failed.wait(TIMEOUT_S)
+
+    store = WatchedStore()
+    with Job("aa", timeout_s=1.0, stores=lambda _: store, before_segment=hold_rank_1) as job:
+        attack = Attack(store, 0)
+        with attack.dial(*attack.targets[0]) as client:
+            with attack.dial(*attack.targets[0]) as later:
+                later.sendall(bytes(76))
+                assert later.recv(1) == b"", "so the first one was accepted"
+            assert "rank 1" in job.error(0)
+        assert "the first failure was rank 0" in job.error(1)
+    assert closed_before == [False]
 
 
 def test_connect_process_of_another_user_is_refused(

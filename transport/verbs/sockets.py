@@ -9,6 +9,7 @@ import hmac
 import os
 import secrets
 import socket
+from contextlib import closing
 from dataclasses import astuple, dataclass
 
 import msgpack  # type: ignore[import-untyped]
@@ -124,7 +125,7 @@ class ShmSocketEndpoint(_SocketEndpoint):
             )
         shared = (self._shm.segment_fd(), self._shm.doorbell_fd(), self._arena.fd())
         party = self._party(remote, (0, 0), shared)
-        with Wiring(party, [self._listener], Deadline(timeout_s)) as wiring:
+        with closing(Wiring(party, [self._listener], Deadline(timeout_s))) as wiring:
             line = wiring.run()[Key(1 - party.rank, CONTROL, 0)]
             segment_fd, doorbell_fd, arena_fd = line.descriptors
             control = line.detach()
@@ -150,7 +151,7 @@ class RendezvousEndpoint(_SocketEndpoint):
             The two ends, and the bare connection, non-blocking.
         """
         party = self._party(remote, (0, 1), _NO_DESCRIPTORS)
-        with Wiring(party, [self._listener], Deadline(timeout_s)) as wiring:
+        with closing(Wiring(party, [self._listener], Deadline(timeout_s))) as wiring:
             connected = wiring.run()[Key(1 - party.rank, CONTROL, 0)].detach()
             assert isinstance(connected, int)
             return party, socket.socket(fileno=connected)
