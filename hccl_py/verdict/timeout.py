@@ -25,8 +25,9 @@ def tell_timeout(evidence: Evidence) -> Finding | None:
     arrived = [one for one in evidence.testimonies.values() if _submitted(one) >= sequence]
     late = [one for one in evidence.testimonies.values() if _submitted(one) < sequence]
     parts = []
+    troubles = _troubles(proposals)
     if evidence.absent:
-        parts.append(_absent(evidence))
+        parts.append(_absent(evidence, troubles))
     if late:
         parts.append(f"{_late(evidence, late)} not arrived")
     if arrived:
@@ -37,14 +38,14 @@ def tell_timeout(evidence: Evidence) -> Finding | None:
     slowest = _slowest(arrived, sequence)
     if slowest is not None:
         parts.append(_position(slowest))
-    parts += _troubles(proposals)
+    parts += troubles
     culprit = _culprit(evidence, late, slowest, proposals)
     text = f"Timed out{limit}: {'; '.join(parts)}; {_HINT}"
     return Finding(Cause.TIMED_OUT, culprit, (sequence, fingerprint), text)
 
 
 def _troubles(proposals: list[Proposal]) -> list[str]:
-    """Quote what the engines add to a timeout: the paths to a rank that are down, by name."""
+    """Quote what the engines add: the paths to a rank that are down or answer nothing, by name."""
     told = {one.reporter: one.text.partition("; ")[2] for one in proposals}
     return [f"rank {reporter}, {what}" for reporter, what in sorted(told.items()) if what]
 
@@ -59,9 +60,10 @@ def _submitted(testimony: Testimony) -> int:
     return int(testimony.progress.get("submitted", 0))
 
 
-def _absent(evidence: Evidence) -> str:
+def _absent(evidence: Evidence, troubles: list[str]) -> str:
     names = [
-        f"{evidence.who(rank)} is {_state(why)}" for rank, why in sorted(evidence.absent.items())
+        f"{evidence.who(rank)} is {_state(rank, why, troubles)}"
+        for rank, why in sorted(evidence.absent.items())
     ]
     if len(names) > _MAX_NAMED:
         rest = len(names) - _MAX_NAMED
@@ -69,8 +71,12 @@ def _absent(evidence: Evidence) -> str:
     return listing(names)
 
 
-def _state(why: str) -> str:
-    return f"stopped, or busy without a break: {why}" if why.startswith(("silent", "no")) else why
+def _state(rank: int, why: str, troubles: list[str]) -> str:
+    if not why.startswith(("silent", "no")):
+        return why
+    # The kernel of a stopped process still answers.
+    out_of_reach = any(f"to rank {rank}: " in trouble for trouble in troubles)
+    return f"{'out of reach' if out_of_reach else 'stopped, or busy without a break'}: {why}"
 
 
 def _late(evidence: Evidence, late: list[Testimony]) -> str:

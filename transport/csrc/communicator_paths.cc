@@ -293,8 +293,14 @@ std::string Communicator::trouble_with(const std::vector<int>& ranks) const {
   std::string text;
   for (int rank : ranks) {
     if (rank < 0) continue;
+    // Who only receives has sent nothing that could stay unanswered; over the control link probes go.
+    const ControlLink& link = *links_[static_cast<size_t>(rank)];
+    std::vector<double> unanswered;
+    for (size_t path = 0; path < link.num_paths(); ++path) {
+      unanswered.push_back(unanswered_s(link.fd(path)));
+    }
     for (const TcpLane* lane : tcp_peers_[static_cast<size_t>(rank)].lanes) {
-      std::string trouble = lane->trouble();
+      std::string trouble = lane->trouble(unanswered);
       if (trouble.empty()) continue;
       text += "; to rank " + std::to_string(rank) + ": " + trouble;
       break;

@@ -74,8 +74,9 @@ class Lane {
   // for one copy at least, which is what a verified plan counts on; without room nothing happens.
   virtual void detach() = 0;
 
-  // What is wrong with the connection, for people; empty if nothing is.
-  virtual std::string trouble() const { return {}; }
+  // What is wrong with the connection, for people; empty if nothing is. `unanswered_s`: for how long
+  // other connections over the same paths have heard nothing, by path.
+  virtual std::string trouble(const std::vector<double>& /*unanswered_s*/ = {}) const { return {}; }
 
   // Whether one copy of a payload can serve several lanes of this kind.
   virtual bool shares_payload() const { return false; }

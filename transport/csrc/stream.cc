@@ -1,6 +1,8 @@
 #include "stream.h"
 
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -61,6 +63,14 @@ bool has_hung_up(int fd) {
 size_t unconfirmed_bytes(int fd) {
   int bytes = 0;
   return fd >= 0 && ioctl(fd, SIOCOUTQ, &bytes) == 0 ? static_cast<size_t>(bytes) : 0;
+}
+
+double unanswered_s(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  bool asked = (info.tcpi_unacked > 0 && info.tcpi_retransmits > 0) || info.tcpi_probes > 0;
+  return asked ? info.tcpi_last_ack_recv / 1000.0 : 0;
 }
 
 }  // namespace hccl

@@ -60,5 +60,8 @@ class SocketStream final : public Stream {
 bool has_hung_up(int fd);
 // Bytes handed to the kernel that the other end's kernel has not confirmed; 0 if it cannot say.
 size_t unconfirmed_bytes(int fd);
+// For how long the other end's kernel has answered nothing, although it was asked: bytes were
+// repeated, or a probe went out. 0: it answers, or had nothing to answer. A stopped process's does.
+double unanswered_s(int fd);
 
 }  // namespace hccl

@@ -18,6 +18,8 @@ constexpr auto probe_after = std::chrono::milliseconds(200);
 constexpr int most_unsent_bytes = 256 * 1024;
 // A path of unknown speed counts as fast, so that it gets tried.
 constexpr double assumed_rate = 1e9;
+// What a lost packet explains is no trouble yet.
+constexpr double shortest_silence_s = 0.5;
 
 // The kernel repeats itself and hears nothing, although the peer has room. What never left this host,
 // because its own interface is down, is not repeated but probed for; a peer that lives answers probes,
@@ -352,16 +354,25 @@ bool TcpLane::delivered() const {
           }));
 }
 
-std::string TcpLane::trouble() const {
+std::string TcpLane::trouble(const std::vector<double>& unanswered) const {
   Clock::time_point now = Clock::now();
   std::string text;
   for (size_t i = 0; i < paths_.size(); ++i) {
-    if (paths_[i]->up()) continue;
-    char seconds[32];
-    std::snprintf(seconds, sizeof seconds, "%.1f",
-                  std::chrono::duration<double>(now - down_[i].since).count());
+    double seconds = 0;
+    std::string state;
+    if (!paths_[i]->up()) {
+      seconds = std::chrono::duration<double>(now - down_[i].since).count();
+      state = " down for ";
+    } else {
+      seconds = std::max(unanswered_s(paths_[i]->fd()), i < unanswered.size() ? unanswered[i] : 0.0);
+      if (seconds < shortest_silence_s) continue;
+      state = " unanswered for ";
+    }
+    char rounded[32];
+    std::snprintf(rounded, sizeof rounded, "%.1f s", seconds);
     if (!text.empty()) text += ", ";
-    text += records_[i]->name + " down for " + seconds + " s (" + down_[i].why + ")";
+    text += records_[i]->name + state + rounded;
+    if (!paths_[i]->up()) text += " (" + down_[i].why + ")";
   }
   return text;
 }

@@ -82,8 +82,8 @@ class TcpLane final : public Lane {
   bool closed_by_peer() const;
   // Whether the peer's kernel has all that was sent.
   bool delivered() const;
-  // "eth1 10.0.0.1 -> 10.0.0.2 down for 3.2 s (why)", of every path that is down.
-  std::string trouble() const override;
+  // "eth1 10.0.0.1 -> 10.0.0.2 down for 3.2 s (why)", of every path that is down or answers nothing.
+  std::string trouble(const std::vector<double>& unanswered_s = {}) const override;
   const std::vector<std::shared_ptr<PathStatistics>>& path_statistics() const { return records_; }
 
  private:
