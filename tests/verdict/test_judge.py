@@ -157,9 +157,8 @@ def test_timeout_says_what_the_late_do_instead(
 
 
 def test_timeout_does_not_take_a_cut_line_for_a_stopped_process() -> None:
-    text = (
-        "waiting for rank 1 at op 1 of 2; to rank 1: eth0 10.0.0.1 -> 10.0.0.2 unanswered for 1.9 s"
-    )
+    path = "eth0 10.0.0.1 -> 10.0.0.2 unanswered for 1.9 s"
+    text = f"waiting for rank 1 at op 1 of 2; to rank 1: {path}"
     verdict = Judge(PLACES[:2]).decide({0: report(TIMED_OUT, text, 1)}, {1: "silent for 2.0 s"})
     assert "rank 1 (host h, pid 101) is out of reach: silent for 2.0 s; " in verdict.text
     assert f"rank 0, to rank 1: {path}; " in verdict.text
