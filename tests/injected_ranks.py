@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import gc
 import os
 import tempfile
 import time
@@ -23,7 +22,6 @@ FIELDS = ("rank", "host", "pid", "cause", "collective", "sequence")
 
 def be_rank(rank: int, world_size: int, injection: Injection) -> Story | None:
     folder = tempfile.tempdir = os.environ["TMPDIR"]
-    gc.freeze()  # what torch made at import: going through it takes longer than the round
     disk = FullDisk(folder) if injection.kind == "full_disk" else None
     # What stays for the process's whole life is there afterwards: threads, registered memory.
     _warm_up(injection)

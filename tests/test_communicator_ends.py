@@ -94,11 +94,14 @@ def test_leaving_after_the_last_call_disturbs_nobody(nodes: int) -> None:
 def killed_with_a_child(rank: int, world_size: int) -> None:
     comm = Communicator()
     pids = Pids(comm)
+    child = np.zeros(1, np.int64)
     if rank == 1:
-        child = os.fork()
-        if child == 0:
-            time.sleep(2 * NOTICE_S)  # holds copies of whatever its parent had open
+        child[0] = os.fork()
+        if child[0] == 0:
+            time.sleep(10 * NOTICE_S)  # holds copies of whatever its parent had open
             os._exit(0)
+    comm.broadcast(child, 1)
+    if rank == 1:
         comm.barrier()
         os.kill(os.getpid(), signal.SIGKILL)
     began = time.monotonic()
@@ -109,6 +112,8 @@ def killed_with_a_child(rank: int, world_size: int) -> None:
         began = time.monotonic()
         comm.barrier()
     assert time.monotonic() - began < NOTICE_S
+    assert is_alive(int(child[0]))
+    os.kill(int(child[0]), signal.SIGKILL)
 
 
 @layouts

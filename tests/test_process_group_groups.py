@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from ended_scripts import end_as_script
 from ranks import free_port, run_ranks
 
 
@@ -182,21 +185,19 @@ def test_dead_peer_is_named(tmp_path: Path) -> None:
 
 
 SCRIPT = """
-import os, sys, torch, torch.distributed as dist
+import torch, torch.distributed as dist
 dist.init_process_group("hccl")
 work = dist.all_reduce(torch.ones(70_000), async_op=True)
 work.get_future().then(lambda done: None)
 print("done", dist.get_rank(), flush=True)
-{end}
 """
 
 
-@pytest.mark.parametrize("end", ["", "dist.destroy_process_group()", "sys.exit(0)"])
-def test_scripts_end_in_good_order(end: str) -> None:
+def test_script_ends_in_good_order() -> None:
     with_port = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2", "MASTER_PORT": str(free_port())}
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", SCRIPT.format(end=end)],
+            [sys.executable, "-c", SCRIPT],
             env={**os.environ, **with_port, "RANK": str(rank)},
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -213,3 +214,21 @@ def test_scripts_end_in_good_order(end: str) -> None:
             process.wait()
     assert [process.returncode for process in ranks] == [0, 0], outputs
     assert [output for output, _ in outputs] == ["done 0\n", "done 1\n"]
+
+
+def forked_script_ends(rank: int, world_size: int, end: str) -> int:
+    """Return the exit code of a process that was forked to be the script, with torch in it."""
+    faulthandler.cancel_dump_traceback_later()  # the fork would wait for its thread at its end
+    script = os.fork()
+    if script == 0:
+        signal.alarm(60)
+        exec(SCRIPT, {})
+        if end == "destroy_process_group":
+            dist.destroy_process_group()
+        end_as_script(SystemExit(0) if end == "sys.exit(0)" else None)
+    return os.waitpid(script, 0)[1]
+
+
+@pytest.mark.parametrize("end", ["destroy_process_group", "sys.exit(0)"])
+def test_script_that_says_how_it_ends_does_so_in_good_order(end: str) -> None:
+    assert run_ranks(forked_script_ends, 2, end) == [0, 0]

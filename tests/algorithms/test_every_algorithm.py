@@ -18,6 +18,9 @@ UNEVEN = {
     "1+4": Topology(((0,), (1, 2, 3, 4))),
     "2+3+4": Topology(((0, 1), (2, 3, 4), (5, 6, 7, 8))),
     "3+1+1+2": Topology(((4, 0, 5), (6,), (1,), (3, 2))),
+    "4+1": Topology.from_node_keys("aaaab"),
+    "2+3, mixed": Topology.from_node_keys("abbab"),
+    "2+2+2+2": Topology.from_node_keys("aabbccdd"),
     "8+8": Topology.from_node_keys("a" * 8 + "b" * 8),
     "round robin": Topology.from_node_keys([rank % 3 for rank in range(8)]),
 }
