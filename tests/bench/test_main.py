@@ -138,24 +138,43 @@ def test_run_on_two_nodes_gives_each_rank_its_environment(
     assert "# hccl: rank 0 of 4, local 0 of 2, node 0" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("sent", "code"), [(signal.SIGKILL, -9), (signal.SIGTERM, 130), (signal.SIGINT, 130)]
-)
-def test_main_that_is_stopped_leaves_no_rank(sent: int, code: int, tmp_path: Path) -> None:
-    command = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "faulty.py"), *_SHORT, "--sizes", "4"],
-        env=os.environ | {"FAULTY_PIDS": str(tmp_path)},
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    _wait_until(lambda: len(list(tmp_path.iterdir())) == 2, 60)
+STOPPED = {signal.SIGKILL: -9, signal.SIGTERM: 130, signal.SIGINT: 130}
+
+
+@pytest.fixture(scope="module")
+def hanging(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[dict[int, tuple[subprocess.Popen[str], Path]]]:
+    """Commands whose ranks hang, one for each way to stop it, started side by side."""
+    commands = {}
+    for sent in STOPPED:
+        folder = tmp_path_factory.mktemp(f"stopped-by-{sent}")
+        command = subprocess.Popen(
+            [sys.executable, str(Path(__file__).parent / "faulty.py"), *_SHORT, "--sizes", "4"],
+            env=os.environ | {"FAULTY_PIDS": str(folder)},
+            cwd=folder,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        commands[int(sent)] = command, folder
+    yield commands
+    for command, _ in commands.values():
+        command.kill()
+        command.communicate()
+
+
+@pytest.mark.parametrize(("sent", "code"), STOPPED.items())
+def test_main_that_is_stopped_leaves_no_rank(
+    hanging: dict[int, tuple[subprocess.Popen[str], Path]], sent: int, code: int
+) -> None:
+    command, folder = hanging[sent]
+    _wait_until(lambda: len(list(folder.iterdir())) == 2, 60)
     os.killpg(command.pid, sent) if sent == signal.SIGINT else command.send_signal(sent)
     _, message = command.communicate(timeout=20)
     assert command.returncode == code
     assert message == ("hccl-bench: interrupted\n" if sent != signal.SIGKILL else "")
-    pids = [int(file.name) for file in tmp_path.iterdir()]
+    pids = [int(file.name) for file in folder.iterdir()]
     _wait_until(lambda: not any(_runs(pid) for pid in pids), 10)
 
 
