@@ -72,7 +72,7 @@ class Idle {
       if (count_ == max_turns || spun_enough()) return false;
       pause_cpu();
     } else {
-      if (count_ >= num_yields_) return false;
+      if (count_ >= num_yields_ || yielded_enough()) return false;
       sched_yield();
     }
     ++count_;
@@ -89,6 +89,10 @@ class Idle {
   static constexpr auto spin_time = std::chrono::microseconds(40);
   // A peer that has begun to sleep as well needs longer for its answer.
   static constexpr auto longer_spin_time = std::chrono::microseconds(100);
+  // Many times what the yields take among ranks that all wait. Where strangers want the core, each
+  // may last several of their time slices, and no deadline is seen meanwhile: on a busy machine a
+  // wait of 0.5 s took 1.4 s. A sleeper is woken in time.
+  static constexpr auto yield_time = std::chrono::milliseconds(2);
   static constexpr int max_turns = 1 << 30;
 
   void begin() {
@@ -105,6 +109,15 @@ class Idle {
     if (now - began_ <= limit_) return false;
     spins_->miss();
     spinning_ = false;
+    give_up();
+    return true;
+  }
+
+  // The clock costs a tenth of a yield.
+  bool yielded_enough() {
+    Clock::time_point now = Clock::now();
+    if (count_ == 0) began_ = now;
+    if (now - began_ <= yield_time) return false;
     give_up();
     return true;
   }
