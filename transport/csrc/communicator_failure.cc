@@ -280,6 +280,8 @@ CallProgress Communicator::progress_made() {
   drive_once();
   std::unique_lock lock(mutex_);
   answered_.wait_for(lock, answer_time, [&] { return num_answers_ != before; });
+  // Known without the driver, which may be waiting for a core: who has called has arrived.
+  progress_made_.submitted = sequence_;
   return progress_made_;
 }
 

@@ -83,6 +83,25 @@ void a_proposal_waits_for_its_verdict() {
   CHECK(late->is_done() && late->failure.text == "the whole story");
 }
 
+// A rank that had called was said not to have, when its thread had no core for 20 ms.
+void a_driver_that_does_not_answer_has_arrived_all_the_same() {
+  World world({0, 0});
+  Communicator& mine = *world.ranks[0];
+  std::vector<float> data[2] = {std::vector<float>(10), std::vector<float>(10)};
+  std::atomic<bool> is_held = false, goes_on = false;
+  std::thread caller([&] {
+    mine.run(all_reduce(mesh(0, 2), data[0]), [&] {
+      is_held = true;
+      while (!goes_on) std::this_thread::yield();
+    });
+  });
+  CHECK(eventually([&] { return is_held.load(); }));
+  CHECK(mine.progress_made().submitted == 1);
+  goes_on = true;
+  world.ranks[1]->run(all_reduce(mesh(1, 2), data[1]), no_interrupt);
+  caller.join();
+}
+
 void without_a_verdict_the_proposal_stands() {
   World world({0, 1});
   decide_together(world, 0.2);
@@ -254,6 +273,8 @@ int main(int argc, char** argv) {
   using namespace hccl::test;
   const Test tests[] = {
       {"a_proposal_waits_for_its_verdict", a_proposal_waits_for_its_verdict},
+      {"a_driver_that_does_not_answer_has_arrived_all_the_same",
+       a_driver_that_does_not_answer_has_arrived_all_the_same},
       {"without_a_verdict_the_proposal_stands", without_a_verdict_the_proposal_stands},
       {"a_communicator_with_no_call_under_way_hears_by_looking",
        a_communicator_with_no_call_under_way_hears_by_looking},
