@@ -121,12 +121,12 @@ def test_dropped_works_finish_and_keep_their_buffers_until_then(ranks: ThreadRan
 
 
 def test_wait_too_short_raises_and_can_be_repeated(ranks: ThreadRanks) -> None:
-    tried = threading.Event()
+    tried = threading.Barrier(ranks.world_size)
 
     def calls(comm: Communicator) -> int:
         data = _ones(comm)
-        if comm.rank == 0:
-            assert tried.wait(20)
+        if comm.rank == 0:  # nothing can finish before it calls too
+            tried.wait(20)
             comm.all_reduce(data)
             return int(data[0])
         work = comm.nonblocking.all_reduce(data)
@@ -138,8 +138,7 @@ def test_wait_too_short_raises_and_can_be_repeated(ranks: ThreadRanks) -> None:
             work.wait(0)
         assert not work.done()
         assert work.exception() is None
-        if comm.rank == comm.world_size - 1:
-            tried.set()
+        tried.wait(20)
         work.wait(20)
         work.wait()
         return int(data[0])
