@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import os
 import weakref
+from collections import Counter
 from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from hccl_py.calls import BlockingCalls, NonblockingCalls, Shared
 from hccl_py.engine import connect_engine, leave_progress_to_parent, stop_progress
 from hccl_py.failures import Narrator
 from hccl_py.flight_recorder import FlightRecorder, Group
+from hccl_py.groups import Parent, check_members, open_group
 from hccl_py.history import STATE as HISTORY_STATE
 from hccl_py.history import History
 from hccl_py.occupation import STATE as OCCUPATION_STATE
@@ -117,6 +119,7 @@ class Communicator(BlockingCalls):
         self._end_threads.atexit = False
         self._identity = identity
         self._num_shrinks = 0
+        self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self.old_ranks: tuple[int, ...] = ()
         self._store = store  # rank 0 may host it, and others may not have read all of it yet
         self.flight_recorder = FlightRecorder(
@@ -182,6 +185,52 @@ class Communicator(BlockingCalls):
         """
         self._core.abort(reason)
         self._witness.await_verdict(_VERDICT_TIMEOUT_S)
+
+    def group(
+        self, members: Iterable[int], name: str, *, timeout_s: float | None = None
+    ) -> "Communicator":
+        """Make a communicator of some of this one's ranks; exactly those call it.
+
+        It is a call of this communicator: what ends this one, and the death or leaving of a member,
+        ends it at once.
+
+        Args:
+            members: ranks of this communicator, in the order that they are to have in the new one.
+            name: of the new communicator; the same on all members.
+            timeout_s: for connecting, and the default of every call; None: as here.
+
+        Returns:
+            The new communicator. It goes on when this one is closed.
+
+        Raises:
+            InvalidArgumentError: `members` are not ranks of this communicator, or lack this one.
+            CommunicatorError: this communicator failed meanwhile.
+            BootstrapError: a member did not come in time, or could not be connected.
+        """
+        chosen = check_members(self.world_size, self.rank, members)
+        limit_s = self.timeout_s if timeout_s is None else timeout_s
+
+        def connect(store: Any, rank: int, world_size: int) -> Communicator:
+            identity = self._identity
+            return Communicator(
+                store, rank, world_size, timeout_s=limit_s, name=name, identity=identity
+            )
+
+        if self._coordination is None or len(chosen) == 1:
+            self._core.look()  # refuses if this is closed
+            return connect(None, 0, 1)
+        self._num_groups[name, chosen] += 1
+        key = f"group/{name}/{'-'.join(map(str, chosen))}/{self._num_groups[name, chosen]}"
+        parent = Parent(
+            self.rank,
+            self.name,
+            self._core,
+            self._coordination,
+            self._witness,
+            self._shared.narrator,
+            _VERDICT_TIMEOUT_S,
+        )
+        return open_group(parent, chosen, key, limit_s, connect)
 
     def shrink(self, exclude: Iterable[int] = (), *, timeout_s: float = 10.0) -> "Communicator":
         """Go on without some ranks: agree with all others on who is left, and connect anew.

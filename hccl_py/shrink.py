@@ -13,16 +13,13 @@ decision without it.
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from functools import partial
 from typing import Protocol, TypeVar
 
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.store import CoordinatorStore
-from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 
-_SLICE_S = 0.1
-"""How soon somebody who waits for a member hears that it is lost."""
 _CONFIRM_S = 2.0
 """How much later than its neighbours a rank may be done with connecting."""
 
@@ -102,7 +99,7 @@ def regroup(
         members = _gather(old, key, awaited, exclude, timeout_s)
         made, problem = None, ""
         try:
-            store = SurvivorsStore(old, key, members, timeout_s)
+            store = old.coordination.store(f"{key}/", timeout_s, partial(_lost, old, members))
             made = connect(store, members.index(old.rank), len(members))
         except HcclError as error:
             problem = f"rank {old.rank}: {error}"
@@ -165,6 +162,12 @@ def _decide(old: Departed, members: Sequence[int], gone: set[int]) -> None:
     )
 
 
+def _lost(old: Departed, members: Sequence[int]) -> str:
+    """Say which member is lost, so that waiting is in vain; "" while all are there."""
+    lost = [rank for rank, _, _ in old.gone() if rank in members]
+    return f"{_ranks(lost)} (of the old communicator) ended meanwhile" if lost else ""
+
+
 def _too_late(old: Departed, came: Iterable[int]) -> str:
     return (
         f"shrink: rank {old.rank} was left out: {_ranks(sorted(came))} decided without it, because "
@@ -174,32 +177,3 @@ def _too_late(old: Departed, came: Iterable[int]) -> str:
 
 def _ranks(ranks: Sequence[int]) -> str:
     return f"rank{'s' * (len(ranks) != 1)} {', '.join(map(str, ranks))}"
-
-
-class SurvivorsStore(CoordinatorStore):
-    """The store of the old coordinator, which nobody waits at for a member that is lost."""
-
-    def __init__(
-        self, old: Departed, prefix: str, members: Sequence[int], timeout_s: float
-    ) -> None:
-        """Serve `members`, under a prefix of their own."""
-        super().__init__(old.coordination.ask_store, f"{prefix}/", timeout_s)
-        self._old = old
-        self._members = members
-
-    def hopeless(self) -> str:
-        """Say which member is lost, so that waiting is in vain; "" while all are there."""
-        lost = [rank for rank, _, _ in self._old.gone() if rank in self._members]
-        return f"{_ranks(lost)} (of the old communicator) ended meanwhile" if lost else ""
-
-    def wait(self, keys: list[str], timeout: timedelta) -> None:
-        """Wait until all keys are set, or a member is lost."""
-        deadline = Deadline(timeout.total_seconds())
-        while True:
-            try:
-                super().wait(keys, timedelta(seconds=min(_SLICE_S, deadline.remaining_s)))
-                return
-            except BootstrapError:
-                reason = self.hopeless()
-                if reason or deadline.expired:
-                    raise BootstrapError(reason or f"no answer {deadline}") from None

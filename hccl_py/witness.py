@@ -4,6 +4,7 @@ The other half of `transport/control/principal.py`. All of it runs on the contro
 never on that of a call.
 """
 
+import os
 import threading
 import time
 import weakref
@@ -15,7 +16,7 @@ from hccl_py.flight_recorder import FlightRecorder
 from hccl_py.occupation import conclusions_elsewhere
 from hccl_py.transport import _core
 from hccl_py.verdict import Judge
-from hccl_py.verdict.causes import TIMED_OUT, seal, unseal
+from hccl_py.verdict.causes import CLOSED_SILENTLY, PEER_LOST, TIMED_OUT, seal, unseal
 
 _WINDOW_OF_TIMEOUT = 0.05
 """Part of a timeout that collecting the others' reports may take: the rest is the caller's."""
@@ -67,6 +68,19 @@ class Witness:
             # Each is handed out once, and more than one thread may ask.
             self._proposal = core.take_proposal() or self._proposal
         return self._proposal is not None
+
+    def miss(self, rank: int) -> None:
+        """Propose that a rank is gone, though no call waits for it: this one needs it elsewhere.
+
+        Any thread may.
+        """
+        core = self._core  # another thread may close it
+        if core is None or self.failing() or core.failed():
+            return
+        left, last = next((left, last) for one, left, last in core.gone_ranks() if one == rank)
+        text = f"left after collective {last}" if left else "died: " + CLOSED_SILENTLY
+        self._proposal = (PEER_LOST, rank, -1, 0, 0, text, 0, False)
+        os.eventfd_write(core.news_fd(), 1)
 
     def await_verdict(self, timeout_s: float) -> None:
         """Wait until a failure that this rank has proposed is decided. Any thread may."""

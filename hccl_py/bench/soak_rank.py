@@ -145,11 +145,13 @@ class Walk:
             else:
                 self._call(event)
         except CommunicatorError as error:
-            self._fail(event.group, error)
+            # To open a group is a call of the communicator whose ranks it has.
+            self._fail(WORLD if isinstance(event, GroupOpens) else event.group, error)
         except BootstrapError as error:
-            if fault is None or fault.kind not in SUDDEN:
+            if fault is None or fault.kind != "stop":
                 raise
-            # Nothing is promised to those who connect to a rank that is gone.
+            # Of a rank that has stopped nothing is known but that it does not come: the time for
+            # connecting passes, and the next call tells.
             self.outcome.not_connected = str(error)
 
     def _call(self, call: Call) -> None:
@@ -186,20 +188,28 @@ class Walk:
             self._fail(group, error)
 
     def _open(self, group: str, members: tuple[int, ...]) -> None:
+        generation = self._generation
+        if group == WORLD:
+            communicator = self._meet()
+        else:
+            world = self._callers[WORLD].communicator
+            communicator = world.group(members, group, timeout_s=self._connect_s())
+        communicator.timeout_s = generation.timeout_s
+        self._callers[group] = Caller(communicator, generation.seed, generation.index)
+
+    def _meet(self) -> Communicator:
+        """Make the communicator of all ranks."""
         from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 
         generation = self._generation
-        prefix = f"{generation.index}/{group}"
-        communicator = Communicator(
-            PrefixStore(prefix, self._store),
-            members.index(self._rank),
-            len(members),
+        return Communicator(
+            PrefixStore(str(generation.index), self._store),
+            self._rank,
+            generation.world_size,
             timeout_s=self._connect_s(),
-            name=group,
+            name=WORLD,
             identity=Identity.of_this_process(generation.nodes[self._rank]),
         )
-        communicator.timeout_s = generation.timeout_s
-        self._callers[group] = Caller(communicator, generation.seed, generation.index)
 
     def _connect_s(self) -> float:
         """Say how long to wait for ranks to open a group: not for ever where one may be gone."""

@@ -6,6 +6,8 @@ PEER_LOST, TIMED_OUT, MISMATCH, ABORTED, INTERNAL = 1, 2, 3, 4, 5
 """FailureKind in csrc/failure.h."""
 
 INTERRUPTED_TEXT = "a signal interrupted the call half-way"
+CLOSED_SILENTLY = "its connections closed without a goodbye"
+"""closed_silently_ in csrc/communicator.h."""
 UNCAUGHT = "uncaught "
 """How the reason of an abort begins that an exception caused."""
 

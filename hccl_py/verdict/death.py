@@ -1,6 +1,6 @@
 """Ranks that are gone: died, left, or cut off."""
 
-from hccl_py.verdict.causes import Cause
+from hccl_py.verdict.causes import CLOSED_SILENTLY, Cause
 from hccl_py.verdict.evidence import Evidence, Proposal, ranks
 from hccl_py.verdict.finding import Finding
 
@@ -17,7 +17,7 @@ def tell_death(evidence: Evidence) -> Finding | None:
     culprits = sorted(dead)
     how = proposals[0].text.removeprefix("died: ")
     if len(culprits) > 1:
-        how = "their connections closed without a goodbye"
+        how = CLOSED_SILENTLY.replace("its", "their")
     text = (
         f"{evidence.all_of(culprits)} died: {how}; "
         f"look at the output of {ranks(culprits[:1])} first"

@@ -108,14 +108,20 @@ class Coordination:
                 "other ranks gone?"
             ) from None
 
-    def store(self, prefix: str = "", timeout_s: float = 60.0) -> CoordinatorStore:
+    def store(
+        self,
+        prefix: str = "",
+        timeout_s: float = 60.0,
+        hopeless: Callable[[], str] | None = None,
+    ) -> CoordinatorStore:
         """Return the store that the coordinator hosts, fit for `rendezvous.Store`.
 
         Args:
             prefix: of all keys.
             timeout_s: how long `get` waits.
+            hopeless: asked now and then by whoever waits; says why to give up, or "".
         """
-        return CoordinatorStore(self.ask_store, prefix, timeout_s)
+        return CoordinatorStore(self.ask_store, prefix, timeout_s, hopeless)
 
     def ask_store(self, kind: str, *body: Any, timeout_s: float) -> Any:
         """Put a question to the store and wait for the answer.

@@ -4,17 +4,32 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from ..deadline import Deadline
 from ..errors import BootstrapError
+
+_SLICE_S = 0.1
+"""How soon somebody who waits hears that it is in vain."""
 
 
 class CoordinatorStore:
-    """Keys and values at the coordinator; every rank of the communicator sees the same."""
+    """Keys and values at the coordinator; every rank of the communicator sees the same.
 
-    def __init__(self, ask: Callable[..., Any], prefix: str, timeout_s: float) -> None:
+    Attributes:
+        hopeless: where it is set, says why to wait no longer, or "".
+    """
+
+    def __init__(
+        self,
+        ask: Callable[..., Any],
+        prefix: str,
+        timeout_s: float,
+        hopeless: Callable[[], str] | None = None,
+    ) -> None:
         """Ask by `ask`, and put `prefix` before every key."""
         self._ask_coordinator = ask
         self._prefix = prefix
         self._timeout_s = timeout_s
+        self.hopeless = hopeless
 
     def set(self, key: str, value: bytes) -> None:
         """Set a key; returns when the coordinator has it."""
@@ -22,18 +37,34 @@ class CoordinatorStore:
 
     def get(self, key: str) -> bytes:
         """Wait for a key and return its value."""
-        values = self._ask("get", [self._prefix + key], timeout_s=self._timeout_s)
-        return bytes(values[0])
+        return bytes(self._values([key], self._timeout_s)[0])
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
         """Wait until all keys are set."""
-        names = [self._prefix + key for key in keys]
-        self._ask("get", names, timeout_s=timeout.total_seconds())
+        self._values(keys, timeout.total_seconds())
 
     def check(self, keys: list[str]) -> bool:
         """Say whether all keys are set."""
         names = [self._prefix + key for key in keys]
         return bool(self._ask("check", names, timeout_s=self._timeout_s))
+
+    def _values(self, keys: list[str], timeout_s: float) -> list[Any]:
+        names = [self._prefix + key for key in keys]
+        if self.hopeless is None:
+            return list(self._ask("get", names, timeout_s=timeout_s))
+        deadline = Deadline(timeout_s)
+        while True:
+            reason = self.hopeless()
+            if reason:
+                raise BootstrapError(reason)
+            try:
+                slice_s = min(_SLICE_S, deadline.remaining_s)
+                return list(self._ask_coordinator("get", names, timeout_s=slice_s))
+            except TimeoutError:
+                if deadline.expired:
+                    raise BootstrapError(
+                        f"the coordinator's store: {keys}: no answer {deadline}"
+                    ) from None
 
     def _ask(self, kind: str, *body: Any, timeout_s: float) -> Any:
         try:
