@@ -63,6 +63,8 @@ def soak(args: argparse.Namespace) -> int:
     totals, index = Totals(), args.first
     with ExitStack() as opened:
         pool = opened.enter_context(Pool(_places(args, limits, opened)))
+        # Whatever ends it: what it did stands at the end.
+        opened.callback(lambda: _print(totals.table()))
         began_s = shown_s = time.monotonic()
         while time.monotonic() - began_s < args.seconds and index != args.last + 1:
             generation = draw(args.seed, index, limits)
@@ -78,7 +80,7 @@ def soak(args: argparse.Namespace) -> int:
                     f"{faults} faults, all well"
                 )
             index += 1
-        _print(f"{time.monotonic() - began_s:.0f} s, no byte wrong, nobody hung\n{totals.table()}")
+        _print(f"{time.monotonic() - began_s:.0f} s, no byte wrong, nobody hung")
     return 0
 
 

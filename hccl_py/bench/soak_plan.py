@@ -27,8 +27,6 @@ DEADLY = (*GONE, "stop")
 """Faults after which it answers no more."""
 SPOKEN = ("exception", "abort", "leave", "mismatch", "late")
 """Faults of a rank that lives on; they end one communicator."""
-SUDDEN = (*DEADLY, "exception")
-"""Faults that strike whatever the others do, even while they open a group."""
 MENDED = ("reset", "noise")
 """Faults after which every result must still be right."""
 
@@ -145,6 +143,9 @@ class Limits:
 
 
 CALL_TIMEOUT_S = 20.0
+CONNECT_S = 20.0
+CONNECT_WITH_STOPPED_S = 5.0
+"""Where one of them may have stopped."""
 SHORT_TIMEOUT_S = 1.5
 """Where a rank that is stuck has to be waited for."""
 

@@ -22,10 +22,10 @@ from hccl_py.bench.namespaces import enter
 from hccl_py.bench.soak_calls import Caller, Running, WrongResult
 from hccl_py.bench.soak_faults import die, noisy_lanes, reset_some, strike_later
 from hccl_py.bench.soak_plan import (
-    CALL_TIMEOUT_S,
+    CONNECT_S,
+    CONNECT_WITH_STOPPED_S,
     DEADLY,
     GONE,
-    SUDDEN,
     WORLD,
     Call,
     Event,
@@ -46,7 +46,7 @@ _AFTERWARDS = 1_000_000
 _SMALL = Call(_AFTERWARDS, WORLD, "all_reduce", "int32", "SUM", 1000, 0, "plain", False, False, 0)
 _AFTER_SHRINKING = 10
 """Calls of those that are left."""
-_MEET_THE_DEAD_S = 10.0
+_SHRINK_S = 40.0
 _SETTLE_S = 2.0
 _STUCK_S = 30.0
 """How long survivors may go on without noticing."""
@@ -214,7 +214,7 @@ class Walk:
     def _connect_s(self) -> float:
         """Say how long to wait for ranks to open a group: not for ever where one may be gone."""
         fault = self._generation.fault
-        return _MEET_THE_DEAD_S if fault is not None and fault.kind in SUDDEN else CALL_TIMEOUT_S
+        return CONNECT_WITH_STOPPED_S if fault and fault.kind == "stop" else CONNECT_S
 
     # ------------------------------------------------------------ faults
 
@@ -307,7 +307,7 @@ class Walk:
         if fault is None or fault.kind not in GONE or not generation.shrinks:
             return
         began_s = time.monotonic()
-        smaller = self._callers[WORLD].communicator.shrink(timeout_s=4 * _MEET_THE_DEAD_S)
+        smaller = self._callers[WORLD].communicator.shrink(timeout_s=_SHRINK_S)
         caller = Caller(smaller, generation.seed, generation.index)
         self._callers[WORLD] = caller
         expected = (generation.world_size - 1, self._rank - (self._rank > fault.victim))
