@@ -40,22 +40,33 @@ def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
         backend_options: what the user passed as `pg_options`; there is nothing to set.
 
     Raises:
-        DistBackendError: the ranks did not find each other in time.
+        DistBackendError: the ranks did not find each other in time, or the default group failed.
     """
     try:
-        made = Communicator(
-            _store_of_this_life(options),
-            options.group_rank,
-            options.group_size,
-            timeout_s=options.timeout.total_seconds(),
-            name=options.group_id,
-        )
+        made = _connect(options)
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
     recorder = made.flight_recorder
     ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
     recorder.group = recorder.group._replace(global_ranks=ranks)
     return cast(dist.ProcessGroup, ProcessGroupHccl(made, options))
+
+
+def _connect(options: Any) -> Communicator:
+    """Open a group as a call of the default group, where that one is ours; else at the store."""
+    timeout_s = options.timeout.total_seconds()
+    default = dist.group.WORLD if dist.is_initialized() else None
+    if isinstance(default, RunningGroup):
+        members = options.global_ranks_in_group or range(default.size())
+        communicator = default._communicator
+        return communicator.group(members, options.group_id, timeout_s=timeout_s)
+    return Communicator(
+        _store_of_this_life(options),
+        options.group_rank,
+        options.group_size,
+        timeout_s=timeout_s,
+        name=options.group_id,
+    )
 
 
 def _store_of_this_life(options: Any) -> Store:

@@ -29,7 +29,7 @@ _ATTEMPT_S = 3.0
 _LOOK_PERIOD_S = 1.0
 """How often the engine gets to look after the connections while no call does."""
 _WITHOUT_DESCRIPTORS_S = 0.1
-_GONE_PERIOD_S = 0.02
+_SETTLE_PERIOD_S = 0.002
 _SETTLE_S = 2.0
 """How long a rank that leaves waits for a way to say goodbye to a peer that it cannot reach."""
 
@@ -51,8 +51,8 @@ class Engine(Protocol):
     ) -> None:
         """Use this connection from now on, whether or not the old one still stands."""
 
-    def look(self) -> None:
-        """Read what peers have said meanwhile."""
+    def owes(self) -> bool:
+        """Read what peers have said meanwhile; say whether one lacks something that was sent."""
 
     def gone_ranks(self) -> list[tuple[int, bool, int]]:
         """Return the ranks that have left or died, each with how and when."""
@@ -82,9 +82,8 @@ class Repair:
         self._opened = opened
         self._broken: dict[tuple[int, int], set[int]] = {}  # indices by rank and path
         self._refused: set[Key] = set()  # about which the log has complained since they broke
-        self._reachable = threading.Event()  # every peer, in every respect, over one path or more
-        self._reachable.set()
-        self._unreachable: set[int] = set()  # the peers that are not; replaced, never changed
+        # Peers that in some respect no path leads to; replaced, never changed.
+        self._unreachable: set[int] = set()
         self._closing = False
         self._close_at_end = False
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -98,15 +97,20 @@ class Repair:
         self._thread.start()
 
     def settle(self) -> None:
-        """Wait a moment for peers out of reach: without a goodbye this rank's end is a death.
+        """Wait a moment for peers out of reach, and for what they have not got yet.
 
-        Those that are gone themselves need none, and nobody will bring the way to them back.
+        Without a goodbye this rank's end is a death. Those that are gone themselves need none, and
+        nobody will bring the way to them back.
         """
         until = time.monotonic() + _SETTLE_S
-        while not self._reachable.wait(_GONE_PERIOD_S) and time.monotonic() < until:
-            self._engine.look()
-            if self._unreachable <= {rank for rank, *_ in self._engine.gone_ranks()}:
+        # In this order: a break is known here a little later than to the engine.
+        while self._engine.owes() or self._cut_off():
+            if time.monotonic() > until:
                 return
+            time.sleep(_SETTLE_PERIOD_S)
+
+    def _cut_off(self) -> bool:
+        return not self._unreachable <= {rank for rank, *_ in self._engine.gone_ranks()}
 
     def close(self) -> None:
         """End the thread and close what is under way and the listeners. Idempotent."""
@@ -167,10 +171,6 @@ class Repair:
             return bool(set.intersection(*(self._broken.get((rank, p), set()) for p in paths)))
 
         self._unreachable = {rank for rank, _ in self._broken if is_cut_off(rank)}
-        if self._unreachable:
-            self._reachable.clear()
-        else:
-            self._reachable.set()
 
     # What the connector asks and tells.
 

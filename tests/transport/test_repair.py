@@ -53,8 +53,8 @@ class ReportingEngine:
         self.replaced[key] = connection
         self.num_replaced += 1
 
-    def look(self) -> None:
-        pass
+    def owes(self) -> bool:
+        return False
 
     def gone_ranks(self) -> list[tuple[int, bool, int]]:
         return self.gone

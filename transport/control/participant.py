@@ -43,6 +43,8 @@ class Participant:
         self._passed_over: set[int] = set()
         self._current = 0
         self._heard_s = 0.0
+        # A coordinator that is still connecting hears nothing, and would never answer.
+        self._has_heard = False
         self._unanswered = 0
         self._reported_s: float | None = None
         self._acknowledged_by: int | None = None
@@ -141,12 +143,16 @@ class Participant:
         if self.coordinator == self._current:
             return
         self._current = self.coordinator
+        self._has_heard = False
         self._unanswered = 0
         self._heard_s = now_s
         self._probe = ClockProbe(self._current)
         self._beat(now_s)
         if self._reported_s is not None and self.verdict is None:
             self._report(now_s)
+        self._ask_again()
+
+    def _ask_again(self) -> None:
         for key, value in self._sets.items():
             self._send(self._current, "set", [0, key, value])
         for number, (kind, body, _) in self._questions.items():
@@ -161,6 +167,9 @@ class Participant:
         if sender == self._current:
             self._unanswered = 0
             self._heard_s = now_s
+            if not self._has_heard:
+                self._has_heard = True
+                self._ask_again()
         self._silent_since_s.pop(sender, None)
         handler = self._HANDLERS.get(kind)
         if handler is not None:

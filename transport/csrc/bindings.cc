@@ -416,6 +416,8 @@ NB_MODULE(_core, module) {
       .def("gone_ranks", [](PyCommunicator& c) { return gone_ranks(*c.engine); })
       .def("look", [](PyCommunicator& c) { c.engine->look(); },
            nb::call_guard<nb::gil_scoped_release>())
+      .def("owes", [](PyCommunicator& c) { return c.engine->owes(); },
+           nb::call_guard<nb::gil_scoped_release>())
       .def("progress", [](PyCommunicator& c) { return progress(*c.engine); })
       .def("abort",
            [](PyCommunicator& c, const std::string& reason) { c.engine->abort(reason); },

@@ -159,10 +159,13 @@ void Communicator::drop_baton() {
   if (num_waiters_.load(std::memory_order_relaxed) > 0) baton_passed_.notify_all();
 }
 
-bool Communicator::work_left() const {
-  return active_ || !collectives_.empty() || !point_to_point_->idle() || !doomed_.empty() ||
-         num_incoming_.load(std::memory_order_seq_cst) > 0;
+bool Communicator::calls_left() const {
+  return active_ || !collectives_.empty() || point_to_point_->num_pending() > 0 ||
+         !doomed_.empty() || num_incoming_.load(std::memory_order_seq_cst) > 0;
 }
+
+// Of a call that has ended, bytes may still be on their way.
+bool Communicator::work_left() const { return calls_left() || !point_to_point_->idle(); }
 
 // What came in while we drove is ours to hand on: look after the baton was dropped.
 bool Communicator::work_came_in() const {
@@ -304,7 +307,7 @@ void Communicator::close(const std::string& last_words) {
     wake();
     baton_passed_.wait_for(lock, std::chrono::milliseconds(1));
   }
-  if (work_left() && failure_.kind == FailureKind::none) {
+  if (calls_left() && failure_.kind == FailureKind::none) {
     Failure failure;
     failure.kind = FailureKind::aborted;
     failure.rank = options_.rank;

@@ -137,6 +137,9 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   std::vector<GoneRank> gone_ranks() const;
   // Reads what peers have to say if nobody else does, because no call is under way.
   void look();
+  // Whether a peer of another node still lacks something that finished calls have sent: for as long
+  // connections that broke have to be brought back. Not if calls are under way, which nobody awaits.
+  bool owes();
   // Of now, or of the moment at which a failure stopped it.
   CallProgress progress_made();
 
@@ -184,6 +187,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   bool take_baton_nobody_waits_for();
   void drop_baton();
   void pass_baton();
+  bool calls_left() const;
   bool work_left() const;
   bool work_came_in() const;
   bool asked(unsigned what) const { return asks_.load(std::memory_order_seq_cst) & what; }

@@ -214,7 +214,7 @@ bool Communicator::obey() {
     }
   }
   if (asks & ask_progress) answer_progress();
-  bool spared = (asks & (ask_verdict | ask_abort)) == 0 && !work_left();
+  bool spared = (asks & (ask_verdict | ask_abort)) == 0 && !calls_left();
   if (failure.kind == FailureKind::none || spared) return false;
   fail(std::move(failure));
   return true;

@@ -21,6 +21,8 @@ constexpr auto dying_time = std::chrono::milliseconds(300);
 constexpr auto goodbye_time = std::chrono::milliseconds(20);
 // A peer that no connection reached for so long counts as lost, whatever the calls' deadlines are.
 constexpr auto unreachable_time = std::chrono::seconds(45);
+// How long the progress thread, or another look, may take to hand the baton on.
+constexpr auto turn_of_others = std::chrono::milliseconds(20);
 constexpr double longest_delivery_s = 2;
 
 }  // namespace
@@ -272,6 +274,19 @@ bool Communicator::has_died(int peer) {
     if (Clock::now() >= until) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+bool Communicator::owes() {
+  for (Deadline until = Clock::now() + turn_of_others; !try_take_baton();) {
+    if (Clock::now() >= until) return false;  // a call that nobody ends drives
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  }
+  check_neglected();
+  bool owes = !calls_left() && !failure() &&
+              std::any_of(tcp_lanes_.begin(), tcp_lanes_.end(),
+                          [](const TcpLane* lane) { return lane->owes(); });
+  pass_baton();
+  return owes;
 }
 
 // A socket that is closed while the peer still writes to it takes back what is on its way: so wait

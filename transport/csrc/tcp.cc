@@ -354,6 +354,11 @@ bool TcpLane::delivered() const {
           }));
 }
 
+bool TcpLane::owes() const {
+  if (dead_ || gone_ || window_.acknowledged() == window_.posted()) return false;
+  return !any_up() || !delivered();
+}
+
 std::string TcpLane::trouble(const std::vector<double>& unanswered) const {
   Clock::time_point now = Clock::now();
   std::string text;

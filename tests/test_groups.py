@@ -1,0 +1,208 @@
+"""Communicators of some ranks of another one: they open together, or fail as that one does."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch.distributed as dist
+from ranks import run_ranks
+from thread_ranks import ThreadRanks
+
+from hccl_py import BootstrapError, Communicator, CommunicatorError, InvalidArgumentError
+
+RAISE_S = 2.0
+"""What is promised, from the cause until a rank has raised."""
+
+layouts = pytest.mark.parametrize("nodes", ["aaaa", "aabb"], ids=["one node", "two nodes"])
+Story = tuple[Any, ...]
+
+
+def told(error: BaseException | None) -> Story:
+    assert isinstance(error, CommunicatorError), repr(error)
+    blame = error.rank, error.host, error.pid, error.cause, error.collective, error.sequence
+    return type(error), str(error), blame
+
+
+def sum_of(comm: Communicator, value: int) -> int:
+    data = np.full(3, value, np.int32)
+    comm.all_reduce(data)
+    return int(data[0])
+
+
+@layouts
+def test_group_orders_its_ranks_as_told_and_outlives_its_parent(nodes: str) -> None:
+    with ThreadRanks(nodes) as ranks:
+
+        def open_and_sum(comm: Communicator) -> tuple[int, int, int, int] | None:
+            if comm.rank == 3:
+                return None
+            with comm.group((2, 0, 1), "three", timeout_s=7.0) as group:
+                assert group.timeout_s == 7.0
+                before = sum_of(group, 10**comm.rank)
+                members = (1,) if comm.rank == 0 else (2, 0)
+                with group.group(members, "part") as part:
+                    of_part = sum_of(part, 10**comm.rank)
+                comm.close()
+                return group.rank, before, of_part, sum_of(group, 10**comm.rank)
+
+        assert ranks.run(open_and_sum) == [
+            (1, 111, 1, 111),
+            (2, 111, 110, 111),
+            (0, 111, 110, 111),
+            None,
+        ]
+
+
+def test_group_of_one_rank_and_of_a_communicator_of_one_need_nobody() -> None:
+    with Communicator(None, 0, 1) as comm, comm.group([0], "alone") as group:
+        assert (group.rank, group.world_size, sum_of(group, 7)) == (0, 1, 7)
+    with ThreadRanks("ab") as ranks:
+        sizes = ranks.run(lambda comm: comm.group([comm.rank], "alone").world_size)
+        assert sizes == [1, 1]
+
+
+def test_group_of_the_same_name_and_ranks_opens_again() -> None:
+    with ThreadRanks("ab") as ranks:
+
+        def twice(comm: Communicator) -> list[int]:
+            sums = []
+            for _ in range(2):
+                with comm.group((0, 1), "again") as group:
+                    sums.append(sum_of(group, comm.rank + 1))
+            return sums
+
+        assert ranks.run(twice) == [[3, 3]] * 2
+
+
+@pytest.mark.parametrize(
+    ("members", "expected"),
+    [((0, 2), r"ranks of 0\.\.1, got 2"), ((1, 0, 1), "each rank once"), ((), "this rank")],
+)
+def test_group_wrong_members_are_refused_and_nothing_is_lost(
+    members: tuple[int, ...], expected: str
+) -> None:
+    with ThreadRanks("aa") as ranks:
+
+        def wrong_then_right(comm: Communicator) -> int:
+            with pytest.raises(InvalidArgumentError, match=expected):
+                comm.group(members, "wrong")
+            return sum_of(comm, 1)
+
+        assert ranks.run(wrong_then_right) == [2, 2]
+
+
+def test_group_that_a_member_does_not_come_to_ends_with_its_own_time_alone() -> None:
+    with ThreadRanks("ab") as ranks:
+
+        def one_comes(comm: Communicator) -> int:
+            if comm.rank == 0:
+                with pytest.raises(BootstrapError, match="rank 1 of 2 did not arrive"):
+                    comm.group((0, 1), "two", timeout_s=0.3)
+            return sum_of(comm, 1)
+
+        assert ranks.run(one_comes) == [2, 2]
+
+
+def leave(comm: Communicator) -> None:
+    comm.close()
+
+
+def fail(comm: Communicator) -> None:
+    comm.__exit__(ValueError, ValueError("no such file"), None)
+
+
+def abort(comm: Communicator) -> None:
+    comm.abort("enough")
+
+
+@layouts
+@pytest.mark.parametrize(
+    ("end", "cause"), [(leave, "left"), (fail, "uncaught exception"), (abort, "aborted")]
+)
+def test_group_hears_at_once_what_a_member_does_instead(
+    nodes: str, end: Callable[[Communicator], None], cause: str
+) -> None:
+    """Ranks 0 and 1 wait for 3 in a group, 2 for 1 in another: it hears why 1 never comes."""
+    with ThreadRanks(nodes) as ranks:
+        began_s = time.monotonic()
+
+        def open_or_end(comm: Communicator) -> Any:
+            comm.barrier()
+            if comm.rank == 3:
+                end(comm)
+            elif comm.rank == 2:
+                comm.group((1, 2), "other")
+            else:
+                comm.group((0, 1, 3), "three")
+
+        *failures, last = ranks.failures(open_or_end)
+        assert time.monotonic() - began_s < RAISE_S
+        assert last is None
+        stories = [told(failure) for failure in failures]
+        assert len(set(stories)) == 1, stories
+        assert stories[0][2][0] == 3
+        assert stories[0][2][3] == cause
+
+
+def dies_beside_a_group(rank: int, world_size: int, waits: str) -> Story | None:
+    """Rank 3 dies. Ranks 0 and 1 open a group with it, 2 does too or calls."""
+    comm = Communicator(timeout_s=30.0)
+    struck_s = np.zeros(world_size)
+    comm.all_gather(struck_s, np.array([time.monotonic()]))
+    if rank == world_size - 1:
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(CommunicatorError) as raised:
+        if rank == 2 and waits == "one calls":
+            comm.barrier()
+        else:
+            comm.group(range(world_size), "all")
+    took_s = time.monotonic() - struck_s.max()
+    with pytest.raises(CommunicatorError) as again:
+        comm.barrier()
+    assert told(again.value) == told(raised.value)
+    comm.close()
+    return took_s, *told(raised.value)
+
+
+@pytest.mark.parametrize("waits", ["all open", "one calls"])
+@pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"])
+def test_group_hears_at_once_of_the_death_of_a_member(nodes: int, waits: str) -> None:
+    stories = run_ranks(
+        dies_beside_a_group,
+        4,
+        waits,
+        env=lambda rank: {"HCCL_NODE_ID": str(rank * nodes // 4)},
+        victims={3},
+    )
+    survivors = stories[:3]
+    assert all(story[0] < RAISE_S for story in survivors), survivors
+    assert len({story[1:] for story in survivors}) == 1, survivors
+    _, _, text, blame = survivors[0]
+    assert blame[0] == 3
+    assert blame[3] == "died"
+    assert "died: its connections closed without a goodbye" in text
+
+
+def dies_beside_new_group(rank: int, world_size: int) -> Story | None:
+    dist.barrier()
+    if rank == world_size - 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    began_s = time.monotonic()
+    with pytest.raises(dist.DistBackendError) as raised:
+        dist.new_group()
+    error: Any = raised.value
+    return time.monotonic() - began_s, str(error), error.rank, error.cause
+
+
+def test_new_group_of_torch_hears_at_once_of_the_death_of_a_member() -> None:
+    stories = run_ranks(dies_beside_new_group, 3, backend="hccl", victims={2})
+    assert all(story[0] < RAISE_S for story in stories[:2]), stories
+    assert {story[2:] for story in stories[:2]} == {(2, "died")}
+    assert len({story[1] for story in stories[:2]}) == 1, stories
