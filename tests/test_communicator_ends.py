@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import socket
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from broken_sockets import engine_sockets, reset_socket
 from rank_processes import Pids, is_alive, on_nodes
 from ranks import RanksFailed, run_ranks
 from thread_ranks import ThreadRanks, wait_until
@@ -84,6 +86,27 @@ def leaves_after_last(rank: int, world_size: int) -> int:
             comm.recv(data, 0)
         comm.close()
     return int(data[-1])
+
+
+@pytest.mark.parametrize("leaver", [0, 1])
+def test_leaving_waits_until_a_message_has_gone_out_over_a_new_connection(leaver: int) -> None:
+    """A send ends when its bytes are taken over; here the connection breaks beneath them."""
+    with ThreadRanks("ab") as ranks:
+
+        def send_and_leave(comm: Communicator) -> list[int]:
+            data = np.arange(5, dtype=np.int32)
+            comm.barrier()
+            if comm.rank == leaver:
+                # Control, two of collectives, one of messages.
+                reset_socket(engine_sockets(comm, socket.AF_INET)[-1])
+                comm.send(data, 1 - leaver)
+                comm.close()
+            else:
+                data[:] = 0
+                comm.recv(data, leaver)
+            return data.tolist()
+
+        assert ranks.run(send_and_leave) == [[0, 1, 2, 3, 4]] * 2
 
 
 @layouts

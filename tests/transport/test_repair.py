@@ -179,7 +179,7 @@ def test_repair_settle_waits_for_a_peer_that_is_out_of_reach(
         pair.engines[1].report(Key(0, 0, 0), Key(0, 1, 1))
         pair.repairs[1].settle()  # each of them has its other path
         pair.engines[1].report(Key(0, 0, 1))
-        wait_until(lambda: not pair.repairs[1]._reachable.is_set(), "the break is noted")
+        wait_until(lambda: pair.repairs[1]._unreachable, "the break is noted")
         pair.start(0)
         pair.repairs[1].settle()
         assert time.monotonic() - began_s < TIMEOUT_S
@@ -195,7 +195,7 @@ def test_repair_settle_does_not_wait_for_a_peer_that_has_left(
         pair = Pair(job)
         pair.repairs[0].close()
         pair.engines[1].report(Key(0, 0, 0), Key(0, 0, 1))
-        wait_until(lambda: not pair.repairs[1]._reachable.is_set(), "the break is noted")
+        wait_until(lambda: pair.repairs[1]._unreachable, "the break is noted")
         pair.engines[1].gone = [(0, True, 7)]
         began_s = time.monotonic()
         pair.repairs[1].settle()

@@ -268,3 +268,22 @@ def test_store_is_set_again_at_the_next_coordinator(ranks: SimulatedRanks) -> No
     ranks.places[2].participant.ask("set", ["other", b"more"], again)
     ranks.run(0.01)
     assert got.result(0) == [b"value", b"more"]
+
+
+def test_what_a_coordinator_is_asked_before_it_is_connected_is_asked_again() -> None:
+    ranks = SimulatedRanks(5)
+    ranks.lost = lambda entry: entry.receiver == 0
+    was_set: Future[Any] = Future()
+    ranks.places[3].participant.ask("set", ["key", b"value"], was_set)
+    got: Future[Any] = Future()
+    ranks.places[4].participant.ask("get", [["key"]], got)
+    agreed = [ranks.agree(rank, "k", rank) for rank in range(1, 5)]
+    ranks.run(0.01)
+    assert not was_set.done()
+    ranks.lost = lambda entry: False
+    agreed.insert(0, ranks.agree(0, "k", 0))
+    ranks.run(0.5)
+    ranks.close()
+    assert was_set.result(0) is True
+    assert got.result(0) == [b"value"]
+    assert results(agreed) == [{rank: rank for rank in range(5)}] * 5
