@@ -7,8 +7,6 @@ import re
 import subprocess
 import sys
 
-import pytest
-
 MAX_IMPORT_MS = 30.0
 
 
@@ -62,32 +60,41 @@ assert "hccl" in torch.distributed.Backend.backend_list
     assert best < MAX_IMPORT_MS
 
 
-@pytest.mark.parametrize("ours_first", [False, True])
-def test_taken_name_leaves_the_alias_and_one_warning(ours_first: bool) -> None:
-    script = f"""
-import warnings, torch, torch.distributed as dist
+def test_taken_name_leaves_the_alias_and_one_warning() -> None:
+    # Each order in a process of its own, forked with torch in it.
+    script = """
+import os, sys, warnings, torch, torch.distributed as dist
 import hccl_py._autoload
 def theirs(*arguments):
     raise RuntimeError("theirs")
+def register_and_use(*registrations):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for register in registrations:
+            register()
+        hccl_py._autoload.register()
+    print(sum("hccl_py" in str(warning.message) for warning in caught))
+    dist.init_process_group("hccl_py", store=dist.HashStore(), rank=0, world_size=1)
+    print(type(dist.group.WORLD).__name__)
+    dist.destroy_process_group()
+    try:
+        dist.init_process_group("hccl", store=dist.HashStore(), rank=0, world_size=1)
+    except RuntimeError as error:
+        print(error)
+ours = hccl_py._autoload.register
 register_theirs = lambda: dist.Backend.register_backend("hccl", theirs, devices=["cpu"])
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    for register in {["ours", "theirs"] if ours_first else ["theirs", "ours"]}:
-        register_theirs() if register == "theirs" else hccl_py._autoload.register()
-    hccl_py._autoload.register()
-print(sum("hccl_py" in str(warning.message) for warning in caught))
-dist.init_process_group("hccl_py", store=dist.HashStore(), rank=0, world_size=1)
-print(type(dist.group.WORLD).__name__)
-dist.destroy_process_group()
-try:
-    dist.init_process_group("hccl", store=dist.HashStore(), rank=0, world_size=1)
-except RuntimeError as error:
-    print(error)
+for order in ((register_theirs, ours), (ours, register_theirs)):
+    child = os.fork()
+    if child == 0:
+        register_and_use(*order)
+        sys.exit()
+    assert os.waitpid(child, 0)[1] == 0
 """
     ran = python("-c", script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
     assert ran.returncode == 0, ran.stderr
-    warned = "0" if ours_first else "1"
-    assert ran.stdout.split() == [warned, "ProcessGroupHccl", "theirs"]
+    theirs_first, ours_first = ran.stdout.split()[:3], ran.stdout.split()[3:]
+    assert theirs_first == ["1", "ProcessGroupHccl", "theirs"]
+    assert ours_first == ["0", "ProcessGroupHccl", "theirs"]
 
 
 def test_failure_of_the_hook_does_not_break_torch() -> None:

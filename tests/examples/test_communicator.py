@@ -7,16 +7,10 @@ import io
 import runpy
 from pathlib import Path
 
-from launching import launch
+import pytest
 from ranks import run_ranks
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "02_communicator.py"
-
-
-def test_every_number_is_right_on_two_nodes() -> None:
-    done = launch("--nnodes", 2, "--nproc-per-node", 2, EXAMPLE)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "4 ranks, by node ((0, 1), (2, 3)): every number is right\n"
 
 
 def be_the_example(rank: int, world_size: int) -> str:
@@ -25,6 +19,11 @@ def be_the_example(rank: int, world_size: int) -> str:
     return printed.getvalue()
 
 
-def test_every_number_is_right_on_one_node() -> None:
-    printed = run_ranks(be_the_example, 4)
-    assert printed == ["4 ranks, by node ((0, 1, 2, 3),): every number is right\n", "", "", ""]
+@pytest.mark.parametrize(
+    ("ranks_of_a_node", "nodes"), [(4, "((0, 1, 2, 3),)"), (2, "((0, 1), (2, 3))")]
+)
+def test_every_number_is_right(ranks_of_a_node: int, nodes: str) -> None:
+    printed = run_ranks(
+        be_the_example, 4, env=lambda rank: {"HCCL_NODE_ID": str(rank // ranks_of_a_node)}
+    )
+    assert printed == [f"4 ranks, by node {nodes}: every number is right\n", "", "", ""]

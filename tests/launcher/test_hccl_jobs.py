@@ -20,22 +20,6 @@ for step in range(1_000_000):
     data.fill_(1.0)
     {at_each_step}
 """
-RESTARTED_ONCE = """
-import os, pathlib
-import torch, torch.distributed as dist
-marker = pathlib.Path(__file__).with_name("failed-once")
-first = not marker.exists()
-dist.init_process_group("hccl")
-data = torch.ones(10)
-dist.all_reduce(data)
-if first:
-    if dist.get_rank() == 1:
-        marker.touch()
-        raise RuntimeError("first attempt")
-    dist.all_reduce(data)
-os.write(1, f"{dist.get_rank()} {data[0]}\\n".encode())
-dist.destroy_process_group()
-"""
 
 
 @pytest.fixture
@@ -62,29 +46,34 @@ def test_ctrl_c_ends_ranks_inside_a_collective(path: Path) -> None:
     assert process.returncode == 128 + signal.SIGINT
 
 
-UNCAUGHT = """
-import os
+FAILS_ONCE = """
+import os, pathlib
 import torch, torch.distributed as dist
+marker = pathlib.Path(__file__).with_name("failed-once")
+first = not marker.exists()
 dist.init_process_group("hccl")
-if dist.get_rank() == 1:
+data = torch.ones(10)
+dist.all_reduce(data)
+if first and dist.get_rank() == 1:
+    marker.touch()
     raise ValueError("no such image")
 try:
-    dist.all_reduce(torch.ones(10))
+    dist.all_reduce(data)
+    os.write(1, f"{dist.get_rank()} {data[0]}\\n".encode())
 except RuntimeError as error:
     os.write(1, f"{error.cause}: {error}\\n".encode())
+    raise
+dist.destroy_process_group()
 """
 
 
-def test_exception_that_nobody_catches_is_told_to_the_others(path: Path) -> None:
-    path.write_text(UNCAUGHT)
-    done = launch("--nproc-per-node", 2, path)
-    assert done.returncode == 1
-    assert "rank 1 of 2 failed: ValueError: no such image" in done.stderr
-    assert "failed: uncaught ValueError: no such image" in done.stdout
-
-
-def test_restart_meets_anew(path: Path) -> None:
-    path.write_text(RESTARTED_ONCE)
+def test_exception_that_nobody_catches_is_told_to_the_others_and_a_restart_meets_anew(
+    path: Path,
+) -> None:
+    path.write_text(FAILS_ONCE)
     done = launch("--nnodes", 2, "--nproc-per-node", 1, "--max-restarts", 1, path)
     assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["0 2.0", "1 2.0"]
+    assert "rank 1 of 2 failed: ValueError: no such image" in done.stderr
+    told, *sums = done.stdout.splitlines()
+    assert "failed: uncaught ValueError: no such image" in told
+    assert sorted(sums) == ["0 4.0", "1 4.0"]
