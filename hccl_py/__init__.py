@@ -5,7 +5,7 @@ torch.distributed, start at `Communicator`. Names are loaded on first use: torch
 here at `import torch`.
 """
 
-from importlib import import_module, metadata
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,8 @@ __all__ = list(_HOMES)
 if not (Path(__file__).parent / "transport").exists():
     # A checkout's own hccl_py/, found first because the program was started beside it: the other
     # folders and the compiled engine are where the package was installed.
+    from importlib import metadata
+
     try:
         __path__.append(str(metadata.distribution("hccl-py").locate_file("hccl_py")))
     except metadata.PackageNotFoundError:
