@@ -155,14 +155,15 @@ class Repair:
 
     # What the engine reports.
 
-    def _take_broken(self) -> None:
+    def _take_broken(self, but: Key | None = None) -> None:
+        """Note what broke, and dial it again; not `but`, to which there is a new connection."""
         for key in (Key(*broken) for broken in self._engine.take_broken()):
             indices = self._broken.setdefault((key.rank, key.path), set())
             if not indices:
                 logger.warning("%s broke; it will be used again when it can", self._name(key))
             indices.add(key.index)
             self._note_reachability()
-            if key.rank < self._party.rank:
+            if key.rank < self._party.rank and key != but:
                 self._connector.dial(key)
 
     def _note_reachability(self) -> None:
@@ -180,6 +181,8 @@ class Repair:
 
     def connected(self, key: Key, line: Line) -> None:
         """Hand a new connection to the engine."""
+        # What the engine has told so far is of the old one: noted later, it would stay for ever.
+        self._take_broken(but=key)
         connection = line.detach()
         self._opened.add(connection)
         self._engine.replace_connection(key.rank, key.index, key.path, connection)

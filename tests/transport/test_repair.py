@@ -21,7 +21,7 @@ from bootstrapped import (
 
 from hccl_py.transport.bootstrap import Mesh
 from hccl_py.transport.connector import Key
-from hccl_py.transport.line import Connection
+from hccl_py.transport.line import Connection, Line
 from hccl_py.transport.open_sockets import OpenSockets
 from hccl_py.transport.repair import Repair
 
@@ -34,6 +34,8 @@ class ReportingEngine:
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._broken: list[tuple[int, int, int]] = []
+        self.lock = threading.RLock()
+        """Held by a test, what it reports on several engines is there for all of them at once."""
         self.replaced: dict[Key, Connection] = {}
         self.num_replaced = 0
         self.gone: list[tuple[int, bool, int]] = []
@@ -44,7 +46,8 @@ class ReportingEngine:
     def take_broken(self) -> list[tuple[int, int, int]]:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._fd)
-        broken, self._broken = self._broken, []
+        with self.lock:
+            broken, self._broken = self._broken, []
         return broken
 
     def replace_connection(self, peer: int, index: int, path: int, connection: Connection) -> None:
@@ -60,7 +63,8 @@ class ReportingEngine:
         return self.gone
 
     def report(self, *keys: Key) -> None:
-        self._broken = self._broken + [(key.rank, key.index, key.path) for key in keys]
+        with self.lock:
+            self._broken += [(key.rank, key.index, key.path) for key in keys]
         os.eventfd_write(self._fd, 1)
 
     def close(self) -> None:
@@ -143,8 +147,10 @@ def test_repair_broken_connection_is_replaced_on_both_sides(
     before = open_descriptors()
     with repaired_pair() as (pair, _):
         for index in range(3):
-            for rank in reporters:
-                pair.engines[rank].report(Key(1 - rank, index, 1))
+            # No engine reports a connection that has been replaced.
+            with pair.engines[0].lock, pair.engines[1].lock:
+                for rank in reporters:
+                    pair.engines[rank].report(Key(1 - rank, index, 1))
         for index in range(3):
             for rank in (0, 1):
                 key = Key(1 - rank, index, 1)
@@ -166,6 +172,28 @@ def test_repair_broken_connection_is_replaced_on_both_sides(
             )
             assert 1 <= broke <= 3
     assert open_descriptors() == before
+
+
+def test_repair_break_that_is_noticed_while_its_replacement_comes_is_over(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    connected = Repair.connected
+    with repaired_pair() as (pair, _):
+
+        def connected_as_it_is_noticed(repair: Repair, key: Key, line: Line) -> None:
+            pair.engines[1 - key.rank].report(key)
+            connected(repair, key, line)
+
+        monkeypatch.setattr(Repair, "connected", connected_as_it_is_noticed)
+        pair.engines[1].report(Key(0, 0, 0), Key(0, 0, 1))
+        for path in (0, 1):
+            wait_until(lambda p=path: Key(1, 0, p) in pair.engines[0].replaced, "a replacement")
+            wait_until(lambda p=path: Key(0, 0, p) in pair.engines[1].replaced, "a replacement")
+        wait_until(lambda: caplog.text.count("works again") == 4, "all is told to work again")
+        assert caplog.text.count("broke;") == 4
+        assert not any(repair._unreachable for repair in pair.repairs)
+        for path in (0, 1):
+            pair.check(0, path)
 
 
 def test_repair_settle_waits_for_a_peer_that_is_out_of_reach(
