@@ -58,5 +58,8 @@ def tell_unreachable(evidence: Evidence) -> Finding | None:
         return -blamed, one.rank in evidence.testimonies, one.rank
 
     found = min(proposals, key=weight)
-    text = f"{evidence.who(found.rank)} {found.text}; look at the output of rank {found.rank} first"
+    ends = {found.rank, *(one.reporter for one in proposals if one.rank == found.rank)}
+    text = (
+        f"{evidence.who(found.rank)} {found.text}; look at the output of {ranks(list(ends))} first"
+    )
     return Finding(Cause.UNREACHABLE, found.rank, evidence.call(proposals), text)

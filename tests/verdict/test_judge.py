@@ -98,6 +98,17 @@ def test_ranks_that_died_together_are_all_named() -> None:
     )
 
 
+def test_connection_that_closed_between_two_who_live_is_no_death() -> None:
+    closed = "can be reached no more: a connection closed, though its process lives"
+    reports = {1: report(PEER_LOST, closed, 2), 2: report(PEER_LOST, closed, 1), 0: report()}
+    verdict = Judge(PLACES).decide(reports, {3: "no answer"})
+    assert (verdict.cause, verdict.rank) == (Cause.UNREACHABLE, 1)
+    assert verdict.text == (
+        f"{NAME} number 17: rank 1 (host h, pid 101) {closed}; "
+        "look at the output of ranks 1, 2 first"
+    )
+
+
 def test_first_call_that_could_not_end_is_named() -> None:
     reports = {0: died(3, sequence=18), 1: died(3, sequence=17), 2: report(sequence=19)}
     assert Judge(PLACES).decide(reports, {3: "dead"}).sequence == 17

@@ -92,7 +92,11 @@ void Communicator::left_or_lost(int peer, const std::string& what) {
       failure.text = "left after collective " + std::to_string(link.last_sequence());
       if (!link.last_words().empty()) failure.text += " (handling " + link.last_words() + ")";
       break;
-    case ControlLink::State::lost: failure.text = "died: " + what; break;
+    case ControlLink::State::lost:
+      failure.text = link.process_lives()
+                         ? "can be reached no more: a connection closed, though its process lives"
+                         : "died: " + what;
+      break;
   }
   fail(failure);
 }

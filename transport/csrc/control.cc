@@ -2,11 +2,16 @@
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+
+#include "descriptor.h"
 
 namespace hccl {
 
@@ -14,6 +19,17 @@ namespace {
 
 // More than a connection ever has to repeat: a peer that reads none of it is as good as cut off.
 constexpr size_t most_unsent_bytes = 4 << 20;
+
+// From the end of a dying process's connections until it is gone.
+constexpr int dying_ms = 100;
+
+// The process that made the other end of a Unix socket; 0 if there is none to tell from this one.
+pid_t process_of(const Stream& stream) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (getsockopt(stream.fd(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return 0;
+  return credentials.pid > 0 && credentials.pid != getpid() ? credentials.pid : 0;
+}
 
 // As much of a text as fits, and no half of a UTF-8 character: the peer's Python decodes it.
 std::string cut(const std::string& text) {
@@ -28,6 +44,7 @@ std::string cut(const std::string& text) {
 ControlLink::ControlLink(int peer, std::vector<std::shared_ptr<Stream>> connections)
     : peer_(peer) {
   for (auto& connection : connections) paths_.push_back({std::move(connection), {}, {}, 1, false});
+  if (!paths_.empty()) process_ = process_of(*paths_.front().stream);
 }
 
 ControlLink::~ControlLink() {
@@ -197,6 +214,15 @@ bool ControlLink::is_cut() const {
 bool ControlLink::is_closed() const {
   return is_cut() && std::any_of(paths_.begin(), paths_.end(),
                                  [](const Connection& path) { return path.closed_by_peer; });
+}
+
+bool ControlLink::process_lives() const {
+  if (process_ == 0) return false;
+  int fd = static_cast<int>(syscall(SYS_pidfd_open, process_, 0));
+  if (fd < 0) return false;  // gone, or not for us to ask
+  Descriptor process(fd);
+  pollfd entry{process.get(), POLLIN, 0};
+  return ::poll(&entry, 1, dying_ms) == 0;
 }
 
 void ControlLink::watch_paths(double timeout_s) {

@@ -77,6 +77,9 @@ class ControlLink {
   // Whether no connection is left, and whether all were closed by the peer's end.
   bool is_cut() const;
   bool is_closed() const;
+  // Whether the process at the other end runs on although its connection ended; false where only
+  // its own host could tell. Waits a little: who dies closes its connections before it is gone.
+  bool process_lives() const;
   uint64_t generation(size_t path) const { return paths_[path].generation; }
   // Has the kernel notice within about `timeout_s` that a path is cut.
   void watch_paths(double timeout_s);
@@ -106,6 +109,7 @@ class ControlLink {
   std::optional<Failure> handle(const ControlMessage& message, std::string_view text);
 
   const int peer_;
+  pid_t process_ = 0;  // of the peer, where the kernel vouches for it
   std::vector<Connection> paths_;
   double timeout_s_ = 0;
   State state_ = State::open;
