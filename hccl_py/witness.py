@@ -90,6 +90,7 @@ class Witness:
 
     def report(self) -> dict[str, Any]:
         """Return what `verdict.evidence.Testimony` reads."""
+        self._core.look()  # that a connection ended may be news to itself
         progress = self._core.progress()
         report: dict[str, Any] = {
             "proposal": None,

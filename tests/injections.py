@@ -213,7 +213,8 @@ class Result:
             rank, _, pid, *_ = first.fields
             if (rank, pid) != (self.injection.victim, self.victim_pid):
                 yield f"the victim is named: {(rank, pid)}"
-        if not self.injection.is_deadly and " died" in first.text:
+        # Of another node's process one cannot know it so soon.
+        if self.injection.kind in ("control_closed", "control_garbage") and " died" in first.text:
             yield "nobody is said to have died"
 
     def _ends_broken(self) -> Iterator[str]:

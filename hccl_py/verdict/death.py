@@ -1,20 +1,22 @@
 """Ranks that are gone: died, left, or cut off."""
 
 from hccl_py.verdict.causes import CLOSED_SILENTLY, Cause
-from hccl_py.verdict.evidence import Evidence, Proposal, ranks
+from hccl_py.verdict.evidence import Evidence, Proposal, Testimony, ranks
 from hccl_py.verdict.finding import Finding
+
+_MOST_SHOWN = 4
 
 
 def tell_death(evidence: Evidence) -> Finding | None:
     """Name all ranks that died; nothing is gained by naming the first that was noticed alone."""
     proposals = evidence.proposals(Cause.DIED)
-    if not proposals:
-        return None
     dead = {one.rank for one in proposals}
     dead |= {rank for rank, why in evidence.absent.items() if why == "dead"}
     for testimony in evidence.testimonies.values():
-        dead |= {rank for rank, (left, _) in testimony.gone.items() if not left}
-    culprits = sorted(dead)
+        dead |= _lost(testimony)
+    culprits = sorted(rank for rank in dead if not _lives(evidence, rank))
+    if not proposals or not culprits:
+        return None
     how = proposals[0].text.removeprefix("died: ")
     if len(culprits) > 1:
         how = CLOSED_SILENTLY.replace("its", "their")
@@ -23,6 +25,23 @@ def tell_death(evidence: Evidence) -> Finding | None:
         f"look at the output of {ranks(culprits[:1])} first"
     )
     return Finding(Cause.DIED, culprits[0], evidence.call(proposals), text)
+
+
+def _lost(testimony: Testimony) -> set[int]:
+    return {rank for rank, (left, _) in testimony.gone.items() if not left}
+
+
+def _lives(evidence: Evidence, rank: int) -> bool:
+    """Say whether only connections of it ended: it has lost one that lost it, and says so.
+
+    Of two processes at the ends of a connection, one that died tells nothing of its end. To have
+    answered is not enough: it may have died since.
+    """
+    testimony = evidence.testimonies.get(rank)
+    if testimony is None:
+        return False
+    lost = _lost(testimony)
+    return any(rank in _lost(other) for one, other in evidence.testimonies.items() if one in lost)
 
 
 def tell_left(evidence: Evidence) -> Finding | None:
@@ -49,17 +68,27 @@ def tell_left(evidence: Evidence) -> Finding | None:
 
 def tell_unreachable(evidence: Evidence) -> Finding | None:
     """Name the rank that most others cannot reach; of a pair, the one that did not report."""
-    proposals = evidence.proposals(Cause.UNREACHABLE)
+    proposals = evidence.proposals(Cause.UNREACHABLE, Cause.DIED)
     if not proposals:
         return None
 
     def weight(one: Proposal) -> tuple[int, bool, int]:
-        blamed = sum(other.rank == one.rank for other in proposals)
+        blamed = sum(one.rank in _blamed(other) for other in evidence.testimonies.values())
         return -blamed, one.rank in evidence.testimonies, one.rank
 
     found = min(proposals, key=weight)
-    ends = {found.rank, *(one.reporter for one in proposals if one.rank == found.rank)}
+    how = found.text
+    if found.cause == Cause.DIED:
+        how = "can be reached no more: connections closed, though its process lives"
+    told = [one.rank for one in evidence.testimonies.values() if found.rank in _blamed(one)]
     text = (
-        f"{evidence.who(found.rank)} {found.text}; look at the output of {ranks(list(ends))} first"
+        f"{evidence.who(found.rank)} {how}; "
+        f"look at the output of {ranks([found.rank, *told][:_MOST_SHOWN])} first"
     )
     return Finding(Cause.UNREACHABLE, found.rank, evidence.call(proposals), text)
+
+
+def _blamed(testimony: Testimony) -> set[int]:
+    """Return the ranks that a rank says it can reach no more."""
+    proposal = testimony.proposal
+    return _lost(testimony) | ({proposal.rank} if proposal is not None else set())

@@ -98,15 +98,34 @@ def test_ranks_that_died_together_are_all_named() -> None:
     )
 
 
+LIVES = "can be reached no more: a connection closed, though its process lives"
+
+
 def test_connection_that_closed_between_two_who_live_is_no_death() -> None:
-    closed = "can be reached no more: a connection closed, though its process lives"
-    reports = {1: report(PEER_LOST, closed, 2), 2: report(PEER_LOST, closed, 1), 0: report()}
+    reports = {1: report(PEER_LOST, LIVES, 2), 2: report(PEER_LOST, LIVES, 1), 0: report()}
     verdict = Judge(PLACES).decide(reports, {3: "no answer"})
     assert (verdict.cause, verdict.rank) == (Cause.UNREACHABLE, 1)
     assert verdict.text == (
-        f"{NAME} number 17: rank 1 (host h, pid 101) {closed}; "
+        f"{NAME} number 17: rank 1 (host h, pid 101) {LIVES}; "
         "look at the output of ranks 1, 2 first"
     )
+
+
+def test_rank_that_lost_who_lost_it_lives() -> None:
+    cut_off = report(*DIED, rank=0, gone=[[0, False, 0], [1, False, 0]])
+    reports = {0: died(2), 1: died(2), 2: cut_off, 3: report()}
+    verdict = Judge(PLACES).decide(reports, {})
+    assert (verdict.cause, verdict.rank) == (Cause.UNREACHABLE, 2)
+    assert "rank 2 (host h, pid 102) can be reached no more: " in verdict.text
+    assert "died" not in verdict.text
+    assert "look at the output of ranks 0, 1, 2 first" in verdict.text
+
+
+def test_rank_that_answered_and_died_since_is_dead() -> None:
+    both = report(*DIED, rank=1, gone=[[1, False, 0], [2, False, 0]])
+    verdict = Judge(PLACES).decide({0: both, 2: died(1)}, {1: "dead", 3: "no answer"})
+    assert (verdict.cause, verdict.rank) == (Cause.DIED, 1)
+    assert "ranks 1 (host h, pid 101) and 2 (host h, pid 102) died" in verdict.text
 
 
 def test_first_call_that_could_not_end_is_named() -> None:
