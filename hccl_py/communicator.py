@@ -224,10 +224,9 @@ class Communicator(BlockingCalls):
         parent = Parent(
             self.rank,
             self.name,
-            self._core,
+            self._shared,
             self._coordination,
             self._witness,
-            self._shared.narrator,
             _VERDICT_TIMEOUT_S,
         )
         return open_group(parent, chosen, key, limit_s, connect)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hccl_py.failures import Narrator
+from hccl_py.calls import Shared
 from hccl_py.transport import _core
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.store import CoordinatorStore
@@ -29,14 +29,17 @@ _TURN_S = 0.01
 
 @dataclass(frozen=True)
 class Parent:
-    """A communicator of which some ranks make another, as one of them sees it."""
+    """A communicator of which some ranks make another, as one of them sees it.
+
+    Attributes:
+        shared: names its engine, for as long as it is open: errors keep all this, and no engine.
+    """
 
     rank: int
     name: str
-    core: _core.Communicator
+    shared: Shared
     coordination: Coordination
     witness: Witness
-    narrator: Narrator
     verdict_timeout_s: float
 
 
@@ -88,15 +91,18 @@ def open_group(
         failure = _failure(parent, members)
         if failure is None:
             raise
-        raise failure from error
+        try:
+            raise failure from error
+        finally:
+            del failure  # whose traceback knows this frame
     store.hopeless = None  # the new communicator outlives the parent
     return made
 
 
 def _trouble(parent: Parent, members: Sequence[int]) -> str:
     """Say why it is in vain to wait for the members; "" if it is not."""
-    parent.core.look()
-    if parent.core.failed():
+    parent.shared.core.look()
+    if parent.shared.core.failed():
         return f"the communicator {parent.name} failed"
     gone = [rank for rank, _, _ in parent.witness.lost() if rank in members]
     if not gone:
@@ -113,7 +119,7 @@ def _failure(parent: Parent, members: Sequence[int]) -> CommunicatorError | None
             return None
         time.sleep(_TURN_S)
     parent.witness.await_verdict(parent.verdict_timeout_s)
-    verdict = parent.core.verdict()
+    verdict = parent.shared.core.verdict()
     if verdict is None:  # no coordinator is left to decide
         return None
-    return parent.narrator.tell(_core.CommunicatorFailed(*verdict), 0.0, 0)
+    return parent.shared.narrator.tell(_core.CommunicatorFailed(*verdict), 0.0, 0)
