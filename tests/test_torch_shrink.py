@@ -9,7 +9,7 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import run_ranks
+from ranks import free_port, run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -63,6 +63,34 @@ def goes_on_after_a_death(rank: int, world_size: int) -> str:
 def test_training_goes_on_after_a_death() -> None:
     results = run_ranks(goes_on_after_a_death, 4, victims=[1])
     assert results == ["done", None, "done", "done"]
+
+
+def opens_a_group_without_the_store(rank: int, world_size: int, port: int) -> int | None:
+    """The store dies with rank 0, which hosts it."""
+    address = f"tcp://127.0.0.1:{port}"
+    dist.init_process_group("hccl", init_method=address, rank=rank, world_size=world_size)
+    sum_of_ones()
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(dist.DistBackendError):
+        while True:
+            sum_of_ones()
+    dist.shrink_group([0])
+    group = dist.new_group([0, 2])
+    return None if dist.get_rank() == 1 else sum_of_ones(group)
+
+
+@shrink_group
+def test_new_group_after_a_shrink_does_not_need_the_store() -> None:
+    results = run_ranks(
+        opens_a_group_without_the_store,
+        4,
+        free_port(),
+        victims=[0],
+        timeout_s=30.0,
+        env={"TORCHELASTIC_USE_AGENT_STORE": "False"},
+    )
+    assert results == [None, 2, None, 2]
 
 
 def leaves_one_out(rank: int, world_size: int, flags: int) -> list[int]:
