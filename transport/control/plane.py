@@ -34,6 +34,7 @@ logger = logging.getLogger("hccl_py.transport")
 
 _LONGEST_TURN_S = 1.0
 _MAX_LOGGED_COMPLAINTS = 16
+_NUM_DESCRIPTORS = 48  # more than a plane and the first peers that it dials need
 
 
 @dataclass(frozen=True)
@@ -315,13 +316,36 @@ _lock = threading.RLock()  # the garbage collector may release inside hold()
 
 
 def hold() -> ControlPlane:
-    """Return the control plane of this process, started if need be; `release` it once."""
+    """Return the control plane of this process, started if need be; `release` it once.
+
+    Raises:
+        BootstrapError: if this process has too few descriptors left.
+    """
     global _plane, _num_holders
     with _lock:
         if _plane is None:
+            _require_descriptors()
             _plane = ControlPlane()
         _num_holders += 1
         return _plane
+
+
+def _require_descriptors() -> None:
+    """Look before ZeroMQ does, which ends the process where it gets none for its own threads."""
+    taken: list[int] = []
+    try:
+        taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
+        while len(taken) < _NUM_DESCRIPTORS:
+            taken.append(os.dup(taken[0]))
+    except OSError as error:
+        raise BootstrapError(
+            f"the control plane: expected {_NUM_DESCRIPTORS} free descriptors, got {len(taken)} "
+            f"({error.strerror}); raise the limit (ulimit -n), or look for what is left open in "
+            f"/proc/{os.getpid()}/fd"
+        ) from error
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 def release(plane: ControlPlane) -> None:

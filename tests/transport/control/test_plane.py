@@ -275,6 +275,37 @@ def test_a_member_that_cannot_be_dialled_does_not_end_the_plane(server: Server) 
     assert answers(server.dial(server.keys[1]), 1)
 
 
+@pytest.mark.parametrize("num_free", [0, 1, 10, 47])
+def test_too_few_descriptors_are_an_error_that_says_so(num_free: int) -> None:
+    assert plane_module._plane is None
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    filled = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
+    while filled[-1] < 256:
+        filled.append(os.dup(filled[0]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1] + 1 + num_free, hard))
+    try:
+        with pytest.raises(BootstrapError) as caught:
+            plane_module.hold()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for descriptor in filled:
+            os.close(descriptor)
+    text = str(caught.value)
+    assert f"expected 48 free descriptors, got {num_free} (Too many open files)" in text
+    assert "ulimit -n" in text
+    assert plane_module._plane is None
+    plane_module.release(plane_module.hold())  # with room again, nothing stands in the way
+
+
+def test_a_plane_needs_fewer_descriptors_than_are_asked_for() -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    plane = plane_module.hold()
+    try:
+        assert len(os.listdir("/proc/self/fd")) - before < plane_module._NUM_DESCRIPTORS
+    finally:
+        plane_module.release(plane)
+
+
 def test_a_roll_that_cannot_be_served_leaves_no_thread() -> None:
     contacts = (Contact(zmq.curve_keypair()[0]), Contact(zmq.curve_keypair()[0]))
     with pytest.raises(KeyError):  # it has no address for the other machine
