@@ -15,7 +15,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 from hccl_py.transport import _core
 from hccl_py.transport.handshake import CONTROL
@@ -54,19 +54,19 @@ def die(kind: str, tell: Callable[[float], None]) -> None:
         os._exit(7)
 
 
-def reset_some(dice: random.Random, spared_port: int) -> int:
+def reset_some(dice: random.Random, inodes: Collection[int]) -> int:
     """Reset up to three of this process's TCP connections to other nodes.
 
     Two ranks have four or more, and one that is left tells a broken path from a death.
 
     Args:
         dice: chooses which, and how.
-        spared_port: of the store, which is not the library's.
+        inodes: of the connections that may be chosen.
 
     Returns:
         How many.
     """
-    mine = list(_connections(spared_port))
+    mine = list(_connections(inodes))
     chosen = dice.sample(mine, min(len(mine), _MOST_RESETS))
     for connection in mine:
         with connection, contextlib.suppress(OSError):
@@ -80,22 +80,18 @@ def reset_some(dice: random.Random, spared_port: int) -> int:
     return len(chosen)
 
 
-def _connections(spared_port: int) -> Iterator[socket.socket]:
+def _connections(inodes: Collection[int]) -> Iterator[socket.socket]:
     for name in os.listdir("/proc/self/fd"):
         try:
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+            if os.stat(f"/proc/self/fd/{name}").st_ino not in inodes:
                 continue
             connection = socket.socket(fileno=os.dup(int(name)))
         except OSError:  # closed meanwhile
             continue
-        try:
-            is_tcp = connection.family in (socket.AF_INET, socket.AF_INET6)
-            if is_tcp and connection.getpeername()[1] != spared_port:
-                yield connection
-                continue
-        except OSError:  # a listener, or gone meanwhile
-            pass
-        connection.close()
+        if connection.family in (socket.AF_INET, socket.AF_INET6):
+            yield connection
+        else:
+            connection.close()
 
 
 def _disconnect(connection: socket.socket) -> None:

@@ -195,6 +195,8 @@ class Walk:
             world = self._callers[WORLD].communicator
             communicator = world.group(members, group, timeout_s=self._connect_s())
         communicator.timeout_s = generation.timeout_s
+        if generation.fault is not None and generation.fault.kind == "reset":
+            communicator.barrier()  # it stands on all ranks
         self._callers[group] = Caller(communicator, generation.seed, generation.index)
 
     def _meet(self) -> Communicator:
@@ -223,10 +225,8 @@ class Walk:
         if fault.kind in DEADLY:
             self._striker = strike_later(lambda: die(fault.kind, self._say_when), fault.delay_s)
         elif fault.kind == "reset":
-            seed, port = self._dice.random(), int(os.environ["MASTER_PORT"])
-            self._striker = strike_later(
-                lambda: self._reset(random.Random(seed), port), fault.delay_s
-            )
+            dice = random.Random(self._dice.random())
+            self._striker = strike_later(lambda: self._reset(dice), fault.delay_s)
         elif fault.kind == "exception":
             self._leave_by_exception()
         elif fault.kind == "late":
@@ -254,8 +254,12 @@ class Walk:
             caller.communicator.__exit__(ValueError, error, None)
         raise _OverError
 
-    def _reset(self, dice: random.Random, port: int) -> None:
-        reset_some(dice, port)
+    def _reset(self, dice: random.Random) -> None:
+        """Break connections of communicators that stand: what is being made is not repaired."""
+        standing = [caller.communicator for caller in tuple(self._callers.values())]
+        reset_some(
+            dice, {one for comm in standing for one in tuple(comm._sockets._inodes.values())}
+        )
 
     def _say_when(self, at_s: float) -> None:
         with self._telling:
