@@ -24,6 +24,7 @@ import gc
 import importlib.util
 import inspect
 import multiprocessing
+import multiprocessing.forkserver
 import os
 import socket
 import sys
@@ -49,10 +50,18 @@ START_S = 30.0
 """How long processes may take to start, on a machine that does other things too."""
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(
-    # DDP needs dynamo at its first use: more than a second in every rank.
-    ["torch", "torch._dynamo", "numpy", "pytest", "hccl_py.communicator", "hccl_py.process_group"]
-)
+PRELOAD = ["torch", "numpy", "pytest", "hccl_py.communicator", "hccl_py.process_group"]
+# DDP needs dynamo at its first use: more than a second in every rank.
+PRELOAD += ["torch._dynamo", "hccl_py.bench.rank"]
+
+
+def start_server() -> None:
+    """Start the process that ranks are forked from, unless there is one; it imports meanwhile.
+
+    There is one a process: whoever starts it, the benchmark too, decides what is in it.
+    """
+    _context.set_forkserver_preload(PRELOAD)
+    multiprocessing.forkserver.ensure_running()
 
 
 class RanksFailed(AssertionError):  # noqa: N818  # it is what a test fails with
@@ -90,6 +99,7 @@ def run_ranks(
         RanksFailed: a rank raised, ended without a word, or was still running at the deadline.
     """
     __tracebackhide__ = True  # the ranks' own traces are what matters
+    start_server()
     # Hosted here, as an agent would: a port that a rank binds later may be taken by then.
     address, store = _store(hosts)
     source = (inspect.getsourcefile(function) or "", function.__qualname__)
