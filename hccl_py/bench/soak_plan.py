@@ -27,6 +27,8 @@ DEADLY = (*GONE, "stop")
 """Faults after which it answers no more."""
 SPOKEN = ("exception", "abort", "leave", "mismatch", "late")
 """Faults of a rank that lives on; they end one communicator."""
+STUCK = ("stop", "late")
+"""Faults that only a timeout tells of."""
 MENDED = ("reset", "noise")
 """Faults after which every result must still be right."""
 
@@ -165,7 +167,7 @@ def draw(seed: int, index: int, limits: Limits) -> Generation:
     fault = _fault(dice, kind, events, world_size) if kind and world_size > 1 else None
     if fault and fault.kind in ("abort", "leave", "mismatch", "late"):
         events = _with_meeting(events, fault)
-    stuck = fault is not None and fault.kind in ("stop", "late")
+    stuck = fault is not None and fault.kind in STUCK
     return Generation(
         seed,
         index,

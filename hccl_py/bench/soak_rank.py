@@ -81,6 +81,8 @@ class Outcome:
     num_repairs: int = 0
     shrunk_after_s: float | None = None
     not_connected: str | None = None
+    num_unanswered: int = 0
+    """Sends and recvs that ended alone because a rank that is stuck did not answer."""
     wrong: str | None = None
     resources: dict[str, int] = field(default_factory=dict)
 
@@ -273,6 +275,9 @@ class Walk:
         Going on is what keeps ranks in step: whoever has not heard of a death yet calls the world
         next as everybody does, and hears of it there.
         """
+        if error.cause == "timed out" and error.collective is None:
+            self.outcome.num_unanswered += 1  # one message's own end: the communicator goes on
+            return
         self._note(group, error)
         self._running = [one for one in self._running if one[1] != group]
         if group != WORLD:

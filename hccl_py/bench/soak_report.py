@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from hccl_py.bench.soak_plan import CONNECT_WITH_STOPPED_S, DEADLY, MENDED, WORLD, Generation
+from hccl_py.bench.soak_plan import CONNECT_WITH_STOPPED_S, DEADLY, MENDED, STUCK, WORLD, Generation
 from hccl_py.bench.soak_rank import Outcome, Story
 
 _SETTLED = 10
@@ -105,6 +105,9 @@ def judge(
             return f"rank {outcome.rank}: {outcome.wrong}"
     fault = generation.fault
     stories = [(outcome.rank, story) for outcome in outcomes.values() for story in outcome.stories]
+    unanswered = [outcome.rank for outcome in outcomes.values() if outcome.num_unanswered]
+    if unanswered and (fault is None or fault.kind not in STUCK):
+        return f"rank {unanswered[0]}: a message timed out without cause"
     if fault is None or fault.kind in MENDED:
         return f"rank {stories[0][0]} raised without cause: {stories[0][1]}" if stories else None
     told = {rank: story for rank, story in stories if story.group == fault.group}
@@ -116,19 +119,16 @@ def judge(
 def _waited_s(generation: Generation, outcomes: dict[int, Outcome]) -> float:
     """Return how long timeouts held up whoever waited for a rank that is stuck.
 
-    Nothing is known of such a rank but that it does not come. Who opens a group with it waits for
-    the time for connecting, and hears in its next call; who waits for that one waits as long.
+    Nothing is known of such a rank but that it does not come. Who opens a group with it, or sends
+    to it, waits until that alone has timed out, and hears in its next call of the communicator's
+    end; who waits for that one waits as long.
     """
     fault = generation.fault
-    if fault is None or fault.kind not in ("stop", "late"):
+    if fault is None or fault.kind not in STUCK:
         return 0.0
     connected = all(outcome.not_connected is None for outcome in outcomes.values())
-    return generation.timeout_s + (0.0 if connected else CONNECT_WITH_STOPPED_S)
-
-
-def _is_transfers_own(story: Story) -> bool:
-    _, _, _, cause, collective, _ = story.told
-    return cause == "timed out" and collective is None
+    alone = max(outcome.num_unanswered for outcome in outcomes.values())
+    return generation.timeout_s * (1 + alone) + (0.0 if connected else CONNECT_WITH_STOPPED_S)
 
 
 def _complaint(
@@ -145,8 +145,6 @@ def _complaint(
         return f"{fault.kind} of rank {fault.victim}: raised nothing, by rank: {states}"
     if not told:
         return f"{fault.kind} of rank {fault.victim} in {fault.group}: nobody raised"
-    # A send or recv that nobody answers ends alone: its error is not the communicator's.
-    told = {rank: story for rank, story in told.items() if not _is_transfers_own(story)}
     texts = {(story.kind, story.text, story.told) for story in told.values()}
     if len(texts) > 1:
         lines = [
