@@ -65,7 +65,7 @@ class Bell:
 
     def forget(self) -> None:
         """In a forked child: the signal is for the parent alone, its thread is not here."""
-        _core.silence_signal_bell()
+        _core.forget_signal_bell()
         if self._fd is not None:
             os.close(self._fd)
         self._lock = threading.RLock()

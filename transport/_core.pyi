@@ -126,7 +126,10 @@ def ring_on_signal(signal: int, event_fd: int, /) -> bool:
     """Have a signal ring a descriptor; False if the program has its own use for that signal."""
 
 def silence_signal_bell() -> None:
-    """Have that signal do nothing from now on."""
+    """Have the signal do nothing from now on; the descriptor may be closed then."""
+
+def forget_signal_bell() -> None:
+    """Do the same in a forked child, where handlers of the parent's threads do not go on."""
 
 class ProgressThread:
     def __init__(self) -> None: ...

@@ -79,6 +79,7 @@ nb::dict statistics(const Communicator& engine) {
 void bind_signal_bell(nb::module_& module) {
   module.def("ring_on_signal", &ring_on_signal);
   module.def("silence_signal_bell", &silence_signal_bell);
+  module.def("forget_signal_bell", &forget_signal_bell);
 }
 
 }  // namespace hccl
