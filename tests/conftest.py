@@ -1,6 +1,7 @@
 """Test files import the harnesses that lie in these folders by their bare names."""
 
 import gc
+import signal
 import sys
 from pathlib import Path
 
@@ -8,6 +9,11 @@ _HERE = Path(__file__).parent
 
 for folder in (_HERE, _HERE / "transport", _HERE / "transport" / "control"):
     sys.path.insert(0, str(folder))
+
+
+# Whoever starts the tests in the background of a script hands them a SIGINT that is ignored.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:

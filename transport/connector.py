@@ -117,6 +117,8 @@ class Connector:
             line.close()
         for dialled, _ in self._dialling.values():
             dialled.close()
+        gone: Any = None
+        self._owner = gone  # it holds this connector: neither need wait for the collector of cycles
 
     def watch(self, readable: socket.socket | int, action: Callable[[], None]) -> None:
         """Call `action` in every turn in which a descriptor is readable."""
