@@ -25,6 +25,8 @@ GONE = ("kill", "segv", "exit")
 """Faults after which the victim's process is gone."""
 DEADLY = (*GONE, "stop")
 """Faults after which it answers no more."""
+FINAL = (*DEADLY, "exception")
+"""Faults after which it calls no more, at whatever call the others are."""
 SPOKEN = ("exception", "abort", "leave", "mismatch", "late")
 """Faults of a rank that lives on; they end one communicator."""
 STUCK = ("stop", "late")

@@ -25,6 +25,7 @@ from hccl_py.bench.soak_plan import (
     CONNECT_S,
     CONNECT_WITH_STOPPED_S,
     DEADLY,
+    FINAL,
     GONE,
     WORLD,
     Call,
@@ -120,7 +121,7 @@ class Walk:
                 self._open(WORLD, tuple(range(generation.world_size)))
                 for event in generation.events:
                     self._take(event)
-                self._await_death()
+                self._await_news()
                 self._finish(all_of_them=True)
             except _OverError:
                 self._shrink()
@@ -302,11 +303,11 @@ class Walk:
         story = Story(group, type(error).__name__, str(error), told, time.monotonic())
         self.outcome.stories.append(story)
 
-    def _await_death(self) -> None:
-        """Go on calling until the death of a rank is noticed, however late it comes."""
+    def _await_news(self) -> None:
+        """Go on calling until the end of a rank is noticed, however late it comes."""
         fault, limit_s = self._generation.fault, time.monotonic() + _STUCK_S
         number = _AFTERWARDS
-        while fault is not None and fault.kind in DEADLY and time.monotonic() < limit_s:
+        while fault is not None and fault.kind in FINAL and time.monotonic() < limit_s:
             number += 1
             self._call(replace(_SMALL, number=number))
 
