@@ -18,10 +18,12 @@ from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElas
 from torch.distributed.elastic.multiprocessing import LogsSpecs, SignalException
 from torch.distributed.elastic.multiprocessing.api import LogsDest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
+from torch.distributed.elastic.rendezvous import api as rendezvous
 from torch.distributed.launcher import api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hccl_py.launcher.failure import Failure
+from hccl_py.launcher.ports import free_port
 
 _PR_SET_PDEATHSIG = 1
 # What these loggers warn of (each signal sent, each exit code) is part of the report already.
@@ -79,6 +81,8 @@ def run(program: Program, emulated: bool, channel: Connection) -> int:
         # Elastic lends its own store to the ranks, keys of a failed attempt included: the next
         # attempt would meet the dead. Refused this one, elastic has rank 0 open a fresh store.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
+        # Seconds pass until rank 0 listens there: the port must not be one that others get to use.
+        rendezvous.get_free_port = free_port  # type: ignore[attr-defined]
         # Elastic only logs that it restarts, and not which rank was to blame.
         api.LocalElasticAgent = _telling_agent(channel, worker_logs, emulated)  # type: ignore[attr-defined]
     try:

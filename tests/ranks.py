@@ -26,7 +26,6 @@ import inspect
 import multiprocessing
 import multiprocessing.forkserver
 import os
-import socket
 import sys
 import tempfile
 import time
@@ -276,11 +275,3 @@ class _nothing_as_main:  # noqa: N801  # used like a function
 
     def __exit__(self, *_: object) -> None:
         sys.modules["__main__"] = self._main
-
-
-def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on just now."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port

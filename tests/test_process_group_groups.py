@@ -16,7 +16,9 @@ import pytest
 import torch
 import torch.distributed as dist
 from ended_scripts import end_as_script
-from ranks import free_port, run_ranks
+from ranks import run_ranks
+
+from hccl_py.launcher.ports import free_port
 
 
 def check_identity(rank: int, world_size: int) -> None:

@@ -7,10 +7,11 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
-from ranks import RanksFailed, free_port, run_ranks
+from ranks import RanksFailed, run_ranks
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError
+from hccl_py.launcher.ports import free_port
 from hccl_py.rendezvous import rank_from_environment, store_from_environment
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")

@@ -9,9 +9,11 @@ from datetime import timedelta
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import free_port, run_ranks
+from ranks import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+from hccl_py.launcher.ports import free_port
 
 shrink_group = pytest.mark.skipif(
     not hasattr(dist, "shrink_group"), reason="this torch has no shrink_group"

@@ -1,0 +1,33 @@
+"""A port for what listens a little later."""
+
+import random
+import socket
+
+_EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
+_LOWEST = 10_000
+_MOST_TRIES = 64
+
+
+def free_port(host: str = "0.0.0.0") -> int:
+    """Choose a port that is free, and that no outgoing connection will take.
+
+    The kernel gives those of its ephemeral range to whoever connects, or asks for any port: on a
+    busy machine one that was free a moment ago is soon somebody's.
+
+    Args:
+        host: IPv4 address at which it has to be free.
+
+    Raises:
+        OSError: none is left.
+    """
+    with open(_EPHEMERAL) as settings:
+        below = range(_LOWEST, int(settings.read().split()[0]))
+    for candidate in [*random.sample(below, min(len(below), _MOST_TRIES)), 0]:
+        with socket.socket() as probe:
+            try:
+                probe.bind((host, candidate))
+            except OSError:
+                continue
+            port: int = probe.getsockname()[1]
+            return port
+    raise OSError(f"no port of {host} is free")
