@@ -14,7 +14,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
-from ..errors import CommunicatorError
+from ..deadline import Deadline
+from ..errors import BootstrapError, CommunicatorError
 from .agreements import Proposal
 from .clocks import ClockReading
 from .place import Place
@@ -25,6 +26,8 @@ from .store import CoordinatorStore
 _GRACE_S = 3.0
 """How much later than the coordinator a rank gives up: it should hear who was missing, also from
 the next one, if the coordinator fell silent meanwhile."""
+_SLICE_S = 0.1
+"""How soon somebody who waits hears that it is in vain."""
 
 
 class Coordination:
@@ -123,21 +126,28 @@ class Coordination:
         """
         return CoordinatorStore(self.ask_store, prefix, timeout_s, hopeless)
 
-    def ask_store(self, kind: str, *body: Any, timeout_s: float) -> Any:
-        """Put a question to the store and wait for the answer.
+    def ask_store(self, kind: str, *body: Any, deadline: Deadline) -> Any:
+        """Put a question to the store and wait for the answer, unless that is or becomes hopeless.
 
         Raises:
             TimeoutError: it did not come in time.
+            BootstrapError: waiting is in vain; says why.
         """
         place = self._require()
         future: Future[Any] = Future()
         numbers: list[int] = []
+        # Before it is asked too: who is to answer may be gone with what made it hopeless.
+        _give_up_in_vain(deadline)
         self._plane.post(lambda: numbers.append(place.participant.ask(kind, list(body), future)))
         try:
-            return future.result(timeout_s)
-        except FutureTimeoutError:
+            return _await(future, deadline)
+        except (FutureTimeoutError, BootstrapError) as error:
             self._plane.post(lambda: place.participant.cancel(numbers[0]))
-            raise TimeoutError(f"{kind} {body[0]!r}: no answer in {timeout_s:g} s") from None
+            if isinstance(error, BootstrapError):
+                raise
+            raise TimeoutError(
+                f"{kind} {body[0]!r}: no answer in {deadline.timeout_s:g} s"
+            ) from None
 
     def clock(self) -> ClockReading | None:
         """Return how this rank's clock stands against the coordinator's; None: not known yet."""
@@ -170,3 +180,21 @@ class Coordination:
         if self._place is None or self._closed:
             raise CommunicatorError("the communicator has no control plane: it is closed, or alone")
         return self._place
+
+
+def _await(future: Future[Any], deadline: Deadline) -> Any:
+    if deadline.hopeless is None:
+        return future.result(deadline.remaining_s)
+    while True:
+        try:
+            return future.result(min(_SLICE_S, deadline.remaining_s))
+        except FutureTimeoutError:
+            if deadline.expired:
+                raise
+        _give_up_in_vain(deadline)
+
+
+def _give_up_in_vain(deadline: Deadline) -> None:
+    reason = deadline.hopeless() if deadline.hopeless is not None else ""
+    if reason:
+        raise BootstrapError(reason)

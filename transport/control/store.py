@@ -7,9 +7,6 @@ from typing import Any
 from ..deadline import Deadline
 from ..errors import BootstrapError
 
-_SLICE_S = 0.1
-"""How soon somebody who waits hears that it is in vain."""
-
 
 class CoordinatorStore:
     """Keys and values at the coordinator; every rank of the communicator sees the same.
@@ -49,25 +46,10 @@ class CoordinatorStore:
         return bool(self._ask("check", names, timeout_s=self._timeout_s))
 
     def _values(self, keys: list[str], timeout_s: float) -> list[Any]:
-        names = [self._prefix + key for key in keys]
-        if self.hopeless is None:
-            return list(self._ask("get", names, timeout_s=timeout_s))
-        deadline = Deadline(timeout_s)
-        while True:
-            reason = self.hopeless()
-            if reason:
-                raise BootstrapError(reason)
-            try:
-                slice_s = min(_SLICE_S, deadline.remaining_s)
-                return list(self._ask_coordinator("get", names, timeout_s=slice_s))
-            except TimeoutError:
-                if deadline.expired:
-                    raise BootstrapError(
-                        f"the coordinator's store: {keys}: no answer {deadline}"
-                    ) from None
+        return list(self._ask("get", [self._prefix + key for key in keys], timeout_s=timeout_s))
 
     def _ask(self, kind: str, *body: Any, timeout_s: float) -> Any:
         try:
-            return self._ask_coordinator(kind, *body, timeout_s=timeout_s)
+            return self._ask_coordinator(kind, *body, deadline=Deadline(timeout_s, self.hopeless))
         except TimeoutError as error:
             raise BootstrapError(f"the coordinator's store: {error}") from error

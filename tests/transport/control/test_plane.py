@@ -171,6 +171,22 @@ def test_ranks_agree_share_a_store_and_know_their_clocks(nodes: str) -> None:
         assert not handles[0].store("part/").check(["9"])
         with pytest.raises(BootstrapError, match="no answer in 0.01 s"):
             handles[0].store("part/", timeout_s=0.01).get("9")
+        asked: list[str] = []
+
+        def hopeless() -> str:
+            asked.append("")
+            return "in vain" if len(asked) > 2 else ""
+
+        with pytest.raises(BootstrapError, match="in vain"):
+            handles[1].store("part/", hopeless=hopeless).get("9")
+        # Nobody is asked any more: who would answer may be gone, and its successor be stopped.
+        for use_in_vain in (
+            lambda store: store.get("0"),
+            lambda store: store.check(["0"]),
+            lambda store: store.set("0", b""),
+        ):
+            with pytest.raises(BootstrapError, match="in vain"):
+                use_in_vain(handles[1].store("part/", hopeless=hopeless))
         wait_until(lambda: all(handle.clock() is not None for handle in handles))
         for handle in handles:
             # One clock: what was measured is noise, within half of the round trip.
