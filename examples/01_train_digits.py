@@ -154,10 +154,13 @@ def report(epoch, losses, correct, elapsed_s, communication_s):
         f"{communication_s / elapsed_s:.0%} of the time in communication",
         flush=True,
     )
-    if args.loss_log:
-        with open(args.loss_log, "w" if epoch == 1 else "a") as log:
-            for step, loss in enumerate(losses):
-                print(json.dumps({"epoch": epoch, "step": step, "loss": loss}), file=log)
+
+
+def write_losses(epoch, losses):
+    """Append to the log; an epoch that a crash keeps from being saved is there twice, and alike."""
+    with open(args.loss_log, "w" if epoch == 1 else "a") as log:
+        for step, loss in enumerate(losses):
+            print(json.dumps({"epoch": epoch, "step": step, "loss": loss}), file=log)
 
 
 def main():
@@ -184,9 +187,11 @@ def main():
         elapsed_s = time.perf_counter() - start
         correct = accuracy(model, *held_out)
         if RANK == 0:
-            report(epoch, losses, correct, elapsed_s, **clock)
+            if args.loss_log:
+                write_losses(epoch, losses)
             weights = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             save({**weights, "shuffle": shuffle.get_state(), "epoch": epoch, "job": JOB})
+            report(epoch, losses, correct, elapsed_s, **clock)
     dist.destroy_process_group()
 
 

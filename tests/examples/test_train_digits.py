@@ -109,8 +109,8 @@ def test_killed_rank_costs_a_restart_and_not_a_bit(
     assert err.endswith("hccl-launch: restart 1 of 1: all ranks start again\n")
     before, resumed, after = re.split(r"^(resumed .*)\n", first + out, flags=re.MULTILINE)
     done = int(re.fullmatch(rf"resumed from {checkpoint} after epoch (\d)", resumed)[1])
-    # The signal may come before the epoch that was told is saved, or after another one is.
-    assert before.count("epoch") in (done - 1, done, done + 1)
+    # What is told is saved; the signal may come between the two.
+    assert before.count("epoch") in (done - 1, done)
     assert re.findall(r"^epoch +(\d)/3", after, re.MULTILINE) == [*"123"][done:]
     accuracy = re.compile(r"accuracy (\S+)")
     assert accuracy.findall(after)[-1:] == accuracy.findall(printed)[-1:] * (done < 3)
