@@ -119,15 +119,18 @@ def judge(
 def _waited_s(generation: Generation, outcomes: dict[int, Outcome]) -> float:
     """Return how long timeouts held up whoever waited for a rank that is stuck.
 
-    Nothing is known of such a rank but that it does not come. Who opens a group with it, or sends
-    to it, waits until that alone has timed out, and hears in its next call of the communicator's
-    end; who waits for that one waits as long.
+    Nothing is known of such a rank but that it does not come. Who opens a group with it, sends to
+    it or calls another group that it is in waits until that alone has timed out, and hears in its
+    next call of the communicator's end; who waits for that one waits as long.
     """
     fault = generation.fault
     if fault is None or fault.kind not in STUCK:
         return 0.0
     connected = all(outcome.not_connected is None for outcome in outcomes.values())
-    alone = max(outcome.num_unanswered for outcome in outcomes.values())
+    alone = max(
+        outcome.num_unanswered + sum(story.group != fault.group for story in outcome.stories)
+        for outcome in outcomes.values()
+    )
     return generation.timeout_s * (1 + alone) + (0.0 if connected else CONNECT_WITH_STOPPED_S)
 
 
