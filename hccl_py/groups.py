@@ -84,7 +84,12 @@ def open_group(
     def hopeless() -> str:
         return _trouble(parent, members)
 
+    def hopeless_to_connect() -> str:
+        # Who has connected to all may have left the parent before others have.
+        return _trouble(parent, members, leaving_counts=False)
+
     store = parent.coordination.store(f"{key}/", timeout_s, hopeless)
+    store.hopeless_to_connect = hopeless_to_connect
     try:
         made = connect(store, members.index(parent.rank), len(members))
     except BootstrapError as error:
@@ -95,16 +100,20 @@ def open_group(
             raise failure from error
         finally:
             del failure  # whose traceback knows this frame
-    store.hopeless = None  # the new communicator outlives the parent
+    store.hopeless = store.hopeless_to_connect = None  # the new communicator outlives the parent
     return made
 
 
-def _trouble(parent: Parent, members: Sequence[int]) -> str:
+def _trouble(parent: Parent, members: Sequence[int], leaving_counts: bool = True) -> str:
     """Say why it is in vain to wait for the members; "" if it is not."""
     parent.shared.core.look()
     if parent.shared.core.failed():
         return f"the communicator {parent.name} failed"
-    gone = [rank for rank, _, _ in parent.witness.lost() if rank in members]
+    gone = [
+        rank
+        for rank, left, _ in parent.witness.lost()
+        if rank in members and (leaving_counts or not left)
+    ]
     if not gone:
         return ""
     parent.witness.miss(gone[0])

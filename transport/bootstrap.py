@@ -125,6 +125,7 @@ def connect(
     with contextlib.ExitStack() as opened:
         seat = _take_seat(settings, identity, _Shape(rank, world_size, num_lanes), opened)
         meeting = meet(store, rank, seat.card, settings.secret, deadline)
+        deadline.hopeless = getattr(store, "hopeless_to_connect", deadline.hopeless)
         # Told before anything closes, the connections under way too: peers would fail in turn, and
         # one of them be first to tell.
         with telling_failure(store, rank, settings.secret):

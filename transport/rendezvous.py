@@ -44,7 +44,8 @@ class Store(Protocol):
 
     `wait(keys, timedelta)` and `check(keys) -> bool` are used where they exist. A store without
     `wait` must bound `get` itself, and missing ranks can then not be named. `hopeless() -> str`,
-    where it exists, says why it is in vain to wait for the other ranks any longer, or "".
+    where it exists, says why it is in vain to wait for the other ranks any longer, or "";
+    `hopeless_to_connect() -> str` the same once all have met.
     """
 
     def set(self, key: str, value: Any, /) -> Any:

@@ -343,6 +343,29 @@ def test_connect_failure_is_told_before_connections_close() -> None:
     assert closed_before == [False]
 
 
+@pytest.mark.parametrize("met", [True, False])
+def test_connect_may_be_hopeless_for_those_who_meet_and_not_for_those_who_have_met(
+    met: bool,
+) -> None:
+    """A rank that is done leaves; whoever has met it needs nothing more of it."""
+    in_vain = threading.Event()
+
+    class PartedStore(WaitingStore):
+        def hopeless(self) -> str:
+            return "a rank left" if in_vain.is_set() else ""
+
+        def hopeless_to_connect(self) -> str:
+            return "" if met else self.hopeless()
+
+    store = PartedStore()
+    with Job("ab", stores=lambda _: store, before_segment=lambda _: in_vain.set()) as job:
+        for rank in range(2):
+            if met:
+                job.futures[rank].result(timeout=TIMEOUT_S)
+            else:
+                assert "a rank left" in job.error(rank)
+
+
 def test_connect_process_of_another_user_is_refused(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -13,6 +13,7 @@ class CoordinatorStore:
 
     Attributes:
         hopeless: where it is set, says why to wait no longer, or "".
+        hopeless_to_connect: the same, of connections with ranks that this one has met.
     """
 
     def __init__(
@@ -27,6 +28,7 @@ class CoordinatorStore:
         self._prefix = prefix
         self._timeout_s = timeout_s
         self.hopeless = hopeless
+        self.hopeless_to_connect = hopeless
 
     def set(self, key: str, value: bytes) -> None:
         """Set a key; returns when the coordinator has it."""
