@@ -186,7 +186,7 @@ class Communicator(BlockingCalls):
         self._core.abort(reason)
         self._witness.await_verdict(_VERDICT_TIMEOUT_S)
 
-    def group(
+    def subset(
         self, members: Iterable[int], name: str, *, timeout_s: float | None = None
     ) -> "Communicator":
         """Make a communicator of some of this one's ranks; exactly those call it.

@@ -59,7 +59,7 @@ def _connect(options: Any) -> Communicator:
     if isinstance(default, RunningGroup):
         members = options.global_ranks_in_group or range(default.size())
         communicator = default._communicator
-        return communicator.group(members, options.group_id, timeout_s=timeout_s)
+        return communicator.subset(members, options.group_id, timeout_s=timeout_s)
     return Communicator(
         _store_of_this_life(options),
         options.group_rank,

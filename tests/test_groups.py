@@ -47,7 +47,7 @@ def test_group_orders_its_ranks_as_told_and_outlives_its_parent(nodes: str) -> N
                 assert group.timeout_s == 7.0
                 before = sum_of(group, 10**comm.rank)
                 members = (1,) if comm.rank == 0 else (2, 0)
-                with group.group(members, "part") as part:
+                with group.subset(members, "part") as part:
                     of_part = sum_of(part, 10**comm.rank)
                 comm.close()
                 return group.rank, before, of_part, sum_of(group, 10**comm.rank)

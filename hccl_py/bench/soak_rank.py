@@ -196,7 +196,7 @@ class Walk:
             communicator = self._meet()
         else:
             world = self._callers[WORLD].communicator
-            communicator = world.group(members, group, timeout_s=self._connect_s())
+            communicator = world.subset(members, group, timeout_s=self._connect_s())
         communicator.timeout_s = generation.timeout_s
         if generation.fault is not None and generation.fault.kind == "reset":
             communicator.barrier()  # it stands on all ranks
