@@ -7,7 +7,7 @@ from pathlib import Path
 
 _HERE = Path(__file__).parent
 
-for folder in (_HERE, _HERE / "transport", _HERE / "transport" / "control"):
+for folder in (_HERE, _HERE / "transport", _HERE / "transport" / "control", _HERE / "distributed"):
     sys.path.insert(0, str(folder))
 
 

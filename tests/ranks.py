@@ -226,7 +226,7 @@ def _rank_main(
         enter(place)
     rank, world_size = int(settings["RANK"]), int(settings["WORLD_SIZE"])
     try:
-        function = _load(*source)
+        function = load_function(*source)
         faulthandler.dump_traceback_later(timeout_s, exit=True, file=stream)
         result = _with_group(backend, timeout_s, lambda: function(rank, world_size, *args))
     except BaseException:
@@ -250,7 +250,7 @@ def _with_group(backend: str | None, timeout_s: float, body: Callable[[], Any]) 
     return result
 
 
-def _load(path: str, qualname: str) -> Callable[..., Any]:
+def load_function(path: str, qualname: str) -> Callable[..., Any]:
     """Find a function of a test file, which need not be importable by any name."""
     name = f"_ranks_{Path(path).stem}"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -258,7 +258,7 @@ def _load(path: str, qualname: str) -> Callable[..., Any]:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    sys.path.insert(0, str(Path(__file__).parent))
+    sys.path[:0] = [str(Path(__file__).parent), str(Path(path).parent)]
     spec.loader.exec_module(module)
     value: Any = module
     for part in qualname.split("."):

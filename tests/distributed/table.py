@@ -1,0 +1,131 @@
+"""The table of docs/torch.md: what it has to list, and writing it.
+
+python tests/distributed/table.py        # runs every check on both backends, and writes
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE), str(HERE.parent)]
+
+import torch  # noqa: E402
+import torch.distributed as dist  # noqa: E402
+from feature_rows import FEATURES, PAGE, Feature  # noqa: E402
+from feature_runs import outcome_of  # noqa: E402
+from features import describe  # noqa: E402
+from ranks import load_function  # noqa: E402
+
+BEGIN, END = "<!-- written by .ci/torch-table -->", "<!-- end of what is written -->"
+
+SECTIONS = (
+    "Reductions",
+    "Moving tensors",
+    "Point to point",
+    "Objects",
+    "Groups",
+    "Coalesced calls",
+    "Element types",
+    "Works",
+    "Functional collectives and torch.compile",
+    "DistributedDataParallel",
+    "Optimizers",
+    "Fully sharded",
+    "DTensor and tensor parallel",
+    "Pipelines and ring attention",
+    "Checkpoints",
+    "Beside the group",
+    "Accelerators and mixed backends",
+)
+"""In this order."""
+
+NO_CALLS = {
+    "Backend": "a class: names and the registration of backends",
+    "BackendConfig": "a class",
+    "GroupMember": "a class",
+    "GroupName": "a type",
+    "P2POp": "a class, used by batch_isend_irecv",
+    "AllreduceCoalescedOptions": "options that torch fills",
+    "AllreduceOptions": "options that torch fills",
+    "AllToAllOptions": "options that torch fills",
+    "BarrierOptions": "options that torch fills",
+    "BroadcastOptions": "options that torch fills",
+    "GatherOptions": "options that torch fills",
+    "ReduceOptions": "options that torch fills",
+    "ReduceScatterOptions": "options that torch fills",
+    "ScatterOptions": "options that torch fills",
+    "PrefixStore": "a store",
+    "Store": "a store",
+    "ProcessGroup": "a class",
+    "ProcessGroupGloo": "another backend",
+    "ReduceOp": "an enumeration",
+    "reduce_op": "an enumeration",
+    "Work": "a class",
+    "DebugLevel": "an enumeration",
+    "get_debug_level": "reads the environment",
+    "group": "a class",
+    "default_pg_timeout": "a constant",
+    "is_gloo_available": "asks how torch was built",
+    "is_mpi_available": "asks how torch was built",
+    "is_nccl_available": "asks how torch was built",
+    "is_ucc_available": "asks how torch was built",
+    "is_xccl_available": "asks how torch was built",
+    "is_torchelastic_launched": "reads the environment",
+}
+"""Public names of torch.distributed that do nothing with a process group, and why."""
+
+
+def collect() -> None:
+    """Import every test file of this folder, which fills FEATURES."""
+    for path in sorted(HERE.glob("test_*.py")):
+        load_function(str(path), "__name__")
+
+
+def public_names() -> list[str]:
+    """Return torch.distributed's own list."""
+    return list(dist.distributed_c10d.__all__)
+
+
+def uncovered() -> list[str]:
+    """Return the names that no feature covers although they do something with a group."""
+    covered = {name for row in FEATURES.values() for name in row.covers}
+    return [name for name in public_names() if name not in covered and name not in NO_CALLS]
+
+
+def lines() -> Iterator[str]:
+    """Run everything on both backends and yield the page's part."""
+    version = torch.__version__.partition("+")[0]
+    yield f"The third column is what gloo of torch {version} does with the same test."
+    for section in SECTIONS:
+        rows = [row for row in FEATURES.values() if row.section == section]
+        if rows:
+            yield from ("", f"### {section}", "", "| what | test | gloo | note |")
+            yield "|---|---|---|---|"
+            yield from map(line, rows)
+
+
+def line(row: Feature) -> str:
+    """Return the row of a feature."""
+    mine, gloo = outcome_of(row, "hccl"), outcome_of(row, "gloo")
+    if mine.values is None:
+        raise SystemExit(f"{row.test} fails on hccl: {mine.trouble}\n{mine.story}")
+    print(row.test, describe(row, mine, gloo), flush=True)
+    return f"| {row.name} | `{row.test}` | {describe(row, mine, gloo)} | {row.note} |"
+
+
+def write() -> None:
+    """Write the page's part."""
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    # What the page said of gloo is not to be believed while it is written.
+    PAGE.write_text(f"{before}{BEGIN}\n{END}{after}", encoding="utf-8")
+    collect()
+    text = "\n".join(lines())
+    PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
