@@ -43,7 +43,7 @@ def test_group_orders_its_ranks_as_told_and_outlives_its_parent(nodes: str) -> N
         def open_and_sum(comm: Communicator) -> tuple[int, int, int, int] | None:
             if comm.rank == 3:
                 return None
-            with comm.group((2, 0, 1), "three", timeout_s=7.0) as group:
+            with comm.subset((2, 0, 1), "three", timeout_s=7.0) as group:
                 assert group.timeout_s == 7.0
                 before = sum_of(group, 10**comm.rank)
                 members = (1,) if comm.rank == 0 else (2, 0)
@@ -61,10 +61,10 @@ def test_group_orders_its_ranks_as_told_and_outlives_its_parent(nodes: str) -> N
 
 
 def test_group_of_one_rank_and_of_a_communicator_of_one_need_nobody() -> None:
-    with Communicator(None, 0, 1) as comm, comm.group([0], "alone") as group:
+    with Communicator(None, 0, 1) as comm, comm.subset([0], "alone") as group:
         assert (group.rank, group.world_size, sum_of(group, 7)) == (0, 1, 7)
     with ThreadRanks("ab") as ranks:
-        sizes = ranks.run(lambda comm: comm.group([comm.rank], "alone").world_size)
+        sizes = ranks.run(lambda comm: comm.subset([comm.rank], "alone").world_size)
         assert sizes == [1, 1]
 
 
@@ -74,7 +74,7 @@ def test_group_of_the_same_name_and_ranks_opens_again() -> None:
         def twice(comm: Communicator) -> list[int]:
             sums = []
             for _ in range(2):
-                with comm.group((0, 1), "again") as group:
+                with comm.subset((0, 1), "again") as group:
                     sums.append(sum_of(group, comm.rank + 1))
             return sums
 
@@ -92,7 +92,7 @@ def test_group_wrong_members_are_refused_and_nothing_is_lost(
 
         def wrong_then_right(comm: Communicator) -> int:
             with pytest.raises(InvalidArgumentError, match=expected):
-                comm.group(members, "wrong")
+                comm.subset(members, "wrong")
             return sum_of(comm, 1)
 
         assert ranks.run(wrong_then_right) == [2, 2]
@@ -104,7 +104,7 @@ def test_group_that_a_member_does_not_come_to_ends_with_its_own_time_alone() -> 
         def one_comes(comm: Communicator) -> int:
             if comm.rank == 0:
                 with pytest.raises(BootstrapError, match="rank 1 of 2 did not arrive"):
-                    comm.group((0, 1), "two", timeout_s=0.3)
+                    comm.subset((0, 1), "two", timeout_s=0.3)
             return sum_of(comm, 1)
 
         assert ranks.run(one_comes) == [2, 2]
@@ -140,9 +140,9 @@ def test_group_hears_at_once_what_a_member_does_instead(
             if comm.rank == 3:
                 end(comm)
             elif comm.rank == 2:
-                comm.group((1, 2), "other")
+                comm.subset((1, 2), "other")
             else:
-                comm.group((0, 1, 3), "three")
+                comm.subset((0, 1, 3), "three")
 
         *failures, last = ranks.failures(open_or_end)
         assert time.monotonic() - began_s < RAISE_S
@@ -166,7 +166,7 @@ def dies_beside_a_group(rank: int, world_size: int, waits: str) -> Story | None:
         if rank == 2 and waits == "one calls":
             comm.barrier()
         else:
-            comm.group(range(world_size), "all")
+            comm.subset(range(world_size), "all")
     took_s = time.monotonic() - struck_s.max()
     with pytest.raises(CommunicatorError) as again:
         comm.barrier()
