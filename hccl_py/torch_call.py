@@ -46,7 +46,7 @@ class Call:
         name: torch's name of the method, for messages.
         results: the caller's output tensors, what the work's future is completed with.
         copies: (caller's tensor, staged contiguous tensor) to be written back at the end.
-        fake: some tensor has no memory; nothing may be sent.
+        fake: some tensor has no memory (a FakeTensor, the device meta); nothing may be sent.
     """
 
     __slots__ = ("copies", "fake", "name", "results")
@@ -204,7 +204,9 @@ class Call:
                 "use .to_dense() or DistributedDataParallel without sparse=True"
             )
         if not tensor.is_cpu and not self.fake:
-            raise self.invalid(f"`{argument}` must be on the device cpu, got {tensor.device}")
+            if not tensor.is_meta:
+                raise self.invalid(f"`{argument}` must be on the device cpu, got {tensor.device}")
+            self.fake = True
         if like is not None and tensor.dtype != like.dtype:
             raise self.invalid(
                 f"all tensors must have one dtype: `{argument}` has {tensor.dtype}, "

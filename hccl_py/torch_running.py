@@ -12,7 +12,13 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore
+from torch._C._distributed_c10d import (
+    PrefixStore,
+    _register_work,
+)
+from torch._C._distributed_c10d import (
+    _allow_inflight_collective_as_graph_input as _in_flight_allowed,
+)
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
 from hccl_py.communicator import Communicator
@@ -94,6 +100,10 @@ class RunningGroup(TorchSurface):
 
     def _remember(self, work: HcclWork) -> HcclWork:
         self._last_works.append(work)
+        if _in_flight_allowed():
+            # wait_tensor may be all that ever waits for it.
+            for tensor in work.result():
+                _register_work(tensor, work)
         together: list[HcclWork] | None = getattr(self._coalescing, "works", None)
         if together is not None:
             together.append(work)
