@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import os
 import pickle
 import re
@@ -161,6 +162,7 @@ def run_checks(
     """
     backend, limit_s = where
     torch.set_num_threads(1)
+    _part_the_store()
     for index, name in enumerate(names):
         row: Feature = load_function(path, name).feature  # type: ignore[attr-defined]
         # A part of the store that no earlier group of this process has written to.
@@ -179,6 +181,21 @@ def run_checks(
         _put(file, said)
         if dist.is_initialized():
             _leave()
+
+
+def _part_the_store() -> None:
+    """Give every TORCHELASTIC_RESTART_COUNT a part of the store, as torch did before 2.13.
+
+    A second gloo group would read the addresses of the first, which nobody listens at any more.
+    """
+    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
+    whole = rendezvous._create_c10d_store
+
+    def part(*args: Any, **options: Any) -> dist.PrefixStore:
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        return dist.PrefixStore(f"attempt {attempt}", whole(*args, **options))
+
+    rendezvous._create_c10d_store = part
 
 
 def _one(row: Feature, rank: int, world_size: int, backend: str) -> Any:

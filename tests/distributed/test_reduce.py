@@ -6,6 +6,8 @@ import torch.distributed as dist
 from features import feature
 
 SECTION = "Reductions"
+SUM, AVG, MAX = dist.ReduceOp.SUM, dist.ReduceOp.AVG, dist.ReduceOp.MAX
+Values = list[list[float]]
 
 
 @feature(SECTION, "all_reduce", covers=("all_reduce",))
@@ -20,6 +22,35 @@ def test_all_reduce(rank: int, world_size: int) -> list[torch.Tensor]:
     return results
 
 
+@feature(SECTION, "all_reduce BAND, BOR, BXOR")
+def test_all_reduce_of_bits(rank: int, world_size: int) -> list[torch.Tensor]:
+    results = []
+    for dtype in (torch.int8, torch.uint8, torch.int32, torch.int64):
+        for op in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR):
+            tensor = torch.tensor([0b1010, 0b1100, 0b0001 << rank], dtype=dtype) + rank
+            dist.all_reduce(tensor, op=op)
+            results.append(tensor)
+    return results
+
+
+@feature(SECTION, "all_reduce with 3 ranks and 100 003 elements", world_size=3)
+def test_all_reduce_of_awkward_sizes(rank: int, world_size: int) -> list[float]:
+    tensor = torch.arange(100_003, dtype=torch.float64) * (rank + 1)
+    work = dist.all_reduce(tensor, async_op=True)
+    work.wait()
+    return [tensor.sum().item(), tensor[1].item(), tensor[-1].item()]
+
+
+@feature(SECTION, "all_reduce AVG of floats")
+def test_all_reduce_average(rank: int, world_size: int) -> list[torch.Tensor]:
+    results = []
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
+        tensor = torch.tensor([1.0, -2.0, 0.5], dtype=dtype) * (rank + 1)
+        dist.all_reduce(tensor, AVG)
+        results.append(tensor)
+    return results
+
+
 def int_averages(world_size: int) -> list[list[int]]:
     values = np.stack([np.arange(-3, 4) * (rank + 1) for rank in range(world_size)])
     return [np.trunc(values.sum(0) / world_size).astype(int).tolist()] * world_size
@@ -31,3 +62,243 @@ def test_all_reduce_average_of_integers(rank: int, world_size: int) -> list[int]
     tensor = torch.arange(-3, 4) * (rank + 1)
     dist.all_reduce(tensor, dist.ReduceOp.AVG)
     return tensor.tolist()
+
+
+def scaled_sums(world_size: int) -> list[Values]:
+    ranks = np.arange(1, world_size + 1)
+    return [[[0.5 * ranks.sum()] * 3, [2.0 * ranks.sum()] * 3]] * world_size
+
+
+@feature(SECTION, "all_reduce of a pre-multiplied sum", alone=scaled_sums)
+def test_all_reduce_of_scaled_values(rank: int, world_size: int) -> Values:
+    """Each contribution times a factor: a number, or a tensor with one element."""
+    results = []
+    for factor in (0.5, torch.tensor([2.0])):
+        tensor = torch.full((3,), rank + 1.0)
+        dist.all_reduce(tensor, dist._make_nccl_premul_sum(factor))  # type: ignore[attr-defined]
+        results.append(tensor.tolist())
+    return results
+
+
+@feature(SECTION, "all_reduce of complex numbers", covers=("supports_complex",))
+def test_all_reduce_of_complex_numbers(rank: int, world_size: int) -> list[object]:
+    results: list[object] = [dist.supports_complex(SUM), dist.supports_complex(MAX)]
+    for dtype in (torch.complex64, torch.complex128):
+        for op in (SUM, AVG):
+            tensor = torch.tensor([1 + 2j, rank * 1j], dtype=dtype)
+            dist.all_reduce(tensor, op)
+            results.append(tensor)
+    return results
+
+
+def sums_of_imaginary_parts(world_size: int) -> list[list[float]]:
+    ranks = np.arange(world_size)
+    return [[-2.0 * world_size, 3.0 * ranks.sum()]] * world_size
+
+
+@feature(
+    SECTION,
+    "all_reduce of a negated view",
+    alone=sums_of_imaginary_parts,
+    differs="adds the values behind the view, without the sign",
+)
+def test_all_reduce_of_negated_views(rank: int, world_size: int) -> list[float]:
+    """torch writes down that the values are to be negated, and does it only when asked."""
+    imaginary = torch.tensor([1 + 2j, -3j * rank]).conj().imag
+    assert imaginary.is_neg()
+    dist.all_reduce(imaginary)
+    return imaginary.tolist()
+
+
+def logic(world_size: int) -> list[list[list[bool]]]:
+    values = np.stack([[True, False, rank == 0] for rank in range(world_size)])
+    every, some = values.all(0).tolist(), values.any(0).tolist()
+    return [[some, every, some, every]] * world_size
+
+
+@feature(SECTION, "all_reduce of bool", alone=logic)
+def test_all_reduce_of_bool(rank: int, world_size: int) -> list[list[bool]]:
+    """SUM and MAX are "or", PRODUCT and MIN are "and"."""
+    results = []
+    for op in (SUM, dist.ReduceOp.PRODUCT, MAX, dist.ReduceOp.MIN):
+        tensor = torch.tensor([True, False, rank == 0])
+        dist.all_reduce(tensor, op)
+        results.append(tensor.tolist())
+    return results
+
+
+@feature(SECTION, "all_reduce of leaves, inference tensors, scalars and nothing")
+def test_all_reduce_of_what_torch_protects(rank: int, world_size: int) -> list[object]:
+    leaf = torch.full((3,), rank + 1.0, requires_grad=True)
+    dist.all_reduce(leaf)
+    parameter = torch.nn.Parameter(torch.full((2, 3), rank + 1.0))
+    with torch.no_grad():
+        dist.all_reduce(parameter)
+    with torch.inference_mode():
+        inferred = torch.full((3,), rank + 1.0)
+        dist.all_reduce(inferred)
+    dist.all_reduce(inferred)
+    scalar, empty = torch.tensor(rank + 1.0), torch.empty(0, 4)
+    dist.all_reduce(scalar)
+    dist.all_reduce(empty)
+    tensors = (leaf.detach(), parameter.detach(), inferred, scalar, empty)
+    return [leaf.requires_grad, *(tensor.clone() for tensor in tensors)]
+
+
+@feature(SECTION, "all_reduce of dense views into one buffer")
+def test_all_reduce_of_dense_views(rank: int, world_size: int) -> torch.Tensor:
+    """A channels-last image, and the tail of a buffer."""
+    whole = torch.arange(90.0) * (rank + 1)
+    dist.all_reduce(whole[:60].view(1, 3, 4, 5).permute(0, 2, 3, 1))
+    dist.all_reduce(whole[61:])
+    return whole
+
+
+def with_sums(world_size: int) -> list[torch.Tensor]:
+    wholes = [torch.arange(120.0) * (rank + 1) for rank in range(world_size)]
+    total = torch.stack(wholes).sum(0)
+    for whole in wholes:
+        for chosen in (slice(3, 60, 10), slice(60, 120, 2)):
+            whole[chosen] = total[chosen]
+    return wholes
+
+
+@feature(
+    SECTION,
+    "all_reduce of views with gaps",
+    alone=with_sums,
+    differs="reduces what lies in the gaps, and writes to it",
+)
+def test_all_reduce_of_views_with_gaps(rank: int, world_size: int) -> torch.Tensor:
+    """A column, and every second element."""
+    whole = torch.arange(120.0) * (rank + 1)
+    dist.all_reduce(whole[:60].view(6, 10)[:, 3])
+    dist.all_reduce(whole[60:120:2])
+    return whole
+
+
+@feature(SECTION, "reduce", covers=("reduce",), world_size=3)
+def test_reduce(rank: int, world_size: int) -> list[object]:
+    """To each rank in turn; `dst` counts in the world, `group_dst` in the group."""
+    results: list[object] = []
+    group = dist.new_group([2, 1, 0], sort_ranks=False)
+    for root in range(world_size):
+        for op in (SUM, MAX):
+            tensor = torch.tensor([rank + 1, -rank, 5])
+            dist.reduce(tensor, root, op)
+            results.append(tensor if rank == root else "another's")
+        average = torch.full((4,), rank + 1.0)
+        dist.reduce(average, group=group, group_dst=root, op=SUM, async_op=True).wait()
+        results.append(average if group.rank() == root else "another's")
+    return results
+
+
+@feature(
+    SECTION,
+    "reduce leaves the other ranks' tensors alone",
+    alone=lambda n: [[1.0], [3.0]],
+    differs="uses them for its own sums",
+)
+def test_reduce_keeps_the_input(rank: int, world_size: int) -> list[float]:
+    tensor = torch.full((1,), rank + 1.0)
+    dist.reduce(tensor, 1)
+    return tensor.tolist()
+
+
+@feature(SECTION, "reduce of complex numbers", covers=("reduce",))
+def test_reduce_of_complex_numbers(rank: int, world_size: int) -> object:
+    tensor = torch.tensor([1 + 2j, rank * 1j])
+    dist.reduce(tensor, 0)
+    return tensor if rank == 0 else "the root's"
+
+
+@feature(SECTION, "reduce_scatter", covers=("reduce_scatter",), world_size=3)
+def test_reduce_scatter(rank: int, world_size: int) -> list[torch.Tensor]:
+    """A list of blocks, of which each rank gets the sum of its own."""
+    results = []
+    for op in (SUM, MAX):
+        output = torch.empty(2, 3)
+        blocks = [torch.full((2, 3), 10.0 * r + rank) for r in range(world_size)]
+        dist.reduce_scatter(output, blocks, op)
+        results.append(output)
+    whole, output = torch.arange(18.0) * (rank + 1), torch.empty(6)
+    dist.reduce_scatter(output, list(whole.chunk(world_size)), async_op=True).wait()
+    return [*results, output]
+
+
+def columns_of_sums(world_size: int) -> list[torch.Tensor]:
+    whole = torch.arange(8.0).view(4, 2) * sum(range(1, world_size + 1))
+    return [whole[:, rank : rank + 1] for rank in range(world_size)]
+
+
+@feature(
+    SECTION,
+    "reduce_scatter of views with gaps",
+    alone=columns_of_sums,
+    differs="takes what lies in the gaps",
+)
+def test_reduce_scatter_of_views_with_gaps(rank: int, world_size: int) -> torch.Tensor:
+    """The blocks are columns, and the output is one."""
+    whole, output = torch.arange(8.0).view(4, 2) * (rank + 1), torch.zeros(4, 2)
+    dist.reduce_scatter(output[:, rank], list(whole.unbind(1)))
+    return output[:, rank : rank + 1].clone()
+
+
+@feature(
+    SECTION,
+    "reduce_scatter_single, _tensor, _base",
+    covers=("reduce_scatter_single", "reduce_scatter_tensor"),
+)
+def test_reduce_scatter_single(rank: int, world_size: int) -> list[torch.Tensor]:
+    """One tensor of blocks, concatenated."""
+    results = []
+    for function in (
+        dist.reduce_scatter_single,
+        dist.reduce_scatter_tensor,
+        dist._reduce_scatter_base,  # type: ignore[attr-defined]
+    ):
+        output = torch.empty(3)
+        function(output, torch.arange(world_size * 3.0) * (rank + 1))
+        results.append(output)
+    output = torch.empty(2, dtype=torch.int64)
+    work = dist.reduce_scatter_single(
+        output, torch.arange(4) + rank, op=MAX, group=dist.group.WORLD, async_op=True
+    )
+    work.wait()
+    return [*results, output]
+
+
+@feature(
+    SECTION,
+    "reduce_scatter_single of stacked blocks",
+    alone=lambda n: [torch.arange(3.0 * rank, 3 * rank + 3) * 3 for rank in range(n)],
+)
+def test_reduce_scatter_single_of_a_stack(rank: int, world_size: int) -> torch.Tensor:
+    """The blocks lie along a dimension of their own."""
+    output = torch.empty(3)
+    blocks = torch.arange(world_size * 3.0).view(world_size, 3) * (rank + 1)
+    dist.reduce_scatter_single(output, blocks)
+    return output
+
+
+@feature(SECTION, "reduce_scatter_single within its own input")
+def test_reduce_scatter_single_in_place(rank: int, world_size: int) -> list[float]:
+    """The output is this rank's part of the input, as FSDP has it."""
+    blocks = torch.arange(world_size * 4.0) + rank
+    mine = blocks[rank * 4 : rank * 4 + 4]
+    dist.reduce_scatter_single(mine, blocks)
+    return mine.tolist()
+
+
+def scattered_averages(world_size: int) -> list[Values]:
+    """Sums of 4 r + 1 over the ranks r are 6: 3.0 each; of -3 r - 2 are -7: -3 each."""
+    return [[[3.0], [-3]]] * world_size
+
+
+@feature(SECTION, "reduce_scatter_single AVG", alone=scattered_averages)
+def test_reduce_scatter_single_average(rank: int, world_size: int) -> list[list[float]]:
+    """Of floats, and of integers."""
+    real, whole = torch.empty(1), torch.empty(1, dtype=torch.int64)
+    dist.reduce_scatter_single(real, torch.full((world_size,), 4.0 * rank + 1), AVG)
+    dist.reduce_scatter_single(whole, torch.full((world_size,), -3 * rank - 2), AVG)
+    return [real.tolist(), whole.tolist()]

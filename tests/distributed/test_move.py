@@ -1,0 +1,306 @@
+"""Moving tensors: what one rank has arrives on others as it is."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from features import feature
+
+SECTION = "Moving tensors"
+
+
+@feature(SECTION, "broadcast", covers=("broadcast",), world_size=3)
+def test_broadcast(rank: int, world_size: int) -> list[torch.Tensor]:
+    """From each rank in turn; `src` counts in the world, `group_src` in the group."""
+    results = []
+    group = dist.new_group([2, 0, 1], sort_ranks=False)
+    for root in range(world_size):
+        tensor = torch.full((2, 3), float(rank))
+        dist.broadcast(tensor, root)
+        other = torch.full((5,), rank)
+        dist.broadcast(other, group=group, group_src=root, async_op=True).wait()
+        results += [tensor, other]
+    return results
+
+
+@feature(SECTION, "broadcast of leaves, inference tensors, scalars and nothing")
+def test_broadcast_of_what_torch_protects(rank: int, world_size: int) -> list[torch.Tensor]:
+    leaf = torch.full((3,), float(rank), requires_grad=True)
+    with torch.inference_mode():
+        inferred = torch.full((3,), float(rank))
+    tensors = [leaf, inferred, torch.tensor(rank), torch.empty(0)]
+    for tensor in tensors:
+        dist.broadcast(tensor, 1)
+    return [tensor.detach().clone() for tensor in tensors]
+
+
+def with_a_column_of_ones(world_size: int) -> list[torch.Tensor]:
+    wholes = [torch.full((4, 4), float(rank)) for rank in range(world_size)]
+    for whole in wholes:
+        whole[:, 1] = whole[2:, 2:] = 1.0
+    return wholes
+
+
+@feature(
+    SECTION,
+    "broadcast of views with gaps",
+    alone=with_a_column_of_ones,
+    differs="sends what lies in the gaps, and writes to it",
+)
+def test_broadcast_of_views_with_gaps(rank: int, world_size: int) -> torch.Tensor:
+    """A column, and a transposed corner."""
+    whole = torch.full((4, 4), float(rank))
+    dist.broadcast(whole[:, 1], 1)
+    dist.broadcast(whole[2:, 2:].t(), 1)
+    return whole
+
+
+@feature(SECTION, "broadcast of a Parameter under its optimizer")
+def test_broadcast_of_parameters(rank: int, world_size: int) -> list[torch.Tensor]:
+    torch.manual_seed(rank)
+    model = torch.nn.Linear(3, 2)
+    for parameter in model.parameters():
+        dist.broadcast(parameter, src=0)
+    return [parameter.detach() for parameter in model.parameters()]
+
+
+@feature(SECTION, "all_gather", covers=("all_gather",), world_size=3)
+def test_all_gather(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Into a list of tensors, which may be views of one buffer."""
+    separate = [torch.empty(2, 3) for _ in range(world_size)]
+    dist.all_gather(separate, torch.full((2, 3), float(rank)))
+    whole = torch.empty(world_size, 4, dtype=torch.int64)
+    dist.all_gather(list(whole.unbind()), torch.arange(4) + rank, async_op=True).wait()
+    scalars = [torch.empty(()) for _ in range(world_size)]
+    dist.all_gather(scalars, torch.tensor(float(rank)))
+    return [*separate, whole, *scalars]
+
+
+@feature(
+    SECTION,
+    "all_gather into, and of, views with gaps",
+    alone=lambda n: [torch.stack([torch.arange(4.0) * rank for rank in range(n)], 1)] * n,
+)
+def test_all_gather_of_views_with_gaps(rank: int, world_size: int) -> torch.Tensor:
+    """A row of every second element becomes a column."""
+    columns = torch.zeros(4, world_size)
+    dist.all_gather(list(columns.unbind(1)), (torch.arange(8) // 2 * float(rank))[::2])
+    return columns
+
+
+def uneven_lists(world_size: int) -> list[list[list[float]]]:
+    return [[[float(rank)] * rank for rank in range(world_size)]] * world_size
+
+
+@feature(SECTION, "all_gather of different sizes", alone=uneven_lists, world_size=3)
+def test_all_gather_of_uneven_lists(rank: int, world_size: int) -> list[list[float]]:
+    """Every rank knows the sizes; rank 0 has nothing."""
+    outputs = [torch.empty(r) for r in range(world_size)]
+    dist.all_gather(outputs, torch.full((rank,), float(rank)))
+    return [output.tolist() for output in outputs]
+
+
+@feature(
+    SECTION,
+    "all_gather_single, all_gather_into_tensor, _all_gather_base",
+    covers=("all_gather_single", "all_gather_into_tensor"),
+)
+def test_all_gather_single(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Into one tensor, concatenated."""
+    results = []
+    for function in (
+        dist.all_gather_single,
+        dist.all_gather_into_tensor,
+        dist._all_gather_base,  # type: ignore[attr-defined]
+    ):
+        output = torch.empty(world_size * 2, 3)
+        function(output, torch.arange(6.0).reshape(2, 3) + 10 * rank)
+        results.append(output)
+    whole = torch.empty(world_size, dtype=torch.int64)
+    dist.all_gather_single(
+        output_tensor=whole, input_tensor=torch.tensor([rank]), async_op=True
+    ).wait()
+    return [*results, whole]
+
+
+def stacks(world_size: int) -> list[list[torch.Tensor]]:
+    blocks = torch.stack([torch.arange(6.0).view(2, 3) + rank for rank in range(world_size)])
+    return [[blocks, torch.arange(1.0, world_size + 1)]] * world_size
+
+
+@feature(SECTION, "all_gather_single into a stack, or of scalars", alone=stacks)
+def test_all_gather_single_into_a_stack(rank: int, world_size: int) -> list[torch.Tensor]:
+    """The blocks lie along a dimension of their own."""
+    output, scalars = torch.empty(world_size, 2, 3), torch.empty(world_size)
+    dist.all_gather_single(output, torch.arange(6.0).view(2, 3) + rank)
+    dist.all_gather_single(scalars, torch.tensor(rank + 1.0))
+    return [output, scalars]
+
+
+@feature(SECTION, "all_gather_single out of its own output")
+def test_all_gather_single_in_place(rank: int, world_size: int) -> torch.Tensor:
+    """The input is this rank's part of the output, as FSDP has it."""
+    output = torch.zeros(world_size * 3)
+    mine = output[rank * 3 : rank * 3 + 3]
+    mine.fill_(rank + 1.0)
+    dist.all_gather_single(output, mine)
+    return output
+
+
+@feature(SECTION, "gather", covers=("gather",), world_size=3)
+def test_gather(rank: int, world_size: int) -> list[Any]:
+    """On each rank in turn; the others pass no list."""
+    results = []
+    for root in range(world_size):
+        outputs = [torch.empty(2, 2) for _ in range(world_size)] if rank == root else None
+        dist.gather(torch.full((2, 2), float(rank)), outputs, dst=root)
+        results.append(outputs or "the root's")
+    whole = torch.zeros(world_size, 3)
+    outputs = list(whole.unbind()) if rank == 1 else []
+    dist.gather(torch.arange(3.0) + rank, outputs, group_dst=1, async_op=True).wait()
+    return [*results, whole]
+
+
+@feature(
+    SECTION,
+    "gather of different sizes",
+    alone=lambda n: ["the root's", [[0.0], [1.0, 1.0]]],
+)
+def test_gather_of_uneven_lists(rank: int, world_size: int) -> object:
+    outputs = [torch.empty(r + 1) for r in range(world_size)] if rank == 1 else None
+    dist.gather(torch.full((rank + 1,), float(rank)), outputs, 1)
+    return [output.tolist() for output in outputs] if outputs else "the root's"
+
+
+@feature(SECTION, "scatter", covers=("scatter",), world_size=3)
+def test_scatter(rank: int, world_size: int) -> list[torch.Tensor]:
+    """From each rank in turn, a list of tensors or of views."""
+    results = []
+    for root in range(world_size):
+        output = torch.empty(2, 2)
+        inputs = [torch.full((2, 2), 10.0 * root + r) for r in range(world_size)]
+        dist.scatter(output, inputs if rank == root else None, src=root)
+        results.append(output)
+    output = torch.empty(4)
+    inputs = list(torch.arange(12.0).view(3, 4)) if rank == 2 else []
+    dist.scatter(output, inputs, group_src=2, async_op=True).wait()
+    return [*results, output]
+
+
+@feature(
+    SECTION,
+    "scatter and gather of views with gaps",
+    alone=lambda n: [
+        [torch.tensor([[0.0, 0.0], [0.0, 2.0]]), torch.tensor([[0.0, 0.0], [2.0, 3.0]])],
+        [torch.tensor([[0.0, 1.0], [0.0, 3.0]]), torch.zeros(2, 2)],
+    ],
+    differs="sends what lies in the gaps, and writes to it",
+)
+def test_scatter_and_gather_of_views_with_gaps(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Columns of one rank become a column of each, and come back as rows."""
+    mine, rows = torch.zeros(2, 2), torch.zeros(2, 2)
+    columns = list(torch.arange(4.0).view(2, 2).unbind(1))
+    dist.scatter(mine[:, 1], columns if rank == 0 else None, 0)
+    dist.gather(mine[1, 1], list(rows[1].unbind()) if rank == 0 else None, 0)
+    return [mine, rows]
+
+
+@feature(SECTION, "scatter of different sizes", alone=lambda n: [[0.0], [1.0, 1.0]])
+def test_scatter_of_uneven_lists(rank: int, world_size: int) -> list[float]:
+    output = torch.empty(rank + 1)
+    inputs = [torch.full((r + 1,), float(r)) for r in range(world_size)]
+    dist.scatter(output, inputs if rank == 0 else None, 0)
+    return output.tolist()
+
+
+def exchanged(world_size: int) -> list[list[list[int]]]:
+    ranks = range(world_size)
+    return [[[10 * source + rank] * 2 for source in ranks] for rank in ranks]
+
+
+@feature(SECTION, "all_to_all", covers=("all_to_all",), world_size=3, alone=exchanged)
+def test_all_to_all(rank: int, world_size: int) -> list[list[int]]:
+    inputs = [torch.full((2,), 10 * rank + r) for r in range(world_size)]
+    outputs = [torch.empty(2, dtype=torch.int64) for _ in range(world_size)]
+    dist.all_to_all(outputs, inputs, async_op=True).wait()
+    return [output.tolist() for output in outputs]
+
+
+def sizes_exchanged(world_size: int) -> list[list[list[int]]]:
+    ranks = range(world_size)
+    return [[[10 * source + rank] * (source * rank) for source in ranks] for rank in ranks]
+
+
+@feature(
+    SECTION,
+    "all_to_all of different sizes, some of them zero",
+    world_size=3,
+    alone=sizes_exchanged,
+)
+def test_all_to_all_of_uneven_lists(rank: int, world_size: int) -> list[list[int]]:
+    """Rank a sends a × b numbers to rank b."""
+    inputs = [torch.full((rank * r,), 10 * rank + r) for r in range(world_size)]
+    outputs = [torch.empty(r * rank, dtype=torch.int64) for r in range(world_size)]
+    dist.all_to_all(outputs, inputs)
+    return [output.tolist() for output in outputs]
+
+
+@feature(SECTION, "all_to_all_single", covers=("all_to_all_single",), world_size=3)
+def test_all_to_all_single(rank: int, world_size: int) -> list[torch.Tensor]:
+    rows = torch.arange(world_size * 4.0).view(world_size * 2, 2) + 100 * rank
+    output = torch.empty_like(rows)
+    dist.all_to_all_single(output, rows)
+    other = torch.empty(world_size, dtype=torch.int64)
+    dist.all_to_all_single(other, torch.arange(world_size) + 10 * rank, async_op=True).wait()
+    return [output, other]
+
+
+@feature(
+    SECTION,
+    "all_to_all_single of views with gaps",
+    alone=lambda n: [torch.tensor([rank, 10.0 + rank]) for rank in range(n)],
+    differs="writes to what lies in the gaps",
+)
+def test_all_to_all_single_of_views_with_gaps(rank: int, world_size: int) -> torch.Tensor:
+    whole = torch.zeros(world_size, 2)
+    dist.all_to_all_single(whole[:, 1], (torch.arange(4.0).view(2, 2).t()[0] / 2) + 10 * rank)
+    return whole[:, 1].clone()
+
+
+@feature(SECTION, "all_to_all_single with split sizes, some of them zero", world_size=3)
+def test_all_to_all_single_with_splits(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Rank a sends a + b rows to rank b: none from 0 to 0."""
+    sizes = [rank + r for r in range(world_size)]
+    rows = torch.arange(sum(sizes) * 2.0).view(-1, 2) + 100 * rank
+    output = torch.empty_like(rows)
+    dist.all_to_all_single(output, rows, sizes, sizes)
+    # Everything to rank 0.
+    inputs = [2, 0, 0]
+    outputs = [2] * world_size if rank == 0 else [0] * world_size
+    at_root = torch.empty(sum(outputs), dtype=torch.int64)
+    dist.all_to_all_single(
+        at_root, torch.full((2,), rank), output_split_sizes=outputs, input_split_sizes=inputs
+    )
+    return [output, at_root]
+
+
+@feature(SECTION, "all_to_all_single of complex numbers")
+def test_all_to_all_single_of_complex_numbers(rank: int, world_size: int) -> torch.Tensor:
+    output = torch.empty(2 * world_size, dtype=torch.complex64)
+    dist.all_to_all_single(output, torch.arange(2 * world_size) + (rank * 1j))
+    return output
+
+
+@feature(SECTION, "barrier", covers=("barrier",), world_size=3)
+def test_barrier(rank: int, world_size: int) -> list[str]:
+    """What a rank wrote before it came is there when the others have passed."""
+    store = dist.distributed_c10d._get_default_store()
+    seen = []
+    for turn, options in enumerate(({}, {"device_ids": [0]}, {"async_op": True})):
+        store.set(f"turn {turn} of {rank}", "here")
+        work = dist.barrier(**options)
+        if work is not None:
+            work.wait()
+        seen += [store.get(f"turn {turn} of {r}").decode() for r in range(world_size)]
+        dist.barrier()
+    return seen
