@@ -22,11 +22,15 @@ if TYPE_CHECKING:
     from hccl_py.transport.errors import MismatchError as MismatchError
     from hccl_py.transport.errors import PeerLostError as PeerLostError
     from hccl_py.transport.types import ReduceOp as ReduceOp
+    from hccl_py.unique_id import UniqueId as UniqueId
+    from hccl_py.unique_id import get_unique_id as get_unique_id
     from hccl_py.work import Work as Work
 
 _HOMES = {
     "Communicator": "hccl_py.communicator",
     "Work": "hccl_py.work",
+    "UniqueId": "hccl_py.unique_id",
+    "get_unique_id": "hccl_py.unique_id",
     "ReduceOp": "hccl_py.transport.types",
     "empty": "hccl_py.registered",
     "register": "hccl_py.torch_registered",

@@ -25,7 +25,7 @@ from hccl_py.occupation import STATE as OCCUPATION_STATE
 from hccl_py.occupation import Occupation
 from hccl_py.patience import Patience
 from hccl_py.plans import PlanCache
-from hccl_py.rendezvous import rank_from_environment, store_from_environment
+from hccl_py.rendezvous import meeting_at, rank_from_environment
 from hccl_py.shrink import Departed, check_excluded, regroup
 from hccl_py.statistics import Statistics, read_statistics
 from hccl_py.topology import Topology
@@ -80,8 +80,9 @@ class Communicator(BlockingCalls):
         """Meet the other ranks and connect to all of them.
 
         Args:
-            store: anything with `set(key, bytes)` and a blocking `get(key)`, used by this
-                communicator alone; torch's stores fit. None: the one at MASTER_ADDR:MASTER_PORT.
+            store: a UniqueId, or its bytes; or anything with `set(key, bytes)` and a blocking
+                `get(key)`, used by this communicator alone; torch's stores fit. None: the one at
+                MASTER_ADDR:MASTER_PORT.
             rank: None: from RANK.
             world_size: None: from WORLD_SIZE.
             timeout_s: for connecting, and the default of every call.
@@ -97,9 +98,8 @@ class Communicator(BlockingCalls):
             raise InvalidArgumentError("rank and world_size: expected both or neither")
         if rank is None or world_size is None:
             rank, world_size = rank_from_environment()
-        if store is None and world_size > 1:
-            store = store_from_environment(rank, world_size, name, timeout_s)
-        engine = connect_engine(store, rank, world_size, timeout_s, identity)
+        with meeting_at(store, rank, world_size, name, timeout_s) as met_at:
+            engine = connect_engine(met_at, rank, world_size, timeout_s, identity)
         core, mesh = engine.core, engine.mesh
         self.rank = rank
         self.world_size = world_size
@@ -121,7 +121,7 @@ class Communicator(BlockingCalls):
         self._num_shrinks = 0
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self.old_ranks: tuple[int, ...] = ()
-        self._store = store  # rank 0 may host it, and others may not have read all of it yet
+        self._store = met_at  # rank 0 may host it, and others may not have read all of it yet
         self.flight_recorder = FlightRecorder(
             core, _group(name, rank, mesh), partial(_clock, mesh.coordination)
         )

@@ -4,12 +4,15 @@ torch's TCPStore is what launchers already run at MASTER_ADDR:MASTER_PORT, so th
 that one, or rank 0 starts one, exactly as `init_process_group` does.
 """
 
+import contextlib
 import os
 from collections import Counter
+from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.unique_id import attended
 
 # By process id too: a forked child must not talk on its parent's connection.
 _stores: dict[tuple[int, str, int], Any] = {}
@@ -23,6 +26,32 @@ def rank_from_environment() -> tuple[int, int]:
         InvalidArgumentError: one of them is missing or no number.
     """
     return _number("RANK"), _number("WORLD_SIZE")
+
+
+@contextlib.contextmanager
+def meeting_at(
+    store: Any, rank: int, world_size: int, name: str, timeout_s: float
+) -> Iterator[Any]:
+    """Hand out the store at which the ranks of a communicator meet, for as long as they need it.
+
+    Args:
+        store: a store, the bytes of a unique id, or None for that of the environment.
+        rank: this rank.
+        world_size: number of ranks.
+        name: of the communicator.
+        timeout_s: for everything together.
+
+    Raises:
+        InvalidArgumentError: the id is damaged, or the environment names no address.
+        BootstrapError: no store answered, or the meeting came to nothing.
+    """
+    if isinstance(store, bytes | bytearray | memoryview):
+        with attended(store, rank, world_size, timeout_s) as attended_store:
+            yield attended_store
+    elif store is None and world_size > 1:
+        yield store_from_environment(rank, world_size, name, timeout_s)
+    else:
+        yield store
 
 
 def store_from_environment(rank: int, world_size: int, name: str, timeout_s: float) -> Any:

@@ -17,7 +17,7 @@ FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hc
 COMMUNICATOR = (
     "buffers call_sites calls communicator elements engine failures fingerprint flight_recorder "
     "groups history occupation patience plans registered rendezvous shrink statistics trace_files "
-    "trace_signal uncaught verdict witness work"
+    "trace_signal uncaught unique_id verdict witness work"
 )
 LAYERS = [
     ("transport",),

@@ -1,0 +1,179 @@
+"""The unique id of a communicator: what ranks need to find each other, in 256 bytes.
+
+    uid = hccl_py.get_unique_id()            in one process, which serves the meeting place
+    Communicator(uid, rank, world_size)      in all, however the bytes came there
+
+A file, MPI, a pipe or a queue may carry it. Whoever has it can join: it holds a secret that both
+ends of every connection with the meeting place prove they know. The place closes when all ranks are
+connected, so an id is good for one communicator.
+"""
+
+import atexit
+import contextlib
+import hashlib
+import hmac
+import os
+import secrets
+import socket
+import struct
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.transport.interfaces import LocalAddress, address_family, choose_addresses
+from hccl_py.transport.listeners import bind_listener
+from hccl_py.transport.meeting_place import MeetingPlace, close_meeting_places
+from hccl_py.transport.meeting_store import MeetingPoint, MeetingStore
+from hccl_py.transport.settings import NetworkSettings
+
+_VARIABLE = "HCCL_COMM_ID"
+_MAGIC = b"HCCL-ID\1"
+_HEADER = struct.Struct("!8sBHI46s64s32s")  # magic, kind, port, pid, address, host, secret
+_CHECKSUM_BYTES = 16
+_BY_CREATOR, _BY_RANK_0 = 0, 1
+
+
+class UniqueId(bytes):
+    """A unique id: bytes that print without their secret. Pickles; `bytes(uid)` and back."""
+
+    NUM_BYTES: ClassVar[int] = 256
+
+    def __new__(cls, content: Any) -> "UniqueId":
+        """Read what `bytes(uid)` gave.
+
+        Raises:
+            InvalidArgumentError: it is no unique id, or a damaged one.
+        """
+        content = b"" if isinstance(content, int | str) else bytes(content)
+        if len(content) != cls.NUM_BYTES or not content.startswith(_MAGIC):
+            raise InvalidArgumentError(
+                f"unique_id: expected the {cls.NUM_BYTES} bytes of hccl_py.get_unique_id() of this "
+                f"version, got {len(content)} others"
+            )
+        body = content[:-_CHECKSUM_BYTES]
+        if not hmac.compare_digest(_checksum(body), content[-_CHECKSUM_BYTES:]):
+            raise InvalidArgumentError("unique_id: expected it as it was made, got a damaged one")
+        return super().__new__(cls, content)
+
+    def __repr__(self) -> str:
+        """Say where the ranks meet, and who made it."""
+        point = self.point
+        return f"UniqueId({point}, {point.made_by})"
+
+    __str__ = __repr__
+
+    @property
+    def point(self) -> MeetingPoint:
+        """Where the ranks meet."""
+        _, kind, port, pid, address, host, secret = _HEADER.unpack_from(self)
+        name = host.rstrip(b"\0").decode(errors="replace")
+        by_rank_0 = kind == _BY_RANK_0
+        made_by = f"rank 0, {_VARIABLE}" if by_rank_0 else f"made by pid {pid} on {name}"
+        return MeetingPoint(address.rstrip(b"\0").decode(), port, secret, made_by, by_rank_0)
+
+
+def get_unique_id() -> UniqueId:
+    """Make the id of a new communicator, and serve its meeting place until all ranks are connected.
+
+    Only one process calls it, and hands the id to all others; it has to live until they are
+    connected. It listens on the best of the interfaces that HCCL_SOCKET_IFNAME selects, as for data
+    (`docs/network.md`), and on a port of HCCL_PORT_RANGE.
+
+    With `HCCL_COMM_ID=address:port` every process calls it, and gets the same id with no exchange:
+    rank 0 then serves at that address, and HCCL_SECRET is the secret.
+
+    Raises:
+        InvalidArgumentError: HCCL_COMM_ID makes no sense.
+        BootstrapError: this process could not listen.
+    """
+    given = os.environ.get(_VARIABLE)
+    if given:
+        return _agreed_id(given)
+    settings = NetworkSettings.from_environment()
+    bound = bind_listener(choose_addresses(settings)[0], settings.ports)
+    secret = secrets.token_bytes(32)
+    address, port = bound.getsockname()[:2]
+    uid = _pack(_BY_CREATOR, address, port, secret)
+    MeetingPlace(bound, secret, f"the process that made the unique id ({uid.point.made_by})")
+    return uid
+
+
+@contextlib.contextmanager
+def attended(content: Any, rank: int, world_size: int, timeout_s: float) -> Iterator[MeetingStore]:
+    """Hand out the store at the meeting place of a unique id, and leave it at the end.
+
+    Raises:
+        InvalidArgumentError: it is no unique id, or `rank` none of the ranks.
+        BootstrapError: the place is gone, or the meeting came to nothing there; or the block's own,
+            with that as the reason.
+    """
+    point = UniqueId(content).point
+    if rank not in range(world_size):
+        raise InvalidArgumentError(f"rank: expected one of 0..{world_size - 1}, got {rank!r}")
+    if point.comes_later and rank == 0:
+        _serve_as_rank_0(point, timeout_s)
+    store = MeetingStore(point, timeout_s)
+    try:
+        store.join(rank, world_size)
+        yield store
+    except BootstrapError as error:
+        if store.problem:
+            raise BootstrapError(f"rank {rank} of {world_size}: {store.problem}") from error
+        raise
+    finally:
+        store.leave()
+
+
+def _serve_as_rank_0(point: MeetingPoint, timeout_s: float) -> None:
+    key = os.getpid(), point.port
+    with _hosting:
+        earlier = _hosted.pop(key, None)
+    if earlier is not None:
+        earlier.wait(timeout_s)  # of the last communicator, which some rank may still leave
+    bound = bind_listener(LocalAddress("", point.host), range(point.port, point.port + 1))
+    place = MeetingPlace(bound, point.secret, f"rank 0 ({_VARIABLE}={point})")
+    with _hosting:
+        _hosted[key] = place
+
+
+_hosting = threading.Lock()
+_hosted: dict[tuple[int, int], MeetingPlace] = {}  # by process id too: not a forked child's
+_num_agreed: Counter[str] = Counter()
+
+
+def _agreed_id(given: str) -> UniqueId:
+    """Make the id that every process of the job makes, for the same call of `get_unique_id`."""
+    address, _, port = given.rpartition(":")
+    address = address.removeprefix("[").removesuffix("]")
+    try:
+        address_family(address)
+        number = int(port)
+        if not 1 <= number <= 65535:
+            raise ValueError(port)
+    except ValueError:
+        raise InvalidArgumentError(
+            f"{_VARIABLE}: expected a numeric address of rank 0's machine and a port, as in "
+            f"192.0.2.1:45000, got {given!r}"
+        ) from None
+    _num_agreed[given] += 1
+    text = f"hccl-py {given} {_num_agreed[given]}"
+    secret = hmac.digest(os.environ.get("HCCL_SECRET", "").encode(), text.encode(), "sha256")
+    return _pack(_BY_RANK_0, address, number, secret)
+
+
+def _pack(kind: int, address: str, port: int, secret: bytes) -> UniqueId:
+    # All processes of a job pack the same for HCCL_COMM_ID: who it was is no part of that.
+    pid, host = (os.getpid(), socket.gethostname()) if kind == _BY_CREATOR else (0, "")
+    name = host.encode()[:64]
+    body = _HEADER.pack(_MAGIC, kind, port, pid, address.encode(), name, secret)
+    body = body.ljust(UniqueId.NUM_BYTES - _CHECKSUM_BYTES, b"\0")
+    return UniqueId(body + _checksum(body))
+
+
+def _checksum(body: bytes) -> bytes:
+    return hashlib.sha256(b"hccl-py unique id" + body).digest()[:_CHECKSUM_BYTES]
+
+
+atexit.register(close_meeting_places)

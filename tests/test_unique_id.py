@@ -1,0 +1,179 @@
+"""Ranks that know nothing of each other but the bytes of a unique id."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+from ranks import run_ranks
+
+from hccl_py import BootstrapError, Communicator, InvalidArgumentError, UniqueId, get_unique_id
+from hccl_py.launcher.ports import free_port
+from hccl_py.transport.meeting_store import MeetingStore
+
+TIMEOUT_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def on_loopback(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HCCL_SOCKET_IFNAME", "lo")
+    monkeypatch.delenv("HCCL_COMM_ID", raising=False)
+
+
+def join(uid: Any, rank: int, world_size: int, timeout_s: float = TIMEOUT_S) -> list[float]:
+    with Communicator(uid, rank, world_size, timeout_s=timeout_s) as communicator:
+        data = np.full(5, rank + 1.0)
+        communicator.all_reduce(data)
+        return data.tolist()
+
+
+def attempts(
+    uid: Any, places: Sequence[tuple[int, int]], timeout_s: float = TIMEOUT_S
+) -> list[str]:
+    """Join as (rank, world size), all at once; return what each of them raised."""
+
+    def attempt(place: tuple[int, int]) -> str:
+        with pytest.raises(BootstrapError) as raised:
+            join(uid, *place, timeout_s)
+        return str(raised.value)
+
+    with ThreadPoolExecutor(len(places)) as threads:
+        return list(threads.map(attempt, places))
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+@pytest.mark.parametrize("carried", [UniqueId, bytes, bytearray, memoryview])
+def test_ranks_meet_by_the_id_that_one_process_made(carried: Any, world_size: int) -> None:
+    uid = carried(get_unique_id())
+    with ThreadPoolExecutor(world_size) as threads:
+        sums = list(threads.map(lambda rank: join(uid, rank, world_size), range(world_size)))
+    assert sums == [[world_size * (world_size + 1) / 2] * 5] * world_size
+
+
+def test_id_survives_bytes_and_pickle_and_prints_no_secret() -> None:
+    uid = get_unique_id()
+    assert len(uid) == UniqueId.NUM_BYTES
+    assert UniqueId(bytes(uid)) == pickle.loads(pickle.dumps(uid)) == uid
+    assert isinstance(pickle.loads(pickle.dumps(uid)), UniqueId)
+    assert get_unique_id() != uid
+    assert uid.point.host == "127.0.0.1"
+    for printed in (repr(uid), str(uid), f"{uid}", f"{uid.point!r}", f"{uid!s:>5}"):
+        assert f"127.0.0.1:{uid.point.port}" in printed or "127.0.0.1" in printed
+        assert repr(uid.point.secret)[2:-1] not in printed
+        assert uid.point.secret.hex() not in printed
+
+
+@pytest.mark.parametrize("damage", [0, 9, 40, 130, 200, 255])
+def test_damaged_id_is_refused_at_once(damage: int) -> None:
+    content = bytearray(get_unique_id())
+    content[damage] ^= 1
+    with pytest.raises(InvalidArgumentError, match="unique_id: expected"):
+        Communicator(content, 0, 2)
+
+
+@pytest.mark.parametrize("wrong", [b"", b"id", bytes(256), bytes(300)])
+def test_other_bytes_are_refused_at_once(wrong: bytes) -> None:
+    with pytest.raises(InvalidArgumentError, match="expected the 256 bytes of hccl_py.get_unique"):
+        Communicator(wrong, 0, 2)
+
+
+@pytest.mark.parametrize("wrong", [7, "id", None])
+def test_unique_id_is_made_of_bytes_only(wrong: Any) -> None:
+    with pytest.raises((InvalidArgumentError, TypeError)):
+        UniqueId(wrong)
+
+
+def test_rank_out_of_range_is_refused_and_spoils_nothing() -> None:
+    uid = get_unique_id()
+    with pytest.raises(InvalidArgumentError, match=r"rank: expected one of 0\.\.0, got 2"):
+        Communicator(uid, 2, 1)
+    assert join(uid, 0, 1) == [1.0] * 5
+
+
+def test_rank_that_comes_twice_is_named_to_all() -> None:
+    for told in attempts(get_unique_id(), [(0, 2), (0, 2), (1, 2)]):
+        assert "two processes claim rank 0: pid" in told
+
+
+def test_other_number_of_ranks_is_named_to_all() -> None:
+    for told in attempts(get_unique_id(), [(0, 2), (1, 3)]):
+        assert "expects 3" in told
+        assert "expects 2" in told
+
+
+def test_missing_rank_is_named_at_the_deadline() -> None:
+    (told,) = attempts(get_unique_id(), [(0, 2)], timeout_s=0.5)
+    assert "rank 1 of 2 did not arrive" in told
+
+
+def test_id_is_good_for_one_communicator() -> None:
+    uid = get_unique_id()
+    join(uid, 0, 1)
+    (told,) = attempts(uid, [(0, 1)])
+    assert "make a new id for every communicator" in told
+
+
+def test_who_does_not_know_the_secret_is_not_let_in() -> None:
+    uid = get_unique_id()
+    point = uid.point
+    guess = MeetingStore(type(point)(point.host, point.port, bytes(32), "a guess"), TIMEOUT_S)
+    with pytest.raises(BootstrapError, match="a guess"):
+        guess.join(0, 1)
+    guess.leave()
+    assert join(uid, 0, 1) == [1.0] * 5  # it has not heard of the stranger
+
+
+MAKER = """
+import sys, hccl_py
+assert "torch" not in sys.modules
+print(bytes(hccl_py.get_unique_id()).hex(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("killed", [True, False])
+def test_end_of_the_process_that_made_the_id_ends_the_wait(killed: bool) -> None:
+    with (
+        subprocess.Popen(
+            [sys.executable, "-c", MAKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ) as maker,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        assert maker.stdout is not None
+        assert maker.stdin is not None
+        uid = bytes.fromhex(maker.stdout.readline().decode())
+        store = MeetingStore(UniqueId(uid).point, TIMEOUT_S)
+        waiting = threads.submit(attempts, uid, [(1, 2)])
+        store.get("member/1")  # it has come, and waits for the other
+        store.leave()
+        if killed:
+            maker.kill()
+        maker.stdin.close()
+        (told,) = waiting.result(TIMEOUT_S / 2)
+    assert f"pid {maker.pid}" in told
+    assert ("is gone" if killed else "ended before all ranks had met") in told
+
+
+def meet_at_the_given_address(rank: int, world_size: int) -> list[list[float]]:
+    return [join(get_unique_id(), rank, world_size) for _ in range(3)]
+
+
+@pytest.mark.parametrize("secret", ["", "a secret of the job"])
+def test_every_process_makes_the_same_id_of_hccl_comm_id(secret: str) -> None:
+    env = {"HCCL_COMM_ID": f"127.0.0.1:{free_port()}", "HCCL_SECRET": secret}
+    assert run_ranks(meet_at_the_given_address, 3, env=env) == [[[6.0] * 5] * 3] * 3
+
+
+@pytest.mark.parametrize("wrong", ["45000", "somehost:45000", "127.0.0.1:0", "127.0.0.1:x", "::1"])
+def test_hccl_comm_id_that_makes_no_sense_is_quoted(
+    monkeypatch: pytest.MonkeyPatch, wrong: str
+) -> None:
+    monkeypatch.setenv("HCCL_COMM_ID", wrong)
+    with pytest.raises(InvalidArgumentError, match=f"HCCL_COMM_ID: expected .*{wrong}"):
+        get_unique_id()
