@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import importlib
 import os
 import pickle
 import re
@@ -162,7 +161,7 @@ def run_checks(
     """
     backend, limit_s = where
     torch.set_num_threads(1)
-    _part_the_store()
+    _give_every_life_its_part_of_the_store()
     for index, name in enumerate(names):
         row: Feature = load_function(path, name).feature  # type: ignore[attr-defined]
         # A part of the store that no earlier group of this process has written to.
@@ -183,19 +182,22 @@ def run_checks(
             _leave()
 
 
-def _part_the_store() -> None:
-    """Give every TORCHELASTIC_RESTART_COUNT a part of the store, as torch did before 2.13.
+def _give_every_life_its_part_of_the_store() -> None:
+    """Let the environment's store be a new one for each TORCHELASTIC_RESTART_COUNT.
 
-    A second gloo group would read the addresses of the first, which nobody listens at any more.
+    torch 2.13 does so by itself; from 2.15 on gloo would find the addresses of its last life.
     """
-    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
-    whole = rendezvous._create_c10d_store
+    handlers: Any = sys.modules[
+        "torch.distributed.rendezvous"
+    ]._rendezvous_handlers  # a function hides it
+    original = handlers["env"]
 
-    def part(*args: Any, **options: Any) -> dist.PrefixStore:
-        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
-        return dist.PrefixStore(f"attempt {attempt}", whole(*args, **options))
+    def part_of_the_store(*arguments: Any, **options: Any) -> Any:
+        for store, rank, world_size in original(*arguments, **options):
+            life = os.environ["TORCHELASTIC_RESTART_COUNT"]
+            yield dist.PrefixStore(f"life/{life}", store), rank, world_size
 
-    rendezvous._create_c10d_store = part
+    handlers["env"] = part_of_the_store
 
 
 def _one(row: Feature, rank: int, world_size: int, backend: str) -> Any:
