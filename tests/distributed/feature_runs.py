@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib
 import os
 import pickle
 import re
@@ -161,7 +162,7 @@ def run_checks(
     """
     backend, limit_s = where
     torch.set_num_threads(1)
-    _give_every_life_its_part_of_the_store()
+    _part_the_store()
     for index, name in enumerate(names):
         row: Feature = load_function(path, name).feature  # type: ignore[attr-defined]
         # A part of the store that no earlier group of this process has written to.
@@ -182,22 +183,19 @@ def run_checks(
             _leave()
 
 
-def _give_every_life_its_part_of_the_store() -> None:
-    """Let the environment's store be a new one for each TORCHELASTIC_RESTART_COUNT.
+def _part_the_store() -> None:
+    """Give every TORCHELASTIC_RESTART_COUNT a part of the store, as torch did before 2.13.
 
-    torch 2.13 does so by itself; from 2.15 on gloo would find the addresses of its last life.
+    A second gloo group would read the addresses of the first, which nobody listens at any more.
     """
-    handlers: Any = sys.modules[
-        "torch.distributed.rendezvous"
-    ]._rendezvous_handlers  # a function hides it
-    original = handlers["env"]
+    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
+    whole = rendezvous._create_c10d_store
 
-    def part_of_the_store(*arguments: Any, **options: Any) -> Any:
-        for store, rank, world_size in original(*arguments, **options):
-            life = os.environ["TORCHELASTIC_RESTART_COUNT"]
-            yield dist.PrefixStore(f"life/{life}", store), rank, world_size
+    def part(*args: Any, **options: Any) -> dist.PrefixStore:
+        attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+        return dist.PrefixStore(f"attempt {attempt}", whole(*args, **options))
 
-    handlers["env"] = part_of_the_store
+    rendezvous._create_c10d_store = part
 
 
 def _one(row: Feature, rank: int, world_size: int, backend: str) -> Any:
