@@ -1,20 +1,16 @@
 """Every collective, once: arguments are checked and become addresses, counts and a plan.
 
-How a call then runs, to its end or in the background, is the business of the two subclasses at the
-end. Nothing is sent before all arguments of the call were found good.
+How a call then runs stands in `running.py`; whether to its end or in the background, the two
+subclasses at the end say. Nothing is sent before all arguments of a call were found good.
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
-
-import numpy as np
+from collections.abc import Sequence
+from typing import Any
 
 from hccl_py.buffers import Kind, Span, blocks_of, require_kind, span_of
-from hccl_py.call_sites import CallSites
-from hccl_py.failures import Narrator
+from hccl_py.copies import copy_to_output, set_aside
 from hccl_py.fingerprint import Transfer
-from hccl_py.plans import PlanCache
+from hccl_py.running import Engine, Result, Runner
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import DType, ReduceOp
@@ -25,117 +21,110 @@ Buffer = Any
 Blocks = Any
 """One Buffer of world_size equal blocks, or a sequence of world_size Buffers of any sizes."""
 
-SpanList = list[tuple[int, int]]
-"""Address and count of every block."""
-
-Result = TypeVar("Result", covariant=True)
-
 _BYTE = int(DType.UINT8)
 _SUM = int(ReduceOp.SUM)
 _AVG = int(ReduceOp.AVG)
 _MAX_TAG = (1 << 64) - 1
 
 
-class Shared:
-    """What the blocking and the non-blocking face of a communicator have in common."""
-
-    def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        timeout_s: float,
-        core: _core.Communicator,
-        plans: PlanCache,
-        narrator: Narrator,
-    ) -> None:
-        """Keep everything; the barrier's one byte is made here."""
-        self.rank = rank
-        self.world_size = world_size
-        self.timeout_s = timeout_s
-        self.core = core
-        self.plans = plans
-        self.narrator = narrator
-        self.sites = CallSites(core) if CallSites.wanted() else None
-        self.barrier_byte = np.zeros(1, np.uint8)
-        self.barrier_address = self.barrier_byte.ctypes.data
-
-
-class Engine(NamedTuple):
-    """The three ways into C++, all blocking or none; for what they take see `csrc/bindings.cc`."""
-
-    data: Callable[..., Any]
-    blocks: Callable[..., Any]
-    transfer: Callable[..., Any]
-
-
-class Calls(ABC, Generic[Result]):
+class Calls(Runner[Result]):
     """The collectives. Every method takes `timeout_s`; None is the communicator's own.
 
     All raise InvalidArgumentError for a wrong argument, after which the communicator is as it was,
     and CommunicatorError (see `hccl_py.transport.errors`) if the call fails. Buffers of one call
-    overlap only where it says so.
+    overlap only where it says so. An `output` that is given beside `data` may be the same memory;
+    its old values are gone even if the call fails.
     """
 
-    _engine: Engine
-
-    def __init__(self, shared: Shared) -> None:
-        """Share the communicator."""
-        self._shared = shared
-        self.use(shared.core)
-
-    def use(self, core: _core.Communicator) -> None:
-        """Take the engine's entries; also those of what stands in for it once it is gone."""
-        engine = self._entries(core)
-        sites = self._shared.sites
-        if sites is not None:
-            sites.core = core
-            watched = sites.watch(engine.data), sites.watch(engine.blocks)
-            engine = Engine(*watched, engine.transfer)
-        self._engine = engine
-
-    @abstractmethod
-    def _entries(self, core: _core.Communicator) -> Engine:
-        """Return the entries of this face."""
-
-    def all_reduce(self, data: Buffer, op: int = _SUM, *, timeout_s: float | None = None) -> Result:
+    def all_reduce(
+        self,
+        data: Buffer,
+        op: int = _SUM,
+        *,
+        output: Buffer | None = None,
+        timeout_s: float | None = None,
+    ) -> Result:
         """Reduce `data` over all ranks, in place; every rank ends with the same bits.
 
         Args:
             data: same element type and count on all ranks, any shape.
             op: a ReduceOp.
+            output: takes the result instead; then `data` is only read.
             timeout_s: deadline of this call.
         """
-        address, count, kind = span_of(data, writable=True)
-        if op not in kind.ops:
+        address, count, kind = span = span_of(data, writable=output is None)
+        try:
+            known = op in kind.ops
+        except TypeError:  # an array
+            known = False
+        if not known:
             raise _not_reducible(op, kind)
-        prepared = self._shared.plans.get("all_reduce", kind.number, op, count)
+        if output is not None:
+            address, data = copy_to_output(span, output), output
+        prepared = self._shared.plans["all_reduce", kind.number, op, count, None]
         return self._data(prepared, op == _AVG, address, data, timeout_s)
 
-    def broadcast(self, data: Buffer, root: int, *, timeout_s: float | None = None) -> Result:
-        """Copy `data` of rank `root` to all ranks. Any element type."""
-        self._check_rank("root", root)
-        address, count, kind = span_of(data, writable=root != self._shared.rank)
-        units = count * kind.units
-        prepared = self._shared.plans.get("broadcast", kind.number, _SUM, units, root)
+    def broadcast(
+        self,
+        data: Buffer,
+        root: int,
+        *,
+        output: Buffer | None = None,
+        timeout_s: float | None = None,
+    ) -> Result:
+        """Copy `data` of rank `root` to all ranks. Any element type.
+
+        Args:
+            data: where it comes from on the root, and where it goes on the others.
+            root: a rank.
+            output: where it goes instead, on the root too; then `data` is only read, and only on
+                the root: the others may pass None.
+            timeout_s: deadline of this call.
+        """
+        shared = self._shared
+        self._check_root(root)
+        is_root = root == shared.rank
+        if output is not None and not is_root:
+            data = output
+        address, count, kind = span = span_of(data, writable=not is_root)
+        if output is not None and is_root:
+            address, data = copy_to_output(span, output), output
+        prepared = shared.plans["broadcast", kind.number, _SUM, count * kind.units, root]
         return self._data(prepared, False, address, data, timeout_s)
 
     def reduce(
-        self, data: Buffer, root: int, op: int = _SUM, *, timeout_s: float | None = None
+        self,
+        data: Buffer,
+        root: int,
+        op: int = _SUM,
+        *,
+        output: Buffer | None = None,
+        timeout_s: float | None = None,
     ) -> Result:
-        """Reduce `data` over all ranks into that of `root`; the others' stays as it is."""
-        self._check_rank("root", root)
+        """Reduce `data` over all ranks into that of `root`; the others' stays as it is.
+
+        Args:
+            data: same element type and count on all ranks, any shape.
+            root: a rank.
+            op: a ReduceOp.
+            output: takes the result on the root instead, whose `data` is then only read; the
+                others' is not looked at.
+            timeout_s: deadline of this call.
+        """
+        self._check_root(root)
         is_root = root == self._shared.rank
-        address, count, kind = span_of(data, writable=is_root)
-        if op not in kind.ops:
-            raise _not_reducible(op, kind)
-        prepared = self._shared.plans.get("reduce", kind.number, op, count, root)
+        address, count, kind = span = span_of(data, writable=is_root and output is None)
+        _check_op(op, kind)
+        if output is not None and is_root:
+            address, data = copy_to_output(span, output), output
+        prepared = self._shared.plans["reduce", kind.number, op, count, root]
         # Only the root holds a sum to be divided.
         return self._data(prepared, op == _AVG and is_root, address, data, timeout_s)
 
     def barrier(self, *, timeout_s: float | None = None) -> Result:
         """Return once every rank has called it."""
         shared = self._shared
-        prepared = shared.plans.get("barrier", _BYTE, _SUM, 1)
+        prepared = shared.plans["barrier", _BYTE, _SUM, 1, None]
         address, byte = shared.barrier_address, shared.barrier_byte
         return self._data(prepared, False, address, byte, timeout_s)
 
@@ -149,13 +138,20 @@ class Calls(ABC, Generic[Result]):
             input: any element type; may be this rank's block of `output` itself.
             timeout_s: deadline of this call.
         """
-        source = span_of(input, "input")
-        targets = blocks_of(output, "output", self._shared.world_size, writable=True)
+        shared = self._shared
+        n = shared.world_size
+        source = address, count, kind = span_of(input, "input")
+        if not isinstance(output, (list, tuple)):
+            target, total, its_kind = span_of(output, "output", True)
+            if total == count * n and (its_kind is kind or its_kind == kind):
+                prepared = shared.plans["all_gather", kind.number, _SUM, total * kind.units, None]
+                blocks = address, 1, target, n, count * kind.item_bytes
+                return self._equal(prepared, False, blocks, (output, input), timeout_s)
+        targets = blocks_of(output, "output", n, writable=True)
         self._check_own_block("output", targets, "input", source)
         # Blocks may be uneven, but all of them together are as long on every rank.
-        kind = source.kind
         total = sum(block.count for block in targets) * kind.units
-        prepared = self._shared.plans.get("all_gather", kind.number, _SUM, total)
+        prepared = shared.plans["all_gather", kind.number, _SUM, total, None]
         return self._moved(prepared, ([source], targets), (output, input), timeout_s)
 
     def reduce_scatter(
@@ -169,19 +165,25 @@ class Calls(ABC, Generic[Result]):
             op: a ReduceOp.
             timeout_s: deadline of this call.
         """
-        target = span_of(output, "output", writable=True)
-        sources = blocks_of(input, "input", self._shared.world_size)
+        shared = self._shared
+        n = shared.world_size
+        target = address, count, kind = span_of(output, "output", True)
+        if not isinstance(input, (list, tuple)):
+            source, total, its_kind = span_of(input, "input")
+            if total == count * n and (its_kind is kind or its_kind == kind):
+                _check_op(op, kind)
+                prepared = shared.plans["reduce_scatter", kind.number, op, total, None]
+                equal = source, n, address, 1, count * kind.parts
+                return self._equal(prepared, op == _AVG, equal, (output, input), timeout_s)
+        sources = blocks_of(input, "input", n)
         for rank, block in enumerate(sources):
             _check_block("input", rank, block, "output", target)
-        if op not in target.kind.ops:
-            raise _not_reducible(op, target.kind)
-        number, parts = target.kind.number, target.kind.parts
+        _check_op(op, kind)
         spans = (
-            [(block.address, block.count * parts) for block in sources],
-            [(target.address, target.count * parts)],
+            [(block.address, block.count * kind.parts) for block in sources],
+            [(address, count * kind.parts)],
         )
-        total = target.count * len(sources)
-        prepared = self._shared.plans.get("reduce_scatter", number, op, total)
+        prepared = shared.plans["reduce_scatter", kind.number, op, count * n, None]
         return self._run_blocks(prepared, op == _AVG, spans, (output, input), timeout_s)
 
     def all_to_all(
@@ -190,13 +192,37 @@ class Calls(ABC, Generic[Result]):
         """Send block i of `input` to rank i, and receive block i of `output` from it.
 
         What rank a sends to b must be as long as what b receives from a; blocks may be uneven.
+
+        Args:
+            output: world_size blocks; may be `input` itself, or have the same blocks: then what is
+                to be sent is copied aside first.
+            input: world_size blocks.
+            timeout_s: deadline of this call.
         """
-        sources = blocks_of(input, "input", self._shared.world_size)
-        targets = blocks_of(output, "output", self._shared.world_size, writable=True)
-        self._check_own_block("output", targets, "input", sources[self._shared.rank])
+        shared = self._shared
+        n = shared.world_size
+        if not isinstance(output, (list, tuple)) and not isinstance(input, (list, tuple)):
+            source, total, kind = span_of(input, "input")
+            target, its_total, its_kind = span_of(output, "output", True)
+            if (
+                total == its_total
+                and total % n == 0
+                and source != target
+                and (its_kind is kind or its_kind == kind)
+            ):
+                prepared = shared.plans["all_to_all", kind.number, _SUM, 0, None]
+                equal = source, n, target, n, total // n * kind.item_bytes
+                return self._equal(prepared, False, equal, (output, input), timeout_s)
+        sources = blocks_of(input, "input", n)
+        targets = blocks_of(output, "output", n, writable=True)
+        self._check_own_block("output", targets, "input", sources[shared.rank])
+        # What is set aside has to live as long as the call.
+        kept: object = input
+        if any(_starts_alike(*pair) for pair in zip(sources, targets, strict=True)):
+            kept, sources = set_aside(sources)
         number = sources[0].kind.number
-        prepared = self._shared.plans.get("all_to_all", number, _SUM, 0)
-        return self._moved(prepared, (sources, targets), (output, input), timeout_s)
+        prepared = shared.plans["all_to_all", number, _SUM, 0, None]
+        return self._moved(prepared, (sources, targets), (output, kept), timeout_s)
 
     def gather(
         self, output: Blocks | None, input: Buffer, root: int, *, timeout_s: float | None = None
@@ -205,13 +231,13 @@ class Calls(ABC, Generic[Result]):
 
         The root's `input` may be its block of `output` itself.
         """
-        self._check_rank("root", root)
+        self._check_root(root)
         source = span_of(input, "input")
         targets: list[Span] = []
         if self._is_root(root, "output", output):
             targets = blocks_of(output, "output", self._shared.world_size, writable=True)
             self._check_own_block("output", targets, "input", source)
-        prepared = self._shared.plans.get("gather", source.kind.number, _SUM, 0, root)
+        prepared = self._shared.plans["gather", source.kind.number, _SUM, 0, root]
         return self._moved(prepared, ([source], targets), (output, input), timeout_s)
 
     def scatter(
@@ -221,13 +247,13 @@ class Calls(ABC, Generic[Result]):
 
         The root's `output` may be its block of `input` itself.
         """
-        self._check_rank("root", root)
+        self._check_root(root)
         target = span_of(output, "output", writable=True)
         sources: list[Span] = []
         if self._is_root(root, "input", input):
             sources = blocks_of(input, "input", self._shared.world_size)
             self._check_own_block("input", sources, "output", target)
-        prepared = self._shared.plans.get("scatter", target.kind.number, _SUM, 0, root)
+        prepared = self._shared.plans["scatter", target.kind.number, _SUM, 0, root]
         return self._moved(prepared, (sources, [target]), (output, input), timeout_s)
 
     def send(
@@ -256,71 +282,6 @@ class Calls(ABC, Generic[Result]):
         span = span_of(data, writable=True)
         return self._transfer(Transfer(False, peer, tag, span.num_bytes), span, data, timeout_s)
 
-    # ------------------------------------------------------------ how a call runs
-
-    # A blocking entry returns None, which is the result; around what the others return goes a Work.
-
-    def _around(self, started: _core.Work, limit_s: float, call: int | Transfer) -> Any:
-        return Work(started, self._shared.narrator, limit_s, call)
-
-    def _data(
-        self,
-        prepared: _core.Prepared,
-        divide: bool,
-        address: int,
-        buffers: object,
-        timeout_s: float | None,
-    ) -> Result:
-        limit = self._shared.timeout_s if timeout_s is None else timeout_s
-        try:
-            started = self._engine.data(prepared, limit, address, divide, buffers)
-        except _core.CommunicatorFailed as failure:
-            raise self._shared.narrator.tell(failure, limit, prepared.fingerprint) from None
-        return started and self._around(started, limit, prepared.fingerprint)  # type: ignore[no-any-return]
-
-    def _run_blocks(
-        self,
-        prepared: _core.Prepared,
-        divide: bool,
-        spans: tuple[SpanList, SpanList],
-        buffers: object,
-        timeout_s: float | None,
-    ) -> Result:
-        limit = self._shared.timeout_s if timeout_s is None else timeout_s
-        try:
-            started = self._engine.blocks(prepared, limit, *spans, divide, buffers)
-        except _core.CommunicatorFailed as failure:
-            raise self._shared.narrator.tell(failure, limit, prepared.fingerprint) from None
-        return started and self._around(started, limit, prepared.fingerprint)  # type: ignore[no-any-return]
-
-    def _moved(
-        self,
-        prepared: _core.Prepared,
-        spans: tuple[Sequence[Span], Sequence[Span]],
-        buffers: object,
-        timeout_s: float | None,
-    ) -> Result:
-        sources, targets = spans
-        bytes_of = (
-            [(source.address, source.num_bytes) for source in sources],
-            [(target.address, target.num_bytes) for target in targets],
-        )
-        return self._run_blocks(prepared, False, bytes_of, buffers, timeout_s)
-
-    def _transfer(
-        self, transfer: Transfer, span: Span, buffers: object, timeout_s: float | None
-    ) -> Result:
-        sends, peer, tag, num_bytes = transfer
-        limit = self._shared.timeout_s if timeout_s is None else timeout_s
-        who = -1 if peer is None else peer
-        try:
-            started = self._engine.transfer(
-                sends, span.address, num_bytes, who, tag, limit, buffers
-            )
-        except _core.CommunicatorFailed as failure:
-            raise self._shared.narrator.tell(failure, limit, transfer) from None
-        return started and self._around(started, limit, transfer)  # type: ignore[no-any-return]
-
     # ------------------------------------------------------------ checks
 
     def _check_own_block(
@@ -334,6 +295,10 @@ class Calls(ABC, Generic[Result]):
         if rank not in range(n):
             raise InvalidArgumentError(f"{name}: expected a rank of 0..{n - 1}, got {rank!r}")
 
+    def _check_root(self, root: int) -> None:
+        if type(root) is not int or not 0 <= root < self._shared.world_size:
+            self._check_rank("root", root)
+
     def _is_root(self, root: int, name: str, blocks: object) -> bool:
         is_root = self._shared.rank == root
         if is_root == (blocks is None):
@@ -344,13 +309,31 @@ class Calls(ABC, Generic[Result]):
         return is_root
 
 
-def _not_reducible(op: int, kind: Kind) -> InvalidArgumentError:
-    if op not in range(len(ReduceOp)):
+def _check_op(op: int, kind: Kind) -> None:
+    try:
+        known = op in kind.ops
+    except TypeError:  # an array
+        known = False
+    if not known:
+        raise _not_reducible(op, kind)
+
+
+def _not_reducible(op: object, kind: Kind) -> InvalidArgumentError:
+    if hasattr(op, "dtype") and getattr(op, "shape", None) != ():
+        return InvalidArgumentError(
+            f"op: expected a ReduceOp, got {type(op).__name__}; to leave data as it is, pass "
+            "what takes the result as output="
+        )
+    if not isinstance(op, int) or op not in range(len(ReduceOp)):
         return InvalidArgumentError(f"op: expected a ReduceOp, got {op!r}")
     name = ReduceOp(op).name.lower()
     return InvalidArgumentError(
         f"op: expected one that is defined for elements of type {kind.name}, got {name}"
     )
+
+
+def _starts_alike(one: Span, other: Span) -> bool:
+    return one.address == other.address and one.count > 0 < other.count
 
 
 def _check_block(name: str, rank: int, block: Span, other_name: str, other: Span) -> None:
@@ -371,11 +354,11 @@ class BlockingCalls(Calls[None]):
     """Each call runs to its end on the calling thread."""
 
     def _entries(self, core: _core.Communicator) -> Engine:
-        return Engine(core.run_data, core.run_blocks, core.run_transfer)
+        return Engine(core.run_data, core.run_blocks, core.run_equal, core.run_transfer)
 
 
 class NonblockingCalls(Calls[Work]):
     """Each call returns a Work at once; the progress thread, or whoever waits, drives it."""
 
     def _entries(self, core: _core.Communicator) -> Engine:
-        return Engine(core.start_data, core.start_blocks, core.start_transfer)
+        return Engine(core.start_data, core.start_blocks, core.start_equal, core.start_transfer)

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hccl_py.calls import BlockingCalls, NonblockingCalls, Shared
+from hccl_py.calls import BlockingCalls, NonblockingCalls
 from hccl_py.engine import connect_engine, leave_progress_to_parent, stop_progress
 from hccl_py.failures import Narrator
 from hccl_py.flight_recorder import FlightRecorder, Group
@@ -26,6 +26,7 @@ from hccl_py.occupation import Occupation
 from hccl_py.patience import Patience
 from hccl_py.plans import PlanCache
 from hccl_py.rendezvous import meeting_at, rank_from_environment
+from hccl_py.running import Shared
 from hccl_py.shrink import Departed, check_excluded, regroup
 from hccl_py.statistics import Statistics, read_statistics
 from hccl_py.topology import Topology

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from hccl_py.calls import Shared
+from hccl_py.running import Shared
 from hccl_py.transport import _core
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.store import CoordinatorStore

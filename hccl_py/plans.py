@@ -16,36 +16,36 @@ _MOST_CALLS = 4096
 _IN_PLACE = {"all_reduce": 1, "broadcast": 2, "all_gather": 3, "reduce_scatter": 4}
 
 
-class PlanCache:
-    """Chooses, writes, lowers and keeps plans."""
+Call = tuple[str, int, int, int, int | None]
+"""What a call needs is found by:
+
+the collective's name; the caller's type of elements, by its number in `ELEMENT_TYPES`; a ReduceOp;
+the number of elements of the whole, equal on all ranks (0 where they cannot know); the root, if
+there is one.
+"""
+
+
+class PlanCache(dict[Call, _core.Prepared]):
+    """Chooses, writes, lowers and keeps plans.
+
+    What a call needs is looked up, `plans["broadcast", element, op, count, root]`, and made if it
+    is not there. A dict, because a method of its own would cost each call as much as the rest of
+    the lookup.
+    """
 
     def __init__(self, rank: int, topology: Topology) -> None:
         """Start empty. `HCCL_VERIFY=1` proves every plan before its first use."""
+        super().__init__()
         self._rank = rank
         self._topology = topology
         self._verify = os.environ.get("HCCL_VERIFY") == "1"
         self._plans: dict[tuple[str, int, int | None], _core.Plan] = {}
-        self._calls: dict[tuple[str, int, int, int, int | None], _core.Prepared] = {}
 
-    def get(
-        self, collective: str, element: int, op: int, count: int, root: int | None = None
-    ) -> _core.Prepared:
-        """Return what a call needs.
-
-        Args:
-            collective: its name.
-            element: the caller's type of elements, its number in `ELEMENT_TYPES`.
-            op: a ReduceOp.
-            count: number of elements of the whole, equal on all ranks (0 where they cannot know).
-            root: for a rooted collective.
-        """
-        key = (collective, element, op, count, root)
-        try:
-            return self._calls[key]
-        except KeyError:
-            if len(self._calls) >= _MOST_CALLS:  # sizes that never come back
-                self._calls.clear()
-            return self._calls.setdefault(key, self._prepare(*key))
+    def __missing__(self, call: Call) -> _core.Prepared:
+        """Make what a call needs."""
+        if len(self) >= _MOST_CALLS:  # sizes that never come back
+            self.clear()
+        return self.setdefault(call, self._prepare(*call))
 
     def _prepare(
         self, collective: str, element: int, op: int, count: int, root: int | None

@@ -1,10 +1,13 @@
-"""The torch.distributed backend "hccl": torch's methods, arguments and errors over `Communicator`.
+"""The torch.distributed backend "hccl": the short way of calls with nothing to explain.
 
-Only torch is spoken here: a method checks torch's arguments (`torch_call.py`), runs the
-communicator's method of the same meaning (`torch_running.py`) and returns a Work (`torch_work.py`).
-What torch asks about the group itself stands in `torch_surface.py`. Method names and signatures
-are torch's: `dist.all_reduce` calls `allreduce`, and so on; each takes its options or, as older
-callers do, the bare root, operation or timeout. Ranks are those of the group.
+A synchronous call on one plain tensor with torch's own options goes straight to the communicator's
+method of the same meaning. If that refuses an argument, nothing has been sent: then, and for all
+other calls, the class below (`torch_checked.py`) stages what can be staged and explains the rest.
+What torch asks about the group itself stands in `torch_surface.py`.
+
+The guard of each method is written out: a Python frame costs as much as a call in the engine.
+Tensors of a subclass, asynchronous calls, own timeouts and the profiler take the way below; the
+communicator refuses what is no plain memory, two element types, wrong sizes and ranks.
 """
 
 from __future__ import annotations
@@ -17,272 +20,156 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import (
     AllgatherOptions,
-    AllreduceCoalescedOptions,
     AllreduceOptions,
     AllToAllOptions,
     BarrierOptions,
     BroadcastOptions,
-    GatherOptions,
     ReduceOptions,
     ReduceScatterOptions,
-    ScatterOptions,
 )
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
-from hccl_py.torch_call import Call, reduce_op
-from hccl_py.torch_running import FINISHED, RunningGroup
-from hccl_py.torch_types import (
-    PLAIN_TYPES,
-    REAL_DTYPES,
-    REDUCE_OPS,
-    UNSET_TIMEOUT,
-    TensorLists,
-    Tensors,
-    read_options,
-)
+from hccl_py.torch_checked import CheckedGroup
+from hccl_py.torch_running import FINISHED
+from hccl_py.torch_types import PLAIN_TYPES, REDUCE_OPS, UNSET_TIMEOUT, Tensors
 from hccl_py.torch_work import as_torch_error
-from hccl_py.transport.errors import HcclError
-
-Timeout = timedelta | None
+from hccl_py.transport.errors import HcclError, InvalidArgumentError
 
 
-class ProcessGroupHccl(RunningGroup):
+class ProcessGroupHccl(CheckedGroup):
     """A torch.distributed process group whose collectives run on hccl-py."""
 
+    _carries_cpu = True
+    """Whether CPU tensors are this group's to carry; else all calls take the way below."""
+
     def allreduce(
-        self, tensors: Tensors, opts: Any = None, op: Any = None, timeout: Timeout = None
+        self, tensors: Tensors, opts: Any = None, op: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
         """Reduce in place over all ranks."""
-        if type(tensors) is list and len(tensors) == 1 and type(opts) is AllreduceOptions:
-            # What a training loop calls most, and nothing to explain: straight down.
-            tensor = tensors[0]
-            if (
-                type(tensor) in PLAIN_TYPES
-                and tensor.dtype in REAL_DTYPES
-                and tensor.is_cpu
-                and tensor.is_contiguous()
-                and not tensor.is_neg()
-                and not opts.asyncOp
-                and opts.timeout == UNSET_TIMEOUT
-                and not _profiler_enabled()
-            ):
-                ours = REDUCE_OPS[int(opts.reduceOp.op)]  # type: ignore[attr-defined]
-                if ours is not None:
-                    self._sequence_number += 1
-                    try:
-                        self._communicator.all_reduce(tensor, ours)
-                    except HcclError as error:
-                        raise as_torch_error(error)  # noqa: B904  # it names its cause
+        if (
+            type(opts) is AllreduceOptions
+            and type(tensors) is list
+            and len(tensors) == 1
+            and type(tensors[0]) in PLAIN_TYPES
+            and not opts.asyncOp
+            and opts.timeout == UNSET_TIMEOUT
+            and self._carries_cpu
+            and not _profiler_enabled()
+        ):
+            ours = REDUCE_OPS[int(opts.reduceOp.op)]  # type: ignore[attr-defined]
+            if ours is not None:
+                self._sequence_number += 1
+                try:
+                    self._communicator.all_reduce(tensors[0], ours)
                     return FINISHED
-        call = Call("allreduce")
-        opts = read_options(AllreduceOptions, opts, op=op, timeout=timeout)
-        return self._all_reduce(call, [call.only("tensors", tensors)], opts)
+                except InvalidArgumentError:
+                    self._sequence_number -= 1
+                except HcclError as error:
+                    raise as_torch_error(error)  # noqa: B904  # it names its cause
+        return super().allreduce(tensors, opts, op, timeout)
 
-    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> dist.Work:
-        """Reduce each of `tensors` in place over all ranks."""
-        options = read_options(AllreduceCoalescedOptions, opts)
-        return self._all_reduce(Call("allreduce_coalesced"), tensors, options)
-
-    def _all_reduce(self, call: Call, tensors: Sequence[Tensor], opts: Any) -> dist.Work:
-        ours, factor = reduce_op(call, opts)
-        buffers = [call.accumulator("tensors", tensor, factor) for tensor in tensors]
-        return self._run(call, opts, "all_reduce", *((buffer, ours) for buffer in buffers))
+    def broadcast(
+        self,
+        tensors: Tensors,
+        opts: Any = None,
+        timeout: timedelta | None = None,
+        root: int | None = None,
+    ) -> dist.Work:
+        """Copy the root's tensor to all ranks."""
+        if (
+            type(opts) is BroadcastOptions
+            and type(tensors) is list
+            and len(tensors) == 1
+            and type(tensors[0]) in PLAIN_TYPES
+            and not opts.asyncOp
+            and opts.timeout == UNSET_TIMEOUT
+            and self._carries_cpu
+            and not _profiler_enabled()
+        ):
+            self._sequence_number += 1
+            try:
+                self._communicator.broadcast(tensors[0], opts.rootRank)
+                return FINISHED
+            except InvalidArgumentError:
+                self._sequence_number -= 1
+            except HcclError as error:
+                raise as_torch_error(error)  # noqa: B904  # it names its cause
+        return super().broadcast(tensors, opts, timeout, root)
 
     def reduce(
         self,
         tensors: Tensors,
         opts: Any = None,
         op: Any = None,
-        timeout: Timeout = None,
+        timeout: timedelta | None = None,
         root: int | None = None,
     ) -> dist.Work:
         """Reduce over all ranks into the root's tensor; the others keep their values."""
-        call = Call("reduce")
-        opts = read_options(ReduceOptions, opts, root=root, op=op, timeout=timeout)
-        ours, factor = reduce_op(call, opts)
-        root = call.rank("dst", opts.rootRank, self._world_size)
-        tensor = call.only("tensors", tensors)
-        if root == self._rank:
-            buffer = call.accumulator("tensor", tensor, factor)
-        else:
-            buffer = call.contribution("tensor", tensor, factor)
-            call.results.append(tensor)
-        return self._run(call, opts, "reduce", (buffer, root, ours))
-
-    def reduce_scatter(
-        self,
-        output: Tensors,
-        input_lists: TensorLists,
-        opts: Any = None,
-        op: Any = None,
-        timeout: Timeout = None,
-    ) -> dist.Work:
-        """Reduce a list of blocks, one per rank, and keep this rank's."""
-        call = Call("reduce_scatter")
-        opts = read_options(ReduceScatterOptions, opts, op=op, timeout=timeout)
-        ours, factor = reduce_op(call, opts)
-        target = call.only("output", output)
-        blocks = call.blocks("input_list", input_lists, self._world_size)
-        buffer = call.accumulator("output", target)
-        inputs = [call.contribution("input_list", block, factor, like=target) for block in blocks]
-        call.same_size("output", target, inputs[self._rank].numel(), "this rank's block")
-        return self._run(call, opts, "reduce_scatter", (buffer, inputs, ours))
-
-    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
-        """Reduce one tensor of equal blocks and keep this rank's."""
-        call = Call("reduce_scatter_single")
-        return self._reduce_scatter_single(call, [output], [input], opts)
-
-    def reduce_scatter_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> dist.Work:
-        """Do `reduce_scatter_single` for each pair."""
-        call = Call("reduce_scatter_single_coalesced")
-        return self._reduce_scatter_single(call, outputs, inputs, opts)
-
-    def _reduce_scatter_single(
-        self, call: Call, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any
-    ) -> dist.Work:
-        opts = read_options(ReduceScatterOptions, opts)
-        ours, factor = reduce_op(call, opts)
-        call.same_length("outputs", outputs, "inputs", inputs)
-        arguments = []
-        for output, source in zip(outputs, inputs, strict=True):
-            buffer = call.accumulator("output", output)
-            blocks = call.contribution("input", source, factor, like=output)
-            count = output.numel() * self._world_size
-            call.same_size("input", source, count, f"{self._world_size} times `output`")
-            arguments.append((buffer, blocks, ours))
-        return self._run(call, opts, "reduce_scatter", *arguments)
-
-    def broadcast(
-        self, tensors: Tensors, opts: Any = None, timeout: Timeout = None, root: int | None = None
-    ) -> dist.Work:
-        """Copy the root's tensor to all ranks."""
-        call = Call("broadcast")
-        opts = read_options(BroadcastOptions, opts, root=root, timeout=timeout)
-        root = call.rank("src", opts.rootRank, self._world_size)
-        tensor = call.only("tensors", tensors)
-        if root == self._rank:
-            buffer = call.input("tensor", tensor)
-            call.results.append(tensor)
-        else:
-            buffer = call.output("tensor", tensor)
-        return self._run(call, opts, "broadcast", (buffer, root))
-
-    def allgather(
-        self,
-        output_lists: TensorLists,
-        inputs: Tensors,
-        opts: Any = None,
-        timeout: Timeout = None,
-    ) -> dist.Work:
-        """Collect every rank's tensor in a list of tensors."""
-        call = Call("allgather")
-        opts = read_options(AllgatherOptions, opts, timeout=timeout)
-        blocks = call.blocks("tensor_list", output_lists, self._world_size)
-        arguments = self._gather_blocks(call, blocks, call.only("tensor", inputs))
-        return self._run(call, opts, "all_gather", arguments)
-
-    def allgather_coalesced(
-        self, output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
-    ) -> dist.Work:
-        """Do `allgather` for each tensor of `inputs`; entry r of the outputs is rank r's list."""
-        call = Call("allgather_coalesced")
-        opts = read_options(AllgatherOptions, opts)
-        lists = call.lists("output_tensor_lists", output_lists, self._world_size)
-        for tensors in lists:
-            call.same_length("output_tensor_lists", tensors, "input_tensor_list", inputs)
-        arguments = [
-            self._gather_blocks(call, [tensors[index] for tensors in lists], tensor)
-            for index, tensor in enumerate(inputs)
-        ]
-        return self._run(call, opts, "all_gather", *arguments)
+        if (
+            type(opts) is ReduceOptions
+            and type(tensors) is list
+            and len(tensors) == 1
+            and type(tensors[0]) in PLAIN_TYPES
+            and not opts.asyncOp
+            and opts.timeout == UNSET_TIMEOUT
+            and self._carries_cpu
+            and not _profiler_enabled()
+        ):
+            ours = REDUCE_OPS[int(opts.reduceOp.op)]  # type: ignore[attr-defined]
+            if ours is not None:
+                self._sequence_number += 1
+                try:
+                    self._communicator.reduce(tensors[0], opts.rootRank, ours)
+                    return FINISHED
+                except InvalidArgumentError:
+                    self._sequence_number -= 1
+                except HcclError as error:
+                    raise as_torch_error(error)  # noqa: B904  # it names its cause
+        return super().reduce(tensors, opts, op, timeout, root)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
         """Collect every rank's tensor in one, concatenated or stacked."""
-        return self._all_gather_single(Call("all_gather_single"), [output], [input], opts)
+        if (
+            type(opts) is AllgatherOptions
+            and type(output) in PLAIN_TYPES
+            and type(input) in PLAIN_TYPES
+            and not opts.asyncOp
+            and opts.timeout == UNSET_TIMEOUT
+            and self._carries_cpu
+            and not _profiler_enabled()
+        ):
+            self._sequence_number += 1
+            try:
+                self._communicator.all_gather(output, input)
+                return FINISHED
+            except InvalidArgumentError:
+                self._sequence_number -= 1
+            except HcclError as error:
+                raise as_torch_error(error)  # noqa: B904  # it names its cause
+        return super().all_gather_single(output, input, opts)
 
-    def all_gather_single_coalesced(
-        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
-    ) -> dist.Work:
-        """Do `all_gather_single` for each pair."""
-        return self._all_gather_single(Call("all_gather_single_coalesced"), outputs, inputs, opts)
-
-    def _all_gather_single(
-        self, call: Call, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any
-    ) -> dist.Work:
-        opts = read_options(AllgatherOptions, opts)
-        call.same_length("outputs", outputs, "inputs", inputs)
-        arguments = []
-        for output, source in zip(outputs, inputs, strict=True):
-            buffer = call.input("input", source)
-            target = call.output("output", output, like=source)
-            count = source.numel() * self._world_size
-            call.same_size("output", output, count, f"{self._world_size} times `input`")
-            arguments.append((target, buffer))
-        return self._run(call, opts, "all_gather", *arguments)
-
-    def gather(
-        self,
-        output_lists: TensorLists,
-        inputs: Tensors,
-        opts: Any = None,
-        timeout: Timeout = None,
-        root: int | None = None,
-    ) -> dist.Work:
-        """Collect every rank's tensor in a list on the root; the others pass an empty one."""
-        call = Call("gather")
-        opts = read_options(GatherOptions, opts, root=root, timeout=timeout)
-        root = call.rank("dst", opts.rootRank, self._world_size)
-        tensor = call.only("tensor", inputs)
-        if root == self._rank:
-            blocks = call.blocks("gather_list", output_lists, self._world_size)
-            outputs, source = self._gather_blocks(call, blocks, tensor)
-            return self._run(call, opts, "gather", (outputs, source, root))
-        call.no_blocks("gather_list", output_lists, root)
-        return self._run(call, opts, "gather", (None, call.input("tensor", tensor), root))
-
-    def scatter(
-        self,
-        outputs: Tensors,
-        input_lists: TensorLists,
-        opts: Any = None,
-        timeout: Timeout = None,
-        root: int | None = None,
-    ) -> dist.Work:
-        """Hand each rank its block of the root's list; the others pass an empty one."""
-        call = Call("scatter")
-        opts = read_options(ScatterOptions, opts, root=root, timeout=timeout)
-        root = call.rank("src", opts.rootRank, self._world_size)
-        tensor = call.only("tensor", outputs)
-        target = call.output("tensor", tensor)
-        inputs = None
-        if root == self._rank:
-            blocks = call.blocks("scatter_list", input_lists, self._world_size)
-            inputs = [call.input("scatter_list", block, like=tensor) for block in blocks]
-            call.same_size("tensor", tensor, inputs[root].numel(), "this rank's block")
-        else:
-            call.no_blocks("scatter_list", input_lists, root)
-        return self._run(call, opts, "scatter", (target, inputs, root))
-
-    def alltoall(
-        self,
-        outputs: Sequence[Tensor],
-        inputs: Sequence[Tensor],
-        opts: Any = None,
-        timeout: Timeout = None,
-    ) -> dist.Work:
-        """Send block i to rank i and receive block i from it; blocks may differ in size."""
-        call = Call("alltoall")
-        opts = read_options(AllToAllOptions, opts, timeout=timeout)
-        sources = call.blocks("input_tensor_list", inputs, self._world_size)
-        targets = call.blocks("output_tensor_list", outputs, self._world_size)
-        buffers = [call.input("input_tensor_list", block, like=sources[0]) for block in sources]
-        blocks = [call.output("output_tensor_list", block, like=sources[0]) for block in targets]
-        own = sources[self._rank].numel()
-        call.same_size("output_tensor_list", targets[self._rank], own, "this rank's own block")
-        return self._run(call, opts, "all_to_all", (blocks, buffers))
+    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
+        """Reduce one tensor of equal blocks and keep this rank's."""
+        if (
+            type(opts) is ReduceScatterOptions
+            and type(output) in PLAIN_TYPES
+            and type(input) in PLAIN_TYPES
+            and not opts.asyncOp
+            and opts.timeout == UNSET_TIMEOUT
+            and self._carries_cpu
+            and not _profiler_enabled()
+        ):
+            ours = REDUCE_OPS[int(opts.reduceOp.op)]  # type: ignore[attr-defined]
+            if ours is not None:
+                self._sequence_number += 1
+                try:
+                    self._communicator.reduce_scatter(output, input, ours)
+                    return FINISHED
+                except InvalidArgumentError:
+                    self._sequence_number -= 1
+                except HcclError as error:
+                    raise as_torch_error(error)  # noqa: B904  # it names its cause
+        return super().reduce_scatter_single(output, input, opts)
 
     def all_to_all_single(
         self,
@@ -291,58 +178,53 @@ class ProcessGroupHccl(RunningGroup):
         output_split_sizes: Sequence[int],
         input_split_sizes: Sequence[int],
         opts: Any = None,
-        timeout: Timeout = None,
+        timeout: timedelta | None = None,
     ) -> dist.Work:
         """Send rows of `input` to each rank in turn; empty split sizes mean equal parts."""
-        call = Call("all_to_all_single")
-        opts = read_options(AllToAllOptions, opts, timeout=timeout)
-        source = call.input("input", input)
-        target = call.output("output", output, like=input)
-        inputs = call.rows("input", source, input_split_sizes, self._world_size)
-        outputs = call.rows("output", target, output_split_sizes, self._world_size)
-        own = inputs[self._rank].numel()
-        call.same_size("output", outputs[self._rank], own, "in the part for this rank itself")
-        if input_split_sizes or output_split_sizes:
-            return self._run(call, opts, "all_to_all", (outputs, inputs))
-        return self._run(call, opts, "all_to_all", (target, source))
+        if (
+            type(opts) is AllToAllOptions
+            and not output_split_sizes
+            and not input_split_sizes
+            and type(output) in PLAIN_TYPES
+            and type(input) in PLAIN_TYPES
+            # Equal parts are of rows, not of elements.
+            and input.dim()
+            and output.dim()
+            and not input.size(0) % self._world_size
+            and not output.size(0) % self._world_size
+            and not opts.asyncOp
+            and opts.timeout == UNSET_TIMEOUT
+            and self._carries_cpu
+            and not _profiler_enabled()
+        ):
+            self._sequence_number += 1
+            try:
+                self._communicator.all_to_all(output, input)
+                return FINISHED
+            except InvalidArgumentError:
+                self._sequence_number -= 1
+            except HcclError as error:
+                raise as_torch_error(error)  # noqa: B904  # it names its cause
+        sizes = output_split_sizes, input_split_sizes
+        return super().all_to_all_single(output, input, *sizes, opts, timeout)
 
-    def _gather_blocks(
-        self, call: Call, blocks: Sequence[Tensor], tensor: Tensor
-    ) -> tuple[list[Tensor], Tensor]:
-        source = call.input("tensor", tensor)
-        targets = [call.output("tensor_list", block, like=tensor) for block in blocks]
-        own = f"as `tensor` for rank {self._rank}"
-        call.same_size("tensor_list", blocks[self._rank], tensor.numel(), own)
-        return targets, source
-
-    def barrier(self, opts: Any = None, timeout: Timeout = None) -> dist.Work:
+    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
         """Block until every rank came."""
-        options = read_options(BarrierOptions, opts, timeout=timeout)
-        return self._run(Call("barrier"), options, "barrier", ())
-
-    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
-        """Send to a rank that receives with the same tag."""
-        call = Call("send")
-        peer = call.rank("dst", dst, self._world_size)
-        buffer = call.input("tensor", call.only("tensors", tensors))
-        return self._transfer(call, "send", buffer, peer, tag)
-
-    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
-        """Receive from a rank that sends with the same tag."""
-        call = Call("recv")
-        peer = call.rank("src", src, self._world_size)
-        buffer = call.output("tensor", call.only("tensors", tensors))
-        return self._transfer(call, "recv", buffer, peer, tag)
-
-    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
-        """Receive from whichever rank sends with the tag; the Work's `source_rank` tells."""
-        call = Call("recv_anysource")
-        buffer = call.output("tensor", call.only("tensors", tensors))
-        return self._transfer(call, "recv", buffer, None, tag)
+        if (
+            type(opts) is BarrierOptions
+            and not opts.asyncOp
+            and opts.timeout == UNSET_TIMEOUT
+            and not _profiler_enabled()
+        ):
+            self._sequence_number += 1
+            try:
+                self._communicator.barrier()
+                return FINISHED
+            except HcclError as error:
+                raise as_torch_error(error)  # noqa: B904  # it names its cause
+        return super().barrier(opts, timeout)
 
     # The names of older torch versions.
     _allgather_base = all_gather_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
     alltoall_base = all_to_all_single

@@ -15,9 +15,9 @@ ROOT = Path(__file__).parent.parent
 FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hccl_py": "hccl_py"}
 
 COMMUNICATOR = (
-    "buffers call_sites calls communicator elements engine failures fingerprint flight_recorder "
-    "groups history occupation patience plans registered rendezvous shrink statistics trace_files "
-    "trace_signal uncaught unique_id verdict witness work"
+    "buffers call_sites calls communicator copies elements engine failures fingerprint "
+    "flight_recorder groups history occupation patience plans registered rendezvous running shrink "
+    "statistics trace_files trace_signal uncaught unique_id verdict witness work"
 )
 LAYERS = [
     ("transport",),

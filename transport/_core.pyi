@@ -237,6 +237,32 @@ class Communicator:
         buffers: object,
         /,
     ) -> Work: ...
+    def run_equal(
+        self,
+        prepared: Prepared,
+        timeout_s: float,
+        input: int,
+        num_input: int,
+        output: int,
+        num_output: int,
+        count: int,
+        divide: bool,
+        buffers: object,
+        /,
+    ) -> None: ...
+    def start_equal(
+        self,
+        prepared: Prepared,
+        timeout_s: float,
+        input: int,
+        num_input: int,
+        output: int,
+        num_output: int,
+        count: int,
+        divide: bool,
+        buffers: object,
+        /,
+    ) -> Work: ...
     def run_transfer(
         self,
         sends: bool,

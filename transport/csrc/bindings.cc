@@ -163,6 +163,28 @@ RequestPtr block_collective(PyCommunicator& self, const Prepared& prepared, doub
   return request;
 }
 
+// `num` blocks of one length, one behind the other.
+struct EqualBlocks {
+  Address address;
+  size_t num;
+};
+
+void set_equal_blocks(std::vector<Block>& blocks, EqualBlocks equal, size_t count, DType dtype) {
+  size_t num_bytes = count * size_of(dtype);
+  for (size_t i = 0; i < equal.num; ++i) {
+    blocks.push_back({pointer(equal.address + i * num_bytes), count});
+  }
+}
+
+RequestPtr equal_collective(PyCommunicator& self, const Prepared& prepared, double timeout_s,
+                            EqualBlocks input, EqualBlocks output, size_t count, bool divide) {
+  RequestPtr request = collective(self, prepared, timeout_s);
+  set_equal_blocks(request->call.input, input, count, prepared.dtype);
+  set_equal_blocks(request->call.output, output, count, prepared.dtype);
+  request->call.divide_output = divide;
+  return request;
+}
+
 RequestPtr transfer(PyCommunicator& self, RequestKind kind, Address address, size_t num_bytes,
                     int peer, uint64_t tag, double timeout_s) {
   RequestPtr request = self.take();
@@ -363,6 +385,21 @@ NB_MODULE(_core, module) {
            [](PyCommunicator& c, const Prepared& prepared, double timeout_s,
               const BlockList& input, const BlockList& output, bool divide, nb::object buffers) {
              return c.start(block_collective(c, prepared, timeout_s, input, output, divide),
+                            std::move(buffers));
+           })
+      .def("run_equal",
+           [](PyCommunicator& c, const Prepared& prepared, double timeout_s, Address input,
+              size_t num_input, Address output, size_t num_output, size_t count, bool divide,
+              nb::handle) {
+             c.run(equal_collective(c, prepared, timeout_s, {input, num_input},
+                                    {output, num_output}, count, divide));
+           })
+      .def("start_equal",
+           [](PyCommunicator& c, const Prepared& prepared, double timeout_s, Address input,
+              size_t num_input, Address output, size_t num_output, size_t count, bool divide,
+              nb::object buffers) {
+             return c.start(equal_collective(c, prepared, timeout_s, {input, num_input},
+                                             {output, num_output}, count, divide),
                             std::move(buffers));
            })
       .def("run_transfer",
