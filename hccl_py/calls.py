@@ -82,7 +82,7 @@ class Calls(Runner[Result]):
             timeout_s: deadline of this call.
         """
         shared = self._shared
-        self._check_root(root)
+        self._check_rank("root", root)
         is_root = root == shared.rank
         if output is not None and not is_root:
             data = output
@@ -111,7 +111,7 @@ class Calls(Runner[Result]):
                 others' is not looked at.
             timeout_s: deadline of this call.
         """
-        self._check_root(root)
+        self._check_rank("root", root)
         is_root = root == self._shared.rank
         address, count, kind = span = span_of(data, writable=is_root and output is None)
         _check_op(op, kind)
@@ -231,7 +231,7 @@ class Calls(Runner[Result]):
 
         The root's `input` may be its block of `output` itself.
         """
-        self._check_root(root)
+        self._check_rank("root", root)
         source = span_of(input, "input")
         targets: list[Span] = []
         if self._is_root(root, "output", output):
@@ -247,7 +247,7 @@ class Calls(Runner[Result]):
 
         The root's `output` may be its block of `input` itself.
         """
-        self._check_root(root)
+        self._check_rank("root", root)
         target = span_of(output, "output", writable=True)
         sources: list[Span] = []
         if self._is_root(root, "input", input):
@@ -292,12 +292,10 @@ class Calls(Runner[Result]):
 
     def _check_rank(self, name: str, rank: int) -> None:
         n = self._shared.world_size
+        if type(rank) is int and 0 <= rank < n:
+            return  # without making a range
         if rank not in range(n):
             raise InvalidArgumentError(f"{name}: expected a rank of 0..{n - 1}, got {rank!r}")
-
-    def _check_root(self, root: int) -> None:
-        if type(root) is not int or not 0 <= root < self._shared.world_size:
-            self._check_rank("root", root)
 
     def _is_root(self, root: int, name: str, blocks: object) -> bool:
         is_root = self._shared.rank == root

@@ -1,13 +1,13 @@
 """The torch.distributed backend "hccl": the short way of calls with nothing to explain.
 
-A synchronous call on one plain tensor with torch's own options goes straight to the communicator's
-method of the same meaning. If that refuses an argument, nothing has been sent: then, and for all
-other calls, the class below (`torch_checked.py`) stages what can be staged and explains the rest.
-What torch asks about the group itself stands in `torch_surface.py`.
+A call on one plain tensor with torch's own options goes straight to the communicator's method of
+the same meaning. If that refuses an argument, nothing has been sent: then, and for all other calls,
+the class below (`torch_checked.py`) stages what can be staged and explains the rest. What torch
+asks about the group itself stands in `torch_surface.py`.
 
 The guard of each method is written out: a Python frame costs as much as a call in the engine.
-Tensors of a subclass, asynchronous calls, own timeouts and the profiler take the way below; the
-communicator refuses what is no plain memory, two element types, wrong sizes and ranks.
+Tensors of a subclass, timeouts of their own and the profiler take the way below; the communicator
+refuses what is no plain memory, two element types, wrong sizes and ranks.
 """
 
 from __future__ import annotations
@@ -29,11 +29,14 @@ from torch._C._distributed_c10d import (
 )
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
+from hccl_py.torch_call import Call
 from hccl_py.torch_checked import CheckedGroup
 from hccl_py.torch_running import FINISHED
+from hccl_py.torch_threads import Lane
 from hccl_py.torch_types import PLAIN_TYPES, REDUCE_OPS, UNSET_TIMEOUT, Tensors
-from hccl_py.torch_work import as_torch_error
+from hccl_py.torch_work import HcclWork, as_torch_error
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
+from hccl_py.work import Work
 
 
 class ProcessGroupHccl(CheckedGroup):
@@ -51,7 +54,6 @@ class ProcessGroupHccl(CheckedGroup):
             and type(tensors) is list
             and len(tensors) == 1
             and type(tensors[0]) in PLAIN_TYPES
-            and not opts.asyncOp
             and opts.timeout == UNSET_TIMEOUT
             and self._carries_cpu
             and not _profiler_enabled()
@@ -60,6 +62,9 @@ class ProcessGroupHccl(CheckedGroup):
             if ours is not None:
                 self._sequence_number += 1
                 try:
+                    if opts.asyncOp:
+                        native = self._communicator.nonblocking.all_reduce(tensors[0], ours)
+                        return self._started(native, [tensors[0]], self._lane)
                     self._communicator.all_reduce(tensors[0], ours)
                     return FINISHED
                 except InvalidArgumentError:
@@ -81,13 +86,15 @@ class ProcessGroupHccl(CheckedGroup):
             and type(tensors) is list
             and len(tensors) == 1
             and type(tensors[0]) in PLAIN_TYPES
-            and not opts.asyncOp
             and opts.timeout == UNSET_TIMEOUT
             and self._carries_cpu
             and not _profiler_enabled()
         ):
             self._sequence_number += 1
             try:
+                if opts.asyncOp:
+                    native = self._communicator.nonblocking.broadcast(tensors[0], opts.rootRank)
+                    return self._started(native, [tensors[0]], self._lane)
                 self._communicator.broadcast(tensors[0], opts.rootRank)
                 return FINISHED
             except InvalidArgumentError:
@@ -119,6 +126,11 @@ class ProcessGroupHccl(CheckedGroup):
             if ours is not None:
                 self._sequence_number += 1
                 try:
+                    if opts.asyncOp:
+                        native = self._communicator.nonblocking.reduce(
+                            tensors[0], opts.rootRank, ours
+                        )
+                        return self._started(native, [tensors[0]], self._lane)
                     self._communicator.reduce(tensors[0], opts.rootRank, ours)
                     return FINISHED
                 except InvalidArgumentError:
@@ -133,13 +145,15 @@ class ProcessGroupHccl(CheckedGroup):
             type(opts) is AllgatherOptions
             and type(output) in PLAIN_TYPES
             and type(input) in PLAIN_TYPES
-            and not opts.asyncOp
             and opts.timeout == UNSET_TIMEOUT
             and self._carries_cpu
             and not _profiler_enabled()
         ):
             self._sequence_number += 1
             try:
+                if opts.asyncOp:
+                    native = self._communicator.nonblocking.all_gather(output, input)
+                    return self._started(native, [output], self._lane)
                 self._communicator.all_gather(output, input)
                 return FINISHED
             except InvalidArgumentError:
@@ -154,7 +168,6 @@ class ProcessGroupHccl(CheckedGroup):
             type(opts) is ReduceScatterOptions
             and type(output) in PLAIN_TYPES
             and type(input) in PLAIN_TYPES
-            and not opts.asyncOp
             and opts.timeout == UNSET_TIMEOUT
             and self._carries_cpu
             and not _profiler_enabled()
@@ -163,6 +176,9 @@ class ProcessGroupHccl(CheckedGroup):
             if ours is not None:
                 self._sequence_number += 1
                 try:
+                    if opts.asyncOp:
+                        native = self._communicator.nonblocking.reduce_scatter(output, input, ours)
+                        return self._started(native, [output], self._lane)
                     self._communicator.reduce_scatter(output, input, ours)
                     return FINISHED
                 except InvalidArgumentError:
@@ -192,13 +208,15 @@ class ProcessGroupHccl(CheckedGroup):
             and output.dim()
             and not input.size(0) % self._world_size
             and not output.size(0) % self._world_size
-            and not opts.asyncOp
             and opts.timeout == UNSET_TIMEOUT
             and self._carries_cpu
             and not _profiler_enabled()
         ):
             self._sequence_number += 1
             try:
+                if opts.asyncOp:
+                    native = self._communicator.nonblocking.all_to_all(output, input)
+                    return self._started(native, [output], self._lane)
                 self._communicator.all_to_all(output, input)
                 return FINISHED
             except InvalidArgumentError:
@@ -223,6 +241,45 @@ class ProcessGroupHccl(CheckedGroup):
             except HcclError as error:
                 raise as_torch_error(error)  # noqa: B904  # it names its cause
         return super().barrier(opts, timeout)
+
+    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
+        """Send to a rank that receives with the same tag."""
+        if (
+            type(tensors) is list
+            and len(tensors) == 1
+            and type(tensors[0]) in PLAIN_TYPES
+            and self._carries_cpu
+        ):
+            try:
+                native = self._communicator.nonblocking.send(tensors[0], dst, tag)
+                return self._started(native, [], None)
+            except InvalidArgumentError:
+                pass
+            except HcclError as error:
+                raise as_torch_error(error)  # noqa: B904  # it names its cause
+        return super().send(tensors, dst, tag)
+
+    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
+        """Receive from a rank that sends with the same tag."""
+        if (
+            type(tensors) is list
+            and len(tensors) == 1
+            and type(tensors[0]) in PLAIN_TYPES
+            and self._carries_cpu
+        ):
+            try:
+                native = self._communicator.nonblocking.recv(tensors[0], src, tag)
+                return self._started(native, tensors, None)
+            except InvalidArgumentError:
+                pass
+            except HcclError as error:
+                raise as_torch_error(error)  # noqa: B904  # it names its cause
+        return super().recv(tensors, src, tag)
+
+    def _started(self, native: Work, results: list[Tensor], lane: Lane | None) -> dist.Work:
+        call = Call("started")
+        call.results = results
+        return self._remember(HcclWork([native], call, lane))
 
     # The names of older torch versions.
     _allgather_base = all_gather_single

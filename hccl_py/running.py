@@ -88,9 +88,6 @@ class Runner(ABC, Generic[Result]):
 
     # A blocking entry returns None, which is the result; around what the others return goes a Work.
 
-    def _around(self, started: _core.Work, limit_s: float, call: int | Transfer) -> Any:
-        return Work(started, self._shared.narrator, limit_s, call)
-
     def _data(
         self,
         prepared: _core.Prepared,
@@ -104,7 +101,7 @@ class Runner(ABC, Generic[Result]):
             started = self._engine.data(prepared, limit, address, divide, buffers)
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, prepared.fingerprint) from None
-        return started and self._around(started, limit, prepared.fingerprint)  # type: ignore[no-any-return]
+        return started and Work(started, self._shared.narrator, limit, prepared.fingerprint)  # type: ignore[return-value]
 
     def _run_blocks(
         self,
@@ -119,7 +116,7 @@ class Runner(ABC, Generic[Result]):
             started = self._engine.blocks(prepared, limit, *spans, divide, buffers)
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, prepared.fingerprint) from None
-        return started and self._around(started, limit, prepared.fingerprint)  # type: ignore[no-any-return]
+        return started and Work(started, self._shared.narrator, limit, prepared.fingerprint)  # type: ignore[return-value]
 
     def _equal(
         self,
@@ -134,7 +131,7 @@ class Runner(ABC, Generic[Result]):
             started = self._engine.equal(prepared, limit, *blocks, divide, buffers)
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, prepared.fingerprint) from None
-        return started and self._around(started, limit, prepared.fingerprint)  # type: ignore[no-any-return]
+        return started and Work(started, self._shared.narrator, limit, prepared.fingerprint)  # type: ignore[return-value]
 
     def _moved(
         self,
@@ -162,4 +159,4 @@ class Runner(ABC, Generic[Result]):
             )
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, transfer) from None
-        return started and self._around(started, limit, transfer)  # type: ignore[no-any-return]
+        return started and Work(started, self._shared.narrator, limit, transfer)  # type: ignore[return-value]

@@ -14,6 +14,7 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import timedelta
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 import torch.distributed as dist
@@ -39,6 +40,7 @@ SMALL_BYTES = 4096
 """Outputs that a finished Work keeps alive: at most 1 MB for the 256 that a group remembers."""
 
 
+_num_bytes = attrgetter("nbytes")  # in C: a work that ends is part of every asynchronous call
 _BLAME = tuple(field.name for field in fields(Blame))
 
 
@@ -230,11 +232,12 @@ class HcclWork(dist.Work):
         with self._lock:
             if self._settled:
                 return
-            write_back(self._copies)
-            self._copies = []
+            if self._copies:
+                write_back(self._copies)
+                self._copies = []
             source = self._natives[-1].source if self._natives else None
             self._source = -1 if source is None else source
-            if sum(tensor.nbytes for tensor in self._results) > SMALL_BYTES:
+            if sum(map(_num_bytes, self._results)) > SMALL_BYTES:
                 self._weak_results = [weakref.ref(tensor) for tensor in self._results]
                 self._results = ()
             self._natives = ()

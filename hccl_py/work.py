@@ -34,7 +34,8 @@ class Work:
         self._narrator = narrator
         self._timeout_s = timeout_s
         self._call = call
-        let_go_of_ended()
+        if _dropped:
+            let_go_of_ended()
 
     def __del__(self) -> None:
         """Let go of the buffers, but not before the engine has."""
