@@ -1,0 +1,182 @@
+"""Functional collectives: their results are new tensors, and they are differentiable."""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from features import feature
+
+SECTION = "Functional collectives and torch.compile"
+
+
+def world() -> Any:
+    return dist.group.WORLD
+
+
+def numbers(rank: int, *shape: int) -> torch.Tensor:
+    return torch.arange(float(torch.Size(shape).numel())).view(shape) * (rank + 1)
+
+
+@feature(SECTION, "functional all_reduce")
+def test_functional_all_reduce(rank: int, world_size: int) -> list[torch.Tensor]:
+    """The input keeps its values; the group is a group, a list of ranks or a name."""
+    tensor = numbers(rank, 2, 3)
+    results = [
+        functional.all_reduce(tensor, op, world()) + 0
+        for op in ("sum", "avg", "min", "max", "product")
+    ]
+    results.append(functional.all_reduce(tensor, "SUM", list(range(world_size))) * 2)
+    results.append(functional.all_reduce(tensor.t(), "sum", world().group_name) * 2)
+    bits = torch.tensor([5 + rank])
+    results += [functional.all_reduce(bits, op, world()) + 0 for op in ("band", "bor", "bxor")]
+    return [*results, tensor]
+
+
+@feature(SECTION, "functional all_reduce avg of integers", alone=lambda n: [[0, 1, 3]] * n)
+def test_functional_average_of_integers(rank: int, world_size: int) -> list[int]:
+    return (functional.all_reduce(torch.arange(3) * (rank + 1), "avg", world()) + 0).tolist()
+
+
+@feature(SECTION, "functional broadcast, all_gather_single, all_gather_tensor", world_size=3)
+def test_functional_gathers(rank: int, world_size: int) -> list[torch.Tensor]:
+    tensor = numbers(rank, 2, 4)
+    results = [functional.broadcast(tensor, src=2, group=world())]
+    for function in (functional.all_gather_single, functional.all_gather_tensor):
+        results += [function(tensor, gather_dim=dim, group=world()) for dim in (0, 1)]
+    return [result + 0 for result in results]
+
+
+@feature(SECTION, "functional reduce_scatter_single, reduce_scatter_tensor", world_size=3)
+def test_functional_reduce_scatter(rank: int, world_size: int) -> list[torch.Tensor]:
+    tensor = numbers(rank, 3, 6)
+    results = []
+    for function in (functional.reduce_scatter_single, functional.reduce_scatter_tensor):
+        for op in ("sum", "max"):
+            results += [function(tensor, op, scatter_dim=dim, group=world()) for dim in (0, 1)]
+    return [result + 0 for result in results]
+
+
+@feature(SECTION, "functional all_to_all_single, even and uneven", world_size=3)
+def test_functional_all_to_all(rank: int, world_size: int) -> list[torch.Tensor]:
+    sizes = [rank + r for r in range(world_size)]
+    even = functional.all_to_all_single(numbers(rank, 6, 2), None, None, world())
+    uneven = functional.all_to_all_single(numbers(rank, sum(sizes), 2), sizes, sizes, world())
+    return [even + 0, uneven + 0]
+
+
+@feature(SECTION, "functional permute_tensor", world_size=3)
+def test_functional_permute(rank: int, world_size: int) -> torch.Tensor:
+    """Rank r's tensor goes to the rank that stands in place r."""
+    return functional.permute_tensor(numbers(rank, 4), [2, 0, 1], world()) + 0
+
+
+@feature(SECTION, "functional coalesced forms")
+def test_functional_coalesced(rank: int, world_size: int) -> list[torch.Tensor]:
+    tensors = [numbers(rank, 4), numbers(rank, 2, 3) + 1]
+    results = [
+        *functional.all_reduce_coalesced(tensors, "sum", world()),
+        *functional.all_gather_single_coalesced(tensors, world()),
+        *functional.all_gather_into_tensor_coalesced(tensors, world()),
+        *functional.reduce_scatter_single_coalesced(tensors, "sum", [0, 0], world()),
+        *functional.reduce_scatter_tensor_coalesced(tensors, "max", [0, 0], world()),
+    ]
+    return [result + 0 for result in results]
+
+
+@feature(SECTION, "functional forms in place, and into a given tensor")
+def test_functional_in_place(rank: int, world_size: int) -> list[torch.Tensor]:
+    ops, name = torch.ops._c10d_functional, world().group_name
+    one, other, several = numbers(rank, 3), numbers(rank, 3), [numbers(rank, 2), numbers(rank, 1)]
+    waits = [ops.all_reduce_(one, "sum", name), ops.broadcast_(other, 1, name)]
+    waits += ops.all_reduce_coalesced_(several, "sum", name)
+    gathered, scattered = torch.empty(3 * world_size), torch.empty(2)
+    waits.append(ops.all_gather_into_tensor_out(numbers(rank, 3), world_size, name, out=gathered))
+    for tensor in waits:
+        ops.wait_tensor(tensor)
+    dist.all_reduce(gathered)
+    functional.reduce_scatter_tensor_inplace(scattered, numbers(rank, 4), "sum")
+    functional.all_reduce_inplace(one)
+    lists = functional.all_gather_inplace([torch.empty(3) for _ in range(world_size)], other)
+    into, exchanged = torch.empty(3 * world_size), torch.empty(4)
+    functional.all_gather_tensor_inplace(into, other)
+    functional.all_to_all_inplace(exchanged, numbers(rank, 4))
+    return [one, other, *several, gathered, scattered, *lists, into, exchanged]
+
+
+@feature(SECTION, "functional isend, irecv")
+def test_functional_messages(rank: int, world_size: int) -> torch.Tensor:
+    buffer, peer = torch.zeros(3), 1 - rank
+    ops, name = torch.ops._c10d_functional, world().group_name
+    received = ops.irecv(buffer, peer, 0, name)
+    sent = ops.isend(numbers(rank, 3) + 1, peer, 0, name)
+    ops.wait_tensor(sent)
+    return ops.wait_tensor(received) + 0
+
+
+@feature(SECTION, "wait_tensor of a result, late, twice and never")
+def test_functional_waits(rank: int, world_size: int) -> list[torch.Tensor]:
+    results = [functional.all_reduce(numbers(rank, 1000) + i, "sum", world()) for i in range(20)]
+    dropped = functional.all_reduce(numbers(rank, 1000), "sum", world())
+    del dropped
+    last = functional.wait_tensor(functional.wait_tensor(results.pop()))
+    views = [result.view(10, 100)[0, :3].clone() for result in results]
+    return [last + 0, *(view + 0 for view in views)]
+
+
+def gradient(call: Any, tensor: torch.Tensor, rank: int) -> list[torch.Tensor]:
+    """Return what `call` makes of `tensor`, and the gradient of a weighted sum of it."""
+    leaf = tensor.clone().requires_grad_()
+    result = call(leaf)
+    weights = torch.arange(float(result.numel())).view(result.shape) + rank
+    (result * weights).sum().backward()
+    assert leaf.grad is not None
+    return [result.detach() + 0, leaf.grad + 0]
+
+
+@feature(SECTION, "gradients of functional collectives")
+def test_functional_gradients(rank: int, world_size: int) -> list[torch.Tensor]:
+    sizes = [rank + r + 1 for r in range(world_size)]
+    calls = [
+        lambda x: functional.all_reduce(x, "sum", world()),
+        lambda x: functional.all_gather_single_autograd(x, 0, world()),
+        lambda x: functional.all_gather_tensor_autograd(x, 1, world()),
+        lambda x: functional.reduce_scatter_single_autograd(x, "sum", 0, world()),
+        lambda x: functional.reduce_scatter_tensor_autograd(x, "sum", 1, world()),
+        lambda x: functional.all_to_all_single_autograd(x, None, None, world()),
+    ]
+    results = [part for call in calls for part in gradient(call, numbers(rank, 4, 6), rank)]
+
+    def uneven(tensor: torch.Tensor) -> Any:
+        return functional.all_to_all_single_autograd(tensor, sizes, sizes, world())
+
+    results += gradient(uneven, numbers(rank, sum(sizes), 2), rank)
+    leaves = [numbers(rank, 2).requires_grad_(), numbers(rank, 4).requires_grad_()]
+    for result in functional.all_reduce_coalesced(leaves, "sum", world()):
+        (result * result).sum().backward()
+    return [*results, *(leaf.grad + 0 for leaf in leaves if leaf.grad is not None)]
+
+
+@feature(SECTION, "functional collectives on a dimension of a mesh", world_size=4)
+def test_functional_on_a_mesh(rank: int, world_size: int) -> list[torch.Tensor]:
+    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
+    tensor = numbers(rank, 4)
+    results = [
+        functional.all_reduce(tensor, "sum", (mesh, 0)),
+        functional.all_reduce(tensor, "sum", mesh["columns"]),
+        functional.all_gather_single(tensor, 0, (mesh, 1)),
+        functional.reduce_scatter_single(tensor, "sum", 0, (mesh, 0)),
+    ]
+    return [result + 0 for result in results]
+
+
+@feature(SECTION, "functional collectives of bool and complex numbers")
+def test_functional_of_other_types(rank: int, world_size: int) -> list[torch.Tensor]:
+    truth, number = torch.tensor([True, rank == 0]), torch.tensor([1 + 2j, 1j * rank])
+    results = [
+        functional.broadcast(truth, 1, world()),
+        functional.all_gather_single(truth, 0, world()),
+        functional.all_to_all_single(truth, None, None, world()),
+        functional.all_reduce(torch.view_as_real(number), "sum", world()),
+    ]
+    return [result.clone() for result in results]

@@ -1,0 +1,230 @@
+"""Works: what an asynchronous call returns."""
+
+import gc
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from features import feature
+
+SECTION = "Works"
+
+
+def ones(size: int = 4) -> torch.Tensor:
+    return torch.ones(size)
+
+
+@feature(SECTION, "wait, is_completed, is_success, exception, result, synchronize")
+def test_work_answers(rank: int, world_size: int) -> list[object]:
+    """After the end, and as often as asked."""
+    tensor = ones()
+    work = dist.all_reduce(tensor, async_op=True)
+    answers: list[object] = [isinstance(work, dist.Work), work.wait(), work.wait()]
+    work.synchronize()
+    answers += [work.is_completed(), work.is_success(), work.exception() is None]
+    (result,) = work.result()
+    return [*answers, result.data_ptr() == tensor.data_ptr(), result.clone(), tensor]
+
+
+def asynchronous_calls(rank: int, n: int) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
+    """One of each function that takes `async_op`, with its output first or second."""
+    blocks, whole = [ones(2) * (r + 1) for r in range(n)], torch.arange(2.0 * n) + rank
+    return [
+        (dist.all_reduce, (ones(),)),
+        (dist.broadcast, (ones() * rank, 1)),
+        (dist.reduce, (ones(), 0)),
+        (dist.all_gather, ([ones(2) for _ in range(n)], ones(2) * rank)),
+        (dist.all_gather_single, (ones(2 * n), ones(2) * rank)),
+        (dist.gather, (ones(2) * rank, [ones(2) for _ in range(n)] if rank == 0 else None)),
+        (dist.scatter, (ones(2), blocks if rank == 0 else None)),
+        (dist.reduce_scatter, (ones(2), blocks)),
+        (dist.reduce_scatter_single, (ones(2), whole)),
+        (dist.all_to_all, ([ones(2) for _ in range(n)], blocks)),
+        (dist.all_to_all_single, (ones(2 * n), whole)),
+    ]
+
+
+@feature(SECTION, "async_op=True of every function, waited for in another order")
+def test_works_of_every_function(rank: int, world_size: int) -> list[object]:
+    calls = asynchronous_calls(rank, world_size)
+    works = [function(*arguments, async_op=True) for function, arguments in calls]
+    works.append(dist.barrier(async_op=True))
+    states: list[object] = [work.wait() for work in reversed(works)]
+    # What is not the root's is no result of `reduce` and `gather`.
+    outputs = [value for function, (*value, _) in calls if function is not dist.reduce]
+    return [*states, calls[0][1][0], *outputs]
+
+
+@feature(
+    SECTION,
+    "wait(timeout) that is too short",
+    alone=lambda n: [[True, False, True, [2.0] * 4], [False, True, True, [2.0] * 4]],
+    note="raises, and the call goes on: a later wait ends well",
+)
+def test_wait_with_a_timeout(rank: int, world_size: int) -> list[object]:
+    tensor = ones()
+    late = rank == 1
+    if late:
+        dist.recv(torch.empty(1), 0)
+    work = dist.all_reduce(tensor, async_op=True)
+    timed_out = False
+    if not late:
+        try:
+            work.wait(timedelta(milliseconds=50))
+        except RuntimeError as error:
+            timed_out = "timed out" in str(error).lower()
+        dist.send(torch.ones(1), 1)
+    ended = work.wait(timedelta(seconds=20))
+    return [timed_out, late, ended, tensor.tolist()]
+
+
+@feature(SECTION, "waits from several threads")
+def test_waits_from_threads(rank: int, world_size: int) -> list[bool]:
+    tensor = ones(100_000)
+    work = dist.all_reduce(tensor, async_op=True)
+    seen: list[bool] = []
+
+    def wait() -> None:
+        work.wait()
+        seen.append(bool((tensor == world_size).all()))
+
+    threads = [threading.Thread(target=wait) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return seen
+
+
+@feature(SECTION, "works dropped without a wait")
+def test_works_that_are_dropped(rank: int, world_size: int) -> list[torch.Tensor]:
+    tensors = [ones(1000) * i for i in range(20)]
+    for tensor in tensors:
+        dist.all_reduce(tensor, async_op=True)
+        dist.all_reduce(ones(50_000), async_op=True)  # its tensor is dropped, too
+    gc.collect()
+    dist.all_reduce(ones(), async_op=True).wait()
+    dist.barrier()
+    return tensors
+
+
+@feature(SECTION, "get_future().then(...), chained")
+def test_futures(rank: int, world_size: int) -> list[object]:
+    tensor = ones()
+    future = dist.all_reduce(tensor, async_op=True).get_future()
+    first = future.then(lambda done: done.value()[0] + 1)
+    second = first.then(lambda done: done.wait() * 10)
+    values = future.wait()
+    works = [dist.all_reduce(ones() * i, async_op=True) for i in range(5)]
+    together = torch.futures.collect_all([work.get_future() for work in works])
+    sums = [one.value()[0] for one in together.wait()]
+    return [second.wait(), values[0], future.done(), *sums]
+
+
+@feature(SECTION, "a future asked for after the end, and twice")
+def test_futures_of_finished_works(rank: int, world_size: int) -> list[torch.Tensor]:
+    work = dist.all_reduce(ones(), async_op=True)
+    work.wait()
+    seen: list[torch.Tensor] = []
+    for _ in range(2):
+        work.get_future().then(lambda done: seen.append(done.value()[0])).wait()
+    return seen
+
+
+@feature(SECTION, "futures of messages", alone=lambda n: [[2.0] * 4, [1.0] * 4])
+def test_futures_of_messages(rank: int, world_size: int) -> list[float]:
+    buffer = torch.empty(4)
+    future = dist.irecv(buffer, 1 - rank).get_future()
+    sent = dist.isend(ones() * (rank + 1), 1 - rank).get_future()
+    torch.futures.wait_all([future, sent])
+    return buffer.tolist()
+
+
+@feature(SECTION, "a callback that starts collectives and waits for them")
+def test_callbacks_that_communicate(rank: int, world_size: int) -> list[torch.Tensor]:
+    """As PowerSGD's hook does; the next collective is started by another callback."""
+
+    def nested(done: Any) -> list[torch.Tensor]:
+        square = done.value()[0] ** 2
+        return [dist.all_reduce(square, async_op=True).get_future().wait()[0] + 1]
+
+    results = []
+    for i in range(4):
+        future = dist.all_reduce(ones(1000) * i, async_op=True).get_future()
+        results.append(future.then(nested).then(nested).wait()[0])
+    return results
+
+
+@feature(SECTION, "a callback that raises")
+def test_callbacks_that_raise(rank: int, world_size: int) -> list[object]:
+    """Who waits for its future is told; the work and the group are fine."""
+
+    def fail(done: object) -> None:
+        raise ValueError("the callback's own")
+
+    tensor = ones()
+    work = dist.all_reduce(tensor, async_op=True)
+    failed = work.get_future().then(fail)
+    try:
+        failed.wait()
+    except RuntimeError as error:
+        said = "the callback's own" in str(error)
+    work.wait()
+    dist.all_reduce(tensor)
+    return [said, work.is_success(), tensor]
+
+
+@feature(SECTION, "done callbacks of Python futures")
+def test_done_callbacks(rank: int, world_size: int) -> list[float]:
+    seen: list[float] = []
+    event = threading.Event()
+
+    def note(done: Any) -> None:
+        seen.append(done.value()[0].sum().item())
+        event.set()
+
+    dist.all_reduce(ones(), async_op=True).get_future().add_done_callback(note)
+    assert event.wait(20)
+    return seen
+
+
+@feature(SECTION, "works and tensors that outlive their group")
+def test_works_outlive_their_group(rank: int, world_size: int) -> list[object]:
+    group = dist.new_group()
+    tensor = ones()
+    work = dist.all_reduce(tensor, group=group, async_op=True)
+    work.wait()
+    dist.destroy_process_group(group)
+    del group
+    gc.collect()
+    return [work.wait(), work.is_success(), work.get_future().wait()[0].clone(), tensor]
+
+
+@feature(SECTION, "works of groups that end in another order than they began")
+def test_works_of_two_groups(rank: int, world_size: int) -> list[torch.Tensor]:
+    groups = [dist.new_group(), dist.new_group()]
+    tensors = [ones() * (rank + 1), ones() * 10]
+    # Each rank begins with another one.
+    order = (0, 1) if rank == 0 else (1, 0)
+    works = {
+        index: dist.all_reduce(tensors[index], group=groups[index], async_op=True)
+        for index in order
+    }
+    for index in reversed(order):
+        works[index].wait()
+    return tensors
+
+
+@feature(SECTION, "the outputs of a work that failed to start stay as they are")
+def test_calls_that_fail_to_start(rank: int, world_size: int) -> list[object]:
+    """A wrong argument raises in the call, on every rank that makes it, and the group goes on."""
+    tensor, output = ones(), torch.zeros(3)
+    try:
+        dist.all_gather_single(output, tensor, async_op=True)
+    except (ValueError, RuntimeError) as error:
+        refused = type(error).__name__ != ""
+    dist.all_reduce(tensor, async_op=True).wait(timedelta(seconds=20))
+    return [refused, output, tensor]
