@@ -17,6 +17,7 @@ from hccl_py.torch_fixes import (
     mend_all_gather_into_tensor_out,
     mend_shrink_group,
 )
+from hccl_py.torch_mend_hooks import mend_ddp_hooks
 from hccl_py.torch_running import GROUPS, RunningGroup
 from hccl_py.torch_threads import THREADS
 from hccl_py.torch_work import as_torch_error
@@ -29,6 +30,7 @@ _parents_communicators: list[object] = []
 
 keep_dynamo_out(*(module for name, module in sys.modules.items() if name.startswith("hccl_py.")))
 mend_shrink_group(RunningGroup)
+mend_ddp_hooks(RunningGroup)
 _registration = mend_all_gather_into_tensor_out()
 
 

@@ -1,0 +1,191 @@
+"""DDP's stock communication hooks: what a few steps of training give with each of them."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from features import feature
+from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks import (
+    debugging_hooks,
+    default_hooks,
+    optimizer_overlap_hooks,
+    post_localSGD_hook,
+    powerSGD_hook,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+SECTION = "DistributedDataParallel"
+STEPS, BATCH = 4, 8
+FP16, BF16 = 2e-2, 1e-1
+"""How much rounding every gradient may show after the steps."""
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+
+def train(network: nn.Module, rank: int, world_size: int, after: Any = None) -> list[torch.Tensor]:
+    """Return the parameters after some steps, each on this rank's part of a batch."""
+    optimizer = torch.optim.SGD(network.parameters(), lr=0.1)
+    random = torch.Generator().manual_seed(1)
+    for _ in range(STEPS):
+        data = torch.randn(BATCH, 9, generator=random).chunk(world_size)[rank]
+        optimizer.zero_grad()
+        nn.functional.mse_loss(network(data[:, :6]), data[:, 6:]).backward()
+        optimizer.step()
+        if after is not None:
+            after(network.parameters())
+    return [parameter.detach().clone() for parameter in network.parameters()]
+
+
+def trained_alone(world_size: int) -> list[list[torch.Tensor]]:
+    return [train(model(), 0, 1)] * world_size
+
+
+def over_buckets() -> DistributedDataParallel:
+    return DistributedDataParallel(model(), bucket_cap_mb=0.0003)
+
+
+def with_hook(
+    rank: int, world_size: int, hook: Callable[..., Any], state: Any = None
+) -> list[torch.Tensor]:
+    network = over_buckets()
+    network.register_comm_hook(state, hook)
+    return train(network, rank, world_size)
+
+
+@feature(SECTION, "hook: allreduce", alone=trained_alone)
+def test_allreduce_hook(rank: int, world_size: int) -> list[torch.Tensor]:
+    return with_hook(rank, world_size, default_hooks.allreduce_hook)
+
+
+@feature(SECTION, "hook: fp16_compress", alone=trained_alone, tolerance=FP16)
+def test_fp16_compress_hook(rank: int, world_size: int) -> list[torch.Tensor]:
+    return with_hook(rank, world_size, default_hooks.fp16_compress_hook)
+
+
+@feature(SECTION, "hook: bf16_compress", alone=trained_alone, tolerance=BF16)
+def test_bf16_compress_hook(rank: int, world_size: int) -> list[torch.Tensor]:
+    return with_hook(rank, world_size, default_hooks.bf16_compress_hook)
+
+
+@feature(SECTION, "hook: fp16_compress_wrapper", alone=trained_alone, tolerance=FP16)
+def test_fp16_compress_wrapper(rank: int, world_size: int) -> list[torch.Tensor]:
+    hook = default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)
+    return with_hook(rank, world_size, hook)
+
+
+@feature(SECTION, "hook: bf16_compress_wrapper", alone=trained_alone, tolerance=BF16)
+def test_bf16_compress_wrapper(rank: int, world_size: int) -> list[torch.Tensor]:
+    hook = default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook)
+    return with_hook(rank, world_size, hook)
+
+
+@feature(SECTION, "hook: fp16_compress_wrapper of PowerSGD", tolerance=FP16)
+def test_fp16_wrapper_of_power_sgd(rank: int, world_size: int) -> list[torch.Tensor]:
+    hook = default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)
+    return with_hook(rank, world_size, hook, power_sgd())
+
+
+def power_sgd() -> powerSGD_hook.PowerSGDState:
+    return powerSGD_hook.PowerSGDState(
+        None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=0.5
+    )
+
+
+@feature(SECTION, "hook: PowerSGD", tolerance=1e-4)
+def test_power_sgd_hook(rank: int, world_size: int) -> list[torch.Tensor]:
+    return with_hook(rank, world_size, powerSGD_hook.powerSGD_hook, power_sgd())
+
+
+@feature(SECTION, "hook: batched PowerSGD", tolerance=1e-4)
+def test_batched_power_sgd_hook(rank: int, world_size: int) -> list[torch.Tensor]:
+    return with_hook(rank, world_size, powerSGD_hook.batched_powerSGD_hook, power_sgd())
+
+
+def trained_apart(world_size: int) -> list[list[torch.Tensor]]:
+    return [train(model(), rank, world_size) for rank in range(world_size)]
+
+
+@feature(SECTION, "hook: noop", alone=trained_apart)
+def test_noop_hook(rank: int, world_size: int) -> list[torch.Tensor]:
+    return with_hook(rank, world_size, debugging_hooks.noop_hook)
+
+
+def trained_on_averages(world_size: int) -> list[list[torch.Tensor]]:
+    """Average parameters after each step: the same as averaging gradients, for plain SGD."""
+    return trained_alone(world_size)
+
+
+@feature(
+    SECTION,
+    "hook: post_localSGD, with PeriodicModelAverager",
+    alone=trained_on_averages,
+)
+def test_post_local_sgd_hook(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Each rank a subgroup of its own, so that the averager has something to do."""
+    from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+
+    subgroup, _ = dist.new_subgroups(1)
+    state = post_localSGD_hook.PostLocalSGDState(None, subgroup, start_localSGD_iter=2)
+    network = over_buckets()
+    network.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    averager = PeriodicModelAverager(period=1, warmup_steps=0)
+    return train(network, rank, world_size, after=averager.average_parameters)
+
+
+@feature(SECTION, "hook: an optimizer that runs inside of it", alone=trained_alone)
+def test_optimizer_overlap_hook(rank: int, world_size: int) -> list[torch.Tensor]:
+    """The hook steps as soon as a bucket is there; the optimizer of the loop finds no gradient."""
+    from torch.distributed.optim.functional_sgd import _FunctionalSGD
+
+    network = over_buckets()
+    optimizer = _FunctionalSGD([], lr=0.1, _allow_empty_param_list=True)
+    state = optimizer_overlap_hooks._OptimizerHookState(optimizer)
+    hook = optimizer_overlap_hooks._hook_then_optimizer(default_hooks.allreduce_hook, state)
+    network.register_comm_hook(None, hook)
+    random = torch.Generator().manual_seed(1)
+    for _ in range(STEPS):
+        data = torch.randn(BATCH, 9, generator=random).chunk(world_size)[rank]
+        nn.functional.mse_loss(network(data[:, :6]), data[:, 6:]).backward()
+        network.zero_grad()
+    return [parameter.detach().clone() for parameter in network.parameters()]
+
+
+@feature(SECTION, "built-in hook ALLREDUCE", alone=trained_alone)
+def test_builtin_allreduce_hook(rank: int, world_size: int) -> list[torch.Tensor]:
+    return with_builtin_hook(rank, world_size, dist.BuiltinCommHookType.ALLREDUCE)
+
+
+@feature(SECTION, "built-in hook FP16_COMPRESS", alone=trained_alone, tolerance=FP16)
+def test_builtin_fp16_compress_hook(rank: int, world_size: int) -> list[torch.Tensor]:
+    return with_builtin_hook(rank, world_size, dist.BuiltinCommHookType.FP16_COMPRESS)
+
+
+def with_builtin_hook(rank: int, world_size: int, hook: Any) -> list[torch.Tensor]:
+    network = over_buckets()
+    network._register_builtin_comm_hook(hook)
+    return train(network, rank, world_size)
+
+
+def averages(world_size: int) -> Sequence[list[float]]:
+    return [[(world_size - 1) / 2] * 3] * world_size
+
+
+@feature(SECTION, "a hook of the user's own, on a group of its own", alone=averages)
+def test_own_hook(rank: int, world_size: int) -> list[float]:
+    """The future of a collective, divided in a callback."""
+    group = dist.new_group()
+
+    def hook(state: Any, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        work = dist.all_reduce(bucket.buffer(), group=state, async_op=True)
+        return work.get_future().then(lambda done: done.value()[0] / world_size)
+
+    network = DistributedDataParallel(nn.Linear(3, 1, bias=False), process_group=group)
+    network.register_comm_hook(group, hook)
+    network(torch.full((1, 3), float(rank))).sum().backward()
+    gradient = network.module.weight.grad
+    return gradient.flatten().tolist()
