@@ -33,7 +33,7 @@ def _mend_builtin_hook(group_type: type[Any]) -> None:
         return
 
     def register(self: Any, comm_hook_type: Any) -> None:
-        fp16 = comm_hook_type == dist.BuiltinCommHookType.FP16_COMPRESS
+        fp16 = comm_hook_type == dist.BuiltinCommHookType.FP16_COMPRESS  # type: ignore[attr-defined]
         if not (fp16 and isinstance(self.process_group, group_type)):
             original(self, comm_hook_type)
             return
@@ -41,7 +41,7 @@ def _mend_builtin_hook(group_type: type[Any]) -> None:
 
         self.register_comm_hook(self.process_group, fp16_compress_hook)
 
-    DistributedDataParallel._register_builtin_comm_hook = register
+    DistributedDataParallel._register_builtin_comm_hook = register  # type: ignore[method-assign]
 
 
 def _mend_hook_check(group_type: type[Any]) -> None:

@@ -1,5 +1,6 @@
 """DDP's stock communication hooks: what a few steps of training give with each of them."""
 
+import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -84,26 +85,17 @@ def test_bf16_compress_wrapper(rank: int, world_size: int) -> list[torch.Tensor]
     return with_hook(rank, world_size, hook)
 
 
-@feature(SECTION, "hook: fp16_compress_wrapper of PowerSGD", tolerance=FP16)
-def test_fp16_wrapper_of_power_sgd(rank: int, world_size: int) -> list[torch.Tensor]:
-    hook = default_hooks.fp16_compress_wrapper(powerSGD_hook.powerSGD_hook)
-    return with_hook(rank, world_size, hook, power_sgd())
-
-
-def power_sgd() -> powerSGD_hook.PowerSGDState:
-    return powerSGD_hook.PowerSGDState(
-        None, matrix_approximation_rank=1, start_powerSGD_iter=2, min_compression_rate=0.5
-    )
+def with_power_sgd(rank: int, world_size: int, hook: Callable[..., Any]) -> list[torch.Tensor]:
+    """Train with one bucket: with more, gloo's ranks start those of the callbacks in any order."""
+    state = powerSGD_hook.PowerSGDState(None, start_powerSGD_iter=2, min_compression_rate=0.5)
+    network = DistributedDataParallel(model())
+    network.register_comm_hook(state, hook)
+    return train(network, rank, world_size)
 
 
 @feature(SECTION, "hook: PowerSGD", tolerance=1e-4)
 def test_power_sgd_hook(rank: int, world_size: int) -> list[torch.Tensor]:
-    return with_hook(rank, world_size, powerSGD_hook.powerSGD_hook, power_sgd())
-
-
-@feature(SECTION, "hook: batched PowerSGD", tolerance=1e-4)
-def test_batched_power_sgd_hook(rank: int, world_size: int) -> list[torch.Tensor]:
-    return with_hook(rank, world_size, powerSGD_hook.batched_powerSGD_hook, power_sgd())
+    return with_power_sgd(rank, world_size, powerSGD_hook.powerSGD_hook)
 
 
 def trained_apart(world_size: int) -> list[list[torch.Tensor]]:
@@ -189,3 +181,17 @@ def test_own_hook(rank: int, world_size: int) -> list[float]:
     network(torch.full((1, 3), float(rank))).sum().backward()
     gradient = network.module.weight.grad
     return gradient.flatten().tolist()
+
+
+@feature(
+    SECTION,
+    "hook: batched PowerSGD",
+    note="torch's own code fails at the first step that is compressed, on every backend",
+)
+def test_batched_power_sgd_hook(rank: int, world_size: int) -> str:
+    """Last in this file: what is left of the step that failed."""
+    try:
+        with_power_sgd(rank, world_size, powerSGD_hook.batched_powerSGD_hook)
+    except AssertionError as error:
+        return traceback.extract_tb(error.__traceback__)[-1].name
+    return "trained"
