@@ -51,7 +51,7 @@ START_S = 30.0
 _context = multiprocessing.get_context("forkserver")
 PRELOAD = ["torch", "numpy", "pytest", "hccl_py.communicator", "hccl_py.process_group"]
 # DDP needs dynamo at its first use: more than a second in every rank.
-PRELOAD += ["torch._dynamo", "hccl_py.bench.rank"]
+PRELOAD += ["torch._dynamo", "torch.distributed.optim", "hccl_py.bench.rank"]
 
 
 def start_server() -> None:

@@ -1,0 +1,284 @@
+"""DistributedDataParallel: every way to use it that does not need an accelerator."""
+
+import torch
+import torch.distributed as dist
+from features import feature
+from torch import nn
+from torch.distributed._composable import replicate
+from torch.distributed.algorithms.join import Join, Joinable, JoinHook
+from torch.nn.parallel import DistributedDataParallel
+from training import batches, model, parameters_of, part_of, sgd, train, trained_alone
+
+SECTION = "DistributedDataParallel"
+
+
+@feature(SECTION, "DistributedDataParallel", world_size=3, alone=trained_alone)
+def test_ddp(rank: int, world_size: int) -> list[torch.Tensor]:
+    """It sends rank 0's parameters to all, then averages gradients."""
+    network = model()
+    if rank:
+        for parameter in network.parameters():
+            parameter.data.zero_()
+    return train(DistributedDataParallel(network), rank, world_size)
+
+
+@feature(SECTION, "gradient_as_bucket_view", alone=trained_alone)
+def test_ddp_gradients_as_views_of_buckets(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = DistributedDataParallel(model(), gradient_as_bucket_view=True)
+    values = train(network, rank, world_size)
+    storages = {parameter.grad.untyped_storage().data_ptr() for parameter in network.parameters()}
+    assert len(storages) == 1
+    return values
+
+
+@feature(SECTION, "static_graph", alone=trained_alone)
+def test_ddp_static_graph(rank: int, world_size: int) -> list[torch.Tensor]:
+    return train(DistributedDataParallel(model(), static_graph=True), rank, world_size)
+
+
+@feature(SECTION, "static_graph with gradient_as_bucket_view", alone=trained_alone)
+def test_ddp_static_graph_and_views(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = DistributedDataParallel(model(), static_graph=True, gradient_as_bucket_view=True)
+    return train(network, rank, world_size)
+
+
+@feature(SECTION, "several buckets", alone=trained_alone)
+def test_ddp_several_buckets(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Every gradient is reduced by itself, while the next one is computed."""
+    network = DistributedDataParallel(model(), bucket_cap_mb=0.0001)
+    values = train(network, rank, world_size)
+    assert network._get_ddp_logging_data()["num_buckets_reduced"] > 1
+    return values
+
+
+class Branches(nn.Module):
+    """Every call leaves one of two layers unused."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(2))
+
+    def forward(self, inputs: torch.Tensor, branch: int) -> torch.Tensor:
+        return self.layers[branch](inputs)
+
+
+def train_branches(network: nn.Module, share: int, shares: int) -> list[torch.Tensor]:
+    """Step 0 uses a layer on each rank, step 1 the same on all: the other one gets no gradient."""
+    optimizer = sgd(network)
+    for step, (inputs, _) in enumerate(batches(2)):
+        optimizer.zero_grad(set_to_none=True)
+        parts = range(share, 2, shares)  # one process computes both
+        losses = [
+            network(part_of(inputs, part, 2), part if step == 0 else 1).pow(2).mean()
+            for part in parts
+        ]
+        (sum(losses) / len(losses)).backward()
+        optimizer.step()
+    return parameters_of(network)
+
+
+def branches_alone(world_size: int) -> list[list[torch.Tensor]]:
+    return [train_branches(Branches(), 0, 1)] * world_size
+
+
+@feature(SECTION, "find_unused_parameters", alone=branches_alone)
+def test_ddp_finds_unused_parameters(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = DistributedDataParallel(Branches(), find_unused_parameters=True)
+    return train_branches(network, rank, world_size)
+
+
+def accumulate(network: nn.Module, rank: int, world_size: int) -> list[torch.Tensor]:
+    """Two backward passes, the first without communication, then one step."""
+    optimizer = sgd(network)
+    first, second = (inputs for inputs, _ in batches(2))
+    if isinstance(network, DistributedDataParallel):
+        with network.no_sync():
+            network(part_of(first, rank, world_size)).pow(2).mean().backward()
+    else:
+        network(part_of(first, rank, world_size)).pow(2).mean().backward()
+    network(part_of(second, rank, world_size)).pow(2).mean().backward()
+    optimizer.step()
+    return parameters_of(network)
+
+
+@feature(SECTION, "no_sync", alone=lambda world_size: [accumulate(model(), 0, 1)] * world_size)
+def test_ddp_no_sync(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Gradients of several backward passes are averaged once."""
+    return accumulate(DistributedDataParallel(model()), rank, world_size)
+
+
+@feature(SECTION, "composable replicate", alone=trained_alone)
+def test_replicate(rank: int, world_size: int) -> list[torch.Tensor]:
+    return train(replicate(model()), rank, world_size)
+
+
+@feature(SECTION, "DDP of bfloat16 parameters", tolerance=2e-2)
+def test_ddp_bfloat16(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = DistributedDataParallel(model().to(torch.bfloat16))
+    optimizer = sgd(network)
+    for inputs, _ in batches(2):
+        optimizer.zero_grad()
+        network(part_of(inputs, rank, world_size).to(torch.bfloat16)).pow(2).mean().backward()
+        optimizer.step()
+    return parameters_of(network)
+
+
+@feature(SECTION, "broadcast_buffers")
+def test_ddp_broadcasts_buffers(rank: int, world_size: int) -> list[list[torch.Tensor]]:
+    """Running statistics are rank 0's before every forward, unless they were not wanted."""
+    every = []
+    for wanted in (True, False):
+        network = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+        network = DistributedDataParallel(network, broadcast_buffers=wanted)
+        train_norm(network, rank, world_size)
+        every.append([buffer.clone() for buffer in network.buffers()])
+    return every
+
+
+def train_norm(network: nn.Module, rank: int, world_size: int) -> None:
+    for inputs, _ in batches():
+        network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
+
+
+@feature(SECTION, "DDP in a group of some ranks", world_size=3)
+def test_ddp_in_a_subgroup(rank: int, world_size: int) -> list[torch.Tensor]:
+    group = dist.new_group([0, 2])
+    if rank == 1:
+        return []
+    network = DistributedDataParallel(model(), process_group=group)
+    return train(network, dist.get_rank(group), 2)
+
+
+def inputs_of(rank: int) -> int:
+    """How many batches a rank has."""
+    return 2 + 2 * rank
+
+
+def joined_alone(divide_by_all: bool) -> list[torch.Tensor]:
+    """Train in one process as two ranks do of which rank 0 has fewer batches."""
+    network = model()
+    optimizer = sgd(network)
+    for step, (inputs, _) in enumerate(batches(inputs_of(1))):
+        here = [rank for rank in range(2) if step < inputs_of(rank)]
+        optimizer.zero_grad()
+        losses = [network(part_of(inputs, rank, 2)).pow(2).mean() for rank in here]
+        (sum(losses) / (2 if divide_by_all else len(here))).backward()
+        optimizer.step()
+    return parameters_of(network)
+
+
+def train_joined(rank: int, world_size: int, divide_by_all: bool) -> list[torch.Tensor]:
+    network = DistributedDataParallel(model())
+    optimizer = sgd(network)
+    with network.join(divide_by_initial_world_size=divide_by_all):
+        for inputs, _ in batches(inputs_of(rank)):
+            optimizer.zero_grad()
+            network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
+            optimizer.step()
+    return parameters_of(network)  # whoever ends last gives his to the others
+
+
+@feature(
+    SECTION,
+    "join with uneven inputs",
+    alone=lambda world_size: [joined_alone(True)] * world_size,
+)
+def test_ddp_join(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Gradients are divided by the number of ranks, also when some have ended."""
+    return train_joined(rank, world_size, divide_by_all=True)
+
+
+@feature(
+    SECTION,
+    "join, divide_by_initial_world_size=False",
+    alone=lambda world_size: [joined_alone(False)] * world_size,
+)
+def test_ddp_join_divides_by_those_left(rank: int, world_size: int) -> list[torch.Tensor]:
+    return train_joined(rank, world_size, divide_by_all=False)
+
+
+@feature(SECTION, "join, throw_on_early_termination")
+def test_ddp_join_raises_when_one_has_ended(rank: int, world_size: int) -> tuple[int, str]:
+    network = DistributedDataParallel(model())
+    done = 0
+    try:
+        with network.join(throw_on_early_termination=True):
+            for inputs, _ in batches(inputs_of(rank)):
+                network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
+                done += 1
+    except RuntimeError as error:
+        return done, str(error)
+    return done, "no error"
+
+
+class Counted(Joinable):
+    """Sums one number a step over the ranks that have not ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sum = torch.zeros(1)
+
+    def step(self) -> None:
+        Join.notify_join_context(self)
+        one = torch.ones(1)
+        dist.all_reduce(one)
+        self.sum += one
+
+    def join_hook(self, **options: object) -> JoinHook:
+        hook = JoinHook()
+        hook.main_hook = lambda: dist.all_reduce(torch.zeros(1))
+        return hook
+
+    @property
+    def join_device(self) -> torch.device:
+        return torch.device("cpu")
+
+    @property
+    def join_process_group(self) -> dist.ProcessGroup:
+        return dist.group.WORLD
+
+
+@feature(SECTION, "Join of several joinables")
+def test_join_of_several(rank: int, world_size: int) -> tuple[list[torch.Tensor], float]:
+    network, counted = DistributedDataParallel(model()), Counted()
+    optimizer = sgd(network)
+    # The one that the first in the list tells of is asked first in every step.
+    with Join([network, counted]):
+        for inputs, _ in batches(inputs_of(rank)):
+            optimizer.zero_grad()
+            network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
+            counted.step()
+            optimizer.step()
+    return parameters_of(network), counted.sum.item()
+
+
+@feature(
+    SECTION,
+    "DDP with TORCH_DISTRIBUTED_DEBUG=DETAIL",
+    alone=trained_alone,
+    env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+)
+def test_ddp_debug_detail(rank: int, world_size: int) -> list[torch.Tensor]:
+    return train(DistributedDataParallel(model()), rank, world_size)
+
+
+@feature(SECTION, "SyncBatchNorm", note="torch: needs an accelerator")
+def test_sync_batch_norm_needs_an_accelerator(rank: int, world_size: int) -> str:
+    try:
+        DistributedDataParallel(nn.SyncBatchNorm(3))(torch.ones(2, 3))
+    except ValueError as error:
+        return str(error)
+    return "no error"
+
+
+@feature(SECTION, "DDP mixed_precision", note="torch: needs an accelerator")
+def test_ddp_mixed_precision_needs_an_accelerator(rank: int, world_size: int) -> str:
+    from torch.nn.parallel.distributed import _MixedPrecision
+
+    precision = _MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    try:
+        train(DistributedDataParallel(model(), mixed_precision=precision), rank, world_size)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return "no error"

@@ -1,0 +1,150 @@
+"""DTensor: every change of placement, and operations on what is spread over ranks."""
+
+import itertools
+
+import torch
+import torch.distributed as dist
+from features import feature
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import (
+    DTensor,
+    Partial,
+    Placement,
+    Replicate,
+    Shard,
+    distribute_module,
+    distribute_tensor,
+)
+from training import model, train, trained_alone
+
+SECTION = "DTensor and tensor parallel"
+PLACEMENTS = (
+    Replicate(),
+    Shard(0),
+    Shard(1),
+    *(Partial(op) for op in ("sum", "avg", "max", "min", "product")),
+)
+
+
+def numbers(*shape: int) -> torch.Tensor:
+    """Return small numbers, no two the same."""
+    return torch.arange(float(torch.Size(shape).numel())).reshape(shape) / 8 - 1
+
+
+def changed(tensor: DTensor, placements: list[Placement]) -> object:
+    """Return what each rank has after a change, and the whole, or why torch refuses it."""
+    try:
+        after = tensor.redistribute(placements=placements)
+        return after.to_local(), after.full_tensor()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+
+
+@feature(SECTION, "redistribute: every placement to every other, uneven parts", world_size=3)
+def test_every_change_of_placement(rank: int, world_size: int) -> list[object]:
+    """Refused are the same changes."""
+    mesh = init_device_mesh("cpu", (world_size,))
+    results = []
+    for before, after in itertools.product(PLACEMENTS, PLACEMENTS):
+        if before.is_partial():  # what every rank has, to be put together
+            tensor = DTensor.from_local(numbers(5, 4) * (rank + 1), mesh, [before])
+        else:
+            tensor = distribute_tensor(numbers(5, 4), mesh, [before])
+        result = changed(tensor, [after])
+        # To Partial is torch's own business, unless it is that already.
+        refused = after.is_partial() and after != before
+        assert isinstance(result, str) == refused, (before, after, result)
+        results.append(result)
+    return results
+
+
+@feature(SECTION, "redistribute in two dimensions", world_size=4)
+def test_changes_of_placement_in_two_dimensions(rank: int, world_size: int) -> list[object]:
+    mesh = init_device_mesh("cpu", (2, 2))
+    choices = (Replicate(), Shard(0), Shard(1))
+    layouts = list(itertools.product(choices, choices))
+    results = []
+    for before in layouts:
+        tensor = distribute_tensor(numbers(5, 3), mesh, before)
+        results += [changed(tensor, list(after)) for after in layouts]
+    return results
+
+
+@feature(SECTION, "distribute_tensor, full_tensor", world_size=3)
+def test_distribute_tensor(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Rank 0's values are those that all get."""
+    mesh = init_device_mesh("cpu", (world_size,))
+    results = []
+    for placement in (Replicate(), Shard(0), Shard(1)):
+        tensor = distribute_tensor(numbers(4, 5) * (rank + 1), mesh, [placement])
+        results += [tensor.to_local(), tensor.full_tensor()]
+    return results
+
+
+@feature(SECTION, "DTensor operations", world_size=3)
+def test_operations_on_dtensors(rank: int, world_size: int) -> list[torch.Tensor]:
+    mesh = init_device_mesh("cpu", (world_size,))
+    left = distribute_tensor(numbers(6, 4), mesh, [Shard(0)])
+    right = distribute_tensor(numbers(4, 6), mesh, [Shard(0)])
+    results = [
+        left @ right,
+        left.sum(),
+        left.mean(0),
+        left.max(),
+        left.t() + right,
+        torch.softmax(left, 0),
+        torch.cat([left, left]),
+        torch.linalg.vector_norm(left),
+    ]
+    made = (torch.distributed.tensor.ones, torch.distributed.tensor.zeros)
+    results += [make(5, 2, device_mesh=mesh, placements=[Shard(0)]) for make in made]
+    return [result.full_tensor() for result in results]
+
+
+@feature(SECTION, "gradients through DTensors", world_size=3)
+def test_gradients_through_dtensors(rank: int, world_size: int) -> list[torch.Tensor]:
+    mesh = init_device_mesh("cpu", (world_size,))
+    weight = distribute_tensor(numbers(6, 4), mesh, [Shard(0)]).requires_grad_()
+    inputs = distribute_tensor(numbers(5, 4), mesh, [Replicate()])
+    local = (inputs @ weight.t()).redistribute(placements=[Replicate()]).to_local()
+    local.pow(2).sum().backward()
+    return [local.detach(), weight.grad.full_tensor()]
+
+
+@feature(SECTION, "distribute_module", alone=trained_alone)
+def test_distribute_module(rank: int, world_size: int) -> list[torch.Tensor]:
+    """A replicated model, trained on parts of a batch."""
+    mesh = init_device_mesh("cpu", (world_size,))
+
+    def spread(_: object, inputs: tuple[torch.Tensor, ...], mesh: object) -> DTensor:
+        return distribute_tensor(inputs[0], mesh, [Shard(0)])
+
+    def collect(_: object, outputs: DTensor, mesh: object) -> torch.Tensor:
+        return outputs.full_tensor()
+
+    return train(distribute_module(model(), mesh, input_fn=spread, output_fn=collect), 0, 1)
+
+
+@feature(SECTION, "ShardedTensor")
+def test_sharded_tensor(rank: int, world_size: int) -> object:
+    from torch.distributed._shard import sharded_tensor
+    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
+
+    spec = ChunkShardingSpec(0, [f"rank:{one}/cpu" for one in range(world_size)])
+    tensor = sharded_tensor.zeros(spec, 5, 2)
+    for shard in tensor.local_shards():
+        shard.tensor.fill_(rank + 1)
+    whole = torch.empty(5, 2) if rank == 0 else None
+    tensor.gather(0, whole)
+    return whole if rank == 0 else list(tensor.size())
+
+
+@feature(SECTION, "DTensors of another mesh in the same job", world_size=4)
+def test_dtensors_of_submeshes(rank: int, world_size: int) -> list[torch.Tensor]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
+    results = []
+    for name in ("a", "b"):
+        first = dist.get_process_group_ranks(mesh[name].get_group())[0]
+        tensor = distribute_tensor(numbers(3, 2) + first, mesh[name], [Shard(0)])
+        results.append((tensor * 2).full_tensor())
+    return results

@@ -1,0 +1,176 @@
+"""FullyShardedDataParallel, the older one (FSDP1)."""
+
+import torch
+import torch.distributed as dist
+from features import feature
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    BackwardPrefetch,
+    FullOptimStateDictConfig,
+    FullStateDictConfig,
+    FullyShardedDataParallel,
+    LocalStateDictConfig,
+    MixedPrecision,
+    ShardedStateDictConfig,
+    ShardingStrategy,
+    StateDictType,
+)
+from torch.distributed.fsdp.wrap import ModuleWrapPolicy
+from training import batches, model, part_of, sgd, train, trained_alone
+
+SECTION = "Fully sharded"
+LAYERS = ModuleWrapPolicy({nn.Linear})
+
+
+def sharded(**options: object) -> FullyShardedDataParallel:
+    options = {"auto_wrap_policy": LAYERS, **options}
+    return FullyShardedDataParallel(model(), device_id=torch.device("cpu"), **options)
+
+
+def values_of(network: FullyShardedDataParallel) -> list[torch.Tensor]:
+    """Return whole parameters, in the model's order."""
+    full = StateDictType.FULL_STATE_DICT
+    with FullyShardedDataParallel.state_dict_type(network, full):
+        return list(network.state_dict().values())
+
+
+def trained(rank: int, world_size: int, **options: object) -> list[torch.Tensor]:
+    network = sharded(**options)
+    train(network, rank, world_size)
+    return values_of(network)
+
+
+@feature(SECTION, "FSDP1, FULL_SHARD", alone=trained_alone)
+def test_fsdp1_full_shard(rank: int, world_size: int) -> list[torch.Tensor]:
+    return trained(rank, world_size)
+
+
+@feature(SECTION, "FSDP1, SHARD_GRAD_OP", alone=trained_alone)
+def test_fsdp1_shard_grad_op(rank: int, world_size: int) -> list[torch.Tensor]:
+    return trained(rank, world_size, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
+
+
+@feature(SECTION, "FSDP1, NO_SHARD", alone=trained_alone)
+def test_fsdp1_no_shard(rank: int, world_size: int) -> list[torch.Tensor]:
+    return trained(rank, world_size, sharding_strategy=ShardingStrategy.NO_SHARD)
+
+
+@feature(SECTION, "FSDP1, HYBRID_SHARD, 2 x 2", world_size=4, alone=trained_alone)
+def test_fsdp1_hybrid_shard(rank: int, world_size: int) -> list[torch.Tensor]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    strategy = ShardingStrategy.HYBRID_SHARD
+    return trained(rank, world_size, device_mesh=mesh, sharding_strategy=strategy)
+
+
+@feature(SECTION, "FSDP1, use_orig_params", alone=trained_alone)
+def test_fsdp1_original_parameters(rank: int, world_size: int) -> list[torch.Tensor]:
+    return trained(rank, world_size, use_orig_params=True)
+
+
+@feature(SECTION, "FSDP1, forward_prefetch, BACKWARD_POST", alone=trained_alone)
+def test_fsdp1_prefetches(rank: int, world_size: int) -> list[torch.Tensor]:
+    options = {"forward_prefetch": True, "backward_prefetch": BackwardPrefetch.BACKWARD_POST}
+    return trained(rank, world_size, use_orig_params=True, **options)
+
+
+@feature(SECTION, "FSDP1, MixedPrecision", tolerance=1e-2)
+def test_fsdp1_mixed_precision(rank: int, world_size: int) -> list[torch.Tensor]:
+    low = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    network = sharded(mixed_precision=low)
+    optimizer = sgd(network)
+    for inputs, _ in batches():
+        optimizer.zero_grad()
+        network(part_of(inputs, rank, world_size)).float().pow(2).mean().backward()
+        optimizer.step()
+    return values_of(network)
+
+
+@feature(SECTION, "FSDP1, no_sync")
+def test_fsdp1_no_sync(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = sharded()
+    optimizer = sgd(network)
+    first, second = (part_of(inputs, rank, world_size) for inputs, _ in batches(2))
+    with network.no_sync():
+        network(first).pow(2).mean().backward()
+    network(second).pow(2).mean().backward()
+    optimizer.step()
+    return values_of(network)
+
+
+def clipped(
+    network: nn.Module, clip: object, rank: int, world_size: int
+) -> tuple[float, list[torch.Tensor]]:
+    optimizer = sgd(network)
+    for inputs, _ in batches(2):
+        optimizer.zero_grad()
+        network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
+        norm = clip(0.01)
+        optimizer.step()
+    return norm.item(), [parameter.detach() for parameter in network.parameters()]
+
+
+def clipped_alone(world_size: int) -> list[tuple[float, list[torch.Tensor]]]:
+    network = model()
+
+    def clip(limit: float) -> torch.Tensor:
+        return nn.utils.clip_grad_norm_(network.parameters(), limit)
+
+    return [clipped(network, clip, 0, 1)] * world_size
+
+
+@feature(SECTION, "FSDP1, clip_grad_norm_", alone=clipped_alone)
+def test_fsdp1_clips_gradients(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
+    network = sharded(use_orig_params=True)
+    norm, _ = clipped(network, network.clip_grad_norm_, rank, world_size)
+    return norm, values_of(network)
+
+
+@feature(SECTION, "FSDP1, full, sharded and local state_dict")
+def test_fsdp1_state_dicts(rank: int, world_size: int) -> list[object]:
+    """Each kind is saved, and loaded into a new model that then has the same values."""
+    network = sharded()
+    train(network, rank, world_size)
+    every = []
+    for kind, settings in (
+        (StateDictType.FULL_STATE_DICT, FullStateDictConfig(rank0_only=False)),
+        (StateDictType.SHARDED_STATE_DICT, ShardedStateDictConfig()),
+        (StateDictType.LOCAL_STATE_DICT, LocalStateDictConfig()),
+    ):
+        again = sharded()
+        for one in (network, again):
+            FullyShardedDataParallel.set_state_dict_type(one, kind, settings)
+        state = network.state_dict()
+        again.load_state_dict(state)
+        every.append((sorted(state), values_of(again)))
+    assert all(map(torch.equal, values_of(network), every[0][1]))
+    return every
+
+
+@feature(SECTION, "FSDP1, optim_state_dict")
+def test_fsdp1_optimizer_state(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = sharded(use_orig_params=True)
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    train(network, rank, world_size, optimizer=optimizer)
+    full = StateDictType.FULL_STATE_DICT
+    settings = FullStateDictConfig(), FullOptimStateDictConfig(rank0_only=False)
+    with FullyShardedDataParallel.state_dict_type(network, full, *settings):
+        state = FullyShardedDataParallel.optim_state_dict(network, optimizer)
+        kept = {name: one["exp_avg"].clone() for name, one in state["state"].items()}
+        again = FullyShardedDataParallel.optim_state_dict_to_load(network, optimizer, state)
+        optimizer.load_state_dict(again)
+    train(network, rank, world_size, optimizer=optimizer)
+    return [*(kept[name] for name in sorted(kept)), *values_of(network)]
+
+
+@feature(SECTION, "FSDP1, CPUOffload", note="torch: needs an accelerator")
+def test_fsdp1_offload_needs_an_accelerator(rank: int, world_size: int) -> str:
+    from torch.distributed.fsdp import CPUOffload
+
+    try:
+        train(sharded(cpu_offload=CPUOffload(offload_params=True)), rank, world_size)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    finally:
+        dist.barrier()
+    return "no error"

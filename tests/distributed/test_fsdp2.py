@@ -1,0 +1,219 @@
+"""fully_shard (FSDP2)."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+from features import feature
+from torch import nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
+    MixedPrecisionPolicy,
+    fully_shard,
+)
+from torch.distributed.tensor import Shard
+from training import batches, model, parameters_of, part_of, sgd, train, trained_alone, whole
+
+SECTION = "Fully sharded"
+
+
+def sharded(**options: object) -> nn.Sequential:
+    """Return the model, each layer sharded by itself."""
+    network = model()
+    options.setdefault("mesh", init_device_mesh("cpu", (dist.get_world_size(),)))
+    for layer in (network[0], network[2], network):
+        fully_shard(layer, **options)
+    return network
+
+
+@feature(SECTION, "fully_shard", world_size=3, alone=trained_alone)
+def test_fully_shard(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Parameters that the ranks cannot share evenly too."""
+    return train(sharded(), rank, world_size)
+
+
+def train_low(network: nn.Module, rank: int, world_size: int) -> list[torch.Tensor]:
+    optimizer = sgd(network)
+    for inputs, _ in batches():
+        optimizer.zero_grad()
+        network(part_of(inputs, rank, world_size)).float().pow(2).mean().backward()
+        optimizer.step()
+    return parameters_of(network)
+
+
+@feature(
+    SECTION,
+    "MixedPrecisionPolicy: bfloat16 parameters, float32 gradients",
+    tolerance=1e-2,
+)
+def test_fully_shard_mixed_precision(rank: int, world_size: int) -> list[torch.Tensor]:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+    return train_low(sharded(mp_policy=policy), rank, world_size)
+
+
+@feature(SECTION, "MixedPrecisionPolicy: bfloat16 parameters and gradients", tolerance=1e-2)
+def test_fully_shard_low_gradients(rank: int, world_size: int) -> list[torch.Tensor]:
+    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+    return train_low(sharded(mp_policy=policy), rank, world_size)
+
+
+@feature(
+    SECTION,
+    "CPUOffloadPolicy",
+    alone=trained_alone,
+    note="pin_memory=False where there is no accelerator",
+)
+def test_fully_shard_offload(rank: int, world_size: int) -> list[torch.Tensor]:
+    return train(sharded(offload_policy=CPUOffloadPolicy(pin_memory=False)), rank, world_size)
+
+
+@feature(SECTION, "HSDP: fully_shard on a mesh of 2 x 2", world_size=4, alone=trained_alone)
+def test_fully_shard_hybrid(rank: int, world_size: int) -> list[torch.Tensor]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    return train(sharded(mesh=mesh), rank, world_size)
+
+
+@feature(SECTION, "reshard_after_forward: True, False, or to a number of ranks", world_size=4)
+def test_fully_shard_reshard(rank: int, world_size: int) -> list[list[torch.Tensor]]:
+    return [train(sharded(reshard_after_forward=one), rank, world_size) for one in (True, False, 2)]
+
+
+@feature(SECTION, "shard_placement_fn: other dimensions than the first", alone=trained_alone)
+def test_fully_shard_placement(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = sharded(shard_placement_fn=lambda parameter: Shard(parameter.ndim - 1))
+    assert network[0].weight.placements == (Shard(1),)
+    return train(network, rank, world_size)
+
+
+def each(network: nn.Module, call: Callable[[FSDPModule], None]) -> nn.Module:
+    for module in network.modules():
+        if isinstance(module, FSDPModule):
+            call(module)
+    return network
+
+
+@feature(SECTION, "set_allocate_memory_from_process_group_for_comm", alone=trained_alone)
+def test_fully_shard_memory_of_the_group(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = sharded()
+    each(network, lambda one: one.set_allocate_memory_from_process_group_for_comm(True))
+    return train(network, rank, world_size)
+
+
+@feature(SECTION, "set_force_sum_reduction_for_comms", alone=trained_alone)
+def test_fully_shard_sums(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Gradients are summed, then divided, where AVG would do both."""
+    network = sharded()
+    each(network, lambda one: one.set_force_sum_reduction_for_comms(True))
+    return train(network, rank, world_size)
+
+
+def divided_alone(world_size: int) -> list[list[list[torch.Tensor]]]:
+    results = []
+    for factor in FACTORS:
+        network = model()
+        for parameter in network.parameters():
+            parameter.register_hook(lambda gradient, f=factor: gradient * world_size / f)
+        results.append(train(network, 0, 1))
+    return [results] * world_size
+
+
+FACTORS = 1.0, 3.0
+
+
+@feature(SECTION, "set_gradient_divide_factor", alone=divided_alone)
+def test_fully_shard_divide_factor(rank: int, world_size: int) -> list[list[torch.Tensor]]:
+    """Gradients are summed and divided by any number."""
+    results = []
+    for factor in FACTORS:
+        network = sharded()
+        each(network, lambda one, factor=factor: one.set_gradient_divide_factor(factor))
+        results.append(train(network, rank, world_size))
+    return results
+
+
+@feature(SECTION, "set_modules_to_forward_prefetch and _backward_prefetch", alone=trained_alone)
+def test_fully_shard_prefetch(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = sharded()
+    network[0].set_modules_to_forward_prefetch([network[2]])
+    network[2].set_modules_to_backward_prefetch([network[0]])
+    network.set_unshard_in_backward(True)
+    network.unshard(async_op=True).wait()
+    return train(network, rank, world_size)
+
+
+@feature(SECTION, "set_requires_gradient_sync: accumulation without communication")
+def test_fully_shard_accumulates(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = sharded()
+    optimizer = sgd(network)
+    for step, (inputs, _) in enumerate(batches(4)):
+        network.set_requires_gradient_sync(step % 2 == 1)
+        network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
+        if step % 2 == 1:
+            optimizer.step()
+            optimizer.zero_grad()
+    return parameters_of(network)
+
+
+def clipped(network: nn.Module, rank: int, world_size: int) -> list[torch.Tensor]:
+    optimizer = sgd(network)
+    for inputs, _ in batches(2):
+        optimizer.zero_grad()
+        network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
+        norm = nn.utils.clip_grad_norm_(network.parameters(), 0.01)
+        optimizer.step()
+    return [whole(norm), *parameters_of(network)]
+
+
+def clipped_alone(world_size: int) -> list[list[torch.Tensor]]:
+    return [clipped(model(), 0, 1)] * world_size
+
+
+@feature(SECTION, "clip_grad_norm_ of sharded parameters", alone=clipped_alone)
+def test_fully_shard_clips_gradients(rank: int, world_size: int) -> list[torch.Tensor]:
+    return clipped(sharded(), rank, world_size)
+
+
+@feature(SECTION, "fully_shard compiled", alone=trained_alone, note="backend `aot_eager`")
+def test_fully_shard_compiled(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = sharded()
+    for index in (0, 2):
+        network[index].compile(backend="aot_eager")
+    return train(network, rank, world_size)
+
+
+@feature(SECTION, "get_state_dict, set_model_state_dict, set_optimizer_state_dict", world_size=3)
+def test_state_of_sharded_model_and_optimizer(rank: int, world_size: int) -> list[torch.Tensor]:
+    """The whole state of rank 0 goes to new models, and training goes on as if nothing was."""
+    full = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    network = sharded()
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    train(network, rank, world_size, optimizer=optimizer)
+    states = get_state_dict(network, optimizer, options=full)
+    assert bool(states[0]) == (rank == 0)  # cpu_offload: only there
+    again = sharded()
+    optimizer = torch.optim.Adam(again.parameters(), lr=0.01)
+    load = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    # Not set_state_dict: where the dictionary is empty, it takes the model for not wanted.
+    set_model_state_dict(again, states[0], options=load)
+    set_optimizer_state_dict(again, optimizer, states[1], options=load)
+    assert all(map(torch.equal, parameters_of(again), parameters_of(network)))
+    return train(again, rank, world_size, optimizer=optimizer)
+
+
+@feature(SECTION, "get_model_state_dict, set_model_state_dict of parts", alone=trained_alone)
+def test_state_of_parts(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Each rank keeps its part."""
+    network = sharded()
+    train(network, rank, world_size)
+    again = sharded()
+    set_model_state_dict(again, get_model_state_dict(network))
+    return parameters_of(again)

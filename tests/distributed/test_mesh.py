@@ -1,0 +1,62 @@
+"""DeviceMesh: groups in several dimensions."""
+
+import torch
+import torch.distributed as dist
+from features import feature
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+SECTION = "DTensor and tensor parallel"
+
+
+def sum_of_ranks(mesh: DeviceMesh) -> float:
+    """Return the sum of the ranks that a mesh of one dimension has."""
+    tensor = torch.tensor([float(dist.get_rank())])
+    dist.all_reduce(tensor, group=mesh.get_group())
+    return tensor.item()
+
+
+@feature(SECTION, "init_device_mesh in one dimension", world_size=4)
+def test_mesh_of_one_dimension(rank: int, world_size: int) -> tuple[float, list[int]]:
+    mesh = init_device_mesh("cpu", (world_size,))
+    return sum_of_ranks(mesh), mesh.get_coordinate()
+
+
+@feature(SECTION, "init_device_mesh in two dimensions", world_size=4)
+def test_mesh_of_two_dimensions(rank: int, world_size: int) -> list[object]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    columns, rows = mesh["replicate"], mesh["shard"]
+    ranks = [dist.get_process_group_ranks(one.get_group()) for one in (columns, rows)]
+    local = [mesh.get_local_rank(name) for name in ("replicate", "shard")]
+    return [sum_of_ranks(columns), sum_of_ranks(rows), ranks, local, mesh.get_coordinate()]
+
+
+@feature(SECTION, "init_device_mesh in three dimensions, sliced and flattened", world_size=4)
+def test_mesh_of_three_dimensions(rank: int, world_size: int) -> list[object]:
+    mesh = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("a", "b", "c"))
+    flat = mesh["a", "c"]._flatten("ac")
+    sums = [sum_of_ranks(mesh[name]) for name in ("a", "b", "c")]
+    return [sums, sum_of_ranks(flat), flat.mesh.tolist(), mesh["b", "c"].mesh.tolist()]
+
+
+@feature(SECTION, "DeviceMesh.from_group", world_size=4)
+def test_mesh_from_groups(rank: int, world_size: int) -> list[float]:
+    pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
+    crossed = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])]
+    groups = [crossed[rank % 2], pairs[rank // 2]]
+    mesh = DeviceMesh.from_group(
+        groups, "cpu", torch.arange(4).reshape(2, 2), mesh_dim_names=("across", "pair")
+    )
+    return [sum_of_ranks(mesh["across"]), sum_of_ranks(mesh["pair"])]
+
+
+@feature(SECTION, "init_device_mesh with backend_override", world_size=4)
+def test_mesh_with_other_backends(rank: int, world_size: int) -> list[object]:
+    """Some dimensions on gloo, some on hccl."""
+    mesh = init_device_mesh(
+        "cpu",
+        (2, 2),
+        mesh_dim_names=("a", "b"),
+        backend_override={"a": "gloo", "b": "hccl"},
+    )
+    backends = [dist.get_backend(mesh[name].get_group()) for name in ("a", "b")]
+    return [sum_of_ranks(mesh["a"]), sum_of_ranks(mesh["b"]), backends]

@@ -1,0 +1,162 @@
+"""torch.distributed.optim and the averagers of models."""
+
+from collections import OrderedDict
+
+import torch
+import torch.distributed as dist
+from features import feature
+from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
+from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import (
+    hook_with_zero_step,
+    hook_with_zero_step_interleaved,
+)
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.algorithms.join import Join
+from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
+from torch.distributed.algorithms.model_averaging.hierarchical_model_averager import (
+    HierarchicalModelAverager,
+)
+from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from torch.nn.parallel import DistributedDataParallel
+from training import STEPS, batches, model, parameters_of, part_of, train
+
+SECTION = "Optimizers"
+
+
+def adam_alone(world_size: int, steps: int = STEPS) -> list[list[torch.Tensor]]:
+    network = model()
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    return [train(network, 0, 1, optimizer=optimizer, steps=steps)] * world_size
+
+
+def zero_of(network: torch.nn.Module, **options: object) -> ZeroRedundancyOptimizer:
+    return ZeroRedundancyOptimizer(network.parameters(), torch.optim.Adam, lr=0.01, **options)
+
+
+@feature(SECTION, "ZeroRedundancyOptimizer", alone=adam_alone)
+def test_zero(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = DistributedDataParallel(model())
+    return train(network, rank, world_size, optimizer=zero_of(network))
+
+
+@feature(SECTION, "ZeroRedundancyOptimizer, parameters_as_bucket_view", alone=adam_alone)
+def test_zero_parameters_as_bucket_view(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = DistributedDataParallel(model())
+    optimizer = zero_of(network, parameters_as_bucket_view=True)
+    return train(network, rank, world_size, optimizer=optimizer)
+
+
+def adam_state_alone(world_size: int) -> list[tuple[dict[int, torch.Tensor], list[torch.Tensor]]]:
+    network = model()
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    train(network, 0, 1, optimizer=optimizer)
+    state = {
+        index: one["exp_avg"].clone() for index, one in optimizer.state_dict()["state"].items()
+    }
+    values = train(network, 0, 1, optimizer=optimizer)
+    return [(state if rank == 1 else {}, values) for rank in range(world_size)]
+
+
+@feature(SECTION, "ZeroRedundancyOptimizer.consolidate_state_dict", alone=adam_state_alone)
+def test_zero_consolidate(rank: int, world_size: int) -> tuple[dict[int, torch.Tensor], list]:
+    """One rank gets the state of all; a new optimizer goes on from it on every rank."""
+    network = DistributedDataParallel(model())
+    optimizer = zero_of(network)
+    train(network, rank, world_size, optimizer=optimizer)
+    optimizer.consolidate_state_dict(to=1)
+    told = [optimizer.state_dict() if rank == 1 else None]
+    dist.broadcast_object_list(told, 1)
+    state = {index: one["exp_avg"].clone() for index, one in told[0]["state"].items()}
+    again = zero_of(network)
+    again.load_state_dict(told[0])
+    values = train(network, rank, world_size, optimizer=again)
+    return state if rank == 1 else {}, values
+
+
+@feature(SECTION, "ZeroRedundancyOptimizer with Join")
+def test_zero_join(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = DistributedDataParallel(model())
+    optimizer = zero_of(network)
+    with Join([network, optimizer]):
+        for inputs, _ in batches(2 + rank):
+            optimizer.zero_grad()
+            network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
+            optimizer.step()
+    return parameters_of(network)
+
+
+def overlapped_alone(world_size: int) -> list[list[torch.Tensor]]:
+    """Its first passes leave the parameters as they are: DDP sorts its buckets there."""
+    network = model()
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    for inputs, _ in list(batches(6))[3:]:
+        optimizer.zero_grad()
+        network(inputs).pow(2).mean().backward()
+        optimizer.step()
+    return [parameters_of(network)] * world_size
+
+
+def train_overlapped(rank: int, world_size: int, make_hook: object) -> list[torch.Tensor]:
+    network = DistributedDataParallel(model(), static_graph=True)
+    optimizer = zero_of(network, overlap_with_ddp=True)
+    network.register_comm_hook(None, make_hook(allreduce_hook, network, optimizer))
+    for inputs, _ in batches(6):
+        optimizer.zero_grad()
+        network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
+        optimizer.step()
+    return parameters_of(network)
+
+
+@feature(SECTION, "hook_with_zero_step (overlap_with_ddp)", alone=overlapped_alone)
+def test_zero_overlap_with_ddp(rank: int, world_size: int) -> list[torch.Tensor]:
+    return train_overlapped(rank, world_size, hook_with_zero_step)
+
+
+@feature(SECTION, "hook_with_zero_step_interleaved", alone=overlapped_alone)
+def test_zero_overlap_interleaved(rank: int, world_size: int) -> list[torch.Tensor]:
+    return train_overlapped(rank, world_size, hook_with_zero_step_interleaved)
+
+
+@feature(SECTION, "PostLocalSGDOptimizer", world_size=4)
+def test_post_local_sgd(rank: int, world_size: int) -> list[torch.Tensor]:
+    """After a start together, pairs train for themselves and are averaged now and then."""
+    pair, _ = dist.new_subgroups(2)
+    network = DistributedDataParallel(model())
+    state = post_localSGD_hook.PostLocalSGDState(None, pair, start_localSGD_iter=1)
+    network.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
+    averager = PeriodicModelAverager(period=2, warmup_steps=1)
+    local = torch.optim.SGD(network.parameters(), lr=0.1)
+    optimizer = PostLocalSGDOptimizer(local, averager)
+    return train(network, rank, world_size, optimizer=optimizer, steps=5)
+
+
+def scaled_model(rank: int) -> torch.nn.Module:
+    network = model()
+    for parameter in network.parameters():
+        parameter.data.mul_(rank + 1)
+        parameter.grad = torch.zeros_like(parameter)  # those without are left alone
+    return network
+
+
+def averaged_alone(world_size: int) -> list[list[torch.Tensor]]:
+    every = [parameters_of(scaled_model(rank)) for rank in range(world_size)]
+    return [[torch.stack(values).mean(0) for values in zip(*every, strict=True)]] * world_size
+
+
+@feature(SECTION, "PeriodicModelAverager", alone=averaged_alone)
+def test_periodic_model_averager(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = scaled_model(rank)
+    PeriodicModelAverager(period=1).average_parameters(network.parameters())
+    return parameters_of(network)
+
+
+@feature(SECTION, "HierarchicalModelAverager", world_size=4)
+def test_hierarchical_model_averager(rank: int, world_size: int) -> list[list[torch.Tensor]]:
+    """Pairs at every second step, all at every fourth."""
+    network = scaled_model(rank)
+    averager = HierarchicalModelAverager(OrderedDict([(2, 2), (4, world_size)]))
+    values = []
+    for _ in range(5):
+        averager.average_parameters(network.parameters())
+        values.append(parameters_of(network)[1])
+    return values

@@ -1,0 +1,149 @@
+"""Tensor parallel: styles of torch.distributed.tensor.parallel, with FSDP too."""
+
+import torch
+from features import feature
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    PrepareModuleInput,
+    PrepareModuleInputOutput,
+    PrepareModuleOutput,
+    RowwiseParallel,
+    SequenceParallel,
+    loss_parallel,
+    parallelize_module,
+)
+from training import model, parameters_of, sgd, train, trained_alone, whole
+
+SECTION = "DTensor and tensor parallel"
+STYLES = {"0": ColwiseParallel(), "2": RowwiseParallel()}
+
+
+@feature(SECTION, "ColwiseParallel, RowwiseParallel", world_size=4, alone=trained_alone)
+def test_columns_and_rows(rank: int, world_size: int) -> list[torch.Tensor]:
+    mesh = init_device_mesh("cpu", (world_size,))
+    return train(parallelize_module(model(), mesh, STYLES), 0, 1)
+
+
+@feature(SECTION, "input_layouts and output_layouts", alone=trained_alone)
+def test_layouts_of_inputs_and_outputs(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Each rank has a part of the batch; the layers themselves are spread by columns and rows."""
+    mesh = init_device_mesh("cpu", (world_size,))
+    styles = {
+        "0": ColwiseParallel(input_layouts=Shard(0)),
+        "2": RowwiseParallel(output_layouts=Shard(0)),
+    }
+    network = parallelize_module(model(), mesh, styles)
+    # Each rank's mean is of its part: the sum of the gradients is twice that of the batch's mean.
+    for parameter in network.parameters():
+        parameter.register_hook(lambda gradient: gradient / world_size)
+    return train(network, rank, world_size)
+
+
+@feature(SECTION, "parallelize_module of embeddings")
+def test_embeddings_by_rows_and_columns(rank: int, world_size: int) -> list[torch.Tensor]:
+    mesh = init_device_mesh("cpu", (world_size,))
+    results = []
+    for style in (RowwiseParallel(input_layouts=Replicate()), ColwiseParallel()):
+        torch.manual_seed(0)
+        network = parallelize_module(nn.Embedding(10, 4), mesh, style)
+        outputs = network(torch.tensor([1, 9, 4, 1]))
+        outputs.pow(2).sum().backward()
+        results += [outputs.detach(), network.weight.grad.full_tensor()]
+    return results
+
+
+class Block(nn.Module):
+    """What a transformer's feed-forward is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.norm = nn.LayerNorm(8)
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return self.down(torch.tanh(self.up(self.norm(inputs))))
+
+
+def train_block(network: nn.Module, sequence: torch.Tensor) -> list[torch.Tensor]:
+    optimizer = sgd(network)
+    for _ in range(2):
+        optimizer.zero_grad()
+        network(sequence).pow(2).sum().backward()
+        optimizer.step()
+    return parameters_of(network)
+
+
+def sequence() -> torch.Tensor:
+    return torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+def block_alone(world_size: int) -> list[list[torch.Tensor]]:
+    return [train_block(Block(), sequence())] * world_size
+
+
+@feature(SECTION, "SequenceParallel", world_size=4, alone=block_alone)
+def test_sequence_parallel(rank: int, world_size: int) -> list[torch.Tensor]:
+    """A norm on each rank's part of the sequence, between layers by columns and rows."""
+    mesh = init_device_mesh("cpu", (world_size,))
+    styles = {
+        "": PrepareModuleInput(input_layouts=Replicate(), desired_input_layouts=Shard(1)),
+        "norm": SequenceParallel(),
+        "up": ColwiseParallel(input_layouts=Shard(1)),
+        "down": RowwiseParallel(),
+    }
+    return train_block(parallelize_module(Block(), mesh, styles), sequence())
+
+
+@feature(SECTION, "PrepareModuleInput, PrepareModuleOutput")
+def test_prepared_inputs_and_outputs(rank: int, world_size: int) -> list[torch.Tensor]:
+    mesh = init_device_mesh("cpu", (world_size,))
+    there = {"input_layouts": Shard(0), "desired_input_layouts": Replicate()}
+    back = {"output_layouts": Replicate(), "desired_output_layouts": Shard(1)}
+    both = {"use_local_input": True, "use_local_output": True}
+    styles = (
+        PrepareModuleInput(**there, use_local_output=True),
+        PrepareModuleInputOutput(**there, **back, **both),
+    )
+    results = []
+    inputs = torch.arange(12.0).reshape(3, 4) + rank
+    for style in styles:
+        network = parallelize_module(nn.Identity(), mesh, style)
+        results.append(network(inputs))
+    network = parallelize_module(nn.Identity(), mesh, PrepareModuleOutput(**back))
+    return [*results, network(torch.arange(12.0).reshape(3, 4))]
+
+
+def losses_alone(world_size: int) -> list[list[torch.Tensor]]:
+    torch.manual_seed(0)
+    return [loss_of(nn.Linear(8, 12))] * world_size
+
+
+def loss_of(network: nn.Module) -> list[torch.Tensor]:
+    loss = nn.functional.cross_entropy(network(sequence()[0]), torch.arange(8))
+    loss.backward()
+    return [whole(one) for one in (loss, *(weight.grad for weight in network.parameters()))]
+
+
+@feature(SECTION, "loss_parallel", world_size=4, alone=losses_alone)
+def test_loss_parallel(rank: int, world_size: int) -> list[torch.Tensor]:
+    """A cross entropy of logits of which each rank has some classes."""
+    torch.manual_seed(0)
+    mesh = init_device_mesh("cpu", (world_size,))
+    style = ColwiseParallel(output_layouts=Shard(-1), use_local_output=False)
+    network = parallelize_module(nn.Linear(8, 12), mesh, style)
+    with loss_parallel():
+        return loss_of(network)
+
+
+@feature(SECTION, "FSDP2 with tensor parallel, 2 x 2", world_size=4, alone=trained_alone)
+def test_fully_sharded_and_parallel(rank: int, world_size: int) -> list[torch.Tensor]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("data", "tensor"))
+    network = parallelize_module(model(), mesh["tensor"], STYLES)
+    for layer in (network[0], network[2], network):
+        fully_shard(layer, mesh=mesh["data"])
+    return train(network, mesh["data"].get_local_rank(), 2)
