@@ -1,0 +1,163 @@
+"""Calls that take the short way, and those that only look like it, end with the same values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+
+Call = Callable[..., Any]
+
+
+class Labelled(torch.Tensor):
+    """A tensor with a name for what it is."""
+
+
+def strided(values: torch.Tensor) -> torch.Tensor:
+    return torch.stack([values, values], 1)[:, 0]
+
+
+def negated(values: torch.Tensor) -> torch.Tensor:
+    return torch.complex(torch.zeros_like(values), -values).conj().imag
+
+
+KINDS: dict[str, Call] = {
+    "plain": torch.clone,
+    "complex": lambda values: torch.complex(values, values),
+    "negated": negated,
+    "strided": strided,
+    "leaf": lambda values: values.clone().requires_grad_(),
+    "parameter": lambda values: torch.nn.Parameter(values.clone()),
+    "labelled": lambda values: values.clone().as_subclass(Labelled),
+    "half": lambda values: values.half(),
+    "bytes": lambda values: values.to(torch.float8_e4m3fn),
+}
+
+
+def results(make: Call, rank: int, **options: Any) -> Iterator[torch.Tensor]:
+    """Make every call that has a short way; a barrier behind each shows that ranks are in step."""
+    data, two = make(torch.ones(2) + rank), make(torch.zeros(2))
+    four = make(torch.arange(4.0) + 10 * rank)
+    calls: list[tuple[torch.Tensor, Call]] = [
+        (data, lambda: dist.all_reduce(data, **options)),
+        (data, lambda: dist.broadcast(data, 1, **options)),
+        (data, lambda: dist.reduce(data, 0, **options)),
+        (four, lambda: dist.all_gather_single(four, data, **options)),
+        (two, lambda: dist.reduce_scatter_single(two, four, **options)),
+        (data, lambda: dist.all_to_all_single(data, two, **options)),
+        (data, lambda: exchange(data, two, rank)),
+    ]
+    for output, call in calls:
+        work = call()
+        if options:
+            work.wait()
+        dist.barrier()
+        plain = output.detach().as_subclass(torch.Tensor).resolve_conj().resolve_neg()
+        wide = torch.complex64 if plain.is_complex() else torch.float32
+        yield plain.to(wide, copy=True).contiguous()
+
+
+def exchange(data: torch.Tensor, two: torch.Tensor, rank: int) -> Any:
+    sending = dist.isend(data, 1 - rank)
+    dist.recv(two, 1 - rank)
+    assert sending is not None
+    sending.wait()
+    return sending
+
+
+def check_kinds(rank: int, world_size: int) -> None:
+    real, imaginary = results(KINDS["plain"], rank), results(KINDS["plain"], rank)
+    expected = list(real)
+    assert all(map(torch.equal, expected, imaginary))
+    for name, make in KINDS.items():
+        for options in ({}, {"async_op": True}):
+            got = list(results(make, rank, **options))
+            assert len(got) == len(expected)
+            for index, (one, other) in enumerate(zip(got, expected, strict=True)):
+                right = torch.complex(other, other) if one.is_complex() else other
+                assert torch.equal(one, right), f"{name}, call {index}: {one}, expected {right}"
+    with torch.profiler.profile() as profile:
+        assert all(map(torch.equal, expected, results(KINDS["plain"], rank)))
+    counts = {event.key: event.count for event in profile.key_averages()}
+    for method in ("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter"):
+        assert counts[f"hccl:{method}"] == 1
+    assert (counts["hccl:all_to_all"], counts["hccl:barrier"]) == (1, 7)
+
+
+def test_every_kind_of_tensor_gives_the_same_values() -> None:
+    run_ranks(check_kinds, 2, backend="hccl")
+
+
+def check_conjugates(rank: int, world_size: int) -> list[complex]:
+    # torch's functions look at complex tensors as pairs, which conjugates are not, and refuse them.
+    sent = torch.complex(torch.ones(2), torch.ones(2)).conj()
+    received = torch.zeros(2, dtype=torch.complex64).conj()
+    group: Any = dist.group.WORLD
+    sending = group.send([sent], 1 - rank)
+    group.recv([received], 1 - rank).wait()
+    sending.wait()
+    gathered = torch.zeros(4, dtype=torch.complex64).conj()
+    group.all_gather_single(gathered, sent, dist.AllgatherOptions())
+    group.allreduce([received], dist.AllreduceOptions())
+    return [*received.tolist(), *gathered.tolist()]
+
+
+def test_conjugates_are_resolved_on_the_way() -> None:
+    expected = [2 - 2j] * 2 + [1 - 1j] * 4
+    assert run_ranks(check_conjugates, 2, backend="hccl") == [expected] * 2
+
+
+def check_numbers(rank: int, world_size: int) -> list[int]:
+    group: Any = dist.group.WORLD
+    numbers = [group._get_sequence_number_for_group()]
+    tensor = torch.ones(2)
+    for call in (
+        lambda: dist.all_reduce(tensor),
+        lambda: dist.broadcast(tensor, 0, async_op=True).wait(),  # type: ignore[union-attr]
+        lambda: dist.all_reduce(torch.ones(2, 2).t()),
+        lambda: dist.all_gather_single(torch.empty(4), tensor),
+        lambda: dist.barrier(),
+    ):
+        call()
+        numbers.append(group._get_sequence_number_for_group())
+    with pytest.raises(ValueError, match="must have 4 elements"):
+        dist.all_gather_single(torch.empty(5), tensor)
+    return [*numbers, group._get_sequence_number_for_group()]
+
+
+def test_sequence_numbers_count_calls_whichever_way_they_take() -> None:
+    first = run_ranks(check_numbers, 2, backend="hccl")[0]
+    assert [number - first[0] for number in first] == [0, 1, 2, 3, 4, 5, 5]
+
+
+def check_timeouts(rank: int, world_size: int) -> list[str]:
+    said = []
+    tensor, both = torch.ones(2), torch.ones(4)
+    calls: list[tuple[Any, Call]] = [
+        (dist.AllreduceOptions(), lambda group, opts: group.allreduce([tensor], opts)),
+        (dist.BroadcastOptions(), lambda group, opts: group.broadcast([tensor], opts)),
+        (dist.ReduceScatterOptions(), lambda g, opts: g.reduce_scatter_single(tensor, both, opts)),
+        (dist.AllToAllOptions(), lambda g, opts: g.all_to_all_single(both, both, [], [], opts)),
+    ]
+    for opts, call in calls:
+        group = dist.new_group()
+        opts.timeout = timedelta(milliseconds=100)
+        opts.asyncOp = False
+        if hasattr(opts, "rootRank"):
+            opts.rootRank = 1  # who does not call
+        if rank == 0:
+            with pytest.raises(RuntimeError, match="Timed out after 0.1 s") as caught:
+                call(group, opts)
+            said.append(str(caught.value))
+        dist.barrier()
+        dist.destroy_process_group(group)
+    return said
+
+
+def test_timeout_of_a_call_counts() -> None:
+    assert len(run_ranks(check_timeouts, 2, backend="hccl")[0]) == 4
