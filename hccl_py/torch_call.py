@@ -3,7 +3,8 @@
 A wrong argument raises `InvalidArgumentError`, which names it, says what was expected and what
 came, before anything is sent: the group stays usable. Tensors that are not plain memory (strided,
 conjugated, 8-bit floats in a reduction) are staged through a contiguous copy; `Call.copies` says
-what has to be written back when the collective is done.
+what has to be written back when the collective is done. All this happens on the tensors' device;
+how they come from an accelerator to the host and back stands in `torch_staging.py`.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ _WIDENED = {
     if name.startswith("float8_") and isinstance(getattr(torch, name), torch.dtype)
 }
 
+_UNPINNED = ("mps",)
+"""Accelerators without streams that copy to pinned memory."""
+
 
 def is_fake(tensor: Tensor) -> bool:
     """Tell whether `tensor` has a shape but no memory (torch.compile and meta tracing)."""
@@ -46,16 +50,18 @@ class Call:
         name: torch's name of the method, for messages.
         results: the caller's output tensors, what the work's future is completed with.
         copies: (caller's tensor, staged contiguous tensor) to be written back at the end.
+        device: the accelerator that tensors of the call lie on, None: all are in host memory.
         fake: some tensor has no memory (a FakeTensor, the device meta); nothing may be sent.
     """
 
-    __slots__ = ("copies", "fake", "name", "results")
+    __slots__ = ("copies", "device", "fake", "name", "results")
 
     def __init__(self, name: str) -> None:
         """Start a call without buffers."""
         self.name = name
         self.results: list[Tensor] = []
         self.copies: list[tuple[Tensor, Tensor]] = []
+        self.device: torch.device | None = None
         self.fake = False
 
     def invalid(self, message: str) -> InvalidArgumentError:
@@ -73,7 +79,8 @@ class Call:
         self.results.append(tensor)
         if self._is_dense(tensor):
             return tensor
-        return self._write_back(argument, tensor, torch.empty(tensor.shape, dtype=tensor.dtype))
+        staged = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        return self._write_back(argument, tensor, staged)
 
     def in_out(self, argument: str, tensor: Tensor) -> Tensor:
         """Return a contiguous buffer with the values of `tensor`, where the result goes too."""
@@ -204,15 +211,31 @@ class Call:
                 "use .to_dense() or DistributedDataParallel without sparse=True"
             )
         if not tensor.is_cpu and not self.fake:
-            if not tensor.is_meta:
-                raise self.invalid(f"`{argument}` must be on the device cpu, got {tensor.device}")
-            self.fake = True
+            if tensor.is_meta:
+                self.fake = True
+            else:
+                self._take_device(argument, tensor.device)
         if like is not None and tensor.dtype != like.dtype:
             raise self.invalid(
                 f"all tensors must have one dtype: `{argument}` has {tensor.dtype}, "
                 f"expected {like.dtype}"
             )
         return tensor
+
+    def _take_device(self, argument: str, device: torch.device) -> None:
+        """Remember where the tensors of this call lie, if that is an accelerator."""
+        accelerator = torch.accelerator.current_accelerator()
+        if accelerator is None or device.type != accelerator.type or device.type in _UNPINNED:
+            known = "cpu" if accelerator is None else f"cpu or {accelerator.type}"
+            raise self.invalid(
+                f"`{argument}` must be on the device {known}, got {device}; pass .cpu() of it"
+            )
+        if self.device not in (None, device):
+            raise self.invalid(
+                f"all tensors of a call must be on one device: `{argument}` is on {device}, "
+                f"another on {self.device}"
+            )
+        self.device = device
 
     def _unwrapped(self, argument: str, tensor: Tensor) -> Tensor:
         """Return the memory behind a subclass of Tensor that is only a label on it."""

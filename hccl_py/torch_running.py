@@ -7,6 +7,7 @@ import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -23,6 +24,7 @@ from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
 from hccl_py.communicator import Communicator
 from hccl_py.torch_call import Call, write_back
+from hccl_py.torch_staging import StagedWork, Staging
 from hccl_py.torch_surface import TorchSurface
 from hccl_py.torch_threads import Lane
 from hccl_py.torch_types import timeout_s
@@ -51,6 +53,10 @@ class RunningGroup(TorchSurface):
         self._last_works: deque[dist.Work] = deque(maxlen=256)
         self._coalescing = threading.local()
 
+    @cached_property
+    def _staging(self) -> Staging:
+        return Staging(self)
+
     def _run(self, call: Call, opts: Any, method: str, *calls: tuple[Any, ...]) -> dist.Work:
         """Call the communicator's `method` once per argument tuple, inline or in the background."""
         if _profiler_enabled():
@@ -65,6 +71,12 @@ class RunningGroup(TorchSurface):
         limit_s = timeout_s(opts)
         self._sequence_number += len(calls)
         try:
+            if call.device is not None:
+                if opts.asyncOp:
+                    staging = self._staging
+                    return self._remember(staging.start(call, method, calls, limit_s, self._lane))
+                self._staging.run(call, method, calls, limit_s)
+                return FINISHED
             if opts.asyncOp:
                 start = getattr(self._communicator.nonblocking, method)
                 natives = [start(*arguments, timeout_s=limit_s) for arguments in calls]
@@ -91,6 +103,9 @@ class RunningGroup(TorchSurface):
     ) -> dist.Work:
         if call.fake:
             return FinishedWork(call.results)
+        if call.device is not None:
+            arguments = buffer, peer, tag
+            return self._remember(self._staging.start(call, method, [arguments], None, None))
         try:
             native = getattr(self._communicator.nonblocking, method)(buffer, peer, tag)
         except HcclError as error:
@@ -119,7 +134,9 @@ class RunningGroup(TorchSurface):
         self._coalescing.works = None
         call = Call("coalesced")
         call.results = [tensor for work in works for tensor in work.result()]
-        return self._remember(HcclWork([WorkAsNative(work) for work in works], call, None))
+        call.device = next((work.device for work in works if work.device is not None), None)
+        kind = HcclWork if call.device is None else StagedWork
+        return self._remember(kind([WorkAsNative(work) for work in works], call, None))
 
     def shutdown(self) -> None:
         """Leave the group in good order; later calls fail."""

@@ -94,9 +94,10 @@ class TorchSurface(_Base):
         return [] if being_made else [torch.device("cpu")]
 
     def _get_backend(self, device: torch.device | str) -> TorchSurface:
-        if torch.device(device).type == "cpu":
+        accelerator = torch.accelerator.current_accelerator()  # staged, see torch_staging.py
+        if torch.device(device).type in ("cpu", accelerator and accelerator.type):
             return self
-        raise RuntimeError(f"hccl carries tensors on the device cpu, not on {device}")
+        raise RuntimeError(f"hccl carries no tensors on {device}")
 
     def get_group_store(self) -> Any:
         """Return the store that the group was made with."""

@@ -93,12 +93,16 @@ class Lane:
         `wait` must not raise: its failure is for `finish` to find and report.
         """
         lane: Lane = getattr(_in_callback, "lane", self)
-        with lane._lock:
-            lane._jobs.append((wait, finish))
-            if lane._served:
+        lane.append(wait, finish)
+
+    def append(self, wait: Task, finish: Task) -> None:
+        """Do as `submit`, on this lane even in a callback: for jobs that no callback holds up."""
+        with self._lock:
+            self._jobs.append((wait, finish))
+            if self._served:
                 return
-            lane._served = True
-        THREADS.run(lane._serve)
+            self._served = True
+        THREADS.run(self._serve)
 
     def _serve(self) -> None:
         while True:

@@ -15,8 +15,9 @@ from collections.abc import Sequence
 from dataclasses import fields
 from datetime import timedelta
 from operator import attrgetter
-from typing import TYPE_CHECKING
+from typing import Protocol
 
+import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
@@ -31,8 +32,23 @@ from hccl_py.transport.errors import (
     InvalidArgumentError,
 )
 
-if TYPE_CHECKING:
-    from hccl_py.work import Work as NativeWork
+
+class Native(Protocol):
+    """What a Work of torch's stands on: the engine's own Work, or what behaves like it."""
+
+    @property
+    def source(self) -> int | None:
+        """The rank that a receive heard from."""
+
+    def wait(self, timeout_s: float | None = None) -> None:
+        """Block until it is over; raise what went wrong."""
+
+    def done(self) -> bool:
+        """Tell whether it is over."""
+
+    def exception(self) -> BaseException | None:
+        """Return what went wrong."""
+
 
 TensorsFuture = Future[list[Tensor]]
 
@@ -115,9 +131,10 @@ class HcclWork(dist.Work):
     DDP's join drops its one-element tensor and asks the finished work for it.
     """
 
-    def __init__(
-        self, natives: Sequence[NativeWork | WorkAsNative], call: Call, lane: Lane | None
-    ) -> None:
+    device: torch.device | None = None
+    """The accelerator that results lie on, None: all are in host memory."""
+
+    def __init__(self, natives: Sequence[Native], call: Call, lane: Lane | None) -> None:
         """Cover `natives` (several for a coalesced call); `lane` None: a lane of its own."""
         super().__init__()
         self._natives = natives
@@ -155,6 +172,13 @@ class HcclWork(dist.Work):
     def synchronize(self) -> None:
         """Block until the outputs hold the result."""
         self.wait()
+
+    def order_current_stream(self) -> None:
+        """Do nothing: what was waited for is in host memory."""
+
+    def store_stream(self) -> torch.Stream | None:
+        """Return the stream that brings the results to the device, None: there is none."""
+        return None
 
     def is_completed(self) -> bool:
         """Tell whether it is over, with the result in place or an exception."""
@@ -197,7 +221,7 @@ class HcclWork(dist.Work):
             future = self._future
             if future is not None:
                 return future
-            base: TensorsFuture = Future()
+            base = self._make_future()
             # C++ reads an exception set from Python as tensors and crashes; chained through
             # `then` it becomes a C++ error.
             self._future = future = base.then(lambda done: done.value())
@@ -211,6 +235,9 @@ class HcclWork(dist.Work):
         else:
             (self._lane or Lane()).submit(self._wait_quietly, lambda: self._complete(base, results))
         return future
+
+    def _make_future(self) -> TensorsFuture:
+        return Future()
 
     def _complete(self, future: TensorsFuture, results: list[Tensor]) -> None:
         try:
@@ -255,7 +282,15 @@ class WorkAsNative:
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Block until it is over."""
-        self._work.wait(timedelta(seconds=timeout_s or 0))
+        HcclWork.wait(self._work, timedelta(seconds=timeout_s or 0))
+
+    def order_current_stream(self) -> None:
+        """Have the current stream wait for its results, where they come to a device."""
+        self._work.order_current_stream()
+
+    def store_stream(self) -> torch.Stream | None:
+        """Return the stream that brings its results to a device."""
+        return self._work.store_stream()
 
     def done(self) -> bool:
         """Tell whether it is over."""

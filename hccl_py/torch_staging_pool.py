@@ -1,0 +1,73 @@
+"""Pinned host memory for staged tensors, kept for the next call.
+
+Pinning a buffer takes as long as sending it, so buffers go back here. Sizes are rounded up to
+classes, four to a power of two: what is taken for one tensor serves others of about its size.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor
+
+SMALLEST_BYTES = 4096
+IDLE_BYTES = 256 << 20
+"""How much a process keeps pinned while nobody uses it."""
+
+
+def class_bytes(num_bytes: int) -> int:
+    """Return the size of the buffer that serves `num_bytes`: at most a quarter larger."""
+    if num_bytes <= SMALLEST_BYTES:
+        return SMALLEST_BYTES
+    step = 1 << max((num_bytes - 1).bit_length() - 3, 0)
+    return -(-num_bytes // step) * step
+
+
+class PinnedPool:
+    """Buffers of host memory that a device copies to and from by itself."""
+
+    def __init__(self, idle_bytes: int = IDLE_BYTES, pinned: bool = True) -> None:
+        """Make an empty pool.
+
+        Args:
+            idle_bytes: how much it keeps at most of what was given back.
+            pinned: False: of plain memory, where there is no device.
+        """
+        self._limit_bytes = idle_bytes
+        self._pinned = pinned
+        self._lock = threading.Lock()
+        self._idle: dict[int, list[tuple[Tensor, torch.Event | None]]] = {}
+        self.idle_bytes = 0
+
+    def take(self, num_bytes: int) -> Tensor:
+        """Return a buffer of bytes, at least as many, that nobody uses and no device writes to."""
+        size = class_bytes(num_bytes)
+        with self._lock:
+            idle = self._idle.get(size, [])
+            for index, (buffer, used) in enumerate(idle):
+                if used is None or used.query():
+                    del idle[index]
+                    self.idle_bytes -= size
+                    return buffer
+        return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=self._pinned)
+
+    def give(self, buffer: Tensor, used: torch.Event | None) -> None:
+        """Take a buffer back.
+
+        Args:
+            buffer: what `take` returned.
+            used: happens when the device has done with it; None: it has.
+        """
+        size = buffer.numel()
+        with self._lock:
+            if self.idle_bytes + size <= self._limit_bytes:
+                self._idle.setdefault(size, []).append((buffer, used))
+                self.idle_bytes += size
+                return
+        if used is not None:
+            used.synchronize()  # not every backend keeps the memory while a copy reads it
+
+
+POOL = PinnedPool()
+"""Of this process."""

@@ -1,0 +1,104 @@
+"""What a call of the communicator reads and writes, and how it is cut into tiles.
+
+Each tile is a collective of its own over the same part of every block, so all ranks have to cut
+alike. The number of tiles follows from what all ranks know: where blocks may differ in size, or
+only the root knows them, a call stays whole.
+
+    all_gather of 3 ranks, 2 tiles      input  [a a|a a]     output [a a|a a][b b|b b][c c|c c]
+                                               1st 2nd              1st  2nd  1st  2nd ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+TILE_BYTES = 4 << 20
+"""Long enough to keep the network busy, short enough that the first copy soon makes way for it."""
+MAX_TILES = 16
+
+Data = Tensor | Sequence[Tensor]
+
+
+class Argument(NamedTuple):
+    """One argument of a call that holds data.
+
+    Attributes:
+        position: among the arguments.
+        reads: the call reads it here.
+        writes: the call writes it here.
+        by_rank: it has a block for every rank.
+    """
+
+    position: int
+    reads: bool
+    writes: bool
+    by_rank: bool = False
+
+
+_ARGUMENTS = {
+    "all_reduce": (Argument(0, True, True),),
+    "all_gather": (Argument(0, False, True, True), Argument(1, True, False)),
+    "reduce_scatter": (Argument(0, False, True), Argument(1, True, False, True)),
+    "all_to_all": (Argument(0, False, True, True), Argument(1, True, False, True)),
+    "gather": (Argument(0, False, True, True), Argument(1, True, False)),
+    "scatter": (Argument(0, False, True), Argument(1, True, False, True)),
+    "send": (Argument(0, True, False),),
+    "recv": (Argument(0, False, True),),
+    "barrier": (),
+}
+
+
+def arguments_of(method: str, values: Sequence[Any], rank: int) -> Sequence[Argument]:
+    """Return which of a call's arguments hold data on this rank, and what becomes of them."""
+    if method == "broadcast":
+        return (Argument(0, values[1] == rank, values[1] != rank),)
+    if method == "reduce":
+        return (Argument(0, True, values[1] == rank),)
+    return tuple(
+        argument for argument in _ARGUMENTS[method] if values[argument.position] is not None
+    )
+
+
+def num_tiles(method: str, values: Sequence[Any], world_size: int) -> int:
+    """Return into how many tiles a call is cut; the same on all ranks."""
+    if method in ("all_reduce", "broadcast", "reduce"):
+        return _tiles(values[0].numel(), values[0].nbytes)
+    if method in ("all_gather", "reduce_scatter", "all_to_all"):
+        one, blocks = (values[1], values[0]) if method == "all_gather" else values[:2]
+        if method == "all_to_all":
+            if not isinstance(one, Tensor) or not isinstance(blocks, Tensor):
+                return 1
+            return _tiles(one.numel() // world_size, one.nbytes)
+        if isinstance(blocks, Tensor) or all(block.numel() == one.numel() for block in blocks):
+            return _tiles(one.numel(), one.nbytes * world_size)
+    return 1
+
+
+def _tiles(count: int, num_bytes: int) -> int:
+    return max(1, min(-(-num_bytes // TILE_BYTES), MAX_TILES, count))
+
+
+def parts(count: int, tiles: int) -> list[tuple[int, int]]:
+    """Return begin and end of `tiles` parts of `count` elements, the longer ones first."""
+    size, rest = divmod(count, tiles)
+    begins = [index * size + min(index, rest) for index in range(tiles + 1)]
+    return list(zip(begins, begins[1:], strict=False))
+
+
+def flat_blocks(data: Data, num_blocks: int) -> list[Tensor]:
+    """Return the blocks of contiguous `data`, a list of them or a tensor of `num_blocks` equal."""
+    if not isinstance(data, Tensor):
+        return [block.view(-1) for block in data]
+    flat = data.view(-1)
+    return [flat] if num_blocks == 1 else list(flat.view(num_blocks, -1).unbind())
+
+
+def tiles_of(blocks: Sequence[Tensor], tiles: int) -> list[list[Tensor]]:
+    """Return what each tile covers of each block."""
+    if tiles == 1:
+        return [list(blocks)]
+    cuts = [[block[begin:end] for begin, end in parts(block.numel(), tiles)] for block in blocks]
+    return [list(tile) for tile in zip(*cuts, strict=True)]

@@ -1,0 +1,164 @@
+"""What staging does where there is no device: cutting calls into tiles, and the pool's bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from hccl_py.torch_staging_pool import SMALLEST_BYTES, PinnedPool, class_bytes
+from hccl_py.torch_staging_tiles import (
+    MAX_TILES,
+    TILE_BYTES,
+    arguments_of,
+    flat_blocks,
+    num_tiles,
+    parts,
+    tiles_of,
+)
+
+TILE = TILE_BYTES // 4
+"""In elements of float32."""
+
+
+def memory(count: int) -> Tensor:
+    """A tensor of any size that takes no memory to speak of."""
+    return torch.empty(count, device="meta")
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, 16, 17, 1000])
+@pytest.mark.parametrize("tiles", [1, 2, 3, 16])
+def test_parts_follow_each_other_and_differ_by_one_at_most(count: int, tiles: int) -> None:
+    cut = parts(count, tiles)
+    assert len(cut) == tiles
+    assert cut[0][0] == 0 and cut[-1][1] == count
+    assert all(end == begin for (_, end), (begin, _) in zip(cut, cut[1:], strict=False))
+    assert max(end - begin for begin, end in cut) - min(end - begin for begin, end in cut) <= 1
+
+
+def calls(n: int, rank: int, count: int) -> dict[str, tuple[Any, ...]]:
+    """Arguments of equal-block calls as a rank passes them."""
+    block, blocks = memory(count), memory(n * count)
+    return {
+        "all_reduce": (block, 0),
+        "broadcast": (block, 1),
+        "reduce": (block, 1, 0),
+        "all_gather": (blocks, block),
+        "reduce_scatter": (block, blocks, 0),
+        "all_to_all": (blocks, blocks),
+        "gather": ([block] * n if rank == 1 else None, block, 1),
+        "scatter": (block, [block] * n if rank == 1 else None, 1),
+        "send": (block, 1, 0),
+        "recv": (block, 1, 0),
+        "barrier": (),
+    }
+
+
+@pytest.mark.parametrize("n", [2, 3, 8])
+@pytest.mark.parametrize("count", [0, 1, TILE // 8, TILE, TILE + 1, 5 * TILE, 1000 * TILE])
+def test_ranks_cut_alike_and_into_nothing_empty(n: int, count: int) -> None:
+    everyone = [calls(n, rank, count) for rank in range(n)]
+    for method in everyone[0]:
+        found = {num_tiles(method, calls[method], n) for calls in everyone}
+        assert len(found) == 1, method
+        tiles = found.pop()
+        assert 1 <= tiles <= max(1, min(MAX_TILES, count))
+        for argument in arguments_of(method, everyone[1][method], 1):
+            data = everyone[1][method][argument.position]
+            blocks = flat_blocks(data, n if argument.by_rank and tiles > 1 else 1)
+            assert all(
+                piece.numel() or not count for tile in tiles_of(blocks, tiles) for piece in tile
+            )
+
+
+def test_lists_of_equal_blocks_are_cut_as_the_tensor_of_them_and_uneven_ones_stay_whole() -> None:
+    n, block = 3, memory(2 * TILE)
+    whole = num_tiles("all_gather", (memory(n * block.numel()), block), n)
+    assert whole > 1
+    assert num_tiles("all_gather", ([block] * n, block), n) == whole
+    assert num_tiles("reduce_scatter", (block, [block] * n, 0), n) == whole
+    uneven = [block, memory(5), block]
+    # Every rank sees the same list, also the one whose own block is the odd one.
+    assert num_tiles("all_gather", (uneven, block), n) == 1
+    assert num_tiles("all_gather", (uneven, uneven[1]), n) == 1
+    # What others pass is not known here.
+    assert num_tiles("all_to_all", ([block] * n, [block] * n), n) == 1
+
+
+def test_tiles_of_a_gather_cover_the_same_part_of_every_block() -> None:
+    n, count = 3, 10
+    output = torch.arange(n * count)
+    tiles = tiles_of(flat_blocks(output, n), 4)
+    assert [piece.tolist() for piece in tiles[0]] == [[0, 1, 2], [10, 11, 12], [20, 21, 22]]
+    for rank in range(n):
+        seen = torch.cat([tile[rank] for tile in tiles])
+        assert torch.equal(seen, output[rank * count : (rank + 1) * count])
+    # They are the tensor's own memory: what arrives in a tile has arrived.
+    tiles[3][2].fill_(-1)
+    assert output[-2:].tolist() == [-1, -1]
+
+
+def test_only_what_this_rank_reads_or_writes_is_copied() -> None:
+    block = memory(3)
+
+    def seen(method: str, values: tuple[Any, ...], rank: int) -> list[tuple[bool, bool]]:
+        return [(each.reads, each.writes) for each in arguments_of(method, values, rank)]
+
+    assert seen("broadcast", (block, 0), 0) == [(True, False)]
+    assert seen("broadcast", (block, 0), 1) == [(False, True)]
+    assert seen("reduce", (block, 0, 0), 0) == [(True, True)]
+    assert seen("reduce", (block, 0, 0), 1) == [(True, False)]
+    assert seen("gather", (None, block, 0), 1) == [(True, False)]
+    assert seen("scatter", (block, None, 0), 1) == [(False, True)]
+
+
+@pytest.mark.parametrize("num_bytes", [0, 1, 4096, 4097, 5000, 1 << 20, (1 << 20) + 1, 10**9 + 7])
+def test_a_class_wastes_a_quarter_at_most(num_bytes: int) -> None:
+    size = class_bytes(num_bytes)
+    assert size >= num_bytes and size % 8 == 0
+    assert size <= max(SMALLEST_BYTES, 1.25 * num_bytes + 8)
+    assert class_bytes(size) == size
+
+
+class Copy:
+    """An event of a device: happens when the test says so."""
+
+    def __init__(self) -> None:
+        self.happened = False
+        self.waited_for = 0
+
+    def query(self) -> bool:
+        return self.happened
+
+    def synchronize(self) -> None:
+        self.waited_for += 1
+
+
+def test_a_buffer_serves_again_once_the_device_is_done_with_it() -> None:
+    pool = PinnedPool(1 << 20, pinned=False)
+    copy: Any = Copy()
+    first = pool.take(10_000)
+    pool.give(first, copy)
+    second = pool.take(10_000)
+    assert second.data_ptr() != first.data_ptr()
+    copy.happened = True
+    assert pool.take(9_999).data_ptr() == first.data_ptr()
+    pool.give(second, None)
+    assert pool.take(10_000).data_ptr() == second.data_ptr()
+
+
+def test_what_is_kept_idle_is_bounded() -> None:
+    pool = PinnedPool(100_000, pinned=False)
+    buffers = [pool.take(size) for size in (30_000, 40_000, 60_000, 20_000)]
+    copies: list[Any] = [Copy() for _ in buffers]
+    for buffer, copy in zip(buffers, copies, strict=True):
+        pool.give(buffer, copy)
+        assert pool.idle_bytes <= 100_000
+    # The third had no room; the device was still writing from it, so it was waited for.
+    assert [copy.waited_for for copy in copies] == [0, 0, 1, 0]
+    copies[0].happened = True
+    before = pool.idle_bytes
+    assert pool.take(30_000).data_ptr() == buffers[0].data_ptr()
+    assert pool.idle_bytes == before - buffers[0].numel()
