@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
+from torch._C._distributed_c10d import AllgatherOptions
 
 Call = Callable[..., Any]
 
@@ -102,8 +103,8 @@ def check_conjugates(rank: int, world_size: int) -> list[complex]:
     group.recv([received], 1 - rank).wait()
     sending.wait()
     gathered = torch.zeros(4, dtype=torch.complex64).conj()
-    group.all_gather_single(gathered, sent, dist.AllgatherOptions())
-    group.allreduce([received], dist.AllreduceOptions())
+    group.all_gather_single(gathered, sent, AllgatherOptions()).wait()
+    group.allreduce([received], dist.AllreduceOptions()).wait()
     return [*received.tolist(), *gathered.tolist()]
 
 
