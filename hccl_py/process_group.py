@@ -199,8 +199,8 @@ class ProcessGroupHccl(CheckedGroup):
         """Send rows of `input` to each rank in turn; empty split sizes mean equal parts."""
         if (
             type(opts) is AllToAllOptions
-            and not output_split_sizes
-            and not input_split_sizes
+            and not len(output_split_sizes)
+            and not len(input_split_sizes)
             and type(output) in PLAIN_TYPES
             and type(input) in PLAIN_TYPES
             # Equal parts are of rows, not of elements.

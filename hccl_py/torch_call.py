@@ -162,7 +162,7 @@ class Call:
         shape = tuple(buffer.shape)
         if not shape:
             raise self.invalid(f"`{argument}` must have at least one dimension, got a scalar")
-        if not sizes:
+        if not len(sizes):  # an array of numpy, which has no truth value, will do
             if shape[0] % count:
                 raise self.invalid(
                     f"`{argument}` must have a number of rows divisible by {count} "
@@ -239,6 +239,7 @@ class Call:
 
     def _unwrapped(self, argument: str, tensor: Tensor) -> Tensor:
         """Return the memory behind a subclass of Tensor that is only a label on it."""
+        from torch.distributed._functional_collectives import AsyncCollectiveTensor
         from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
         if not isinstance(tensor, Tensor):
@@ -246,6 +247,10 @@ class Call:
         if is_fake(tensor):
             self.fake = True
             return tensor
+        if isinstance(tensor, AsyncCollectiveTensor):
+            # The result of a functional collective; whoever uses it first waits for it.
+            waited: Tensor = tensor.trigger_wait()
+            return waited
         if is_traceable_wrapper_subclass(tensor):
             raise self.invalid(
                 f"`{argument}` must be a plain tensor, got {type(tensor).__name__}, which holds "

@@ -274,7 +274,7 @@ class CheckedGroup(RunningGroup):
         outputs = call.rows("output", target, output_split_sizes, self._world_size)
         own = inputs[self._rank].numel()
         call.same_size("output", outputs[self._rank], own, "in the part for this rank itself")
-        if input_split_sizes or output_split_sizes:
+        if len(input_split_sizes) or len(output_split_sizes):
             return self._run(call, opts, "all_to_all", (outputs, inputs))
         return self._run(call, opts, "all_to_all", (target, source))
 

@@ -180,3 +180,22 @@ def test_functional_of_other_types(rank: int, world_size: int) -> list[torch.Ten
         functional.all_reduce(torch.view_as_real(number), "sum", world()),
     ]
     return [result.clone() for result in results]
+
+
+@feature(SECTION, "dist.* on the result of a functional collective that nobody waited for")
+def test_calls_on_functional_results(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Each call waits for it as an operator would."""
+
+    def pending() -> torch.Tensor:
+        return functional.all_reduce(numbers(rank, 4) + rank, "sum", world())
+
+    reduced, root = pending(), functional.all_gather_single(numbers(rank, 2), 0, world())
+    dist.all_reduce(reduced)
+    dist.broadcast(root, 1)
+    whole, block, buffer = torch.empty(8), torch.empty(2), torch.empty(4)
+    dist.all_gather_single(whole, pending())
+    dist.reduce_scatter_single(block, pending(), async_op=True).wait()
+    receive = dist.irecv(buffer, 1 - rank)
+    dist.isend(pending(), 1 - rank).wait()
+    receive.wait()
+    return [reduced + 0, root + 0, whole, block, buffer]

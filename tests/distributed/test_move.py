@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from features import feature
@@ -135,6 +136,26 @@ def test_all_gather_single_into_a_stack(rank: int, world_size: int) -> list[torc
     dist.all_gather_single(output, torch.arange(6.0).view(2, 3) + rank)
     dist.all_gather_single(scalars, torch.tensor(rank + 1.0))
     return [output, scalars]
+
+
+@feature(
+    SECTION,
+    "all_gather_single, broadcast, send of negated views",
+    alone=lambda n: [
+        -torch.tensor([0.0, 0, 2, 3, 2, 3, 2 - 2 * rank, 3 - 3 * rank]) for rank in range(n)
+    ],
+    differs="moves the values behind the views, without the sign",
+)
+def test_moving_negated_views(rank: int, world_size: int) -> torch.Tensor:
+    """torch writes down that values are to be negated, and does it only when asked."""
+    negated = torch.complex(torch.ones(2), torch.tensor([2.0, 3.0]) * rank).conj().imag
+    whole, root, buffer = torch.empty(4), torch.empty(2), torch.empty(2)
+    dist.all_gather_single(whole, negated)
+    dist.broadcast(negated if rank == 1 else root, 1)
+    receive = dist.irecv(buffer, 1 - rank)
+    dist.isend(negated, 1 - rank).wait()
+    receive.wait()
+    return torch.cat([whole, negated if rank == 1 else root, buffer])
 
 
 @feature(SECTION, "all_gather_single out of its own output")
@@ -281,7 +302,11 @@ def test_all_to_all_single_with_splits(rank: int, world_size: int) -> list[torch
     dist.all_to_all_single(
         at_root, torch.full((2,), rank), output_split_sizes=outputs, input_split_sizes=inputs
     )
-    return [output, at_root]
+    # Sizes in what else has a length.
+    others = [torch.empty_like(rows) for _ in range(3)]
+    for other, kind in zip(others, (tuple, np.array, torch.Size), strict=True):
+        dist.all_to_all_single(other, rows, kind(sizes), kind(sizes))
+    return [output, at_root, *others]
 
 
 @feature(SECTION, "all_to_all_single of complex numbers")
