@@ -172,8 +172,8 @@ def _problem(given: argparse.Namespace, reduces: bool) -> str | None:
             f"--reduce-op {given.reduce_op} needs an integer --dtype, got {given.dtype}",
         ),
         (
-            given.compare == "gloo" and given.reduce_op == "avg",
-            "--compare gloo: gloo has no --reduce-op avg",
+            given.compare == "gloo" and given.reduce_op == "avg" and given.dtype not in FLOAT_TYPES,
+            f"--compare gloo: gloo averages floating-point numbers only, got --dtype {given.dtype}",
         ),
         (
             not 0 <= given.root < world_size,

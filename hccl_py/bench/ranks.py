@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import multiprocessing
+import random
 import signal
 import socket
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 from hccl_py.bench.contender import Endpoint, Open
@@ -20,6 +22,9 @@ from hccl_py.bench.options import Options
 _MAX_COLLECTIVE_S = 60.0
 _GRACE_S = 2.0
 _DIED = object()
+_EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
+_LOWEST_PORT = 10_000
+_MOST_TRIES = 64
 
 
 class RankFailure(Exception):
@@ -94,7 +99,7 @@ class Ranks:
         address = hosts.address(0) if hosts else "127.0.0.1"
         # The ranks of a collective give up before the run does: their message says more than ours.
         timeout_s = min(_MAX_COLLECTIVE_S, options.timeout_s)
-        ports = _free_ports(len(contenders))
+        ports = free_ports(len(contenders))
         for rank in range(options.world_size):
             here, there = context.Pipe()
             endpoints = [
@@ -203,10 +208,19 @@ def _serve(pipe: connection.Connection, assignment: Assignment) -> None:
     serve(pipe, assignment)
 
 
-def _free_ports(number: int) -> list[int]:
-    """Ports that were free a moment ago."""
+def free_ports(number: int) -> list[int]:
+    """Choose ports that were free a moment ago, and that no outgoing connection will take.
+
+    The kernel gives those of its ephemeral range to whoever connects, as the ranks themselves do.
+    Only where none is left below it they are of that range.
+    """
+    below = range(_LOWEST_PORT, int(Path(_EPHEMERAL).read_text().split()[0]))
+    candidates = [*random.sample(below, min(len(below), _MOST_TRIES)), *[0] * number]
+    found: list[int] = []
     with ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(number)]
-        for sock in sockets:
-            sock.bind(("127.0.0.1", 0))
-        return [sock.getsockname()[1] for sock in sockets]
+        while len(found) < number:
+            probe = opened.enter_context(socket.socket())
+            with suppress(OSError):
+                probe.bind(("0.0.0.0", candidates.pop(0)))
+                found.append(probe.getsockname()[1])
+    return found

@@ -27,6 +27,11 @@ def test_parse_nproc_counts_ranks_of_each_node() -> None:
     assert [options.node(rank) for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
+def test_parse_average_beside_gloo_is_one_of_floats() -> None:
+    options = parse(["--reduce-op", "avg", "--compare", "gloo", "--dtype", "bfloat16"])
+    assert (options.reduce_op, options.contenders) == ("avg", ("hccl", "gloo"))
+
+
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
@@ -45,7 +50,7 @@ def test_parse_nproc_counts_ranks_of_each_node() -> None:
         ("--reduce-op xor", "xor"),
         ("--reduce-op band", "needs an integer --dtype, got float32"),
         ("--op broadcast --reduce-op sum", "means nothing to broadcast"),
-        ("--reduce-op avg --compare gloo", "gloo has no"),
+        ("--reduce-op avg --compare gloo --dtype int32", "floating-point numbers only, got"),
         ("--nproc 2 --root 2", "--root must be in 0..1, got 2"),
         ("--veth 1", "--veth joins two nodes: give --nnodes 2"),
         ("--veth 0 --nnodes 2", "at least 1, got '0'"),
