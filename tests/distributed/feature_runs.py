@@ -132,7 +132,7 @@ def _read(folder: Path, index: int, size: int) -> tuple[Outcome, bool]:
 _SECOND_HAND = re.compile(r"(?i)connection (closed|reset)|timed? ?out|aborted|lost|uncaught")
 """What a rank says whose peer has raised."""
 _NOISE = (
-    (re.compile(r"^\[\S+:\d+\] "), ""),  # a C++ file and line
+    (re.compile(r"(\[rank\d+\]:)?\[[^\]]*\.(cc|cpp|h):\d+\] "), ""),  # when and where in C++
     (re.compile(r"(?s)\n.*"), ""),
     (re.compile(r"\[?\d+\.\d+\.\d+\.\d+\]?:\d+"), "an address"),
     (re.compile(r"0x[0-9a-f]+"), "0x…"),
@@ -144,6 +144,7 @@ _NOISE = (
 def _short(message: str) -> str:
     for pattern, instead in _NOISE:
         message = pattern.sub(instead, message)
+    message = message.strip()
     return message if len(message) <= 100 else f"{message[:99]}…"
 
 
