@@ -1,8 +1,8 @@
-"""Three places where torch does not expect a process group that is written in Python."""
+"""Four places where torch does not expect a process group that is written in Python."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
@@ -61,6 +61,34 @@ def mend_all_gather_into_tensor_out() -> torch.library.Library:
     library.impl(  # type: ignore[no-untyped-call]
         "all_gather_into_tensor_out", all_gather_into_tensor_out, "CPU"
     )
+    return library
+
+
+def mend_batch_p2p_ops() -> torch.library.Library | None:
+    """Make a compiled `batch_isend_irecv` work, which bypasses Python groups too.
+
+    Returns:
+        The registration, which lasts as long as the object; None: this torch has no such call.
+    """
+    if not hasattr(torch.ops._c10d_functional, "batch_p2p_ops"):
+        return None
+    library = torch.library.Library("_c10d_functional", "IMPL")  # type: ignore[no-untyped-call]
+
+    def batch_p2p_ops(
+        op_list: Sequence[str],
+        peer_list: Sequence[int],
+        tag_list: Sequence[int],
+        tensors: Sequence[torch.Tensor],
+        group_name: Any,
+    ) -> list[torch.Tensor]:
+        # For every group of this process: another backend's have these methods, too.
+        group: Any = _resolve_process_group(group_name)
+        for op, peer, tag, tensor in zip(op_list, peer_list, tag_list, tensors, strict=True):
+            start = group.send if op == "isend" else group.recv
+            _register_work(tensor, start([tensor], peer, tag))
+        return list(tensors)
+
+    library.impl("batch_p2p_ops", batch_p2p_ops, "CPU")  # type: ignore[no-untyped-call]
     return library
 
 

@@ -15,8 +15,10 @@ from hccl_py.process_group import ProcessGroupHccl
 from hccl_py.torch_fixes import (
     keep_dynamo_out,
     mend_all_gather_into_tensor_out,
+    mend_batch_p2p_ops,
     mend_shrink_group,
 )
+from hccl_py.torch_mend_functions import mend_functions
 from hccl_py.torch_mend_hooks import mend_ddp_hooks
 from hccl_py.torch_running import GROUPS, RunningGroup
 from hccl_py.torch_threads import THREADS
@@ -31,7 +33,8 @@ _parents_communicators: list[object] = []
 keep_dynamo_out(*(module for name, module in sys.modules.items() if name.startswith("hccl_py.")))
 mend_shrink_group(RunningGroup)
 mend_ddp_hooks(RunningGroup)
-_registration = mend_all_gather_into_tensor_out()
+mend_functions(RunningGroup)
+_registrations = mend_all_gather_into_tensor_out(), mend_batch_p2p_ops()
 
 
 def create(options: Any, backend_options: Any) -> dist.ProcessGroup:

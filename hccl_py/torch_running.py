@@ -6,7 +6,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -25,7 +24,7 @@ from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 from hccl_py.communicator import Communicator
 from hccl_py.torch_call import Call, write_back
 from hccl_py.torch_staging import StagedWork, Staging
-from hccl_py.torch_surface import TorchSurface
+from hccl_py.torch_surface import GroupOptions, TorchSurface
 from hccl_py.torch_threads import Lane
 from hccl_py.torch_types import timeout_s
 from hccl_py.torch_work import FinishedWork, HcclWork, WorkAsNative, as_torch_error
@@ -138,6 +137,10 @@ class RunningGroup(TorchSurface):
         kind = HcclWork if call.device is None else StagedWork
         return self._remember(kind([WorkAsNative(work) for work in works], call, None))
 
+    def _abandon_coalescing(self) -> None:
+        """Collect no longer: what was to be done together has raised."""
+        self._coalescing.works = None
+
     def shutdown(self) -> None:
         """Leave the group in good order; later calls fail."""
         self._communicator.close()
@@ -173,18 +176,7 @@ class RunningGroup(TorchSurface):
         recorder = left.flight_recorder
         # What this group has left in its store is none of the next one's.
         store = PrefixStore(f"shrunk/{recorder.group.id}", self._store)
-        options = _Options(left.rank, left.world_size, store, ranks, left.name)
+        options = GroupOptions(left.rank, left.world_size, store, ranks, left.name)
         everybody = tuple(ranks) or tuple(range(left.world_size))
         recorder.group = recorder.group._replace(global_ranks=everybody)
         return type(self)(left, options)
-
-
-@dataclass(frozen=True)
-class _Options:
-    """What a group needs of torch's `_DistributedBackendOptions`."""
-
-    group_rank: int
-    group_size: int
-    store: Any
-    global_ranks_in_group: list[int]
-    group_id: str

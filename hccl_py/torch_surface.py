@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import os
 import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend
+from torch._C._distributed_c10d import Backend, PrefixStore
 
-from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.torch_work import as_torch_error
+from hccl_py.transport.errors import HcclError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator
@@ -32,6 +36,17 @@ if TYPE_CHECKING:
         def size(self) -> int: ...  # noqa: D102
 else:
     _Base = dist.ProcessGroup
+
+
+@dataclass(frozen=True)
+class GroupOptions:
+    """What a group needs of torch's `_DistributedBackendOptions`."""
+
+    group_rank: int
+    group_size: int
+    store: Any
+    global_ranks_in_group: list[int]
+    group_id: str
 
 
 class TorchSurface(_Base):
@@ -60,6 +75,7 @@ class TorchSurface(_Base):
         self._description = ""
         self._sequence_number = 0
         self._monitored_barriers = 0
+        self._splits: Counter[tuple[int, ...]] = Counter()
 
     def getBackendName(self) -> str:  # noqa: N802
         """Return what `pg.name()` and DDP's log say."""
@@ -145,11 +161,61 @@ class TorchSurface(_Base):
     def _wait_for_pending_works(self) -> None:
         """Do nothing: this is for hooks, of which there are none."""
 
-    def split_group(self, *args: object, **kwargs: object) -> None:
-        """Refuse; torch splits only groups that are bound to an accelerator."""
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: object = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: object = None,
+    ) -> TorchSurface | None:
+        """Return a group of some ranks of this one, of which torch does not know.
+
+        `torch.distributed.split_group` and `new_group` make one that torch knows.
+
+        Args:
+            ranks: of this group, in the order that they are to have; all of them call.
+            timeout: of the new group; None: as here.
+            opts: there is nothing to set.
+            group_name: of the new group, the same on all of its ranks.
+            group_desc: for the user.
+            device_types: there is nothing to choose.
+
+        Returns:
+            The group; None on a rank that is not in it.
+
+        Raises:
+            InvalidArgumentError: these are not ranks of this group.
+            DistBackendError: a rank did not come, or died.
+        """
+        members = [int(rank) for rank in ranks]
+        if self.rank() not in members:
+            return None
+        self._splits[tuple(members)] += 1
+        part = f"split/{'-'.join(map(str, members))}/{self._splits[tuple(members)]}"
+        name = group_name or f"{self._name}/{part}"
+        limit_s = None if timeout is None else timeout.total_seconds()
+        try:
+            made = self._communicator.subset(members, name, timeout_s=limit_s)
+        except HcclError as error:
+            raise as_torch_error(error)  # noqa: B904  # it names its cause
+        everybody = self._global_ranks or range(self.size())
+        global_ranks = [everybody[rank] for rank in members]
+        recorder = made.flight_recorder
+        recorder.group = recorder.group._replace(global_ranks=tuple(global_ranks))
+        store = PrefixStore(part, self._store)
+        group = type(self)(
+            made, GroupOptions(made.rank, made.world_size, store, global_ranks, name)
+        )
+        group.setGroupDesc(group_desc or f"{self._description}:split")
+        return group
+
+    def merge_remote_group(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refuse: groups are made of ranks of the default group, or at a store."""
         raise InvalidArgumentError(
-            "split_group: hccl groups cannot be split; make each part with "
-            "torch.distributed.new_group(ranks)"
+            "merge_remote_group: hccl groups cannot be merged; put all ranks in one job with "
+            "torch.distributed.init_process_group, and make the parts with new_group(ranks)"
         )
 
     def monitored_barrier(
@@ -172,7 +238,11 @@ class TorchSurface(_Base):
             self._store.set(key, ", ".join(str(rank) for rank in missing))
         else:
             # Rank 0 answers only when its own time is over.
-            self._store.wait([key], limit + timedelta(seconds=10))
+            if not self._comes(key, limit + timedelta(seconds=10)):
+                raise dist.DistBackendError(
+                    f"monitored_barrier on rank {self.rank()}: Timed out after "
+                    f"{limit.total_seconds() + 10:g} s; rank(s) 0 did not come, or lost the store"
+                )
         missing_text = self._store.get(key).decode()
         if missing_text:
             raise dist.DistBackendError(
@@ -185,10 +255,18 @@ class TorchSurface(_Base):
         missing = []
         for rank in range(1, self.size()):
             rest = timedelta(seconds=max(deadline - time.monotonic(), 0.001))
-            try:
-                self._store.wait([f"{key}/{rank}"], rest)
-            except dist.DistStoreError:
+            if not self._comes(f"{key}/{rank}", rest):
                 missing.append(rank)
                 if not wait_all_ranks:
                     break
         return missing
+
+    def _comes(self, key: str, limit: timedelta) -> bool:
+        """Wait until `key` is in the store; tell whether it came in time."""
+        try:
+            self._store.wait([key], limit)
+        except RuntimeError as error:  # that of a FileStore has no type of its own
+            if "timeout" not in str(error).lower():
+                raise
+            return False
+        return True

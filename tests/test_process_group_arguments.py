@@ -94,7 +94,7 @@ def wrong_calls(rank: int, n: int) -> list[Wrong]:
         ("peer", lambda: group.send([four], n, 0), rf"`dst`.* 0 to {n - 1}"),
         ("source", lambda: group.recv([four], -1, 0), rf"`src`.* 0 to {n - 1}"),
         ("coalesced", lambda: group.all_gather_single_coalesced(several, []), r"0 tensors"),
-        ("split", lambda: group.split_group([0]), r"new_group"),
+        ("split", lambda: group.split_group([rank, n]), rf"ranks of 0..{n - 1}, got {n}"),
     ]
 
 

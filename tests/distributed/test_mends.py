@@ -1,0 +1,211 @@
+"""Where torch asks for a backend by its name, or does not expect a group in Python."""
+
+import os
+import re
+import tempfile
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
+from features import feature
+from torch.distributed import distributed_c10d as c10d
+
+from hccl_py.transport.errors import InvalidArgumentError
+
+
+def sum_of_ones(group: Any = None) -> int:
+    tensor = torch.ones(3)
+    dist.all_reduce(tensor, group=group)
+    return int(tensor[2])
+
+
+def missing_ranks(group: Any, wait_all_ranks: bool) -> str:
+    """Let rank 0 alone come, and tell which ranks the error names."""
+    named = ""
+    if dist.get_rank() == 0:
+        try:
+            dist.monitored_barrier(group, timedelta(seconds=0.5), wait_all_ranks=wait_all_ranks)
+        except RuntimeError as error:
+            found = re.search(r"[Rr]ank(?:s|\(s\))? ([\d, ]*\d) (?:failed|did not)", str(error))
+            named = found[1] if found else str(error)
+    dist.barrier()  # of the default group: this one is of no use any more on some backends
+    return named
+
+
+@feature(
+    "Groups",
+    "monitored_barrier names the missing ranks",
+    covers=("monitored_barrier",),
+    world_size=3,
+    alone=lambda n: [[3, "1", "1, 2"]] + [[3, "", ""]] * 2,
+)
+def test_monitored_barrier(rank: int, world_size: int) -> list[Any]:
+    """All come; then rank 0 alone, which names the first that is missing, or all of them."""
+    dist.monitored_barrier(timeout=timedelta(seconds=20))
+    groups = [dist.new_group() for _ in range(2)]
+    dist.monitored_barrier(groups[0])
+    found = [sum_of_ones()]
+    return [*found, missing_ranks(groups[0], False), missing_ranks(groups[1], True)]
+
+
+@feature(
+    "Groups",
+    "monitored_barrier over a FileStore",
+    covers=("monitored_barrier",),
+    own_group=True,
+    alone=lambda n: ["1", ""],
+)
+def test_monitored_barrier_over_a_file(rank: int, world_size: int, backend: str) -> str:
+    place = Path(tempfile.gettempdir(), f"features-{os.environ['MASTER_PORT']}-{backend}")
+    store = dist.FileStore(str(place), world_size)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+    group = dist.new_group()
+    dist.barrier()
+    named = missing_ranks(group, False)
+    dist.destroy_process_group()
+    place.unlink(missing_ok=True)
+    return named
+
+
+@feature("Groups", "a group's timeout is changed", covers=("set_timeout",))
+def test_set_timeout(rank: int, world_size: int) -> list[float]:
+    """By torch's function, which has another name in older versions."""
+    set_timeout = getattr(dist, "set_timeout", c10d._set_pg_timeout)
+    group = dist.new_group()
+    set_timeout(timedelta(seconds=7))
+    set_timeout(timedelta(seconds=8), group)
+    backends = [each._get_backend(torch.device("cpu")) for each in (dist.group.WORLD, group)]
+    return [backend.options._timeout.total_seconds() for backend in backends]
+
+
+@feature(
+    "Groups",
+    "split_group",
+    covers=("split_group",),
+    world_size=4,
+    alone=lambda n: [
+        [[0, 2], 4.0, 0, 2.0],
+        [[3, 1], 8.0, 1, 2.0],
+        [[0, 2], 4.0, 1, 2.0],
+        [[3, 1], 8.0, 0, 2.0],
+    ],
+)
+def test_split_group(rank: int, world_size: int) -> list[Any]:
+    """Two parts, one in an order of its own; then a part of a part."""
+    part = dist.split_group(split_ranks=[[0, 2], [3, 1]], timeout=timedelta(seconds=20))
+    tensor = torch.tensor(float(rank))
+    dist.all_reduce(tensor, group=part)
+    half = dist.split_group(part, [[1, 0]])
+    tensor += tensor
+    dist.broadcast(tensor, dist.get_global_rank(part, 0), part)
+    return [
+        dist.get_process_group_ranks(part),
+        float(tensor),
+        dist.get_rank(part),
+        float(sum_of_ones(half)),
+    ]
+
+
+@feature(
+    "Groups",
+    "split_group leaves ranks out",
+    covers=("split_group",),
+    world_size=3,
+    alone=lambda n: [[True, 2], [False, 0], [True, 2]],
+)
+def test_split_group_leaves_ranks_out(rank: int, world_size: int) -> list[Any]:
+    part = dist.split_group(split_ranks=[[0, 2]])
+    member = isinstance(part, dist.ProcessGroup)
+    return [member, sum_of_ones(part) if member else 0]
+
+
+def own_split(group: Any, ranks: list[int]) -> int:
+    part = group.split_group(ranks)
+    if part is None:
+        return 0
+    tensor = torch.ones(1)
+    part.allreduce([tensor]).wait()
+    return int(tensor)
+
+
+@feature(
+    "Groups",
+    "a group's own split_group",
+    world_size=3,
+    alone=lambda n: [[2, 3], [0, 3], [2, 3]],
+)
+def test_split_group_method(rank: int, world_size: int) -> list[int]:
+    """Torch knows nothing of what it returns; ranks that are not in it get nothing."""
+    group = dist.new_group()
+    return [own_split(group, [2, 0]), own_split(group, [0, 1, 2])]
+
+
+@feature(
+    "Coalesced calls",
+    "an exception inside _coalescing_manager",
+    alone=lambda n: [[n, n, n]] * n,
+    note="on other backends torch keeps all later calls for the batch that has failed",
+    differs="the next call does nothing",
+)
+def test_exception_in_coalescing_manager(rank: int, world_size: int) -> list[int]:
+    found = []
+    for device in (None, torch.device("cpu")) if dist.get_backend() == "hccl" else (None,):
+        try:
+            with c10d._coalescing_manager(device=device):
+                dist.all_reduce(torch.ones(1))
+                raise KeyError("of the user's")
+        except KeyError:
+            found.append(sum_of_ones())
+    with c10d._coalescing_manager():
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor)
+    return [*found, int(tensor)]
+
+
+@feature("Functional collectives and torch.compile", "batch_p2p_ops")
+def test_batch_p2p_ops(rank: int, world_size: int) -> list[list[float]]:
+    """What a compiled batch_isend_irecv calls, eagerly and compiled."""
+    peer, name = 1 - rank, dist.group.WORLD.group_name
+
+    def exchange(tensor: torch.Tensor) -> torch.Tensor:
+        return torch.ops._c10d_functional.batch_p2p_ops(
+            ["isend", "irecv"], [peer, peer], [0, 0], [tensor, torch.empty(3)], name
+        )[1]
+
+    found = []
+    for function in (exchange, torch.compile(exchange, backend="aot_eager", fullgraph=True)):
+        received = functional.wait_tensor(function(torch.full((3,), float(rank))))
+        found.append(received.tolist())
+    dist.barrier()
+    return found
+
+
+def refusals(calls: list[Any]) -> list[str]:
+    """Return what each call says that is refused."""
+    texts = []
+    for call in calls:
+        try:
+            texts.append(f"returned {call()}")
+        except InvalidArgumentError as error:
+            texts.append(str(error).partition(";")[0].replace("expected ", ""))
+    return texts
+
+
+def test_wrong_splits_are_refused_with_what_was_expected() -> None:
+    from ranks import run_ranks
+
+    for texts in run_ranks(wrong_splits, 2, backend="hccl"):
+        assert all("ranks of the parent group" in text for text in texts[:-1]), texts
+        assert "cannot be merged" in texts[-1]
+
+
+def wrong_splits(rank: int, world_size: int) -> list[str]:
+    group = dist.group.WORLD
+    splits: list[Any] = [None, [], [[]], [0, 1], [[0, 2]], [[0], [0, 1]], [[-1, 0]]]
+    calls = [lambda wrong=wrong: dist.split_group(split_ranks=wrong) for wrong in splits]
+    texts = refusals([*calls, lambda: group.merge_remote_group(dist.HashStore(), 2)])
+    assert sum_of_ones() == world_size
+    return texts
