@@ -1,0 +1,145 @@
+"""torch.distributed.checkpoint: what some ranks save, others load."""
+
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as checkpoint
+from features import feature
+from folders import folder_of_all
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
+from training import model, parameters_of, train
+
+SECTION = "Checkpoints"
+
+
+def numbers() -> torch.Tensor:
+    return torch.arange(21.0).reshape(7, 3)
+
+
+def sharded(rank: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    network = model()
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),))
+    for layer in (network[0], network[2], network):
+        fully_shard(layer, mesh=mesh)
+    return network, torch.optim.Adam(network.parameters(), lr=0.01)
+
+
+def state_of(network: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, object]:
+    parameters, state = get_state_dict(network, optimizer)
+    return {"model": parameters, "optimizer": state}
+
+
+def trained_on_four_then_two(world_size: int) -> list[list[torch.Tensor]]:
+    network = model()
+    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
+    train(network, 0, 1, optimizer=optimizer)
+    values = train(network, 0, 1, optimizer=optimizer)
+    return [values if rank < 2 else [] for rank in range(world_size)]
+
+
+@feature(
+    SECTION,
+    "save on 4 ranks, load on 2",
+    covers=("init_process_group", "destroy_process_group"),
+    world_size=4,
+    own_group=True,
+    alone=trained_on_four_then_two,
+)
+def test_four_ranks_save_and_two_load(
+    rank: int, world_size: int, backend: str
+) -> list[torch.Tensor]:
+    """A sharded model and its optimizer; a job of two ranks goes on where one of four ended."""
+    dist.init_process_group(backend)
+    with folder_of_all(rank) as folder:
+        network, optimizer = sharded(rank)
+        train(network, rank, world_size, optimizer=optimizer)
+        checkpoint.save(state_of(network, optimizer), checkpoint_id=folder)
+        dist.barrier()
+        dist.destroy_process_group()
+        assert len(list(Path(folder).glob("*.distcp"))) == world_size
+        if rank >= 2:
+            return []
+        os.environ["WORLD_SIZE"] = "2"
+        os.environ["TORCHELASTIC_RESTART_COUNT"] += " after saving"
+        try:
+            dist.init_process_group(backend)
+            network, optimizer = sharded(rank)
+            state = state_of(network, optimizer)
+            checkpoint.load(state, checkpoint_id=folder)
+            set_state_dict(
+                network,
+                optimizer,
+                model_state_dict=state["model"],
+                optim_state_dict=state["optimizer"],
+            )
+            values = train(network, rank, 2, optimizer=optimizer)
+            dist.destroy_process_group()
+        finally:
+            os.environ["WORLD_SIZE"] = str(world_size)
+        return values
+
+
+@feature(SECTION, "save, load, load into other placements", world_size=4)
+def test_placements_may_be_others_when_loaded(rank: int, world_size: int) -> list[torch.Tensor]:
+    with folder_of_all(rank) as folder:
+        mesh = init_device_mesh("cpu", (2, 2))
+        saved = {
+            "rows": distribute_tensor(numbers(), mesh, [Shard(0), Shard(0)]),
+            "both": distribute_tensor(numbers() + 1, mesh, [Shard(1), Shard(0)]),
+            "plain": numbers() + 2,
+            "number": 3,
+        }
+        checkpoint.save(saved, checkpoint_id=folder)
+        flat = init_device_mesh("cpu", (world_size,))
+        found: dict[str, object] = {
+            "rows": distribute_tensor(torch.zeros(7, 3), flat, [Shard(1)]),
+            "both": distribute_tensor(torch.zeros(7, 3), flat, [Replicate()]),
+            "plain": torch.zeros(7, 3),
+            "number": 0,
+        }
+        checkpoint.load(found, checkpoint_id=folder)
+        assert found["number"] == 3
+        whole = [value for value in found.values() if isinstance(value, torch.Tensor)]
+        return [value.full_tensor() if isinstance(value, DTensor) else value for value in whole]
+
+
+@feature(SECTION, "async_save")
+def test_save_while_training_goes_on(rank: int, world_size: int) -> list[list[torch.Tensor]]:
+    """What is saved is what was there when it was called."""
+    with folder_of_all(rank) as folder:
+        # It talks in a thread of its own, by a group of its own.
+        others = dist.new_group()
+        network, optimizer = sharded(rank)
+        before = train(network, rank, world_size, optimizer=optimizer)
+        saving = checkpoint.async_save(
+            state_of(network, optimizer), checkpoint_id=folder, process_group=others
+        )
+        after = train(network, rank, world_size, optimizer=optimizer)
+        saving.result()
+        dist.barrier()
+        again, fresh = sharded(rank)
+        state = state_of(again, fresh)
+        checkpoint.load(state, checkpoint_id=folder)
+        set_state_dict(
+            again, fresh, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
+        )
+        assert all(map(torch.equal, parameters_of(again), before))
+        continued = train(again, rank, world_size, optimizer=fresh)
+        return [after, continued]
+
+
+@feature(SECTION, "a missing key is told on every rank")
+def test_missing_key_is_an_error_everywhere(rank: int, world_size: int) -> str:
+    with folder_of_all(rank) as folder:
+        checkpoint.save({"here": numbers()}, checkpoint_id=folder)
+        try:
+            checkpoint.load({"elsewhere": numbers()}, checkpoint_id=folder)
+        except checkpoint.CheckpointException as error:
+            return f"{type(error).__name__}: {sorted(error.failures)}"
+        return "no error"

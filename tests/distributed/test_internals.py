@@ -1,0 +1,66 @@
+"""What other libraries call of torch.distributed although it is not in its list."""
+
+import torch
+import torch.distributed as dist
+from features import feature
+from torch.distributed import collective_utils
+from torch.distributed.utils import _sync_module_states, _verify_param_shape_across_processes
+from training import model, parameters_of
+
+SECTION = "Beside the group"
+
+
+@feature(SECTION, "_broadcast_coalesced", world_size=3)
+def test_broadcast_coalesced(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Tensors of several types, in buffers that hold some of them."""
+    tensors = [torch.full((size,), 10.0 * rank + size) for size in (3, 0, 5, 40)]
+    tensors += [torch.arange(4) + rank, torch.full((2, 2), rank, dtype=torch.bfloat16)]
+    dist._broadcast_coalesced(dist.group.WORLD, tensors, 100, 1)
+    return tensors
+
+
+@feature(SECTION, "_verify_params_across_processes", world_size=3)
+def test_verify_parameters(rank: int, world_size: int) -> list[str]:
+    """The same shapes are accepted; others are told of where they are."""
+    answers = []
+    for width in (8, 8 + rank // 2):
+        try:
+            tensors = list(model(width).parameters())
+            _verify_param_shape_across_processes(dist.group.WORLD, tensors)
+            answers.append("equal")
+        except RuntimeError as error:
+            answers.append(str(error).partition("appears not to match")[0][:60])
+    return answers
+
+
+@feature(SECTION, "_sync_module_states", world_size=3)
+def test_sync_module_states(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = torch.nn.Sequential(model(), torch.nn.BatchNorm1d(8))
+    for value in network.state_dict().values():
+        value.add_(rank)
+    _sync_module_states(network, dist.group.WORLD, 1 << 20, 2, ())
+    return [*parameters_of(network), *(buffer.clone() for buffer in network.buffers())]
+
+
+@feature(SECTION, "torch.distributed.collective_utils", world_size=3)
+def test_collective_utils(rank: int, world_size: int) -> list[object]:
+    """A function that one rank calls, or all, and what it returns on each."""
+    return [
+        collective_utils.broadcast(lambda: f"of rank {rank}", rank=1),
+        collective_utils.all_gather(lambda: rank * rank),
+        collective_utils.all_gather(f"rank {rank}"),
+        raised_by_one(rank),
+    ]
+
+
+def raised_by_one(rank: int) -> str:
+    """One rank's failure is told on all."""
+
+    def fail() -> int:
+        raise ValueError("on purpose")
+
+    try:
+        collective_utils.broadcast(fail, rank=2)
+    except Exception as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return "no error"

@@ -1,0 +1,161 @@
+"""torch.distributed.pipelining: every schedule, against the model in one process."""
+
+from functools import partial
+
+import torch
+import torch.distributed as dist
+from features import feature
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import (
+    PipelineStage,
+    Schedule1F1B,
+    ScheduleDualPipeV,
+    ScheduleGPipe,
+    ScheduleInterleaved1F1B,
+    ScheduleInterleavedZeroBubble,
+    ScheduleLoopedBFS,
+    ScheduleZBVZeroBubble,
+    SplitPoint,
+    pipeline,
+)
+from training import whole
+
+SECTION = "Pipelines and ring attention"
+WIDTH, MICROBATCHES = 8, 8
+
+
+def layers(count: int) -> list[nn.Module]:
+    torch.manual_seed(0)
+    return [nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh()) for _ in range(count)]
+
+
+def batch() -> tuple[torch.Tensor, torch.Tensor]:
+    random = torch.Generator().manual_seed(1)
+    shape = 2 * MICROBATCHES, WIDTH
+    return torch.randn(shape, generator=random), torch.randn(shape, generator=random)
+
+
+def gradients_alone(count: int) -> tuple[float, list[list[torch.Tensor]]]:
+    """Return the loss, and every layer's gradients, of a pipeline of so many stages."""
+    stages = layers(count)
+    inputs, targets = batch()
+    loss = nn.functional.mse_loss(nn.Sequential(*stages)(inputs), targets)
+    loss.backward()
+    return loss.item(), [[weight.grad for weight in stage.parameters()] for stage in stages]
+
+
+def stages_of(rank: int, world_size: int, schedule: type) -> list[int]:
+    """Return the numbers of a rank's stages: one, two in a row of loops, or two that make a V."""
+    if schedule in (ScheduleGPipe, Schedule1F1B):
+        return [rank]
+    if schedule in (ScheduleZBVZeroBubble, ScheduleDualPipeV):
+        return [rank, 2 * world_size - 1 - rank]
+    return [rank, rank + world_size]
+
+
+def run_schedule(rank: int, world_size: int, schedule: type) -> tuple[float, list[torch.Tensor]]:
+    """Return the loss, where it is known, and the gradients of this rank's stages."""
+    mine = stages_of(rank, world_size, schedule)
+    count = len(mine) * world_size
+    modules = layers(count)
+    device = torch.device("cpu")
+    stages = [PipelineStage(modules[index], index, count, device) for index in mine]
+    one = schedule in (ScheduleGPipe, Schedule1F1B)
+    runner = schedule(
+        stages[0] if one else stages, n_microbatches=MICROBATCHES, loss_fn=nn.functional.mse_loss
+    )
+    inputs, targets = batch()
+    losses: list[torch.Tensor] = []
+    first, last = 0 in mine, count - 1 in mine
+    target = {"target": targets, "losses": losses} if last else {}
+    runner.step(*([inputs] if first else []), **target)
+    gradients = [weight.grad for index in mine for weight in modules[index].parameters()]
+    return sum(loss.item() for loss in losses) / MICROBATCHES, gradients
+
+
+def expected(schedule: type, world_size: int) -> list[tuple[float, list[torch.Tensor]]]:
+    count = world_size * len(stages_of(0, world_size, schedule))
+    loss, gradients = gradients_alone(count)
+    every = []
+    for rank in range(world_size):
+        mine = stages_of(rank, world_size, schedule)
+        ours = [gradient for index in mine for gradient in gradients[index]]
+        every.append((loss if count - 1 in mine else 0.0, ours))
+    return every
+
+
+@feature(SECTION, "ScheduleGPipe", world_size=4, alone=partial(expected, ScheduleGPipe))
+def test_gpipe(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
+    return run_schedule(rank, world_size, ScheduleGPipe)
+
+
+@feature(SECTION, "Schedule1F1B", world_size=4, alone=partial(expected, Schedule1F1B))
+def test_1f1b(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
+    return run_schedule(rank, world_size, Schedule1F1B)
+
+
+@feature(
+    SECTION,
+    "ScheduleInterleaved1F1B",
+    world_size=4,
+    alone=partial(expected, ScheduleInterleaved1F1B),
+)
+def test_interleaved_1f1b(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
+    return run_schedule(rank, world_size, ScheduleInterleaved1F1B)
+
+
+@feature(SECTION, "ScheduleLoopedBFS", world_size=4, alone=partial(expected, ScheduleLoopedBFS))
+def test_looped_breadth_first(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
+    return run_schedule(rank, world_size, ScheduleLoopedBFS)
+
+
+@feature(
+    SECTION,
+    "ScheduleInterleavedZeroBubble",
+    world_size=4,
+    alone=partial(expected, ScheduleInterleavedZeroBubble),
+)
+def test_interleaved_zero_bubble(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
+    return run_schedule(rank, world_size, ScheduleInterleavedZeroBubble)
+
+
+@feature(
+    SECTION,
+    "ScheduleZBVZeroBubble",
+    world_size=4,
+    alone=partial(expected, ScheduleZBVZeroBubble),
+)
+def test_zero_bubble_v(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
+    return run_schedule(rank, world_size, ScheduleZBVZeroBubble)
+
+
+@feature(SECTION, "ScheduleDualPipeV", world_size=4, alone=partial(expected, ScheduleDualPipeV))
+def test_dual_pipe_v(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
+    return run_schedule(rank, world_size, ScheduleDualPipeV)
+
+
+@feature(SECTION, "pipeline(): a model is split by tracing it")
+def test_pipeline_of_a_traced_model(rank: int, world_size: int) -> list[torch.Tensor]:
+    inputs, _ = batch()
+    network = nn.Sequential(*layers(2))
+    split = {"1": SplitPoint.BEGINNING}
+    traced = pipeline(network, mb_args=(inputs.chunk(MICROBATCHES)[0],), split_spec=split)
+    stage = traced.build_stage(rank, torch.device("cpu"))
+    outputs = ScheduleGPipe(stage, MICROBATCHES).step(*([inputs] if rank == 0 else []))
+    return network(inputs) if rank == 0 else outputs
+
+
+@feature(SECTION, "pipeline of sharded stages, 2 x 2", world_size=4)
+def test_pipeline_of_sharded_stages(rank: int, world_size: int) -> list[torch.Tensor]:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "data"))
+    index = mesh["pipeline"].get_local_rank()
+    module = fully_shard(layers(2)[index], mesh=mesh["data"])
+    group = mesh["pipeline"].get_group()
+    stage = PipelineStage(module, index, 2, torch.device("cpu"), group=group)
+    runner = Schedule1F1B(stage, MICROBATCHES, loss_fn=nn.functional.mse_loss)
+    part = [tensor.chunk(2)[mesh["data"].get_local_rank()] for tensor in batch()]
+    runner.step(part[0]) if index == 0 else runner.step(target=part[1])
+    dist.barrier()
+    return [whole(weight.grad) for weight in module.parameters()]
