@@ -27,11 +27,6 @@ class ElementType(NamedTuple):
 
 _MOVED = (
     ElementType("complex32", 4),
-    ElementType("float8_e4m3fn", 1),
-    ElementType("float8_e5m2", 1),
-    ElementType("float8_e4m3fnuz", 1),
-    ElementType("float8_e5m2fnuz", 1),
-    ElementType("float8_e8m0fnu", 1),
     ElementType("float4_e2m1fn_x2", 1),
     ElementType("float128", 16),
     ElementType("complex256", 32),

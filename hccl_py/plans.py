@@ -8,7 +8,7 @@ from hccl_py.fingerprint import REDUCING, pack
 from hccl_py.plan import agreements, lower
 from hccl_py.topology import Topology
 from hccl_py.transport import _core
-from hccl_py.transport.types import DType
+from hccl_py.transport.types import IN_ONE_STEP, DType
 from hccl_py.tuner import choose, min_message_bytes, size_class
 
 _MOST_CALLS = 4096
@@ -39,7 +39,7 @@ class PlanCache(dict[Call, _core.Prepared]):
         self._rank = rank
         self._topology = topology
         self._verify = os.environ.get("HCCL_VERIFY") == "1"
-        self._plans: dict[tuple[str, int, int | None], _core.Plan] = {}
+        self._plans: dict[tuple[str, int, int | None, bool], _core.Plan] = {}
 
     def __missing__(self, call: Call) -> _core.Prepared:
         """Make what a call needs."""
@@ -57,16 +57,17 @@ class PlanCache(dict[Call, _core.Prepared]):
         if collective in REDUCING:
             assert kind.part_type is not None, "checked by the caller"
             dtype, engine_count = kind.part_type, count * kind.parts
-        key = (collective, size_class(num_bytes), root)
+        in_one_step = dtype in IN_ONE_STEP
+        key = (collective, size_class(num_bytes), root, in_one_step)
         plan = self._plans.get(key)
         if plan is None:
-            plan = self._plans.setdefault(key, self._write(collective, num_bytes, root))
+            algorithm = choose(collective, num_bytes, self._topology, in_one_step=in_one_step)
+            plan = self._plans.setdefault(key, self._write(collective, algorithm, root))
         fingerprint = pack(collective, root, element, op, count)
         in_place = _IN_PLACE.get(collective, 0)
         return _core.Prepared(plan, int(dtype), op, engine_count, fingerprint, in_place, root or 0)
 
-    def _write(self, collective: str, num_bytes: int, root: int | None) -> _core.Plan:
-        algorithm = choose(collective, num_bytes, self._topology)
+    def _write(self, collective: str, algorithm: str, root: int | None) -> _core.Plan:
         if self._verify:
             verify_algorithm(collective, algorithm, self._topology, root)
         plans = plans_for(collective, algorithm, self._topology, root)

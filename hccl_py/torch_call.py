@@ -2,7 +2,7 @@
 
 A wrong argument raises `InvalidArgumentError`, which names it, says what was expected and what
 came, before anything is sent: the group stays usable. Tensors that are not plain memory (strided,
-conjugated, 8-bit floats in a reduction) are staged through a contiguous copy; `Call.copies` says
+conjugated, 8-bit floats times a factor) are staged through a contiguous copy; `Call.copies` says
 what has to be written back when the collective is done. All this happens on the tensors' device;
 how they come from an accelerator to the host and back stands in `torch_staging.py`.
 """
@@ -93,7 +93,7 @@ class Call:
     def contribution(
         self, argument: str, tensor: Tensor, factor: Any, *, like: Tensor | None = None
     ) -> Tensor:
-        """Return `tensor` as a buffer to be reduced: 8-bit floats as float32, times `factor`."""
+        """Return `tensor` as a buffer to be reduced, times `factor` (8-bit floats as float32)."""
         return self._reducible(self.input(argument, tensor, like=like), factor)
 
     def accumulator(self, argument: str, tensor: Tensor, factor: Any = None) -> Tensor:
@@ -107,18 +107,16 @@ class Call:
 
     def _reducible(self, buffer: Tensor, factor: Any) -> Tensor:
         wide_dtype = _WIDENED.get(buffer.dtype)
-        if self.fake or (factor is None and wide_dtype is None):
+        if self.fake or factor is None:
             return buffer
-        # 8-bit floats: every contribution is widened, and the result is rounded once.
+        # 8-bit floats: every product is kept in 32 bits, and the result is rounded once.
         wide = buffer.detach().to(wide_dtype or buffer.dtype)
-        if factor is not None:
-            scaled = wide * (factor.reshape(()) if isinstance(factor, Tensor) else factor)
-            if scaled.dtype != wide.dtype:
-                raise self.invalid(
-                    f"`op` PREMUL_SUM of {buffer.dtype} needs a factor of that type, got {factor!r}"
-                )
-            return scaled
-        return wide
+        scaled = wide * (factor.reshape(()) if isinstance(factor, Tensor) else factor)
+        if scaled.dtype != wide.dtype:
+            raise self.invalid(
+                f"`op` PREMUL_SUM of {buffer.dtype} needs a factor of that type, got {factor!r}"
+            )
+        return scaled
 
     def only(self, argument: str, tensors: Tensors) -> Tensor:
         """Return the one tensor of `tensors` (torch passes lists with one entry per device)."""

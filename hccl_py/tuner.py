@@ -74,8 +74,16 @@ def size_class(num_bytes: int) -> int:
     return (num_bytes - 1).bit_length() if num_bytes else 0
 
 
+_IN_ONE_STEP = ("one_shot", "mesh", "direct")
+
+
 def choose(
-    collective: str, num_bytes: int, topology: Topology, environ: Mapping[str, str] = os.environ
+    collective: str,
+    num_bytes: int,
+    topology: Topology,
+    environ: Mapping[str, str] = os.environ,
+    *,
+    in_one_step: bool = False,
 ) -> str:
     """Name the algorithm for a call; the same for all sizes of one `size_class`.
 
@@ -85,18 +93,21 @@ def choose(
             all ranks; where it cannot be (all_to_all, gather, scatter) the table does not ask.
         topology: all ranks and their nodes.
         environ: where to look for `HCCL_ALGORITHM`.
+        in_one_step: whether nothing but one rank may reduce a chunk, with all ranks' values at
+            hand; then `HCCL_ALGORITHM` counts only where it names such an algorithm.
 
     Raises:
         InvalidArgumentError: if `HCCL_ALGORITHM` names something that there is not.
     """
     forced = _overrides(environ.get(VARIABLE, "")).get(collective)
-    if forced is not None:
+    if forced is not None and (forced in _IN_ONE_STEP or not in_one_step):
         return forced
+    many_nodes = topology.node_count > 1 and not in_one_step
     largest_of_class = 1 << size_class(num_bytes)
     for row in TABLE:
         if (
             row.collective == collective
-            and row.many_nodes == (topology.node_count > 1)
+            and row.many_nodes == many_nodes
             and (row.max_ranks is None or topology.world_size <= row.max_ranks)
             and (row.max_bytes is None or largest_of_class <= row.max_bytes)
         ):

@@ -19,6 +19,11 @@ class DType(IntEnum):
     INT64 = 10
     UINT64 = 11
     BOOL = 12
+    FLOAT8_E4M3FN = 13
+    FLOAT8_E5M2 = 14
+    FLOAT8_E4M3FNUZ = 15
+    FLOAT8_E5M2FNUZ = 16
+    FLOAT8_E8M0FNU = 17
 
 
 class ReduceOp(IntEnum):
@@ -48,5 +53,13 @@ ITEM_SIZE: dict[DType, int] = {
     DType.INT64: 8,
     DType.UINT64: 8,
     DType.BOOL: 1,
+    DType.FLOAT8_E4M3FN: 1,
+    DType.FLOAT8_E5M2: 1,
+    DType.FLOAT8_E4M3FNUZ: 1,
+    DType.FLOAT8_E5M2FNUZ: 1,
+    DType.FLOAT8_E8M0FNU: 1,
 }
 """Bytes of one element."""
+
+IN_ONE_STEP = frozenset(dtype for dtype in DType if dtype >= DType.FLOAT8_E4M3FN)
+"""Too narrow to hold a sum on its way: each chunk is reduced at one rank, and rounded once."""

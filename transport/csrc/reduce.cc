@@ -76,6 +76,7 @@ void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte*
 
 void scale(DType dtype, std::byte* data, size_t count, int divisor) {
   assert(divisor > 0 && dtype != DType::boolean);
+  if (reduces_in_one_step(dtype)) return;
   best.scale[static_cast<size_t>(dtype)](data, count, divisor);
 }
 

@@ -9,6 +9,7 @@ namespace hccl {
 namespace {
 
 #include "reduce_formats.h"
+#include "reduce_float8.h"
 
 constexpr size_t vector_bytes = HCCL_VECTOR_BYTES;
 
@@ -18,6 +19,8 @@ struct Sum {
   template <class V>
   static HCCL_INLINE V apply(V a, V b) { return a + b; }
 };
+// Divides what it has summed up by the number of sources.
+struct Average : Sum {};
 struct Product {
   template <class V>
   static HCCL_INLINE V apply(V a, V b) { return a * b; }
@@ -72,6 +75,7 @@ HCCL_INLINE size_t reduce_blocks(std::byte* dst, const std::byte* const* srcs, s
       }
     }
     for (size_t u = 0; u < unroll; ++u) {
+      if constexpr (std::is_same_v<Op, Average>) total[u] /= static_cast<float>(num_srcs);
       store_result<Format, lanes>(dst + offset + u * step, total[u]);
     }
   }
@@ -159,6 +163,15 @@ class TableBuilder {
     table_.scale[static_cast<size_t>(dtype)] = scale_float<Format>;
   }
 
+  template <class Format>
+  constexpr void add_float8(DType dtype) {
+    set<Format, Sum>(dtype, ReduceOp::sum);
+    set<Format, Average>(dtype, ReduceOp::avg);
+    set<Format, Product>(dtype, ReduceOp::product);
+    set<Format, Min>(dtype, ReduceOp::min);
+    set<Format, Max>(dtype, ReduceOp::max);
+  }
+
   template <class T>
   constexpr void add_integer(DType dtype) {
     using Unsigned = Plain<std::make_unsigned_t<T>>;
@@ -204,6 +217,11 @@ constexpr ReduceTable make_table(const char* name) {
   builder.add_integer<int64_t>(DType::int64);
   builder.add_integer<uint64_t>(DType::uint64);
   builder.add_boolean();
+  builder.add_float8<Float8E4M3FN>(DType::float8_e4m3fn);
+  builder.add_float8<Float8E5M2>(DType::float8_e5m2);
+  builder.add_float8<Float8E4M3FNUZ>(DType::float8_e4m3fnuz);
+  builder.add_float8<Float8E5M2FNUZ>(DType::float8_e5m2fnuz);
+  builder.add_float8<Float8E8M0FNU>(DType::float8_e8m0fnu);
   return builder.table();
 }
 

@@ -21,8 +21,13 @@ enum class DType : uint8_t {
   int64 = 10,
   uint64 = 11,
   boolean = 12,
+  float8_e4m3fn = 13,
+  float8_e5m2 = 14,
+  float8_e4m3fnuz = 15,
+  float8_e5m2fnuz = 16,
+  float8_e8m0fnu = 17,
 };
-inline constexpr int num_dtypes = 13;
+inline constexpr int num_dtypes = 18;
 
 enum class ReduceOp : uint8_t {
   sum = 0,
@@ -35,6 +40,10 @@ enum class ReduceOp : uint8_t {
   bxor = 7,
 };
 inline constexpr int num_reduce_ops = 8;
+
+// Eight bits are too few to hold a sum on its way: such a reduction has to be one step, with all
+// that it sums up as its sources, and there an average is divided too, before it is rounded.
+constexpr bool reduces_in_one_step(DType dtype) { return dtype >= DType::float8_e4m3fn; }
 
 // What a call is, where the engine has more than its plan to run it. The values cross into Python
 // (hccl_py/plans.py).
@@ -51,7 +60,12 @@ constexpr size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::int8:
     case DType::uint8:
-    case DType::boolean: return 1;
+    case DType::boolean:
+    case DType::float8_e4m3fn:
+    case DType::float8_e5m2:
+    case DType::float8_e4m3fnuz:
+    case DType::float8_e5m2fnuz:
+    case DType::float8_e8m0fnu: return 1;
     case DType::float16:
     case DType::bfloat16:
     case DType::int16:

@@ -2,6 +2,7 @@
 // kernels. 16-bit floats go through double and libm instead of bits.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <type_traits>
@@ -91,6 +92,59 @@ struct Float16 {
   }
 };
 
+// 8-bit floats: what a code means, and the code whose meaning is nearest, of all there are.
+template <DType dtype>
+struct Float8 {
+  using Number = float;
+  static constexpr bool is_e4m3 =
+      dtype == DType::float8_e4m3fn || dtype == DType::float8_e4m3fnuz;
+  static constexpr bool is_fnuz =
+      dtype == DType::float8_e4m3fnuz || dtype == DType::float8_e5m2fnuz;
+  static constexpr int fraction = is_e4m3 ? 3 : 2;
+  static constexpr int bias = (is_e4m3 ? 7 : 15) + (is_fnuz ? 1 : 0);
+  static constexpr int largest = is_fnuz ? 0x7f : is_e4m3 ? 0x7e : 0x7b;
+
+  static double magnitude(int code) {
+    const int exponent = code >> fraction, part = code & ((1 << fraction) - 1);
+    if (exponent == 0) return std::ldexp(part, 1 - bias - fraction);
+    return std::ldexp(part + (1 << fraction), exponent - bias - fraction);
+  }
+  static float decode(const std::byte* from, size_t i) {
+    const int bits = get<uint8_t>(from, i), code = bits & 0x7f;
+    if (is_fnuz ? bits == 0x80 : code > largest + (is_e4m3 ? 0 : 1)) return NAN;
+    const double value = code > largest ? HUGE_VAL : magnitude(code);
+    return static_cast<float>(bits & 0x80 ? -value : value);
+  }
+  static void encode(std::byte* to, size_t i, float value) {
+    if (std::isnan(value)) return put<uint8_t>(to, i, is_fnuz ? 0x80 : 0x7f);
+    const double wanted = std::fabs(value);
+    int code = 0;  // the last one that is not above; one more than there are is what overflows
+    while (code <= largest && magnitude(code + 1) <= wanted) ++code;
+    if (code <= largest) {
+      const double below = wanted - magnitude(code), above = magnitude(code + 1) - wanted;
+      if (below > above || (below == above && code % 2 == 1)) ++code;
+    }
+    if (dtype == DType::float8_e4m3fn) code = std::min(code, largest);  // has no infinity: saturates
+    const bool negative = std::signbit(value) && !(is_fnuz && code == 0);
+    put<uint8_t>(to, i, static_cast<uint8_t>(code | (negative ? 0x80 : 0)));
+  }
+};
+
+struct Float8E8M0 {
+  using Number = float;
+  static float decode(const std::byte* from, size_t i) {
+    const int code = get<uint8_t>(from, i);
+    return code == 255 ? NAN : static_cast<float>(std::ldexp(1.0, code - 127));
+  }
+  static void encode(std::byte* to, size_t i, float value) {
+    const double wanted = std::fabs(value);
+    int code = wanted > std::ldexp(1, -127) ? 1 : 0;
+    // Half way between two goes up.
+    while (code > 0 && code < 255 && wanted >= std::ldexp(1.5, code - 127)) ++code;
+    put<uint8_t>(to, i, static_cast<uint8_t>(std::isnan(value) ? 255 : code));
+  }
+};
+
 template <class T>
 T combine(ReduceOp op, T a, T b) {
   if constexpr (std::is_floating_point_v<T>) {
@@ -134,6 +188,11 @@ void with_codec(DType dtype, Work work) {
     case DType::int64: return work.template operator()<Native<int64_t>>();
     case DType::uint64: return work.template operator()<Native<uint64_t>>();
     case DType::boolean: return work.template operator()<Bool>();
+    case DType::float8_e4m3fn: return work.template operator()<Float8<DType::float8_e4m3fn>>();
+    case DType::float8_e5m2: return work.template operator()<Float8<DType::float8_e5m2>>();
+    case DType::float8_e4m3fnuz: return work.template operator()<Float8<DType::float8_e4m3fnuz>>();
+    case DType::float8_e5m2fnuz: return work.template operator()<Float8<DType::float8_e5m2fnuz>>();
+    case DType::float8_e8m0fnu: return work.template operator()<Float8E8M0>();
   }
 }
 
@@ -146,6 +205,10 @@ inline Bytes reduced(DType dtype, ReduceOp op, const std::vector<Bytes>& srcs) {
       auto total = Codec::decode(srcs[0].data(), i);
       for (size_t s = 1; s < srcs.size(); ++s) {
         total = combine(op, total, Codec::decode(srcs[s].data(), i));
+      }
+      if constexpr (std::is_same_v<decltype(total), float>) {
+        const bool averages = reduces_in_one_step(dtype) && op == ReduceOp::avg;
+        if (averages) total /= static_cast<float>(srcs.size());
       }
       Codec::encode(result.data(), i, total);
     }

@@ -1,0 +1,143 @@
+"""8-bit floats: sums in 32 bits, one rounding, whatever the nodes and however large."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+from thread_ranks import ThreadRanks
+
+from hccl_py import Communicator, ReduceOp
+from hccl_py.topology import Topology
+from hccl_py.transport import _core
+from hccl_py.transport.types import IN_ONE_STEP, DType
+from hccl_py.tuner import choose
+
+DTYPES = [getattr(torch, dtype.name.lower()) for dtype in sorted(IN_ONE_STEP)]
+OPS = {
+    ReduceOp.SUM: lambda wide: torch.stack(wide).sum(0),
+    ReduceOp.AVG: lambda wide: torch.stack(wide).sum(0) / len(wide),
+    ReduceOp.PRODUCT: lambda wide: torch.stack(wide).prod(0),
+    ReduceOp.MIN: lambda wide: torch.stack(wide).amin(0),
+    ReduceOp.MAX: lambda wide: torch.stack(wide).amax(0),
+}
+
+
+@pytest.fixture(scope="module", params=["a", "aaa", "aabb"])
+def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
+    with ThreadRanks(request.param) as ranks:
+        yield ranks
+
+
+def contribution(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    """Any numbers; few enough are large that some sums overflow, and some do not."""
+    generator = torch.Generator().manual_seed(rank)
+    return (torch.randn(count, generator=generator) * 100).to(dtype)
+
+
+def expected(op: ReduceOp, world_size: int, count: int, dtype: torch.dtype) -> torch.Tensor:
+    each = [contribution(rank, count, dtype) for rank in range(world_size)]
+    if world_size == 1:
+        return each[0].float()
+    # In rank order, as the engine adds: a sum of 32-bit floats depends on it.
+    wide = [one.float() for one in each]
+    if op in (ReduceOp.SUM, ReduceOp.AVG):
+        total = wide[0].clone()
+        for one in wide[1:]:
+            total += one
+        return (total / world_size if op == ReduceOp.AVG else total).to(dtype).float()
+    return OPS[op](wide).to(dtype).float()
+
+
+def same(got: torch.Tensor, wanted: torch.Tensor) -> bool:
+    return bool(torch.equal(got.float().nan_to_num(nan=1e9), wanted.nan_to_num(nan=1e9)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
+@pytest.mark.parametrize("count", [1, 1000, 70001])
+def test_all_reduce_rounds_once_as_torch_does(
+    ranks: ThreadRanks, dtype: torch.dtype, op: ReduceOp, count: int
+) -> None:
+    def reduce(comm: Communicator) -> torch.Tensor:
+        data = contribution(comm.rank, count, dtype)
+        comm.all_reduce(data, op)
+        return data
+
+    wanted = expected(op, ranks.world_size, count, dtype)
+    results = ranks.run(reduce)
+    assert all(same(result, wanted) for result in results)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_reduce_and_reduce_scatter_round_once(ranks: ThreadRanks, dtype: torch.dtype) -> None:
+    n, count = ranks.world_size, 120 * ranks.world_size
+
+    def reduce(comm: Communicator) -> tuple[torch.Tensor, torch.Tensor]:
+        data = contribution(comm.rank, count, dtype)
+        block = torch.empty(count // n, dtype=dtype)
+        comm.reduce_scatter(block, data, ReduceOp.AVG)
+        comm.reduce(data, n - 1, ReduceOp.AVG)
+        return block, data
+
+    wanted = expected(ReduceOp.AVG, n, count, dtype)
+    results = ranks.run(reduce)
+    assert same(torch.cat([block for block, _ in results]), wanted)
+    assert same(results[n - 1][1], wanted)
+
+
+def test_average_of_large_values_does_not_overflow_on_its_way(ranks: ThreadRanks) -> None:
+    def average(comm: Communicator) -> float:
+        data = torch.full((5,), 448.0).to(torch.float8_e4m3fn)
+        comm.all_reduce(data, ReduceOp.AVG)
+        return float(data[0])
+
+    assert ranks.run(average) == [448.0] * ranks.world_size
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_pattern_survives_being_moved(ranks: ThreadRanks, dtype: torch.dtype) -> None:
+    patterns = torch.arange(256, dtype=torch.uint8)
+
+    def move(comm: Communicator) -> list[int]:
+        data = patterns.clone().view(dtype) if comm.rank == 0 else torch.zeros(256).to(dtype)
+        comm.broadcast(data, 0)
+        return [int(value) for value in data.view(torch.uint8)]
+
+    assert ranks.run(move) == [patterns.tolist()] * ranks.world_size
+
+
+def test_array_of_ml_dtypes_is_summed_too(ranks: ThreadRanks) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+
+    def reduce(comm: Communicator) -> list[float]:
+        data = np.full(3, 1.5, ml_dtypes.float8_e4m3fn)
+        comm.all_reduce(data)
+        return [float(value) for value in data]
+
+    assert ranks.run(reduce) == [[1.5 * ranks.world_size] * 3] * ranks.world_size
+
+
+@pytest.mark.parametrize("asked", ["", "ring", "all_reduce=mesh", "one_shot"])
+def test_only_algorithms_that_reduce_in_one_step_are_chosen(asked: str) -> None:
+    nodes = Topology(((0, 1), (2, 3)))
+    for collective in ("all_reduce", "reduce", "reduce_scatter"):
+        for num_bytes in (1, 1 << 12, 1 << 26):
+            chosen = choose(
+                collective, num_bytes, nodes, {"HCCL_ALGORITHM": asked}, in_one_step=True
+            )
+            assert chosen in ("one_shot", "mesh", "direct")
+
+
+def test_which_types_need_one_step() -> None:
+    assert [dtype.name for dtype in sorted(IN_ONE_STEP)] == [
+        "FLOAT8_E4M3FN",
+        "FLOAT8_E5M2",
+        "FLOAT8_E4M3FNUZ",
+        "FLOAT8_E5M2FNUZ",
+        "FLOAT8_E8M0FNU",
+    ]
+    assert all(_core.reduce_supported(int(dtype), int(op)) for dtype in IN_ONE_STEP for op in OPS)
+    assert not _core.reduce_supported(int(DType.FLOAT8_E5M2), int(ReduceOp.BAND))

@@ -1,0 +1,115 @@
+// The 8-bit floats of the reduction kernels, by their numbers. Included only by reduce_kernels.h,
+// under its rules, after reduce_formats.h, whose concept of a format they follow.
+
+template <size_t lanes>
+HCCL_INLINE Vector<int32_t, lanes> widen_bytes(const std::byte* from) {
+  using I = Vector<int32_t, lanes>;
+  const auto bytes = load_bytes<Vector<uint8_t, lanes>>(from);
+#if HCCL_VECTOR_BYTES >= 64
+  if constexpr (lanes == 16) return (I)_mm512_maskz_cvtepu8_epi32(0xffff, (__m128i)bytes);
+#endif
+#if HCCL_VECTOR_BYTES >= 32
+  if constexpr (lanes == 8) return (I)_mm256_cvtepu8_epi32(_mm_set_epi64x(0, (int64_t)bytes));
+#endif
+  return __builtin_convertvector(bytes, I);
+}
+
+// Takes lanes below 2^8.
+template <size_t lanes>
+HCCL_INLINE void store_narrow(std::byte* to, Vector<int32_t, lanes> value) {
+  using B = Vector<uint8_t, lanes>;
+#if HCCL_VECTOR_BYTES >= 64
+  if constexpr (lanes == 16) {
+    return store_bytes(to, (B)_mm512_maskz_cvtepi32_epi8(0xffff, (__m512i)value));
+  }
+#endif
+  store_bytes(to, __builtin_convertvector(value, B));
+}
+
+// An IEEE-like float with a sign, `fraction` bits of fraction and the others of exponent.
+// Magnitudes above `largest` are no numbers; those that round beyond it become `overflow`, a NaN
+// becomes `nan`, both with the sign that it has. `unsigned_zero`: the code of -0 is the only NaN.
+template <int fraction, int bias, int largest, int overflow, int nan, bool unsigned_zero>
+struct Float8 {
+  using Compute = float;
+  static constexpr size_t element_bytes = 1;
+  static constexpr int shift = 23 - fraction;
+  static constexpr int32_t rebias = (127 - bias) << 23;
+  static constexpr int32_t implied_one = 1 << 23;
+  static constexpr bool has_infinity = overflow > largest && overflow != nan;
+
+  template <size_t lanes>
+  static HCCL_INLINE Vector<float, lanes> load(const std::byte* from) {
+    using F = Vector<float, lanes>;
+    using I = Vector<int32_t, lanes>;
+    const I wide = widen_bytes<lanes>(from);
+    const I code = wide & 0x7f;
+    const I magnitude = code << shift;
+    const I normal = magnitude + rebias;
+    // A subnormal is a fraction without the implied one: put the one there, subtract it again.
+    const F one = (F)(I{} + (rebias + implied_one));
+    const I subnormal = (I)((F)(normal + implied_one) - one);
+    I value = magnitude < implied_one ? subnormal : normal;
+    const I not_a_number = I{} + 0x7fc00000;
+    if constexpr (unsigned_zero) {
+      value = wide == 0x80 ? not_a_number : value;
+    } else {
+      value = code > largest ? not_a_number : value;
+    }
+    if constexpr (has_infinity) value = code == overflow ? I{} + 0x7f800000 : value;
+    return (F)(value | (wide & 0x80) << 24);
+  }
+
+  // Rounds to nearest even, once.
+  template <size_t lanes>
+  static HCCL_INLINE void store(std::byte* to, Vector<float, lanes> value) {
+    using F = Vector<float, lanes>;
+    using I = Vector<int32_t, lanes>;
+    constexpr int32_t half = (1 << (shift - 1)) - 1;
+    const I magnitude = (I)value & 0x7fffffff;
+    const I normal = (magnitude - rebias + half + ((magnitude >> shift) & 1)) >> shift;
+    // In 2^n + x, with this n, the last place is the smallest step, so the adder rounds.
+    const F magic = (F)(I{} + ((127 + 24 - bias - fraction) << 23));
+    const I subnormal = (I)((F)magnitude + magic) - (I)magic;
+    I code = magnitude < rebias + implied_one ? subnormal : normal;
+    // Before the rounded code is believed: beyond these, the shift has no meaning.
+    code = (code > largest) | (magnitude >= 0x7f800000) ? I{} + overflow : code;
+    code = magnitude > 0x7f800000 ? I{} + nan : code;
+    const I sign = (I)(((Vector<uint32_t, lanes>)value & 0x80000000u) >> 24);
+    if constexpr (unsigned_zero) {
+      code = (code == 0) | (code == nan) ? code : code | sign;
+    } else {
+      code = code | sign;
+    }
+    store_narrow<lanes>(to, code);
+  }
+};
+
+// Saturates, infinities too, as torch's conversion does.
+using Float8E4M3FN = Float8<3, 7, 0x7e, 0x7e, 0x7f, false>;
+using Float8E5M2 = Float8<2, 15, 0x7b, 0x7c, 0x7f, false>;
+using Float8E4M3FNUZ = Float8<3, 8, 0x7f, 0x80, 0x80, true>;
+using Float8E5M2FNUZ = Float8<2, 16, 0x7f, 0x80, 0x80, true>;
+
+// A power of two, by its exponent; no sign, no zero.
+struct Float8E8M0FNU {
+  using Compute = float;
+  static constexpr size_t element_bytes = 1;
+
+  template <size_t lanes>
+  static HCCL_INLINE Vector<float, lanes> load(const std::byte* from) {
+    using I = Vector<int32_t, lanes>;
+    const I code = widen_bytes<lanes>(from);
+    const I value = code == 0 ? I{} + 0x00400000 : code << 23;  // 2^-127 is subnormal
+    return (Vector<float, lanes>)(code == 0xff ? I{} + 0x7fc00000 : value);
+  }
+
+  // Rounds to nearest; of two that are as near the larger, but for 2^-128. Signs are dropped.
+  template <size_t lanes>
+  static HCCL_INLINE void store(std::byte* to, Vector<float, lanes> value) {
+    using I = Vector<int32_t, lanes>;
+    const I magnitude = (I)value & 0x7fffffff;
+    const I code = magnitude <= 0x00400000 ? I{} : (magnitude + 0x00400000) >> 23;
+    store_narrow<lanes>(to, magnitude >= 0x7f800000 ? I{} + 0xff : code);
+  }
+};
