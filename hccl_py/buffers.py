@@ -1,7 +1,7 @@
 """What a caller's array or tensor is to the engine: an address, a count and an element type.
 
 numpy arrays and torch tensors are read through their own attributes; torch is never imported here,
-it is there already when somebody has a tensor.
+it is there already when somebody has a tensor. Everything else goes through `foreign.py`.
 """
 
 from typing import Any, NamedTuple
@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hccl_py.elements import BYTES, ELEMENT_TYPES, NUMBERS
+from hccl_py.foreign import memory_of
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp
@@ -68,12 +69,13 @@ def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
     """Find where the elements of a buffer lie.
 
     Args:
-        buffer: contiguous CPU torch tensor or C-contiguous numpy array, any shape.
+        buffer: C-contiguous memory of any shape: a numpy array, a CPU torch tensor, or whatever has
+            the buffer protocol or `__dlpack__`.
         name: the argument's name, for messages.
         writable: whether the call writes to it.
 
     Raises:
-        InvalidArgumentError: not such a buffer, or a read-only numpy array to be written to.
+        InvalidArgumentError: not such a buffer, or a read-only one to be written to.
     """
     if isinstance(buffer, np.ndarray):
         try:
@@ -86,7 +88,7 @@ def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
             if not buffer.flags.c_contiguous:
                 raise _refusal(buffer, name) from None
             address = buffer.ctypes.data  # dates and the like, which are no Python buffers
-        kind = _kinds.get(buffer.dtype) or _numpy_kind(buffer, name)
+        kind = _kinds.get(buffer.dtype) or _numpy_kind(buffer.dtype, name)
         return _new_span(Span, (address, buffer.size, kind))
     try:
         kind = _kinds.get(buffer.dtype) or _learn(buffer.dtype)
@@ -96,7 +98,13 @@ def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
             return _new_span(Span, (buffer.data_ptr(), buffer.numel(), kind))
     except (AttributeError, RuntimeError):
         pass  # no tensor at all, or one without plain memory
-    raise _refusal(buffer, name)
+    if hasattr(buffer, "data_ptr"):  # a tensor
+        raise _refusal(buffer, name)
+    memory = memory_of(buffer, name, writable)
+    if memory is None:
+        raise _refusal(buffer, name)
+    kind = _kinds.get(memory.dtype) or _learn_foreign(memory.dtype, name)
+    return _new_span(Span, (memory.address, memory.num_elements, kind))
 
 
 def blocks_of(blocks: Any, name: str, world_size: int, writable: bool = False) -> list[Span]:
@@ -113,14 +121,15 @@ def blocks_of(blocks: Any, name: str, world_size: int, writable: bool = False) -
     """
     if not isinstance(blocks, (list, tuple)):
         address, total, kind = span_of(blocks, name, writable)
-        count, rest = divmod(total, world_size)
-        if rest:
+        count, remainder = divmod(total, world_size)
+        if remainder:
             raise InvalidArgumentError(
                 f"{name}: expected a size that {world_size} ranks can divide evenly, got {total} "
                 "elements; pass a list of buffers for uneven blocks"
             )
         step = count * kind.item_bytes
-        return [Span(address + rank * step, count, kind) for rank in range(world_size)]
+        rest = [Span(address + rank * step, count, kind) for rank in range(1, world_size)]
+        return [Span(address, count, kind), *rest]  # as it is: it may hold what lies there
     if len(blocks) != world_size:
         raise InvalidArgumentError(
             f"{name}: expected one buffer per rank ({world_size}), got {len(blocks)}"
@@ -144,12 +153,16 @@ def require_kind(span: Span, name: str, other: Span, other_name: str) -> None:
         )
 
 
-def _numpy_kind(array: np.ndarray[Any, Any], name: str) -> Kind:
-    if array.dtype.hasobject or not array.dtype.isnative:
+def _numpy_kind(dtype: np.dtype[Any], name: str) -> Kind:
+    if dtype.hasobject or not dtype.isnative:
         raise InvalidArgumentError(
-            f"{name}: expected numbers in this machine's byte order, got dtype {array.dtype}"
+            f"{name}: expected numbers in this machine's byte order, got dtype {dtype}"
         )
-    return _learn(array.dtype)
+    return _learn(dtype)
+
+
+def _learn_foreign(dtype: Any, name: str) -> Kind:
+    return _numpy_kind(dtype, name) if isinstance(dtype, np.dtype) else _learn(dtype)
 
 
 def _learn(dtype: Any) -> Kind:
@@ -170,7 +183,10 @@ def _learn(dtype: Any) -> Kind:
 def _refusal(buffer: Any, name: str) -> InvalidArgumentError:
     expected = f"{name}: expected a contiguous CPU torch tensor or C-contiguous numpy array"
     if not hasattr(buffer, "dtype") or not hasattr(buffer, "shape"):
-        return InvalidArgumentError(f"{expected}, got {type(buffer).__name__}")
+        return InvalidArgumentError(
+            f"{expected}, or what has the buffer protocol or __dlpack__, "
+            f"got {type(buffer).__name__}"
+        )
     place = str(getattr(buffer, "device", "cpu"))
     if place != "cpu":
         return InvalidArgumentError(f"{expected}, got one on {place}; copy it with .cpu()")

@@ -17,7 +17,7 @@ from hccl_py.transport.types import DType, ReduceOp
 from hccl_py.work import Work
 
 Buffer = Any
-"""A contiguous CPU torch tensor or a C-contiguous numpy array."""
+"""A contiguous CPU torch tensor or numpy array, or whatever else `buffers.py` finds memory in."""
 Blocks = Any
 """One Buffer of world_size equal blocks, or a sequence of world_size Buffers of any sizes."""
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 
 #include "bindings_arena.h"
+#include "bindings_dlpack.h"
 #include "bindings_failure.h"
 #include "bindings_perftest.h"
 #include "bindings_provider.h"
@@ -198,6 +199,13 @@ RequestPtr transfer(PyCommunicator& self, RequestKind kind, Address address, siz
   return request;
 }
 
+// What a background call keeps alive: its buffers, and an address that is no plain int, because it
+// holds on to what lies there (hccl_py/foreign.py).
+nb::object kept(nb::object buffers, nb::object address) {
+  if (PyLong_CheckExact(address.ptr())) return buffers;
+  return nb::make_tuple(std::move(buffers), std::move(address));
+}
+
 std::shared_ptr<Plan> make_plan(const std::vector<std::vector<int>>& ops, std::vector<int> peers,
                                 const std::vector<std::tuple<int, int>>& first_messages,
                                 int data_chunks, int scratch_slots, int max_chunk_span,
@@ -280,6 +288,7 @@ NB_MODULE(_core, module) {
   });
 
   bind_arena(module);
+  bind_dlpack(module);
   bind_provider();
   bind_signal_bell(module);
   bind_stream(module);
@@ -371,10 +380,10 @@ NB_MODULE(_core, module) {
              c.run(data_collective(c, prepared, timeout_s, address, divide));
            })
       .def("start_data",
-           [](PyCommunicator& c, const Prepared& prepared, double timeout_s, Address address,
+           [](PyCommunicator& c, const Prepared& prepared, double timeout_s, nb::object address,
               bool divide, nb::object buffers) {
-             return c.start(data_collective(c, prepared, timeout_s, address, divide),
-                            std::move(buffers));
+             return c.start(data_collective(c, prepared, timeout_s, nb::cast<Address>(address), divide),
+                            kept(buffers, address));
            })
       .def("run_blocks",
            [](PyCommunicator& c, const Prepared& prepared, double timeout_s,
@@ -383,9 +392,11 @@ NB_MODULE(_core, module) {
            })
       .def("start_blocks",
            [](PyCommunicator& c, const Prepared& prepared, double timeout_s,
-              const BlockList& input, const BlockList& output, bool divide, nb::object buffers) {
-             return c.start(block_collective(c, prepared, timeout_s, input, output, divide),
-                            std::move(buffers));
+              nb::object input, nb::object output, bool divide, nb::object buffers) {
+             return c.start(
+                 block_collective(c, prepared, timeout_s, nb::cast<BlockList>(input),
+                                  nb::cast<BlockList>(output), divide),
+                 nb::make_tuple(buffers, input, output));
            })
       .def("run_equal",
            [](PyCommunicator& c, const Prepared& prepared, double timeout_s, Address input,
@@ -395,12 +406,13 @@ NB_MODULE(_core, module) {
                                     {output, num_output}, count, divide));
            })
       .def("start_equal",
-           [](PyCommunicator& c, const Prepared& prepared, double timeout_s, Address input,
-              size_t num_input, Address output, size_t num_output, size_t count, bool divide,
+           [](PyCommunicator& c, const Prepared& prepared, double timeout_s, nb::object input,
+              size_t num_input, nb::object output, size_t num_output, size_t count, bool divide,
               nb::object buffers) {
-             return c.start(equal_collective(c, prepared, timeout_s, {input, num_input},
-                                             {output, num_output}, count, divide),
-                            std::move(buffers));
+             return c.start(
+                 equal_collective(c, prepared, timeout_s, {nb::cast<Address>(input), num_input},
+                                  {nb::cast<Address>(output), num_output}, count, divide),
+                 kept(kept(buffers, input), output));
            })
       .def("run_transfer",
            [](PyCommunicator& c, bool sends, Address address, size_t num_bytes, int peer,
@@ -409,11 +421,12 @@ NB_MODULE(_core, module) {
              c.run(transfer(c, kind, address, num_bytes, peer, tag, timeout_s));
            })
       .def("start_transfer",
-           [](PyCommunicator& c, bool sends, Address address, size_t num_bytes, int peer,
+           [](PyCommunicator& c, bool sends, nb::object address, size_t num_bytes, int peer,
               uint64_t tag, double timeout_s, nb::object buffers) {
              RequestKind kind = sends ? RequestKind::send : RequestKind::recv;
-             return c.start(transfer(c, kind, address, num_bytes, peer, tag, timeout_s),
-                            std::move(buffers));
+             return c.start(transfer(c, kind, nb::cast<Address>(address), num_bytes, peer, tag,
+                                     timeout_s),
+                            kept(buffers, address));
            })
       .def("sequence", [](PyCommunicator& c) { return c.engine->sequence(); })
       .def("caller",

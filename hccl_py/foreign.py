@@ -1,0 +1,182 @@
+"""Memory of objects that are neither numpy's nor torch's, through two protocols that all speak.
+
+`__dlpack__`: JAX, CuPy, TensorFlow and others, none of which is imported. The buffer protocol:
+bytearray, array.array, memoryview, ctypes arrays, mmap. What is found stays exported, and so in its
+place, for as long as its `HeldAddress` lives.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hccl_py.transport import _core
+from hccl_py.transport.errors import InvalidArgumentError
+
+_DLPACK_VERSION = (1, 0)
+_ON_THE_HOST = (1, 3, 11)  # kDLCPU, and pinned memory of CUDA and ROCm
+_DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda managed"}
+# Exporters that give no sign of it: whatever writes to these breaks what others were promised.
+_IMMUTABLE = ("jax", "jaxlib", "tensorflow")
+_NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}
+_WHOLE_NAMES = {
+    6: "bool",
+    7: "float8_e3m4",
+    8: "float8_e4m3",
+    9: "float8_e4m3b11fnuz",
+    10: "float8_e4m3fn",
+    11: "float8_e4m3fnuz",
+    12: "float8_e5m2",
+    13: "float8_e5m2fnuz",
+    14: "float8_e8m0fnu",
+}
+"""DLPack's codes of element types."""
+
+
+class HeldAddress(int):
+    """An address; `holder` keeps what lies there alive, and in its place."""
+
+    holder: object
+
+
+class ElementName(NamedTuple):
+    """An element type by its name and size, hashable as a dtype is."""
+
+    name: str
+    itemsize: int
+
+    def __str__(self) -> str:
+        """Return the name, as numpy and torch spell it."""
+        return self.name
+
+
+class Memory(NamedTuple):
+    """What an object exports.
+
+    Attributes:
+        address: of the first element.
+        num_elements: how many there are, of any shape.
+        dtype: numpy's, or a name.
+    """
+
+    address: HeldAddress
+    num_elements: int
+    dtype: Any
+
+
+def memory_of(exporter: Any, name: str, writable: bool) -> Memory | None:
+    """Export an object's memory; None if it has none to show.
+
+    Args:
+        exporter: the object.
+        name: the argument's name, for messages.
+        writable: whether the call writes to it.
+
+    Raises:
+        InvalidArgumentError: it is on a device, not contiguous, or read-only and to be written to.
+    """
+    if hasattr(exporter, "__dlpack__") and hasattr(exporter, "__dlpack_device__"):
+        return _by_dlpack(exporter, name, writable)
+    try:
+        view = memoryview(exporter)
+    except TypeError:
+        return None
+    except (ValueError, BufferError) as error:
+        raise InvalidArgumentError(
+            f"{name}: expected a buffer, got {type(exporter).__name__}, which is none now: {error}"
+        ) from error
+    return _by_buffer_protocol(view, exporter, name, writable)
+
+
+def _by_buffer_protocol(view: memoryview, exporter: object, name: str, writable: bool) -> Memory:
+    kind = type(exporter).__name__
+    if not view.c_contiguous:
+        raise InvalidArgumentError(
+            f"{name}: expected C-contiguous memory, got {kind} of shape {view.shape} with strides "
+            f"{view.strides} (bytes); copy it first, into a bytearray or a numpy array"
+        )
+    if writable and (view.readonly or _is_immutable(exporter)):
+        raise _read_only(exporter, name)
+    try:
+        array = np.asarray(view)
+    except (ValueError, NotImplementedError) as error:
+        raise InvalidArgumentError(
+            f"{name}: expected numbers, got {kind} with elements of format {view.format!r}"
+        ) from error
+    if array.dtype.kind in "OSUV":
+        raise InvalidArgumentError(
+            f"{name}: expected numbers, got {kind} with elements of format {view.format!r}; "
+            "pass memoryview(...).cast('B') to move it as bytes"
+        )
+    return Memory(_held(array.ctypes.data, view), array.size, array.dtype)
+
+
+def _by_dlpack(exporter: Any, name: str, writable: bool) -> Memory:
+    kind = f"{type(exporter).__module__.partition('.')[0]}.{type(exporter).__name__}"
+    device, number = map(int, exporter.__dlpack_device__())
+    if device not in _ON_THE_HOST:
+        place = f"{_DEVICES.get(device, f'DLPack device {device}')}:{number}"
+        raise InvalidArgumentError(
+            f"{name}: expected memory of the host, got {kind} on {place}; pass a copy on the host "
+            "(CuPy: array.get() or cupy.asnumpy; JAX: numpy.array; torch: .cpu()), and put the "
+            "result back"
+        )
+    if writable and _is_immutable(exporter):
+        raise _read_only(exporter, name)
+    try:
+        capsule = _export(exporter)
+        address, shape, contiguous, read_only, element = _core.dlpack_view(capsule)
+    except (BufferError, ValueError, RuntimeError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"{name}: {kind} does not export its memory (DLPack): {error}"
+        ) from error
+    if not contiguous:
+        raise InvalidArgumentError(
+            f"{name}: expected C-contiguous memory, got {kind} of shape {shape} with other strides;"
+            " make a contiguous copy first"
+        )
+    if writable and read_only:
+        raise _read_only(exporter, name)
+    size = 1
+    for length in shape:
+        size *= length
+    return Memory(_held(address, (exporter, capsule)), size, _element(element, kind, name))
+
+
+def _export(exporter: Any) -> object:
+    # Older exporters know no versions, and cannot say that memory is read-only.
+    try:
+        return exporter.__dlpack__(max_version=_DLPACK_VERSION)
+    except TypeError:
+        return exporter.__dlpack__()
+
+
+def _element(element: tuple[int, int, int], kind: str, name: str) -> ElementName:
+    code, bits, lanes = element
+    found = _WHOLE_NAMES.get(code) or f"{_NAMES.get(code, '')}{bits}"
+    if lanes != 1 or bits % 8 or not (code in _NAMES or code in _WHOLE_NAMES):
+        raise InvalidArgumentError(
+            f"{name}: expected elements of whole bytes, got {kind} with DLPack type code {code}, "
+            f"{bits} bits, {lanes} lanes; view it as uint8 to move it as bytes"
+        )
+    return ElementName(found, bits // 8)
+
+
+def _held(address: int, holder: object) -> HeldAddress:
+    held = HeldAddress(address)
+    held.holder = holder
+    return held
+
+
+def _is_immutable(exporter: object) -> bool:
+    return type(exporter).__module__.partition(".")[0] in _IMMUTABLE
+
+
+def _read_only(exporter: object, name: str) -> InvalidArgumentError:
+    kind = f"{type(exporter).__module__.partition('.')[0]}.{type(exporter).__name__}"
+    hint = "pass a writable buffer (a bytearray, a numpy array)"
+    if _is_immutable(exporter):
+        hint = (
+            "such arrays are immutable: have a numpy array take the result (output=...; "
+            "for JAX jax.numpy.asarray(result) afterwards, for TensorFlow tf.constant(result))"
+        )
+    return InvalidArgumentError(f"{name}: expected writable memory, got a read-only {kind}; {hint}")

@@ -1,0 +1,271 @@
+"""Memory that is neither numpy's nor torch's: the buffer protocol and DLPack.
+
+JAX and TensorFlow are tried where they are installed; hccl-py itself imports none of them.
+"""
+
+from __future__ import annotations
+
+import array
+import ctypes
+import gc
+import importlib
+import mmap
+import subprocess
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from thread_ranks import ThreadRanks
+
+from hccl_py import Communicator, InvalidArgumentError, ReduceOp, group
+from hccl_py.buffers import blocks_of, span_of
+
+WRITABLE: dict[str, Callable[[], Any]] = {
+    "bytearray": lambda: bytearray(8),
+    "array": lambda: array.array("f", [0.0] * 8),
+    "memoryview": lambda: memoryview(bytearray(16)).cast("h"),
+    "two-dimensional": lambda: memoryview(bytearray(16)).cast("h", (4, 2)),
+    "ctypes": lambda: (ctypes.c_double * 8)(),
+    "mmap": lambda: mmap.mmap(-1, 8),
+}
+KINDS = {
+    "bytearray": "uint8",
+    "array": "float32",
+    "memoryview": "int16",
+    "two-dimensional": "int16",
+    "ctypes": "float64",
+    "mmap": "uint8",
+}
+
+
+class Exporter:
+    """Exports a torch tensor's memory, and nothing else of it, as another library would."""
+
+    def __init__(self, tensor: torch.Tensor, device: tuple[int, int] = (1, 0)) -> None:
+        self.tensor = tensor
+        self.device = device
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return self.tensor.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.device
+
+
+class OldExporter(Exporter):
+    """Knows nothing of versions."""
+
+    def __dlpack__(self) -> Any:  # type: ignore[override]
+        return self.tensor.__dlpack__()
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[ThreadRanks]:
+    with ThreadRanks("aab") as ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("name", WRITABLE)
+def test_buffer_protocol_gives_address_count_and_type(name: str) -> None:
+    buffer = WRITABLE[name]()
+    span = span_of(buffer, writable=True)
+    assert (span.count, span.kind.name) == (8, KINDS[name])
+    ctypes.memset(span.address, 1, 1)
+    assert bytes(memoryview(buffer).cast("B"))[0] == 1
+
+
+@pytest.mark.parametrize("name", WRITABLE)
+def test_buffers_are_reduced_and_moved(ranks: ThreadRanks, name: str) -> None:
+    def use(comm: Communicator) -> list[float]:
+        buffer = WRITABLE[name]()
+        elements = np.asarray(memoryview(buffer)).reshape(-1)
+        elements[:] = comm.rank + 1
+        comm.all_reduce(buffer)
+        comm.all_reduce(buffer, ReduceOp.MAX)
+        other = WRITABLE[name]()
+        with group():
+            comm.send(buffer, comm.rank)
+            comm.recv(other, comm.rank)
+        return [float(one) for one in np.asarray(memoryview(other)).reshape(-1)]
+
+    assert ranks.run(use) == [[6.0] * 8] * 3
+
+
+def test_bytes_are_sent_and_not_written_to(ranks: ThreadRanks) -> None:
+    def use(comm: Communicator) -> bytes:
+        every = bytearray(3 * comm.world_size)
+        comm.all_gather(every, f"<{comm.rank}>".encode())
+        return bytes(every)
+
+    assert ranks.run(use) == [b"<0><1><2>"] * 3
+    with pytest.raises(InvalidArgumentError, match="expected writable memory, got a read-only"):
+        ranks.communicators[0].all_reduce(b"123")
+
+
+def test_memory_stays_where_it_is_until_the_call_is_done(ranks: ThreadRanks) -> None:
+    def use(comm: Communicator) -> list[float]:
+        data = array.array("d", [1.0] * 4)
+        works = [comm.nonblocking.all_reduce(data)]
+        blocks = array.array("d", [0.0] * 12)
+        works.append(comm.nonblocking.all_gather(blocks, data))
+        works.append(comm.nonblocking.gather(blocks if comm.rank == 0 else None, data, 0))
+        for grown in (data, blocks):
+            with pytest.raises(BufferError):
+                grown.append(1.0)
+        for work in works:
+            work.wait()
+        del works, work
+        gc.collect()
+        data.append(9.0)
+        blocks.append(9.0)
+        return data.tolist() + blocks.tolist()
+
+    assert ranks.run(use) == [[3.0] * 4 + [9.0] + [3.0] * 12 + [9.0]] * 3
+
+
+def test_memory_of_a_refused_call_is_let_go(ranks: ThreadRanks) -> None:
+    data = bytearray(8)
+    with pytest.raises(InvalidArgumentError):
+        ranks.communicators[0].all_gather(bytearray(7), data)
+    data.append(1)
+
+
+def test_exporter_lives_until_a_call_that_nobody_holds_is_done(ranks: ThreadRanks) -> None:
+    def use(comm: Communicator) -> bool:
+        data = Exporter(torch.ones(1000))
+        watched = weakref.ref(data)
+        comm.nonblocking.all_reduce(data)
+        alive = comm.rank == 0 or watched() is not None
+        del data
+        comm.barrier()
+        return alive
+
+    assert all(ranks.run(use))
+
+
+@pytest.mark.parametrize("exporter", [Exporter, OldExporter])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, torch.bfloat16, torch.float16, torch.int64, torch.uint8, torch.bool]
+    + [torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e8m0fnu],
+    ids=str,
+)
+def test_dlpack_gives_address_count_and_type(exporter: Any, dtype: torch.dtype) -> None:
+    tensor = torch.zeros(3, 5, dtype=dtype)
+    span = span_of(exporter(tensor), writable=True)
+    assert span == span_of(tensor)
+    assert span.address == tensor.data_ptr()
+
+
+@pytest.mark.parametrize("exporter", [Exporter, OldExporter])
+def test_arrays_of_other_libraries_take_part(ranks: ThreadRanks, exporter: Any) -> None:
+    def use(comm: Communicator) -> list[float]:
+        data = exporter(torch.full((4,), comm.rank + 1.0, dtype=torch.bfloat16))
+        comm.all_reduce(data)
+        every = exporter(torch.zeros(12, dtype=torch.bfloat16))
+        work = comm.nonblocking.all_gather(every, data)
+        work.wait()
+        return [float(one) for one in every.tensor]
+
+    assert ranks.run(use) == [[6.0] * 12] * 3
+
+
+def test_blocks_of_an_exporter_hold_its_memory() -> None:
+    spans = blocks_of(Exporter(torch.zeros(6)), "input", 3)
+    assert [span.address - spans[0].address for span in spans] == [0, 8, 16]
+    assert hasattr(spans[0].address, "holder")
+
+
+REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
+    "strided tensor": (lambda: Exporter(torch.zeros(4, 4).t()), "C-contiguous memory, got .*shape"),
+    "strided view": (lambda: memoryview(bytearray(8))[::2], "C-contiguous memory, got memoryview"),
+    "fortran": (lambda: memoryview(np.zeros((2, 3), order="F")), "C-contiguous memory"),
+    "cupy": (lambda: Exporter(torch.zeros(3), (2, 1)), r"on cuda:1; pass a copy.*CuPy: array.get"),
+    "rocm": (lambda: Exporter(torch.zeros(3), (10, 0)), "on rocm:0; pass a copy"),
+    "other device": (lambda: Exporter(torch.zeros(3), (99, 0)), "on DLPack device 99:0"),
+    "requires grad": (lambda: Exporter(torch.zeros(3, requires_grad=True)), "does not export"),
+    "records": (lambda: memoryview(np.zeros(3, "i4, f8")), "expected numbers, got memoryview"),
+    "text": (lambda: "text", "buffer protocol or __dlpack__, got str"),
+    "list": (lambda: 3.5, "buffer protocol or __dlpack__, got float"),
+    "released": (lambda: _released(), "got memoryview, which is none now"),
+}
+
+
+def _released() -> memoryview:
+    view = memoryview(bytearray(3))
+    view.release()
+    return view
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_other_memory_is_refused_with_what_to_do(name: str) -> None:
+    make, message = REFUSED[name]
+    with pytest.raises(InvalidArgumentError, match=f"data: .*{message}"):
+        span_of(make())
+
+
+def test_read_only_export_is_an_input_only() -> None:
+    frozen = np.zeros(3)
+    frozen.flags.writeable = False
+
+    class Frozen:
+        __dlpack_device__ = frozen.__dlpack_device__
+        __dlpack__ = frozen.__dlpack__
+
+    assert span_of(Frozen()).count == 3
+    with pytest.raises(InvalidArgumentError, match="read-only .*Frozen; pass a writable buffer"):
+        span_of(Frozen(), writable=True)
+
+
+def test_host_memory_pinned_by_a_device_library_is_memory() -> None:
+    for pinned in (3, 11):
+        assert span_of(Exporter(torch.zeros(3), (pinned, 0)), writable=True).count == 3
+
+
+def jax_array(values: Any, dtype: str) -> Any:
+    pytest.importorskip("jax")
+    return importlib.import_module("jax.numpy").asarray(values, dtype)
+
+
+def tensorflow_tensor(values: Any, dtype: str) -> Any:
+    pytest.importorskip("tensorflow")
+    return importlib.import_module("tensorflow").constant(values, dtype)
+
+
+@pytest.mark.parametrize("make", [jax_array, tensorflow_tensor])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "bfloat16", "bool", "complex64"])
+def test_immutable_arrays_are_inputs(ranks: ThreadRanks, make: Any, dtype: str) -> None:
+    source = make([0, 1, 1, 0], dtype)
+
+    def use(comm: Communicator) -> list[bool]:
+        every = torch.zeros(12, dtype=getattr(torch, dtype))
+        comm.all_gather(every, source)
+        return [bool(one) for one in every]
+
+    assert ranks.run(use) == [[False, True, True, False] * 3] * 3
+
+
+@pytest.mark.parametrize("make", [jax_array, tensorflow_tensor])
+def test_immutable_arrays_are_reduced_out_of_place(ranks: ThreadRanks, make: Any) -> None:
+    source = make([1.0, 2.0], "float32")
+
+    def use(comm: Communicator) -> list[float]:
+        total = np.empty(2, np.float32)
+        comm.all_reduce(source, output=total)
+        return total.tolist()
+
+    assert ranks.run(use) == [[3.0, 6.0]] * 3
+    with pytest.raises(InvalidArgumentError, match="immutable: have a numpy array take the result"):
+        ranks.communicators[0].all_reduce(source)
+
+
+def test_no_such_library_is_imported_by_ours() -> None:
+    code = (
+        "import hccl_py.communicator, sys; print(set(sys.modules) & {'torch','jax','tensorflow'})"
+    )
+    printed = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert printed.stdout.decode().strip() == "set()"
