@@ -14,10 +14,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from hccl_py.calls import BlockingCalls, NonblockingCalls
 from hccl_py.engine import connect_engine, leave_progress_to_parent, stop_progress
 from hccl_py.failures import Narrator
 from hccl_py.flight_recorder import FlightRecorder, Group
+from hccl_py.gone import Gone
+from hccl_py.grouped import enrol, require_no_group
 from hccl_py.groups import Parent, check_members, open_group
 from hccl_py.history import STATE as HISTORY_STATE
 from hccl_py.history import History
@@ -28,6 +32,7 @@ from hccl_py.plans import PlanCache
 from hccl_py.rendezvous import meeting_at, rank_from_environment
 from hccl_py.running import Shared
 from hccl_py.shrink import Departed, check_excluded, regroup
+from hccl_py.split import packed, part_of
 from hccl_py.statistics import Statistics, read_statistics
 from hccl_py.topology import Topology
 from hccl_py.transport import _core
@@ -37,7 +42,6 @@ from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import (
     AbortedError,
     CommunicatorError,
-    HcclError,
     InvalidArgumentError,
 )
 from hccl_py.transport.identity import Identity
@@ -145,6 +149,7 @@ class Communicator(BlockingCalls):
             _tell_more(mesh.coordination, name, places, shared)
             mesh.coordination.attach(self._witness)
         _open.add(self)
+        enrol(self, self.nonblocking, shared)
 
     @property
     def timeout_s(self) -> float:
@@ -232,6 +237,33 @@ class Communicator(BlockingCalls):
         )
         return open_group(parent, chosen, key, limit_s, connect)
 
+    def split(
+        self, color: int | None, key: int | None = None, *, timeout_s: float | None = None
+    ) -> "Communicator | None":
+        """Make a communicator of all ranks of one colour, for every colour; all ranks call it.
+
+        Args:
+            color: any number; None: this rank is to be in none of them.
+            key: ranks are sorted by it, and by their rank here where it is equal; None: as here.
+            timeout_s: as for `subset`.
+
+        Returns:
+            That of this rank's colour; None if it has none.
+
+        Raises:
+            InvalidArgumentError: a number is none; or this is inside of `hccl_py.group()`.
+            CommunicatorError: this communicator failed meanwhile.
+            BootstrapError: a rank of this colour could not be connected in time.
+        """
+        require_no_group("split")
+        mine = packed(color, self.rank if key is None else key)
+        choices = np.empty((self.world_size, mine.size), mine.dtype)
+        self.all_gather(choices, mine, timeout_s=timeout_s)
+        members = part_of(self.rank, choices)
+        if not members:
+            return None
+        return self.subset(members, f"{self.name}/color-{color}", timeout_s=timeout_s)
+
     def shrink(self, exclude: Iterable[int] = (), *, timeout_s: float = 10.0) -> "Communicator":
         """Go on without some ranks: agree with all others on who is left, and connect anew.
 
@@ -305,10 +337,10 @@ class Communicator(BlockingCalls):
         if self._provider is not None:
             self._provider.close()
         closed = f"[{self.name}, rank {self.rank} of {self.world_size}] the communicator is closed"
-        self._replace_engine(_Gone(AbortedError, closed))
+        self._replace_engine(Gone(AbortedError, closed))
         let_go_of_ended()
 
-    def _replace_engine(self, stand_in: "_Gone") -> None:
+    def _replace_engine(self, stand_in: "Gone") -> None:
         """Let go of the engine: once no Work holds it either, its memory is freed."""
         core: Any = stand_in
         self._core = self._shared.core = core
@@ -402,7 +434,7 @@ def _forget_after_fork() -> None:
         if communicator._provider is not None:
             _core.leak(communicator._provider)
             communicator._provider = None
-        communicator._replace_engine(_Gone(InvalidArgumentError, forked))
+        communicator._replace_engine(Gone(InvalidArgumentError, forked))
         # Else the parent's death stays unseen for as long as this child lives.
         communicator._sockets.close_copies()
         if communicator._repair is not None:
@@ -413,26 +445,6 @@ def _forget_after_fork() -> None:
             communicator._coordination.close_in_child()
     _open.clear()
     leave_progress_to_parent()
-
-
-class _Gone:
-    """Stands where the engine was; every use says why it is gone."""
-
-    def __init__(self, error: type[HcclError], message: str) -> None:
-        self._error = error
-        self._message = message
-
-    def close(self, _last_words: str = "") -> None:
-        """Nothing is open here."""
-
-    def abort(self, _reason: str) -> None:
-        """No call is under way here."""
-
-    def __getattr__(self, _name: str) -> Any:
-        return self._refuse
-
-    def _refuse(self, *_: object) -> None:
-        raise self._error(self._message)
 
 
 atexit.register(_close_all)

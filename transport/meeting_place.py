@@ -164,14 +164,14 @@ class MeetingPlace:
     def _take(self, route: bytes, message: bytes) -> None:
         try:
             number, kind, *body = msgpack.unpackb(message)
-            serve: Callable[..., None] = {
+            serves: dict[str, Callable[..., None]] = {
                 "join": self._join,
                 "set": self._set,
                 "get": self._get,
                 "check": self._check,
                 "leave": self._leave,
-            }[kind]
-            serve(route, int(number), *body)
+            }
+            serves[kind](route, int(number), *body)
         except (ValueError, KeyError, TypeError) as error:
             logger.warning("the meeting place dropped a message of a member: %s", error)
 

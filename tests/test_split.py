@@ -1,0 +1,79 @@
+"""Splitting by colour, as users of MPI and NCCL know it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from thread_ranks import ThreadRanks
+
+import hccl_py
+from hccl_py import Communicator, InvalidArgumentError
+
+
+def part(comm: Communicator, color: int | None, key: int | None = None) -> tuple[int, list[int]]:
+    """Return this rank's rank in its part, and the old ranks of it, in order."""
+    made = comm.split(color, key)
+    if made is None:
+        return (-1, [])
+    with made:
+        old_ranks = np.empty(made.world_size, np.int64)
+        made.all_gather(old_ranks, np.array([comm.rank]))
+        return made.rank, old_ranks.tolist()
+
+
+@pytest.fixture(scope="module")
+def ranks() -> Any:
+    with ThreadRanks("aaabb") as ranks:
+        yield ranks
+
+
+def test_split_makes_one_communicator_for_every_color(ranks: ThreadRanks) -> None:
+    assert ranks.run(lambda comm: part(comm, comm.rank % 2)) == [
+        (0, [0, 2, 4]),
+        (0, [1, 3]),
+        (1, [0, 2, 4]),
+        (1, [1, 3]),
+        (2, [0, 2, 4]),
+    ]
+
+
+def test_split_sorts_by_key_then_by_rank(ranks: ThreadRanks) -> None:
+    keys = [5, -1, 5, np.int32(-7), 0]
+    results = ranks.run(lambda comm: part(comm, 3, keys[comm.rank]))
+    assert [old for _, old in results] == [[3, 1, 4, 0, 2]] * 5
+    assert [new for new, _ in results] == [3, 1, 4, 0, 2]
+
+
+def test_split_without_a_color_returns_none(ranks: ThreadRanks) -> None:
+    results = ranks.run(lambda comm: part(comm, None if comm.rank in (0, 3) else -9))
+    assert results == [(-1, []), (0, [1, 2, 4]), (1, [1, 2, 4]), (-1, []), (2, [1, 2, 4])]
+    assert ranks.run(lambda comm: comm.split(None)) == [None] * 5
+
+
+def test_split_again_and_of_a_part(ranks: ThreadRanks) -> None:
+    def twice(comm: Communicator) -> list[tuple[int, list[int]]]:
+        half = comm.split(comm.rank // 2)
+        assert half is not None
+        with half:
+            return [part(comm, 0), part(half, 0, -half.rank)]
+
+    assert [of_half[1] for _, of_half in ranks.run(twice)] == [[1, 0]] * 4 + [[0]]
+
+
+@pytest.mark.parametrize("wrong", [{"color": "red"}, {"color": 0, "key": 1.5}, {"color": 1 << 63}])
+def test_split_refuses_what_is_no_number(ranks: ThreadRanks, wrong: dict[str, Any]) -> None:
+    for error in ranks.failures(lambda comm: comm.split(**wrong)):
+        assert isinstance(error, InvalidArgumentError)
+        assert "expected a whole number" in str(error)
+
+
+def test_split_inside_of_a_group_is_refused(ranks: ThreadRanks) -> None:
+    def inside(comm: Communicator) -> None:
+        with hccl_py.group():
+            comm.split(0)
+
+    for error in ranks.failures(inside):
+        assert isinstance(error, InvalidArgumentError)
+        assert "before or after the block" in str(error)
