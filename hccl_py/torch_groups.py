@@ -20,6 +20,7 @@ from hccl_py.torch_fixes import (
 )
 from hccl_py.torch_mend_functions import mend_functions
 from hccl_py.torch_mend_hooks import mend_ddp_hooks
+from hccl_py.torch_mixed import mend_registration
 from hccl_py.torch_running import GROUPS, RunningGroup
 from hccl_py.torch_threads import THREADS
 from hccl_py.torch_work import as_torch_error
@@ -34,6 +35,7 @@ keep_dynamo_out(*(module for name, module in sys.modules.items() if name.startsw
 mend_shrink_group(RunningGroup)
 mend_ddp_hooks(RunningGroup)
 mend_functions(RunningGroup)
+mend_registration()
 _registrations = mend_all_gather_into_tensor_out(), mend_batch_p2p_ops()
 
 

@@ -70,7 +70,7 @@ def theirs(*arguments):
 def register_and_use(*registrations):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        for register in registrations:
+        for register in registrations * 2:
             register()
         hccl_py._autoload.register()
     print(sum("hccl_py" in str(warning.message) for warning in caught))
@@ -94,7 +94,7 @@ for order in ((register_theirs, ours), (ours, register_theirs)):
     assert ran.returncode == 0, ran.stderr
     theirs_first, ours_first = ran.stdout.split()[:3], ran.stdout.split()[3:]
     assert theirs_first == ["1", "ProcessGroupHccl", "theirs"]
-    assert ours_first == ["0", "ProcessGroupHccl", "theirs"]
+    assert ours_first == ["1", "ProcessGroupHccl", "theirs"]
 
 
 def test_failure_of_the_hook_does_not_break_torch() -> None:
@@ -109,3 +109,16 @@ print(len(caught), "could not register" in str(caught[0].message))
 """
     ran = python("-c", script)
     assert ran.stdout.split() == ["1", "True"], ran.stderr
+
+
+def test_warnings_as_errors_do_not_break_whoever_registers() -> None:
+    script = """
+import torch, torch.distributed as dist
+import hccl_py._autoload
+hccl_py._autoload.register()
+dist.Backend.register_backend("hccl", print, devices=["cpu"])
+print("registered")
+"""
+    ran = python("-W", "error::UserWarning", "-c", script, TORCH_DEVICE_BACKEND_AUTOLOAD="0")
+    assert ran.stdout.split() == ["registered"], ran.stderr
+    assert 'init_process_group("hccl_py")' in ran.stderr

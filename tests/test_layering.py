@@ -27,8 +27,8 @@ LAYERS = [
     ("algorithms",),
     ("tuner",),
     tuple(COMMUNICATOR.split()),
-    ("process_group", "torch_*"),
-    ("", "_autoload", "bench", "trace"),  # "" is the package itself, the public names
+    ("process_group", "torch_*", "_autoload"),
+    ("", "bench", "trace"),  # "" is the package itself, the public names
 ]
 """Lowest first, by the first name after `hccl_py`."""
 
