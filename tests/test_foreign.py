@@ -239,14 +239,15 @@ def tensorflow_tensor(values: Any, dtype: str) -> Any:
 @pytest.mark.parametrize("make", [jax_array, tensorflow_tensor])
 @pytest.mark.parametrize("dtype", ["float32", "int32", "bfloat16", "bool", "complex64"])
 def test_immutable_arrays_are_inputs(ranks: ThreadRanks, make: Any, dtype: str) -> None:
-    source = make([0, 1, 1, 0], dtype)
+    values = [False, True, True, False]
+    source = make(values if dtype == "bool" else [float(one) for one in values], dtype)
 
     def use(comm: Communicator) -> list[bool]:
         every = torch.zeros(12, dtype=getattr(torch, dtype))
         comm.all_gather(every, source)
         return [bool(one) for one in every]
 
-    assert ranks.run(use) == [[False, True, True, False] * 3] * 3
+    assert ranks.run(use) == [values * 3] * 3
 
 
 @pytest.mark.parametrize("make", [jax_array, tensorflow_tensor])
