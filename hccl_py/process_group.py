@@ -42,9 +42,6 @@ from hccl_py.work import Work
 class ProcessGroupHccl(CheckedGroup):
     """A torch.distributed process group whose collectives run on hccl-py."""
 
-    _carries_cpu = True
-    """Whether CPU tensors are this group's to carry; else all calls take the way below."""
-
     def allreduce(
         self, tensors: Tensors, opts: Any = None, op: Any = None, timeout: timedelta | None = None
     ) -> dist.Work:
@@ -55,7 +52,6 @@ class ProcessGroupHccl(CheckedGroup):
             and len(tensors) == 1
             and type(tensors[0]) in PLAIN_TYPES
             and opts.timeout == UNSET_TIMEOUT
-            and self._carries_cpu
             and not _profiler_enabled()
         ):
             ours = REDUCE_OPS[int(opts.reduceOp.op)]  # type: ignore[attr-defined]
@@ -87,7 +83,6 @@ class ProcessGroupHccl(CheckedGroup):
             and len(tensors) == 1
             and type(tensors[0]) in PLAIN_TYPES
             and opts.timeout == UNSET_TIMEOUT
-            and self._carries_cpu
             and not _profiler_enabled()
         ):
             self._sequence_number += 1
@@ -119,7 +114,6 @@ class ProcessGroupHccl(CheckedGroup):
             and type(tensors[0]) in PLAIN_TYPES
             and not opts.asyncOp
             and opts.timeout == UNSET_TIMEOUT
-            and self._carries_cpu
             and not _profiler_enabled()
         ):
             ours = REDUCE_OPS[int(opts.reduceOp.op)]  # type: ignore[attr-defined]
@@ -146,7 +140,6 @@ class ProcessGroupHccl(CheckedGroup):
             and type(output) in PLAIN_TYPES
             and type(input) in PLAIN_TYPES
             and opts.timeout == UNSET_TIMEOUT
-            and self._carries_cpu
             and not _profiler_enabled()
         ):
             self._sequence_number += 1
@@ -169,7 +162,6 @@ class ProcessGroupHccl(CheckedGroup):
             and type(output) in PLAIN_TYPES
             and type(input) in PLAIN_TYPES
             and opts.timeout == UNSET_TIMEOUT
-            and self._carries_cpu
             and not _profiler_enabled()
         ):
             ours = REDUCE_OPS[int(opts.reduceOp.op)]  # type: ignore[attr-defined]
@@ -209,7 +201,6 @@ class ProcessGroupHccl(CheckedGroup):
             and not input.size(0) % self._world_size
             and not output.size(0) % self._world_size
             and opts.timeout == UNSET_TIMEOUT
-            and self._carries_cpu
             and not _profiler_enabled()
         ):
             self._sequence_number += 1
@@ -244,12 +235,7 @@ class ProcessGroupHccl(CheckedGroup):
 
     def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
         """Send to a rank that receives with the same tag."""
-        if (
-            type(tensors) is list
-            and len(tensors) == 1
-            and type(tensors[0]) in PLAIN_TYPES
-            and self._carries_cpu
-        ):
+        if type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES:
             try:
                 native = self._communicator.nonblocking.send(tensors[0], dst, tag)
                 return self._started(native, [], None)
@@ -261,12 +247,7 @@ class ProcessGroupHccl(CheckedGroup):
 
     def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
         """Receive from a rank that sends with the same tag."""
-        if (
-            type(tensors) is list
-            and len(tensors) == 1
-            and type(tensors[0]) in PLAIN_TYPES
-            and self._carries_cpu
-        ):
+        if type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES:
             try:
                 native = self._communicator.nonblocking.recv(tensors[0], src, tag)
                 return self._started(native, tensors, None)
