@@ -205,8 +205,8 @@ class Call:
             tensor = self._unwrapped(argument, tensor)
         if tensor.layout is not torch.strided:
             raise self.invalid(
-                f"`{argument}` must be a dense tensor, got layout {tensor.layout}; "
-                "use .to_dense() or DistributedDataParallel without sparse=True"
+                f"`{argument}` must be a dense tensor, got layout {tensor.layout}; pass "
+                ".to_dense() of it (all_reduce takes the layout torch.sparse_coo as well)"
             )
         if not tensor.is_cpu and not self.fake:
             if tensor.is_meta:

@@ -30,6 +30,7 @@ from torch._C._distributed_c10d import (
 
 from hccl_py.torch_call import Call, reduce_op
 from hccl_py.torch_running import RunningGroup
+from hccl_py.torch_sparse import all_reduce_sparse, is_sparse
 from hccl_py.torch_types import (
     TensorLists,
     Tensors,
@@ -48,7 +49,10 @@ class CheckedGroup(RunningGroup):
         """Reduce in place over all ranks."""
         call = Call("allreduce")
         opts = read_options(AllreduceOptions, opts, op=op, timeout=timeout)
-        return self._all_reduce(call, [call.only("tensors", tensors)], opts)
+        tensor = call.only("tensors", tensors)
+        if is_sparse(tensor):
+            return all_reduce_sparse(self, call, tensor, opts)
+        return self._all_reduce(call, [tensor], opts)
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> dist.Work:
         """Reduce each of `tensors` in place over all ranks."""

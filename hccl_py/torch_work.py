@@ -264,7 +264,11 @@ class HcclWork(dist.Work):
                 self._copies = []
             source = self._natives[-1].source if self._natives else None
             self._source = -1 if source is None else source
-            if sum(map(_num_bytes, self._results)) > SMALL_BYTES:
+            try:
+                large = sum(map(_num_bytes, self._results)) > SMALL_BYTES
+            except RuntimeError:  # a sparse tensor tells nothing of its size
+                large = True
+            if large:
                 self._weak_results = [weakref.ref(tensor) for tensor in self._results]
                 self._results = ()
             self._natives = ()

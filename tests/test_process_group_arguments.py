@@ -23,7 +23,22 @@ def wrong_calls(rank: int, n: int) -> list[Wrong]:
     coalesced = dist.AllreduceOptions()
     coalesced.reduceOp = dist.ReduceOp.BAND
     return [
-        ("sparse", lambda: group.allreduce([four.to_sparse()]), r"`tensors`.*dense.*sparse_coo"),
+        ("sparse", lambda: group.broadcast([four.to_sparse()]), r"`tensor`.*dense.*sparse_coo"),
+        (
+            "compressed",
+            lambda: dist.all_reduce(torch.eye(2).to_sparse_csr()),
+            r"`tensors`.*dense.*sparse_csr.*to_dense",
+        ),
+        (
+            "sparse max",
+            lambda: dist.all_reduce(four.to_sparse(), dist.ReduceOp.MAX),
+            r"`op` of a sparse tensor must be sum or avg, got max",
+        ),
+        (
+            "sparse shapes",
+            lambda: dist.all_reduce(torch.ones(4 + rank).to_sparse()),
+            rf"\({4 + rank},\) of torch.float32, 1 .*sparse, that of rank {1 - rank} is not",
+        ),
         ("two tensors", lambda: group.allreduce([four, four]), r"one tensor, got a list of 2"),
         ("no tensor", lambda: group.allreduce(["x"]), r"`tensors` must be a tensor, got str"),
         ("expanded", lambda: dist.all_reduce(torch.ones(1).expand(4)), r"share memory"),
@@ -115,7 +130,7 @@ def check_wrong_calls(rank: int, world_size: int) -> list[str]:
 def test_wrong_argument_is_explained_and_the_group_stays_usable() -> None:
     names = run_ranks(check_wrong_calls, 2, backend="hccl")
     assert names[0] == names[1]
-    assert len(names[0]) == 24
+    assert len(names[0]) == 27
 
 
 def check_dtensor(rank: int, world_size: int) -> None:

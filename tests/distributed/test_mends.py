@@ -41,6 +41,7 @@ def missing_ranks(group: Any, wait_all_ranks: bool) -> str:
     covers=("monitored_barrier",),
     world_size=3,
     alone=lambda n: [[3, "1", "1, 2"]] + [[3, "", ""]] * 2,
+    note="also as the group's own method, which a name imported before the first group needs",
 )
 def test_monitored_barrier(rank: int, world_size: int) -> list[Any]:
     """All come; then rank 0 alone, which names the first that is missing, or all of them."""
@@ -86,6 +87,7 @@ def test_set_timeout(rank: int, world_size: int) -> list[float]:
     "split_group",
     covers=("split_group",),
     world_size=4,
+    note="a part is opened as `new_group` opens one, by its members only",
     alone=lambda n: [
         [[0, 2], 4.0, 0, 2.0],
         [[3, 1], 8.0, 1, 2.0],

@@ -1,0 +1,133 @@
+"""all_reduce of sparse COO tensors: every rank gathers the values of all, and adds them up itself.
+
+Ranks have different indices, so nothing can be reduced on the way. How many each has is exchanged
+first, also for an asynchronous call: that waits until all ranks have come, not for their values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from hccl_py.torch_call import Call, is_fake, reduce_op
+from hccl_py.torch_types import timeout_s
+from hccl_py.torch_work import FinishedWork, as_torch_error
+from hccl_py.transport.errors import HcclError
+from hccl_py.transport.types import ReduceOp
+
+if TYPE_CHECKING:
+    from hccl_py.torch_running import RunningGroup
+
+
+def is_sparse(tensor: object) -> bool:
+    """Tell whether `all_reduce_sparse` is the one for `tensor`."""
+    return isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo
+
+
+def all_reduce_sparse(group: RunningGroup, call: Call, tensor: Tensor, opts: Any) -> dist.Work:
+    """Sum a sparse tensor of one shape over all ranks, in place; it comes out coalesced.
+
+    Args:
+        group: whose ranks they are.
+        call: so far without buffers.
+        tensor: of this rank; the numbers of its values may differ.
+        opts: torch's; the operation is SUM, AVG or a pre-multiplied sum.
+
+    Returns:
+        The Work; its results are `tensor`.
+
+    Raises:
+        InvalidArgumentError: the operation is another one, or the ranks' tensors are not alike.
+        DistBackendError: the collective failed.
+    """
+    ours, factor = reduce_op(call, opts)
+    if ours not in (ReduceOp.SUM, ReduceOp.AVG):
+        raise call.invalid(f"`op` of a sparse tensor must be sum or avg, got {ours.name.lower()}")
+    call.results.append(tensor)
+    if is_fake(tensor) or tensor.is_meta:
+        return FinishedWork(call.results)
+    source = tensor.detach().coalesce().cpu()
+    values = source.values() if factor is None else _scaled(call, source.values(), factor)
+    counts = _counts(group, call, source, opts)
+    indices = [torch.empty(source.sparse_dim(), count, dtype=torch.int64) for count in counts]
+    blocks = [torch.empty(count, *values.shape[1:], dtype=values.dtype) for count in counts]
+    divisor = group.size() if ours is ReduceOp.AVG else 1
+    # What is written back is what this makes of the blocks.
+    call.copies.append((_Sum(tensor, indices, blocks, divisor), tensor))  # type: ignore[arg-type]
+    parts = (indices, source.indices().contiguous()), (blocks, values.contiguous())
+    if tensor.is_cpu or not opts.asyncOp:
+        return group._run(call, opts, "all_gather", *parts)
+    # No other thread would write to an accelerator in the order of the caller's stream.
+    opts.asyncOp = False
+    group._run(call, opts, "all_gather", *parts)
+    return FinishedWork(call.results)
+
+
+def _scaled(call: Call, values: Tensor, factor: Any) -> Tensor:
+    scaled = values * (factor.reshape(()) if isinstance(factor, Tensor) else factor)
+    if scaled.dtype != values.dtype:
+        raise call.invalid(
+            f"`op` PREMUL_SUM of {values.dtype} needs a factor of that type, got {factor!r}"
+        )
+    return scaled
+
+
+def _counts(group: RunningGroup, call: Call, source: Tensor, opts: Any) -> list[int]:
+    """Return how many values each rank has, once all are known to have the same kind of tensor."""
+    kind = f"{tuple(source.shape)} of {source.dtype}, {source.sparse_dim()} dimension(s) sparse"
+    digest = int.from_bytes(hashlib.sha256(kind.encode()).digest()[:7], "big")
+    mine = torch.tensor([source._nnz(), digest])
+    everyones = torch.empty(group.size(), 2, dtype=torch.int64)
+    group._sequence_number += 1
+    try:
+        group._communicator.all_gather(everyones, mine, timeout_s=timeout_s(opts))
+    except HcclError as error:
+        raise as_torch_error(error)  # noqa: B904  # it names its cause
+    for rank, theirs in enumerate(everyones[:, 1].tolist()):
+        if theirs != digest:
+            raise call.invalid(
+                f"all ranks must have a sparse tensor of one shape, dtype and number of sparse "
+                f"dimensions; this rank's is {kind}, that of rank {rank} is not"
+            )
+    counts: list[int] = everyones[:, 0].tolist()
+    return counts
+
+
+class _Sum:
+    """What all ranks have, to be added up in the place of the caller's tensor."""
+
+    def __init__(
+        self, tensor: Tensor, indices: Sequence[Tensor], blocks: Sequence[Tensor], divisor: int
+    ) -> None:
+        """Keep the tensor and what arrives of each rank."""
+        self._tensor = tensor
+        self._indices = indices
+        self._blocks = blocks
+        self._divisor = divisor
+
+    def copy_(self, _: Tensor) -> None:
+        """Add up, in the order of the ranks on all of them, and let the caller's tensor be that."""
+        tensor = self._tensor
+        values = torch.cat(tuple(self._blocks))
+        # A tensor's parts have to be of the mode that it is of itself.
+        with torch.inference_mode(tensor.is_inference()), torch.no_grad():
+            total = torch.sparse_coo_tensor(
+                torch.cat(tuple(self._indices), 1), values, tensor.shape, check_invariants=False
+            ).coalesce()
+            if self._divisor != 1:
+                total = _divided(total, self._divisor)
+            tensor.copy_(total)
+
+
+def _divided(total: Tensor, divisor: int) -> Tensor:
+    values = total.values()
+    exact = values.is_floating_point() or values.is_complex()
+    quotients = torch.div(values, divisor, rounding_mode=None if exact else "trunc")
+    return torch.sparse_coo_tensor(
+        total.indices(), quotients, total.shape, is_coalesced=True, check_invariants=False
+    )
