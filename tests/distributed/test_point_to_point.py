@@ -104,6 +104,28 @@ def test_recv_from_any_source(rank: int, world_size: int) -> object:
     return received
 
 
+@feature(SECTION, "several irecv from any source, beside one from a certain rank", world_size=3)
+def test_many_irecv_from_any_source(rank: int, world_size: int) -> object:
+    """What comes from whom is open, but every message comes once and whole."""
+    group = dist.new_group([2, 1, 0], sort_ranks=False)
+    if rank != 0:
+        for i in range(4):
+            dist.send(torch.full((3,), 10.0 * rank + i), 0, tag=1)
+        dist.send(torch.full((2,), 100.0 * rank), 0, tag=2)
+        dist.send(torch.full((2,), 1000.0 * rank), 0, group=group, tag=1)
+        return "sent"
+    buffers = torch.empty(8, 3)
+    works = [dist.irecv(row, tag=1) for row in buffers]
+    other = torch.empty(2)
+    dist.recv(other, 2, tag=2)
+    for work, row in zip(works, buffers, strict=True):
+        work.wait()
+        assert row.eq(row[0]).all() and int(row[0]) // 10 == work._source_rank()
+    dist.recv(other, 1, tag=2)
+    sources = sorted(dist.recv(other, group=group, tag=1) for _ in range(2))
+    return [sorted(buffers[:, 0].tolist()), sources]
+
+
 @feature(SECTION, "irecv from any source", covers=("irecv",))
 def test_irecv_from_any_source(rank: int, world_size: int) -> list[float]:
     peer = 1 - rank

@@ -212,6 +212,24 @@ def test_reduce_of_complex_numbers(rank: int, world_size: int) -> object:
     return tensor if rank == 0 else "the root's"
 
 
+@feature(
+    SECTION,
+    "reduce_scatter of complex numbers and of bool",
+    alone=lambda n: [
+        [torch.tensor([3 + 1j]), torch.tensor([3 + 1j]), torch.tensor([True])],
+        [torch.tensor([6 + 1j]), torch.tensor([6 + 1j]), torch.tensor([False])],
+    ],
+)
+def test_reduce_scatter_of_other_types(rank: int, world_size: int) -> list[torch.Tensor]:
+    numbers = torch.tensor([1, 2]) * (rank + 1) + 1j * rank
+    listed, single = torch.empty(1, dtype=numbers.dtype), torch.empty(1, dtype=numbers.dtype)
+    truth = torch.empty(1, dtype=torch.bool)
+    dist.reduce_scatter(listed, list(numbers.clone().chunk(2)))
+    dist.reduce_scatter_single(single, numbers)
+    dist.reduce_scatter_single(truth, torch.tensor([rank == 0, False]), MAX)
+    return [listed, single, truth]
+
+
 @feature(SECTION, "reduce_scatter", covers=("reduce_scatter",), world_size=3)
 def test_reduce_scatter(rank: int, world_size: int) -> list[torch.Tensor]:
     """A list of blocks, of which each rank gets the sum of its own."""

@@ -58,6 +58,73 @@ def test_works_of_every_function(rank: int, world_size: int) -> list[object]:
     return [*states, calls[0][1][0], *outputs]
 
 
+def alone_in_the_world(world_size: int) -> list[list[torch.Tensor]]:
+    two = [1.0, 1.0]
+    return [[torch.tensor(values) for values in ([*two, *two], *([two] * 8), [0.0, 1.0])]]
+
+
+@feature(
+    SECTION,
+    "every function in a world of one rank",
+    world_size=1,
+    alone=alone_in_the_world,
+)
+def test_works_of_a_single_rank(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Blocking, then asynchronous, both with the same outcome."""
+    results: list[torch.Tensor] = []
+    for options in ({}, {"async_op": True}):
+        whole, block = torch.arange(2.0), ones(2)
+        outputs = [ones(), *(torch.zeros(2) for _ in range(7))]
+        calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+            (dist.all_reduce, (outputs[0],)),
+            (dist.all_gather, ([outputs[1]], block)),
+            (dist.all_gather_single, (outputs[2], block)),
+            (dist.gather, (block, [outputs[3]], 0)),
+            (dist.scatter, (outputs[4], [block], 0)),
+            (dist.reduce_scatter, (outputs[5], [block])),
+            (dist.reduce_scatter_single, (outputs[6], block)),
+            (dist.all_to_all, ([outputs[7]], [block])),
+            (dist.broadcast, (block, 0)),
+            (dist.reduce, (block, 0)),
+        ]
+        for function, arguments in calls:
+            work = function(*arguments, **options)
+            if options:
+                work.wait()
+        exchanged = torch.empty(2)
+        dist.all_to_all_single(exchanged, whole)
+        dist.barrier()
+        results = [*outputs, block, exchanged]
+    return results
+
+
+@feature(SECTION, "every function with nothing in its tensors")
+def test_works_of_nothing(rank: int, world_size: int) -> list[object]:
+    def none() -> torch.Tensor:
+        return torch.empty(0, 3)
+
+    several = [none() for _ in range(world_size)]
+    root = several if rank == 0 else None
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (dist.all_reduce, (none(),)),
+        (dist.broadcast, (none(), 1)),
+        (dist.reduce, (none(), 1)),
+        (dist.all_gather, (several, none())),
+        (dist.all_gather_single, (none(), none())),
+        (dist.gather, (none(), root)),
+        (dist.scatter, (none(), root)),
+        (dist.reduce_scatter, (none(), several)),
+        (dist.reduce_scatter_single, (none(), none())),
+        (dist.all_to_all, (several, [none() for _ in range(world_size)])),
+        (dist.all_to_all_single, (none(), none())),
+    ]
+    passed: list[object] = []
+    for function, arguments in calls:
+        function(*arguments)
+        passed.append(function(*arguments, async_op=True).wait())
+    return passed
+
+
 @feature(
     SECTION,
     "wait(timeout) that is too short",
