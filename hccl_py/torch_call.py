@@ -247,7 +247,7 @@ class Call:
             return tensor
         if isinstance(tensor, AsyncCollectiveTensor):
             # The result of a functional collective; whoever uses it first waits for it.
-            waited: Tensor = tensor.trigger_wait()
+            waited: Tensor = tensor.trigger_wait()  # type: ignore[no-untyped-call]
             return waited
         if is_traceable_wrapper_subclass(tensor):
             raise self.invalid(
