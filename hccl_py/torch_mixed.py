@@ -43,7 +43,7 @@ class MixedProcessGroupHccl(ProcessGroupHccl):
     def _device_types(self) -> list[torch.device]:
         devices = super()._device_types
         ours = [device for device in devices if device.type not in self._others]
-        accelerator = torch.accelerator.current_accelerator()
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
         if ours or not devices or accelerator is None or accelerator.type in self._others:
             return ours
         return [torch.device(accelerator.type)]

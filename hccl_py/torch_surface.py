@@ -112,7 +112,8 @@ class TorchSurface(_Base):
         return [] if being_made else [torch.device("cpu")]
 
     def _get_backend(self, device: torch.device | str) -> TorchSurface:
-        accelerator = torch.accelerator.current_accelerator()  # staged, see torch_staging.py
+        # Its tensors are staged, see torch_staging.py.
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
         if torch.device(device).type in ("cpu", accelerator and accelerator.type):
             return self
         raise RuntimeError(f"hccl carries no tensors on {device}")

