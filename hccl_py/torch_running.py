@@ -33,6 +33,9 @@ from hccl_py.transport.errors import HcclError
 FINISHED = FinishedWork()
 """What every synchronous call returns: making a Work costs more than asking this one."""
 
+_name_of_user = getattr(torch._C._distributed_c10d, "_get_comm_profiling_name", str)
+"""What `dist.record_comm` has set; "" outside of it, and in a torch that has no such thing."""
+
 GROUPS: weakref.WeakSet[RunningGroup] = weakref.WeakSet()
 """All of this process; `torch_groups.py` ends them."""
 
@@ -91,7 +94,8 @@ class RunningGroup(TorchSurface):
     def _run_recorded(
         self, call: Call, opts: Any, method: str, calls: Sequence[tuple[Any, ...]]
     ) -> dist.Work:
-        with torch.autograd.profiler.record_function(f"hccl:{method}") as event:
+        name = _name_of_user() or f"hccl:{method}"
+        with torch.autograd.profiler.record_function(name) as event:
             work = self._run_now(call, opts, method, calls)
             if opts.asyncOp:
                 event._call_end_callbacks_on_future(work.get_future())

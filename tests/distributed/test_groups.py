@@ -1,0 +1,336 @@
+"""Groups: made of some ranks, asked what they are, ended, made again, aborted and shrunk."""
+
+import os
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from features import feature
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+SECTION = "Groups"
+RANKS = 4
+
+
+def sum_of_ranks(group: Any = None) -> int:
+    """Reduce; 100 for each rank that came, so that nobody is counted twice unseen."""
+    tensor = torch.tensor([dist.get_rank() + 100, 7])
+    dist.all_reduce(tensor, group=group)
+    return int(tensor[0])
+
+
+def expected(*members: int) -> int:
+    return sum(members) + 100 * len(members)
+
+
+def is_member(group: Any) -> bool:
+    return isinstance(group, dist.ProcessGroup)
+
+
+def sums_of_subsets(world_size: int) -> list[Any]:
+    parts = [[0, 1], [2, 3], [0, 2, 3], [3], [0, 1, 2, 3]]
+    return [
+        [expected(*part) if rank in part else None for part in parts] for rank in range(world_size)
+    ]
+
+
+@feature(
+    SECTION,
+    "new_group: subsets that overlap",
+    covers=("new_group",),
+    world_size=RANKS,
+    alone=sums_of_subsets,
+)
+def test_new_group(rank: int, world_size: int) -> list[Any]:
+    groups = [dist.new_group(part) for part in ([0, 1], [2, 3], [0, 2, 3], [3], None)]
+    return [sum_of_ranks(group) if is_member(group) else None for group in groups]
+
+
+@feature(
+    SECTION,
+    "new_group: every argument",
+    covers=("new_group", "get_process_group_ranks"),
+    world_size=RANKS,
+    alone=lambda n: [
+        [[2, 0], 1 - rank // 2, "pair", 20.0, expected(2, 0)] if rank in (0, 2) else []
+        for rank in range(n)
+    ],
+)
+def test_new_group_arguments(rank: int, world_size: int) -> list[Any]:
+    """Members only, in an order of their own, with timeout and description."""
+    if rank not in (0, 2):
+        return []
+    group = dist.new_group(
+        [2, 0],
+        timeout=timedelta(seconds=20),
+        backend=dist.get_backend(),
+        pg_options=None,
+        use_local_synchronization=True,
+        group_desc="pair",
+        sort_ranks=False,
+    )
+    timeout = group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
+    ranks = dist.get_process_group_ranks(group)
+    return [ranks, dist.get_rank(group), group.group_desc, timeout, sum_of_ranks(group)]
+
+
+@feature(
+    SECTION,
+    "new_subgroups",
+    covers=("new_subgroups",),
+    world_size=RANKS,
+    alone=lambda n: [[n // 2, expected(rank // 2 * 2, rank // 2 * 2 + 1)] for rank in range(n)],
+)
+def test_new_subgroups(rank: int, world_size: int) -> list[int]:
+    mine, all_of_them = dist.new_subgroups(2)
+    return [len(all_of_them), sum_of_ranks(mine)]
+
+
+@feature(
+    SECTION,
+    "new_subgroups_by_enumeration",
+    covers=("new_subgroups_by_enumeration",),
+    world_size=RANKS,
+    alone=lambda n: [[2, expected(*([0, 3] if rank in (0, 3) else [1, 2]))] for rank in range(n)],
+)
+def test_new_subgroups_by_enumeration(rank: int, world_size: int) -> list[int]:
+    mine, all_of_them = dist.new_subgroups_by_enumeration([[0, 3], [1, 2]])
+    return [len(all_of_them), sum_of_ranks(mine)]
+
+
+@feature(
+    SECTION,
+    "questions about ranks",
+    covers=(
+        *("get_rank", "get_world_size", "get_group_rank", "get_global_rank"),
+        *("get_process_group_ranks", "get_pg_count", "get_node_local_rank", "is_initialized"),
+    ),
+    world_size=RANKS,
+    alone=lambda n: (
+        [[rank, n, True, 2, list(range(n)), rank, -1] for rank in range(2)]
+        + [[rank, n, True, 2, list(range(n)), rank, rank - 2, 2, [2, 3], 1, 3] for rank in (2, 3)]
+    ),
+)
+def test_questions_about_ranks(rank: int, world_size: int) -> list[Any]:
+    group = dist.new_group([2, 3])
+    found = [
+        dist.get_rank(),
+        dist.get_world_size(),
+        dist.is_initialized(),
+        dist.get_pg_count(),
+        dist.get_process_group_ranks(dist.group.WORLD),
+        dist.get_node_local_rank(),
+        dist.get_rank(group),
+    ]
+    if is_member(group):
+        found += [
+            dist.get_world_size(group),
+            dist.get_process_group_ranks(group),
+            dist.get_group_rank(group, 3),
+            dist.get_global_rank(group, 1),
+        ]
+    return found
+
+
+@feature(
+    SECTION,
+    "questions about the backend",
+    covers=(
+        *("get_backend", "get_backend_config", "is_backend_available"),
+        *("get_default_backend_for_device", "supports_complex"),
+    ),
+    own_group=True,
+    world_size=RANKS,
+    alone=lambda n: [[True, True, True, False, "gloo", True, False]] * n,
+)
+def test_questions_about_the_backend(rank: int, world_size: int, backend: str) -> list[Any]:
+    dist.init_process_group(backend)
+    found = [
+        dist.get_backend() == backend,
+        backend in dist.get_backend_config(),
+        dist.is_backend_available(backend),
+        dist.is_backend_available("no such"),
+        str(dist.get_default_backend_for_device("cpu")),
+        dist.distributed_c10d.supports_complex(dist.ReduceOp.SUM),
+        dist.distributed_c10d.supports_complex(dist.ReduceOp.MAX),
+    ]
+    dist.barrier()
+    dist.destroy_process_group()
+    return found
+
+
+@feature(
+    SECTION,
+    "destroy_process_group of one group",
+    covers=("destroy_process_group",),
+    world_size=RANKS,
+    alone=lambda n: [[expected(*range(n)), True, expected(*range(n)), expected(*range(n))]] * n,
+    differs="a group that was destroyed goes on working",
+)
+def test_destroy_one_group(rank: int, world_size: int) -> list[Any]:
+    """The others go on, and one of the same ranks can be made again."""
+    first, second = dist.new_group(), dist.new_group()
+    found: list[Any] = [sum_of_ranks(first)]
+    dist.barrier(first)
+    dist.destroy_process_group(first)
+    try:
+        sum_of_ranks(first)
+    except (RuntimeError, ValueError):
+        found.append(True)
+    return [*found, sum_of_ranks(second), sum_of_ranks(dist.new_group())]
+
+
+def new_part_of_the_store(backend: str, life: str) -> None:
+    """Gloo does not find its way in a store that it was in before."""
+    if backend == "gloo":
+        os.environ["TORCHELASTIC_RESTART_COUNT"] += life
+
+
+@feature(
+    SECTION,
+    "init_process_group after destroy_process_group",
+    covers=("init_process_group", "destroy_process_group"),
+    own_group=True,
+    world_size=RANKS,
+    alone=lambda n: [
+        [expected(*range(n)), expected(0, 1) if rank < 2 else None] * 3 for rank in range(n)
+    ],
+    note="on the same store too, where gloo needs a new one",
+)
+def test_initialisation_again(rank: int, world_size: int, backend: str) -> list[Any]:
+    found = []
+    for life in "abc":
+        new_part_of_the_store(backend, life)
+        dist.init_process_group(backend)
+        half = dist.new_group([0, 1])
+        found += [sum_of_ranks(), sum_of_ranks(half) if is_member(half) else None]
+        dist.barrier()
+        dist.destroy_process_group()
+        assert not dist.is_initialized()
+    return found
+
+
+@feature(
+    SECTION,
+    "init_process_group after an abort",
+    own_group=True,
+    world_size=RANKS,
+    alone=lambda n: [[expected(*range(n))] * 2] * n,
+)
+def test_initialisation_after_abort(rank: int, world_size: int, backend: str) -> list[int]:
+    """`_abort_process_group` is torch's own end for a job that something went wrong in."""
+    found = []
+    for life in "ab":
+        new_part_of_the_store(backend, life)
+        dist.init_process_group(backend)
+        found.append(sum_of_ranks())
+        dist.barrier()
+        dist.distributed_c10d._abort_process_group()
+    return found
+
+
+@feature(
+    SECTION,
+    "abort ends what is in flight on every rank",
+    world_size=RANKS,
+    alone=lambda n: [["DistBackendError", expected(*range(n))]] * n,
+)
+def test_abort(rank: int, world_size: int) -> list[Any]:
+    """Of a call that can never end, as one rank does not take part."""
+    group = dist.new_group()
+    found: list[Any] = []
+    if rank == 0:
+        dist.barrier()
+        group.abort()
+        found.append("DistBackendError")
+    else:
+        work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
+        dist.barrier()
+        try:
+            work.wait()
+        except dist.DistBackendError as error:
+            found.append(type(error).__name__)
+    return [*found, sum_of_ranks()]
+
+
+def sums_of_shrunk(world_size: int) -> list[Any]:
+    return [[[0, 1, 2], 3, rank, 303] if rank < 3 else [] for rank in range(world_size)]
+
+
+@feature(
+    SECTION,
+    "shrink_group",
+    covers=("shrink_group",),
+    own_group=True,
+    world_size=RANKS,
+    alone=sums_of_shrunk,
+)
+def test_shrink_group(rank: int, world_size: int, backend: str) -> list[Any]:
+    """Without a rank that leaves; after one has died: docs/recovery.md."""
+    dist.init_process_group(backend)
+    dist.barrier()
+    if rank == 3:
+        dist.destroy_process_group()
+        return []
+    left = dist.shrink_group([3])
+    found = [
+        dist.get_process_group_ranks(left),
+        dist.get_world_size(),
+        dist.get_rank(),
+        sum_of_ranks(left),
+    ]
+    dist.barrier()
+    dist.destroy_process_group()
+    return found
+
+
+@feature(
+    SECTION,
+    "record_comm",
+    covers=("record_comm",),
+    world_size=RANKS,
+    alone=lambda n: [[expected(*range(n)), True]] * n,
+)
+def test_record_comm(rank: int, world_size: int) -> list[Any]:
+    """Names what is inside of it to the profiler."""
+    with torch.profiler.profile() as profile, dist.record_comm("of the user's"):
+        total = sum_of_ranks()
+    return [total, any("of the user's" in event.key for event in profile.key_averages())]
+
+
+@feature(
+    SECTION,
+    "barrier of a group, async_op and device_ids",
+    covers=("barrier",),
+    world_size=RANKS,
+    alone=lambda n: [[True, True]] * n,
+)
+def test_barrier(rank: int, world_size: int) -> list[bool]:
+    group = dist.new_group([0, 1] if rank < 2 else [2, 3], use_local_synchronization=True)
+    dist.barrier(group)
+    dist.barrier(group, device_ids=[0])
+    work = dist.barrier(async_op=True)
+    return [bool(work.wait()), work.is_completed()]
+
+
+def gradients_of_ranks(world_size: int) -> list[Any]:
+    mean = sum(range(world_size)) / world_size
+    return [[expected(*range(world_size)), expected(0, 1, 2, 3), [mean] * 2]] * world_size
+
+
+@feature(
+    SECTION,
+    "TORCH_DISTRIBUTED_DEBUG=DETAIL",
+    world_size=RANKS,
+    env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "ERROR"},
+    alone=gradients_of_ranks,
+    note="hccl compares the calls of all ranks anyway, see docs/mismatch.md",
+)
+def test_debug_detail(rank: int, world_size: int) -> list[Any]:
+    found: list[Any] = [sum_of_ranks(), sum_of_ranks(dist.new_group())]
+    network = DistributedDataParallel(nn.Linear(2, 1, bias=False))
+    network(torch.full((1, 2), float(rank))).sum().backward()
+    dist.barrier()
+    return [*found, network.module.weight.grad.flatten().tolist()]
