@@ -33,7 +33,7 @@ from hccl_py.torch_call import Call
 from hccl_py.torch_checked import CheckedGroup
 from hccl_py.torch_running import FINISHED
 from hccl_py.torch_threads import Lane
-from hccl_py.torch_types import PLAIN_TYPES, REDUCE_OPS, UNSET_TIMEOUT, Tensors
+from hccl_py.torch_types import OPS_BY_HASH, PLAIN_TYPES, UNSET_TIMEOUT, Tensors
 from hccl_py.torch_work import HcclWork, as_torch_error
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 from hccl_py.work import Work
@@ -54,7 +54,7 @@ class ProcessGroupHccl(CheckedGroup):
             and opts.timeout == UNSET_TIMEOUT
             and not _profiler_enabled()
         ):
-            ours = REDUCE_OPS[int(opts.reduceOp.op)]  # type: ignore[attr-defined]
+            ours = OPS_BY_HASH.get(hash(opts.reduceOp))
             if ours is not None:
                 self._sequence_number += 1
                 try:
@@ -116,7 +116,7 @@ class ProcessGroupHccl(CheckedGroup):
             and opts.timeout == UNSET_TIMEOUT
             and not _profiler_enabled()
         ):
-            ours = REDUCE_OPS[int(opts.reduceOp.op)]  # type: ignore[attr-defined]
+            ours = OPS_BY_HASH.get(hash(opts.reduceOp))
             if ours is not None:
                 self._sequence_number += 1
                 try:
@@ -164,7 +164,7 @@ class ProcessGroupHccl(CheckedGroup):
             and opts.timeout == UNSET_TIMEOUT
             and not _profiler_enabled()
         ):
-            ours = REDUCE_OPS[int(opts.reduceOp.op)]  # type: ignore[attr-defined]
+            ours = OPS_BY_HASH.get(hash(opts.reduceOp))
             if ours is not None:
                 self._sequence_number += 1
                 try:

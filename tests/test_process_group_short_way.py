@@ -12,6 +12,9 @@ import torch.distributed as dist
 from ranks import run_ranks
 from torch._C._distributed_c10d import AllgatherOptions
 
+from hccl_py import ReduceOp
+from hccl_py.torch_types import OPS_BY_HASH
+
 Call = Callable[..., Any]
 
 
@@ -111,6 +114,12 @@ def check_conjugates(rank: int, world_size: int) -> list[complex]:
 def test_conjugates_are_resolved_on_the_way() -> None:
     expected = [2 - 2j] * 2 + [1 - 1j] * 4
     assert run_ranks(check_conjugates, 2, backend="hccl") == [expected] * 2
+
+
+def test_torchs_operations_are_told_apart_by_their_hash() -> None:
+    assert len(OPS_BY_HASH) == len(ReduceOp)
+    for number, ours in OPS_BY_HASH.items():
+        assert hash(dist.ReduceOp(getattr(dist.ReduceOp, ours.name))) == number
 
 
 def check_numbers(rank: int, world_size: int) -> list[int]:
