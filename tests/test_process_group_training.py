@@ -1,4 +1,4 @@
-"""What stands on a process group: DDP, its hooks, FSDP, functional collectives, compile, fork."""
+"""What stands on a process group: DDP, its hooks, functional collectives, compile, fork."""
 
 import os
 import threading
@@ -102,34 +102,6 @@ def test_ddp_peer_dies_is_an_error_not_a_crash() -> None:
     with pytest.raises(AssertionError, match="1 of 2 ranks failed") as caught:
         run_ranks(check_error_in_ddp, 2, backend="hccl")
     assert "rank 1: ended without a word" in str(caught.value)
-
-
-def check_join(rank: int, world_size: int) -> None:
-    network = DistributedDataParallel(nn.Linear(2, 1))
-    with network.join(divide_by_initial_world_size=False):
-        for _ in range(2 + 3 * rank):
-            network(torch.ones(1, 2)).sum().backward()
-    assert network.module.weight.grad is not None
-
-
-def test_ddp_join_with_uneven_inputs_ends() -> None:
-    run_ranks(check_join, 2, backend="hccl")
-
-
-def check_fully_sharded(rank: int, world_size: int) -> None:
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    expected = train(model(), 0, 1)
-    network = model()
-    fully_shard(network, mesh=init_device_mesh("cpu", (world_size,)))
-    train(network, rank, world_size)
-    for parameter, single in zip(network.parameters(), expected, strict=True):
-        torch.testing.assert_close(parameter.full_tensor(), single)
-
-
-def test_fully_shard_equals_training_in_one_process() -> None:
-    run_ranks(check_fully_sharded, 2, backend="hccl")
 
 
 def check_functional(rank: int, world_size: int) -> None:

@@ -110,7 +110,7 @@ def test_gradients_through_dtensors(rank: int, world_size: int) -> list[torch.Te
     return [local.detach(), weight.grad.full_tensor()]
 
 
-@feature(SECTION, "distribute_module", alone=trained_alone)
+@feature(SECTION, "distribute_module", world_size=3, alone=trained_alone)
 def test_distribute_module(rank: int, world_size: int) -> list[torch.Tensor]:
     """A replicated model, trained on parts of a batch."""
     mesh = init_device_mesh("cpu", (world_size,))
@@ -124,7 +124,7 @@ def test_distribute_module(rank: int, world_size: int) -> list[torch.Tensor]:
     return train(distribute_module(model(), mesh, input_fn=spread, output_fn=collect), 0, 1)
 
 
-@feature(SECTION, "ShardedTensor")
+@feature(SECTION, "ShardedTensor", world_size=3)
 def test_sharded_tensor(rank: int, world_size: int) -> object:
     from torch.distributed._shard import sharded_tensor
     from torch.distributed._shard.sharding_spec import ChunkShardingSpec

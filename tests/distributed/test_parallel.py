@@ -28,7 +28,7 @@ def test_columns_and_rows(rank: int, world_size: int) -> list[torch.Tensor]:
     return train(parallelize_module(model(), mesh, STYLES), 0, 1)
 
 
-@feature(SECTION, "input_layouts and output_layouts", alone=trained_alone)
+@feature(SECTION, "input_layouts and output_layouts", world_size=4, alone=trained_alone)
 def test_layouts_of_inputs_and_outputs(rank: int, world_size: int) -> list[torch.Tensor]:
     """Each rank has a part of the batch; the layers themselves are spread by columns and rows."""
     mesh = init_device_mesh("cpu", (world_size,))
@@ -37,13 +37,13 @@ def test_layouts_of_inputs_and_outputs(rank: int, world_size: int) -> list[torch
         "2": RowwiseParallel(output_layouts=Shard(0)),
     }
     network = parallelize_module(model(), mesh, styles)
-    # Each rank's mean is of its part: the sum of the gradients is twice that of the batch's mean.
+    # Each rank's mean is of its part, and their gradients are added.
     for parameter in network.parameters():
         parameter.register_hook(lambda gradient: gradient / world_size)
     return train(network, rank, world_size)
 
 
-@feature(SECTION, "parallelize_module of embeddings")
+@feature(SECTION, "parallelize_module of embeddings", world_size=4)
 def test_embeddings_by_rows_and_columns(rank: int, world_size: int) -> list[torch.Tensor]:
     mesh = init_device_mesh("cpu", (world_size,))
     results = []
@@ -99,7 +99,7 @@ def test_sequence_parallel(rank: int, world_size: int) -> list[torch.Tensor]:
     return train_block(parallelize_module(Block(), mesh, styles), sequence())
 
 
-@feature(SECTION, "PrepareModuleInput, PrepareModuleOutput")
+@feature(SECTION, "PrepareModuleInput, PrepareModuleOutput", world_size=4)
 def test_prepared_inputs_and_outputs(rank: int, world_size: int) -> list[torch.Tensor]:
     mesh = init_device_mesh("cpu", (world_size,))
     there = {"input_layouts": Shard(0), "desired_input_layouts": Replicate()}
