@@ -347,6 +347,42 @@ def test_errors_name_the_call() -> None:
     run_ranks(check_errors, 2, backend="hccl")
 
 
+def check_abort(rank: int, world_size: int) -> None:
+    device = here()
+    kept = POOL.idle_bytes
+    if rank == 0:
+        works = [dist.all_reduce(torch.ones(TILED, device=device), async_op=True) for _ in range(3)]
+        works.append(dist.irecv(torch.ones(SMALL, device=device), 1))
+        dist.group.WORLD.abort()
+        for work in works:
+            with pytest.raises(dist.DistBackendError, match="abort"):
+                work.wait()
+            assert work.is_completed() and not work.is_success()
+        # What the engine may still have held is not handed out again.
+        assert POOL.idle_bytes == kept
+    else:
+        with pytest.raises(dist.DistBackendError, match="abort|rank 0"):
+            dist.recv(torch.ones(SMALL, device=device), 0)
+    dist.destroy_process_group()
+
+
+def test_abort_ends_what_is_in_flight() -> None:
+    run_ranks(check_abort, 2, backend="hccl")
+
+
+def check_mixture(rank: int, world_size: int) -> None:
+    place = here() if rank else torch.device("cpu")
+    tensor = torch.ones(SMALL, device=place)
+    dist.all_reduce(tensor)
+    assert tensor.tolist() == [2.0] * SMALL
+    with pytest.raises(dist.DistBackendError, match="all_reduce"):
+        dist.all_reduce(torch.ones(2 * TILED, device=place))
+
+
+def test_large_call_is_on_an_accelerator_everywhere_or_nowhere() -> None:
+    run_ranks(check_mixture, 2, backend="hccl")
+
+
 def check_groups_in_threads(rank: int, world_size: int) -> None:
     device = here()
     groups = [dist.new_group(range(world_size)) for _ in range(3)]
