@@ -40,7 +40,8 @@ def be_a_rank(unique_id: UniqueId, rank: int, world_size: int) -> None:
             first = np.array([rank])
             half.broadcast(first, root=0)
             place = f"rank {half.rank} of {half.world_size}, led by {first[0]}"
-            print(f"rank {rank} of {world_size} is {place}", flush=True)
+            # In one piece: the ranks share the terminal.
+            print(f"rank {rank} of {world_size} is {place}\n", end="", flush=True)
 
 
 def main() -> None:
