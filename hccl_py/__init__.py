@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator as Communicator
     from hccl_py.grouped import group as group
+    from hccl_py.premul import premul_sum as premul_sum
     from hccl_py.registered import empty as empty
     from hccl_py.torch_registered import register as register
     from hccl_py.transport.errors import AbortedError as AbortedError
@@ -34,6 +35,7 @@ _HOMES = {
     "get_unique_id": "hccl_py.unique_id",
     "ReduceOp": "hccl_py.transport.types",
     "group": "hccl_py.grouped",
+    "premul_sum": "hccl_py.premul",
     "empty": "hccl_py.registered",
     "register": "hccl_py.torch_registered",
     "HcclError": "hccl_py.transport.errors",

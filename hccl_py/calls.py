@@ -10,6 +10,7 @@ from typing import Any
 from hccl_py.buffers import Kind, Span, blocks_of, require_kind, span_of
 from hccl_py.copies import copy_to_output, set_aside
 from hccl_py.fingerprint import Transfer
+from hccl_py.premul import PremulSum
 from hccl_py.running import Engine, Result, Runner
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
@@ -20,6 +21,9 @@ Buffer = Any
 """A contiguous CPU torch tensor or numpy array, or whatever else `buffers.py` finds memory in."""
 Blocks = Any
 """One Buffer of world_size equal blocks, or a sequence of world_size Buffers of any sizes."""
+
+Op = Any
+"""A ReduceOp, or what `premul_sum` returned."""
 
 _BYTE = int(DType.UINT8)
 _SUM = int(ReduceOp.SUM)
@@ -39,7 +43,7 @@ class Calls(Runner[Result]):
     def all_reduce(
         self,
         data: Buffer,
-        op: int = _SUM,
+        op: Op = _SUM,
         *,
         output: Buffer | None = None,
         timeout_s: float | None = None,
@@ -48,7 +52,7 @@ class Calls(Runner[Result]):
 
         Args:
             data: same element type and count on all ranks, any shape.
-            op: a ReduceOp.
+            op: a ReduceOp, or what `premul_sum` returned.
             output: takes the result instead; then `data` is only read.
             timeout_s: deadline of this call.
         """
@@ -58,6 +62,9 @@ class Calls(Runner[Result]):
         except TypeError:  # an array
             known = False
         if not known:
+            if isinstance(op, PremulSum):
+                scaled, target = op.applied(span), data if output is None else output
+                return self.all_reduce(scaled, output=target, timeout_s=timeout_s)
             raise _not_reducible(op, kind)
         if output is not None:
             address, data = copy_to_output(span, output), output
@@ -96,7 +103,7 @@ class Calls(Runner[Result]):
         self,
         data: Buffer,
         root: int,
-        op: int = _SUM,
+        op: Op = _SUM,
         *,
         output: Buffer | None = None,
         timeout_s: float | None = None,
@@ -106,7 +113,7 @@ class Calls(Runner[Result]):
         Args:
             data: same element type and count on all ranks, any shape.
             root: a rank.
-            op: a ReduceOp.
+            op: a ReduceOp, or what `premul_sum` returned.
             output: takes the result on the root instead, whose `data` is then only read; the
                 others' is not looked at.
             timeout_s: deadline of this call.
@@ -114,6 +121,9 @@ class Calls(Runner[Result]):
         self._check_rank("root", root)
         is_root = root == self._shared.rank
         address, count, kind = span = span_of(data, writable=is_root and output is None)
+        if isinstance(op, PremulSum):
+            target = output if output is not None or not is_root else data
+            return self.reduce(op.applied(span), root, output=target, timeout_s=timeout_s)
         _check_op(op, kind)
         if output is not None and is_root:
             address, data = copy_to_output(span, output), output
@@ -155,16 +165,21 @@ class Calls(Runner[Result]):
         return self._moved(prepared, ([source], targets), (output, input), timeout_s)
 
     def reduce_scatter(
-        self, output: Buffer, input: Blocks, op: int = _SUM, *, timeout_s: float | None = None
+        self, output: Buffer, input: Blocks, op: Op = _SUM, *, timeout_s: float | None = None
     ) -> Result:
         """Reduce block i of all ranks' `input` into the `output` of rank i.
 
         Args:
             output: as long as one block; may be this rank's block of `input` itself.
             input: world_size blocks of one length; never written otherwise.
-            op: a ReduceOp.
+            op: a ReduceOp, or what `premul_sum` returned.
             timeout_s: deadline of this call.
         """
+        if isinstance(op, PremulSum):
+            many = isinstance(input, (list, tuple))
+            blocks = [op.applied(span_of(one, "input")) for one in (input if many else [input])]
+            scaled = blocks if many else blocks[0]
+            return self.reduce_scatter(output, scaled, timeout_s=timeout_s)
         shared = self._shared
         n = shared.world_size
         target = address, count, kind = span_of(output, "output", True)

@@ -60,8 +60,8 @@ _SHRUNK = "/shrunk-"
 class Communicator(BlockingCalls):
     """Ranks that call collectives together, in the same order.
 
-    Methods may be called from any thread; calls of one communicator run in the order submitted.
-    A context manager: leaving it closes.
+    Methods may be called from any thread; calls of one communicator run in the order submitted. A
+    context manager: leaving it closes.
 
     Attributes:
         rank: of this process, 0-based.
@@ -217,9 +217,9 @@ class Communicator(BlockingCalls):
         limit_s = self.timeout_s if timeout_s is None else timeout_s
 
         def connect(store: Any, rank: int, world_size: int) -> Communicator:
-            identity = self._identity
+            same = self._identity
             return Communicator(
-                store, rank, world_size, timeout_s=limit_s, name=name, identity=identity
+                store, rank, world_size, timeout_s=limit_s, name=name, identity=same
             )
 
         if self._coordination is None or len(chosen) == 1:

@@ -63,6 +63,20 @@ class Memory(NamedTuple):
     dtype: Any
 
 
+class Scratch:
+    """Memory of a call's own, of any element type.
+
+    Attributes:
+        memory: it is freed with its address.
+    """
+
+    def __init__(self, num_elements: int, name: str, item_bytes: int) -> None:
+        """Allocate, with any content."""
+        holder = np.empty(num_elements * item_bytes, np.uint8)
+        address = _held(holder.ctypes.data, holder)
+        self.memory = Memory(address, num_elements, ElementName(name, item_bytes))
+
+
 def memory_of(exporter: Any, name: str, writable: bool) -> Memory | None:
     """Export an object's memory; None if it has none to show.
 
@@ -74,6 +88,8 @@ def memory_of(exporter: Any, name: str, writable: bool) -> Memory | None:
     Raises:
         InvalidArgumentError: it is on a device, not contiguous, or read-only and to be written to.
     """
+    if isinstance(exporter, Scratch):
+        return exporter.memory
     if hasattr(exporter, "__dlpack__") and hasattr(exporter, "__dlpack_device__"):
         return _by_dlpack(exporter, name, writable)
     try:

@@ -16,9 +16,9 @@ FOLDERS = {"transport": "hccl_py.transport", "launcher": "hccl_py.launcher", "hc
 
 COMMUNICATOR = (
     "buffers call_sites calls communicator copies elements engine failures fingerprint "
-    "flight_recorder foreign gone grouped groups history occupation patience plans registered "
-    "rendezvous running shrink split statistics trace_files trace_signal uncaught unique_id "
-    "verdict witness work"
+    "flight_recorder foreign gone grouped groups history occupation patience plans premul "
+    "registered rendezvous running shrink split statistics trace_files trace_signal uncaught "
+    "unique_id verdict witness work"
 )
 LAYERS = [
     ("transport",),

@@ -32,6 +32,9 @@ def dlpack_view(
 ) -> tuple[int, tuple[int, ...], bool, bool, tuple[int, int, int]]:
     """Return address, shape, whether contiguous, whether read-only, and code, bits and lanes."""
 
+def multiply(dtype: int, to: int, source: int, count: int, factor: float, /) -> bool:
+    """Multiply floats into `to`, which may be `source`; False for other elements."""
+
 def leak(object: object, /) -> None: ...
 def reduce_instruction_set() -> str: ...
 def reduce_supported(dtype: int, op: int, /) -> bool: ...

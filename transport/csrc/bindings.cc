@@ -287,6 +287,12 @@ NB_MODULE(_core, module) {
     return reduce_supported(static_cast<DType>(dtype), static_cast<ReduceOp>(op));
   });
 
+  module.def("multiply",
+             [](int dtype, Address to, Address from, size_t count, double factor) {
+               return multiply(static_cast<DType>(dtype), pointer(to), pointer(from), count, factor);
+             },
+             nb::call_guard<nb::gil_scoped_release>());
+
   bind_arena(module);
   bind_dlpack(module);
   bind_provider();

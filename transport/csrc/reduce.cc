@@ -80,6 +80,12 @@ void scale(DType dtype, std::byte* data, size_t count, int divisor) {
   best.scale[static_cast<size_t>(dtype)](data, count, divisor);
 }
 
+bool multiply(DType dtype, std::byte* to, const std::byte* from, size_t count, double factor) {
+  const MultiplyKernel kernel = best.multiply[static_cast<size_t>(dtype)];
+  if (kernel != nullptr) kernel(to, from, count, factor);
+  return kernel != nullptr;
+}
+
 const char* reduce_instruction_set() { return best.name; }
 
 }  // namespace hccl

@@ -24,6 +24,10 @@ void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte*
 // 8-bit floats stay as they are.
 void scale(DType dtype, std::byte* data, size_t count, int divisor);
 
+// Multiplies floats, in the type that they are summed up in, and rounds each product once; `to` may
+// be `from`. False for other elements, of which nothing is touched.
+bool multiply(DType dtype, std::byte* to, const std::byte* from, size_t count, double factor);
+
 // Name of the instruction set the kernels chose on this processor, e.g. "avx512", "avx2", "generic".
 const char* reduce_instruction_set();
 

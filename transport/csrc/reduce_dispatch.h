@@ -30,11 +30,15 @@ using ReduceKernel = void (*)(std::byte* dst, const std::byte* const* srcs, size
 // Divides in place; divisor > 0.
 using ScaleKernel = void (*)(std::byte* data, size_t count, int divisor);
 
+// Multiplies into `to`, which may be `from`.
+using MultiplyKernel = void (*)(std::byte* to, const std::byte* from, size_t count, double factor);
+
 // A null entry is a pair that has no meaning.
 struct ReduceTable {
   const char* name = nullptr;
   ReduceKernel reduce[num_dtypes][num_reduce_ops] = {};
   ScaleKernel scale[num_dtypes] = {};
+  MultiplyKernel multiply[num_dtypes] = {};
 };
 
 extern const ReduceTable reduce_table_generic;

@@ -133,6 +133,25 @@ void scale_float(std::byte* data, size_t count, int divisor) {
   scale_blocks<Format, 1>(data, i, count, divisor);
 }
 
+template <class Format, size_t lanes>
+HCCL_INLINE size_t multiply_blocks(std::byte* to, const std::byte* from, size_t begin, size_t count,
+                                   double factor) {
+  using V = Vector<typename Format::Compute, lanes>;
+  const V factors = V{} + static_cast<typename Format::Compute>(factor);
+  size_t i = begin;
+  for (; count - i >= lanes; i += lanes) {
+    const size_t at = i * Format::element_bytes;
+    store_result<Format, lanes>(to + at, Format::template load<lanes>(from + at) * factors);
+  }
+  return i;
+}
+
+template <class Format>
+void multiply_float(std::byte* to, const std::byte* from, size_t count, double factor) {
+  const size_t i = multiply_blocks<Format, wide_lanes<Format>>(to, from, 0, count, factor);
+  multiply_blocks<Format, 1>(to, from, i, count, factor);
+}
+
 // The divisor may exceed what a small element holds, so those divide as int.
 template <class T>
 void scale_integer(std::byte* data, size_t count, int divisor) {
@@ -161,6 +180,7 @@ class TableBuilder {
     set<Format, Min>(dtype, ReduceOp::min);
     set<Format, Max>(dtype, ReduceOp::max);
     table_.scale[static_cast<size_t>(dtype)] = scale_float<Format>;
+    table_.multiply[static_cast<size_t>(dtype)] = multiply_float<Format>;
   }
 
   template <class Format>
@@ -170,6 +190,7 @@ class TableBuilder {
     set<Format, Product>(dtype, ReduceOp::product);
     set<Format, Min>(dtype, ReduceOp::min);
     set<Format, Max>(dtype, ReduceOp::max);
+    table_.multiply[static_cast<size_t>(dtype)] = multiply_float<Format>;
   }
 
   template <class T>

@@ -216,6 +216,20 @@ inline Bytes reduced(DType dtype, ReduceOp op, const std::vector<Bytes>& srcs) {
   return result;
 }
 
+inline Bytes multiplied(DType dtype, const Bytes& data, double factor) {
+  Bytes result = data;
+  with_codec(dtype, [&]<class Codec>() {
+    using Number = typename Codec::Number;
+    if constexpr (std::is_floating_point_v<Number>) {
+      for (size_t i = 0; i < data.size() / size_of(dtype); ++i) {
+        const Number number = Codec::decode(data.data(), i);
+        Codec::encode(result.data(), i, number * static_cast<Number>(factor));
+      }
+    }
+  });
+  return result;
+}
+
 inline Bytes scaled(DType dtype, const Bytes& data, int divisor) {
   Bytes result = data;
   with_codec(dtype, [&]<class Codec>() {

@@ -234,6 +234,26 @@ void test_float_nan_propagates_and_integer_overflow_wraps() {
   check_values(DType::boolean, ReduceOp::bxor, {2, 0x80, 1}, 1);
 }
 
+void test_multiply_any_float_equals_oracle(DType dtype) {
+  std::mt19937_64 random(static_cast<size_t>(dtype));
+  for (size_t count : {0, 1, 7, 77, 1003}) {
+    const Bytes data = random_elements(dtype, count, random);
+    const Bytes expected = oracle::multiplied(dtype, data, 0.3);
+    for (const ReduceTable* table : usable_reduce_tables()) {
+      CHECK((table->multiply[static_cast<size_t>(dtype)] != nullptr) == is_float(dtype), "dtype %d",
+            static_cast<int>(dtype));
+      if (!is_float(dtype)) continue;
+      GuardedBuffer from(data, 1), to(Bytes(data.size()), 3);
+      const auto kernel = table->multiply[static_cast<size_t>(dtype)];
+      kernel(to.data(), from.data(), count, 0.3);
+      kernel(from.data(), from.data(), count, 0.3);
+      CHECK(to.holds(expected) && from.holds(expected), "dtype %d count %zu on %s",
+            static_cast<int>(dtype), count, table->name);
+      ++num_checked;
+    }
+  }
+}
+
 // x + -0 is x: sends every bit pattern through both conversions.
 void test_16_bit_floats_every_pattern_survives(DType dtype, uint16_t infinity, uint16_t nan) {
   Bytes patterns(65536 * 2), zeros(65536 * 2), dst(65536 * 2);
@@ -282,6 +302,7 @@ void run_all() {
   test_16_bit_floats_every_pattern_survives(DType::bfloat16, 0x7f80, 0x7fc0);
   for (int d = 0; d < num_dtypes; ++d) {
     const DType dtype{static_cast<uint8_t>(d)};
+    test_multiply_any_float_equals_oracle(dtype);
     const bool divides = dtype != DType::boolean && !reduces_in_one_step(dtype);
     if (divides) test_scale_any_dtype_equals_oracle(dtype);
     for (int o = 0; o < num_reduce_ops; ++o) {
