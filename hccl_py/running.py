@@ -48,7 +48,7 @@ class Shared:
 
 
 class Engine(NamedTuple):
-    """The ways into C++, all blocking or none; for what they take see `csrc/bindings.cc`."""
+    """The ways into C++, all blocking or none; for what they take see `csrc/bindings_calls.cc`."""
 
     data: Callable[..., Any]
     blocks: Callable[..., Any]
