@@ -240,7 +240,8 @@ def tensorflow_tensor(values: Any, dtype: str) -> Any:
 @pytest.mark.parametrize("dtype", ["float32", "int32", "bfloat16", "bool", "complex64"])
 def test_immutable_arrays_are_inputs(ranks: ThreadRanks, make: Any, dtype: str) -> None:
     values = [False, True, True, False]
-    source = make(values if dtype == "bool" else [float(one) for one in values], dtype)
+    as_type = {"bool": bool, "int32": int}.get(dtype, float)
+    source = make([as_type(one) for one in values], dtype)
 
     def use(comm: Communicator) -> list[bool]:
         every = torch.zeros(12, dtype=getattr(torch, dtype))
