@@ -45,10 +45,11 @@ def test_sync_module_states(rank: int, world_size: int) -> list[torch.Tensor]:
 @feature(SECTION, "torch.distributed.collective_utils", world_size=3)
 def test_collective_utils(rank: int, world_size: int) -> list[object]:
     """A function that one rank calls, or all, and what it returns on each."""
+    group = dist.group.WORLD
     return [
-        collective_utils.broadcast(lambda: f"of rank {rank}", rank=1),
-        collective_utils.all_gather(lambda: rank * rank),
-        collective_utils.all_gather(f"rank {rank}"),
+        collective_utils.broadcast(lambda: f"of rank {rank}", rank=1, pg=group),
+        collective_utils.all_gather(lambda: rank * rank, pg=group),
+        collective_utils.all_gather(f"rank {rank}", pg=group),
         raised_by_one(rank),
     ]
 
@@ -60,7 +61,7 @@ def raised_by_one(rank: int) -> str:
         raise ValueError("on purpose")
 
     try:
-        collective_utils.broadcast(fail, rank=2)
+        collective_utils.broadcast(fail, rank=2, pg=dist.group.WORLD)
     except Exception as error:
         return f"{type(error).__name__}: {str(error).splitlines()[0]}"
     return "no error"
