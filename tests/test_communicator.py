@@ -37,7 +37,7 @@ def read_only() -> np.ndarray[Any, Any]:
 # What was called, on all three ranks alike, and what its message must say.
 WRONG: list[tuple[Callable[[Communicator], Any], str]] = [
     (lambda c: c.all_reduce([1.0]), "data: expected a contiguous CPU torch tensor.*got list"),
-    (lambda c: c.all_reduce(np.float32(1)), "data: expected.*got float32"),
+    (lambda c: c.all_reduce(np.float32(1)), "data: expected writable.*read-only numpy.float32"),
     (lambda c: c.all_reduce(floats(4, 4)[:, 1]), r"data: expected.*shape \(4,\) that is not"),
     (lambda c: c.all_reduce(floats(4, 4).T), r"data: expected.*shape \(4, 4\) that is not"),
     (lambda c: c.all_reduce(torch.zeros(4, 4).t()), r"data: expected.*Tensor of shape \(4, 4\)"),

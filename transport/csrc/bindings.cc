@@ -85,8 +85,9 @@ NB_MODULE(_core, module) {
   });
 
   module.def("multiply",
-             [](int dtype, Address to, Address from, size_t count, double factor) {
-               return multiply(static_cast<DType>(dtype), pointer(to), pointer(from), count, factor);
+             [](int dtype, uint64_t to, uint64_t from, size_t count, double factor) {
+               return multiply(static_cast<DType>(dtype), reinterpret_cast<std::byte*>(to),
+                               reinterpret_cast<std::byte*>(from), count, factor);
              },
              nb::call_guard<nb::gil_scoped_release>());
 
