@@ -165,7 +165,7 @@ class StagedWork(HcclWork):
         bare.results = call.results
         super().__init__(self._parts, bare, lane)
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta | float = timedelta(0)) -> bool:
         """Block until the results are on their way; the current stream waits for their arrival."""
         super().wait(timeout)
         self.order_current_stream()

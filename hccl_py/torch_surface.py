@@ -22,6 +22,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
 from hccl_py.grouped import leave_alone
+from hccl_py.torch_types import seconds_of
 from hccl_py.torch_work import as_torch_error
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 
@@ -139,9 +140,9 @@ class TorchSurface(_Base):
         """Write the last calls of all groups of this rank; see `Communicator`'s."""
         return self._communicator.dump_flight_recorder(folder)
 
-    def set_timeout(self, timeout: timedelta) -> None:
+    def set_timeout(self, timeout: timedelta | float) -> None:
         """Change how long a call without a timeout of its own may take."""
-        self._communicator.timeout_s = timeout.total_seconds()
+        self._communicator.timeout_s = seconds_of(timeout)
 
     _set_default_timeout = set_timeout
 

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import DType, ReduceOp
 
 Tensors = Tensor | Sequence[Tensor]
@@ -65,8 +66,12 @@ def read_options(
     if isinstance(given, kind):
         return given
     options: Any = kind()
-    if isinstance(given, timedelta):
-        timeout = given
+    if isinstance(op, (timedelta, float)):
+        # (tensor, operation, timeout), where the operation came as `given`.
+        timeout = timedelta(seconds=seconds_of(op))
+        op = None
+    if isinstance(given, (timedelta, float)):
+        timeout = timedelta(seconds=seconds_of(given))
     elif isinstance(given, int):
         root = given
     elif given is not None:
@@ -79,6 +84,17 @@ def read_options(
         options.timeout = timeout
     result: Options = options
     return result
+
+
+def seconds_of(timeout: timedelta | float) -> float:
+    """Return a timeout in seconds; torch takes a number of them wherever it takes a timedelta."""
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
+    if isinstance(timeout, (int, float)):
+        return float(timeout)
+    raise InvalidArgumentError(
+        f"timeout: expected a datetime.timedelta or a number of seconds, got {timeout!r}"
+    )
 
 
 def timeout_s(options: Any) -> float | None:

@@ -24,6 +24,7 @@ from torch.futures import Future
 
 from hccl_py.torch_call import Call, write_back
 from hccl_py.torch_threads import Lane
+from hccl_py.torch_types import seconds_of
 from hccl_py.transport.errors import (
     Blame,
     CollectiveTimeoutError,
@@ -86,7 +87,7 @@ class FinishedWork(dist.Work):
         super().__init__()
         self._results = list(results)
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta | float = timedelta(0)) -> bool:
         """Return at once."""
         return True
 
@@ -150,16 +151,17 @@ class HcclWork(dist.Work):
             # Somebody has to write the staged results back even if the caller drops this Work.
             (lane or Lane()).submit(self._wait_quietly, lambda: None)
 
-    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta | float = timedelta(0)) -> bool:
         """Block until the outputs hold the result.
 
         Args:
-            timeout: how long from now; zero (torch's "no timeout"): the deadline of the call.
+            timeout: how long from now, as a timedelta or in seconds; zero (torch's "no timeout"):
+                the deadline of the call.
 
         Raises:
             DistBackendError: the collective failed, or did not end in time.
         """
-        limit_s = timeout.total_seconds()
+        limit_s = seconds_of(timeout) if timeout else 0.0
         deadline = time.monotonic() + limit_s if limit_s > 0 else None
         try:
             for native in self._natives:

@@ -148,6 +148,26 @@ def test_wait_with_a_timeout(rank: int, world_size: int) -> list[object]:
     return [timed_out, late, ended, tensor.tolist()]
 
 
+@feature(SECTION, "timeouts in seconds, and in place of options")
+def test_timeouts_in_seconds(rank: int, world_size: int) -> list[object]:
+    """Rank 1 comes to none of the calls that time out."""
+    tensor = ones()
+    results: list[object] = [dist.all_reduce(tensor, async_op=True).wait(20.0), tensor]
+    groups = [dist.new_group() for _ in range(3)]
+    groups[2].set_timeout(0.1)
+    store = dist.distributed_c10d._get_default_store()
+    if rank == 1:
+        store.wait(["all have timed out"])
+        return results
+    for group, tail in zip(groups, ((timedelta(milliseconds=100),), (0.1,), ()), strict=True):
+        try:
+            group.allreduce(ones(), dist.ReduceOp.SUM, *tail).wait()
+        except RuntimeError as error:
+            results.append("timed out" in str(error).lower())
+    store.set("all have timed out", "")
+    return results
+
+
 @feature(SECTION, "waits from several threads")
 def test_waits_from_threads(rank: int, world_size: int) -> list[bool]:
     tensor = ones(100_000)
