@@ -58,6 +58,12 @@ SMALL_BYTES = 4096
 
 
 _num_bytes = attrgetter("nbytes")  # in C: a work that ends is part of every asynchronous call
+
+
+def _num_sparse_bytes(tensor: Tensor) -> int:
+    return tensor._indices().nbytes + tensor._values().nbytes
+
+
 _BLAME = tuple(field.name for field in fields(Blame))
 
 
@@ -267,10 +273,10 @@ class HcclWork(dist.Work):
             source = self._natives[-1].source if self._natives else None
             self._source = -1 if source is None else source
             try:
-                large = sum(map(_num_bytes, self._results)) > SMALL_BYTES
-            except RuntimeError:  # a sparse tensor tells nothing of its size
-                large = True
-            if large:
+                num_bytes = sum(map(_num_bytes, self._results))
+            except RuntimeError:  # torch does not add up those of a sparse tensor
+                num_bytes = sum(map(_num_sparse_bytes, self._results))
+            if num_bytes > SMALL_BYTES:
                 self._weak_results = [weakref.ref(tensor) for tensor in self._results]
                 self._results = ()
             self._natives = ()
