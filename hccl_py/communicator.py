@@ -217,9 +217,8 @@ class Communicator(BlockingCalls):
         limit_s = self.timeout_s if timeout_s is None else timeout_s
 
         def connect(store: Any, rank: int, world_size: int) -> Communicator:
-            same = self._identity
             return Communicator(
-                store, rank, world_size, timeout_s=limit_s, name=name, identity=same
+                store, rank, world_size, timeout_s=limit_s, name=name, identity=self._identity
             )
 
         if self._coordination is None or len(chosen) == 1:
@@ -290,9 +289,8 @@ class Communicator(BlockingCalls):
         name = f"{base}{_SHRUNK}{int(number or 0) + 1}"
 
         def connect(store: Any, rank: int, world_size: int) -> Communicator:
-            identity = self._identity
             made = Communicator(
-                store, rank, world_size, timeout_s=timeout_s, name=name, identity=identity
+                store, rank, world_size, timeout_s=timeout_s, name=name, identity=self._identity
             )
             made.timeout_s = self.timeout_s
             return made
