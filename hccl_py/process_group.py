@@ -112,7 +112,6 @@ class ProcessGroupHccl(CheckedGroup):
             and type(tensors) is list
             and len(tensors) == 1
             and type(tensors[0]) in PLAIN_TYPES
-            and not opts.asyncOp
             and opts.timeout == UNSET_TIMEOUT
             and not _profiler_enabled()
         ):

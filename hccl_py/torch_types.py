@@ -14,15 +14,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.types import DType, ReduceOp
+from hccl_py.transport.types import ReduceOp
 
 Tensors = Tensor | Sequence[Tensor]
 TensorLists = Sequence[Tensor] | Sequence[Sequence[Tensor]]
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 """Tensors that are what they seem; every other type is a subclass to look into."""
-REAL_DTYPES = frozenset(getattr(torch, dtype.name.lower()) for dtype in DType)
-"""What a reduction takes as it is; every other dtype takes the way through `Call`."""
 
 OPS_BY_NAME = {op.name: op for op in ReduceOp}
 _RED_OPS: dict[str, Any] = dist.ReduceOp.RedOpType.__members__  # type: ignore[assignment]
