@@ -29,7 +29,7 @@ from hccl_py.occupation import STATE as OCCUPATION_STATE
 from hccl_py.occupation import Occupation
 from hccl_py.patience import Patience
 from hccl_py.plans import PlanCache
-from hccl_py.rendezvous import meeting_at, rank_from_environment
+from hccl_py.rendezvous import meeting_at, rank_and_size
 from hccl_py.running import Shared
 from hccl_py.shrink import Departed, check_excluded, regroup
 from hccl_py.split import packed, part_of
@@ -99,10 +99,7 @@ class Communicator(BlockingCalls):
             BootstrapError: not all ranks came, or one could not be connected; the message says
                 which, where and at what step.
         """
-        if (rank is None) != (world_size is None):
-            raise InvalidArgumentError("rank and world_size: expected both or neither")
-        if rank is None or world_size is None:
-            rank, world_size = rank_from_environment()
+        rank, world_size = rank_and_size(rank, world_size)
         with meeting_at(store, rank, world_size, name, timeout_s) as met_at:
             engine = connect_engine(met_at, rank, world_size, timeout_s, identity)
         core, mesh = engine.core, engine.mesh

@@ -5,6 +5,7 @@ that one, or rank 0 starts one, exactly as `init_process_group` does.
 """
 
 import contextlib
+import operator
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -19,13 +20,22 @@ _stores: dict[tuple[int, str, int], Any] = {}
 _names: Counter[str] = Counter()
 
 
-def rank_from_environment() -> tuple[int, int]:
-    """Return RANK and WORLD_SIZE.
+def rank_and_size(rank: Any = None, world_size: Any = None) -> tuple[int, int]:
+    """Return both as Python's numbers, from RANK and WORLD_SIZE if they are not given.
 
     Raises:
-        InvalidArgumentError: one of them is missing or no number.
+        InvalidArgumentError: one of them is missing or no whole number.
     """
-    return _number("RANK"), _number("WORLD_SIZE")
+    if (rank is None) != (world_size is None):
+        raise InvalidArgumentError("rank and world_size: expected both or neither")
+    if rank is None:
+        return _number("RANK"), _number("WORLD_SIZE")
+    try:
+        return operator.index(rank), operator.index(world_size)  # numpy's numbers too
+    except TypeError:
+        raise InvalidArgumentError(
+            f"rank and world_size: expected whole numbers, got {rank!r} and {world_size!r}"
+        ) from None
 
 
 @contextlib.contextmanager

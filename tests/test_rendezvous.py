@@ -12,7 +12,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError
 from hccl_py.launcher.ports import free_port
-from hccl_py.rendezvous import rank_from_environment, store_from_environment
+from hccl_py.rendezvous import rank_and_size, store_from_environment
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -23,10 +23,10 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_rank_from_environment_reads_both(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_and_size_are_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     monkeypatch.setenv("WORLD_SIZE", "8")
-    assert rank_from_environment() == (3, 8)
+    assert rank_and_size() == (3, 8)
 
 
 @pytest.mark.parametrize("missing", VARIABLES)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]
 import numpy as np
 import pytest
 from ranks import run_ranks
@@ -54,6 +55,19 @@ def test_ranks_meet_by_the_id_that_one_process_made(carried: Any, world_size: in
     with ThreadPoolExecutor(world_size) as threads:
         sums = list(threads.map(lambda rank: join(uid, rank, world_size), range(world_size)))
     assert sums == [[world_size * (world_size + 1) / 2] * 5] * world_size
+
+
+def test_rank_and_size_are_numbers_of_any_library() -> None:
+    uid = get_unique_id()
+    places = [(np.int64(0), np.int32(2)), (1, np.uint8(2))]
+    with ThreadPoolExecutor(2) as threads:
+        assert list(threads.map(lambda place: join(uid, *place), places)) == [[3.0] * 5] * 2
+
+
+@pytest.mark.parametrize("place", [(0.0, 2), ("0", 2), (0, "2")])
+def test_rank_and_size_that_are_no_numbers_are_refused_at_once(place: Any) -> None:
+    with pytest.raises(InvalidArgumentError, match="rank and world_size: expected whole numbers"):
+        join(get_unique_id(), *place)
 
 
 def test_id_survives_bytes_and_pickle_and_prints_no_secret() -> None:
@@ -127,6 +141,22 @@ def test_who_does_not_know_the_secret_is_not_let_in() -> None:
         guess.join(0, 1)
     guess.leave()
     assert join(uid, 0, 1) == [1.0] * 5  # it has not heard of the stranger
+
+
+def test_nonsense_of_a_member_is_dropped() -> None:
+    uid = get_unique_id()
+    store = MeetingStore(uid.point, TIMEOUT_S)
+    assert not store.check(["a key"])  # it is connected
+    for nonsense in (
+        [b"two", b"parts"],
+        [b"\xc1"],
+        [msgpack.packb([float("inf"), "check", []])],
+        [msgpack.packb([1, "join", "0", 9, "who"])],
+    ):
+        store._dealer.send_multipart(nonsense)
+    assert not store.check(["a key"])  # it was all read
+    store.leave()
+    assert join(uid, 0, 1) == [1.0] * 5
 
 
 MAKER = """

@@ -17,6 +17,7 @@ only end at somebody's deadline.
 
 import contextlib
 import hmac
+import operator
 import os
 import socket
 import threading
@@ -146,7 +147,7 @@ class MeetingPlace:
         self._doorway.look()
         with contextlib.suppress(zmq.Again):
             while True:
-                route, message = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
+                route, *_, message = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
                 self._doorway.proved(int(message.get(zmq.SRCFD)))
                 self._take(route.bytes, message.bytes)
         self._doorway.trim()
@@ -172,10 +173,11 @@ class MeetingPlace:
                 "leave": self._leave,
             }
             serves[kind](route, int(number), *body)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
             logger.warning("the meeting place dropped a message of a member: %s", error)
 
     def _join(self, route: bytes, number: int, rank: int, world_size: int, who: str) -> None:
+        rank, world_size = operator.index(rank), operator.index(world_size)
         self._world_size = self._world_size or world_size
         claimed, other = self._who.setdefault(rank, (route, who))
         if claimed != route:
