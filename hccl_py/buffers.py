@@ -91,11 +91,13 @@ def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
         kind = _kinds.get(buffer.dtype) or _numpy_kind(buffer.dtype, name)
         return _new_span(Span, (address, buffer.size, kind))
     try:
-        kind = _kinds.get(buffer.dtype) or _learn(buffer.dtype)
-        # A tensor may stand for the conjugate or the negative of what is in its memory.
-        odd = buffer.is_neg() or (kind.parts == 2 and buffer.is_conj())
-        if buffer.is_cpu and buffer.is_contiguous() and not odd:
-            return _new_span(Span, (buffer.data_ptr(), buffer.numel(), kind))
+        # Its place first, which only tensors have: what else has a dtype may have one of numpy's
+        # that is not to be learnt as it is.
+        if buffer.is_cpu and buffer.is_contiguous():
+            kind = _kinds.get(buffer.dtype) or _learn(buffer.dtype)
+            # A tensor may stand for the conjugate or the negative of what is in its memory.
+            if not (buffer.is_neg() or (kind.parts == 2 and buffer.is_conj())):
+                return _new_span(Span, (buffer.data_ptr(), buffer.numel(), kind))
     except (AttributeError, RuntimeError):
         pass  # no tensor at all, or one without plain memory
     if hasattr(buffer, "data_ptr"):  # a tensor

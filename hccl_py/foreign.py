@@ -128,7 +128,12 @@ def _by_buffer_protocol(view: memoryview, exporter: object, name: str, writable:
 
 def _by_dlpack(exporter: Any, name: str, writable: bool) -> Memory:
     kind = f"{type(exporter).__module__.partition('.')[0]}.{type(exporter).__name__}"
-    device, number = map(int, exporter.__dlpack_device__())
+    try:
+        device, number = map(int, exporter.__dlpack_device__())
+    except (TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{name}: {kind} does not say where its memory is (DLPack): {error}"
+        ) from error
     if device not in _ON_THE_HOST:
         place = f"{_DEVICES.get(device, f'DLPack device {device}')}:{number}"
         raise InvalidArgumentError(
@@ -140,11 +145,16 @@ def _by_dlpack(exporter: Any, name: str, writable: bool) -> Memory:
         raise _read_only(exporter, name)
     try:
         capsule = _export(exporter)
-        address, shape, contiguous, read_only, element = _core.dlpack_view(capsule)
+        address, shape, contiguous, read_only, element, its_device = _core.dlpack_view(capsule)
     except (BufferError, ValueError, RuntimeError, TypeError) as error:
         raise InvalidArgumentError(
             f"{name}: {kind} does not export its memory (DLPack): {error}"
         ) from error
+    if its_device not in _ON_THE_HOST:
+        raise InvalidArgumentError(
+            f"{name}: expected memory of the host, got {kind}, which says that it is there, and "
+            f"exports memory of {_DEVICES.get(its_device, f'DLPack device {its_device}')}"
+        )
     if not contiguous:
         raise InvalidArgumentError(
             f"{name}: expected C-contiguous memory, got {kind} of shape {shape} with other strides;"
@@ -169,7 +179,8 @@ def _export(exporter: Any) -> object:
 def _element(element: tuple[int, int, int], kind: str, name: str) -> ElementName:
     code, bits, lanes = element
     found = _WHOLE_NAMES.get(code) or f"{_NAMES.get(code, '')}{bits}"
-    if lanes != 1 or bits % 8 or not (code in _NAMES or code in _WHOLE_NAMES):
+    is_known = code in _NAMES or (code in _WHOLE_NAMES and bits == 8)
+    if lanes != 1 or bits % 8 or not bits or not is_known:
         raise InvalidArgumentError(
             f"{name}: expected elements of whole bytes, got {kind} with DLPack type code {code}, "
             f"{bits} bits, {lanes} lanes; view it as uint8 to move it as bytes"

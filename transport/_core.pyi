@@ -29,8 +29,10 @@ def address_of(buffer: object, writable: bool, /) -> int:
 
 def dlpack_view(
     capsule: object, /
-) -> tuple[int, tuple[int, ...], bool, bool, tuple[int, int, int]]:
-    """Return address, shape, whether contiguous, whether read-only, and code, bits and lanes."""
+) -> tuple[int, tuple[int, ...], bool, bool, tuple[int, int, int], int]:
+    """Return where and what it is: address, shape, whether contiguous, whether read-only, code with
+    bits and lanes, and the type of the device.
+    """
 
 def multiply(dtype: int, to: int, source: int, count: int, factor: float, /) -> bool:
     """Multiply floats into `to`, which may be `source`; False for other elements."""

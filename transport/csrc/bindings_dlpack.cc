@@ -56,19 +56,44 @@ bool is_contiguous(const DLTensor& tensor) {
   return true;
 }
 
+// What lies here is what the exporter says, but no call reads through a null pointer, or past the
+// end of the address space, on its word.
+void check(const DLTensor& tensor) {
+  if (tensor.ndim < 0) throw std::invalid_argument("a capsule with less than no dimensions");
+  const uint64_t item_bytes = (uint64_t{tensor.dtype.bits} * tensor.dtype.lanes + 7) / 8;
+  uint64_t num_bytes = item_bytes > 0 ? item_bytes : 1;
+  bool is_empty = false;
+  bool is_too_long = false;
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] < 0) throw std::invalid_argument("a capsule with a negative length");
+    if (tensor.shape[i] == 0) is_empty = true;
+    const auto length = static_cast<uint64_t>(tensor.shape[i]);
+    is_too_long |= __builtin_mul_overflow(num_bytes, length, &num_bytes);
+  }
+  if (is_empty) return;
+  if (tensor.data == nullptr) throw std::invalid_argument("a capsule of a null pointer");
+  uint64_t end = reinterpret_cast<uintptr_t>(tensor.data);
+  is_too_long |= __builtin_add_overflow(end, tensor.byte_offset, &end);
+  is_too_long |= __builtin_add_overflow(end, num_bytes, &end);
+  if (is_too_long) throw std::invalid_argument("a capsule of more than all memory");
+}
+
 nb::tuple describe(const DLTensor& tensor, bool read_only) {
+  check(tensor);
   nb::list shape;
   for (int32_t i = 0; i < tensor.ndim; ++i) shape.append(tensor.shape[i]);
   return nb::make_tuple(reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset,
                         nb::tuple(shape), is_contiguous(tensor), read_only,
-                        nb::make_tuple(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes));
+                        nb::make_tuple(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes),
+                        tensor.device.device_type);
 }
 
 }  // namespace
 
 void bind_dlpack(nb::module_& module) {
-  // Address, shape, whether it is C-contiguous, whether it is known to be read-only, and the
-  // element type. The memory lives as long as the capsule, which stays its owner.
+  // Address, shape, whether it is C-contiguous, whether it is known to be read-only, the element
+  // type, and the type of the device. The memory lives as long as the capsule, which stays its
+  // owner.
   module.def("dlpack_view", [](nb::handle capsule) {
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
       void* found = PyCapsule_GetPointer(capsule.ptr(), "dltensor");
