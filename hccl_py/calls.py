@@ -309,7 +309,7 @@ class Calls(Runner[Result]):
         n = self._shared.world_size
         if type(rank) is int and 0 <= rank < n:
             return  # without making a range
-        if rank not in range(n):
+        if rank not in range(n) or not hasattr(rank, "__index__"):  # 1.0 is in a range
             raise InvalidArgumentError(f"{name}: expected a rank of 0..{n - 1}, got {rank!r}")
 
     def _is_root(self, root: int, name: str, blocks: object) -> bool:

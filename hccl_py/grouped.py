@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hccl_py.fingerprint import Transfer
-from hccl_py.running import Runner, Shared
+from hccl_py.running import Runner, Shared, require_seconds
 from hccl_py.transport import _core
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 from hccl_py.work import Work
@@ -130,6 +130,8 @@ class _Collector:
             batch = _of_thread.batch
             if batch is None:
                 return entry(*arguments)
+            # What the engine would refuse only at the end, when other calls have begun.
+            require_seconds(arguments[5 if what == "transfer" else 1])
             later = Later() if way == "start" else None
             batch.calls.append(_Call(self._shared, start, arguments, later))
             return later

@@ -3,6 +3,7 @@
 Arguments become addresses, counts and a plan in `calls.py`, on top of this.
 """
 
+import numbers
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -15,6 +16,7 @@ from hccl_py.failures import Narrator
 from hccl_py.fingerprint import Transfer
 from hccl_py.plans import PlanCache
 from hccl_py.transport import _core
+from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.work import Work
 
 SpanList = list[tuple[int, int]]
@@ -62,6 +64,16 @@ same of the output, and the length in elements of the plan's type (bytes where n
 """
 
 
+def require_seconds(limit_s: object) -> None:
+    """Refuse a deadline that is no number.
+
+    Raises:
+        InvalidArgumentError: it is none.
+    """
+    if not isinstance(limit_s, numbers.Real):
+        raise InvalidArgumentError(f"timeout_s: expected a number of seconds, got {limit_s!r}")
+
+
 class Runner(ABC, Generic[Result]):
     """Runs calls, on the calling thread or in the background."""
 
@@ -101,6 +113,9 @@ class Runner(ABC, Generic[Result]):
             started = self._engine.data(prepared, limit, address, divide, buffers)
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, prepared.fingerprint) from None
+        except TypeError:
+            require_seconds(limit)
+            raise
         return started and Work(started, self._shared.narrator, limit, prepared.fingerprint)  # type: ignore[return-value]
 
     def _run_blocks(
@@ -116,6 +131,9 @@ class Runner(ABC, Generic[Result]):
             started = self._engine.blocks(prepared, limit, *spans, divide, buffers)
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, prepared.fingerprint) from None
+        except TypeError:
+            require_seconds(limit)
+            raise
         return started and Work(started, self._shared.narrator, limit, prepared.fingerprint)  # type: ignore[return-value]
 
     def _equal(
@@ -131,6 +149,9 @@ class Runner(ABC, Generic[Result]):
             started = self._engine.equal(prepared, limit, *blocks, divide, buffers)
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, prepared.fingerprint) from None
+        except TypeError:
+            require_seconds(limit)
+            raise
         return started and Work(started, self._shared.narrator, limit, prepared.fingerprint)  # type: ignore[return-value]
 
     def _moved(
@@ -159,4 +180,7 @@ class Runner(ABC, Generic[Result]):
             )
         except _core.CommunicatorFailed as failure:
             raise self._shared.narrator.tell(failure, limit, transfer) from None
+        except TypeError:
+            require_seconds(limit)
+            raise
         return started and Work(started, self._shared.narrator, limit, transfer)  # type: ignore[return-value]
