@@ -43,7 +43,12 @@ class ProcessGroupHccl(CheckedGroup):
     """A torch.distributed process group whose collectives run on hccl-py."""
 
     def allreduce(
-        self, tensors: Tensors, opts: Any = None, op: Any = None, timeout: timedelta | None = None
+        self,
+        tensors: Tensors | None = None,
+        opts: Any = None,
+        op: Any = None,
+        timeout: timedelta | None = None,
+        tensor: Tensor | None = None,
     ) -> dist.Work:
         """Reduce in place over all ranks."""
         if (
@@ -67,14 +72,15 @@ class ProcessGroupHccl(CheckedGroup):
                     self._sequence_number -= 1
                 except HcclError as error:
                     raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return super().allreduce(tensors, opts, op, timeout)
+        return super().allreduce(tensors if tensor is None else tensor, opts, op, timeout)
 
     def broadcast(
         self,
-        tensors: Tensors,
+        tensors: Tensors | None = None,
         opts: Any = None,
         timeout: timedelta | None = None,
         root: int | None = None,
+        tensor: Tensor | None = None,
     ) -> dist.Work:
         """Copy the root's tensor to all ranks."""
         if (
@@ -96,15 +102,16 @@ class ProcessGroupHccl(CheckedGroup):
                 self._sequence_number -= 1
             except HcclError as error:
                 raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return super().broadcast(tensors, opts, timeout, root)
+        return super().broadcast(tensors if tensor is None else tensor, opts, timeout, root)
 
     def reduce(
         self,
-        tensors: Tensors,
+        tensors: Tensors | None = None,
         opts: Any = None,
         op: Any = None,
         timeout: timedelta | None = None,
         root: int | None = None,
+        tensor: Tensor | None = None,
     ) -> dist.Work:
         """Reduce over all ranks into the root's tensor; the others keep their values."""
         if (
@@ -130,7 +137,7 @@ class ProcessGroupHccl(CheckedGroup):
                     self._sequence_number -= 1
                 except HcclError as error:
                     raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return super().reduce(tensors, opts, op, timeout, root)
+        return super().reduce(tensors if tensor is None else tensor, opts, op, timeout, root)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
         """Collect every rank's tensor in one, concatenated or stacked."""
@@ -154,7 +161,14 @@ class ProcessGroupHccl(CheckedGroup):
                 raise as_torch_error(error)  # noqa: B904  # it names its cause
         return super().all_gather_single(output, input, opts)
 
-    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
+    def reduce_scatter_single(
+        self,
+        output: Any = None,
+        input: Any = None,
+        opts: Any = None,
+        outputTensor: Tensor | None = None,  # noqa: N803
+        inputTensor: Tensor | None = None,  # noqa: N803
+    ) -> dist.Work:
         """Reduce one tensor of equal blocks and keep this rank's."""
         if (
             type(opts) is ReduceScatterOptions
@@ -176,6 +190,8 @@ class ProcessGroupHccl(CheckedGroup):
                     self._sequence_number -= 1
                 except HcclError as error:
                     raise as_torch_error(error)  # noqa: B904  # it names its cause
+        output = output if outputTensor is None else outputTensor
+        input = input if inputTensor is None else inputTensor
         return super().reduce_scatter_single(output, input, opts)
 
     def all_to_all_single(
@@ -232,29 +248,29 @@ class ProcessGroupHccl(CheckedGroup):
                 raise as_torch_error(error)  # noqa: B904  # it names its cause
         return super().barrier(opts, timeout)
 
-    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
+    def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> dist.Work:  # noqa: N803
         """Send to a rank that receives with the same tag."""
         if type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES:
             try:
-                native = self._communicator.nonblocking.send(tensors[0], dst, tag)
+                native = self._communicator.nonblocking.send(tensors[0], dstRank, tag)
                 return self._started(native, [], None)
             except InvalidArgumentError:
                 pass
             except HcclError as error:
                 raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return super().send(tensors, dst, tag)
+        return super().send(tensors, dstRank, tag)
 
-    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
+    def recv(self, tensors: Tensors, srcRank: int, tag: int = 0) -> dist.Work:  # noqa: N803
         """Receive from a rank that sends with the same tag."""
         if type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES:
             try:
-                native = self._communicator.nonblocking.recv(tensors[0], src, tag)
+                native = self._communicator.nonblocking.recv(tensors[0], srcRank, tag)
                 return self._started(native, tensors, None)
             except InvalidArgumentError:
                 pass
             except HcclError as error:
                 raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return super().recv(tensors, src, tag)
+        return super().recv(tensors, srcRank, tag)
 
     def _started(self, native: Work, results: list[Tensor], lane: Lane | None) -> dist.Work:
         call = Call("started")

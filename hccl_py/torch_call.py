@@ -118,17 +118,19 @@ class Call:
             )
         return scaled
 
-    def only(self, argument: str, tensors: Tensors) -> Tensor:
+    def only(self, argument: str, tensors: Tensors | None) -> Tensor:
         """Return the one tensor of `tensors` (torch passes lists with one entry per device)."""
         if isinstance(tensors, Tensor):
             return tensors
+        if tensors is None:
+            raise self.invalid(f"`{argument}` must be a tensor, got none")
         if len(tensors) != 1:
             raise self.invalid(f"`{argument}` must be one tensor, got a list of {len(tensors)}")
         return tensors[0]
 
-    def blocks(self, argument: str, lists: TensorLists, count: int) -> Sequence[Tensor]:
+    def blocks(self, argument: str, lists: TensorLists | None, count: int) -> Sequence[Tensor]:
         """Return the `count` tensors of `lists`, a list of tensors or a list of one such list."""
-        blocks: Any = lists
+        blocks: Any = lists or ()
         if len(blocks) == 1 and not isinstance(blocks[0], Tensor):
             blocks = blocks[0]
         if len(blocks) != count:

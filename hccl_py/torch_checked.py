@@ -3,8 +3,9 @@
 Only torch is spoken here: a method checks torch's arguments (`torch_call.py`), runs the
 communicator's method of the same meaning (`torch_running.py`) and returns a Work (`torch_work.py`).
 Method names and signatures are torch's: `dist.all_reduce` calls `allreduce`, and so on; each takes
-its options or, as older callers do, the bare root, operation or timeout. Ranks are those of the
-group. Calls with nothing to explain take the short way in `process_group.py`, above this.
+its options or, as older callers do, the bare root, operation or timeout. Where torch's overloads
+have two names for an argument (`tensors`, `tensor`), either will do. Ranks are those of the group.
+Calls with nothing to explain take the short way in `process_group.py`, above this.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class CheckedGroup(RunningGroup):
     """A process group that looks at every argument."""
 
     def allreduce(
-        self, tensors: Tensors, opts: Any = None, op: Any = None, timeout: Timeout = None
+        self, tensors: Tensors | None, opts: Any = None, op: Any = None, timeout: Timeout = None
     ) -> dist.Work:
         """Reduce in place over all ranks."""
         call = Call("allreduce")
@@ -66,7 +67,7 @@ class CheckedGroup(RunningGroup):
 
     def reduce(
         self,
-        tensors: Tensors,
+        tensors: Tensors | None,
         opts: Any = None,
         op: Any = None,
         timeout: Timeout = None,
@@ -87,27 +88,41 @@ class CheckedGroup(RunningGroup):
 
     def reduce_scatter(
         self,
-        output: Tensors,
-        input_lists: TensorLists,
+        output_tensors: Tensors | None = None,
+        input_tensors: TensorLists | None = None,
         opts: Any = None,
         op: Any = None,
         timeout: Timeout = None,
+        *,
+        output: Tensors | None = None,
+        input: TensorLists | None = None,
     ) -> dist.Work:
         """Reduce a list of blocks, one per rank, and keep this rank's."""
         call = Call("reduce_scatter")
         opts = read_options(ReduceScatterOptions, opts, op=op, timeout=timeout)
         ours, factor = reduce_op(call, opts)
-        target = call.only("output", output)
-        blocks = call.blocks("input_list", input_lists, self._world_size)
+        target = call.only("output", output_tensors if output is None else output)
+        lists = input_tensors if input is None else input
+        blocks = call.blocks("input_list", lists, self._world_size)
         buffer = call.accumulator("output", target)
         inputs = [call.contribution("input_list", block, factor, like=target) for block in blocks]
         call.same_size("output", target, inputs[self._rank].numel(), "this rank's block")
-        return self._run(call, opts, "reduce_scatter", (buffer, inputs, ours))
+        if len({block.numel() for block in blocks}) == 1 or call.fake:
+            return self._run(call, opts, "reduce_scatter", (buffer, inputs, ours))
+        # Blocks of several sizes, which all ranks see: to each rank its own, one after the other.
+        inputs[self._rank] = own = inputs[self._rank].clone()
+        call.copies.insert(0, (buffer, own))
+        return self._run(
+            call, opts, "reduce", *((block, root, ours) for root, block in enumerate(inputs))
+        )
 
-    def reduce_scatter_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
+    def reduce_scatter_single(
+        self, output: Tensor | None, input: Tensor | None, opts: Any = None
+    ) -> dist.Work:
         """Reduce one tensor of equal blocks and keep this rank's."""
         call = Call("reduce_scatter_single")
-        return self._reduce_scatter_single(call, [output], [input], opts)
+        pair = [call.only("output", output)], [call.only("input", input)]
+        return self._reduce_scatter_single(call, *pair, opts)
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
@@ -132,7 +147,11 @@ class CheckedGroup(RunningGroup):
         return self._run(call, opts, "reduce_scatter", *arguments)
 
     def broadcast(
-        self, tensors: Tensors, opts: Any = None, timeout: Timeout = None, root: int | None = None
+        self,
+        tensors: Tensors | None,
+        opts: Any = None,
+        timeout: Timeout = None,
+        root: int | None = None,
     ) -> dist.Work:
         """Copy the root's tensor to all ranks."""
         call = Call("broadcast")
@@ -148,30 +167,36 @@ class CheckedGroup(RunningGroup):
 
     def allgather(
         self,
-        output_lists: TensorLists,
-        inputs: Tensors,
+        output_tensors: TensorLists,
+        input_tensors: Tensors | None = None,
         opts: Any = None,
         timeout: Timeout = None,
+        *,
+        input_tensor: Tensor | None = None,
     ) -> dist.Work:
         """Collect every rank's tensor in a list of tensors."""
         call = Call("allgather")
         opts = read_options(AllgatherOptions, opts, timeout=timeout)
-        blocks = call.blocks("tensor_list", output_lists, self._world_size)
-        arguments = self._gather_blocks(call, blocks, call.only("tensor", inputs))
+        blocks = call.blocks("tensor_list", output_tensors, self._world_size)
+        tensor = call.only("tensor", input_tensors if input_tensor is None else input_tensor)
+        arguments = self._gather_blocks(call, blocks, tensor)
         return self._run(call, opts, "all_gather", arguments)
 
     def allgather_coalesced(
-        self, output_lists: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+        self,
+        output_lists: Sequence[Sequence[Tensor]],
+        input_list: Sequence[Tensor],
+        opts: Any = None,
     ) -> dist.Work:
-        """Do `allgather` for each tensor of `inputs`; entry r of the outputs is rank r's list."""
+        """Do `allgather` for each of `input_list`; entry r of the outputs is rank r's list."""
         call = Call("allgather_coalesced")
         opts = read_options(AllgatherOptions, opts)
         lists = call.lists("output_tensor_lists", output_lists, self._world_size)
         for tensors in lists:
-            call.same_length("output_tensor_lists", tensors, "input_tensor_list", inputs)
+            call.same_length("output_tensor_lists", tensors, "input_tensor_list", input_list)
         arguments = [
             self._gather_blocks(call, [tensors[index] for tensors in lists], tensor)
-            for index, tensor in enumerate(inputs)
+            for index, tensor in enumerate(input_list)
         ]
         return self._run(call, opts, "all_gather", *arguments)
 
@@ -201,59 +226,63 @@ class CheckedGroup(RunningGroup):
 
     def gather(
         self,
-        output_lists: TensorLists,
-        inputs: Tensors,
+        output_tensors: TensorLists,
+        input_tensors: Tensors | None = None,
         opts: Any = None,
         timeout: Timeout = None,
         root: int | None = None,
+        *,
+        input_tensor: Tensor | None = None,
     ) -> dist.Work:
         """Collect every rank's tensor in a list on the root; the others pass an empty one."""
         call = Call("gather")
         opts = read_options(GatherOptions, opts, root=root, timeout=timeout)
         root = call.rank("dst", opts.rootRank, self._world_size)
-        tensor = call.only("tensor", inputs)
+        tensor = call.only("tensor", input_tensors if input_tensor is None else input_tensor)
         if root == self._rank:
-            blocks = call.blocks("gather_list", output_lists, self._world_size)
+            blocks = call.blocks("gather_list", output_tensors, self._world_size)
             outputs, source = self._gather_blocks(call, blocks, tensor)
             return self._run(call, opts, "gather", (outputs, source, root))
-        call.no_blocks("gather_list", output_lists, root)
+        call.no_blocks("gather_list", output_tensors, root)
         return self._run(call, opts, "gather", (None, call.input("tensor", tensor), root))
 
     def scatter(
         self,
-        outputs: Tensors,
-        input_lists: TensorLists,
+        output_tensors: Tensors | None = None,
+        input_tensors: TensorLists = (),
         opts: Any = None,
         timeout: Timeout = None,
         root: int | None = None,
+        *,
+        output_tensor: Tensor | None = None,
     ) -> dist.Work:
         """Hand each rank its block of the root's list; the others pass an empty one."""
         call = Call("scatter")
         opts = read_options(ScatterOptions, opts, root=root, timeout=timeout)
         root = call.rank("src", opts.rootRank, self._world_size)
-        tensor = call.only("tensor", outputs)
+        tensor = call.only("tensor", output_tensors if output_tensor is None else output_tensor)
         target = call.output("tensor", tensor)
         inputs = None
         if root == self._rank:
-            blocks = call.blocks("scatter_list", input_lists, self._world_size)
+            blocks = call.blocks("scatter_list", input_tensors, self._world_size)
             inputs = [call.input("scatter_list", block, like=tensor) for block in blocks]
             call.same_size("tensor", tensor, inputs[root].numel(), "this rank's block")
         else:
-            call.no_blocks("scatter_list", input_lists, root)
+            call.no_blocks("scatter_list", input_tensors, root)
         return self._run(call, opts, "scatter", (target, inputs, root))
 
     def alltoall(
         self,
-        outputs: Sequence[Tensor],
-        inputs: Sequence[Tensor],
+        output_tensors: Sequence[Tensor],
+        input_tensors: Sequence[Tensor],
         opts: Any = None,
         timeout: Timeout = None,
     ) -> dist.Work:
         """Send block i to rank i and receive block i from it; blocks may differ in size."""
         call = Call("alltoall")
         opts = read_options(AllToAllOptions, opts, timeout=timeout)
-        sources = call.blocks("input_tensor_list", inputs, self._world_size)
-        targets = call.blocks("output_tensor_list", outputs, self._world_size)
+        sources = call.blocks("input_tensor_list", input_tensors, self._world_size)
+        targets = call.blocks("output_tensor_list", output_tensors, self._world_size)
         buffers = [call.input("input_tensor_list", block, like=sources[0]) for block in sources]
         blocks = [call.output("output_tensor_list", block, like=sources[0]) for block in targets]
         own = sources[self._rank].numel()
@@ -296,17 +325,17 @@ class CheckedGroup(RunningGroup):
         options = read_options(BarrierOptions, opts, timeout=timeout)
         return self._run(Call("barrier"), options, "barrier", ())
 
-    def send(self, tensors: Tensors, dst: int, tag: int = 0) -> dist.Work:
+    def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> dist.Work:  # noqa: N803
         """Send to a rank that receives with the same tag."""
         call = Call("send")
-        peer = call.rank("dst", dst, self._world_size)
+        peer = call.rank("dst", dstRank, self._world_size)
         buffer = call.input("tensor", call.only("tensors", tensors))
         return self._transfer(call, "send", buffer, peer, tag)
 
-    def recv(self, tensors: Tensors, src: int, tag: int = 0) -> dist.Work:
+    def recv(self, tensors: Tensors, srcRank: int, tag: int = 0) -> dist.Work:  # noqa: N803
         """Receive from a rank that sends with the same tag."""
         call = Call("recv")
-        peer = call.rank("src", src, self._world_size)
+        peer = call.rank("src", srcRank, self._world_size)
         buffer = call.output("tensor", call.only("tensors", tensors))
         return self._transfer(call, "recv", buffer, peer, tag)
 

@@ -244,6 +244,29 @@ def test_reduce_scatter(rank: int, world_size: int) -> list[torch.Tensor]:
     return [*results, output]
 
 
+def sums_of_uneven_blocks(world_size: int) -> list[list[torch.Tensor]]:
+    ranks = sum(range(1, world_size + 1))
+    sums = [torch.arange(2.0 * r) * ranks for r in range(world_size)]
+    most = [torch.full((r,), world_size + r) for r in range(world_size)]
+    return [[sums[r], most[r]] for r in range(world_size)]
+
+
+@feature(
+    SECTION,
+    "reduce_scatter of a list of blocks of several sizes",
+    world_size=3,
+    alone=sums_of_uneven_blocks,
+)
+def test_reduce_scatter_of_uneven_blocks(rank: int, world_size: int) -> list[torch.Tensor]:
+    """Rank 0 gets nothing; waiting, and in the background."""
+    sums = torch.zeros(2 * rank)
+    dist.reduce_scatter(sums, [torch.arange(2.0 * r) * (rank + 1) for r in range(world_size)])
+    most = torch.empty(rank, dtype=torch.int64)
+    blocks = [torch.full((r,), rank + r + 1) for r in range(world_size)]
+    dist.reduce_scatter(most, blocks, MAX, async_op=True).wait()
+    return [sums, most]
+
+
 def columns_of_sums(world_size: int) -> list[torch.Tensor]:
     whole = torch.arange(8.0).view(4, 2) * sum(range(1, world_size + 1))
     return [whole[:, rank : rank + 1] for rank in range(world_size)]
