@@ -112,34 +112,42 @@ def attended(content: Any, rank: int, world_size: int, timeout_s: float) -> Iter
     point = UniqueId(content).point
     if rank not in range(world_size):
         raise InvalidArgumentError(f"rank: expected one of 0..{world_size - 1}, got {rank!r}")
-    if point.comes_later and rank == 0:
-        _serve_as_rank_0(point, timeout_s)
+    place = _serve_as_rank_0(point, timeout_s) if point.comes_later and rank == 0 else None
     store = MeetingStore(point, timeout_s)
     try:
         store.join(rank, world_size)
         yield store
-    except BootstrapError as error:
-        if store.problem:
+    except BaseException as error:
+        if place is not None:
+            place.expect_no_more()
+        if store.problem and isinstance(error, BootstrapError):
             raise BootstrapError(f"rank {rank} of {world_size}: {store.problem}") from error
         raise
     finally:
         store.leave()
 
 
-def _serve_as_rank_0(point: MeetingPoint, timeout_s: float) -> None:
+def _serve_as_rank_0(point: MeetingPoint, timeout_s: float) -> MeetingPlace:
     key = os.getpid(), point.port
     with _hosting:
-        earlier = _hosted.pop(key, None)
-    if earlier is not None:
-        earlier.wait(timeout_s)  # of the last communicator, which some rank may still leave
-    bound = bind_listener(LocalAddress("", point.host), range(point.port, point.port + 1))
-    place = MeetingPlace(bound, point.secret, f"rank 0 ({_VARIABLE}={point})")
-    with _hosting:
+        turn = _turns.setdefault(key, threading.Lock())
+    with turn:  # threads take turns, each when the meeting before its own is over
+        earlier = _hosted.get(key)
+        if earlier is not None:
+            # Some rank may still leave that of the last communicator.
+            if not earlier.wait(timeout_s):
+                raise BootstrapError(f"{_VARIABLE}={point}: the meeting before is not over yet")
+            earlier.close()
+        bound = bind_listener(LocalAddress("", point.host), range(point.port, point.port + 1))
+        place = MeetingPlace(bound, point.secret, f"rank 0 ({_VARIABLE}={point})")
         _hosted[key] = place
+    return place
 
 
 _hosting = threading.Lock()
-_hosted: dict[tuple[int, int], MeetingPlace] = {}  # by process id too: not a forked child's
+# By process id too: not a forked child's.
+_turns: dict[tuple[int, int], threading.Lock] = {}
+_hosted: dict[tuple[int, int], MeetingPlace] = {}
 _num_agreed: Counter[str] = Counter()
 
 

@@ -200,6 +200,26 @@ def test_every_process_makes_the_same_id_of_hccl_comm_id(secret: str) -> None:
     assert run_ranks(meet_at_the_given_address, 3, env=env) == [[[6.0] * 5] * 3] * 3
 
 
+def meet_at_the_given_address_at_once(rank: int, world_size: int) -> list[list[float]]:
+    ids = [get_unique_id() for _ in range(3)]
+    with ThreadPoolExecutor(3) as threads:
+        return list(threads.map(lambda uid: join(uid, rank, world_size), ids))
+
+
+def test_threads_take_turns_at_hccl_comm_id() -> None:
+    env = {"HCCL_COMM_ID": f"127.0.0.1:{free_port()}"}
+    assert run_ranks(meet_at_the_given_address_at_once, 2, env=env) == [[[3.0] * 5] * 3] * 2
+
+
+def test_meeting_at_hccl_comm_id_that_failed_makes_room_for_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HCCL_COMM_ID", f"127.0.0.1:{free_port()}")
+    (told,) = attempts(get_unique_id(), [(0, 2)], timeout_s=0.5)
+    assert "rank 1 of 2 did not arrive" in told
+    assert join(get_unique_id(), 0, 1, 5.0) == [1.0] * 5
+
+
 @pytest.mark.parametrize("wrong", ["45000", "somehost:45000", "127.0.0.1:0", "127.0.0.1:x", "::1"])
 def test_hccl_comm_id_that_makes_no_sense_is_quoted(
     monkeypatch: pytest.MonkeyPatch, wrong: str

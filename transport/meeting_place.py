@@ -84,6 +84,7 @@ class MeetingPlace:
         self._left: set[bytes] = set()
         self._problem = ""
         self._stopping = False
+        self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="hccl-meeting", daemon=True)
         _open.add(self)
         self._thread.start()
@@ -98,9 +99,13 @@ class MeetingPlace:
         self._router.setsockopt(zmq.USE_FD, bound.detach())
         self._router.bind(f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}")
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until the meeting has come to its end."""
-        self._thread.join(timeout_s)
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until the meeting has come to its end; False if it has not."""
+        return self._over.wait(timeout_s)
+
+    def expect_no_more(self) -> None:
+        """Have nobody wait for its end: it failed, and goes on only to tell who is late."""
+        self._over.set()
 
     def close(self) -> None:
         """End the meeting; who still waits is told. Idempotent."""
@@ -136,6 +141,7 @@ class MeetingPlace:
             self._door.close()
             self._context.term()
             _open.discard(self)
+            self._over.set()
 
     def _all_left(self) -> bool:
         # A meeting that was spoilt has to tell those who come late, too.
