@@ -1,8 +1,16 @@
 """The exception that ends this process, for the other ranks to read."""
 
+import contextlib
+import multiprocessing
+import pickle
 import sys
+from pathlib import Path
 
 _LONGEST = 500
+
+
+class ToldToParent(Exception):
+    """What `torch.multiprocessing.spawn` caught of this process; it describes itself."""
 
 
 def uncaught_at_exit() -> BaseException | None:
@@ -14,7 +22,19 @@ def uncaught_at_exit() -> BaseException | None:
     if hasattr(sys, "ps1") or sys.flags.interactive:
         return None
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return error if isinstance(error, BaseException) else None
+    return error if isinstance(error, BaseException) else _told_to_parent()
+
+
+def _told_to_parent() -> ToldToParent | None:
+    """Return what `torch.multiprocessing.spawn` wrote in the file that its parent reads."""
+    process = multiprocessing.current_process()
+    target = getattr(process, "_target", None)
+    if getattr(target, "__module__", "") != "torch.multiprocessing.spawn":
+        return None
+    with contextlib.suppress(Exception):
+        traceback = pickle.loads(Path(process._args[-1]).read_bytes())  # type: ignore[attr-defined]
+        return ToldToParent(traceback.strip().splitlines()[-1])
+    return None
 
 
 def handled_error() -> str:
@@ -28,4 +48,6 @@ def describe_error(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if len(text) > _LONGEST:
         text = text[:_LONGEST] + " ..."
+    if isinstance(error, ToldToParent):
+        return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
