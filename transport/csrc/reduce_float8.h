@@ -108,8 +108,11 @@ struct Float8E8M0FNU {
   template <size_t lanes>
   static HCCL_INLINE void store(std::byte* to, Vector<float, lanes> value) {
     using I = Vector<int32_t, lanes>;
+    using U = Vector<uint32_t, lanes>;
     const I magnitude = (I)value & 0x7fffffff;
-    const I code = magnitude <= 0x00400000 ? I{} : (magnitude + 0x00400000) >> 23;
+    // Unsigned: the sum of a NaN's bits leaves the signed numbers.
+    const I rounded = (I)(((U)magnitude + 0x00400000u) >> 23);
+    const I code = magnitude <= 0x00400000 ? I{} : rounded;
     store_narrow<lanes>(to, magnitude >= 0x7f800000 ? I{} + 0xff : code);
   }
 };
