@@ -50,8 +50,7 @@ class RunningGroup(TorchSurface):
         self._rank = options.group_rank
         self._world_size = options.group_size
         self._lane = Lane()
-        # Some C++ callers keep only the C++ half of a Work. Once its Python half is gone they
-        # would wait in the base class, which never ends; so the last works stay here.
+        # Dropped by Python; see `HcclWork`.
         self._last_works: deque[dist.Work] = deque(maxlen=256)
         self._coalescing = threading.local()
 
@@ -117,7 +116,7 @@ class RunningGroup(TorchSurface):
         return self._remember(HcclWork([native], call, None))
 
     def _remember(self, work: HcclWork) -> HcclWork:
-        self._last_works.append(work)
+        work.last_works = self._last_works
         if _in_flight_allowed():
             # wait_tensor may be all that ever waits for it.
             for tensor in work.result():

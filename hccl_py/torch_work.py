@@ -11,6 +11,7 @@ import contextlib
 import threading
 import time
 import weakref
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import timedelta
@@ -133,19 +134,22 @@ class HcclWork(dist.Work):
     """A collective in flight.
 
     The engine keeps the buffers alive until it is done, whether or not anyone keeps this object.
-    Once the end was seen large outputs are held weakly: the process group remembers its last works
-    for C++ (see there), and must not keep hundreds of tensors alive with them. Small ones stay:
-    DDP's join drops its one-element tensor and asks the finished work for it.
+    Who drops it may have handed it to C++, some of which keeps only the half that is its own, and
+    would wait in the base class, which never ends. So it stays with `last_works` then. That must
+    not keep hundreds of tensors alive: once the end was seen too, large outputs are held weakly.
+    Small ones stay: DDP's join drops its one-element tensor and asks the finished work for it.
     """
 
     device: torch.device | None = None
     """The accelerator that results lie on, None: all are in host memory."""
+    last_works: deque[dist.Work] | None = None
+    """Of the process group."""
 
     def __init__(self, natives: Sequence[Native], call: Call, lane: Lane | None) -> None:
         """Cover `natives` (several for a coalesced call); `lane` None: a lane of its own."""
         super().__init__()
         self._natives = natives
-        self._settled = False
+        self._settled = self._dropped = False
         self._results: Sequence[Tensor] = call.results
         self._weak_results: Sequence[weakref.ref[Tensor]] = ()
         self._copies = call.copies
@@ -156,6 +160,14 @@ class HcclWork(dist.Work):
         if call.copies:
             # Somebody has to write the staged results back even if the caller drops this Work.
             (lane or Lane()).submit(self._wait_quietly, lambda: None)
+
+    def __del__(self) -> None:
+        """Stay, for C++; Python calls this but once."""
+        if self.last_works is not None:
+            self._dropped = True
+            if self._settled:
+                self._let_go()
+            self.last_works.append(self)
 
     def wait(self, timeout: timedelta | float = timedelta(0)) -> bool:
         """Block until the outputs hold the result.
@@ -209,8 +221,8 @@ class HcclWork(dist.Work):
         return None
 
     def result(self) -> list[Tensor]:
-        """Return the outputs; after the end large ones only as far as they are still alive."""
-        # Strong ones first: `_settle`, on another thread, makes the weak ones before it drops them.
+        """Return the outputs; to C++ that outlives the caller, large ones that are still alive."""
+        # Strong ones first: `_let_go`, on another thread, makes the weak ones before it drops them.
         results = list(self._results)
         return results or [tensor for weak in self._weak_results if (tensor := weak()) is not None]
 
@@ -261,7 +273,7 @@ class HcclWork(dist.Work):
             self.wait()
 
     def _settle(self) -> None:
-        """Write the staged results back, once, and let go of everything."""
+        """Write the staged results back, once, and let go of the engine's works."""
         if self._settled:
             return
         with self._lock:
@@ -272,15 +284,21 @@ class HcclWork(dist.Work):
                 self._copies = []
             source = self._natives[-1].source if self._natives else None
             self._source = -1 if source is None else source
-            try:
-                num_bytes = sum(map(_num_bytes, self._results))
-            except RuntimeError:  # torch does not add up those of a sparse tensor
-                num_bytes = sum(map(_num_sparse_bytes, self._results))
-            if num_bytes > SMALL_BYTES:
-                self._weak_results = [weakref.ref(tensor) for tensor in self._results]
-                self._results = ()
             self._natives = ()
             self._settled = True
+        if self._dropped:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Hold large outputs weakly: what nobody else holds is freed."""
+        try:
+            num_bytes = sum(map(_num_bytes, self._results))
+        except RuntimeError:  # torch does not add up those of a sparse tensor
+            num_bytes = sum(map(_num_sparse_bytes, self._results))
+        if num_bytes > SMALL_BYTES:
+            self._weak_results = [weakref.ref(tensor) for tensor in self._results]
+            self._results = ()
+            self._future = None
 
 
 class WorkAsNative:

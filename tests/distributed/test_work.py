@@ -315,3 +315,19 @@ def test_calls_that_fail_to_start(rank: int, world_size: int) -> list[object]:
         refused = type(error).__name__ != ""
     dist.all_reduce(tensor, async_op=True).wait(timedelta(seconds=20))
     return [refused, output, tensor]
+
+
+def averages_of_clones(world_size: int) -> list[torch.Tensor]:
+    return [torch.full((5000,), float(sum(range(1, world_size + 1))))] * world_size
+
+
+@feature(SECTION, "outputs that only the work holds", alone=averages_of_clones)
+def test_outputs_that_only_the_work_holds(rank: int, world_size: int) -> torch.Tensor:
+    """As a hook of DDP does that reduces a copy, waits, and returns the future."""
+    work = dist.all_reduce(torch.full((5000,), rank + 1.0), async_op=True)
+    work.wait()
+    assert torch.equal(work.result()[0], work.get_future().wait()[0])
+    future = dist.all_reduce(torch.full((5000,), rank + 1.0), async_op=True).get_future()
+    assert torch.equal(future.wait()[0], work.result()[0])
+    result: torch.Tensor = work.get_future().then(lambda done: done.value()[0]).wait()
+    return result
