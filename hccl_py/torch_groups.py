@@ -9,6 +9,7 @@ from typing import Any, NoReturn, cast
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
+from torch.distributed.distributed_c10d import _get_default_store
 
 from hccl_py.communicator import Communicator, tell_uncaught
 from hccl_py.process_group import ProcessGroupHccl
@@ -60,11 +61,11 @@ def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
 
 
 def _connect(options: Any) -> Communicator:
-    """Open a group as a call of the default group, where that one is ours; else at the store."""
+    """Open the group as a subset of the default group if it is one; else at its own store."""
     timeout_s = options.timeout.total_seconds()
     default = dist.group.WORLD if dist.is_initialized() else None
-    if isinstance(default, RunningGroup):
-        members = options.global_ranks_in_group or range(default.size())
+    if isinstance(default, RunningGroup) and _is_subset(default, options):
+        members = options.global_ranks_in_group
         communicator = default._communicator
         return communicator.subset(members, options.group_id, timeout_s=timeout_s)
     return Communicator(
@@ -74,6 +75,27 @@ def _connect(options: Any) -> Communicator:
         timeout_s=timeout_s,
         name=options.group_id,
     )
+
+
+def _is_subset(default: RunningGroup, options: Any) -> bool:
+    """Return whether the new group consists of ranks of the default group.
+
+    A group made beside the default group, as jobs make it that exchange weights, has ranks of
+    other jobs. It may name ranks too, which are then not those of this default group; its store
+    shows the difference. `dist.new_group` prefixes the default group's own store twice: with the
+    group's name and with the device.
+    """
+    ranks = list(options.global_ranks_in_group)
+    return (
+        len(ranks) == options.group_size
+        and set(ranks) <= set(range(default.size()))
+        and ranks[options.group_rank] == default.rank()
+        and _parent_store(_parent_store(options.store)) is _get_default_store()
+    )
+
+
+def _parent_store(store: Store | None) -> Store | None:
+    return store.underlying_store if isinstance(store, PrefixStore) else None
 
 
 def _store_of_this_life(options: Any) -> Store:

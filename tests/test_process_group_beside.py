@@ -1,0 +1,138 @@
+"""Groups made beside the default group, between jobs: how training hands weights to inference."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+from torch._C._distributed_c10d import PrefixStore
+from torch.distributed.distributed_c10d import Backend, _new_process_group_helper, _world
+
+from hccl_py.launcher.ports import free_port
+
+TIMEOUT = timedelta(seconds=30)
+NUM_VALUES = 1000
+
+
+def between_jobs(
+    name: str, port: int, rank: int, size: int, ranks: list[int], backend: str = "hccl"
+) -> dist.ProcessGroup:
+    """Make a group as SGLang, OpenRLHF and torchft do: from a store of its own."""
+    store = dist.TCPStore("127.0.0.1", port, None, rank == 0, TIMEOUT, wait_for_workers=False)
+    return beside(name, PrefixStore(name, store), rank, size, ranks, backend)
+
+
+def beside(
+    name: str, store: dist.Store, rank: int, size: int, ranks: list[int], backend: str = "hccl"
+) -> dist.ProcessGroup:
+    group, _ = _new_process_group_helper(
+        size, rank, ranks, Backend(backend), store, group_name=name, timeout=TIMEOUT
+    )
+    _world.pg_group_ranks[group] = {index: index for index in range(size)}
+    return group
+
+
+def start_job(port: int, rank: int, world_size: int, backend: str) -> None:
+    store = dist.TCPStore("127.0.0.1", port, None, rank == 0, TIMEOUT, wait_for_workers=False)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
+
+
+def check_weights_arrive(group: dist.ProcessGroup, rank: int, size: int) -> None:
+    for root in range(size):
+        tensor = torch.full((NUM_VALUES,), float(rank))
+        group.broadcast([tensor], root).wait()
+        assert (tensor == root).all(), f"rank {rank} keeps {tensor[0]} where {root} was sent"
+    tensor = torch.tensor([rank + 1.0])
+    group.allreduce([tensor]).wait()
+    assert tensor.item() == size * (size + 1) / 2
+
+
+def check_two_jobs(
+    rank: int, size: int, ports: list[int], default: str, ranks: list[int], num_groups: int
+) -> None:
+    """Be a rank of one of two equal jobs, and of groups between them."""
+    num_ranks = size // 2
+    job, job_rank = divmod(rank, num_ranks)
+    start_job(ports[job], job_rank, num_ranks, default)
+    names = [f"weights-{index}" for index in range(num_groups)]
+    groups = [
+        between_jobs(name, port, rank, size, ranks)
+        for name, port in zip(names, ports[2:], strict=True)
+    ]
+    for group in reversed(groups):
+        check_weights_arrive(group, rank, size)
+    # The default group is the job's own, before and after.
+    tensor = torch.ones(1)
+    dist.all_reduce(tensor)
+    assert tensor.item() == num_ranks
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("default", ["hccl", "gloo"])
+@pytest.mark.parametrize("num_ranks", [1, 2])
+@pytest.mark.parametrize("ranks", [list, lambda size: list(range(size))], ids=["none", "own"])
+def test_group_between_two_jobs_delivers(
+    default: str, num_ranks: int, ranks: Callable[..., list[int]]
+) -> None:
+    size = 2 * num_ranks
+    named = ranks(size) if ranks is not list else []
+    run_ranks(check_two_jobs, size, [free_port() for _ in range(3)], default, named, 1)
+
+
+def test_several_groups_between_two_jobs_deliver() -> None:
+    run_ranks(check_two_jobs, 4, [free_port() for _ in range(5)], "hccl", [], 3)
+
+
+def check_pair_with_ranks_of_the_default_group(rank: int, size: int, ports: list[int]) -> None:
+    """Two jobs of two; their first ranks make a pair and call themselves ranks 0 and 1."""
+    job, job_rank = divmod(rank, 2)
+    start_job(ports[job], job_rank, 2, "hccl")
+    if job_rank == 0:
+        check_weights_arrive(between_jobs("pair", ports[2], job, 2, [0, 1]), job, 2)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_pair_that_names_ranks_of_the_default_group_meets_at_its_own_store() -> None:
+    run_ranks(check_pair_with_ranks_of_the_default_group, 4, [free_port() for _ in range(3)])
+
+
+def check_prefixed_store_of_the_default_group(rank: int, size: int) -> None:
+    """The default group's store under a prefix of the caller's says nothing of ranks."""
+    store: Any = dist.distributed_c10d._get_default_store()
+    reverse = size - 1 - rank
+    group = beside("reverse", PrefixStore("mine", store), reverse, size, list(range(size)))
+    check_weights_arrive(group, reverse, size)
+
+
+def test_group_in_the_default_groups_store_keeps_its_own_ranks() -> None:
+    run_ranks(check_prefixed_store_of_the_default_group, 3, backend="hccl")
+
+
+def check_new_group_is_a_subset(rank: int, size: int) -> None:
+    """`dist.new_group` opens through the default group, which says who died meanwhile."""
+    from hccl_py.communicator import Communicator
+
+    opened: list[list[int]] = []
+    subset = Communicator.subset
+
+    def counted(self: Communicator, members: Any, *args: Any, **kwargs: Any) -> Communicator:
+        opened.append(list(members))
+        return subset(self, members, *args, **kwargs)
+
+    Communicator.subset = counted  # type: ignore[method-assign]
+    group = dist.new_group([2, 0])
+    assert opened == ([[0, 2]] if rank != 1 else [])
+    if rank != 1:
+        tensor = torch.ones(1)
+        dist.all_reduce(tensor, group=group)
+        assert tensor.item() == 2
+
+
+def test_new_group_is_a_subset_of_the_default_group() -> None:
+    run_ranks(check_new_group_is_a_subset, 3, backend="hccl")
