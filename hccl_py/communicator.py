@@ -1,7 +1,7 @@
 """The communicator: ordered ranks, their connections, and the collectives between them.
 
 This is hccl-py without torch.distributed. `calls.py` holds the collectives themselves, `plans.py`
-what they run, `transport/bootstrap.py` how ranks find each other.
+what they run, `transport/bootstrap/mesh.py` how ranks find each other.
 """
 
 import atexit
@@ -36,7 +36,9 @@ from hccl_py.split import packed, part_of
 from hccl_py.statistics import Statistics, read_statistics
 from hccl_py.topology import Topology
 from hccl_py.transport import _core
-from hccl_py.transport.bootstrap import Mesh
+from hccl_py.transport.bootstrap.identity import Identity
+from hccl_py.transport.bootstrap.mesh import Mesh
+from hccl_py.transport.bootstrap.reconnect import Repair
 from hccl_py.transport.control.clocks import ClockReading
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import (
@@ -44,8 +46,6 @@ from hccl_py.transport.errors import (
     CommunicatorError,
     InvalidArgumentError,
 )
-from hccl_py.transport.identity import Identity
-from hccl_py.transport.repair import Repair
 from hccl_py.uncaught import describe_error, handled_error, uncaught_at_exit
 from hccl_py.verdict import Judge
 from hccl_py.verdict.causes import UNCAUGHT

@@ -1,6 +1,6 @@
 """Makes the C++ engine of a communicator and hands it its connections.
 
-`communicator.py` owns what comes out of here; `transport/bootstrap.py` finds and connects ranks.
+`communicator.py` owns what comes out of here; `transport/bootstrap/mesh.py` finds and connects ranks.
 """
 
 import threading
@@ -9,10 +9,10 @@ from typing import Any
 
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
-from hccl_py.transport.bootstrap import Mesh, connect
-from hccl_py.transport.identity import Identity
-from hccl_py.transport.open_sockets import OpenSockets
-from hccl_py.transport.repair import Repair
+from hccl_py.transport.bootstrap.identity import Identity
+from hccl_py.transport.bootstrap.mesh import Mesh, connect
+from hccl_py.transport.bootstrap.open_sockets import OpenSockets
+from hccl_py.transport.bootstrap.reconnect import Repair
 from hccl_py.transport.settings import NetworkSettings
 
 _NUM_CHANNELS = 2

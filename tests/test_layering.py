@@ -157,14 +157,14 @@ def test_every_named_room_exists() -> None:
 @pytest.mark.parametrize(
     ("module", "source", "problem"),
     [
-        ("hccl_py.transport.wiring", "from hccl_py.plan import data", "uphill"),
-        ("hccl_py.transport.wiring", "import hccl_py.communicator", "uphill"),
+        ("hccl_py.transport.bootstrap.full_mesh", "from hccl_py.plan import data", "uphill"),
+        ("hccl_py.transport.bootstrap.full_mesh", "import hccl_py.communicator", "uphill"),
         ("hccl_py.plan.verify", "from hccl_py import topology", "uphill"),
         ("hccl_py.plan.verify", "from hccl_py.collectives import COLLECTIVES", "uphill"),
         ("hccl_py.topology", "def f():\n    from hccl_py.algorithms import mesh", "uphill"),
         ("hccl_py.tuner", "from hccl_py import Communicator", "uphill"),
         ("hccl_py.communicator", "from hccl_py.torch_types import timeout_s", "uphill"),
-        ("hccl_py.transport.wiring", "from ..plan import data", "uphill"),
+        ("hccl_py.transport.bootstrap.full_mesh", "from ..plan import data", "uphill"),
         ("hccl_py.plan", "from ..topology import Topology", "uphill"),
         ("hccl_py.plan.verify", "import numpy as np", "standard library only"),
         ("hccl_py.communicator", "import torch", "torch stands above"),
@@ -183,7 +183,10 @@ def test_wrong_import_is_found(module: str, source: str, problem: str) -> None:
     ("module", "source"),
     [
         ("hccl_py.communicator", "from hccl_py.transport import _core, errors"),
-        ("hccl_py.transport.wiring", "from . import _core\nfrom .errors import HcclError"),
+        (
+            "hccl_py.transport.bootstrap.full_mesh",
+            "from . import _core\nfrom .errors import HcclError",
+        ),
         ("hccl_py.plan.verify", "from hccl_py.plan.check import check_op\nimport dataclasses"),
         ("hccl_py.process_group", "import torch.distributed as dist\nimport hccl_py.communicator"),
         ("hccl_py.rendezvous", "def f():\n    from torch.distributed import TCPStore"),

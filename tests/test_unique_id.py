@@ -16,7 +16,7 @@ from ranks import run_ranks
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError, UniqueId, get_unique_id
 from hccl_py.launcher.ports import free_port
-from hccl_py.transport.meeting_store import MeetingStore
+from hccl_py.transport.bootstrap.store_client import MeetingStore
 
 TIMEOUT_S = 20.0
 

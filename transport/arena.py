@@ -3,7 +3,8 @@
 import os
 import threading
 
-from . import _core
+from hccl_py.transport import _core
+
 from .errors import InvalidArgumentError
 
 VARIABLE = "HCCL_ARENA_BYTES"

@@ -17,7 +17,8 @@ import importlib
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from . import _core
+from hccl_py.transport import _core
+
 from .errors import InvalidArgumentError
 from .provider import Provider, Site
 

@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from hccl_py.bench.perftest_end import End, Setup, Trial
 from hccl_py.bench.perftest_link import Link, LinkError, accept, dial, listen
 from hccl_py.bench.perftest_report import Report, Row
+from hccl_py.transport.bootstrap.identity import Identity
 from hccl_py.transport.errors import HcclError
-from hccl_py.transport.identity import Identity
 
 _PORT = 18515
 _DIAL_TIMEOUT_S = 10.0

@@ -18,8 +18,8 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from hccl_py.transport import _core
-from hccl_py.transport.handshake import CONTROL
-from hccl_py.transport.line import Connection, Line
+from hccl_py.transport.bootstrap.connection import Connection, Line
+from hccl_py.transport.bootstrap.handshake import CONTROL
 
 _NOISE = {
     "delay": 0.01,

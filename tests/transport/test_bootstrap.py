@@ -26,7 +26,7 @@ from bootstrapped import (
     open_descriptors,
 )
 
-from hccl_py.transport.bootstrap import connect
+from hccl_py.transport.bootstrap.mesh import connect
 from hccl_py.transport.errors import InvalidArgumentError
 
 
@@ -449,7 +449,7 @@ def test_connect_flood_of_silent_clients_drops_the_oldest(
 def test_connect_silent_client_is_dropped_when_its_time_is_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hccl_py.transport.connector.STRANGER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr("hccl_py.transport.bootstrap.connector.STRANGER_TIMEOUT_S", 0.2)
     dropped = threading.Event()
 
     def hold_rank_1(rank: int) -> None:

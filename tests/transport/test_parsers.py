@@ -18,10 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_handshake import COMMUNICATOR_ID, MEMBERS, party
 
-from hccl_py.transport import rendezvous
-from hccl_py.transport.control.message import pack, unpack
-from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
-from hccl_py.transport.handshake import (
+from hccl_py.transport.bootstrap.handshake import (
     Handshake,
     Receive,
     Received,
@@ -29,7 +26,10 @@ from hccl_py.transport.handshake import (
     Send,
     _identity_of,
 )
-from hccl_py.transport.identity import PROTOCOL_VERSION, Endpoint, Identity
+from hccl_py.transport.bootstrap.identity import PROTOCOL_VERSION, Endpoint, Identity
+from hccl_py.transport.bootstrap.mesh import rendezvous
+from hccl_py.transport.control.message import pack, unpack
+from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.verbs.sockets import _Address
 
 ROUNDS = int(os.environ.get("HCCL_TEST_ROUNDS", "1"))

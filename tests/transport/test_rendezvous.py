@@ -12,10 +12,17 @@ import pytest
 import torch.distributed
 from stores import MemoryStore
 
+from hccl_py.transport.bootstrap.identity import PROTOCOL_VERSION, Endpoint, Identity
+from hccl_py.transport.bootstrap.rendezvous import (
+    MAX_CARD_BYTES,
+    Card,
+    Meeting,
+    Store,
+    meet,
+    telling_failure,
+)
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.identity import PROTOCOL_VERSION, Endpoint, Identity
-from hccl_py.transport.rendezvous import MAX_CARD_BYTES, Card, Meeting, Store, meet, telling_failure
 
 TIMEOUT_S = 10.0
 dist: Any = torch.distributed  # its stubs do not export the stores
@@ -176,7 +183,9 @@ def test_meet_two_processes_of_one_rank_are_told() -> None:
 
 def test_meet_other_protocol_version_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     store = dist.HashStore()
-    monkeypatch.setattr("hccl_py.transport.rendezvous.PROTOCOL_VERSION", PROTOCOL_VERSION + 1)
+    monkeypatch.setattr(
+        "hccl_py.transport.bootstrap.rendezvous.PROTOCOL_VERSION", PROTOCOL_VERSION + 1
+    )
     with pytest.raises(BootstrapError):
         meet(store, 1, card(2), None, Deadline(0.1))
     monkeypatch.undo()

@@ -19,11 +19,11 @@ from bootstrapped import (
     write,
 )
 
-from hccl_py.transport.bootstrap import Mesh
-from hccl_py.transport.connector import Key
-from hccl_py.transport.line import Connection, Line
-from hccl_py.transport.open_sockets import OpenSockets
-from hccl_py.transport.repair import Repair
+from hccl_py.transport.bootstrap.connection import Connection, Line
+from hccl_py.transport.bootstrap.connector import Key
+from hccl_py.transport.bootstrap.mesh import Mesh
+from hccl_py.transport.bootstrap.open_sockets import OpenSockets
+from hccl_py.transport.bootstrap.reconnect import Repair
 
 TIMEOUT_S = 20.0
 
@@ -199,7 +199,7 @@ def test_repair_break_that_is_noticed_while_its_replacement_comes_is_over(
 def test_repair_settle_waits_for_a_peer_that_is_out_of_reach(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hccl_py.transport.repair._SETTLE_S", TIMEOUT_S)
+    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._SETTLE_S", TIMEOUT_S)
     with bootstrapped("ab") as job:
         pair = Pair(job)
         pair.repairs[0].close()
@@ -218,7 +218,7 @@ def test_repair_settle_waits_for_a_peer_that_is_out_of_reach(
 def test_repair_settle_does_not_wait_for_a_peer_that_has_left(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hccl_py.transport.repair._SETTLE_S", 2 * TIMEOUT_S)
+    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._SETTLE_S", 2 * TIMEOUT_S)
     with bootstrapped("ab") as job:
         pair = Pair(job)
         pair.repairs[0].close()
@@ -266,7 +266,7 @@ def test_repair_peer_that_is_not_there_yet_is_dialled_until_it_is(
 def test_repair_strangers_at_run_time_are_dropped_and_harm_nobody(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("hccl_py.transport.connector.STRANGER_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("hccl_py.transport.bootstrap.connector.STRANGER_TIMEOUT_S", 0.3)
     before = open_descriptors()
     with repaired_pair() as (pair, job):
         attack = Attack(job.store, 0)

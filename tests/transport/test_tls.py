@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
 
+from hccl_py.transport.bootstrap.tls import Credentials, Tls, fingerprint
+from hccl_py.transport.bootstrap.tls_stream import TlsStream
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.tls import Credentials, Tls, fingerprint
-from hccl_py.transport.tls_stream import TlsStream
 
 TIMEOUT_S = 20.0
 

@@ -19,8 +19,8 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from ..line import describe_target
-from ..refusals import Refusals
+from hccl_py.transport.bootstrap.connection import describe_target
+from hccl_py.transport.bootstrap.rejections import Refusals
 
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 # ZeroMQ tells nobody's address, and of a connection that it closed at once nobody else can.

@@ -22,9 +22,10 @@ from functools import partial
 
 import zmq
 
+from hccl_py.transport.bootstrap.interfaces import LocalAddress
+from hccl_py.transport.bootstrap.listeners import bind_listener
+
 from ..errors import BootstrapError
-from ..interfaces import LocalAddress
-from ..listeners import bind_listener
 from .contact import Contact
 from .message import Entry, pack, unpack
 from .place import Place

@@ -16,9 +16,10 @@ from collections.abc import Iterable
 import zmq
 from zmq.utils import z85
 
-from ..connector import stranger_limit
-from ..open_sockets import OpenSockets
-from ..refusals import Refusals
+from hccl_py.transport.bootstrap.connector import stranger_limit
+from hccl_py.transport.bootstrap.open_sockets import OpenSockets
+from hccl_py.transport.bootstrap.rejections import Refusals
+
 from .contact import Contact
 from .doorway import Doorway
 from .message import MAX_MESSAGE_BYTES

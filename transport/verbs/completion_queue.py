@@ -1,6 +1,7 @@
 """Completion queue: where finished work requests are reported."""
 
-from .. import _core
+from hccl_py.transport import _core
+
 from ..errors import CompletionTimeoutError, InvalidArgumentError
 from .device import Device
 from .types import Completion, Opcode, Status

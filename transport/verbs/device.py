@@ -6,7 +6,8 @@ import weakref
 from collections import Counter
 from typing import Protocol
 
-from .. import _core
+from hccl_py.transport import _core
+
 from ..errors import InvalidArgumentError
 from ..providers import Endpoint, open_endpoint, provider_class, provider_names, register
 from .loopback import LoopbackEndpoint

@@ -4,7 +4,8 @@ import secrets
 import threading
 import weakref
 
-from .. import _core
+from hccl_py.transport import _core
+
 from ..errors import BootstrapError
 
 _lock = threading.Lock()

@@ -2,7 +2,8 @@
 
 from typing import Protocol
 
-from .. import _core
+from hccl_py.transport import _core
+
 from ..errors import InvalidArgumentError
 from .device import Device
 from .types import Access, ScatterGather

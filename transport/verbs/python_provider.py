@@ -9,10 +9,11 @@ import socket
 import struct
 from collections.abc import Callable
 
-from .. import _core
+from hccl_py.transport import _core
+from hccl_py.transport.bootstrap.handshake import Party
+
 from ..deadline import Deadline
 from ..errors import BootstrapError
-from ..handshake import Party
 from ..provider import MAX_PROVIDER_CARD_BYTES, Provider, Site
 from ..settings import NetworkSettings
 from .sockets import RendezvousEndpoint

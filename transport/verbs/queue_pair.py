@@ -5,7 +5,8 @@ from typing import Any, NoReturn, cast
 
 import msgpack  # type: ignore[import-untyped]
 
-from .. import _core
+from hccl_py.transport import _core
+
 from ..errors import InvalidArgumentError
 from ..providers import Endpoint
 from .completion_queue import CompletionQueue

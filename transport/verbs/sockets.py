@@ -14,17 +14,18 @@ from dataclasses import astuple, dataclass
 
 import msgpack  # type: ignore[import-untyped]
 
-from .. import _core
+from hccl_py.transport import _core
+from hccl_py.transport.bootstrap.connector import Key
+from hccl_py.transport.bootstrap.full_mesh import Wiring
+from hccl_py.transport.bootstrap.handshake import CONTROL, Party
+from hccl_py.transport.bootstrap.identity import Endpoint, Identity, Member
+from hccl_py.transport.bootstrap.listeners import bind_listeners
+from hccl_py.transport.bootstrap.open_sockets import OpenSockets
+
 from ..arena import arena_of_this_process
-from ..connector import Key
 from ..deadline import Deadline
 from ..errors import BootstrapError, InvalidArgumentError
-from ..handshake import CONTROL, Party
-from ..identity import Endpoint, Identity, Member
-from ..listeners import bind_listeners
-from ..open_sockets import OpenSockets
 from ..settings import NetworkSettings
-from ..wiring import Wiring
 
 _BACKLOG = 16
 _NO_DESCRIPTORS = (-1, -1, -1)

@@ -6,7 +6,7 @@ Each name is libibverbs' name, written out; the docstrings give the original.
 from dataclasses import dataclass, fields
 from enum import IntEnum, IntFlag
 
-from .. import _core
+from hccl_py.transport import _core
 
 
 class Opcode(IntEnum):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from hccl_py.transport.connector import stranger_limit
+from hccl_py.transport.bootstrap.connector import stranger_limit
 from hccl_py.transport.control.contact import Contact
 from hccl_py.transport.control.sockets import ControlSockets
 

@@ -28,11 +28,11 @@ import msgpack  # type: ignore[import-untyped]
 import zmq
 from zmq.utils import z85
 
-from .connector import stranger_limit
-from .control.doorway import Doorway
-from .deadline import Deadline
-from .open_sockets import OpenSockets
-from .refusals import Refusals, logger
+from hccl_py.transport.bootstrap.connector import stranger_limit
+from hccl_py.transport.bootstrap.open_sockets import OpenSockets
+from hccl_py.transport.bootstrap.rejections import Refusals, logger
+from hccl_py.transport.control.doorway import Doorway
+from hccl_py.transport.deadline import Deadline
 
 MAX_MESSAGE_BYTES = 64 << 20
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"

@@ -16,12 +16,12 @@ from typing import Any, Protocol, get_origin, get_type_hints
 
 import msgpack  # type: ignore[import-untyped]
 
-from .control.contact import Contact
-from .deadline import Deadline
-from .errors import BootstrapError
-from .identity import PROTOCOL_VERSION, Endpoint, Identity, group_by_node
-from .interfaces import address_family, is_loopback
-from .providers import AUTO
+from hccl_py.transport.bootstrap.identity import PROTOCOL_VERSION, Endpoint, Identity, group_by_node
+from hccl_py.transport.bootstrap.interfaces import address_family, is_loopback
+from hccl_py.transport.control.contact import Contact
+from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.providers import AUTO
 
 COMMUNICATOR_ID_BYTES = 16
 SECRET_BYTES = 32

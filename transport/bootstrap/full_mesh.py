@@ -7,11 +7,11 @@ nodes share, over each path, a TCP control connection and one TCP connection per
 import socket
 from collections.abc import Sequence
 
-from .connector import Connector, Key, Pace, stranger_limit
-from .deadline import Deadline
-from .errors import BootstrapError
-from .handshake import CONTROL, Party
-from .line import Line, describe_target
+from hccl_py.transport.bootstrap.connection import Line, describe_target
+from hccl_py.transport.bootstrap.connector import Connector, Key, Pace, stranger_limit
+from hccl_py.transport.bootstrap.handshake import CONTROL, Party
+from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.errors import BootstrapError
 
 _MAX_PEERS_IN_MESSAGE = 8
 _FIRST_RETRY_S = 0.002

@@ -15,7 +15,7 @@ import ssl
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from .errors import InvalidArgumentError
+from hccl_py.transport.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from .errors import BootstrapError
+from hccl_py.transport.errors import BootstrapError
 
 PROTOCOL_VERSION = 3
 """Raised with every change of what is exchanged before the first collective."""

@@ -3,7 +3,7 @@
 import contextlib
 import ssl
 
-from . import _core
+from hccl_py.transport import _core
 
 _RECORD_BYTES = 16 * 1024
 """What TLS encrypts at a time."""

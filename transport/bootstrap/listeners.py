@@ -9,10 +9,10 @@ import errno
 import socket
 from collections.abc import Sequence
 
-from .errors import BootstrapError
-from .identity import Endpoint
-from .interfaces import LocalAddress, address_family, choose_addresses
-from .settings import NetworkSettings
+from hccl_py.transport.bootstrap.identity import Endpoint
+from hccl_py.transport.bootstrap.interfaces import LocalAddress, address_family, choose_addresses
+from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.settings import NetworkSettings
 
 BACKLOG = 4096
 

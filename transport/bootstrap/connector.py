@@ -20,10 +20,16 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from .handshake import CONTROL, Handshake, Party, RefusedError
-from .identity import Endpoint, Member
-from .line import Line, Target, describe_client, describe_target, start_connecting
-from .refusals import Refusals
+from hccl_py.transport.bootstrap.connection import (
+    Line,
+    Target,
+    describe_client,
+    describe_target,
+    start_connecting,
+)
+from hccl_py.transport.bootstrap.handshake import CONTROL, Handshake, Party, RefusedError
+from hccl_py.transport.bootstrap.identity import Endpoint, Member
+from hccl_py.transport.bootstrap.rejections import Refusals
 
 STRANGER_TIMEOUT_S = 10.0
 """How long an accepted connection may take to prove that it knows the secret."""

@@ -12,8 +12,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .errors import BootstrapError
-from .settings import NetworkSettings
+from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.settings import NetworkSettings
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCGIFADDR = 0x8915

@@ -7,7 +7,7 @@ belong to somebody else by the time of the fork. The kernel's number of the sock
 import contextlib
 import os
 
-from .line import Connection
+from hccl_py.transport.bootstrap.connection import Connection
 
 
 class OpenSockets:

@@ -10,13 +10,20 @@ import struct
 from ssl import SSLSocket, SSLWantReadError, SSLWantWriteError
 from typing import Any
 
-from ._core import Stream
-from .handshake import Handshake, Receive, Received, RefusedError, Send, Steps
-from .identity import Endpoint
-from .interfaces import address_family
-from .listeners import bind_to_device
-from .tls import fingerprint
-from .tls_stream import TlsStream
+from hccl_py.transport._core import Stream
+from hccl_py.transport.bootstrap.handshake import (
+    Handshake,
+    Receive,
+    Received,
+    RefusedError,
+    Send,
+    Steps,
+)
+from hccl_py.transport.bootstrap.identity import Endpoint
+from hccl_py.transport.bootstrap.interfaces import address_family
+from hccl_py.transport.bootstrap.listeners import bind_to_device
+from hccl_py.transport.bootstrap.tls import fingerprint
+from hccl_py.transport.bootstrap.tls_stream import TlsStream
 
 _UCRED = struct.Struct("=iII")
 # A silent host is noticed within about 45 s, whether data is in flight or not.

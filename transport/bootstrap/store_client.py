@@ -12,9 +12,9 @@ import msgpack  # type: ignore[import-untyped]
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from .deadline import Deadline
-from .errors import BootstrapError
-from .meeting_place import MAX_MESSAGE_BYTES, curve_keys
+from hccl_py.transport.bootstrap.store_server import MAX_MESSAGE_BYTES, curve_keys
+from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.errors import BootstrapError
 
 _GONE_S = 1.0
 """How long nobody may answer at the place, after it was there or where it ought to be."""

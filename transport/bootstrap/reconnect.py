@@ -15,10 +15,10 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from .connector import Connector, Key, Pace, stranger_limit
-from .handshake import Party
-from .line import Connection, Line
-from .open_sockets import OpenSockets
+from hccl_py.transport.bootstrap.connection import Connection, Line
+from hccl_py.transport.bootstrap.connector import Connector, Key, Pace, stranger_limit
+from hccl_py.transport.bootstrap.handshake import Party
+from hccl_py.transport.bootstrap.open_sockets import OpenSockets
 
 logger = logging.getLogger("hccl_py.transport")
 

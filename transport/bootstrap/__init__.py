@@ -1,0 +1,1 @@
+"""How the ranks of a communicator meet, authenticate and connect; `mesh.py` is the entry."""
