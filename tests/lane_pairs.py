@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport.deadline import Deadline
-from hccl_py.transport.provider import Lane, Site
-from hccl_py.transport.zmq_provider import ZmqProvider
+from hccl_py.transport.providers.interface import Lane, Site
+from hccl_py.transport.providers.zmq.provider import ZmqProvider
 
 TIMEOUT_S = 10.0
 HEADER = struct.Struct("QQQIHH")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from .provider import Lane
+from hccl_py.transport.providers.interface import Lane
 
 _Op = Sequence[int]
 """kind, first peer, peers, destination and source: buffer, begin, end, scratch slot; keeps_old."""

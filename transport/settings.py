@@ -20,8 +20,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from hccl_py.transport.providers.registry import AUTO, TCP, VARIABLE, check_transport
+
 from .errors import InvalidArgumentError
-from .providers import AUTO, TCP, VARIABLE, check_transport
 
 MAX_CONNECTIONS = 32
 _FAMILIES = {"AF_INET": socket.AF_INET, "AF_INET6": socket.AF_INET6}

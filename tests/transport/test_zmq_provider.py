@@ -25,8 +25,8 @@ from lane_pairs import (
 )
 
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.provider import Lane, Site
-from hccl_py.transport.zmq_provider import QUEUED_MESSAGES, ZmqProvider
+from hccl_py.transport.providers.interface import Lane, Site
+from hccl_py.transport.providers.zmq.provider import QUEUED_MESSAGES, ZmqProvider
 
 SLOT_BYTES = 128 * 1024
 

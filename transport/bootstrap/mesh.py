@@ -28,8 +28,8 @@ from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.plane import ControlPlane, Roll, hold, release
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
-from hccl_py.transport.provider import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
-from hccl_py.transport.providers import AUTO, VARIABLE, provider_class
+from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
+from hccl_py.transport.providers.registry import AUTO, VARIABLE, provider_class
 from hccl_py.transport.settings import NetworkSettings
 
 

@@ -21,7 +21,7 @@ from hccl_py.transport.bootstrap.interfaces import address_family, is_loopback
 from hccl_py.transport.control.contact import Contact
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.providers import AUTO
+from hccl_py.transport.providers.registry import AUTO
 
 COMMUNICATOR_ID_BYTES = 16
 SECRET_BYTES = 32

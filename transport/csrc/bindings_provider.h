@@ -1,4 +1,4 @@
-// Lanes written in Python: how a provider such as transport/zmq_provider.py plugs into the engine.
+// Lanes written in Python: how a provider such as transport/providers/zmq/provider.py plugs into the engine.
 #pragma once
 
 #include <nanobind/nanobind.h>
@@ -12,7 +12,7 @@ namespace hccl {
 
 class Communicator;
 
-// A lane whose work is done by a Python object; `transport/provider.py` says what that promises.
+// A lane whose work is done by a Python object; `transport/providers/interface.py` says what that promises.
 //
 // The only lane that takes the GIL, and only when its descriptor says that there is something to
 // ask: every other turn of the driver costs one poll.

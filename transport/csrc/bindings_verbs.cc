@@ -23,7 +23,7 @@ namespace {
 using Pieces = std::vector<std::tuple<uint64_t, uint32_t, uint32_t>>;
 using Released = nb::call_guard<nb::gil_scoped_release>;
 constexpr double longest_timeout_s = 1e8;
-constexpr size_t python_slot_bytes = 131072;  // what transport/provider.py promises lanes
+constexpr size_t python_slot_bytes = 131072;  // what transport/providers/interface.py promises lanes
 
 VerbsClock::duration duration(double seconds) {
   return std::chrono::duration_cast<VerbsClock::duration>(

@@ -7,9 +7,15 @@ from collections import Counter
 from typing import Protocol
 
 from hccl_py.transport import _core
+from hccl_py.transport.providers.registry import (
+    Endpoint,
+    open_endpoint,
+    provider_class,
+    provider_names,
+    register,
+)
 
 from ..errors import InvalidArgumentError
-from ..providers import Endpoint, open_endpoint, provider_class, provider_names, register
 from .loopback import LoopbackEndpoint
 from .python_provider import PythonProviderEndpoint
 from .sockets import ShmSocketEndpoint, TcpSocketEndpoint

@@ -11,10 +11,10 @@ from collections.abc import Callable
 
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.handshake import Party
+from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Provider, Site
 
 from ..deadline import Deadline
 from ..errors import BootstrapError
-from ..provider import MAX_PROVIDER_CARD_BYTES, Provider, Site
 from ..settings import NetworkSettings
 from .sockets import RendezvousEndpoint
 

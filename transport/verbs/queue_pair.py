@@ -6,9 +6,9 @@ from typing import Any, NoReturn, cast
 import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport import _core
+from hccl_py.transport.providers.registry import Endpoint
 
 from ..errors import InvalidArgumentError
-from ..providers import Endpoint
 from .completion_queue import CompletionQueue
 from .memory import ProtectionDomain
 from .types import QueuePairAttributes, RecvRequest, ScatterGather, SendRequest, State

@@ -17,10 +17,10 @@ import msgpack  # type: ignore[import-untyped]
 import zmq
 from zmq.utils import z85
 
-from .deadline import Deadline
-from .errors import BootstrapError
-from .provider import Site
-from .zmq_lane import ZmqLane
+from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.providers.interface import Site
+from hccl_py.transport.providers.zmq.lane import ZmqLane
 
 QUEUED_MESSAGES = 8
 """How many messages of a lane may wait on either side; of 128 KiB at most."""

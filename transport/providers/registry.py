@@ -18,15 +18,14 @@ from collections.abc import Callable
 from typing import Protocol, cast
 
 from hccl_py.transport import _core
-
-from .errors import InvalidArgumentError
-from .provider import Provider, Site
+from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.providers.interface import Provider, Site
 
 VARIABLE = "HCCL_TRANSPORT"
 AUTO = "auto"
 TCP = "tcp"
 
-_IN_PYTHON = {"zmq": "hccl_py.transport.zmq_provider:ZmqProvider"}
+_IN_PYTHON = {"zmq": "hccl_py.transport.providers.zmq.provider:ZmqProvider"}
 
 
 class Endpoint(Protocol):

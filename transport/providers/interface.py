@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from .deadline import Deadline
+from hccl_py.transport.deadline import Deadline
 
 MAX_PROVIDER_CARD_BYTES = 1024
 

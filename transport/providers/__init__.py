@@ -1,0 +1,1 @@
+"""Transports by name: the interface of a provider, the registry, and one folder for each."""

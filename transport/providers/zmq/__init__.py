@@ -1,0 +1,1 @@
+"""The provider `zmq`: lanes over ZeroMQ, encrypted with CURVE."""
