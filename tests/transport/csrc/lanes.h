@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "check.h"
-#include "shm.h"
-#include "tcp.h"
+#include "lanes/shm.h"
+#include "lanes/tcp.h"
 
 namespace hccl::test {
 

@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "check.h"
-#include "communicator.h"
-#include "loopback.h"
-#include "progress_thread.h"
+#include "engine/communicator.h"
+#include "lanes/loopback.h"
+#include "engine/progress_thread.h"
 
 namespace hccl::test {
 

@@ -8,7 +8,7 @@
 #include <type_traits>
 #include <vector>
 
-#include "types.h"
+#include "base/types.h"
 
 namespace hccl::oracle {
 

@@ -3,7 +3,7 @@
 
 #include <atomic>
 
-#include "faulty_stream.h"
+#include "base/faulty_stream.h"
 #include "lanes.h"
 #include "ranks.h"
 

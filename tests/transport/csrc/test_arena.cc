@@ -13,7 +13,7 @@
 #include <thread>
 #include <vector>
 
-#include "arena.h"
+#include "base/arena.h"
 #include "check.h"
 
 namespace hccl::test {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "control.h"
+#include "lanes/control.h"
 #include "wire.h"
 
 namespace hccl::test {

@@ -6,8 +6,8 @@
 #include <set>
 #include <string>
 
-#include "crc32c.h"
-#include "faulty_stream.h"
+#include "base/crc32c.h"
+#include "base/faulty_stream.h"
 #include "lanes.h"
 
 namespace hccl::test {

@@ -1,5 +1,5 @@
 // Waiting while nothing moves: when it is time to sleep.
-#include "idle.h"
+#include "base/idle.h"
 
 #include <thread>
 

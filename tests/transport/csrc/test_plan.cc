@@ -4,7 +4,7 @@
 #include <string>
 
 #include "check.h"
-#include "plan.h"
+#include "engine/plan.h"
 
 namespace hccl::test {
 namespace {

@@ -1,6 +1,6 @@
 // Every dtype x op, on every instruction set this processor has, against a scalar oracle: the same
 // bits, nothing written outside the destination, whatever the alignment, length or aliasing.
-#include "reduce.h"
+#include "reduce/reduce.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -9,7 +9,7 @@
 #include <random>
 #include <string_view>
 
-#include "reduce_dispatch.h"
+#include "reduce/reduce_dispatch.h"
 #include "reduce_oracle.h"
 
 #define CHECK(condition, ...)                                              \

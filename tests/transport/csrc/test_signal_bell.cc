@@ -1,5 +1,5 @@
 // A signal that rings an eventfd, while that one is closed and its number goes to another.
-#include "signal_bell.h"
+#include "base/signal_bell.h"
 
 #include <signal.h>
 #include <sys/eventfd.h>

@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "lanes.h"
-#include "verbs_device.h"
+#include "verbs/verbs_device.h"
 
 namespace hccl::test {
 namespace {

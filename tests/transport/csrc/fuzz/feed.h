@@ -9,8 +9,8 @@
 #include <memory>
 #include <vector>
 
-#include "lane.h"
-#include "stream.h"
+#include "lanes/lane.h"
+#include "base/stream.h"
 
 namespace hccl::fuzz {
 

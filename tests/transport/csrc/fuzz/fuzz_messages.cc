@@ -2,14 +2,14 @@
 // The engine writes where it was asked to and nowhere else, or says what is wrong.
 #include <list>
 
-#include "arena.h"
+#include "base/arena.h"
 #include "check.h"
-#include "collective.h"
+#include "engine/collective.h"
 #include "feed.h"
-#include "in_place.h"
-#include "lateness.h"
-#include "point_to_point.h"
-#include "recorder.h"
+#include "engine/in_place.h"
+#include "engine/lateness.h"
+#include "engine/point_to_point.h"
+#include "engine/recorder.h"
 
 namespace hccl::fuzz {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "check.h"
 #include "feed.h"
-#include "plan.h"
+#include "engine/plan.h"
 
 namespace hccl::fuzz {
 namespace {

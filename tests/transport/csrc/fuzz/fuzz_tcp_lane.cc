@@ -1,9 +1,9 @@
 // Frames from a peer: whatever comes, TcpLane hands out whole messages in order, within a slot, or
 // loses the connection.
 #include "check.h"
-#include "crc32c.h"
+#include "base/crc32c.h"
 #include "feed.h"
-#include "tcp.h"
+#include "lanes/tcp.h"
 
 namespace hccl::fuzz {
 namespace {

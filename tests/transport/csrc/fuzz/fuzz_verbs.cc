@@ -2,7 +2,7 @@
 // only as its access allows.
 #include "check.h"
 #include "feed.h"
-#include "verbs_device.h"
+#include "verbs/verbs_device.h"
 
 namespace hccl::fuzz {
 namespace {

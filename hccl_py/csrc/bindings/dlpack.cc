@@ -1,0 +1,112 @@
+#include "bindings/dlpack.h"
+
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+
+namespace nb = nanobind;
+
+namespace hccl {
+namespace {
+
+// The structures of DLPack, whose layout is its interface (dmlc/dlpack, dlpack.h).
+struct DLDevice {
+  int32_t device_type;
+  int32_t device_id;
+};
+struct DLDataType {
+  uint8_t code;
+  uint8_t bits;
+  uint16_t lanes;
+};
+struct DLTensor {
+  void* data;
+  DLDevice device;
+  int32_t ndim;
+  DLDataType dtype;
+  int64_t* shape;
+  int64_t* strides;  // in elements; null: C-contiguous
+  uint64_t byte_offset;
+};
+struct DLManagedTensor {
+  DLTensor tensor;
+};
+struct DLVersion {
+  uint32_t major;
+  uint32_t minor;
+};
+struct DLManagedTensorVersioned {
+  DLVersion version;
+  void* manager;
+  void (*deleter)(DLManagedTensorVersioned*);
+  uint64_t flags;
+  DLTensor tensor;
+};
+constexpr uint64_t read_only_flag = 1;
+constexpr uint32_t known_major = 1;
+
+bool is_contiguous(const DLTensor& tensor) {
+  if (tensor.strides == nullptr) return true;
+  int64_t expected = 1;
+  for (int32_t i = tensor.ndim; i-- > 0;) {
+    if (tensor.shape[i] == 0) return true;
+    if (tensor.shape[i] > 1 && tensor.strides[i] != expected) return false;
+    expected *= tensor.shape[i];
+  }
+  return true;
+}
+
+// What lies here is what the exporter says, but no call reads through a null pointer, or past the
+// end of the address space, on its word.
+void check(const DLTensor& tensor) {
+  if (tensor.ndim < 0) throw std::invalid_argument("a capsule with less than no dimensions");
+  const uint64_t item_bytes = (uint64_t{tensor.dtype.bits} * tensor.dtype.lanes + 7) / 8;
+  uint64_t num_bytes = item_bytes > 0 ? item_bytes : 1;
+  bool is_empty = false;
+  bool is_too_long = false;
+  for (int32_t i = 0; i < tensor.ndim; ++i) {
+    if (tensor.shape[i] < 0) throw std::invalid_argument("a capsule with a negative length");
+    if (tensor.shape[i] == 0) is_empty = true;
+    const auto length = static_cast<uint64_t>(tensor.shape[i]);
+    is_too_long |= __builtin_mul_overflow(num_bytes, length, &num_bytes);
+  }
+  if (is_empty) return;
+  if (tensor.data == nullptr) throw std::invalid_argument("a capsule of a null pointer");
+  uint64_t end = reinterpret_cast<uintptr_t>(tensor.data);
+  is_too_long |= __builtin_add_overflow(end, tensor.byte_offset, &end);
+  is_too_long |= __builtin_add_overflow(end, num_bytes, &end);
+  if (is_too_long) throw std::invalid_argument("a capsule of more than all memory");
+}
+
+nb::tuple describe(const DLTensor& tensor, bool read_only) {
+  check(tensor);
+  nb::list shape;
+  for (int32_t i = 0; i < tensor.ndim; ++i) shape.append(tensor.shape[i]);
+  return nb::make_tuple(reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset,
+                        nb::tuple(shape), is_contiguous(tensor), read_only,
+                        nb::make_tuple(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes),
+                        tensor.device.device_type);
+}
+
+}  // namespace
+
+void bind_dlpack(nb::module_& module) {
+  // Address, shape, whether it is C-contiguous, whether it is known to be read-only, the element
+  // type, and the type of the device. The memory lives as long as the capsule, which stays its
+  // owner.
+  module.def("dlpack_view", [](nb::handle capsule) {
+    if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
+      void* found = PyCapsule_GetPointer(capsule.ptr(), "dltensor");
+      return describe(static_cast<DLManagedTensor*>(found)->tensor, false);
+    }
+    void* found = PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned");
+    if (found == nullptr) throw nb::python_error();
+    auto* managed = static_cast<DLManagedTensorVersioned*>(found);
+    if (managed->version.major != known_major) {
+      throw std::invalid_argument("a DLPack capsule of an unknown version");
+    }
+    return describe(managed->tensor, (managed->flags & read_only_flag) != 0);
+  });
+}
+
+}  // namespace hccl

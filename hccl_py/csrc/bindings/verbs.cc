@@ -1,0 +1,281 @@
+// The Python face of verbs, one-to-one with verbs.h, queue_pair.h and completion_queue.h.
+//
+// Everything that may take a queue pair's lock releases the GIL first: the holder of the lock may
+// need it for a lane that is written in Python.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+
+#include "bindings/provider.h"
+#include "bindings/verbs.h"
+#include "verbs/verbs_device.h"
+
+namespace nb = nanobind;
+
+namespace hccl {
+
+namespace {
+
+using Pieces = std::vector<std::tuple<uint64_t, uint32_t, uint32_t>>;
+using Released = nb::call_guard<nb::gil_scoped_release>;
+constexpr double longest_timeout_s = 1e8;
+constexpr size_t python_slot_bytes = 131072;  // what transport/providers/interface.py promises lanes
+
+VerbsClock::duration duration(double seconds) {
+  return std::chrono::duration_cast<VerbsClock::duration>(
+      std::chrono::duration<double>(std::clamp(seconds, 0.0, longest_timeout_s)));
+}
+
+double seconds(VerbsClock::duration duration) {
+  return std::chrono::duration<double>(duration).count();
+}
+
+// The tree of transport/errors.py.
+void raise_verbs_error(const std::exception_ptr& pointer, void*) {
+  auto raise = [](const char* type, const std::exception& error) {
+    nb::object errors = nb::module_::import_("hccl_py.transport.errors");
+    PyErr_SetString(nb::object(errors.attr(type)).ptr(), error.what());
+  };
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const InvalidVerb& error) {
+    raise("InvalidArgumentError", error);
+  } catch (const QueueFull& error) {
+    raise("QueueFullError", error);
+  } catch (const CompletionQueueOverflow& error) {
+    raise("CompletionQueueOverflowError", error);
+  }
+}
+
+size_t gather(const Pieces& pieces, std::span<ScatterGather> out) {
+  if (pieces.size() > out.size()) throw InvalidVerb("more than 32 scatter/gather pieces");
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    auto [address, length, lkey] = pieces[i];
+    out[i] = {address, length, lkey};
+  }
+  return pieces.size();
+}
+
+void post_send(QueuePair& pair, uint64_t wr_id, int opcode, uint32_t flags, uint32_t imm,
+               uint32_t rkey, uint64_t remote_address, const Pieces& pieces) {
+  ScatterGather list[max_scatter_gather];
+  if (opcode < 0 || opcode > static_cast<int>(Opcode::recv_rdma_with_imm)) {
+    throw InvalidVerb("not an opcode: " + std::to_string(opcode));
+  }
+  SendRequest request{wr_id, static_cast<Opcode>(opcode), flags, imm, rkey, remote_address, {}};
+  request.pieces = {list, gather(pieces, list)};
+  nb::gil_scoped_release release;
+  pair.post_send(request);
+}
+
+void post_recv(QueuePair& pair, uint64_t wr_id, const Pieces& pieces) {
+  ScatterGather list[max_scatter_gather];
+  RecvRequest request{wr_id, {list, gather(pieces, list)}};
+  nb::gil_scoped_release release;
+  pair.post_recv(request);
+}
+
+nb::list as_list(std::span<const Completion> completions) {
+  nb::list result;
+  for (const Completion& c : completions) {
+    nb::object imm = c.has_imm ? nb::object(nb::int_(c.imm)) : nb::object(nb::none());
+    result.append(nb::make_tuple(c.wr_id, static_cast<int>(c.status), static_cast<int>(c.opcode),
+                                 c.byte_len, imm, c.qp_num));
+  }
+  return result;
+}
+
+nb::list poll(CompletionQueue& queue, size_t max_completions) {
+  std::vector<Completion> out(max_completions);
+  size_t count;
+  {
+    nb::gil_scoped_release release;
+    count = queue.poll(out);
+  }
+  return as_list({out.data(), count});
+}
+
+nb::list wait(CompletionQueue& queue, size_t max_completions, double timeout_s) {
+  auto check_signals = [] {
+    nb::gil_scoped_acquire gil;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  };
+  std::vector<Completion> out(max_completions);
+  size_t count;
+  // Until the GIL is held again: without an interpreter there is none to be had.
+  CompletionQueue::Guest guest(queue);
+  {
+    nb::gil_scoped_release release;
+    count = queue.wait(out, VerbsClock::now() + duration(timeout_s), check_signals);
+  }
+  return as_list({out.data(), count});
+}
+
+nb::dict statistics(const QueuePair& pair) {
+  const VerbsStatistics& s = pair.statistics();
+  nb::dict result;
+  result["sent_messages"] = s.sent_messages.value();
+  result["sent_bytes"] = s.sent_bytes.value();
+  result["received_messages"] = s.received_messages.value();
+  result["received_bytes"] = s.received_bytes.value();
+  result["rnr_retries"] = s.rnr_retries.value();
+  result["timeouts"] = s.timeouts.value();
+  result["stalls"] = s.stalls.value();
+  return result;
+}
+
+// Owned such that it ends without the GIL, which its own threads may need, also where Python drops
+// the last reference.
+template <typename T>
+std::shared_ptr<T> ending_without_gil(T* made) {
+  return {made, [](T* last) {
+            if (PyGILState_Check()) {
+              nb::gil_scoped_release release;
+              delete last;
+            } else {
+              delete last;
+            }
+          }};
+}
+
+std::shared_ptr<VerbsDevice> make_device() { return ending_without_gil(new VerbsDevice); }
+
+std::shared_ptr<QueuePair> make_queue_pair(std::shared_ptr<VerbsDevice> device,
+                                           std::shared_ptr<ProtectionDomain> domain,
+                                           std::shared_ptr<CompletionQueue> send_queue,
+                                           std::shared_ptr<CompletionQueue> recv_queue,
+                                           const QueuePairAttributes& attributes) {
+  return ending_without_gil(new QueuePair(std::move(device), std::move(domain),
+                                          std::move(send_queue), std::move(recv_queue),
+                                          attributes));
+}
+
+void bind_attributes(nb::module_& module) {
+  using A = QueuePairAttributes;
+  nb::class_<A>(module, "QueuePairAttributes")
+      .def(nb::init<>())
+      .def_rw("max_send_wr", &A::max_send_wr)
+      .def_rw("max_recv_wr", &A::max_recv_wr)
+      .def_rw("max_sge", &A::max_sge)
+      .def_rw("max_inline", &A::max_inline)
+      .def_rw("path_mtu", &A::path_mtu)
+      .def_rw("max_rd_atomic", &A::max_rd_atomic)
+      .def_rw("retry_count", &A::retry_count)
+      .def_rw("rnr_retry", &A::rnr_retry)
+      .def_prop_rw(
+          "timeout_s", [](const A& a) { return seconds(a.timeout); },
+          [](A& a, double value) { a.timeout = duration(value); })
+      .def_prop_rw(
+          "min_rnr_timer_s", [](const A& a) { return seconds(a.min_rnr_timer); },
+          [](A& a, double value) { a.min_rnr_timer = duration(value); });
+}
+
+// A lane written in Python, and the provider that has to outlive it.
+class PythonConnection {
+ public:
+  PythonConnection(const nb::object& provider, const nb::object& lane)
+      : provider_(provider),
+        lane_(std::make_unique<PythonLane>(0, lane, python_slot_bytes, statistics_)) {}
+  PythonConnection(const PythonConnection&) = delete;
+  PythonConnection& operator=(const PythonConnection&) = delete;
+  ~PythonConnection() {
+    if (!nb::is_alive()) {
+      provider_.release();
+      return;
+    }
+    nb::gil_scoped_acquire gil;
+    lane_.reset();
+    try {
+      provider_.attr("close")();
+    } catch (nb::python_error& error) {
+      error.discard_as_unraisable("closing a provider");
+    }
+    provider_.reset();
+  }
+
+  PythonLane& lane() { return *lane_; }
+
+ private:
+  Statistics statistics_;
+  nb::object provider_;
+  std::unique_ptr<PythonLane> lane_;
+};
+
+std::shared_ptr<Carrier> python_carrier(const nb::object& provider, const nb::object& lane) {
+  auto connection = std::make_shared<PythonConnection>(provider, lane);
+  int fd = connection->lane().fd();
+  std::shared_ptr<Lane> shared(connection, &connection->lane());
+  return std::make_shared<LaneCarrier>(std::move(shared), python_slot_bytes,
+                                       std::vector<int>{fd});
+}
+
+void bind_carriers(nb::module_& module) {
+  nb::class_<Carrier>(module, "Carrier");
+  nb::class_<ShmEndpoint>(module, "ShmEndpoint")
+      .def(nb::init<std::shared_ptr<Arena>>())
+      .def("segment_fd", &ShmEndpoint::segment_fd)
+      .def("doorbell_fd", &ShmEndpoint::doorbell_fd)
+      .def("connect",
+           [](ShmEndpoint& endpoint, int rank, int segment_fd, int doorbell_fd, int arena_fd,
+              int control_fd) {
+             Descriptor control(control_fd);
+             ShmEndpoint::Theirs theirs{Descriptor(segment_fd), Descriptor(doorbell_fd),
+                                        Descriptor(arena_fd)};
+             return endpoint.connect(rank, std::move(theirs), std::move(control));
+           });
+  module.def("tcp_carrier", [](int fd) { return tcp_carrier(Descriptor(fd)); });
+  module.def("python_carrier", &python_carrier);
+  module.def("loopback_carriers", [] {
+    auto [left, right] = loopback_carriers();
+    return nb::make_tuple(left, right);
+  });
+}
+
+}  // namespace
+
+void bind_verbs(nb::module_& module) {
+  nb::register_exception_translator(raise_verbs_error);
+  bind_attributes(module);
+  bind_carriers(module);
+
+  nb::class_<VerbsDevice>(module, "VerbsDevice")
+      .def_static("create", &make_device)
+      .def("stop", &VerbsDevice::stop, Released());
+
+  nb::class_<ProtectionDomain>(module, "ProtectionDomain")
+      .def(nb::init<>())
+      .def("register_memory",
+           [](ProtectionDomain& domain, uint64_t address, uint64_t length, uint32_t access) {
+             return domain.register_memory(address, length, access).key;
+           })
+      .def("deregister_memory", &ProtectionDomain::deregister_memory, Released());
+
+  nb::class_<CompletionQueue>(module, "CompletionQueue")
+      .def(nb::init<size_t>())
+      .def("poll", &poll)
+      .def("wait", &wait)
+      .def("close", &CompletionQueue::close, Released());
+
+  nb::class_<QueuePair>(module, "QueuePair")
+      .def_static("create", &make_queue_pair, Released())
+      .def("number", &QueuePair::number)
+      .def("state", [](const QueuePair& pair) { return static_cast<int>(pair.state()); })
+      .def("reason", &QueuePair::reason, Released())
+      .def("attach", &QueuePair::attach, Released())
+      .def("attributes", &QueuePair::attributes, Released())
+      .def("set_attributes", &QueuePair::set_attributes, Released())
+      .def(
+          "modify",
+          [](QueuePair& pair, int state) { pair.modify(static_cast<QueuePairState>(state)); },
+          Released())
+      .def("post_send", &post_send)
+      .def("post_recv", &post_recv)
+      .def("statistics", &statistics)
+      .def("close", &QueuePair::close, Released());
+}
+
+}  // namespace hccl

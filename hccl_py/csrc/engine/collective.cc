@@ -1,0 +1,353 @@
+#include "engine/collective.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "reduce/reduce.h"
+
+namespace hccl {
+
+namespace {
+
+const char* name_of(OpKind kind) {
+  switch (kind) {
+    case OpKind::send: return "send";
+    case OpKind::recv: return "recv";
+    case OpKind::recv_reduce: return "recv_reduce";
+    case OpKind::copy: return "copy";
+  }
+  return "?";
+}
+
+}  // namespace
+
+Channel::Channel(int rank, int world_size, size_t slot_bytes, Lateness& lateness)
+    : rank_(rank), world_size_(world_size), slot_bytes_(slot_bytes), lateness_(lateness) {
+  lanes_.resize(static_cast<size_t>(world_size));
+  // Never grow while a plan runs.
+  sources_.reserve(static_cast<size_t>(world_size));
+  fan_out_.reserve(static_cast<size_t>(world_size));
+  backlog_.reserve(static_cast<size_t>(world_size));
+}
+
+void Channel::start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride,
+                    Admission& admission) {
+  if (first_tile >= tiling.num_tiles() || call.plan->ops.empty()) return;
+  admission_ = &admission;
+  num_admitted_ = 0;
+  tells_empty_ = call.plan->data_chunks == 0 || call.data.count == 0;
+  call_ = &call;
+  tiling_ = &tiling;
+  tile_ = first_tile;
+  stride_ = stride;
+  next_op_ = 0;
+  ready_ = 0;
+  item_size_ = size_of(call.dtype);
+  size_t scratch_bytes = static_cast<size_t>(call.plan->scratch_slots) * slot_bytes_;
+  if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
+}
+
+bool Channel::step() {
+  bool moved = false;
+  while (call_ != nullptr && run(call_->plan->ops[next_op_])) {
+    moved = true;
+    if (++next_op_ == call_->plan->ops.size()) finish_tile();
+  }
+  return moved;
+}
+
+void Channel::finish_tile() {
+  auto divide = [&](const Block& block) {
+    Span span = tiling_->tile_of(block, tile_);
+    scale(call_->dtype, span.address, span.count, world_size_);
+  };
+  if (call_->divide_data) divide(call_->data);
+  if (call_->divide_output) divide(call_->output.at(0));
+  forget_old();  // whoever takes part in this rank's result has been heard from
+  next_op_ = 0;
+  tile_ += stride_;
+  if (tile_ >= tiling_->num_tiles()) call_ = nullptr;
+}
+
+bool Channel::flush() {
+  if (backlog_.empty()) return false;
+  int awaited = lateness_.waits() ? backlog_.lanes().front()->peer() : rank_;
+  bool moved = backlog_.flush();
+  // Its taking what we sent is the first sign of a rank that has nothing to send.
+  if (moved && awaited != rank_ && !lateness_.has_heard(awaited)) lateness_.heard(awaited, 0);
+  // In the last tile hardly anything will bring an acknowledgement along, and what was sent would have
+  // to be copied before it is overwritten or given back: now, while we wait, it costs nothing.
+  bool last = call_ == nullptr || tile_ + stride_ >= tiling_->num_tiles();
+  if (last && !moved) moved = backlog_.settle();
+  if (backlog_.empty()) borrowed_.clear();
+  return moved;
+}
+
+void Channel::abandon() {
+  call_ = nullptr;
+  backlog_.clear();
+  borrowed_.clear();
+}
+
+void Channel::restore() {
+  const std::byte* end = old_bytes_.data() + old_bytes_.size();
+  for (; !kept_.empty(); kept_.pop_back()) {
+    const Kept& last = kept_.back();
+    end -= last.num_bytes;
+    std::memcpy(last.address, end, last.num_bytes);
+  }
+  old_bytes_.clear();
+}
+
+void Channel::forget_old() {
+  kept_.clear();
+  old_bytes_.clear();
+}
+
+void Channel::look_for_strays(uint64_t fingerprint) {
+  for (const auto& from : lanes_) {
+    if (!from) continue;
+    const Header* header = nullptr;
+    try {
+      header = from->peek();
+    } catch (const LaneError&) {
+      continue;  // whoever needs that rank will notice
+    }
+    if (header == nullptr || header->fingerprint == fingerprint) continue;
+    // The low bits are the call's number.
+    auto ahead = static_cast<int16_t>(header->fingerprint - fingerprint);
+    if (ahead <= 0) throw Mismatch(from->peer(), fingerprint, header->fingerprint);
+  }
+}
+
+// Whether what the op writes may be written now, as far as other ranks' calls are known.
+bool Channel::may_write(const Op& op) {
+  return admission_->open || op.kind == OpKind::send || op.destination.scratch >= 0 ||
+         pass_admission();
+}
+
+bool Channel::pass_admission() {
+  if (!checks_) return true;
+  if (tile_ != 0) return false;  // the first channel's business
+  const std::vector<FirstMessage>& firsts = call_->plan->first_messages;
+  for (; num_admitted_ < firsts.size(); ++num_admitted_) {
+    const FirstMessage& first = firsts[num_admitted_];
+    const Op& op = call_->plan->ops[static_cast<size_t>(first.op)];
+    Span span = resolve(op.destination);
+    if (!is_told(span)) continue;
+    const Header* header = lane(first.peer).peek();
+    if (header == nullptr) return false;
+    check(*header, first.peer, op, span);
+  }
+  admission_->open = true;
+  return true;
+}
+
+// After a channel's first tile all who take part in this rank's result are known to agree.
+bool Channel::keeps_old(const Op& op) const { return op.keeps_old && tile_ < stride_ && checks_; }
+
+void Channel::keep_old(const Op& op, const Span& span) {
+  if (!keeps_old(op) || span.count == 0) return;
+  size_t num_bytes = span.count * item_size_;
+  kept_.push_back({span.address, num_bytes});
+  old_bytes_.insert(old_bytes_.end(), span.address, span.address + num_bytes);
+}
+
+bool Channel::run(const Op& op) {
+  if (!may_write(op)) return false;
+  switch (op.kind) {
+    case OpKind::send: return run_send(op);
+    case OpKind::recv: return run_recv(op);
+    case OpKind::recv_reduce: return run_recv_reduce(op);
+    case OpKind::copy: return run_copy(op);
+  }
+  return false;
+}
+
+Span Channel::resolve(const ChunkRef& chunk) {
+  return tiling_->resolve(*call_, chunk, tile_, scratch_.data());
+}
+
+void Channel::post(Lane& lane, const Header& header, const Span& span) {
+  uint64_t number = lane.post_send(header, span.address);
+  if (lane.settled()) return;
+  backlog_.note(lane);
+  if (lane.completed() < number) {
+    borrowed_.push_back({&lane, number, span.address, span.address + header.length});
+  }
+}
+
+bool Channel::run_send(const Op& op) {
+  Span span = resolve(op.source);
+  if (!is_told(span)) return true;
+  Header header;
+  header.fingerprint = call_->fingerprint;
+  header.id = lateness_.told();
+  header.size = Tiling::whole(*call_, op.source) * item_size_;
+  header.length = static_cast<uint32_t>(span.count * item_size_);
+  const int* peers = peers_of(op);
+  if (op.num_peers == 1) {
+    post(lane(peers[0]), header, span);
+    return true;
+  }
+  fan_out_.clear();
+  for (int i = 0; i < op.num_peers; ++i) {
+    if (lane(peers[i]).shares_payload()) fan_out_.push_back(&lane(peers[i]));
+  }
+  bool shared = fan_out_.size() > 1 &&
+                fan_out_[0]->post_send_to_all(fan_out_, header, span.address);
+  for (int i = 0; i < op.num_peers; ++i) {
+    if (!shared || !lane(peers[i]).shares_payload()) post(lane(peers[i]), header, span);
+  }
+  return true;
+}
+
+// The source of an earlier send must not change before it left. If it still waits, the lane takes
+// a copy of one message; a second one on the same lane has to wait, as the verifier assumes.
+bool Channel::may_overwrite(const Span& span) {
+  if (borrowed_.empty()) return true;
+  const std::byte* begin = span.address;
+  const std::byte* end = begin + span.count * item_size_;
+  std::erase_if(borrowed_, [](const Borrowed& b) { return b.lane->completed() >= b.number; });
+  for (const Borrowed& b : borrowed_) {
+    if (b.begin >= end || begin >= b.end) continue;
+    b.lane->detach();
+    if (b.lane->completed() < b.number) return false;
+  }
+  return true;
+}
+
+void Channel::check(const Header& header, int peer, const Op& op, const Span& span) {
+  if (checks_) compare(header, peer, op, span);
+  lateness_.heard(peer, header.id);
+}
+
+void Channel::compare(const Header& header, int peer, const Op& op, const Span& span) const {
+  if (header.fingerprint != call_->fingerprint) {
+    throw Mismatch(peer, call_->fingerprint, header.fingerprint);
+  }
+  size_t whole = Tiling::whole(*call_, op.destination) * item_size_;
+  if (header.size != whole) throw Mismatch(peer, call_->fingerprint, header.size, whole);
+  if (header.length != span.count * item_size_) {
+    throw LaneError(peer, "a message that is no part of its call");
+  }
+}
+
+bool Channel::run_recv(const Op& op) {
+  Span span = resolve(op.destination);
+  if (!is_told(span)) return true;
+  int peer = peers_of(op)[0];
+  Lane& from = lane(peer);
+  const Header* header = from.peek();
+  if (header == nullptr) return false;
+  check(*header, peer, op, span);
+  if (!may_overwrite(span)) return false;
+  if (keeps_old(op) && from.lend() == nullptr) return false;  // or the old bytes would be kept twice
+  keep_old(op, span);
+  // An empty block may have no address.
+  if (span.count == 0 ? from.lend() == nullptr : !from.receive(span.address)) return false;
+  from.release();
+  return true;
+}
+
+bool Channel::run_recv_reduce(const Op& op) {
+  Span span = resolve(op.destination);
+  if (!is_told(span)) return true;
+  const int* peers = peers_of(op);
+  if (ready_ == 0) sources_.resize(static_cast<size_t>(op.num_peers));
+  for (; ready_ < op.num_peers; ++ready_) {
+    Lane& from = lane(peers[ready_]);
+    const Header* header = from.peek();
+    if (header == nullptr) return false;
+    check(*header, peers[ready_], op, span);
+    const std::byte* payload = from.lend();
+    if (payload == nullptr) return false;
+    sources_[static_cast<size_t>(ready_)] = payload;
+  }
+  if (!may_overwrite(span)) return false;
+  keep_old(op, span);
+  if (span.count > 0) {
+    // Rank order, so that every rank which reduces these same operands gets the same bits.
+    auto mine = std::find_if(peers, peers + op.num_peers, [&](int peer) { return peer > rank_; });
+    sources_.insert(sources_.begin() + (mine - peers), span.address);
+    reduce(call_->dtype, call_->op, span.address, sources_, span.count);
+  }
+  for (int i = 0; i < op.num_peers; ++i) lane(peers[i]).release();
+  ready_ = 0;
+  return true;
+}
+
+bool Channel::run_copy(const Op& op) {
+  Span destination = resolve(op.destination);
+  Span source = resolve(op.source);
+  if (source.count != destination.count) {
+    throw std::logic_error("a plan copies between chunks of different lengths");
+  }
+  if (source.count == 0 || source.address == destination.address) return true;
+  if (!may_overwrite(destination)) return false;
+  keep_old(op, destination);
+  std::memmove(destination.address, source.address, source.count * item_size_);
+  return true;
+}
+
+std::string Channel::position() const {
+  if (call_ == nullptr) return "sending the last of it";
+  const Op& op = call_->plan->ops[next_op_];
+  return "op " + std::to_string(next_op_ + 1) + " of " + std::to_string(call_->plan->ops.size()) +
+         " (" + name_of(op.kind) + "), tile " + std::to_string(tile_ + 1) + " of " +
+         std::to_string(tiling_->num_tiles());
+}
+
+std::vector<int> Channel::waiting_for() const {
+  std::vector<int> ranks;
+  for (const Lane* lane : backlog_.lanes()) ranks.push_back(lane->peer());
+  if (call_ == nullptr) return ranks;
+  const Op& op = call_->plan->ops[next_op_];
+  if (!admission_->open && op.kind != OpKind::send && op.destination.scratch < 0) {
+    return unadmitted();
+  }
+  if (op.kind == OpKind::send || op.kind == OpKind::copy) return ranks;
+  // Some have delivered and may even have left since; what is waited for then is somebody else.
+  auto has_delivered = [&](int peer) {
+    Lane& from = *lanes_[static_cast<size_t>(peer)];
+    try {
+      if (from.peek() == nullptr) return false;
+      // Of a message on a socket a recv may have taken one half already.
+      return op.kind == OpKind::recv ? from.shares_payload() : from.lend() != nullptr;
+    } catch (const LaneError&) {
+      return false;
+    }
+  };
+  for (int i = ready_; i < op.num_peers; ++i) {
+    if (!has_delivered(peers_of(op)[i])) ranks.push_back(peers_of(op)[i]);
+  }
+  return ranks;
+}
+
+double Channel::tiles_done(const Tiling& tiling, int64_t first_tile, int stride) const {
+  if (call_ == nullptr) {
+    int64_t rest = tiling.num_tiles() - first_tile;
+    return rest <= 0 ? 0 : static_cast<double>((rest + stride - 1) / stride);
+  }
+  double whole = static_cast<double>((tile_ - first_tile) / stride);
+  return whole + static_cast<double>(next_op_) / static_cast<double>(call_->plan->ops.size());
+}
+
+// Those whose first message is still to come.
+std::vector<int> Channel::unadmitted() const {
+  std::vector<int> ranks;
+  for (const FirstMessage& first : call_->plan->first_messages) {
+    const Op& op = call_->plan->ops[static_cast<size_t>(first.op)];
+    try {
+      Lane& from = *lanes_[static_cast<size_t>(first.peer)];
+      if (is_told(tiling_->resolve(*call_, op.destination, 0, nullptr)) && from.peek() == nullptr) {
+        ranks.push_back(first.peer);
+      }
+    } catch (const LaneError&) {
+      ranks.push_back(first.peer);
+    }
+  }
+  return ranks;
+}
+
+}  // namespace hccl

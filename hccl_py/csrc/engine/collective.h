@@ -1,0 +1,141 @@
+// Runs the plan of one collective: tile i on channel i mod channels, each channel in order.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lanes/lane.h"
+#include "engine/lateness.h"
+#include "engine/plan.h"
+
+namespace hccl {
+
+// Two ranks called different collectives, or the same one with different arguments.
+class Mismatch : public std::runtime_error {
+ public:
+  // By the fingerprints of the two calls; where these are equal by bytes, or in words.
+  Mismatch(int peer, uint64_t expected, uint64_t received)
+      : std::runtime_error("ranks made different calls"),
+        peer(peer),
+        expected(expected),
+        received(received) {}
+  Mismatch(int peer, uint64_t call, size_t given, size_t wanted)
+      : std::runtime_error("rank " + std::to_string(peer) + " gives " + std::to_string(given) +
+                           " bytes where " + std::to_string(wanted) + " bytes were expected"),
+        peer(peer),
+        expected(call),
+        received(0) {}
+  Mismatch(int peer, const std::string& what)
+      : std::runtime_error(what), peer(peer), expected(0), received(0) {}
+  const int peer;
+  const uint64_t expected;
+  const uint64_t received;
+};
+
+// What the channels of one call share.
+struct Admission {
+  // Whether the caller's memory may be written: the first channel has seen a message of this very
+  // call from everyone whom it can hear from before it writes.
+  bool open = true;
+};
+
+// One lane to every other rank, and what this rank has under way on them.
+class Channel {
+ public:
+  // `lateness`: what all channels of a communicator know of it; outlives this.
+  Channel(int rank, int world_size, size_t slot_bytes, Lateness& lateness);
+
+  // lanes()[rank] stays empty.
+  std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
+  Lane& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
+
+  // Whether other ranks' calls are compared with this one; they are unless it is measured what that
+  // costs. Before the first call.
+  void set_checks(bool checks) { checks_ = checks; }
+  // `admission` belongs to the call and outlives it.
+  void start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride,
+             Admission& admission);
+  // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
+  bool step();
+  bool flush();
+  bool finished() const { return call_ == nullptr && backlog_.empty(); }
+  bool unflushed() const { return !backlog_.empty(); }
+  // Forgets the call; for a communicator that has failed.
+  void abandon();
+  // Puts back what was in the caller's memory, as far as it was overwritten before all ranks that
+  // take part in it were known to have made this call. While the caller's memory is there.
+  void restore();
+  // From now on there is nothing to put back: the caller has its memory again.
+  void forget_old();
+  // Throws Mismatch if a rank has sent what belongs to another call than `fingerprint`, of the same
+  // number or an earlier one. Who is ahead may have had no need of this rank.
+  void look_for_strays(uint64_t fingerprint);
+
+  // What it is waiting for, for messages: "op 3 of 12 (recv_reduce), tile 0 of 4", and whom.
+  std::string position() const;
+  std::vector<int> waiting_for() const;
+  // Tiles that are done, of those from `first_tile` on; an op counts for its part of a tile.
+  double tiles_done(const Tiling& tiling, int64_t first_tile, int stride) const;
+
+ private:
+  struct Borrowed {  // the source of a send that has not left yet
+    Lane* lane;
+    uint64_t number;
+    const std::byte* begin;
+    const std::byte* end;
+  };
+
+  bool run(const Op& op);
+  bool run_send(const Op& op);
+  bool run_recv(const Op& op);
+  bool run_recv_reduce(const Op& op);
+  bool run_copy(const Op& op);
+  bool may_write(const Op& op);
+  bool pass_admission();
+  bool may_overwrite(const Span& span);
+  bool keeps_old(const Op& op) const;
+  void keep_old(const Op& op, const Span& span);
+  std::vector<int> unadmitted() const;
+  void post(Lane& lane, const Header& header, const Span& span);
+  void check(const Header& header, int peer, const Op& op, const Span& span);
+  void compare(const Header& header, int peer, const Op& op, const Span& span) const;
+  void finish_tile();
+  Span resolve(const ChunkRef& chunk);
+  // A rank that has nothing to send says so, once: or a call without elements would not be noticed.
+  bool is_told(const Span& span) const { return span.count > 0 || (tells_empty_ && tile_ == 0); }
+  const int* peers_of(const Op& op) const { return call_->plan->peers.data() + op.peers_begin; }
+
+  const int rank_;
+  const int world_size_;
+  const size_t slot_bytes_;
+  Lateness& lateness_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+
+  const Call* call_ = nullptr;
+  const Tiling* tiling_ = nullptr;
+  int64_t tile_ = 0;
+  int stride_ = 1;
+  size_t next_op_ = 0;
+  size_t item_size_ = 1;
+  int ready_ = 0;  // recv_reduce: peers whose payload is known to be there
+  bool checks_ = true;
+  bool tells_empty_ = false;  // blocks differ in length, or there are no elements at all
+  Admission* admission_ = nullptr;
+  size_t num_admitted_ = 0;  // of the plan's first messages
+
+  struct Kept {
+    std::byte* address;
+    size_t num_bytes;
+  };
+  std::vector<Kept> kept_;  // in the order overwritten
+  std::vector<std::byte> old_bytes_;
+
+  std::vector<Borrowed> borrowed_;
+  Backlog backlog_;
+  std::vector<const std::byte*> sources_;
+  std::vector<Lane*> fan_out_;
+  std::vector<std::byte> scratch_;
+};
+
+}  // namespace hccl

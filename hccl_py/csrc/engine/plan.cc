@@ -1,0 +1,124 @@
+#include "engine/plan.h"
+
+#include <algorithm>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+namespace hccl {
+
+namespace {
+
+constexpr size_t cache_line = 64;
+
+constexpr size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+void Plan::validate(int rank, int world_size) const {
+  auto require = [](bool good, const char* what) {
+    if (!good) throw std::invalid_argument(std::string("malformed plan: ") + what);
+  };
+  auto check_chunk = [&](const ChunkRef& chunk) {
+    // Tiles are cut for one kind or for the other.
+    require(chunk.buffer == Buffer::data
+                ? data_chunks > 0
+                : data_chunks == 0 && (chunk.buffer == Buffer::input ||
+                                       chunk.buffer == Buffer::output),
+            "buffer");
+    int limit = chunk.buffer == Buffer::data ? data_chunks : world_size;
+    require(chunk.begin >= 0 && chunk.begin < chunk.end && chunk.end <= limit, "chunk range");
+    require(chunk.buffer == Buffer::data ? chunk.end - chunk.begin <= max_chunk_span
+                                         : chunk.end - chunk.begin == 1,
+            "chunk span");
+    require(chunk.scratch >= -1 && chunk.scratch < scratch_slots, "scratch slot");
+  };
+  require(data_chunks >= 0 && scratch_slots >= 0 && max_chunk_span >= 0, "counts");
+  for (const Op& op : ops) {
+    require(op.peers_begin >= 0 && op.num_peers >= 0 &&
+                static_cast<size_t>(op.peers_begin) + static_cast<size_t>(op.num_peers) <=
+                    peers.size(),
+            "peers");
+    for (int i = 0; i < op.num_peers; ++i) {
+      int peer = peers[static_cast<size_t>(op.peers_begin + i)];
+      require(peer >= 0 && peer < world_size && peer != rank, "peer");
+    }
+    if (op.kind != OpKind::copy) require(op.num_peers > 0, "an op without peers");
+    if (op.kind == OpKind::recv) require(op.num_peers == 1, "recv takes one peer");
+    auto begin = peers.begin() + op.peers_begin, end = begin + op.num_peers;
+    // The reduction runs in rank order, which gives all ranks the same bits.
+    require(op.kind != OpKind::recv_reduce ||
+                std::adjacent_find(begin, end, std::greater_equal<>()) == end,
+            "order of peers");
+    if (op.kind != OpKind::send) check_chunk(op.destination);
+    if (op.kind == OpKind::send || op.kind == OpKind::copy) check_chunk(op.source);
+  }
+  for (const FirstMessage& first : first_messages) {
+    require(first.op >= 0 && static_cast<size_t>(first.op) < ops.size(), "op of a first message");
+    const Op& op = ops[static_cast<size_t>(first.op)];
+    auto begin = peers.begin() + op.peers_begin, end = begin + op.num_peers;
+    require((op.kind == OpKind::recv || op.kind == OpKind::recv_reduce) &&
+                std::find(begin, end, first.peer) != end,
+            "peer of a first message");
+  }
+}
+
+Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
+    : item_size_(size_of(call.dtype)), slot_bytes_(slot_bytes) {
+  const Plan& plan = *call.plan;
+  size_t slot_elements = slot_bytes / item_size_;
+  if (plan.data_chunks) {
+    size_t chunks = static_cast<size_t>(plan.data_chunks);
+    size_t span = static_cast<size_t>(std::max(plan.max_chunk_span, 1));
+    if (span > slot_elements) throw std::invalid_argument("an op spans more chunks than fit a slot");
+    size_t line = std::max<size_t>(1, cache_line / item_size_);
+    // Enough tiles that every channel has two to overlap, within the two limits.
+    size_t wanted = divide_up(call.data.count, chunks * 2 * static_cast<size_t>(num_channels));
+    size_t least = divide_up(divide_up(plan.min_message_bytes, item_size_), span);
+    size_t most = slot_elements / span;
+    size_t chunk =
+        std::clamp(divide_up(std::max(wanted, least), line) * line, size_t{1}, most);
+    tile_elements_ = chunk * chunks;
+    num_tiles_ = std::max<int64_t>(1, divide_up(call.data.count, tile_elements_));
+    return;
+  }
+  // Ranks may see different block lengths here, so a tile may depend on nothing but the slot.
+  tile_elements_ = slot_elements;
+  size_t longest = 0;
+  for (const std::vector<Block>* blocks : {&call.input, &call.output}) {
+    for (const Block& block : *blocks) longest = std::max(longest, block.count);
+  }
+  num_tiles_ = std::max<int64_t>(1, divide_up(longest, tile_elements_));
+}
+
+size_t Tiling::whole(const Call& call, const ChunkRef& chunk) {
+  if (chunk.buffer == Buffer::data) return call.data.count;
+  const std::vector<Block>& blocks = chunk.buffer == Buffer::input ? call.input : call.output;
+  return blocks.at(static_cast<size_t>(chunk.begin)).count;
+}
+
+Span Tiling::tile_of(const Block& block, int64_t tile) const {
+  size_t begin = std::min(static_cast<size_t>(tile) * tile_elements_, block.count);
+  size_t end = std::min(begin + tile_elements_, block.count);
+  return {block.address + begin * item_size_, end - begin};
+}
+
+Span Tiling::resolve(const Call& call, const ChunkRef& chunk, int64_t tile,
+                     std::byte* scratch) const {
+  Span span;
+  if (chunk.buffer == Buffer::data) {
+    Span whole = tile_of(call.data, tile);
+    size_t begin = partition(whole.count, call.plan->data_chunks, chunk.begin);
+    size_t end = partition(whole.count, call.plan->data_chunks, chunk.end);
+    span = {whole.address + begin * item_size_, end - begin};
+  } else {
+    const std::vector<Block>& blocks = chunk.buffer == Buffer::input ? call.input : call.output;
+    span = tile_of(blocks.at(static_cast<size_t>(chunk.begin)), tile);
+  }
+  if (chunk.scratch >= 0) {
+    span.address = scratch + static_cast<size_t>(chunk.scratch) * slot_bytes_;
+  }
+  return span;
+}
+
+}  // namespace hccl

@@ -1,0 +1,109 @@
+// A lowered plan and the buffers it runs on: chunks become addresses here, and nowhere else.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "base/types.h"
+
+namespace hccl {
+
+enum class OpKind : uint8_t { send = 0, recv = 1, recv_reduce = 2, copy = 3 };
+enum class Buffer : uint8_t { data = 0, input = 1, output = 2 };
+
+// Chunks [begin, end) of a buffer; or a scratch slot with the length of these.
+struct ChunkRef {
+  Buffer buffer = Buffer::data;
+  int begin = 0;
+  int end = 0;
+  int scratch = -1;
+};
+
+struct Op {
+  OpKind kind;
+  int peers_begin;
+  int num_peers;
+  ChunkRef destination;
+  ChunkRef source;
+  // Some rank may turn out to have made another call when this op has already written: what was
+  // there before is kept, to be put back.
+  bool keeps_old = false;
+};
+
+// The first message of a rank that sends before it hears from anybody: op `op` gets it.
+struct FirstMessage {
+  int op;
+  int peer;
+};
+
+struct Plan {
+  std::vector<Op> ops;
+  // Nothing is written to the caller's memory before all of these are there and belong to the call.
+  std::vector<FirstMessage> first_messages;
+  std::vector<int> peers;
+  int data_chunks = 0;     // parts that `data` is cut into; 0: the plan has no `data`
+  int scratch_slots = 0;
+  int max_chunk_span = 1;  // most chunks of `data` that one op moves
+  // Below this a message is not worth cutting to keep several channels busy.
+  size_t min_message_bytes = 16384;
+
+  // Throws std::invalid_argument where an op points outside its buffers or `world_size`.
+  void validate(int rank, int world_size) const;
+};
+
+struct Block {
+  std::byte* address = nullptr;
+  size_t count = 0;
+};
+
+// Everything one collective needs besides its plan.
+struct Call {
+  const Plan* plan = nullptr;
+  Block data;
+  std::vector<Block> input;   // one per rank, or one
+  std::vector<Block> output;  // one per rank, or one
+  DType dtype = DType::uint8;
+  ReduceOp op = ReduceOp::sum;
+  uint64_t fingerprint = 0;
+  Collective collective = Collective::other;
+  int root = 0;            // broadcast
+  size_t total_bytes = 0;  // of the whole, the same on all ranks
+  bool divide_data = false;    // avg: divide `data` by the number of ranks at the end
+  bool divide_output = false;  // avg: divide output block 0
+};
+
+struct Span {
+  std::byte* address;
+  size_t count;
+};
+
+// Where part i of `count` elements in `parts` parts begins: the first count % parts parts are one
+// element longer. The same formula as hccl_py.plan.partition.
+constexpr size_t partition(size_t count, int parts, int i) {
+  size_t p = static_cast<size_t>(parts), k = static_cast<size_t>(i);
+  return k * (count / p) + (k < count % p ? k : count % p);
+}
+
+// Cuts a call into tiles such that no message of a tile is longer than a slot, and resolves
+// chunks of a tile. Every rank computes the same tiles.
+class Tiling {
+ public:
+  Tiling() = default;
+  Tiling(const Call& call, size_t slot_bytes, int num_channels);
+
+  int64_t num_tiles() const { return num_tiles_; }
+  // The elements of a chunk in a tile. `scratch`: base of this channel's scratch slots.
+  Span resolve(const Call& call, const ChunkRef& chunk, int64_t tile, std::byte* scratch) const;
+  Span tile_of(const Block& block, int64_t tile) const;
+  // Elements of all that a chunk is a part of: of `data`, or of its block.
+  static size_t whole(const Call& call, const ChunkRef& chunk);
+
+ private:
+  size_t item_size_ = 1;
+  size_t slot_bytes_ = 0;
+  size_t tile_elements_ = 1;
+  int64_t num_tiles_ = 0;
+};
+
+}  // namespace hccl

@@ -1,0 +1,368 @@
+#include "engine/point_to_point.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hccl {
+
+namespace {
+
+constexpr size_t longest_eager_bytes = 16384;
+// Fragments one send may post in a turn, before others get theirs.
+constexpr size_t fragments_per_turn = 4;
+constexpr uint64_t rejected = 0;
+
+bool matches(const Request& receive, int peer, uint64_t tag) {
+  return receive.tag == tag && (receive.peer == any_rank || receive.peer == peer);
+}
+
+}  // namespace
+
+PointToPoint::PointToPoint(int rank, int world_size, size_t slot_bytes, Recorder& recorder,
+                           Statistics& statistics)
+    : rank_(rank),
+      slot_bytes_(slot_bytes),
+      eager_bytes_(std::min(longest_eager_bytes, slot_bytes)),
+      recorder_(recorder),
+      statistics_(statistics) {
+  lanes_.resize(static_cast<size_t>(world_size));
+  closed_.resize(static_cast<size_t>(world_size));
+}
+
+void PointToPoint::post(const RequestPtr& request) {
+  ++num_pending_;
+  if (request->kind == RequestKind::send) {
+    post_send(request);
+  } else {
+    post_recv(request);
+  }
+}
+
+void PointToPoint::control(int peer, Kind kind, uint64_t tag, uint64_t id, uint64_t size) {
+  Header header;
+  header.fingerprint = tag;
+  header.id = id;
+  header.size = size;
+  header.kind = kind;
+  lane(peer).post_send(header, nullptr);
+  backlog_.note(lane(peer));
+}
+
+void PointToPoint::post_send(const RequestPtr& request) {
+  int peer = request->peer;
+  if (peer == rank_) {
+    Unexpected message{rank_, {}, {}, request};
+    message.header.fingerprint = request->tag;
+    message.header.size = request->num_bytes;
+    if (RequestPtr receive = take_posted(rank_, request->tag)) {
+      accept(receive, message);
+    } else {
+      unexpected_.push_back(std::move(message));
+    }
+    return;
+  }
+  if (request->num_bytes > eager_bytes_) {
+    uint64_t id = next_id_++;
+    announced_[id] = {request, 0, 0, 0};
+    control(peer, request_to_send, request->tag, id, request->num_bytes);
+    return;
+  }
+  Header header;
+  header.fingerprint = request->tag;
+  header.size = request->num_bytes;
+  header.length = static_cast<uint32_t>(request->num_bytes);
+  header.kind = eager;
+  uint64_t number = lane(peer).post_send(header, request->address);
+  backlog_.note(lane(peer));
+  if (lane(peer).completed() >= number) {
+    finish(request);
+  } else {
+    eager_.push_back({request, 0, request->num_bytes, number});
+  }
+}
+
+void PointToPoint::post_recv(const RequestPtr& request) {
+  for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
+    if (!matches(*request, it->peer, it->header.fingerprint)) continue;
+    Unexpected message = std::move(*it);
+    unexpected_.erase(it);
+    accept(request, message);
+    return;
+  }
+  posted_receives_.push_back(request);
+}
+
+RequestPtr PointToPoint::take_posted(int peer, uint64_t tag) {
+  for (auto it = posted_receives_.begin(); it != posted_receives_.end(); ++it) {
+    if (!matches(**it, peer, tag)) continue;
+    RequestPtr receive = *it;
+    posted_receives_.erase(it);
+    return receive;
+  }
+  return nullptr;
+}
+
+// The other side is there, and data begins to move.
+void PointToPoint::start(const RequestPtr& request) {
+  recorder_.start(*request, steady_ns(Clock::now()));
+}
+
+void PointToPoint::finish(const RequestPtr& request) {
+  --num_pending_;
+  ++num_finished_;
+  uint64_t now_ns = steady_ns(Clock::now());
+  // What travels with its envelope moves all at once: a send at its beginning, a recv at its end.
+  bool failed = request->failure.kind != FailureKind::none;
+  if (request->started_ns == 0 && !failed) {
+    recorder_.start(*request, request->kind == RequestKind::send ? 0 : now_ns);
+  }
+  Recorder::Ending ending;
+  ending.ended_ns = now_ns;
+  recorder_.end(*request, failed ? CallState::failed : CallState::completed, ending);
+  int kind = request->kind == RequestKind::send ? kind_of_send : kind_of_recv;
+  if (!failed) {
+    statistics_.calls[kind].add(request->started_ns - steady_ns(request->submitted),
+                                now_ns - request->started_ns);
+  }
+  request->finish();
+}
+
+void PointToPoint::reject(const RequestPtr& request, size_t theirs) {
+  bool receives = request->kind == RequestKind::recv;
+  request->failure.kind = FailureKind::mismatch;
+  request->failure.rank = request->peer;
+  request->failure.text =
+      receives ? "a message of " + std::to_string(theirs) + " bytes came from rank " +
+                     std::to_string(request->peer) + " for a buffer of " +
+                     std::to_string(request->num_bytes) + " bytes"
+               : "rank " + std::to_string(request->peer) + " receives " +
+                     std::to_string(theirs) + " bytes where this rank sends " +
+                     std::to_string(request->num_bytes);
+  finish(request);
+}
+
+// `receive` and `message` belong together: move the payload, or ask for it.
+void PointToPoint::accept(const RequestPtr& receive, Unexpected& message) {
+  receive->peer = message.peer;
+  size_t size = message.header.size;
+  bool fits = size == receive->num_bytes;
+  if (message.self) {
+    if (fits && size) std::memcpy(receive->address, message.self->address, size);
+    fits ? finish(message.self) : reject(message.self, receive->num_bytes);
+  } else if (message.header.kind == request_to_send) {
+    uint64_t id = fits ? next_id_++ : rejected;
+    if (fits) {
+      start(receive);
+      receiving_[id] = {receive, 0};
+    }
+    control(message.peer, clear_to_send, message.header.id, id, receive->num_bytes);
+    if (fits) return;
+  } else if (fits && size) {
+    std::memcpy(receive->address, message.payload.data(), size);
+  }
+  fits ? finish(receive) : reject(receive, size);
+}
+
+// Throws LaneError for what no sane peer sends.
+void PointToPoint::check(int peer, const Header& header) const {
+  bool good = false;
+  switch (header.kind) {
+    case eager: good = header.length <= eager_bytes_ && header.length == header.size; break;
+    case request_to_send:
+    case clear_to_send: good = header.length == 0; break;
+    case fragment: {
+      auto it = receiving_.find(header.id);
+      if (it == receiving_.end() || it->second.request->peer != peer) break;
+      // In order and without a gap: else what was not received could count as received.
+      const Receiving& receiving = it->second;
+      good = header.size == receiving.received && header.length > 0 &&
+             header.length <= receiving.request->num_bytes - receiving.received;
+      break;
+    }
+  }
+  if (!good) throw LaneError(peer, "a malformed message");
+}
+
+// True if a message was taken from the lane.
+bool PointToPoint::drain(int peer) {
+  Lane& from = lane(peer);
+  const Header* header = from.peek();
+  if (header == nullptr) return false;
+  check(peer, *header);
+  if (header->kind == fragment) {
+    auto it = receiving_.find(header->id);
+    Receiving& receiving = it->second;
+    if (!from.receive(receiving.request->address + header->size)) return false;
+    receiving.received += header->length;
+    from.release();
+    if (receiving.received == receiving.request->num_bytes) {
+      finish(receiving.request);
+      receiving_.erase(it);
+    }
+    return true;
+  }
+  if (header->length && from.lend() == nullptr) return false;
+  handle(peer, *header);
+  return true;
+}
+
+// Consumes a message that is there as a whole: eager, request_to_send or clear_to_send.
+void PointToPoint::handle(int peer, const Header& header) {
+  Lane& from = lane(peer);
+  if (header.kind == clear_to_send) {
+    auto it = announced_.find(header.fingerprint);
+    uint64_t receiver_id = header.id;
+    size_t wanted = header.size;
+    from.release();
+    // Our send may have expired meanwhile.
+    if (it == announced_.end() || it->second.request->peer != peer) return;
+    Sending sending = it->second;
+    announced_.erase(it);
+    if (receiver_id == rejected) return reject(sending.request, wanted);
+    sending.receiver_id = receiver_id;
+    start(sending.request);
+    streaming_.push_back(std::move(sending));
+    return;
+  }
+  Unexpected message{peer, header, {}, nullptr};
+  if (header.length) {
+    const std::byte* payload = from.lend();
+    message.payload.assign(payload, payload + header.length);
+  }
+  from.release();
+  if (RequestPtr receive = take_posted(peer, message.header.fingerprint)) {
+    accept(receive, message);
+  } else {
+    unexpected_.push_back(std::move(message));
+  }
+}
+
+// Queues the next fragments. True if any was queued.
+bool PointToPoint::stream(Sending& sending) {
+  const Request& request = *sending.request;
+  Lane& to = lane(request.peer);
+  bool moved = false;
+  for (size_t i = 0; i < fragments_per_turn && sending.posted < request.num_bytes; ++i) {
+    if (!to.flushed()) break;
+    Header header;
+    header.kind = fragment;
+    header.id = sending.receiver_id;
+    header.size = sending.posted;
+    header.length =
+        static_cast<uint32_t>(std::min(slot_bytes_, request.num_bytes - sending.posted));
+    sending.last_number = to.post_send(header, request.address + sending.posted);
+    sending.posted += header.length;
+    backlog_.note(to);
+    moved = true;
+  }
+  return moved;
+}
+
+bool PointToPoint::drain_all() {
+  bool moved = false;
+  for (size_t peer = 0; peer < lanes_.size(); ++peer) {
+    if (!lanes_[peer] || (closed_[peer] && !waits_for(static_cast<int>(peer)))) continue;
+    try {
+      while (drain(static_cast<int>(peer))) moved = true;
+    } catch (const LaneError&) {
+      if (waits_for(static_cast<int>(peer))) throw;
+      closed_[peer] = true;  // whether it left or died, the control connection tells
+    }
+  }
+  return moved;
+}
+
+bool PointToPoint::progress() {
+  bool moved = backlog_.flush();
+  if (num_pending_ == 0) return moved || backlog_.settle();
+  moved |= drain_all();
+  for (std::list<Sending>* sends : {&streaming_, &eager_}) {
+    for (auto it = sends->begin(); it != sends->end();) {
+      moved |= stream(*it);
+      const Request& request = *it->request;
+      if (it->posted == request.num_bytes && lane(request.peer).completed() >= it->last_number) {
+        finish(it->request);
+        it = sends->erase(it);
+        moved = true;
+      } else {
+        ++it;
+      }
+    }
+  }
+  return moved || backlog_.settle();
+}
+
+RequestPtr PointToPoint::expire(Deadline now) {
+  auto time_out = [&](const RequestPtr& request) {
+    request->failure.kind = FailureKind::timed_out;
+    request->failure.rank = request->peer;
+    if (request->peer != any_rank && request->peer != rank_) {
+      request->failure.text = lane(request->peer).trouble();
+    }
+    finish(request);
+  };
+  for (auto it = posted_receives_.begin(); it != posted_receives_.end();) {
+    RequestPtr request = *it;
+    it = now < request->deadline ? std::next(it) : posted_receives_.erase(it);
+    if (now >= request->deadline) time_out(request);
+  }
+  for (auto it = announced_.begin(); it != announced_.end();) {
+    RequestPtr request = it->second.request;
+    it = now < request->deadline ? std::next(it) : announced_.erase(it);
+    if (now >= request->deadline) time_out(request);
+  }
+  for (auto it = unexpected_.begin(); it != unexpected_.end();) {
+    RequestPtr request = it->self;
+    bool late = request && now >= request->deadline;
+    it = late ? unexpected_.erase(it) : std::next(it);
+    if (late) time_out(request);
+  }
+  for (auto& [id, receiving] : receiving_) {
+    if (now >= receiving.request->deadline) return receiving.request;
+  }
+  for (std::list<Sending>* sends : {&streaming_, &eager_}) {
+    for (Sending& sending : *sends) {
+      if (now >= sending.request->deadline) return sending.request;
+    }
+  }
+  return nullptr;
+}
+
+std::vector<RequestPtr> PointToPoint::abandon() {
+  std::vector<RequestPtr> unfinished;
+  auto end = [&](const RequestPtr& request) {
+    if (!request->is_done()) unfinished.push_back(request);
+  };
+  for (const RequestPtr& request : posted_receives_) end(request);
+  for (const Unexpected& message : unexpected_) {
+    if (message.self) end(message.self);
+  }
+  for (auto& [id, sending] : announced_) end(sending.request);
+  for (auto& [id, receiving] : receiving_) end(receiving.request);
+  for (const Sending& sending : streaming_) end(sending.request);
+  for (const Sending& sending : eager_) end(sending.request);
+  posted_receives_.clear();
+  unexpected_.clear();
+  announced_.clear();
+  receiving_.clear();
+  streaming_.clear();
+  eager_.clear();
+  backlog_.clear();
+  num_pending_ = 0;
+  return unfinished;
+}
+
+bool PointToPoint::waits_for(int peer) const {
+  auto is_peer = [peer](const auto& item) { return item.request->peer == peer; };
+  auto second_is_peer = [peer](const auto& item) { return item.second.request->peer == peer; };
+  return std::any_of(posted_receives_.begin(), posted_receives_.end(),
+                     [peer](const RequestPtr& r) { return r->peer == peer; }) ||
+         std::any_of(streaming_.begin(), streaming_.end(), is_peer) ||
+         std::any_of(eager_.begin(), eager_.end(), is_peer) ||
+         std::any_of(announced_.begin(), announced_.end(), second_is_peer) ||
+         std::any_of(receiving_.begin(), receiving_.end(), second_is_peer) ||
+         std::any_of(backlog_.lanes().begin(), backlog_.lanes().end(),
+                     [peer](const Lane* lane) { return lane->peer() == peer; });
+}
+
+}  // namespace hccl

@@ -1,0 +1,97 @@
+// send and recv with tags, on a channel of their own.
+//
+// A message up to eager_bytes_ travels with its envelope. A longer one announces itself
+// (request_to_send), waits until its receive is posted (clear_to_send) and then streams in slots
+// straight into the receive's buffer. So any number of transfers in any order make progress, and
+// what nobody has asked for yet occupies at most eager_bytes_ each.
+#pragma once
+
+#include <list>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "lanes/lane.h"
+#include "engine/recorder.h"
+#include "engine/request.h"
+
+namespace hccl {
+
+class PointToPoint {
+ public:
+  // `recorder` and `statistics` are the communicator's and outlive this.
+  PointToPoint(int rank, int world_size, size_t slot_bytes, Recorder& recorder,
+               Statistics& statistics);
+
+  std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
+
+  void post(const RequestPtr& request);
+  // Moves what can move. True if anything did. Throws LaneError.
+  bool progress();
+  bool unflushed() const { return !backlog_.empty(); }
+  bool idle() const { return num_pending_ == 0 && backlog_.empty(); }
+  uint64_t num_finished() const { return num_finished_; }
+  // Ends requests whose deadline has passed, alone if nothing of them has moved yet. Returns one
+  // that is half-way and late, for which the communicator must fail; or nullptr.
+  RequestPtr expire(Deadline now);
+  // Forgets every request, and returns those that have not ended; for a communicator that has failed.
+  std::vector<RequestPtr> abandon();
+  size_t num_pending() const { return static_cast<size_t>(num_pending_); }
+  // Whether some request can only go on with `peer`.
+  bool waits_for(int peer) const;
+
+ private:
+  enum Kind : uint16_t { eager = 1, request_to_send = 2, clear_to_send = 3, fragment = 4 };
+
+  struct Sending {
+    RequestPtr request;
+    uint64_t receiver_id = 0;  // known once it is clear to send
+    size_t posted = 0;         // bytes handed to the lane
+    uint64_t last_number = 0;
+  };
+  struct Receiving {
+    RequestPtr request;
+    size_t received = 0;
+  };
+  struct Unexpected {
+    int peer;
+    Header header;
+    std::vector<std::byte> payload;  // eager only
+    RequestPtr self;                 // a send to this very rank
+  };
+
+  Lane& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
+  void post_send(const RequestPtr& request);
+  void post_recv(const RequestPtr& request);
+  void control(int peer, Kind kind, uint64_t tag, uint64_t id, uint64_t size);
+  void check(int peer, const Header& header) const;
+  bool drain(int peer);
+  bool drain_all();
+  void handle(int peer, const Header& header);
+  bool stream(Sending& sending);
+  void accept(const RequestPtr& receive, Unexpected& message);
+  void start(const RequestPtr& request);
+  void finish(const RequestPtr& request);
+  void reject(const RequestPtr& request, size_t theirs);
+  RequestPtr take_posted(int peer, uint64_t tag);
+
+  const int rank_;
+  const size_t slot_bytes_;
+  const size_t eager_bytes_;
+  Recorder& recorder_;
+  Statistics& statistics_;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  std::vector<bool> closed_;  // lanes whose peer left while nothing needed it
+  Backlog backlog_;
+  std::list<RequestPtr> posted_receives_;
+  std::list<Unexpected> unexpected_;
+  std::unordered_map<uint64_t, Sending> announced_;  // wait for clear_to_send, by our id
+  std::list<Sending> streaming_;
+  std::list<Sending> eager_;  // payload still borrowed by the lane
+  std::unordered_map<uint64_t, Receiving> receiving_;  // by our id
+  uint64_t next_id_ = 1;
+  int num_pending_ = 0;
+  uint64_t num_finished_ = 0;
+};
+
+}  // namespace hccl

@@ -1,0 +1,94 @@
+// The flight recorder: the last calls of one communicator, collectives and transfers, for whoever
+// wants to know afterwards what happened, or what a rank that hangs is doing.
+//
+// One writer at a time, the driver: a call enters when the driver takes it over, and all that happens
+// to it later happens under the same baton. So nothing is locked, and nothing allocated after the
+// beginning. Readers, in any thread, come without the baton: each record carries a version that is odd
+// while it is written and says which call the record holds. A reader takes the version, copies, and
+// takes the copy only if the version is still the same even number. All words are atomic: stores of
+// them (release) keep behind the odd version, loads of them (acquire) before the second look at it,
+// so a reader that has seen a single word of a later call sees at least its odd version as well.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "engine/request.h"
+
+namespace hccl {
+
+enum class CallState : uint8_t { submitted = 0, started = 1, completed = 2, failed = 3 };
+
+// One call as a reader gets it. Times are nanoseconds of the steady clock; 0: not reached.
+struct CallRecord {
+  uint64_t id = 0;  // counts the calls of this communicator, from 0
+  RequestKind kind = RequestKind::collective;
+  CallState state = CallState::submitted;
+  bool in_place = false;      // on registered memory
+  uint64_t sequence = 0;      // collective
+  uint64_t fingerprint = 0;   // collective; of a transfer the tag
+  int peer = any_rank;        // transfer
+  uint64_t bytes_in = 0;      // what this rank gives
+  uint64_t bytes_out = 0;     // what it gets
+  uint64_t submitted_ns = 0;  // by the caller
+  uint64_t started_ns = 0;    // collective: its turn came; transfer: the other side was there
+  uint64_t ended_ns = 0;
+  uint64_t late_ns = 0;     // collective: of this, waited for ranks that were late
+  uint64_t arrived_ns = 0;  // collective: when the last such wait ended
+  int last_rank = any_rank;  // collective: the rank that it waited for longest
+};
+
+class Recorder {
+ public:
+  static constexpr uint64_t capacity = 4096;
+
+  Recorder();
+
+  // ---- the driver
+
+  // A call came in. Writes its place into `request.record`.
+  void open(Request& request);
+  // Its turn came when it was submitted, or at `earliest_ns` if that is later.
+  void start(Request& request, uint64_t earliest_ns);
+  struct Ending {
+    uint64_t ended_ns = 0;
+    uint64_t late_ns = 0;
+    uint64_t arrived_ns = 0;
+    int last_rank = any_rank;
+    bool in_place = false;
+  };
+  void end(const Request& request, CallState state, const Ending& ending);
+  // Everything that has not ended yet has failed.
+  void fail_open();
+
+  // ---- anyone
+
+  // The calls that are still remembered, oldest first.
+  std::vector<CallRecord> records() const;
+  // The fingerprint of a collective of the past, if it is still remembered.
+  std::optional<uint64_t> fingerprint_of(uint64_t sequence) const;
+
+ private:
+  // One cache line for what every call writes; what only some calls need lies apart. Plain words that
+  // calloc() hands out, so that no page stands behind them until they are written; each access is
+  // atomic, as described above.
+  enum Word { version, fingerprint, status, submitted, started, ended, input, output };
+  enum Extra { late, arrived };
+  static constexpr size_t num_words = output + 1;
+  static constexpr size_t num_extra = arrived + 1;
+
+  uint64_t* line(uint64_t id) const { return lines_ + id % capacity * num_words; }
+  uint64_t* line_of(uint64_t id) const;
+  std::optional<CallRecord> read(uint64_t id) const;
+
+  const std::unique_ptr<uint64_t, decltype(&std::free)> memory_;
+  uint64_t* const lines_;  // of `capacity` records, each on a cache line
+  uint64_t* const sides_;
+  std::atomic<uint64_t> num_opened_{0};  // release: read() of what is below finds a version
+};
+
+}  // namespace hccl

@@ -1,0 +1,58 @@
+// One collective or transfer from its submission to its end.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+
+#include "lanes/failure.h"
+#include "engine/plan.h"
+
+namespace hccl {
+
+using Clock = std::chrono::steady_clock;
+using Deadline = Clock::time_point;
+
+inline uint64_t steady_ns(Clock::time_point time) {
+  return static_cast<uint64_t>(std::chrono::nanoseconds(time.time_since_epoch()).count());
+}
+
+enum class RequestKind : uint8_t { collective, send, recv };
+inline constexpr int any_rank = -1;
+
+struct Request {
+  RequestKind kind = RequestKind::collective;
+  Deadline submitted{};
+  Deadline deadline;
+
+  // The driver's: where the flight recorder has it, and since when it runs.
+  uint64_t record = 0;
+  uint64_t started_ns = 0;
+
+  std::shared_ptr<const Plan> plan;  // collective
+  Call call;                         // collective
+  Tiling tiling;                     // collective
+  uint64_t sequence = 0;             // collective: 1 for the communicator's first
+
+  int peer = any_rank;  // send, recv; a finished recv says here whom it heard from
+  uint64_t tag = 0;
+  std::byte* address = nullptr;
+  size_t num_bytes = 0;
+
+  // Written by the driver before `done`, read by others after it (release, acquire).
+  Failure failure;
+  std::atomic<bool> done{false};
+
+  // The first end counts.
+  void fail(const Failure& why) {
+    if (is_done()) return;
+    failure = why;
+    finish();
+  }
+  void finish() { done.store(true, std::memory_order_release); }
+  bool is_done() const { return done.load(std::memory_order_acquire); }
+};
+
+using RequestPtr = std::shared_ptr<Request>;
+
+}  // namespace hccl

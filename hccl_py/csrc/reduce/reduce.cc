@@ -1,0 +1,91 @@
+#include "reduce/reduce.h"
+
+#include <array>
+#include <cassert>
+#include <cstring>
+
+#include "reduce/reduce_dispatch.h"
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+namespace hccl {
+namespace {
+
+struct UsableTables {
+  std::array<const ReduceTable*, 3> tables{};
+  size_t count = 0;
+};
+
+#if defined(__x86_64__)
+// Asked of cpuid itself: clang 14 does not know the name "f16c" in __builtin_cpu_supports.
+bool has_f16c() {
+  unsigned eax, ebx, ecx, edx;
+  return __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+}
+#endif
+
+UsableTables find_usable_tables() {
+  UsableTables found;
+#if defined(__x86_64__)
+  __builtin_cpu_init();
+  // These also say that the operating system saves the wide registers.
+  const bool avx2 = __builtin_cpu_supports("avx2") && has_f16c();
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+  if (avx512) found.tables[found.count++] = &reduce_table_avx512;
+  if (avx2) found.tables[found.count++] = &reduce_table_avx2;
+#endif
+  found.tables[found.count++] = &reduce_table_generic;
+  return found;
+}
+
+// Chosen once, when the library is loaded, and never written again: reading it takes no lock.
+const UsableTables usable = find_usable_tables();
+const ReduceTable& best = *usable.tables[0];
+
+}  // namespace
+
+std::span<const ReduceTable* const> usable_reduce_tables() {
+  return {usable.tables.data(), usable.count};
+}
+
+void reduce_with(const ReduceTable& table, DType dtype, ReduceOp op, std::byte* dst,
+                 std::span<const std::byte* const> srcs, size_t count) {
+  assert(!srcs.empty() && reduce_supported(dtype, op));
+  if (count == 0) return;
+  if (srcs.size() == 1) {
+    if (dst != srcs[0]) std::memcpy(dst, srcs[0], count * size_of(dtype));
+    return;
+  }
+  table.reduce[static_cast<size_t>(dtype)][static_cast<size_t>(op)](dst, srcs.data(), srcs.size(),
+                                                                    count);
+}
+
+bool reduce_supported(DType dtype, ReduceOp op) {
+  return reduce_table_generic.reduce[static_cast<size_t>(dtype)][static_cast<size_t>(op)] !=
+         nullptr;
+}
+
+void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte* const> srcs,
+            size_t count) {
+  reduce_with(best, dtype, op, dst, srcs, count);
+}
+
+void scale(DType dtype, std::byte* data, size_t count, int divisor) {
+  assert(divisor > 0 && dtype != DType::boolean);
+  if (reduces_in_one_step(dtype)) return;
+  best.scale[static_cast<size_t>(dtype)](data, count, divisor);
+}
+
+bool multiply(DType dtype, std::byte* to, const std::byte* from, size_t count, double factor) {
+  const MultiplyKernel kernel = best.multiply[static_cast<size_t>(dtype)];
+  if (kernel != nullptr) kernel(to, from, count, factor);
+  return kernel != nullptr;
+}
+
+const char* reduce_instruction_set() { return best.name; }
+
+}  // namespace hccl

@@ -1,0 +1,34 @@
+// Reduction kernels: dst = srcs[0] op srcs[1] op ... , element by element, in exactly that order.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "base/types.h"
+
+namespace hccl {
+
+// True where the pair has a meaning: band, bor and bxor want integers or bool.
+bool reduce_supported(DType dtype, ReduceOp op);
+
+// Reduces `count` elements of every source into `dst`, from left to right in the order given, so
+// that two ranks which pass the same sources in the same order end with the same bits.
+// `dst` may be one of the sources, else it overlaps none. There is at least one source.
+// 16-bit floats accumulate in float32 over all sources and round once; bool sum and max are or,
+// product and min are and; integer overflow wraps; min and max propagate NaN. avg sums; of 8-bit
+// floats, which accumulate in float32 and round once too, it divides by the number of sources.
+void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte* const> srcs,
+            size_t count);
+
+// Divides in place, once, after a sum: the second half of avg. Integers truncate towards zero;
+// 8-bit floats stay as they are.
+void scale(DType dtype, std::byte* data, size_t count, int divisor);
+
+// Multiplies floats, in the type that they are summed up in, and rounds each product once; `to` may
+// be `from`. False for other elements, of which nothing is touched.
+bool multiply(DType dtype, std::byte* to, const std::byte* from, size_t count, double factor);
+
+// Name of the instruction set the kernels chose on this processor, e.g. "avx512", "avx2", "generic".
+const char* reduce_instruction_set();
+
+}  // namespace hccl

@@ -1,0 +1,57 @@
+// Inside of reduce.cc: one table of kernels per instruction set, and which of them may run here.
+// Only reduce.cc, the reduce_<instruction set>.cc files and their test include this.
+//
+// Every table gives the same bits. That holds because a kernel adds (or multiplies) strictly from
+// left to right per element, no expression both multiplies and adds (so there is nothing to
+// contract into a fused operation), and a NaN result is always the one canonical quiet NaN: which
+// payload survives in NaN + NaN depends on how a compiler orders the operands.
+#pragma once
+
+// reduce_kernels.h is compiled once per instruction set and must include nothing itself: inline
+// functions of the standard library would be emitted for that instruction set, and the linker
+// might keep that copy for everybody. So all that it needs is included here.
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <type_traits>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
+#endif
+
+#include "base/types.h"
+
+namespace hccl {
+
+// Reduces num_srcs >= 2 sources into dst; pointers need no alignment.
+using ReduceKernel = void (*)(std::byte* dst, const std::byte* const* srcs, size_t num_srcs,
+                              size_t count);
+// Divides in place; divisor > 0.
+using ScaleKernel = void (*)(std::byte* data, size_t count, int divisor);
+
+// Multiplies into `to`, which may be `from`.
+using MultiplyKernel = void (*)(std::byte* to, const std::byte* from, size_t count, double factor);
+
+// A null entry is a pair that has no meaning.
+struct ReduceTable {
+  const char* name = nullptr;
+  ReduceKernel reduce[num_dtypes][num_reduce_ops] = {};
+  ScaleKernel scale[num_dtypes] = {};
+  MultiplyKernel multiply[num_dtypes] = {};
+};
+
+extern const ReduceTable reduce_table_generic;
+#if defined(__x86_64__)
+extern const ReduceTable reduce_table_avx2;
+extern const ReduceTable reduce_table_avx512;
+#endif
+
+// The tables that this processor can run, best first.
+std::span<const ReduceTable* const> usable_reduce_tables();
+
+// What reduce() does, with a given table.
+void reduce_with(const ReduceTable& table, DType dtype, ReduceOp op, std::byte* dst,
+                 std::span<const std::byte* const> srcs, size_t count);
+
+}  // namespace hccl

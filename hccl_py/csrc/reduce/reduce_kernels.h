@@ -1,0 +1,250 @@
+// The reduction kernels, written once and compiled once per instruction set: each of the files
+// reduce_<instruction set>.cc selects a target, defines HCCL_VECTOR_BYTES and includes this.
+// No include guard, no #include (see reduce_dispatch.h), and everything is in an anonymous
+// namespace, so that code for one instruction set is never linked in for another.
+
+#define HCCL_INLINE inline __attribute__((always_inline))
+
+namespace hccl {
+namespace {
+
+#include "reduce/reduce_formats.h"
+#include "reduce/reduce_float8.h"
+
+constexpr size_t vector_bytes = HCCL_VECTOR_BYTES;
+
+// The accumulator comes first, the next source second. Integers compute unsigned where they may
+// overflow, so that they wrap.
+struct Sum {
+  template <class V>
+  static HCCL_INLINE V apply(V a, V b) { return a + b; }
+};
+// Divides what it has summed up by the number of sources.
+struct Average : Sum {};
+struct Product {
+  template <class V>
+  static HCCL_INLINE V apply(V a, V b) { return a * b; }
+};
+// A NaN on either side is kept; of equal values (zeros of both signs) the first.
+struct Min {
+  template <class V>
+  static HCCL_INLINE V apply(V a, V b) { return ((b < a) | (b != b)) ? b : a; }
+};
+struct Max {
+  template <class V>
+  static HCCL_INLINE V apply(V a, V b) { return ((b > a) | (b != b)) ? b : a; }
+};
+struct BitAnd {
+  template <class V>
+  static HCCL_INLINE V apply(V a, V b) { return a & b; }
+};
+struct BitOr {
+  template <class V>
+  static HCCL_INLINE V apply(V a, V b) { return a | b; }
+};
+struct BitXor {
+  template <class V>
+  static HCCL_INLINE V apply(V a, V b) { return a ^ b; }
+};
+
+template <class Format, size_t lanes>
+HCCL_INLINE void store_result(std::byte* to, Vector<typename Format::Compute, lanes> value) {
+  using T = typename Format::Compute;
+  if constexpr (std::is_floating_point_v<T>) value = canonical_nan<lanes, T>(value);
+  Format::template store<lanes>(to, value);
+}
+
+// Reduces from element `begin` on while a block of lanes * unroll elements fits, and returns where
+// it stopped. The block's accumulators stay in registers across all sources and each is stored
+// once, after its sources were read: dst may be any of them.
+template <class Format, class Op, size_t lanes, size_t unroll>
+HCCL_INLINE size_t reduce_blocks(std::byte* dst, const std::byte* const* srcs, size_t num_srcs,
+                                 size_t begin, size_t count) {
+  constexpr size_t step = lanes * Format::element_bytes;
+  size_t i = begin;
+  for (; count - i >= lanes * unroll; i += lanes * unroll) {
+    const size_t offset = i * Format::element_bytes;
+    Vector<typename Format::Compute, lanes> total[unroll];
+    for (size_t u = 0; u < unroll; ++u) {
+      total[u] = Format::template load<lanes>(srcs[0] + offset + u * step);
+    }
+    for (size_t s = 1; s < num_srcs; ++s) {
+      const std::byte* from = srcs[s] + offset;
+      for (size_t u = 0; u < unroll; ++u) {
+        total[u] = Op::apply(total[u], Format::template load<lanes>(from + u * step));
+      }
+    }
+    for (size_t u = 0; u < unroll; ++u) {
+      if constexpr (std::is_same_v<Op, Average>) total[u] /= static_cast<float>(num_srcs);
+      store_result<Format, lanes>(dst + offset + u * step, total[u]);
+    }
+  }
+  return i;
+}
+
+template <class Format>
+constexpr size_t wide_lanes = vector_bytes / sizeof(typename Format::Compute);
+
+// The body of a long buffer, four vectors at a time. A number of sources that the compiler knows
+// unrolls the loop over them, and a copy of the pointers, which no store to dst can change, keeps
+// them in registers: a third faster out of L2.
+template <class Format, class Op, size_t num_srcs>
+HCCL_INLINE size_t reduce_body(std::byte* dst, const std::byte* const* srcs, size_t count) {
+  const std::byte* copy[num_srcs];
+  for (size_t s = 0; s < num_srcs; ++s) copy[s] = srcs[s];
+  return reduce_blocks<Format, Op, wide_lanes<Format>, 4>(dst, copy, num_srcs, 0, count);
+}
+
+template <class Format, class Op>
+void reduce_kernel(std::byte* dst, const std::byte* const* srcs, size_t num_srcs, size_t count) {
+  constexpr size_t wide = wide_lanes<Format>;
+  constexpr size_t narrow = 16 / sizeof(typename Format::Compute);
+  size_t i = 0;
+  if (count >= wide * 4) {
+    switch (num_srcs) {
+      case 2: i = reduce_body<Format, Op, 2>(dst, srcs, count); break;
+      case 3: i = reduce_body<Format, Op, 3>(dst, srcs, count); break;
+      case 4: i = reduce_body<Format, Op, 4>(dst, srcs, count); break;
+      default: i = reduce_blocks<Format, Op, wide, 4>(dst, srcs, num_srcs, 0, count);
+    }
+  }
+  i = reduce_blocks<Format, Op, wide, 1>(dst, srcs, num_srcs, i, count);
+  if constexpr (narrow < wide) {
+    i = reduce_blocks<Format, Op, narrow, 1>(dst, srcs, num_srcs, i, count);
+  }
+  reduce_blocks<Format, Op, 1, 1>(dst, srcs, num_srcs, i, count);
+}
+
+template <class Format, size_t lanes>
+HCCL_INLINE size_t scale_blocks(std::byte* data, size_t begin, size_t count, int divisor) {
+  using V = Vector<typename Format::Compute, lanes>;
+  const V divisors = V{} + static_cast<typename Format::Compute>(divisor);
+  size_t i = begin;
+  for (; count - i >= lanes; i += lanes) {
+    std::byte* at = data + i * Format::element_bytes;
+    store_result<Format, lanes>(at, Format::template load<lanes>(at) / divisors);
+  }
+  return i;
+}
+
+template <class Format>
+void scale_float(std::byte* data, size_t count, int divisor) {
+  const size_t i = scale_blocks<Format, wide_lanes<Format>>(data, 0, count, divisor);
+  scale_blocks<Format, 1>(data, i, count, divisor);
+}
+
+template <class Format, size_t lanes>
+HCCL_INLINE size_t multiply_blocks(std::byte* to, const std::byte* from, size_t begin, size_t count,
+                                   double factor) {
+  using V = Vector<typename Format::Compute, lanes>;
+  const V factors = V{} + static_cast<typename Format::Compute>(factor);
+  size_t i = begin;
+  for (; count - i >= lanes; i += lanes) {
+    const size_t at = i * Format::element_bytes;
+    store_result<Format, lanes>(to + at, Format::template load<lanes>(from + at) * factors);
+  }
+  return i;
+}
+
+template <class Format>
+void multiply_float(std::byte* to, const std::byte* from, size_t count, double factor) {
+  const size_t i = multiply_blocks<Format, wide_lanes<Format>>(to, from, 0, count, factor);
+  multiply_blocks<Format, 1>(to, from, i, count, factor);
+}
+
+// The divisor may exceed what a small element holds, so those divide as int.
+template <class T>
+void scale_integer(std::byte* data, size_t count, int divisor) {
+  using Wide = std::conditional_t<(sizeof(T) < sizeof(int)), int, T>;
+  for (size_t i = 0; i < count; ++i) {
+    std::byte* at = data + i * sizeof(T);
+    store_bytes(at, static_cast<T>(load_bytes<T>(at) / static_cast<Wide>(divisor)));
+  }
+}
+
+class TableBuilder {
+  // Ahead of its callers: clang evaluates no template at compile time that it has not yet seen.
+  template <class Format, class Op>
+  constexpr void set(DType dtype, ReduceOp op) {
+    table_.reduce[static_cast<size_t>(dtype)][static_cast<size_t>(op)] = reduce_kernel<Format, Op>;
+  }
+
+ public:
+  constexpr explicit TableBuilder(const char* name) { table_.name = name; }
+
+  template <class Format>
+  constexpr void add_float(DType dtype) {
+    set<Format, Sum>(dtype, ReduceOp::sum);
+    set<Format, Sum>(dtype, ReduceOp::avg);
+    set<Format, Product>(dtype, ReduceOp::product);
+    set<Format, Min>(dtype, ReduceOp::min);
+    set<Format, Max>(dtype, ReduceOp::max);
+    table_.scale[static_cast<size_t>(dtype)] = scale_float<Format>;
+    table_.multiply[static_cast<size_t>(dtype)] = multiply_float<Format>;
+  }
+
+  template <class Format>
+  constexpr void add_float8(DType dtype) {
+    set<Format, Sum>(dtype, ReduceOp::sum);
+    set<Format, Average>(dtype, ReduceOp::avg);
+    set<Format, Product>(dtype, ReduceOp::product);
+    set<Format, Min>(dtype, ReduceOp::min);
+    set<Format, Max>(dtype, ReduceOp::max);
+    table_.multiply[static_cast<size_t>(dtype)] = multiply_float<Format>;
+  }
+
+  template <class T>
+  constexpr void add_integer(DType dtype) {
+    using Unsigned = Plain<std::make_unsigned_t<T>>;
+    set<Unsigned, Sum>(dtype, ReduceOp::sum);
+    set<Unsigned, Sum>(dtype, ReduceOp::avg);
+    set<Unsigned, Product>(dtype, ReduceOp::product);
+    set<Plain<T>, Min>(dtype, ReduceOp::min);
+    set<Plain<T>, Max>(dtype, ReduceOp::max);
+    set<Unsigned, BitAnd>(dtype, ReduceOp::band);
+    set<Unsigned, BitOr>(dtype, ReduceOp::bor);
+    set<Unsigned, BitXor>(dtype, ReduceOp::bxor);
+    table_.scale[static_cast<size_t>(dtype)] = scale_integer<T>;
+  }
+
+  constexpr void add_boolean() {
+    for (ReduceOp op : {ReduceOp::sum, ReduceOp::max, ReduceOp::bor}) {
+      set<Boolean, BitOr>(DType::boolean, op);
+    }
+    for (ReduceOp op : {ReduceOp::product, ReduceOp::min, ReduceOp::band}) {
+      set<Boolean, BitAnd>(DType::boolean, op);
+    }
+    set<Boolean, BitXor>(DType::boolean, ReduceOp::bxor);
+  }
+
+  constexpr const ReduceTable& table() const { return table_; }
+
+ private:
+  ReduceTable table_;
+};
+
+constexpr ReduceTable make_table(const char* name) {
+  TableBuilder builder(name);
+  builder.add_float<Plain<float>>(DType::float32);
+  builder.add_float<Plain<double>>(DType::float64);
+  builder.add_float<Float16>(DType::float16);
+  builder.add_float<BFloat16>(DType::bfloat16);
+  builder.add_integer<int8_t>(DType::int8);
+  builder.add_integer<uint8_t>(DType::uint8);
+  builder.add_integer<int16_t>(DType::int16);
+  builder.add_integer<uint16_t>(DType::uint16);
+  builder.add_integer<int32_t>(DType::int32);
+  builder.add_integer<uint32_t>(DType::uint32);
+  builder.add_integer<int64_t>(DType::int64);
+  builder.add_integer<uint64_t>(DType::uint64);
+  builder.add_boolean();
+  builder.add_float8<Float8E4M3FN>(DType::float8_e4m3fn);
+  builder.add_float8<Float8E5M2>(DType::float8_e5m2);
+  builder.add_float8<Float8E4M3FNUZ>(DType::float8_e4m3fnuz);
+  builder.add_float8<Float8E5M2FNUZ>(DType::float8_e5m2fnuz);
+  builder.add_float8<Float8E8M0FNU>(DType::float8_e8m0fnu);
+  return builder.table();
+}
+
+}  // namespace
+}  // namespace hccl

@@ -1,0 +1,259 @@
+#include "base/arena.h"
+
+#include <fcntl.h>
+#include <linux/falloc.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <new>
+#include <stdexcept>
+#include <system_error>
+
+namespace hccl {
+
+namespace {
+
+constexpr size_t page = 4096;
+constexpr size_t huge_page = size_t{2} << 20;
+constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+// Newer than the C libraries that we build with.
+constexpr int advice_populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14
+constexpr int advice_collapse = 25;        // MADV_COLLAPSE, Linux 6.1
+
+constexpr size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
+
+[[noreturn]] void throw_errno(const char* what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+Descriptor sealed_memory(size_t num_bytes) {
+  Descriptor memory(memfd_create("hccl-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(num_bytes)) != 0 ||
+      fcntl(memory.get(), F_ADD_SEALS, seals) != 0) {
+    throw_errno("registered memory");
+  }
+  return memory;
+}
+
+}  // namespace
+
+// ---------------------------------------------------------------- ArenaWindow
+
+ArenaWindow::ArenaWindow(int memory, size_t num_bytes) : num_bytes_(num_bytes) {
+  // Room for an aligned start; what sticks out on both sides is given back.
+  size_t reserved = num_bytes + huge_page;
+  void* room = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (room == MAP_FAILED) throw_errno("address space for registered memory");
+  auto* begin = static_cast<std::byte*>(room);
+  size_t before = round_up(reinterpret_cast<uintptr_t>(begin), huge_page) -
+                  reinterpret_cast<uintptr_t>(begin);
+  base_ = begin + before;
+  void* mapped = mmap(base_, num_bytes, PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_FIXED | MAP_NORESERVE, memory, 0);
+  if (mapped == MAP_FAILED) {
+    int error = errno;
+    munmap(begin, reserved);
+    throw std::system_error(error, std::generic_category(), "mapping registered memory");
+  }
+  if (before > 0) munmap(begin, before);
+  if (before < huge_page) munmap(base_ + num_bytes, huge_page - before);
+  madvise(base_, num_bytes, MADV_HUGEPAGE);  // where shared memory has none, this is refused
+}
+
+ArenaWindow::~ArenaWindow() { munmap(base_, num_bytes_); }
+
+std::byte* ArenaWindow::at(uint64_t offset, uint64_t num_bytes) const {
+  // Peers' numbers: no sum of the two that could wrap round.
+  if (num_bytes > num_bytes_ || offset > num_bytes_ - num_bytes) return nullptr;
+  return base_ + offset;
+}
+
+std::optional<uint64_t> ArenaWindow::offset_of(const std::byte* address, size_t num_bytes) const {
+  auto begin = reinterpret_cast<uintptr_t>(base_), at = reinterpret_cast<uintptr_t>(address);
+  if (at < begin || at - begin > num_bytes_ || num_bytes > num_bytes_ - (at - begin)) {
+    return std::nullopt;
+  }
+  return at - begin;
+}
+
+// ---------------------------------------------------------------- Arena
+
+std::shared_ptr<Arena> Arena::create(size_t num_bytes) {
+  num_bytes = round_up(num_bytes, huge_page);
+  std::shared_ptr<Arena> arena(new Arena(sealed_memory(num_bytes), num_bytes));
+  if (num_bytes == 0) {
+    arena->unavailable_ = "it is turned off";
+    return arena;
+  }
+  try {
+    arena->window_ = std::make_shared<ArenaWindow>(arena->fd(), num_bytes);
+    return arena;
+  } catch (const std::system_error& error) {
+    arena = create(0);
+    arena->unavailable_ = std::to_string(num_bytes) + " bytes of address space: " + error.what();
+    return arena;
+  }
+}
+
+Arena::Arena(Descriptor memory, size_t num_bytes)
+    : memory_(std::move(memory)), num_bytes_(num_bytes), owner_(getpid()) {
+  if (num_bytes > 0) free_[0] = num_bytes;
+}
+
+std::shared_ptr<ArenaWindow> Arena::open_peer(Descriptor memory) {
+  struct stat theirs, ours;
+  int their_seals = fcntl(memory.get(), F_GET_SEALS);
+  // A peer that could shrink its arena later could kill us with SIGBUS.
+  if (fstat(memory.get(), &theirs) != 0 || fstat(memory_.get(), &ours) != 0 || their_seals < 0 ||
+      (their_seals & seals) != seals) {
+    throw std::invalid_argument("a peer's registered memory is not sealed");
+  }
+  if (theirs.st_size == 0) return nullptr;
+  FileId id{theirs.st_dev, theirs.st_ino};
+  if (id == FileId{ours.st_dev, ours.st_ino}) return window_;
+  std::lock_guard lock(mutex_);
+  std::erase_if(peers_, [](const auto& peer) { return peer.second.expired(); });
+  if (auto known = peers_.find(id); known != peers_.end()) {
+    if (auto window = known->second.lock()) return window;
+  }
+  auto window = std::make_shared<ArenaWindow>(memory.get(), static_cast<size_t>(theirs.st_size));
+  peers_[id] = window;
+  return window;
+}
+
+std::byte* Arena::allocate(size_t num_bytes) {
+  size_t unit = num_bytes < huge_page ? page : huge_page;
+  if (num_bytes > num_bytes_) throw std::bad_alloc();
+  size_t rounded = round_up(std::max(num_bytes, size_t{1}), unit);
+  std::optional<uint64_t> offset = take(rounded, unit);
+  if (!offset) throw std::bad_alloc();
+  std::byte* begin = window_->at(*offset, rounded);
+  if (make_resident(begin, rounded)) return begin;
+  release(begin);
+  throw std::bad_alloc();
+}
+
+// First fit.
+std::optional<uint64_t> Arena::take(size_t num_bytes, size_t alignment) {
+  std::lock_guard lock(mutex_);
+  for (auto range = free_.begin(); range != free_.end(); ++range) {
+    auto [begin, length] = *range;
+    uint64_t offset = round_up(begin, alignment), end = begin + length;
+    if (offset > end || end - offset < num_bytes) continue;
+    free_.erase(range);
+    if (offset > begin) free_[begin] = offset - begin;
+    if (end > offset + num_bytes) free_[offset + num_bytes] = end - offset - num_bytes;
+    allocated_[offset] = {num_bytes, false};
+    return offset;
+  }
+  return std::nullopt;
+}
+
+// Whoever registers memory will use all of it. To have it now also turns a lack of memory into an
+// error here instead of a signal later.
+bool Arena::make_resident(std::byte* begin, size_t num_bytes) {
+  if (madvise(begin, num_bytes, advice_populate_write) != 0 && errno != EINVAL) return false;
+  // Asked for explicitly, since few systems give shared memory huge pages by themselves; collectives
+  // run up to a third faster on them. Without, small pages do. Only what is there can be collapsed,
+  // and afterwards it has to be mapped again.
+  if (num_bytes >= huge_page && madvise(begin, num_bytes, advice_collapse) == 0) {
+    madvise(begin, num_bytes, advice_populate_write);
+  }
+  return true;
+}
+
+void Arena::release(std::byte* allocated) {
+  if (getpid() != owner_) return;  // before the mutex, which a fork may have caught locked
+  std::optional<uint64_t> offset = window_->offset_of(allocated, 0);
+  if (!offset) throw std::invalid_argument("not memory of this arena");
+  Allocation allocation;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = allocated_.find(*offset);
+    if (found == allocated_.end()) throw std::invalid_argument("not allocated in this arena");
+    allocation = found->second;
+    allocated_.erase(found);
+  }
+  // Before somebody else may get it.
+  fallocate(memory_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+            static_cast<off_t>(*offset), static_cast<off_t>(allocation.num_bytes));
+  if (!allocation.retired) give_back(*offset, allocation.num_bytes);
+}
+
+void Arena::give_back(uint64_t offset, size_t num_bytes) {
+  std::lock_guard lock(mutex_);
+  auto after = free_.lower_bound(offset);
+  if (after != free_.end() && after->first == offset + num_bytes) {
+    num_bytes += after->second;
+    after = free_.erase(after);
+  }
+  if (after != free_.begin()) {
+    auto before = std::prev(after);
+    if (before->first + before->second == offset) {
+      before->second += num_bytes;
+      return;
+    }
+  }
+  free_[offset] = num_bytes;
+}
+
+void Arena::retire(uint64_t offset) {
+  std::lock_guard lock(mutex_);
+  auto after = allocated_.upper_bound(offset);
+  if (after == allocated_.begin()) return;
+  auto& [begin, allocation] = *std::prev(after);
+  if (offset - begin < allocation.num_bytes) allocation.retired = true;
+}
+
+bool Arena::is_retired(const std::byte* allocated) const {
+  std::optional<uint64_t> offset = window_->offset_of(allocated, 0);
+  std::lock_guard lock(mutex_);
+  auto found = offset ? allocated_.find(*offset) : allocated_.end();
+  return found != allocated_.end() && found->second.retired;
+}
+
+void Arena::show_at(std::byte* address, std::byte* allocated, size_t num_bytes) {
+  std::optional<uint64_t> offset = window_->offset_of(allocated, num_bytes);
+  if (!offset) throw std::invalid_argument("not memory of this arena");
+  std::memcpy(allocated, address, num_bytes);
+  void* mapped = mmap(address, num_bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
+                      memory_.get(), static_cast<off_t>(*offset));
+  if (mapped == MAP_FAILED) throw_errno("mapping registered memory");
+  std::lock_guard lock(mutex_);
+  aliases_[address] = {num_bytes, *offset};
+  num_aliases_.store(aliases_.size(), std::memory_order_relaxed);
+}
+
+void Arena::withdraw(std::byte* address) {
+  if (getpid() != owner_) return;
+  std::lock_guard lock(mutex_);
+  aliases_.erase(address);
+  num_aliases_.store(aliases_.size(), std::memory_order_relaxed);
+}
+
+std::optional<uint64_t> Arena::offset_of(const std::byte* address, size_t num_bytes) const {
+  if (!window_) return std::nullopt;
+  if (auto offset = window_->offset_of(address, num_bytes)) return offset;
+  if (num_aliases_.load(std::memory_order_relaxed) == 0) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  auto after = aliases_.upper_bound(address);
+  if (after == aliases_.begin()) return std::nullopt;
+  const auto& [begin, alias] = *std::prev(after);
+  size_t inside = static_cast<size_t>(address - begin);
+  if (inside > alias.num_bytes || num_bytes > alias.num_bytes - inside) return std::nullopt;
+  return alias.offset + inside;
+}
+
+size_t Arena::num_allocated() const {
+  std::lock_guard lock(mutex_);
+  size_t total = 0;
+  for (const auto& [offset, allocation] : allocated_) total += allocation.num_bytes;
+  return total;
+}
+
+}  // namespace hccl

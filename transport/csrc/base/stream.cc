@@ -1,0 +1,76 @@
+#include "base/stream.h"
+
+#include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+namespace hccl {
+
+namespace {
+
+[[noreturn]] void fail(const char* call, int error) {
+  bool by_peer = error == ECONNRESET || error == EPIPE;
+  throw StreamError(std::string(call) + ": " + std::strerror(error), by_peer);
+}
+
+msghdr message_of(std::span<const iovec> parts) {
+  msghdr message{};
+  message.msg_iov = const_cast<iovec*>(parts.data());
+  message.msg_iovlen = parts.size();
+  return message;
+}
+
+bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
+
+}  // namespace
+
+size_t SocketStream::send(std::span<const iovec> parts) {
+  msghdr message = message_of(parts);
+  for (;;) {
+    ssize_t sent = sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (sent >= 0) return static_cast<size_t>(sent);
+    if (would_block(errno)) return 0;
+    if (errno != EINTR) fail("send", errno);
+  }
+}
+
+size_t SocketStream::receive(std::span<const iovec> parts) {
+  msghdr message = message_of(parts);
+  for (;;) {
+    // recv is the cheaper call where one part is all there is.
+    ssize_t got = parts.size() == 1
+                      ? recv(fd(), parts[0].iov_base, parts[0].iov_len, MSG_DONTWAIT)
+                      : recvmsg(fd(), &message, MSG_DONTWAIT);
+    if (got > 0) return static_cast<size_t>(got);
+    if (got == 0) throw StreamError("the connection was closed", true);
+    if (would_block(errno)) return 0;
+    if (errno != EINTR) fail("recv", errno);
+  }
+}
+
+bool has_hung_up(int fd) {
+  if (fd < 0) return true;
+  pollfd entry{fd, POLLRDHUP, 0};
+  return ::poll(&entry, 1, 0) > 0 && (entry.revents & (POLLRDHUP | POLLHUP | POLLERR)) != 0;
+}
+
+size_t unconfirmed_bytes(int fd) {
+  int bytes = 0;
+  return fd >= 0 && ioctl(fd, SIOCOUTQ, &bytes) == 0 ? static_cast<size_t>(bytes) : 0;
+}
+
+double unanswered_s(int fd) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (fd < 0 || getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return 0;
+  bool asked = (info.tcpi_unacked > 0 && info.tcpi_retransmits > 0) || info.tcpi_probes > 0;
+  return asked ? info.tcpi_last_ack_recv / 1000.0 : 0;
+}
+
+}  // namespace hccl

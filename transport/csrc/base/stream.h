@@ -1,0 +1,67 @@
+// A connection as a lane sees it: bytes in order, until it ends.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "base/descriptor.h"
+
+namespace hccl {
+
+// The connection is of no use any more.
+class StreamError : public std::runtime_error {
+ public:
+  // `by_peer`: the other end closed or reset it, as a process does that dies.
+  StreamError(const std::string& what, bool by_peer) : std::runtime_error(what), by_peer(by_peer) {}
+  const bool by_peer;
+};
+
+class Stream {
+ public:
+  Stream() = default;
+  virtual ~Stream() = default;
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+
+  // The socket, for epoll and for what the kernel knows about it; -1 once closed.
+  virtual int fd() const = 0;
+  // Sends what is taken now, in order. Returns the bytes taken, 0 if it would block. Throws
+  // StreamError.
+  virtual size_t send(std::span<const iovec> parts) = 0;
+  // Receives what is there, filling the parts in order. Returns the bytes received, 0 if none are
+  // there, nor in a buffer of the stream's own. Throws StreamError, also at the end of the stream.
+  virtual size_t receive(std::span<const iovec> parts) = 0;
+  virtual void close() = 0;
+  // Whether epoll on fd() announces all that happens. If not, the stream keeps bytes or time of its
+  // own, and its owner has to ask now and then.
+  virtual bool announces() const { return true; }
+};
+
+class SocketStream final : public Stream {
+ public:
+  // `socket`: a connected, authenticated, non-blocking stream socket.
+  explicit SocketStream(Descriptor socket) { socket_.emplace(std::move(socket)); }
+
+  int fd() const override { return socket_ ? socket_->get() : -1; }
+  size_t send(std::span<const iovec> parts) override;
+  size_t receive(std::span<const iovec> parts) override;
+  void close() override { socket_.reset(); }
+
+ private:
+  std::optional<Descriptor> socket_;
+};
+
+// Whether the other end has closed or reset the connection, as far as the kernel knows by now.
+bool has_hung_up(int fd);
+// Bytes handed to the kernel that the other end's kernel has not confirmed; 0 if it cannot say.
+size_t unconfirmed_bytes(int fd);
+// For how long the other end's kernel has answered nothing, although it was asked: bytes were
+// repeated, or a probe went out. 0: it answers, or had nothing to answer. A stopped process's does.
+double unanswered_s(int fd);
+
+}  // namespace hccl

@@ -1,0 +1,269 @@
+#include "lanes/control.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/descriptor.h"
+
+namespace hccl {
+
+namespace {
+
+// More than a connection ever has to repeat: a peer that reads none of it is as good as cut off.
+constexpr size_t most_unsent_bytes = 4 << 20;
+
+// From the end of a dying process's connections until it is gone.
+constexpr int dying_ms = 100;
+
+// The process that made the other end of a Unix socket; 0 if there is none to tell from this one.
+pid_t process_of(const Stream& stream) {
+  ucred credentials{};
+  socklen_t size = sizeof credentials;
+  if (getsockopt(stream.fd(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return 0;
+  return credentials.pid > 0 && credentials.pid != getpid() ? credentials.pid : 0;
+}
+
+// As much of a text as fits, and no half of a UTF-8 character: the peer's Python decodes it.
+std::string cut(const std::string& text) {
+  size_t size = std::min(text.size(), most_text_bytes);
+  auto continues = [&](size_t at) { return (static_cast<unsigned char>(text[at]) & 0xc0) == 0x80; };
+  while (size < text.size() && size > 0 && continues(size)) --size;
+  return text.substr(0, size);
+}
+
+}  // namespace
+
+ControlLink::ControlLink(int peer, std::vector<std::shared_ptr<Stream>> connections)
+    : peer_(peer) {
+  for (auto& connection : connections) paths_.push_back({std::move(connection), {}, {}, 1, false});
+  if (!paths_.empty()) process_ = process_of(*paths_.front().stream);
+}
+
+ControlLink::~ControlLink() {
+  for (Connection& path : paths_) {
+    if (path.stream) path.stream->close();
+  }
+}
+
+void ControlLink::send(ControlMessage message, const std::string& text) {
+  Letter letter{message, cut(text)};
+  letter.message.number = ++num_sent_;
+  letter.message.text_length = static_cast<uint32_t>(letter.text.size());
+  for (size_t path = 0; path < paths_.size(); ++path) send_on(path, letter);
+  remember(std::move(letter));
+}
+
+// Of each connection only its latest break matters: so there are never more than connections.
+void ControlLink::remember(Letter letter) {
+  const ControlMessage& message = letter.message;
+  if (message.kind == ControlMessage::path_down) {
+    std::erase_if(recent_, [&](const Letter& earlier) {
+      return earlier.message.kind == message.kind && earlier.message.expected == message.expected &&
+             earlier.message.received == message.received;
+    });
+  }
+  recent_.push_back(std::move(letter));
+}
+
+void ControlLink::send_on(size_t path, const Letter& letter) {
+  if (!up(path)) return;
+  auto* bytes = reinterpret_cast<const char*>(&letter.message);
+  std::vector<char>& unsent = paths_[path].unsent;
+  unsent.insert(unsent.end(), bytes, bytes + sizeof letter.message);
+  unsent.insert(unsent.end(), letter.text.begin(), letter.text.end());
+  flush(path);
+  if (unsent.size() > most_unsent_bytes) lose(path, false);
+}
+
+void ControlLink::flush(size_t path) {
+  std::vector<char>& unsent = paths_[path].unsent;
+  size_t sent = 0;
+  try {
+    while (up(path) && sent < unsent.size()) {
+      iovec rest{unsent.data() + sent, unsent.size() - sent};
+      size_t now = paths_[path].stream->send({&rest, 1});
+      if (now == 0) break;
+      sent += now;
+    }
+  } catch (const StreamError&) {
+    // Whether the peer is gone, and what it said last, its end of the stream tells.
+    sent = unsent.size();
+  }
+  unsent.erase(unsent.begin(), unsent.begin() + static_cast<std::ptrdiff_t>(sent));
+}
+
+void ControlLink::say_goodbye(uint64_t sequence, const std::string& last_words) {
+  ControlMessage message;
+  message.sequence = sequence;
+  send(message, last_words);
+}
+
+void ControlLink::report(const Failure& failure) {
+  ControlMessage message;
+  message.kind = ControlMessage::abort;
+  message.failure_kind = static_cast<uint32_t>(failure.kind);
+  message.rank = failure.rank;
+  message.expected = failure.expected;
+  message.received = failure.received;
+  message.reporter = failure.reporter;
+  message.sequence = failure.sequence;
+  message.settled = failure.settled;
+  send(message, failure.text);
+}
+
+void ControlLink::report(const PathDown& down) {
+  ControlMessage message;
+  message.kind = ControlMessage::path_down;
+  message.expected = static_cast<uint64_t>(down.index);
+  message.received = down.path;
+  message.sequence = down.generation;
+  send(message);
+}
+
+std::optional<Failure> ControlLink::receive() {
+  std::optional<Failure> first;
+  for (size_t path = 0; path < paths_.size(); ++path) {
+    std::optional<Failure> failure = receive_on(path);
+    if (failure && !first) first = std::move(failure);
+  }
+  return first;
+}
+
+std::optional<Failure> ControlLink::receive_on(size_t path) {
+  std::optional<Failure> first;
+  std::vector<char>& partial = paths_[path].partial;
+  flush(path);
+  try {
+    while (up(path) && state_ == State::open) {
+      char buffer[most_text_bytes];
+      ControlMessage message;
+      bool has_message = partial.size() >= sizeof message;
+      if (has_message) std::memcpy(&message, partial.data(), sizeof message);
+      size_t wanted = sizeof message + (has_message ? message.text_length : 0);
+      iovec rest{buffer, wanted - partial.size()};
+      size_t got = paths_[path].stream->receive({&rest, 1});
+      if (got == 0) break;
+      partial.insert(partial.end(), buffer, buffer + got);
+      if (partial.size() < wanted) continue;
+      if (!has_message) {
+        std::memcpy(&message, partial.data(), sizeof message);
+        if (message.magic != ControlMessage{}.magic || message.text_length > most_text_bytes) {
+          throw StreamError("no control message", false);
+        }
+        if (message.text_length > 0) continue;
+      }
+      std::string text(partial.begin() + sizeof message, partial.end());
+      partial.clear();
+      std::optional<Failure> failure = handle(message, text);
+      if (failure && !first) first = std::move(failure);
+    }
+  } catch (const StreamError& error) {
+    lose(path, error.by_peer);
+  }
+  return first;
+}
+
+std::optional<Failure> ControlLink::handle(const ControlMessage& message, std::string_view text) {
+  if (message.number <= num_handled_) return std::nullopt;  // it came on another path as well
+  num_handled_ = message.number;
+  if (message.kind == ControlMessage::goodbye) {
+    state_ = State::left;
+    last_sequence_ = message.sequence;
+    last_words_ = text;
+    return std::nullopt;
+  }
+  if (message.kind == ControlMessage::path_down) {
+    paths_down_.push_back({static_cast<int>(message.expected), message.received, message.sequence});
+    return std::nullopt;
+  }
+  Failure failure;
+  bool known = message.failure_kind > static_cast<uint32_t>(FailureKind::none) &&
+               message.failure_kind <= static_cast<uint32_t>(FailureKind::internal);
+  failure.kind = known ? static_cast<FailureKind>(message.failure_kind) : FailureKind::internal;
+  failure.rank = message.rank;
+  failure.expected = message.expected;
+  failure.received = message.received;
+  failure.reporter = message.reporter;
+  failure.sequence = message.sequence;
+  failure.settled = message.settled != 0;
+  failure.text = text;
+  return failure;
+}
+
+// ---------------------------------------------------------------- connections
+
+bool ControlLink::announces() const {
+  return std::all_of(paths_.begin(), paths_.end(), [](const Connection& path) {
+    return path.stream == nullptr || path.stream->announces();
+  });
+}
+
+bool ControlLink::is_cut() const {
+  return std::all_of(paths_.begin(), paths_.end(),
+                     [](const Connection& path) { return path.stream == nullptr; });
+}
+
+bool ControlLink::is_closed() const {
+  return is_cut() && std::any_of(paths_.begin(), paths_.end(),
+                                 [](const Connection& path) { return path.closed_by_peer; });
+}
+
+bool ControlLink::process_lives() const {
+  if (process_ == 0) return false;
+  int fd = static_cast<int>(syscall(SYS_pidfd_open, process_, 0));
+  if (fd < 0) return false;  // gone, or not for us to ask
+  Descriptor process(fd);
+  pollfd entry{process.get(), POLLIN, 0};
+  return ::poll(&entry, 1, dying_ms) == 0;
+}
+
+void ControlLink::watch_paths(double timeout_s) {
+  timeout_s_ = timeout_s;
+  for (const Connection& path : paths_) set_keepalive(*path.stream);
+}
+
+// Of a socket that is no TCP socket the kernel knows anyway.
+void ControlLink::set_keepalive(const Stream& stream) const {
+  if (timeout_s_ <= 0) return;
+  const int idle_s = std::max(1, static_cast<int>(std::ceil(timeout_s_ / 2)));
+  struct {
+    int level, option, value;
+  } const settings[] = {
+      {SOL_SOCKET, SO_KEEPALIVE, 1},
+      {IPPROTO_TCP, TCP_KEEPIDLE, idle_s},
+      {IPPROTO_TCP, TCP_KEEPINTVL, 1},
+      {IPPROTO_TCP, TCP_USER_TIMEOUT, static_cast<int>(timeout_s_ * 1000)},
+  };
+  for (const auto& [level, option, value] : settings) {
+    setsockopt(stream.fd(), level, option, &value, sizeof value);
+  }
+}
+
+void ControlLink::adopt(size_t path, std::shared_ptr<Stream> connection) {
+  Connection& ours = paths_.at(path);
+  if (ours.stream) ours.stream->close();
+  ours = {std::move(connection), {}, {}, ours.generation + 1, false};
+  set_keepalive(*ours.stream);
+  for (const Letter& letter : recent_) send_on(path, letter);
+}
+
+void ControlLink::lose(size_t path, bool by_peer) {
+  Connection& ours = paths_.at(path);
+  if (ours.stream == nullptr) return;
+  ours.stream->close();
+  ours.stream = nullptr;
+  ours.partial.clear();
+  ours.unsent.clear();
+  ours.closed_by_peer = by_peer;
+  broken_.push_back(path);
+}
+
+}  // namespace hccl

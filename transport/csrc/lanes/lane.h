@@ -1,0 +1,161 @@
+// One ordered, reliable stream of messages between two ranks: what every provider implements.
+//
+// Messages arrive once, whole and in the order posted. A lane belongs to one communicator (or one
+// QueuePair, see verbs.h) and is touched only by the thread that drives it.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "base/statistics.h"
+
+namespace hccl {
+
+// What travels before every payload. Providers read `length`; the rest belongs to the engine.
+struct Header {
+  uint64_t fingerprint = 0;  // collectives: the call; point-to-point: the tag
+  uint64_t id = 0;           // collectives: how late ranks held up the sender, see lateness.h
+  uint64_t size = 0;
+  uint32_t length = 0;  // payload bytes, at most slot_bytes of the communicator
+  uint16_t kind = 0;
+  uint16_t reserved = 0;
+};
+static_assert(sizeof(Header) == 32);
+
+// The lane is gone: its peer closed it, or the operating system did.
+class LaneError : public std::runtime_error {
+ public:
+  LaneError(int peer, const std::string& what) : std::runtime_error(what), peer_(peer) {}
+  int peer() const { return peer_; }
+
+ private:
+  int peer_;
+};
+
+// A signal handler raised inside a lane's own code: nothing is wrong with the lane. Only a lane whose
+// code can run handlers, a Python one, throws it.
+class LaneInterrupted : public std::exception {
+ public:
+  explicit LaneInterrupted(std::exception_ptr its_cause) : cause(std::move(its_cause)) {}
+  const char* what() const noexcept override { return "a signal handler interrupted a lane"; }
+
+  const std::exception_ptr cause;
+};
+
+class Lane {
+ public:
+  Lane(int peer, size_t slot_bytes, Statistics& statistics)
+      : slot_bytes_(slot_bytes), statistics_(statistics), peer_(peer) {}
+  virtual ~Lane() = default;
+  Lane(const Lane&) = delete;
+  Lane& operator=(const Lane&) = delete;
+
+  int peer() const { return peer_; }
+
+  // Posts a message; never blocks. The payload is borrowed until completed() reaches the number
+  // returned: 1 for the lane's first message, then counting up. Throws LaneError.
+  virtual uint64_t post_send(const Header& header, const std::byte* payload) = 0;
+  // Moves what the lane can take now. True if anything moved. Throws LaneError.
+  virtual bool flush() = 0;
+  // How many payloads, in the order posted, are the caller's again.
+  virtual uint64_t completed() const = 0;
+  // How many messages that were posted alone the peer has released, as far as this lane can tell.
+  virtual uint64_t taken() { return completed(); }
+  // Whether nothing posted waits to leave; its payload may still be borrowed.
+  virtual bool flushed() const = 0;
+  // Whether nothing waits and nothing is borrowed.
+  virtual bool settled() const = 0;
+  // Ends the oldest borrowing by copying that payload into the lane's own memory. A lane has room
+  // for one copy at least, which is what a verified plan counts on; without room nothing happens.
+  virtual void detach() = 0;
+
+  // What is wrong with the connection, for people; empty if nothing is. `unanswered_s`: for how long
+  // other connections over the same paths have heard nothing, by path.
+  virtual std::string trouble(const std::vector<double>& /*unanswered_s*/ = {}) const { return {}; }
+
+  // Whether one copy of a payload can serve several lanes of this kind.
+  virtual bool shares_payload() const { return false; }
+  // Posts one payload on several lanes that share it. False: no room now, nothing happened.
+  virtual bool post_send_to_all(std::span<Lane* const>, const Header&, const std::byte*) {
+    return false;
+  }
+
+  // The oldest message that was not released, or nullptr. Its payload may still be on its way.
+  virtual const Header* peek() = 0;
+  // The whole payload of the peeked message in place, or nullptr while it is still arriving. Valid
+  // until release().
+  virtual const std::byte* lend() = 0;
+  // Moves the payload of the peeked message to `destination` (header.length bytes); true once
+  // all of it is there. Call again with the same destination until then.
+  virtual bool receive(std::byte* destination) = 0;
+  // Frees the peeked message and its slot.
+  virtual void release() = 0;
+
+ protected:
+  const size_t slot_bytes_;
+  Statistics& statistics_;
+
+ private:
+  const int peer_;
+};
+
+// A lane whose messages leave one after the other; what cannot leave at once waits here.
+class QueuedLane : public Lane {
+ public:
+  // `device`: where in `statistics` this kind of lane counts.
+  QueuedLane(int peer, size_t slot_bytes, Statistics& statistics, DeviceStatistics& device)
+      : Lane(peer, slot_bytes, statistics), device_(device) {}
+  uint64_t post_send(const Header& header, const std::byte* payload) final;
+  bool flush() final;
+  uint64_t completed() const final { return completed_; }
+  bool flushed() const final { return head_ == queue_.size(); }
+  bool settled() const final { return flushed(); }
+  void detach() final;
+
+ protected:
+  // Sends from `offset` on; advances it. True once header and payload left the caller's memory.
+  virtual bool push(const Header& header, const std::byte* payload, size_t& offset) = 0;
+
+  DeviceStatistics& device_;
+
+ private:
+  struct Posted {
+    Header header;
+    const std::byte* payload;
+  };
+
+  void pop();
+
+  std::vector<Posted> queue_;  // [head_, end) waits; it keeps its capacity
+  size_t head_ = 0;
+  size_t offset_ = 0;       // bytes of the front entry that left, header included
+  uint64_t completed_ = 0;  // payloads no longer borrowed, in posting order
+  bool detached_ = false;   // the front entry's payload is our own copy
+  std::vector<std::byte> spare_;
+};
+
+// The lanes of one owner that are not settled.
+class Backlog {
+ public:
+  void reserve(size_t num_lanes) { lanes_.reserve(num_lanes); }
+  // To be called after each post; takes note only of a lane that is not settled.
+  void note(Lane& lane);
+  // Moves what can move. True if anything did. Throws LaneError.
+  bool flush();
+  // Copies payloads that have left and are only borrowed until somebody confirms them: to be called
+  // when nothing else is left to do. True if any was copied.
+  bool settle();
+  bool empty() const { return lanes_.empty(); }
+  void clear() { lanes_.clear(); }
+  const std::vector<Lane*>& lanes() const { return lanes_; }
+
+ private:
+  std::vector<Lane*> lanes_;
+};
+
+}  // namespace hccl

@@ -1,0 +1,242 @@
+#include "lanes/path.h"
+
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/crc32c.h"
+
+namespace hccl {
+
+namespace {
+
+// A frame and a small payload in one read; a large payload's read brings the next frame along.
+constexpr size_t ahead_bytes = 4096 + sizeof(Frame);
+constexpr auto shortest_measurement = std::chrono::milliseconds(2);
+constexpr double weight_of_news = 0.25;
+
+uint32_t sum_of(Frame frame) {
+  frame.header_crc = 0;
+  return crc32c(&frame, sizeof frame);
+}
+
+iovec part(const std::byte* begin, size_t size) { return {const_cast<std::byte*>(begin), size}; }
+
+}  // namespace
+
+Path::Path(size_t slot_bytes, bool checksum, std::shared_ptr<PathStatistics> statistics)
+    : slot_bytes_(slot_bytes),
+      checksum_(checksum),
+      statistics_(std::move(statistics)),
+      ahead_(new std::byte[ahead_bytes]) {}
+
+void Path::adopt(std::shared_ptr<Stream> stream) {
+  cut();
+  stream_ = std::move(stream);
+  only_receives_ = false;
+  int domain = AF_UNSPEC;
+  socklen_t size = sizeof domain;
+  getsockopt(stream_->fd(), SOL_SOCKET, SO_DOMAIN, &domain, &size);
+  is_tcp_ = domain != AF_UNIX;
+  serial_sent_ = serial_received_ = 0;
+  bytes_written_ = delivered_ = 0;
+  was_busy_ = false;
+  rate_ = 0;  // the last one may have been slow because it was about to break
+  statistics_->rate.set(0);
+  statistics_->connected.set(1);
+}
+
+void Path::cut() {
+  if (stream_) stream_->close();
+  stream_ = nullptr;
+  half_way_ = false;
+  ahead_begin_ = ahead_end_ = 0;
+  has_frame_ = false;
+  buffer_ = nullptr;
+  statistics_->connected.set(0);
+}
+
+// ---------------------------------------------------------------- sending
+
+bool Path::begin(Frame frame, const std::byte* payload) {
+  frame.serial = serial_sent_++;
+  if (checksum_) {
+    frame.payload_crc = crc32c(payload, frame.header.length);
+    frame.header_crc = sum_of(frame);
+  }
+  sending_ = frame;
+  half_way_ = true;
+  offset_ = 0;
+  return go_on(payload);
+}
+
+bool Path::go_on(const std::byte* payload) {
+  const size_t total = sizeof sending_ + sending_.header.length;
+  while (offset_ < total) {
+    iovec parts[2];
+    size_t num_parts = 0;
+    if (offset_ < sizeof sending_) {
+      auto* begin = reinterpret_cast<const std::byte*>(&sending_);
+      parts[num_parts++] = part(begin + offset_, sizeof sending_ - offset_);
+    }
+    size_t sent = offset_ > sizeof sending_ ? offset_ - sizeof sending_ : 0;
+    if (sent < sending_.header.length) {
+      parts[num_parts++] = part(payload + sent, sending_.header.length - sent);
+    }
+    size_t taken = stream_->send({parts, num_parts});
+    if (taken == 0) return false;
+    offset_ += taken;
+    bytes_written_ += taken;
+  }
+  half_way_ = false;
+  return true;
+}
+
+// ---------------------------------------------------------------- receiving
+
+bool Path::read_ahead() {
+  if (ahead_begin_ > 0) {
+    std::memmove(ahead_.get(), ahead_.get() + ahead_begin_, buffered());
+    ahead_end_ -= ahead_begin_;
+    ahead_begin_ = 0;
+  }
+  iovec rest = part(ahead_.get() + ahead_end_, ahead_bytes - ahead_end_);
+  size_t got = stream_->receive({&rest, 1});
+  ahead_end_ += got;
+  return got > 0;
+}
+
+const Frame* Path::head() {
+  if (has_frame_) return &frame_;
+  if (stream_ == nullptr) return nullptr;
+  if (buffered() < sizeof frame_ && (!read_ahead() || buffered() < sizeof frame_)) return nullptr;
+  std::memcpy(&frame_, ahead_.get() + ahead_begin_, sizeof frame_);
+  check(frame_);
+  ahead_begin_ += sizeof frame_;
+  has_frame_ = true;
+  checked_ = !checksum_;
+  received_ = 0;
+  return &frame_;
+}
+
+void Path::check(const Frame& frame) {
+  if (checksum_ && frame.header_crc != sum_of(frame)) {
+    statistics_->checksum_errors.add(1);
+    throw StreamError("a frame came in damaged", false);
+  }
+  if (frame.magic != Frame{}.magic || frame.kind < Frame::data || frame.kind > Frame::probe) {
+    throw StreamError("what came in is no frame", false);
+  }
+  if (frame.serial != serial_received_) {
+    throw StreamError("frame " + std::to_string(frame.serial) + " came in instead of frame " +
+                          std::to_string(serial_received_), false);
+  }
+  if (frame.header.length > (frame.kind == Frame::data ? slot_bytes_ : 0)) {
+    throw StreamError("a frame longer than a slot", false);
+  }
+  ++serial_received_;
+}
+
+void Path::check_payload(const std::byte* payload) {
+  if (checked_) return;
+  if (crc32c(payload, frame_.header.length) != frame_.payload_crc) {
+    statistics_->checksum_errors.add(1);
+    throw StreamError("a payload came in damaged", false);
+  }
+  checked_ = true;
+}
+
+// The next frame comes along with the end of this payload.
+bool Path::fill(std::byte* destination) {
+  const size_t length = frame_.header.length;
+  size_t from_ahead = std::min(buffered(), length - received_);
+  if (from_ahead) {
+    std::memcpy(destination + received_, ahead_.get() + ahead_begin_, from_ahead);
+    ahead_begin_ += from_ahead;
+    received_ += from_ahead;
+  }
+  while (received_ < length) {
+    iovec parts[2] = {part(destination + received_, length - received_),
+                      part(ahead_.get(), ahead_bytes)};
+    size_t got = stream_->receive(parts);
+    if (got == 0) return false;
+    size_t ours = std::min(got, length - received_);
+    received_ += ours;
+    ahead_begin_ = 0;
+    ahead_end_ = got - ours;
+  }
+  check_payload(destination);
+  return true;
+}
+
+bool Path::receive(std::byte* destination) {
+  if (!buffer_) return fill(destination);
+  if (!fill(buffer_.get())) return false;
+  std::memcpy(destination, buffer_.get(), frame_.header.length);
+  return true;
+}
+
+bool Path::assemble(Buffer& spare) {
+  if (!buffer_) buffer_ = std::move(spare);
+  if (!buffer_) buffer_.reset(new std::byte[slot_bytes_]);
+  return fill(buffer_.get());
+}
+
+const std::byte* Path::lend(Buffer& spare) {
+  // Already read ahead, whole: lend it where it lies.
+  if (!touched() && buffered() >= frame_.header.length) {
+    check_payload(ahead_.get() + ahead_begin_);
+    return ahead_.get() + ahead_begin_;
+  }
+  return assemble(spare) ? buffer_.get() : nullptr;
+}
+
+bool Path::skip() {
+  const size_t length = frame_.header.length;
+  for (;;) {
+    size_t from_ahead = std::min(buffered(), length - received_);
+    ahead_begin_ += from_ahead;
+    received_ += from_ahead;
+    if (received_ == length) return true;
+    if (!read_ahead()) return false;
+  }
+}
+
+Path::Buffer Path::pop() {
+  ahead_begin_ += frame_.header.length - std::min<size_t>(received_, frame_.header.length);
+  has_frame_ = false;
+  return std::move(buffer_);
+}
+
+Path::Buffer Path::give_away_ahead() {
+  Buffer given = buffer_ ? std::move(buffer_) : std::move(ahead_);
+  if (!ahead_) ahead_.reset(new std::byte[ahead_bytes]);
+  return given;
+}
+
+// ---------------------------------------------------------------- speed
+
+size_t Path::outstanding() const {
+  size_t rest = half_way_ ? sizeof sending_ + sending_.header.length - offset_ : 0;
+  return rest + unconfirmed_bytes(fd());
+}
+
+// Only while something was on its way all the time: else it would measure how little was sent.
+void Path::measure(Clock::time_point now) {
+  auto elapsed = now - measured_at_;
+  if (elapsed < shortest_measurement) return;
+  size_t unconfirmed = unconfirmed_bytes(fd());
+  uint64_t delivered = bytes_written_ - std::min<uint64_t>(bytes_written_, unconfirmed);
+  if (was_busy_ && unconfirmed > 0 && delivered > delivered_) {
+    double sample = static_cast<double>(delivered - delivered_) /
+                    std::chrono::duration<double>(elapsed).count();
+    rate_ = rate_ == 0 ? sample : rate_ + weight_of_news * (sample - rate_);
+    statistics_->rate.set(static_cast<uint64_t>(rate_));
+  }
+  measured_at_ = now;
+  delivered_ = delivered;
+  was_busy_ = unconfirmed > 0;
+}
+
+}  // namespace hccl

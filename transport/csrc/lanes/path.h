@@ -1,0 +1,118 @@
+// One connection of a lane: frames, their serial numbers, and how fast they go.
+//
+// A path outlives its connections: when one breaks, the next one takes its place.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "lanes/frame.h"
+#include "base/statistics.h"
+#include "base/stream.h"
+
+namespace hccl {
+
+struct PathStatistics {
+  int peer = 0;
+  int lane = 0;
+  std::string name;
+  Counter bytes;            // payload sent
+  Counter messages;         // sent
+  Counter retransmits;      // of these, sent before on a connection that broke
+  Counter stalls;           // the connection could not take a message at once
+  Counter reconnects;       // connections that replaced a broken one
+  Counter checksum_errors;  // frames that came in damaged
+  Gauge rate;               // bytes per second while it was busy; 0: not measured yet
+  Gauge connected;          // 1 or 0
+};
+
+class Path {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Buffer = std::unique_ptr<std::byte[]>;
+
+  Path(size_t slot_bytes, bool checksum, std::shared_ptr<PathStatistics> statistics);
+
+  bool up() const { return stream_ != nullptr; }
+  bool may_send() const { return up() && !only_receives_; }
+  int fd() const { return up() ? stream_->fd() : -1; }
+  bool announces() const { return !up() || stream_->announces(); }
+  PathStatistics& statistics() { return *statistics_; }
+
+  void adopt(std::shared_ptr<Stream> stream);
+  // Ends the connection and forgets what was half-way in it, in both directions.
+  void cut();
+  // The other end takes nothing more; what it sent before may still be read.
+  void stop_sending() { only_receives_ = true; }
+
+  // ---- sending. All throw StreamError.
+  // Begins a frame; no other may be half-way. True if all of it left.
+  bool begin(Frame frame, const std::byte* payload);
+  // Goes on with the frame that is half-way.
+  bool go_on(const std::byte* payload);
+  bool half_way() const { return half_way_; }
+
+  // ---- receiving. All throw StreamError.
+  // The frame at the head, or nullptr while it is still arriving. Stays until pop().
+  const Frame* head();
+  // Whether payload of the head was moved or lent already.
+  bool touched() const { return received_ > 0 || buffer_ != nullptr; }
+  // The head's payload in place, or nullptr.
+  const std::byte* lend(Buffer& spare);
+  bool receive(std::byte* destination);
+  // Reads the head's payload into `buffer`, which the path keeps until pop().
+  bool assemble(Buffer& spare);
+  // Reads over the payload. True once none of it is left.
+  bool skip();
+  // Done with the head. Returns the buffer it was assembled in, if it was.
+  Buffer pop();
+  // Everything lent out of this path stays valid as long as what this returns.
+  Buffer give_away_ahead();
+
+  // ---- speed
+  // Bytes on their way in this connection.
+  size_t outstanding() const;
+  // Whether the peer's kernel has all that was sent.
+  bool delivered() const { return !half_way_ && (!is_tcp_ || unconfirmed_bytes(fd()) == 0); }
+  double rate() const { return rate_; }
+  void measure(Clock::time_point now);
+
+ private:
+  size_t buffered() const { return ahead_end_ - ahead_begin_; }
+  bool read_ahead();
+  void check(const Frame& frame);
+  void check_payload(const std::byte* payload);
+  bool fill(std::byte* destination);
+
+  const size_t slot_bytes_;
+  const bool checksum_;
+  const std::shared_ptr<PathStatistics> statistics_;
+  std::shared_ptr<Stream> stream_;
+  bool only_receives_ = false;
+  bool is_tcp_ = false;  // if not, what was sent is where it belongs
+
+  Frame sending_;
+  bool half_way_ = false;
+  size_t offset_ = 0;  // bytes of the frame that left
+  uint32_t serial_sent_ = 0;
+
+  // Bytes read ahead of need: a frame, and the beginning of what follows it.
+  Buffer ahead_;
+  size_t ahead_begin_ = 0;
+  size_t ahead_end_ = 0;
+  Frame frame_;
+  bool has_frame_ = false;
+  bool checked_ = false;  // the payload's sum is right
+  size_t received_ = 0;   // payload bytes that left `ahead_` or never were in it
+  uint32_t serial_received_ = 0;
+  Buffer buffer_;
+
+  uint64_t bytes_written_ = 0;
+  uint64_t delivered_ = 0;  // at the last measurement
+  bool was_busy_ = false;
+  Clock::time_point measured_at_{};
+  double rate_ = 0;
+};
+
+}  // namespace hccl

@@ -1,0 +1,117 @@
+#include "lanes/segment.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <stdexcept>
+#include <system_error>
+
+namespace hccl {
+
+namespace {
+
+constexpr size_t page = 4096;
+
+constexpr size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
+
+size_t counters_at() { return round_up(sizeof(SegmentHeader), page); }
+
+size_t rings_at(const SegmentShape& s) {
+  return counters_at() +
+         round_up(sizeof(ConsumedCounter) * s.num_local_ranks * s.num_channels, page);
+}
+
+size_t slots_at(const SegmentShape& s) {
+  return rings_at(s) +
+         round_up(sizeof(Cell) * ring_cells * s.num_local_ranks * s.num_channels, page);
+}
+
+[[noreturn]] void throw_errno(const char* what) {
+  throw std::system_error(errno, std::generic_category(), what);
+}
+
+}  // namespace
+
+size_t Segment::size_of(const SegmentShape& s) {
+  return slots_at(s) + s.slot_bytes * s.num_slots * s.num_channels;
+}
+
+std::shared_ptr<Segment> Segment::create(const SegmentShape& shape) {
+  Descriptor memory(memfd_create("hccl", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(size_of(shape))) != 0 ||
+      fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
+    throw_errno("shared memory segment");
+  }
+  return std::shared_ptr<Segment>(new Segment(std::move(memory), shape, true));
+}
+
+std::shared_ptr<Segment> Segment::open(Descriptor memory, const SegmentShape& shape) {
+  struct stat status;
+  int seals = fcntl(memory.get(), F_GET_SEALS);
+  // A peer that could shrink its segment later could kill us with SIGBUS.
+  if (fstat(memory.get(), &status) != 0 ||
+      static_cast<size_t>(status.st_size) < size_of(shape) || seals < 0 ||
+      !(seals & F_SEAL_SHRINK)) {
+    throw std::invalid_argument("a peer's shared memory segment is too small or not sealed");
+  }
+  return std::shared_ptr<Segment>(new Segment(std::move(memory), shape, false));
+}
+
+Segment::Segment(Descriptor memory, const SegmentShape& shape, bool writable)
+    : memory_(std::move(memory)), shape_(shape) {
+  int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
+  void* address = mmap(nullptr, size_of(shape), protection, MAP_SHARED, memory_.get(), 0);
+  if (address == MAP_FAILED) throw_errno("mmap of a segment");
+  base_ = static_cast<std::byte*>(address);
+}
+
+Segment::~Segment() { munmap(base_, size_of(shape_)); }
+
+SegmentHeader& Segment::header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
+
+ConsumedCounter& Segment::consumed(int local_rank, int channel) const {
+  auto* counters = reinterpret_cast<ConsumedCounter*>(base_ + counters_at());
+  return counters[local_rank * shape_.num_channels + channel];
+}
+
+Cell* Segment::ring(int local_rank, int channel) const {
+  auto* cells = reinterpret_cast<Cell*>(base_ + rings_at(shape_));
+  return cells + (local_rank * shape_.num_channels + channel) * ring_cells;
+}
+
+std::byte* Segment::slot(int channel, int index) const {
+  return base_ + slots_at(shape_) +
+         (static_cast<size_t>(channel) * shape_.num_slots + index) * shape_.slot_bytes;
+}
+
+void Segment::begin_nap(bool starved) {
+  header().naps.fetch_add(1, std::memory_order_seq_cst);
+  header().starved.store(starved, std::memory_order_seq_cst);
+  header().sleepers.fetch_add(1, std::memory_order_seq_cst);
+}
+
+void Segment::end_nap() { header().sleepers.fetch_sub(1, std::memory_order_seq_cst); }
+
+uint32_t Segment::note_core() {
+  uint32_t core = static_cast<uint32_t>(sched_getcpu() + 1);
+  if (header().core.load(std::memory_order_relaxed) != core) {
+    header().core.store(core, std::memory_order_relaxed);
+  }
+  return core;
+}
+
+void Doorbell::ring() {
+  uint32_t nap = theirs_->header().naps.load(std::memory_order_seq_cst);
+  if (nap == rung_) return;
+  rung_ = nap;
+  statistics_.doorbells.add(1);
+  uint64_t one = 1;
+  // Fails only when the counter is full, and then the bell is ringing anyway.
+  [[maybe_unused]] ssize_t written = ::write(event_.get(), &one, sizeof one);
+}
+
+}  // namespace hccl

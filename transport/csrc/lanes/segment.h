@@ -1,0 +1,125 @@
+// Memory that the ranks of a node share, and the bell that wakes its owner.
+//
+// Every rank owns one segment and is the only one that writes to it; its peers map it read-only.
+// A segment holds what the rank says to others:
+//   - per (peer, channel) a ring of cells: one message each, a tiny payload right in the cell;
+//   - per channel an outbox of slots: a larger payload is written once and read in place by every
+//     rank it is meant for;
+//   - per (peer, channel) a counter of the peer's messages that this rank has consumed;
+//   - a count of its sleeping threads, so that peers know when to ring its doorbell.
+#pragma once
+
+#include <atomic>
+#include <memory>
+
+#include "base/descriptor.h"
+#include "lanes/lane.h"
+#include "base/statistics.h"
+
+namespace hccl {
+
+struct SegmentShape {
+  int num_local_ranks = 1;
+  int num_channels = 1;
+  int num_slots = 8;          // per channel
+  size_t slot_bytes = 131072;  // a multiple of 4096
+};
+
+inline constexpr int ring_cells = 64;
+inline constexpr size_t inline_bytes = 88;
+
+struct alignas(128) Cell {
+  // Stored last by the sender, seq_cst; pairs with the receiver's load in ShmLane::peek, and
+  // with SegmentHeader::sleepers: either the sleeper sees the message or the sender sees the sleeper.
+  std::atomic<uint32_t> sequence;
+  int32_t slot;  // -1: the payload is in the cell
+  Header header;
+  std::byte payload[inline_bytes];
+};
+static_assert(sizeof(Cell) == 128);
+
+struct alignas(64) ConsumedCounter {
+  // Stored by the receiver after it is done with a slot; pairs with the load in reclaim().
+  std::atomic<uint64_t> count;
+};
+
+struct alignas(64) SegmentHeader {
+  // How many threads of the owner sleep, or are about to: raised before their last look at the
+  // lanes. Pairs with Cell::sequence, and where `starved` says so with ConsumedCounter::count.
+  std::atomic<uint32_t> sleepers;
+  // Counts naps; stored before `sleepers`, loaded after it. One ring per nap is enough.
+  std::atomic<uint32_t> naps;
+  // Whether a sleeper waits for its readers to free slots, not only for messages.
+  std::atomic<uint32_t> starved;
+  // The core on which the owner drove last, plus one. A hint, ordered with nothing.
+  std::atomic<uint32_t> core;
+  // Whether what the owner lent in its registered memory may be gone. Stored seq_cst before any of
+  // its calls ends with a failure, so before anybody writes to that memory; pairs with the loads in
+  // InPlace::is_valid, which come after the last read of it.
+  std::atomic<uint32_t> withdrawn;
+};
+
+// Shared memory of one rank. Owner: mapped writable. Peer: mapped read-only.
+class Segment {
+ public:
+  // A new sealed memfd: no name in the file system, nothing left behind by a crash.
+  static std::shared_ptr<Segment> create(const SegmentShape& shape);
+  // A peer's segment. Throws std::invalid_argument if it is smaller than the shape says.
+  static std::shared_ptr<Segment> open(Descriptor memory, const SegmentShape& shape);
+  ~Segment();
+  Segment(const Segment&) = delete;
+  Segment& operator=(const Segment&) = delete;
+
+  int fd() const { return memory_.get(); }
+  const SegmentShape& shape() const { return shape_; }
+  SegmentHeader& header() const;
+  // Around a sleep of the owner; `starved`: something of ours waits for space.
+  void begin_nap(bool starved);
+  void end_nap();
+  // Publishes the core this thread runs on, and returns it in the form of SegmentHeader::core.
+  uint32_t note_core();
+  // By the owner, before a call of its fails.
+  void withdraw() { header().withdrawn.store(1, std::memory_order_seq_cst); }
+  // By a peer, after it has read what the owner lent.
+  bool is_withdrawn() const { return header().withdrawn.load(std::memory_order_seq_cst) != 0; }
+  ConsumedCounter& consumed(int local_rank, int channel) const;
+  Cell* ring(int local_rank, int channel) const;
+  std::byte* slot(int channel, int index) const;
+
+ private:
+  Segment(Descriptor memory, const SegmentShape& shape, bool writable);
+  static size_t size_of(const SegmentShape& shape);
+
+  const Descriptor memory_;
+  const SegmentShape shape_;
+  std::byte* base_;
+};
+
+// The bell of one peer, shared by all lanes to it; rung by the driver only.
+class Doorbell {
+ public:
+  // `event`: the peer's eventfd.
+  Doorbell(std::shared_ptr<Segment> theirs, Descriptor event, Statistics& statistics)
+      : theirs_(std::move(theirs)), event_(std::move(event)), statistics_(statistics) {}
+
+  void message_posted() {
+    if (theirs_->header().sleepers.load(std::memory_order_seq_cst) != 0) ring();
+  }
+  void space_freed() {
+    const SegmentHeader& header = theirs_->header();
+    if (header.sleepers.load(std::memory_order_seq_cst) != 0 &&
+        header.starved.load(std::memory_order_seq_cst) != 0) {
+      ring();
+    }
+  }
+
+ private:
+  void ring();
+
+  const std::shared_ptr<Segment> theirs_;
+  const Descriptor event_;
+  Statistics& statistics_;
+  uint32_t rung_ = 0;  // the nap that it was rung for last
+};
+
+}  // namespace hccl

@@ -1,0 +1,97 @@
+// Lanes in memory that two ranks share: the provider for ranks of one node, and for threads.
+//
+// segment.h says how the memory is laid out and who writes what.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "lanes/lane.h"
+#include "lanes/segment.h"
+
+namespace hccl {
+
+// The slots of one channel in this rank's segment, and who still reads them.
+//
+// One free slot stays reserved for every lane that holds no slot of its own, so a slow reader can
+// never starve another lane: each lane always has room for one message.
+class Outbox {
+ public:
+  Outbox(std::shared_ptr<Segment> segment, int channel);
+
+  // Takes back every slot that its readers are done with; call it before take.
+  void reclaim();
+  // A slot for one lane (`lane_holds_none`: it holds no other slot) or for several; -1 if none.
+  int take(bool lane_holds_none);
+  int take_for_many();
+  void share(int slot, int num_readers) { readers_[slot] = num_readers; }
+  void done_reading(int slot);
+  void lane_became_empty() { ++empty_lanes_; }
+  void lane_was_filled() { --empty_lanes_; }
+  std::byte* slot(int index) const { return segment_->slot(channel_, index); }
+  void add_lane(class ShmLane* lane);
+
+ private:
+  std::shared_ptr<Segment> segment_;
+  const int channel_;
+  std::vector<int> free_;  // last in, first out: the slot freed last is still in the cache
+  std::vector<int> readers_;
+  std::vector<class ShmLane*> lanes_;
+  int empty_lanes_ = 0;
+};
+
+class ShmLane final : public QueuedLane {
+ public:
+  struct Ends {
+    std::shared_ptr<Segment> mine;
+    std::shared_ptr<Segment> theirs;
+    int my_local_rank = 0;
+    int their_local_rank = 0;
+    std::shared_ptr<Doorbell> their_doorbell;
+    int channel = 0;
+  };
+
+  ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox, Statistics& statistics);
+
+  bool shares_payload() const override { return true; }
+  bool post_send_to_all(std::span<Lane* const> lanes, const Header& header,
+                        const std::byte* payload) override;
+  const Header* peek() override;
+  const std::byte* lend() override;
+  bool receive(std::byte* destination) override;
+  void release() override;
+  uint64_t taken() override;
+
+  // Takes back the slots that the peer has read.
+  void reclaim();
+
+ protected:
+  bool push(const Header& header, const std::byte* payload, size_t& offset) override;
+
+ private:
+  bool ring_is_full();
+  void publish(const Header& header, const std::byte* payload, int slot, bool shared);
+
+  const Ends ends_;
+  std::shared_ptr<Outbox> outbox_;
+  Cell* const out_;                 // in my segment
+  const Cell* const in_;            // in theirs
+  ConsumedCounter& my_consumed_;    // in my segment
+  const ConsumedCounter& their_consumed_;
+  uint64_t sent_ = 0;
+  uint64_t reclaimed_ = 0;
+  uint64_t received_ = 0;
+  // The peeked message as it was when it was looked at: what the peer does to its cell later must
+  // not reach beyond what was checked.
+  uint64_t peeked_ = 0;  // its number, while there is one
+  Header header_;
+  int slot_ = -1;
+  int own_slots_ = 0;  // slots that this lane alone holds
+  struct Sent {
+    int slot;
+    bool shared;
+  };
+  Sent sent_slots_[ring_cells];
+};
+
+}  // namespace hccl

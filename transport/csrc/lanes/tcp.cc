@@ -1,0 +1,385 @@
+// The sending half of TcpLane, and what becomes of connections. Receiving stands in tcp_receive.cc.
+#include "lanes/tcp.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cstdio>
+
+namespace hccl {
+
+namespace {
+
+constexpr auto check_period = std::chrono::milliseconds(100);
+constexpr auto probe_after = std::chrono::milliseconds(200);
+// Bytes that wait in the kernel for their turn: with several paths they could have taken another.
+constexpr int most_unsent_bytes = 256 * 1024;
+// A path of unknown speed counts as fast, so that it gets tried.
+constexpr double assumed_rate = 1e9;
+// What a lost packet explains is no trouble yet.
+constexpr double shortest_silence_s = 0.5;
+
+// The kernel repeats itself and hears nothing, although the peer has room. What never left this host,
+// because its own interface is down, is not repeated but probed for; a peer that lives answers probes,
+// with its window closed too, and an answer sets their number back.
+bool is_cut(int fd, double timeout_s) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
+  bool repeats = info.tcpi_unacked > 0 && info.tcpi_retransmits >= 2 && info.tcpi_probes == 0;
+  bool probes_in_vain = info.tcpi_probes >= 3;
+  return (repeats || probes_in_vain) && info.tcpi_last_ack_recv >= timeout_s * 1000;
+}
+
+}  // namespace
+
+TcpLane::TcpLane(int peer, std::vector<std::shared_ptr<Stream>> connections,
+                 const TcpOptions& options, Statistics& statistics)
+    : Lane(peer, options.slot_bytes, statistics),
+      options_(options),
+      small_bytes_(SendWindow::small_bytes(options.slot_bytes)),
+      down_(connections.size()),
+      generations_(connections.size()),
+      window_(options.slot_bytes),
+      half_way_(connections.size()) {
+  if (connections.empty()) throw std::invalid_argument("a lane needs a connection");
+  for (size_t i = 0; i < connections.size(); ++i) {
+    auto record = std::make_shared<PathStatistics>();
+    record->peer = peer;
+    record->lane = options.lane;
+    record->name = i < options.names.size() ? options.names[i] : "path " + std::to_string(i);
+    records_.push_back(record);
+    paths_.push_back(std::make_unique<Path>(slot_bytes_, options.checksum, record));
+  }
+  if (several()) stash_.resize(max_unacknowledged);
+  for (size_t i = 0; i < connections.size(); ++i) adopt(i, std::move(connections[i]));
+}
+
+TcpLane::~TcpLane() {
+  for (auto& path : paths_) path->cut();
+}
+
+// ---------------------------------------------------------------- sending
+
+uint64_t TcpLane::post_send(const Header& header, const std::byte* payload) {
+  throw_if_dead();
+  uint64_t number = window_.post(header, payload);
+  send_waiting();
+  // After it was sent: the peer is already at work while we copy.
+  window_.keep(number);
+  if (!flushed()) statistics_.tcp.stalls.add(1);
+  return number;
+}
+
+bool TcpLane::flush() {
+  bool moved = false;
+  for (size_t i = 0; i < paths_.size(); ++i) moved |= go_on(i);
+  moved |= send_waiting();
+  uint64_t before = window_.acknowledged();
+  if (!looked_ && !settled()) look();
+  looked_ = false;
+  if (!settled()) throw_if_dead();
+  return moved || window_.acknowledged() != before;
+}
+
+bool TcpLane::flushed() const {
+  return cursor_ > window_.posted() &&
+         std::all_of(half_way_.begin(), half_way_.end(), [](uint64_t number) { return !number; });
+}
+
+bool TcpLane::send_waiting() {
+  bool moved = false;
+  for (;;) {
+    while (cursor_ <= window_.posted() && window_.at(cursor_).path != Outgoing::no_path) ++cursor_;
+    if (cursor_ > window_.posted()) return moved;
+    if (cursor_ > window_.acknowledged() + max_unacknowledged) return moved;
+    size_t path = choose(sizeof(Frame) + window_.at(cursor_).header.length);
+    if (path == nowhere || paths_[path]->half_way()) return moved;
+    start(path, cursor_);
+    moved = true;
+  }
+}
+
+// The path that is expected to finish first, even if it cannot begin yet.
+size_t TcpLane::choose(size_t num_bytes) {
+  if (!several()) return paths_[0]->may_send() ? 0 : nowhere;
+  Clock::time_point now = Clock::now();
+  double fastest = 0;
+  for (auto& path : paths_) {
+    if (!path->may_send()) continue;
+    path->measure(now);
+    fastest = std::max(fastest, path->rate());
+  }
+  size_t best = nowhere;
+  double best_time = 0;
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    Path& path = *paths_[i];
+    if (!path.may_send()) continue;
+    double rate = path.rate() ? path.rate() : std::max(fastest, assumed_rate);
+    double time = static_cast<double>(path.outstanding() + num_bytes) / rate;
+    if (best == nowhere || time < best_time) {
+      best = i;
+      best_time = time;
+    }
+  }
+  return best;
+}
+
+void TcpLane::start(size_t i, uint64_t number) {
+  Outgoing& entry = window_.at(number);
+  entry.path = static_cast<int>(i);
+  Frame frame;
+  frame.sequence = number;
+  frame.header = entry.header;
+  stamp(frame);
+  half_way_[i] = number;
+  try {
+    if (paths_[i]->begin(frame, entry.payload)) {
+      left(i);
+    } else {
+      records_[i]->stalls.add(1);
+    }
+  } catch (const StreamError& error) {
+    sending_failed(i, error);
+  }
+}
+
+// True if anything moved.
+bool TcpLane::go_on(size_t i) {
+  if (!paths_[i]->half_way()) return false;
+  const std::byte* payload = half_way_[i] ? window_.at(half_way_[i]).payload : nullptr;
+  try {
+    if (!paths_[i]->go_on(payload)) return false;
+    if (half_way_[i]) left(i);
+  } catch (const StreamError& error) {
+    sending_failed(i, error);
+  }
+  return true;
+}
+
+void TcpLane::left(size_t i) {
+  Outgoing& entry = window_.at(half_way_[i]);
+  half_way_[i] = 0;
+  statistics_.tcp.messages.add(1);
+  statistics_.tcp.bytes.add(entry.header.length);
+  records_[i]->messages.add(1);
+  records_[i]->bytes.add(entry.header.length);
+  if (entry.was_sent) records_[i]->retransmits.add(1);
+  entry.was_sent = true;
+  release_acknowledged();
+}
+
+void TcpLane::stamp(Frame& frame) {
+  frame.acknowledged = taken_;
+  num_unacknowledged_ = num_large_ = small_received_ = 0;
+  ack_due_ = false;
+}
+
+// On whatever connection can take it; if none can, the next frame carries it.
+void TcpLane::send_ack() {
+  ack_due_ = true;
+  for (size_t i = 0; ack_due_ && i < paths_.size(); ++i) {
+    size_t path = (last_path_ + i) % paths_.size();
+    if (paths_[path]->may_send() && !paths_[path]->half_way()) send_control(path, Frame::ack);
+  }
+}
+
+void TcpLane::send_control(size_t i, Frame::Kind kind) {
+  Frame frame;
+  frame.kind = kind;
+  stamp(frame);
+  try {
+    paths_[i]->begin(frame, nullptr);
+  } catch (const StreamError& error) {
+    ack_due_ = true;
+    sending_failed(i, error);
+  }
+}
+
+// A message that is half-way on some path is still read from its payload, even if the peer has it.
+void TcpLane::release_acknowledged() {
+  uint64_t number = peer_has_;
+  for (uint64_t half_way : half_way_) {
+    if (half_way) number = std::min(number, half_way - 1);
+  }
+  if (number <= window_.acknowledged()) return;
+  window_.acknowledge(number);
+  cursor_ = std::max(cursor_, number + 1);
+}
+
+// ---------------------------------------------------------------- connections
+
+void TcpLane::adopt(size_t i, std::shared_ptr<Stream> connection) {
+  if (dead_) return connection->close();
+  if (paths_[i]->up()) end(i, "the peer made another connection");
+  if (generations_[i]++) records_[i]->reconnects.add(1);
+  if (several()) {
+    setsockopt(connection->fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most_unsent_bytes,
+               sizeof most_unsent_bytes);
+  }
+  paths_[i]->adopt(std::move(connection));
+  send_waiting();
+  if (ack_due_) send_ack();
+}
+
+// What it sent before it stopped reading may still be there.
+void TcpLane::sending_failed(size_t i, const StreamError& error) {
+  paths_[i]->stop_sending();
+  requeue(i);
+  if (head_of(i) == nullptr) lose(i, error.what(), error.by_peer);
+}
+
+void TcpLane::lose(size_t i, const std::string& why, bool by_peer) {
+  if (!paths_[i]->up()) return;
+  end(i, why);
+  down_[i].by_peer = by_peer;
+  bool comes_back = options_.observer != nullptr && options_.observer->path_lost(*this, i);
+  if (!comes_back) gone_ = true;
+  if (gone_ && !any_up()) bury(why);
+}
+
+void TcpLane::end(size_t i, const std::string& why) {
+  Path& path = *paths_[i];
+  if (current_ == i) {
+    if (complete_) kept_ = path.give_away_ahead();
+    current_ = complete_ ? kept : nowhere;
+  }
+  path.cut();
+  requeue(i);
+  ack_due_ = true;  // the last one may have been lost with it, and the peer may wait for nothing else
+  down_[i] = {Clock::now(), why, false};
+}
+
+void TcpLane::requeue(size_t i) {
+  half_way_[i] = 0;
+  for (uint64_t number = window_.acknowledged() + 1; number <= window_.posted(); ++number) {
+    Outgoing& entry = window_.at(number);
+    if (entry.path != static_cast<int>(i)) continue;
+    entry.path = Outgoing::no_path;
+    cursor_ = std::min(cursor_, number);
+  }
+  release_acknowledged();
+}
+
+void TcpLane::peer_is_gone() {
+  gone_ = true;
+  if (!any_up()) bury("its connections were closed");
+}
+
+void TcpLane::bury(const std::string& why) {
+  if (dead_) return;
+  dead_ = true;
+  why_dead_ = why;
+  // A peer that left without reading everything did not need it.
+  while (window_.acknowledged() < window_.posted() &&
+         window_.at(window_.acknowledged() + 1).was_sent) {
+    window_.acknowledge(window_.acknowledged() + 1);
+  }
+  cursor_ = std::max(cursor_, window_.acknowledged() + 1);
+}
+
+void TcpLane::throw_if_dead() const {
+  if (dead_) throw LaneError(peer(), why_dead_);
+}
+
+bool TcpLane::any_up() const {
+  return std::any_of(paths_.begin(), paths_.end(), [](const auto& path) { return path->up(); });
+}
+
+void TcpLane::tend(Clock::time_point now) {
+  if (dead_) return;
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    if (!paths_[i]->announces()) head_of(i);
+  }
+  if (ack_due_) send_ack();
+  if (now - checked_at_ < check_period) return;
+  checked_at_ = now;
+  check_paths(now);
+  for (size_t i = 0; i < paths_.size(); ++i) go_on(i);
+  if (window_.acknowledged() != window_.posted()) {
+    look();
+    send_waiting();
+  }
+  probe(now);
+}
+
+// Asks, rarer and rarer, whether what nobody acknowledges has arrived.
+void TcpLane::probe(Clock::time_point now) {
+  uint64_t number = window_.acknowledged();
+  if (number == window_.posted() || number != progress_number_) {
+    progress_number_ = number;
+    progress_at_ = now;
+    next_probe_ = now + probe_after;
+  }
+  if (now < next_probe_) return;
+  next_probe_ = now + (now - progress_at_);
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    if (paths_[i]->may_send() && !paths_[i]->half_way()) send_control(i, Frame::probe);
+  }
+}
+
+void TcpLane::check_paths(Clock::time_point now) {
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    if (!paths_[i]->up()) continue;
+    paths_[i]->measure(now);
+    if (!is_cut(paths_[i]->fd(), options_.path_timeout_s)) continue;
+    lose(i, "the other end confirmed nothing that was sent");
+  }
+}
+
+bool TcpLane::announces() const {
+  return std::all_of(paths_.begin(), paths_.end(),
+                     [](const auto& path) { return path->announces(); });
+}
+
+bool TcpLane::hung_up() const {
+  return std::all_of(paths_.begin(), paths_.end(), [](const auto& path) {
+    return !path->up() || has_hung_up(path->fd());
+  });
+}
+
+bool TcpLane::closed_by_peer() const {
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    if (paths_[i]->up() ? has_hung_up(paths_[i]->fd()) : down_[i].by_peer) return true;
+  }
+  return false;
+}
+
+bool TcpLane::delivered() const {
+  return dead_ || !any_up() ||
+         (flushed() && std::all_of(paths_.begin(), paths_.end(), [](const auto& path) {
+            return path->delivered();
+          }));
+}
+
+bool TcpLane::owes() const {
+  if (dead_ || gone_ || window_.acknowledged() == window_.posted()) return false;
+  return !any_up() || !delivered();
+}
+
+std::string TcpLane::trouble(const std::vector<double>& unanswered) const {
+  Clock::time_point now = Clock::now();
+  std::string text;
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    double seconds = 0;
+    std::string state;
+    if (!paths_[i]->up()) {
+      seconds = std::chrono::duration<double>(now - down_[i].since).count();
+      state = " down for ";
+    } else {
+      seconds = std::max(unanswered_s(paths_[i]->fd()), i < unanswered.size() ? unanswered[i] : 0.0);
+      if (seconds < shortest_silence_s) continue;
+      state = " unanswered for ";
+    }
+    char rounded[32];
+    std::snprintf(rounded, sizeof rounded, "%.1f s", seconds);
+    if (!text.empty()) text += ", ";
+    text += records_[i]->name + state + rounded;
+    if (!paths_[i]->up()) text += " (" + down_[i].why + ")";
+  }
+  return text;
+}
+
+}  // namespace hccl

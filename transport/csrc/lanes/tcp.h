@@ -1,0 +1,180 @@
+// Lanes over connections between hosts: the provider for ranks of different nodes.
+//
+// A lane has a connection on each path to its peer. A message goes to the path that is expected to
+// finish it first, and stays in the send window until the peer has acknowledged it. When a connection
+// breaks, what it left unacknowledged goes out again on the others, or on the one that replaces it;
+// the receiver tells by the sequence numbers what it has already.
+//
+// Sends go straight out of the caller's memory, receives land straight in the caller's buffer; only
+// what a reduction reads, or what came too early on one of several paths, is assembled in a slot.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "lanes/lane.h"
+#include "lanes/path.h"
+#include "lanes/send_window.h"
+
+namespace hccl {
+
+class TcpLane;
+
+// Hears of connections that break.
+class PathObserver {
+ public:
+  virtual ~PathObserver() = default;
+  // False: no other connection will come, since the peer has left or died.
+  virtual bool path_lost(const TcpLane& lane, size_t path) = 0;
+};
+
+struct TcpOptions {
+  size_t slot_bytes = 131072;
+  bool checksum = false;       // CRC32C of every frame; the peer must want the same
+  double path_timeout_s = 2;   // how long a connection may swallow bytes before it counts as cut
+  int lane = 0;                // which of the pair's lanes this is
+  std::vector<std::string> names;    // of the paths, for people
+  PathObserver* observer = nullptr;  // without one, no connection is ever replaced
+};
+
+class TcpLane final : public Lane {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // One connection per path; they must be of the same kind on both sides.
+  TcpLane(int peer, std::vector<std::shared_ptr<Stream>> connections, const TcpOptions& options,
+          Statistics& statistics);
+  ~TcpLane() override;
+
+  uint64_t post_send(const Header& header, const std::byte* payload) override;
+  bool flush() override;
+  uint64_t completed() const override { return window_.completed(); }
+  bool flushed() const override;
+  bool settled() const override { return flushed() && completed() == window_.posted(); }
+  void detach() override { window_.detach(); }
+  const Header* peek() override;
+  const std::byte* lend() override;
+  bool receive(std::byte* destination) override;
+  void release() override;
+
+  int index() const { return options_.lane; }
+  size_t num_paths() const { return paths_.size(); }
+  int fd(size_t path) const { return paths_[path]->fd(); }
+  // Takes a connection in place of the one that the path has or had.
+  void adopt(size_t path, std::shared_ptr<Stream> connection);
+  // Ends a connection that is known to be of no use.
+  void lose(size_t path, const std::string& why, bool by_peer = false);
+  // How many connections the path has had; both sides count alike.
+  uint64_t generation(size_t path) const { return generations_[path]; }
+  // No connection will be replaced any more: the peer has left or died.
+  void peer_is_gone();
+  // To be called every 100 ms or so: notices cut paths and lost tails.
+  void tend(Clock::time_point now);
+  // Whether epoll announces all that happens.
+  bool announces() const;
+  // Looks at every connection: whether it ended, what was acknowledged.
+  void look();
+  // Whether no connection is left that the peer has not closed.
+  bool hung_up() const;
+  // Whether the peer closed one of those that are down.
+  bool closed_by_peer() const;
+  // Whether the peer's kernel has all that was sent.
+  bool delivered() const;
+  // Whether the peer lacks a message, or may: it has to go out, or out again over a new connection.
+  bool owes() const;
+  // "eth1 10.0.0.1 -> 10.0.0.2 down for 3.2 s (why)", of every path that is down or answers nothing.
+  std::string trouble(const std::vector<double>& unanswered_s = {}) const override;
+  const std::vector<std::shared_ptr<PathStatistics>>& path_statistics() const { return records_; }
+
+ private:
+  static constexpr uint64_t max_unacknowledged = 64;
+  static constexpr size_t max_stashed = max_unacknowledged;  // or a lost one would wait behind the rest
+  static constexpr size_t nowhere = ~size_t{0};
+  static constexpr size_t in_stash = nowhere - 1;
+  static constexpr size_t kept = nowhere - 2;  // complete, of a connection that broke since
+
+  struct Down {
+    Clock::time_point since{};
+    std::string why;
+    bool by_peer = false;
+  };
+  struct Stashed {
+    Path::Buffer payload;
+    Header header;
+    bool there = false;
+  };
+
+  uint64_t expected() const { return taken_ + 1; }
+  bool several() const { return paths_.size() > 1; }
+  bool any_up() const;
+  void throw_if_dead() const;
+
+  // tcp.cc: sending
+  bool send_waiting();
+  size_t choose(size_t num_bytes);
+  void start(size_t path, uint64_t number);
+  bool go_on(size_t path);
+  void left(size_t path);
+  void stamp(Frame& frame);
+  void send_ack();
+  void send_control(size_t path, Frame::Kind kind);
+  void sending_failed(size_t path, const StreamError& error);
+  void requeue(size_t path);
+  void end(size_t path, const std::string& why);
+  void release_acknowledged();
+  void bury(const std::string& why);
+  void check_paths(Clock::time_point now);
+  void probe(Clock::time_point now);
+
+  // tcp_receive.cc
+  const Frame* head_of(size_t path);
+  bool is_news(const Frame& frame) const;
+  void stash_heads();
+  void stash(size_t path);
+  Stashed& stashed(uint64_t number) { return stash_[number & (max_unacknowledged - 1)]; }
+  bool has_stashed(uint64_t number) const;
+  void recycle(Path::Buffer buffer);
+
+  const TcpOptions options_;
+  const size_t small_bytes_;
+  std::vector<std::shared_ptr<PathStatistics>> records_;
+  std::vector<std::unique_ptr<Path>> paths_;
+  std::vector<Down> down_;
+  std::vector<uint64_t> generations_;
+  bool gone_ = false;  // nothing will be replaced
+  bool dead_ = false;  // nothing will be sent or received
+  std::string why_dead_;
+
+  // Sending.
+  SendWindow window_;
+  uint64_t cursor_ = 1;              // no lower message waits to be sent
+  std::vector<uint64_t> half_way_;   // by path: the message that it is sending, or 0
+  uint64_t peer_has_ = 0;            // as acknowledged; the window may be behind
+  bool looked_ = false;              // for acknowledgements, since the last flush
+  uint64_t progress_number_ = ~uint64_t{0};  // acknowledged when that last changed,
+  Clock::time_point progress_at_{};          // and when that was
+  Clock::time_point next_probe_{};
+  Clock::time_point checked_at_{};
+
+  // Receiving.
+  uint64_t taken_ = 0;        // messages released
+  size_t current_ = nowhere;  // where the peeked message is
+  bool complete_ = false;     // all of its payload was handed out
+  Header header_;             // of the peeked message
+  size_t last_path_ = 0;
+  int num_fruitless_ = 0;
+  std::vector<Stashed> stash_;
+  size_t num_stashed_ = 0;
+  Path::Buffer kept_;
+  const std::byte* lent_ = nullptr;  // the peeked message's payload, once it was lent
+  std::vector<Path::Buffer> spare_;
+  // Since the last acknowledgement.
+  uint64_t num_unacknowledged_ = 0;
+  uint64_t num_large_ = 0;
+  size_t small_received_ = 0;
+  bool ack_due_ = false;
+};
+
+}  // namespace hccl

@@ -1,0 +1,173 @@
+#include "verbs/completion_queue.h"
+
+#include <sys/eventfd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <system_error>
+#include <thread>
+
+#include "verbs/nap.h"
+#include "verbs/queue_pair.h"
+
+namespace hccl {
+
+namespace {
+
+constexpr int num_yields = 200;
+constexpr auto look_period = std::chrono::milliseconds(50);
+constexpr auto parting_time = std::chrono::milliseconds(500);
+// Peers that only read and write keep us moving without a completion: a look at the clock all the
+// same, every so many turns.
+constexpr uint32_t turns_per_look_at_clock = 64;
+
+int new_event() {
+  int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (fd < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
+  return fd;
+}
+
+}  // namespace
+
+CompletionQueue::CompletionQueue(size_t capacity)
+    : capacity_(capacity), may_spin_(usable_cores() > 1), ring_(capacity), bell_(new_event()) {
+  if (capacity == 0) throw InvalidVerb("a completion queue needs room for one completion");
+}
+
+bool CompletionQueue::push(const Completion& completion) {
+  bool has_room;
+  {
+    std::lock_guard lock(mutex_);
+    size_t size = size_.load(std::memory_order_relaxed);
+    has_room = size < capacity_;
+    if (has_room) {
+      ring_[(head_ + size) % capacity_] = completion;
+      size_.store(size + 1, std::memory_order_seq_cst);
+    }
+  }
+  if (!has_room) overflowed_.store(true, std::memory_order_seq_cst);
+  wake();
+  return has_room;
+}
+
+size_t CompletionQueue::take(std::span<Completion> out) {
+  if (size_.load(std::memory_order_acquire) == 0) {
+    if (overflowed_.load(std::memory_order_relaxed)) {
+      throw CompletionQueueOverflow("the completion queue overflowed: its capacity is " +
+                                    std::to_string(capacity_) + ", and completions were lost");
+    }
+    return 0;
+  }
+  std::lock_guard lock(mutex_);
+  size_t size = size_.load(std::memory_order_relaxed);
+  size_t count = std::min(size, out.size());
+  for (size_t i = 0; i < count; ++i) out[i] = ring_[(head_ + i) % capacity_];
+  head_ += count;
+  size_.store(size - count, std::memory_order_relaxed);
+  return count;
+}
+
+bool CompletionQueue::drive() {
+  std::lock_guard lock(pairs_mutex_);
+  bool moved = false;
+  for (QueuePair* pair : pairs_) moved |= pair->drive();
+  return moved;
+}
+
+size_t CompletionQueue::poll(std::span<Completion> out) {
+  size_t count = take(out);
+  if (count > 0 || out.empty()) return count;
+  drive();
+  return take(out);
+}
+
+size_t CompletionQueue::wait(std::span<Completion> out, VerbsClock::time_point deadline,
+                             const Interrupt& interrupt) {
+  Idle idle(may_spin_ ? &spins_ : nullptr, num_yields);
+  auto next_look = VerbsClock::time_point::min();
+  if (out.empty()) return 0;
+  for (uint32_t turn = 1;; ++turn) {
+    size_t count = take(out);
+    if (count > 0) return count;
+    if (closed_.load(std::memory_order_seq_cst)) throw InvalidVerb("the completion queue was closed");
+    if (drive()) {
+      idle.reset();
+      if (turn % turns_per_look_at_clock != 0) continue;
+    } else if (idle.turn()) {
+      if (!idle.look_at_clock()) continue;
+    } else {
+      sleep(deadline);
+    }
+    auto now = VerbsClock::now();
+    if (now >= next_look) {
+      if (next_look != VerbsClock::time_point::min()) interrupt();
+      next_look = now + look_period;
+    }
+    if (now >= deadline) return poll(out);
+  }
+}
+
+// Counted for as long as it lives, also if a lane throws meanwhile.
+class CompletionQueue::Sleeper {
+ public:
+  explicit Sleeper(CompletionQueue& queue) : queue_(queue) {
+    queue_.sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  }
+  ~Sleeper() {
+    uint64_t count;
+    [[maybe_unused]] ssize_t got = ::read(queue_.bell_.get(), &count, sizeof count);
+    // One ring may have been for several sleepers.
+    if (queue_.sleepers_.fetch_sub(1, std::memory_order_seq_cst) > 1) queue_.wake();
+  }
+  Sleeper(const Sleeper&) = delete;
+  Sleeper& operator=(const Sleeper&) = delete;
+
+ private:
+  CompletionQueue& queue_;
+};
+
+void CompletionQueue::sleep(VerbsClock::time_point until) {
+  Sleeper sleeper(*this);
+  Nap nap(Nap::Sleeper::user);
+  nap.watch(bell_.get());
+  bool moved = false;
+  {
+    std::lock_guard lock(pairs_mutex_);
+    for (QueuePair* pair : pairs_) pair->prepare_nap(nap);
+  }
+  nap.announce();
+  {
+    std::lock_guard lock(pairs_mutex_);
+    for (QueuePair* pair : pairs_) moved |= pair->drive_in_turn();
+  }
+  bool has_news = size_.load(std::memory_order_seq_cst) > 0 ||
+                  closed_.load(std::memory_order_seq_cst);
+  if (!moved && !has_news) nap.sleep(until);
+}
+
+void CompletionQueue::close() {
+  closed_.store(true, std::memory_order_seq_cst);
+  auto until = VerbsClock::now() + parting_time;
+  while (num_guests_.load(std::memory_order_seq_cst) > 0 && VerbsClock::now() < until) {
+    wake();
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void CompletionQueue::wake() {
+  if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
+  uint64_t one = 1;
+  [[maybe_unused]] ssize_t written = ::write(bell_.get(), &one, sizeof one);
+}
+
+void CompletionQueue::attach(QueuePair* pair) {
+  std::lock_guard lock(pairs_mutex_);
+  if (std::find(pairs_.begin(), pairs_.end(), pair) == pairs_.end()) pairs_.push_back(pair);
+}
+
+void CompletionQueue::detach(QueuePair* pair) {
+  std::lock_guard lock(pairs_mutex_);
+  pairs_.erase(std::remove(pairs_.begin(), pairs_.end(), pair), pairs_.end());
+}
+
+}  // namespace hccl

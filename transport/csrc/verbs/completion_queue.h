@@ -1,0 +1,89 @@
+// Where finished work requests are reported. Whoever polls or waits drives the queue pairs.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "base/idle.h"
+#include "verbs/verbs.h"
+
+namespace hccl {
+
+class QueuePair;
+
+// More completions came than the queue holds; IBV_EVENT_CQ_ERR.
+class CompletionQueueOverflow : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Thread-safe. Must outlive its queue pairs.
+class CompletionQueue {
+ public:
+  using Interrupt = std::function<void()>;
+
+  explicit CompletionQueue(size_t capacity);
+
+  // Takes completions that are there, after driving the queue pairs if there are none; never waits.
+  // Returns how many. Throws CompletionQueueOverflow once the queue lost one.
+  size_t poll(std::span<Completion> out);
+  // As poll, but returns 0 only when the deadline has passed. `interrupt` is called now and then
+  // and may throw.
+  size_t wait(std::span<Completion> out, VerbsClock::time_point deadline,
+              const Interrupt& interrupt);
+
+  // Ends the waits of other threads, which then throw InvalidVerb, and waits a moment until they have
+  // left, see Guest. Idempotent.
+  void close();
+  // A caller that close() waits for.
+  class Guest {
+   public:
+    explicit Guest(CompletionQueue& queue) : queue_(queue) { ++queue_.num_guests_; }
+    ~Guest() { --queue_.num_guests_; }
+    Guest(const Guest&) = delete;
+    Guest& operator=(const Guest&) = delete;
+
+   private:
+    CompletionQueue& queue_;
+  };
+
+  // For queue pairs. False: no room, the queue has overflowed.
+  bool push(const Completion& completion);
+  void attach(QueuePair* pair);
+  void detach(QueuePair* pair);
+  // Ends the sleep of those that wait: something has to be looked at.
+  void wake();
+
+ private:
+  class Sleeper;
+
+  size_t take(std::span<Completion> out);
+  bool drive();
+  void sleep(VerbsClock::time_point until);
+
+  const size_t capacity_;
+  const bool may_spin_;
+  SpinRecord spins_;
+  // Taken before the lock of a queue pair; held while driving, so that none goes away meanwhile.
+  std::mutex pairs_mutex_;
+  std::vector<QueuePair*> pairs_;
+
+  std::mutex mutex_;  // ring_, head_; an innermost lock
+  std::vector<Completion> ring_;
+  uint64_t head_ = 0;
+  // Completions there, for those who look without the lock; stored under it.
+  std::atomic<size_t> size_{0};
+  std::atomic<bool> overflowed_{false};
+  std::atomic<bool> closed_{false};   // stored before the wake() that tells of it
+  std::atomic<int> num_guests_{0};    // what close() polls
+
+  // Raised before the last look at size_; pairs with wake(), which comes after the push.
+  std::atomic<int> sleepers_{0};
+  const Descriptor bell_;  // eventfd
+};
+
+}  // namespace hccl

@@ -1,0 +1,81 @@
+// What queue pairs say to each other, packed into the lane's Header: the base transport header of
+// an InfiniBand reliable connection, in our words.
+#pragma once
+
+#include <cstdint>
+
+#include "lanes/lane.h"
+
+namespace hccl {
+
+enum class PacketKind : uint8_t {
+  // Requests: the first fragment of a message says all about it.
+  send = 1,
+  send_with_imm = 2,
+  write = 3,
+  write_with_imm = 4,
+  read = 5,
+  more = 6,  // a further fragment of the message that is under way
+  // Answers.
+  read_response = 7,
+  acknowledge = 8,
+  receiver_not_ready = 9,  // message `number` and all after it are to be sent again
+  refuse = 10,             // message `number` failed with status `imm`; the sender is in ERROR
+  // Both.
+  probe = 11,    // are you there? Answered by acknowledge
+  goodbye = 12,  // the sender is in ERROR or closed: nothing follows
+};
+
+struct Packet {
+  PacketKind kind = PacketKind::acknowledge;
+  bool last = false;       // the message ends here
+  bool wants_ack = false;  // nothing follows soon: answer now
+  bool by_reference = false;  // the payload is a Reference
+  uint16_t number = 0;     // of the message, counted by its sender; modulo 2^16
+  uint32_t acked = 0;      // how many of the receiver's messages were carried out; modulo 2^32
+  uint32_t imm = 0;
+  uint32_t size = 0;  // of the whole message
+  uint32_t rkey = 0;
+  uint64_t remote_address = 0;
+};
+
+inline constexpr uint16_t last_bit = 0x100;
+inline constexpr uint16_t wants_ack_bit = 0x200;
+inline constexpr uint16_t by_reference_bit = 0x400;
+
+// A payload that stays where it lies: in registered memory of the sender that the receiver maps.
+struct Reference {
+  uint64_t offset;  // in the sender's arena
+  uint64_t length;
+};
+
+inline Header encode(const Packet& packet, size_t length) {
+  Header header;
+  header.kind = static_cast<uint16_t>(static_cast<uint16_t>(packet.kind) |
+                                      (packet.last ? last_bit : 0) |
+                                      (packet.wants_ack ? wants_ack_bit : 0) |
+                                      (packet.by_reference ? by_reference_bit : 0));
+  header.reserved = packet.number;
+  header.id = packet.acked | static_cast<uint64_t>(packet.imm) << 32;
+  header.size = packet.size | static_cast<uint64_t>(packet.rkey) << 32;
+  header.fingerprint = packet.remote_address;
+  header.length = static_cast<uint32_t>(length);
+  return header;
+}
+
+inline Packet decode(const Header& header) {
+  Packet packet;
+  packet.kind = static_cast<PacketKind>(header.kind & 0xff);
+  packet.last = header.kind & last_bit;
+  packet.wants_ack = header.kind & wants_ack_bit;
+  packet.by_reference = header.kind & by_reference_bit;
+  packet.number = header.reserved;
+  packet.acked = static_cast<uint32_t>(header.id);
+  packet.imm = static_cast<uint32_t>(header.id >> 32);
+  packet.size = static_cast<uint32_t>(header.size);
+  packet.rkey = static_cast<uint32_t>(header.size >> 32);
+  packet.remote_address = header.fingerprint;
+  return packet;
+}
+
+}  // namespace hccl

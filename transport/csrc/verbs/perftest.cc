@@ -1,0 +1,249 @@
+#include "verbs/perftest.h"
+
+#include <fcntl.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <string>
+#include <system_error>
+
+namespace hccl {
+
+namespace {
+
+constexpr auto patience = std::chrono::seconds(30);
+// RECVs that are posted ahead, so that a new one can wait until the answer is on its way.
+constexpr size_t recvs_ahead = 4;
+
+double microseconds(VerbsClock::duration duration) {
+  return std::chrono::duration<double, std::micro>(duration).count();
+}
+
+// Takes completions until one of a RECV came (`recv`), or one of a send.
+void await(PerftestEnd& end, bool recv, VerbsClock::time_point deadline) {
+  Completion completion;
+  for (;;) {
+    if (end.queue.wait({&completion, 1}, deadline, end.interrupt) == 0) {
+      throw std::runtime_error("no completion for 30 s");
+    }
+    if (completion.status != Status::success) {
+      throw std::runtime_error("a work request ended with status " +
+                               std::to_string(static_cast<int>(completion.status)));
+    }
+    bool is_recv = completion.opcode >= Opcode::recv;
+    if (is_recv == recv) return;
+  }
+}
+
+void await(PerftestEnd& end, bool recv) {
+  await(end, recv, VerbsClock::now() + patience);
+}
+
+ScatterGather half(const PerftestEnd& end, bool second) {
+  return {end.address + (second ? end.size : 0), static_cast<uint32_t>(end.size), end.lkey};
+}
+
+void post(PerftestEnd& end, Opcode opcode, uint32_t flags) {
+  ScatterGather piece = half(end, opcode == Opcode::rdma_read);
+  SendRequest request;
+  request.opcode = opcode;
+  request.flags = flags;
+  request.rkey = end.rkey;
+  // A write lands in the peer's second half; a read takes its first.
+  request.remote_address = end.remote_address + (opcode == Opcode::rdma_write ? end.size : 0);
+  request.pieces = {&piece, 1};
+  end.pair.post_send(request);
+}
+
+void post_recv(PerftestEnd& end) {
+  ScatterGather piece = half(end, true);
+  end.pair.post_recv({0, {&piece, 1}});
+}
+
+uint32_t flags_of(PerftestEnd& end) {
+  return end.size <= end.pair.attributes().max_inline ? send_inline : 0;
+}
+
+[[noreturn]] void throw_errno(const char* call) {
+  throw std::system_error(errno, std::generic_category(), call);
+}
+
+void set_blocking(int fd, bool blocking) {
+  int flags = fcntl(fd, F_GETFL);
+  if (flags < 0 || fcntl(fd, F_SETFL, blocking ? flags & ~O_NONBLOCK : flags | O_NONBLOCK) != 0) {
+    throw_errno("fcntl");
+  }
+}
+
+void send_all(int fd, const std::byte* data, size_t size) {
+  while (size > 0) {
+    ssize_t sent = ::send(fd, data, size, MSG_NOSIGNAL);
+    if (sent < 0 && errno != EAGAIN && errno != EINTR) throw_errno("send");
+    if (sent <= 0) continue;
+    data += sent;
+    size -= static_cast<size_t>(sent);
+  }
+}
+
+void receive_all(int fd, std::byte* data, size_t size) {
+  while (size > 0) {
+    ssize_t got = ::recv(fd, data, size, 0);
+    if (got == 0) throw std::runtime_error("the peer closed its socket");
+    if (got < 0 && errno != EAGAIN && errno != EINTR) throw_errno("recv");
+    if (got <= 0) continue;
+    data += got;
+    size -= static_cast<size_t>(got);
+  }
+}
+
+}  // namespace
+
+std::vector<double> send_ping_pong(PerftestEnd& end, size_t iterations, bool starts) {
+  std::vector<double> times;
+  times.reserve(iterations);
+  uint32_t flags = flags_of(end);
+  for (size_t i = 0; i < std::min(iterations, recvs_ahead); ++i) post_recv(end);
+  auto begin = VerbsClock::now();
+  auto deadline = begin + patience;
+  for (size_t i = 0; i < iterations; ++i) {
+    if (!starts) await(end, true, deadline);
+    bool is_last = i + 1 == iterations;
+    post(end, Opcode::send, is_last && !starts ? flags | send_signaled : flags);
+    if (i + recvs_ahead < iterations) post_recv(end);
+    if (!starts) {
+      if (i % 4096 == 0) deadline = VerbsClock::now() + patience;
+      continue;
+    }
+    await(end, true, deadline);
+    auto now = VerbsClock::now();
+    times.push_back(microseconds(now - begin) / 2);
+    begin = now;
+    deadline = now + patience;
+  }
+  if (!starts) await(end, false);
+  return times;
+}
+
+std::vector<double> write_ping_pong(PerftestEnd& end, size_t iterations, bool starts) {
+  std::vector<double> times;
+  times.reserve(iterations);
+  uint32_t flags = flags_of(end);
+  // Written by this very thread while it drives, or by the device's thread under the queue pair's
+  // lock, which the next poll takes too.
+  volatile auto* mine = reinterpret_cast<unsigned char*>(end.address) + end.size - 1;
+  volatile auto* theirs = mine + end.size;
+  auto deadline = VerbsClock::now() + patience;
+  bool last_has_ended = false;  // the only signaled one
+  auto begin = VerbsClock::now();
+  for (size_t i = 0; i < iterations; ++i) {
+    auto mark = static_cast<unsigned char>(i % 251 + 1);
+    auto await_mark = [&] {
+      Completion completion;
+      for (uint32_t turn = 1; *theirs != mark; ++turn) {
+        if (end.queue.poll({&completion, 1}) > 0) {
+          if (completion.status != Status::success) throw std::runtime_error("a write failed");
+          last_has_ended = true;
+        }
+        if (turn % 65536 == 0 && VerbsClock::now() > deadline) {
+          throw std::runtime_error("no write came for 30 s");
+        }
+      }
+    };
+    if (!starts) await_mark();
+    *mine = mark;
+    post(end, Opcode::rdma_write, i + 1 == iterations ? send_signaled : flags);
+    if (starts) await_mark();
+    auto now = VerbsClock::now();
+    times.push_back(microseconds(now - begin) / 2);
+    begin = now;
+  }
+  if (!last_has_ended) await(end, false);
+  return times;
+}
+
+std::vector<double> read_one_by_one(PerftestEnd& end, size_t iterations) {
+  std::vector<double> times;
+  times.reserve(iterations);
+  for (size_t i = 0; i < iterations; ++i) {
+    auto begin = VerbsClock::now();
+    post(end, Opcode::rdma_read, send_signaled);
+    await(end, false);
+    times.push_back(microseconds(VerbsClock::now() - begin));
+  }
+  return times;
+}
+
+double stream(PerftestEnd& end, Opcode opcode, size_t iterations, size_t window) {
+  auto begin = VerbsClock::now();
+  size_t num_ended = 0;
+  for (size_t i = 0; i < iterations; ++i) {
+    for (; i - num_ended >= window; ++num_ended) await(end, false);
+    post(end, opcode, send_signaled);
+  }
+  for (; num_ended < iterations; ++num_ended) await(end, false);
+  return std::chrono::duration<double>(VerbsClock::now() - begin).count();
+}
+
+void sink(PerftestEnd& end, size_t iterations, size_t window) {
+  size_t num_posted = 0;
+  for (; num_posted < std::min(iterations, window); ++num_posted) post_recv(end);
+  for (size_t i = 0; i < iterations; ++i) {
+    await(end, true);
+    if (num_posted < iterations) {
+      post_recv(end);
+      ++num_posted;
+    }
+  }
+}
+
+std::vector<double> socket_ping_pong(int fd, std::byte* buffer, size_t size, size_t iterations,
+                                     bool starts) {
+  set_blocking(fd, false);
+  std::vector<double> times;
+  times.reserve(iterations);
+  auto begin = VerbsClock::now();
+  for (size_t i = 0; i < iterations; ++i) {
+    if (starts) send_all(fd, buffer, size);
+    receive_all(fd, buffer + size, size);
+    if (!starts) send_all(fd, buffer, size);
+    auto now = VerbsClock::now();
+    times.push_back(microseconds(now - begin) / 2);
+    begin = now;
+  }
+  return times;
+}
+
+double socket_stream(int fd, std::byte* buffer, size_t size, size_t iterations, bool sends) {
+  set_blocking(fd, true);
+  std::byte finished{};
+  auto begin = VerbsClock::now();
+  for (size_t i = 0; i < iterations; ++i) {
+    if (sends) {
+      send_all(fd, buffer, size);
+    } else {
+      receive_all(fd, buffer + size, size);
+    }
+  }
+  if (sends) {
+    receive_all(fd, &finished, 1);
+  } else {
+    send_all(fd, &finished, 1);
+  }
+  return std::chrono::duration<double>(VerbsClock::now() - begin).count();
+}
+
+std::vector<double> copy_times(std::byte* buffer, size_t size, size_t iterations) {
+  std::vector<double> times;
+  times.reserve(iterations);
+  for (size_t i = 0; i < iterations; ++i) {
+    auto begin = VerbsClock::now();
+    std::memcpy(buffer + size, buffer, size);
+    asm volatile("" : : "r"(buffer) : "memory");  // or the compiler would drop all but one
+    times.push_back(microseconds(VerbsClock::now() - begin));
+  }
+  return times;
+}
+
+}  // namespace hccl

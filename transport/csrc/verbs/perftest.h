@@ -1,0 +1,47 @@
+// The loops that hccl-perftest times: over a queue pair, and what they are compared with.
+#pragma once
+
+#include <vector>
+
+#include "verbs/completion_queue.h"
+#include "verbs/queue_pair.h"
+
+namespace hccl {
+
+// One end of a test. Both ends call the same function with the same numbers.
+//
+// Its buffer has two halves of `size` bytes: what it sends, and what it receives.
+struct PerftestEnd {
+  QueuePair& pair;
+  CompletionQueue& queue;  // for sends and RECVs; the loop takes all that comes
+  uint64_t address = 0;
+  uint32_t lkey = 0;
+  uint64_t remote_address = 0;  // of the peer's buffer
+  uint32_t rkey = 0;
+  size_t size = 0;
+  CompletionQueue::Interrupt interrupt;
+};
+
+// All of them throw std::runtime_error when a request fails or nothing comes for a while.
+
+// Messages go back and forth; microseconds of each way, as seen by the end that starts.
+std::vector<double> send_ping_pong(PerftestEnd& end, size_t iterations, bool starts);
+// The same with RDMA_WRITE: each end waits for the last byte in its memory to change.
+std::vector<double> write_ping_pong(PerftestEnd& end, size_t iterations, bool starts);
+// Microseconds of each RDMA_READ, one after the other. The other end need do nothing.
+std::vector<double> read_one_by_one(PerftestEnd& end, size_t iterations);
+
+// Seconds for so many requests, at most `window` under way, until the last one is acknowledged. A
+// SEND needs sink() on the other end.
+double stream(PerftestEnd& end, Opcode opcode, size_t iterations, size_t window);
+void sink(PerftestEnd& end, size_t iterations, size_t window);
+
+// Microseconds of each way over a plain socket, which both ends poll as queue pairs do.
+std::vector<double> socket_ping_pong(int fd, std::byte* buffer, size_t size, size_t iterations,
+                                     bool starts);
+// Seconds for so many messages over a plain blocking socket, until one byte says that all came.
+double socket_stream(int fd, std::byte* buffer, size_t size, size_t iterations, bool sends);
+// Microseconds of each memcpy from one half of the buffer to the other.
+std::vector<double> copy_times(std::byte* buffer, size_t size, size_t iterations);
+
+}  // namespace hccl

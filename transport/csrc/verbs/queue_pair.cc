@@ -1,0 +1,315 @@
+#include "verbs/queue_pair.h"
+
+#include <atomic>
+
+#include "verbs/nap.h"
+#include "verbs/verbs_device.h"
+
+namespace hccl {
+
+namespace {
+
+// Without a message for so many turns, an acknowledgement goes by itself.
+constexpr int turns_until_ack = 16;
+constexpr int turns_per_look_at_clock = 64;
+
+std::atomic<uint32_t> next_number{1};  // relaxed: only unique
+
+QueuePairAttributes checked(QueuePairAttributes attributes) {
+  if (attributes.max_send_wr < 1 || attributes.max_send_wr > max_work_requests ||
+      attributes.max_recv_wr < 1 || attributes.max_recv_wr > max_work_requests) {
+    throw InvalidVerb("max_send_wr and max_recv_wr must be 1 to 16384");
+  }
+  if (attributes.max_sge < 1 || attributes.max_sge > max_scatter_gather) {
+    throw InvalidVerb("max_sge must be 1 to 32");
+  }
+  if (attributes.max_rd_atomic < 1) throw InvalidVerb("max_rd_atomic must be at least 1");
+  if (attributes.retry_count < 0 || attributes.rnr_retry < 0 ||
+      attributes.rnr_retry > infinite_rnr_retry) {
+    throw InvalidVerb("retry_count must be at least 0, rnr_retry 0 to 7");
+  }
+  if (attributes.timeout.count() <= 0 || attributes.min_rnr_timer.count() < 0) {
+    throw InvalidVerb("timeout must be positive, min_rnr_timer not negative");
+  }
+  return attributes;
+}
+
+}  // namespace
+
+QueuePair::QueuePair(std::shared_ptr<VerbsDevice> device,
+                     std::shared_ptr<ProtectionDomain> domain,
+                     std::shared_ptr<CompletionQueue> send_queue,
+                     std::shared_ptr<CompletionQueue> recv_queue,
+                     const QueuePairAttributes& attributes)
+    : device_(std::move(device)),
+      domain_(std::move(domain)),
+      send_queue_(std::move(send_queue)),
+      recv_queue_(std::move(recv_queue)),
+      number_(next_number.fetch_add(1, std::memory_order_relaxed)),
+      session_{*domain_, checked(attributes)},
+      requester_(session_, *send_queue_, number_),
+      responder_(session_, *recv_queue_, number_) {
+  domain_->attach(this);
+  send_queue_->attach(this);
+  recv_queue_->attach(this);
+  device_->attach(this);
+}
+
+QueuePair::~QueuePair() {
+  try {
+    close();
+  } catch (const LaneInterrupted&) {
+    // Nobody is left to be told.
+  }
+}
+
+QueuePairAttributes QueuePair::attributes() {
+  Turn turn(*this);
+  return session_.attributes;
+}
+
+std::string QueuePair::reason() {
+  Turn turn(*this);
+  return fault_.text;
+}
+
+void QueuePair::attach(std::shared_ptr<Carrier> carrier) {
+  Turn turn(*this);
+  if (state() != QueuePairState::init) throw InvalidVerb("only a queue pair in INIT connects");
+  carrier_ = std::move(carrier);
+  session_.lane = &carrier_->lane();
+  session_.arena = carrier_->arena();
+  session_.peer_arena = carrier_->peer_arena();
+}
+
+void QueuePair::set_attributes(const QueuePairAttributes& attributes) {
+  Turn turn(*this);
+  QueuePairAttributes changed = checked(attributes);
+  if (state() == QueuePairState::rts) throw InvalidVerb("attributes are set before RTS");
+  QueuePairAttributes& mine = session_.attributes;
+  mine.path_mtu = changed.path_mtu;
+  mine.retry_count = changed.retry_count;
+  mine.rnr_retry = changed.rnr_retry;
+  mine.timeout = changed.timeout;
+  mine.min_rnr_timer = changed.min_rnr_timer;
+  mine.max_rd_atomic = changed.max_rd_atomic;
+}
+
+void QueuePair::modify(QueuePairState to) {
+  {
+    Turn turn(*this);
+    step(state(), to);
+  }
+  device_->wake();
+}
+
+void QueuePair::step(QueuePairState from, QueuePairState to) {
+  using enum QueuePairState;
+  if (closed_) throw InvalidVerb("the queue pair is closed");
+  if (to == reset) return forget();
+  if (to == error) return fail(Fault{.text = "it was moved to ERROR"});
+  bool forward = (from == reset && to == init) || (from == init && to == rtr) ||
+                 (from == rtr && to == rts) || (from == to && from != error);
+  if (!forward) throw InvalidVerb("no such step: RESET -> INIT -> RTR -> RTS, one at a time");
+  if (to == rtr) {
+    if (!carrier_) throw InvalidVerb("RTR needs a connection");
+    size_t slot = carrier_->slot_bytes();
+    size_t wanted = session_.attributes.path_mtu;
+    if (wanted > slot) {
+      throw InvalidVerb("path_mtu is longer than this provider's " + std::to_string(slot));
+    }
+    session_.mtu = wanted ? wanted : slot;
+  }
+  state_.store(to, std::memory_order_release);
+}
+
+void QueuePair::forget() {
+  if (carrier_ && state() != QueuePairState::error) tell_peer(Fault{});
+  drop_carrier();
+  requester_.reset();
+  responder_.reset();
+  session_.to_acknowledge = session_.acknowledged = 0;
+  session_.posted = session_.last_reference = 0;
+  fault_ = Fault{};
+  ending_ = peer_left_ = false;
+  state_.store(QueuePairState::reset, std::memory_order_release);
+}
+
+void QueuePair::post_send(const SendRequest& request) {
+  bool stalled = false;
+  {
+    Turn turn(*this);
+    QueuePairState now = state();
+    if (now != QueuePairState::rts && now != QueuePairState::error) {
+      throw InvalidVerb("a send needs a queue pair in RTS");
+    }
+    requester_.post(request);
+    if (now == QueuePairState::error) {
+      if (!ending_) requester_.flush(Status::flushed);
+      return;
+    }
+    try {
+      // Only the oldest is sent here: a long queue is for those who wait.
+      VerbsClock::time_point clock;
+      requester_.transmit(&clock);
+    } catch (const LaneError&) {
+      // The next turn meets it too, and receives first what the peer said before.
+    } catch (const LaneInterrupted&) {
+      interrupted();
+    }
+    stalled = requester_.num_waiting() > 0 || !session_.lane->flushed();
+  }
+  if (!stalled) return;
+  send_queue_->wake();
+  recv_queue_->wake();
+  device_->wake();
+}
+
+void QueuePair::post_recv(const RecvRequest& request) {
+  Turn turn(*this);
+  if (state() == QueuePairState::reset) throw InvalidVerb("a RECV needs a queue pair in INIT");
+  responder_.post(request);
+  if (state() == QueuePairState::error && !ending_) responder_.flush(Status::flushed);
+}
+
+bool QueuePair::drive() {
+  num_drives_.store(num_drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (num_posters_.load(std::memory_order_relaxed) > 0 || !mutex_.try_lock()) return false;
+  std::lock_guard lock(mutex_, std::adopt_lock);
+  return turn();
+}
+
+bool QueuePair::drive_in_turn() {
+  num_drives_.store(num_drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  Turn lock(*this);
+  return turn();
+}
+
+// Called from a catch: the lane may have lost a message, or sent it though it did not say so.
+void QueuePair::interrupted() {
+  std::exception_ptr interruption = std::current_exception();
+  fail(Fault{.text = "a signal handler raised inside of its provider"});
+  std::rethrow_exception(interruption);
+}
+
+// Called from a catch: to ERROR, for what the protocol or the lane threw.
+void QueuePair::fail_by_exception() {
+  try {
+    throw;
+  } catch (const Fault& fault) {
+    fail(fault);
+  } catch (const LaneError& error) {
+    peer_left_ = true;
+    fail(Fault{.send = Status::retry_exceeded, .text = error.what()});
+  } catch (const LaneInterrupted&) {
+    interrupted();
+  }
+}
+
+// One turn of the driver.
+bool QueuePair::turn() {
+  if (!carrier_ || state() < QueuePairState::rtr) return false;
+  if (state() == QueuePairState::error) return drain();
+  try {
+    VerbsClock::time_point now{};
+    bool moved = receive();
+    if (!session_.lane->flushed()) moved |= session_.lane->flush();
+    moved |= responder_.answer_reads();
+    if (state() == QueuePairState::rts) moved |= requester_.transmit(&now);
+    requester_.complete();
+    num_idle_turns_ = moved ? 0 : num_idle_turns_ + 1;
+    moved |= responder_.acknowledge(num_idle_turns_ >= turns_until_ack);
+    if (!session_.lane->settled()) moved |= session_.lane->flush();
+    if (num_idle_turns_ % turns_per_look_at_clock == turns_per_look_at_clock - 1) {
+      look_at_clock(VerbsClock::now());
+    }
+    return moved;
+  } catch (...) {
+    fail_by_exception();
+  }
+  return true;
+}
+
+void QueuePair::look_at_clock(VerbsClock::time_point now) {
+  carrier_->tend();
+  requester_.check_silence(now);
+  // What the peer said before it went is still received, then the queue pair fails.
+  if (carrier_->peer_is_gone() && !receive()) throw LaneError(0, "the peer's process is gone");
+}
+
+bool QueuePair::receive() {
+  bool moved = false;
+  uint64_t num_received = responder_.num_received();
+  // To look for more may be a system call, and somebody waits for the message that came.
+  for (int i = 0; i < packets_per_turn && responder_.num_received() == num_received; ++i) {
+    const Header* header = session_.lane->peek();
+    if (header == nullptr) break;
+    requester_.heard();
+    Packet packet = decode(*header);
+    size_t length = session_.payload_length(packet, *header);
+    if (!take(packet, length)) break;
+    session_.lane->release();
+    moved = true;
+    requester_.acknowledge(packet.acked);
+    if (packet.kind == PacketKind::refuse) {
+      throw Fault{.send = static_cast<Status>(packet.imm), .text = "the peer refused a request"};
+    }
+  }
+  return moved;
+}
+
+bool QueuePair::take(const Packet& packet, size_t length) {
+  switch (packet.kind) {
+    case PacketKind::send:
+    case PacketKind::send_with_imm:
+    case PacketKind::write:
+    case PacketKind::write_with_imm:
+    case PacketKind::read:
+    case PacketKind::more:
+      return responder_.take(packet, length);
+    case PacketKind::read_response:
+      return requester_.take_response(packet, length);
+    case PacketKind::receiver_not_ready:
+      requester_.not_ready(packet.number, std::chrono::microseconds(packet.imm));
+      return true;
+    case PacketKind::probe:
+      responder_.probed();
+      return true;
+    case PacketKind::acknowledge:
+      return true;
+    case PacketKind::refuse:
+      peer_left_ = true;
+      if (packet.imm == 0 || packet.imm > static_cast<uint32_t>(Status::rnr_retry_exceeded)) break;
+      return true;
+    case PacketKind::goodbye:
+      requester_.acknowledge(packet.acked);
+      peer_left_ = true;
+      throw Fault{.send = Status::retry_exceeded, .text = "the peer closed its queue pair"};
+  }
+  throw Fault{.send = Status::remote_operation_error, .text = "a malformed packet"};
+}
+
+void QueuePair::prepare_nap(Nap& nap) {
+  Turn turn(*this);
+  if (!carrier_ || state() < QueuePairState::rtr) return;
+  auto until = VerbsClock::time_point::max();
+  if (state() == QueuePairState::error) {
+    if (ending_) until = ending_until_;
+  } else {
+    try {
+      look_at_clock(VerbsClock::now());
+      responder_.acknowledge(true);
+    } catch (...) {
+      fail_by_exception();
+    }
+    until = requester_.next_timer();
+  }
+  if (carrier_) nap.watch(carrier_, until);
+}
+
+bool QueuePair::is_watched() {
+  Turn turn(*this);
+  return carrier_ && carrier_->user_sleepers.load(std::memory_order_relaxed) > 0;
+}
+
+}  // namespace hccl

@@ -1,0 +1,129 @@
+// A queue pair: a reliable connection with verbs' semantics, in software over any lane.
+//
+// requester.h is its sending half, responder.h its receiving half, packet.h what travels;
+// queue_pair_end.cc has what happens at its end. Nothing moves by itself: whoever polls a completion
+// queue drives its queue pairs, and the device's thread drives those that nobody polls.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "verbs/carrier.h"
+#include "verbs/requester.h"
+#include "verbs/responder.h"
+
+namespace hccl {
+
+class Nap;
+class VerbsDevice;
+
+// Thread-safe.
+class QueuePair {
+ public:
+  QueuePair(std::shared_ptr<VerbsDevice> device, std::shared_ptr<ProtectionDomain> domain,
+            std::shared_ptr<CompletionQueue> send_queue,
+            std::shared_ptr<CompletionQueue> recv_queue, const QueuePairAttributes& attributes);
+  ~QueuePair();  // closes it
+  QueuePair(const QueuePair&) = delete;
+  QueuePair& operator=(const QueuePair&) = delete;
+
+  uint32_t number() const { return number_; }
+  QueuePairState state() const { return state_.load(std::memory_order_acquire); }
+  QueuePairAttributes attributes();
+  // Why it is in ERROR; empty otherwise.
+  std::string reason();
+
+  // Gives it its connection; in INIT only.
+  void attach(std::shared_ptr<Carrier> carrier);
+  // RESET -> INIT -> RTR -> RTS, and from anywhere to RESET and ERROR. Throws InvalidVerb for other
+  // steps, and for RTR without a connection.
+  void modify(QueuePairState state);
+  // Changes retries, timers and path_mtu; before RTS.
+  void set_attributes(const QueuePairAttributes& attributes);
+
+  // Throws InvalidVerb in the wrong state, QueueFull.
+  void post_send(const SendRequest& request);
+  void post_recv(const RecvRequest& request);
+
+  // Moves what can move; nothing if another thread is at it. True if anything did.
+  bool drive();
+  // As drive(), but waits for the other thread: for the last look before a sleep, which must not be
+  // left out.
+  bool drive_in_turn();
+  // Says goodbye, waits a moment for the peer's, and lets go of the connection. No completions.
+  void close();
+
+  const VerbsStatistics& statistics() const { return session_.statistics; }
+
+  // For the device and the completion queues.
+  void prepare_nap(Nap& nap);
+  uint64_t num_drives() const { return num_drives_.load(std::memory_order_relaxed); }
+  bool is_watched();
+  // For the protection domain: returns when no answer on the lane lies in a revoked region.
+  void release_region();
+
+ private:
+  class Turn;
+  static constexpr int packets_per_turn = 64;
+
+  bool receive();
+  bool take(const Packet& packet, size_t length);
+  bool drain();
+  bool turn();
+  [[noreturn]] void interrupted();
+  void fail_by_exception();
+  bool part();
+  void look_at_clock(VerbsClock::time_point now);
+  void fail(const Fault& fault);
+  void tell_peer(const Fault& fault);
+  void end_requests();
+  void drop_carrier();
+  void drop_carrier_of_lost_peer(const char* text);
+  void forget();
+  void step(QueuePairState from, QueuePairState to);
+
+  const std::shared_ptr<VerbsDevice> device_;
+  const std::shared_ptr<ProtectionDomain> domain_;
+  const std::shared_ptr<CompletionQueue> send_queue_;
+  const std::shared_ptr<CompletionQueue> recv_queue_;
+  const uint32_t number_;
+
+  std::mutex mutex_;
+  // Posters that wait for the lock: a driver that spins must let them in. Pairs with drive().
+  std::atomic<int> num_posters_{0};
+  // Written under the lock.
+  std::atomic<QueuePairState> state_{QueuePairState::reset};
+  std::atomic<uint64_t> num_drives_{0};  // a hint for the device's thread
+
+  // Guarded by mutex_, all below.
+  std::shared_ptr<Carrier> carrier_;
+  Session session_;
+  Requester requester_;
+  Responder responder_;
+  int num_idle_turns_ = 0;
+  bool peer_left_ = false;  // it said goodbye or its connection broke
+  bool closed_ = false;
+  bool ending_ = false;  // in ERROR, but the lane may still borrow what was posted
+  Fault fault_;
+  VerbsClock::time_point ending_until_{};
+};
+
+// Holds the lock of a queue pair for a caller that a spinning driver has to make room for.
+class QueuePair::Turn {
+ public:
+  explicit Turn(QueuePair& pair) : pair_(pair) {
+    if (pair_.mutex_.try_lock()) return;
+    pair_.num_posters_.fetch_add(1, std::memory_order_relaxed);
+    pair_.mutex_.lock();
+    pair_.num_posters_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  ~Turn() { pair_.mutex_.unlock(); }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  QueuePair& pair_;
+};
+
+}  // namespace hccl

@@ -1,0 +1,172 @@
+// How a queue pair ends: errors, goodbyes, and memory that has to be given back first.
+#include <sched.h>
+
+#include "verbs/nap.h"
+#include "verbs/queue_pair.h"
+#include "verbs/verbs_device.h"
+
+namespace hccl {
+
+namespace {
+
+// How long a broken or closing queue pair waits for its last words to leave.
+constexpr auto parting_time = std::chrono::milliseconds(500);
+
+}  // namespace
+
+// To ERROR. The requests end when the lane has given their memory back.
+void QueuePair::fail(const Fault& fault) {
+  QueuePairState before = state();
+  if (before == QueuePairState::error) return;
+  state_.store(QueuePairState::error, std::memory_order_release);
+  fault_ = fault;
+  ending_ = true;
+  ending_until_ = VerbsClock::now() + parting_time;
+  if (carrier_ && before >= QueuePairState::rtr) tell_peer(fault);
+  drain();
+}
+
+void QueuePair::tell_peer(const Fault& fault) {
+  Packet packet;
+  packet.kind = PacketKind::goodbye;
+  if (fault.refusal != Status::success) {
+    packet.kind = PacketKind::refuse;
+    packet.number = fault.number;
+    packet.imm = static_cast<uint32_t>(fault.refusal);
+  }
+  try {
+    session_.send(packet, nullptr, 0);
+  } catch (const LaneError&) {
+    peer_left_ = true;
+  }
+}
+
+// A turn in ERROR: last words leave, what the peer still sends is thrown away.
+bool QueuePair::drain() {
+  bool moved = false;
+  if (carrier_) {
+    try {
+      Lane& lane = *session_.lane;
+      moved = lane.flush();
+      for (int i = 0; i < packets_per_turn; ++i) {
+        const Header* header = lane.peek();
+        if (header == nullptr) break;
+        auto kind = decode(*header).kind;
+        peer_left_ |= kind == PacketKind::goodbye || kind == PacketKind::refuse;
+        if (header->length > 0 && lane.lend() == nullptr) break;
+        lane.release();
+        moved = true;
+      }
+      if (peer_left_ && lane.settled()) drop_carrier();
+    } catch (const LaneError&) {
+      peer_left_ = true;
+      drop_carrier();
+    }
+  }
+  if (!ending_) return moved;
+  if (carrier_ && session_.lane->completed() < session_.posted) {
+    if (VerbsClock::now() < ending_until_) return moved;
+    drop_carrier();
+  }
+  end_requests();
+  return true;
+}
+
+void QueuePair::end_requests() {
+  ending_ = false;
+  requester_.flush(fault_.send);
+  responder_.flush(fault_.recv);
+}
+
+// Ends all borrowing: nothing of the lane is left.
+void QueuePair::drop_carrier() {
+  session_.lane = nullptr;
+  session_.arena = nullptr;
+  session_.peer_arena = nullptr;
+  carrier_.reset();
+}
+
+void QueuePair::close() {
+  std::exception_ptr interruption;
+  try {
+    if (!part()) return;
+  } catch (const LaneInterrupted&) {
+    interruption = std::current_exception();
+  }
+  device_->detach(this);
+  recv_queue_->detach(this);
+  send_queue_->detach(this);
+  domain_->detach(this);
+  {
+    Turn turn(*this);
+    drop_carrier();
+    state_.store(QueuePairState::reset, std::memory_order_release);
+  }
+  if (interruption) std::rethrow_exception(interruption);
+}
+
+// Says goodbye and waits a moment for the peer's. False if that was done before.
+bool QueuePair::part() {
+  {
+    Turn turn(*this);
+    if (closed_) return false;
+    closed_ = true;
+    requester_.clear();
+    responder_.clear();
+    if (carrier_ && state() >= QueuePairState::rtr) {
+      fail(Fault{.text = "it was closed"});
+    }
+  }
+  auto until = VerbsClock::now() + parting_time;
+  while (VerbsClock::now() < until) {
+    Nap nap(Nap::Sleeper::user);
+    {
+      Turn turn(*this);
+      if (!carrier_ || state() < QueuePairState::rtr) break;
+      drain();
+      if (!carrier_) break;
+      nap.watch(carrier_, VerbsClock::time_point::max());
+    }
+    nap.announce();
+    {
+      Turn turn(*this);
+      if (drain()) continue;
+    }
+    nap.sleep(until);
+  }
+  return true;
+}
+
+void QueuePair::release_region() {
+  auto until = VerbsClock::now() + parting_time;
+  for (;;) {
+    {
+      Turn turn(*this);
+      // The next fragment of such a read is refused; those on the lane have to leave, and what the
+      // peer is to copy from where it lies has to be copied.
+      if (!carrier_ || (session_.lane->completed() >= responder_.last_answer() &&
+                        session_.lane->taken() >= session_.last_reference)) {
+        return;
+      }
+      try {
+        session_.lane->flush();
+        session_.lane->peek();
+      } catch (const LaneError&) {
+        drop_carrier_of_lost_peer("the connection broke");
+      }
+      if (VerbsClock::now() >= until) {
+        drop_carrier_of_lost_peer("the peer does not take the answer to its read");
+      }
+    }
+    sched_yield();
+  }
+}
+
+void QueuePair::drop_carrier_of_lost_peer(const char* text) {
+  peer_left_ = true;
+  fail(Fault{.send = Status::retry_exceeded, .text = text});
+  drop_carrier();
+  drain();
+}
+
+}  // namespace hccl

@@ -1,0 +1,292 @@
+#include "verbs/requester.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace hccl {
+
+namespace {
+
+bool is_remote(Opcode opcode) {
+  return opcode == Opcode::rdma_write || opcode == Opcode::rdma_write_with_imm ||
+         opcode == Opcode::rdma_read;
+}
+
+}  // namespace
+
+Requester::Requester(Session& session, CompletionQueue& queue, uint32_t qp_num)
+    : session_(session),
+      queue_(queue),
+      qp_num_(qp_num),
+      entries_(session.attributes.max_send_wr),
+      pieces_(session.attributes.max_send_wr * session.attributes.max_sge),
+      inline_bytes_(session.attributes.max_send_wr * session.attributes.max_inline) {}
+
+std::span<const ScatterGather> Requester::pieces(uint64_t index) const {
+  size_t slot = index % entries_.size();
+  return {&pieces_[slot * session_.attributes.max_sge], entries_[slot].num_pieces};
+}
+
+void Requester::check(const SendRequest& request, size_t size) const {
+  if (request.opcode > Opcode::rdma_read) throw InvalidVerb("not an opcode that can be sent");
+  if (request.pieces.size() > session_.attributes.max_sge) {
+    throw InvalidVerb("more scatter/gather pieces than max_sge");
+  }
+  if (size > max_message_bytes) throw InvalidVerb("a message has 2^31 bytes at most");
+  if (!(request.flags & send_inline)) return;
+  if (request.opcode == Opcode::rdma_read) throw InvalidVerb("a read cannot be INLINE");
+  if (size > session_.attributes.max_inline) throw InvalidVerb("more bytes than max_inline");
+}
+
+void Requester::post(const SendRequest& request) {
+  size_t size = total_length(request.pieces);
+  check(request, size);
+  if (full()) throw QueueFull("max_send_wr requests are under way");
+  size_t slot = tail_ % entries_.size();
+  ScatterGather* kept = &pieces_[slot * session_.attributes.max_sge];
+  std::copy(request.pieces.begin(), request.pieces.end(), kept);
+  if (request.flags & send_inline) {
+    std::byte* copy = inline_bytes_.data() + slot * session_.attributes.max_inline;
+    for (const ScatterGather& piece : request.pieces) {
+      std::memcpy(copy, reinterpret_cast<const void*>(piece.address), piece.length);
+      copy += piece.length;
+    }
+  }
+  entries_[slot] = {request.wr_id,
+                    request.remote_address,
+                    0,
+                    request.rkey,
+                    request.imm,
+                    request.flags,
+                    static_cast<uint32_t>(size),
+                    static_cast<uint32_t>(request.pieces.size()),
+                    0,
+                    request.opcode,
+                    Status::success};
+  ++tail_;
+}
+
+bool Requester::may_start(const Entry& entry, VerbsClock::time_point* now) {
+  if (not_before_ != VerbsClock::time_point{}) {
+    *now = VerbsClock::now();
+    if (*now < not_before_) return false;
+    not_before_ = {};
+  }
+  if (num_reads_ == 0) return true;
+  if (entry.flags & send_fence) return false;
+  return entry.opcode != Opcode::rdma_read || num_reads_ < session_.attributes.max_rd_atomic;
+}
+
+bool Requester::transmit(VerbsClock::time_point* now) {
+  bool moved = false;
+  while (next_ != tail_ && session_.lane->flushed()) {
+    Entry& current = entry(next_);
+    if (current.problem != Status::success) break;
+    if (!started_ && !may_start(current, now)) break;
+    if (!waits()) heard_ = true;  // its silence so far was none
+    if (current.opcode == Opcode::rdma_read) {
+      send_read();
+    } else {
+      send_fragment();
+    }
+    moved = true;
+  }
+  return moved;
+}
+
+Packet Requester::first_packet(const Entry& entry) const {
+  constexpr PacketKind kinds[] = {PacketKind::send, PacketKind::send_with_imm, PacketKind::write,
+                                  PacketKind::write_with_imm, PacketKind::read};
+  Packet packet;
+  packet.kind = kinds[static_cast<int>(entry.opcode)];
+  packet.number = static_cast<uint16_t>(next_);
+  packet.imm = entry.imm;
+  packet.size = entry.size;
+  if (is_remote(entry.opcode)) {
+    packet.rkey = entry.rkey;
+    packet.remote_address = entry.remote_address;
+  }
+  return packet;
+}
+
+void Requester::send_fragment() {
+  Entry& current = entry(next_);
+  const std::byte* payload = nullptr;
+  size_t length = 0;
+  if (current.flags & send_inline) {
+    size_t slot = next_ % entries_.size();
+    payload = inline_bytes_.data() + slot * session_.attributes.max_inline + offset_;
+    length = std::min(current.size - offset_, session_.mtu);
+  } else if (offset_ < current.size) {
+    Cursor cursor = locate(pieces(next_), offset_);
+    length = session_.fragment_length(cursor.address, cursor.left);
+    payload = cursor.address;
+    if (!session_.domain.allows(cursor.lkey, reinterpret_cast<uint64_t>(payload), length, 0)) {
+      current.problem = Status::local_protection_error;
+      return;
+    }
+  }
+  Packet packet = first_packet(current);
+  if (started_) packet.kind = PacketKind::more;
+  packet.last = offset_ + length == current.size;
+  packet.wants_ack = packet.last && next_ + 1 == tail_;
+  session_.send(packet, payload, length);
+  current.last_on_lane = session_.posted;
+  offset_ += length;
+  started_ = !packet.last;
+  if (started_) return;
+  offset_ = 0;
+  ++next_;
+}
+
+void Requester::send_read() {
+  Entry& current = entry(next_);
+  for (const ScatterGather& piece : pieces(next_)) {
+    if (!session_.domain.allows(piece.lkey, piece.address, piece.length, access_local_write)) {
+      current.problem = Status::local_protection_error;
+      return;
+    }
+  }
+  Packet packet = first_packet(current);
+  packet.last = true;
+  session_.send(packet, nullptr, 0);
+  current.last_on_lane = session_.posted;
+  current.received = 0;
+  ++num_reads_;
+  ++next_;
+}
+
+void Requester::acknowledge(uint32_t acked) {
+  uint32_t ended = acked - static_cast<uint32_t>(acked_);
+  if (ended == 0) return;
+  if (ended > next_ - acked_) {
+    throw Fault{.send = Status::remote_operation_error, .text = "it acknowledged too much"};
+  }
+  for (; ended > 0; --ended, ++acked_) {
+    const Entry& done = entry(acked_);
+    if (done.opcode != Opcode::rdma_read) continue;
+    --num_reads_;
+    if (done.received != done.size && done.problem == Status::success) {
+      throw Fault{.send = Status::remote_operation_error, .text = "a read's answer is too short"};
+    }
+  }
+}
+
+void Requester::not_ready(uint16_t number, std::chrono::microseconds timer) {
+  uint64_t index = next_ - static_cast<uint16_t>(static_cast<uint16_t>(next_) - number);
+  if (index < acked_ || index > next_) {
+    throw Fault{.send = Status::remote_operation_error, .text = "it is not ready for no message"};
+  }
+  session_.statistics.rnr_retries.add(1);
+  if (index != rnr_index_) num_rnr_ = 0;
+  rnr_index_ = index;
+  ++num_rnr_;
+  int limit = session_.attributes.rnr_retry;
+  if (limit != infinite_rnr_retry && num_rnr_ > limit) {
+    throw Fault{.send = Status::rnr_retry_exceeded, .text = "the peer has no RECV posted"};
+  }
+  for (uint64_t i = index; i < next_; ++i) {
+    if (entry(i).opcode == Opcode::rdma_read) --num_reads_;
+  }
+  next_ = index;
+  offset_ = 0;
+  started_ = false;
+  not_before_ = VerbsClock::now() + timer;
+}
+
+bool Requester::take_response(const Packet& packet, size_t length) {
+  uint64_t index = next_ - static_cast<uint16_t>(static_cast<uint16_t>(next_) - packet.number);
+  Entry& read = entry(index);
+  if (index < acked_ || index >= next_ || read.opcode != Opcode::rdma_read ||
+      length > read.size - read.received) {
+    throw Fault{.send = Status::remote_operation_error, .text = "it answered no read of ours"};
+  }
+  if (read.problem == Status::success) {
+    Delivery delivery = session_.deliver(pieces(index), read.received, length);
+    if (delivery == Delivery::not_yet) return false;
+    if (delivery == Delivery::forbidden) read.problem = Status::local_protection_error;
+  }
+  if (read.problem != Status::success && session_.lend() == nullptr) return false;
+  read.received += static_cast<uint32_t>(length);
+  return true;
+}
+
+void Requester::complete() {
+  while (head_ != tail_) {
+    Entry& oldest = entry(head_);
+    // Its own failure shows once all before it has ended, whether it was acknowledged or not.
+    if (oldest.problem != Status::success) throw Fault{.send = oldest.problem};
+    if (head_ == acked_ || session_.lane->completed() < oldest.last_on_lane) return;
+    session_.statistics.sent_messages.add(1);
+    session_.statistics.sent_bytes.add(oldest.size);
+    if (oldest.flags & send_signaled) report(oldest, Status::success);
+    ++head_;
+  }
+}
+
+void Requester::check_silence(VerbsClock::time_point now) {
+  if (heard_ || !waits()) {
+    heard_ = false;
+    last_heard_ = now;
+    num_timeouts_ = 0;
+    return;
+  }
+  if (now - last_heard_ < session_.attributes.timeout) return;
+  last_heard_ = now;
+  session_.statistics.timeouts.add(1);
+  if (++num_timeouts_ > session_.attributes.retry_count) {
+    throw Fault{.send = Status::retry_exceeded, .text = "the peer does not answer"};
+  }
+  if (!session_.lane->flushed()) return;
+  Packet probe;
+  probe.kind = PacketKind::probe;
+  session_.send(probe, nullptr, 0);
+}
+
+VerbsClock::time_point Requester::next_timer() const {
+  if (next_ != tail_ && not_before_ != VerbsClock::time_point{}) return not_before_;
+  if (waits()) return last_heard_ + session_.attributes.timeout;
+  return VerbsClock::time_point::max();
+}
+
+void Requester::report(const Entry& entry, Status status) {
+  Completion completion;
+  completion.wr_id = entry.wr_id;
+  completion.status = status;
+  completion.opcode = entry.opcode;
+  completion.byte_len = status == Status::success ? entry.size : 0;
+  completion.qp_num = qp_num_;
+  queue_.push(completion);
+}
+
+void Requester::flush(Status status) {
+  for (; head_ != tail_; ++head_) {
+    const Entry& oldest = entry(head_);
+    bool failed_here = oldest.problem != Status::success;
+    if (head_ < acked_ && !failed_here) {
+      if (oldest.flags & send_signaled) report(oldest, Status::success);
+      continue;
+    }
+    report(oldest, status);
+    status = Status::flushed;
+  }
+  clear();
+}
+
+void Requester::clear() {
+  head_ = acked_ = next_ = tail_;
+  offset_ = 0;
+  started_ = false;
+  num_reads_ = 0;
+}
+
+void Requester::reset() {
+  clear();
+  head_ = acked_ = next_ = tail_ = 0;
+  not_before_ = {};
+  rnr_index_ = ~uint64_t{0};
+  heard_ = true;
+  num_timeouts_ = 0;
+}
+
+}  // namespace hccl

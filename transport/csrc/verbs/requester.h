@@ -1,0 +1,93 @@
+// The sending half of a queue pair: requests on their way until the peer has carried them out.
+//
+//   head_ ... acked_ ... next_ ... tail_
+//   done, the lane may still borrow | sent, not acknowledged | waits to be sent
+#pragma once
+
+#include <vector>
+
+#include "verbs/completion_queue.h"
+#include "verbs/session.h"
+
+namespace hccl {
+
+// Guarded by the lock of its queue pair.
+class Requester {
+ public:
+  Requester(Session& session, CompletionQueue& queue, uint32_t qp_num);
+
+  bool full() const { return tail_ - head_ == session_.attributes.max_send_wr; }
+  bool idle() const { return head_ == tail_; }
+  // Whether the peer owes an answer.
+  bool waits() const { return acked_ != next_ || started_; }
+  size_t num_waiting() const { return tail_ - next_; }
+  // Takes a request; throws InvalidVerb or QueueFull.
+  void post(const SendRequest& request);
+
+  // Sends what the lane takes now. True if anything moved.
+  bool transmit(VerbsClock::time_point* now);
+  // The peer has carried out so many requests, modulo 2^32. Throws Fault.
+  void acknowledge(uint32_t acked);
+  // The peer has no RECV for message `number`. Throws Fault.
+  void not_ready(uint16_t number, std::chrono::microseconds timer);
+  // Takes the peeked fragment of a read's answer. False: not all of it is there. Throws Fault.
+  bool take_response(const Packet& packet, size_t length);
+  // Reports what has ended. Throws Fault for a request that failed on this side.
+  void complete();
+  // Looks for a silent peer; sends a probe. Throws Fault.
+  void check_silence(VerbsClock::time_point now);
+  void heard() { heard_ = true; }
+  VerbsClock::time_point next_timer() const;
+  // Ends everything: the oldest unacknowledged request with `status`, later ones with FLUSHED.
+  void flush(Status status);
+  // Forgets everything without a completion.
+  void clear();
+  // For a new connection.
+  void reset();
+
+ private:
+  struct Entry {
+    uint64_t wr_id;
+    uint64_t remote_address;
+    uint64_t last_on_lane;  // number of its last fragment
+    uint32_t rkey;
+    uint32_t imm;
+    uint32_t flags;
+    uint32_t size;
+    uint32_t num_pieces;
+    uint32_t received;  // of a read's answer
+    Opcode opcode;
+    Status problem;  // found on this side
+  };
+
+  Entry& entry(uint64_t index) { return entries_[index % entries_.size()]; }
+  std::span<const ScatterGather> pieces(uint64_t index) const;
+  void check(const SendRequest& request, size_t size) const;
+  bool may_start(const Entry& entry, VerbsClock::time_point* now);
+  void send_fragment();
+  void send_read();
+  Packet first_packet(const Entry& entry) const;
+  void report(const Entry& entry, Status status);
+  void pop();
+
+  Session& session_;
+  CompletionQueue& queue_;
+  const uint32_t qp_num_;
+  std::vector<Entry> entries_;
+  std::vector<ScatterGather> pieces_;     // max_sge for each entry
+  std::vector<std::byte> inline_bytes_;   // max_inline for each entry
+  uint64_t head_ = 0, acked_ = 0, next_ = 0, tail_ = 0;
+  size_t offset_ = 0;     // bytes of entry next_ that were sent
+  bool started_ = false;  // entry next_ is under way
+  size_t num_reads_ = 0;  // reads that were sent and have no answer yet
+
+  VerbsClock::time_point not_before_{};  // the peer asked for this pause
+  uint64_t rnr_index_ = ~uint64_t{0};
+  int num_rnr_ = 0;
+
+  bool heard_ = true;
+  VerbsClock::time_point last_heard_{};
+  int num_timeouts_ = 0;
+};
+
+}  // namespace hccl

@@ -1,0 +1,88 @@
+// The receiving half of a queue pair: carries out what the peer requests, in order, once.
+#pragma once
+
+#include <deque>
+#include <vector>
+
+#include "verbs/completion_queue.h"
+#include "verbs/session.h"
+
+namespace hccl {
+
+// Guarded by the lock of its queue pair.
+class Responder {
+ public:
+  Responder(Session& session, CompletionQueue& queue, uint32_t qp_num);
+
+  // Takes a RECV; throws InvalidVerb or QueueFull.
+  void post(const RecvRequest& request);
+
+  // Takes the peeked fragment of a request. False: not all of it is there, or it has to wait. Throws
+  // Fault.
+  bool take(const Packet& packet, size_t length);
+  // Sends the answers to reads that the lane takes now. True if anything moved. Throws Fault.
+  bool answer_reads();
+  // Says how far we are if the peer waits to hear it and no other packet told it. `idle`: nothing
+  // came for a while.
+  bool acknowledge(bool idle);
+  bool owes_acknowledgement() const { return session_.acknowledged != session_.to_acknowledge; }
+  void probed() { probed_ = true; }
+  // RECVs that were reported.
+  uint64_t num_received() const { return recv_head_; }
+  // Number on the lane of the last fragment of an answer.
+  uint64_t last_answer() const { return last_answer_; }
+
+  // Ends every RECV: the oldest with `status`, the rest with FLUSHED.
+  void flush(Status status);
+  // Forgets everything without a completion.
+  void clear();
+  // For a new connection.
+  void reset();
+
+ private:
+  struct Recv {
+    uint64_t wr_id;
+    uint32_t size;
+    uint32_t num_pieces;
+  };
+  // A read that the peer waits for.
+  struct Read {
+    uint64_t address;
+    uint32_t rkey;
+    uint32_t size;
+    uint32_t sent;
+    uint32_t index;  // how many requests came before it, modulo 2^32
+  };
+
+  std::span<const ScatterGather> pieces() const;
+  bool begin(const Packet& packet, size_t length);
+  bool begin_message(const Packet& packet);
+  void begin_read(const Packet& packet);
+  bool deliver(size_t length);
+  void finish();
+  void count_up();
+  [[noreturn]] void refuse(Status refusal, Status recv, const char* text);
+
+  Session& session_;
+  CompletionQueue& queue_;
+  const uint32_t qp_num_;
+
+  std::vector<Recv> recvs_;
+  std::vector<ScatterGather> pieces_;  // max_sge for each RECV
+  uint64_t recv_head_ = 0, recv_tail_ = 0;
+
+  uint32_t executed_ = 0;     // requests carried out; reads count as soon as they are understood
+  bool fragment_begun_ = false;  // the peeked fragment was looked at, but is not all there
+  bool fragment_dropped_ = false;
+  bool receiving_ = false;    // a message is under way:
+  Packet message_;            // its first packet
+  size_t offset_ = 0;         // its bytes that are in place
+  std::deque<Read> reads_;
+  uint64_t last_answer_ = 0;
+
+  bool wants_ack_ = false;  // the peer has nothing more to send
+  bool probed_ = false;     // it asks whether we are there
+  size_t bytes_since_ack_ = 0;
+};
+
+}  // namespace hccl

@@ -1,0 +1,74 @@
+// What the two halves of a queue pair share: the lane, and the memory that may be touched.
+#pragma once
+
+#include <string>
+
+#include "base/arena.h"
+#include "verbs/memory_region.h"
+#include "verbs/packet.h"
+#include "base/statistics.h"
+
+namespace hccl {
+
+// Ends the queue pair, and says what becomes of the requests.
+struct Fault {
+  Status send = Status::flushed;  // of the oldest send request that is not acknowledged
+  Status recv = Status::flushed;  // of the oldest RECV
+  Status refusal = Status::success;  // told to the peer, about its message `number`
+  uint16_t number = 0;
+  std::string text = {};
+};
+
+// Counters of one queue pair.
+struct VerbsStatistics {
+  Counter sent_messages, sent_bytes, received_messages, received_bytes;
+  Counter rnr_retries;  // the peer had no RECV posted, so a message was sent again
+  Counter timeouts;     // the peer was silent for `timeout`
+  Counter stalls;       // the lane could not take a fragment at once
+};
+
+enum class Delivery { done, not_yet, forbidden };
+
+// Guarded by the lock of its queue pair.
+struct Session {
+  ProtectionDomain& domain;
+  QueuePairAttributes attributes;
+  Lane* lane = nullptr;
+  const Arena* arena = nullptr;             // ours, if the peer maps it
+  const ArenaWindow* peer_arena = nullptr;  // the peer's, if we map it
+  size_t mtu = 0;
+  uint32_t to_acknowledge = 0;  // every packet tells it; the responder counts it up
+  uint32_t acknowledged = 0;    // what the peer was told last
+  uint64_t posted = 0;          // number of the last message on the lane
+  VerbsStatistics statistics = {};
+
+  uint64_t last_reference = 0;            // number on the lane of the last packet by reference
+  Reference reference = {};              // the one that the lane may still have to send
+  const std::byte* referenced = nullptr;  // where the payload of the peeked packet lies, if not here
+
+  // Posts one packet; the payload stays borrowed until lane->completed() reaches `posted`. To be
+  // called only while the lane is flushed, but for packets without a payload.
+  void send(Packet packet, const std::byte* payload, size_t length);
+  // How much of `left` bytes at `address` goes into one packet.
+  size_t fragment_length(const std::byte* address, size_t left) const;
+
+  // The length of what the peeked packet carries or refers to; fills in `referenced`. Throws
+  // LaneError for a reference to nowhere.
+  size_t payload_length(const Packet& packet, const Header& header);
+  // As Lane::receive and Lane::lend, for payloads that lie elsewhere too.
+  bool receive(std::byte* destination, size_t length);
+  const std::byte* lend() { return referenced != nullptr ? referenced : lane->lend(); }
+  // Moves the payload of the peeked message to `offset` of a scatter list.
+  Delivery deliver(std::span<const ScatterGather> pieces, size_t offset, size_t length);
+};
+
+// The piece that holds `offset` of a list, and what is left of it from there.
+struct Cursor {
+  std::byte* address = nullptr;
+  size_t left = 0;
+  uint32_t lkey = 0;
+};
+Cursor locate(std::span<const ScatterGather> pieces, size_t offset);
+size_t total_length(std::span<const ScatterGather> pieces);
+
+}  // namespace hccl
