@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from hccl_py.algorithms.topology import Topology
 from hccl_py.calls import BlockingCalls, NonblockingCalls
 from hccl_py.engine import connect_engine, leave_progress_to_parent, stop_progress
 from hccl_py.failures import Narrator
@@ -34,7 +35,6 @@ from hccl_py.running import Shared
 from hccl_py.shrink import Departed, check_excluded, regroup
 from hccl_py.split import packed, part_of
 from hccl_py.statistics import Statistics, read_statistics
-from hccl_py.topology import Topology
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.identity import Identity
 from hccl_py.transport.bootstrap.mesh import Mesh

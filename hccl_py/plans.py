@@ -3,13 +3,13 @@
 import os
 
 from hccl_py.algorithms import plans_for, verify_algorithm
+from hccl_py.algorithms.topology import Topology
+from hccl_py.algorithms.tuner import choose, min_message_bytes, size_class
 from hccl_py.elements import ELEMENT_TYPES
 from hccl_py.fingerprint import REDUCING, pack
 from hccl_py.plan import agreements, lower
-from hccl_py.topology import Topology
 from hccl_py.transport import _core
 from hccl_py.transport.types import IN_ONE_STEP, DType
-from hccl_py.tuner import choose, min_message_bytes, size_class
 
 _MOST_CALLS = 4096
 # What the engine can also do on registered memory, by its numbers (`csrc/types.h`).

@@ -11,7 +11,7 @@ from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator
 from hccl_py.algorithms import ALGORITHMS, names_for
-from hccl_py.collectives import COLLECTIVES
+from hccl_py.plan.contracts import COLLECTIVES
 
 LAYOUTS = ("a", "aa", "ab", "aaa", "aaaab", "abbab", "abc", "aaaabbb", "aabbccdd")
 SIZES = (0, 1, 5, 3_001, 90_001)

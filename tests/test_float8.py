@@ -10,10 +10,10 @@ import torch
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator, ReduceOp
-from hccl_py.topology import Topology
+from hccl_py.algorithms.topology import Topology
+from hccl_py.algorithms.tuner import choose
 from hccl_py.transport import _core
 from hccl_py.transport.types import IN_ONE_STEP, DType
-from hccl_py.tuner import choose
 
 DTYPES = [getattr(torch, dtype.name.lower()) for dtype in sorted(IN_ONE_STEP)]
 OPS = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from hccl_py.algorithms.topology import Topology
 from hccl_py.plans import PlanCache
-from hccl_py.topology import Topology
 from hccl_py.transport.types import DType, ReduceOp
 
 FLOAT, SUM, MAX = int(DType.FLOAT32), int(ReduceOp.SUM), int(ReduceOp.MAX)

@@ -1,6 +1,6 @@
 import pytest
 
-from hccl_py.topology import Topology
+from hccl_py.algorithms.topology import Topology
 from hccl_py.transport.errors import InvalidArgumentError
 
 

@@ -1,10 +1,10 @@
 import pytest
 
 from hccl_py.algorithms import ALGORITHMS
-from hccl_py.collectives import COLLECTIVES
-from hccl_py.topology import Topology
+from hccl_py.algorithms.topology import Topology
+from hccl_py.algorithms.tuner import TABLE, choose, min_message_bytes, size_class
+from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.tuner import TABLE, choose, min_message_bytes, size_class
 
 ONE_NODE = Topology.one_node(8)
 TWO_NODES = Topology.from_node_keys("aaaabbbb")

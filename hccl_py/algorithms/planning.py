@@ -1,9 +1,9 @@
 """From a name in the table to a plan, and to the proof of all its plans."""
 
 from hccl_py.algorithms.table import ALGORITHMS, names_for
-from hccl_py.collectives import COLLECTIVES
+from hccl_py.algorithms.topology import Topology
 from hccl_py.plan import Plan, PlanBuilder, Seat, verify
-from hccl_py.topology import Topology
+from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.transport.errors import InvalidArgumentError
 
 

@@ -2,7 +2,7 @@
 
 Standard library only, and no I/O. An algorithm writes ops through a `PlanBuilder`; `verify` runs
 the plans of all ranks symbolically; `render` spells one; `lower` makes it what the engine runs.
-Which collectives and algorithms exist stands above: `hccl_py/collectives.py` and
+Which collectives and algorithms exist stands above: `hccl_py/plan/contracts.py` and
 `hccl_py/algorithms/`. Read `builder.py` first, then `simulate.py` for the engine's rules.
 """
 

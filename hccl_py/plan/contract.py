@@ -1,6 +1,6 @@
 """What a collective is: who holds what before it, and what it promises afterwards.
 
-Only the vocabulary lives here; the collectives themselves are in `hccl_py/collectives.py`.
+Only the vocabulary lives here; the collectives themselves are in `hccl_py/plan/contracts.py`.
 """
 
 from collections.abc import Callable, Hashable

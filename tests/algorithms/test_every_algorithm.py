@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from hccl_py.algorithms import ALGORITHMS, names_for, plan_for, plans_for, verify_algorithm
-from hccl_py.collectives import COLLECTIVES
+from hccl_py.algorithms.topology import Topology
 from hccl_py.plan import OpKind, agreements, lower
-from hccl_py.topology import Topology
+from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.transport.errors import InvalidArgumentError
 
 RANK_COUNTS = range(1, 18)

@@ -3,8 +3,8 @@
 import pytest
 
 from hccl_py.algorithms import plan_for
+from hccl_py.algorithms.topology import Topology
 from hccl_py.plan import render
-from hccl_py.topology import Topology
 
 FOUR = Topology.one_node(4)
 TWO_NODES = Topology(((0, 1), (2, 3, 4)))

@@ -14,9 +14,9 @@ from itertools import combinations
 import pytest
 
 from hccl_py.algorithms import ALGORITHMS, plans_for
-from hccl_py.collectives import COLLECTIVES
+from hccl_py.algorithms.topology import Topology
 from hccl_py.plan import Chunk, Op, OpKind, Plan, PlanError, verify
-from hccl_py.topology import Topology
+from hccl_py.plan.contracts import COLLECTIVES
 
 RECEIVES = (OpKind.RECV, OpKind.RECV_REDUCE)
 Ranks = tuple[tuple[Op, ...], ...]

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from hccl_py.algorithms import plans_for
-from hccl_py.collectives import COLLECTIVES
+from hccl_py.algorithms.topology import Topology
 from hccl_py.plan import (
     Plan,
     PlanBuilder,
@@ -17,7 +17,7 @@ from hccl_py.plan import (
     output,
     verify,
 )
-from hccl_py.topology import Topology
+from hccl_py.plan.contracts import COLLECTIVES
 
 Write = Callable[[int, int, PlanBuilder], None]
 

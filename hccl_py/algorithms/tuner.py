@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from hccl_py.algorithms import ALGORITHMS, names_for
-from hccl_py.collectives import COLLECTIVES
-from hccl_py.topology import Topology
+from hccl_py.algorithms.topology import Topology
+from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.transport.errors import InvalidArgumentError
 
 VARIABLE = "HCCL_ALGORITHM"
