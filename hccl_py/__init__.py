@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from hccl_py.grouped import group as group
     from hccl_py.premul import premul_sum as premul_sum
     from hccl_py.registered import empty as empty
-    from hccl_py.torch_registered import register as register
+    from hccl_py.torch_backend.registered_tensors import register as register
     from hccl_py.transport.errors import AbortedError as AbortedError
     from hccl_py.transport.errors import BootstrapError as BootstrapError
     from hccl_py.transport.errors import CollectiveTimeoutError as CollectiveTimeoutError
@@ -37,7 +37,7 @@ _HOMES = {
     "group": "hccl_py.grouped",
     "premul_sum": "hccl_py.premul",
     "empty": "hccl_py.registered",
-    "register": "hccl_py.torch_registered",
+    "register": "hccl_py.torch_backend.registered_tensors",
     "HcclError": "hccl_py.transport.errors",
     "InvalidArgumentError": "hccl_py.transport.errors",
     "BootstrapError": "hccl_py.transport.errors",

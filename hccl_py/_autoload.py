@@ -86,6 +86,6 @@ def owns(name: str) -> bool:
 
 
 def _create(options: Any, backend_options: Any) -> ProcessGroup:
-    from hccl_py.torch_groups import create
+    from hccl_py.torch_backend.lifecycle import create
 
     return create(options, backend_options)

@@ -49,7 +49,13 @@ START_S = 30.0
 """How long processes may take to start, on a machine that does other things too."""
 
 _context = multiprocessing.get_context("forkserver")
-PRELOAD = ["torch", "numpy", "pytest", "hccl_py.communicator", "hccl_py.process_group"]
+PRELOAD = [
+    "torch",
+    "numpy",
+    "pytest",
+    "hccl_py.communicator",
+    "hccl_py.torch_backend.process_group",
+]
 # DDP needs dynamo at its first use: more than a second in every rank.
 PRELOAD += ["torch._dynamo", "torch.distributed.optim", "hccl_py.bench.rank"]
 

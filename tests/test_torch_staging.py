@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from hccl_py.torch_staging_pool import SMALLEST_BYTES, PinnedPool, class_bytes
-from hccl_py.torch_staging_tiles import (
+from hccl_py.torch_backend.staging.pool import SMALLEST_BYTES, PinnedPool, class_bytes
+from hccl_py.torch_backend.staging.tiles import (
     MAX_TILES,
     TILE_BYTES,
     arguments_of,

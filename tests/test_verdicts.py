@@ -17,7 +17,7 @@ from ranks import run_ranks
 from thread_ranks import wait_until
 
 from hccl_py import Communicator, CommunicatorError
-from hccl_py.torch_work import as_torch_error
+from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import Blame
 
 NOTICE_S = 2.0

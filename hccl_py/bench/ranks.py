@@ -95,7 +95,9 @@ class Ranks:
         # One server imports torch once; the ranks are forked from it while it has no threads of
         # its own. Spawning would import torch once per rank: 10 s for 8 ranks on two cores.
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["hccl_py.bench.rank", "hccl_py.process_group"])
+        context.set_forkserver_preload(
+            ["hccl_py.bench.rank", "hccl_py.torch_backend.process_group"]
+        )
         address = hosts.address(0) if hosts else "127.0.0.1"
         # The ranks of a collective give up before the run does: their message says more than ours.
         timeout_s = min(_MAX_COLLECTIVE_S, options.timeout_s)

@@ -18,8 +18,8 @@ from ranks import run_ranks
 from torch import Tensor
 from torch.distributed.distributed_c10d import _coalescing_manager
 
-from hccl_py.torch_staging_pool import IDLE_BYTES, POOL
-from hccl_py.torch_staging_tiles import TILE_BYTES
+from hccl_py.torch_backend.staging.pool import IDLE_BYTES, POOL
+from hccl_py.torch_backend.staging.tiles import TILE_BYTES
 
 pytestmark = needs_accelerator
 

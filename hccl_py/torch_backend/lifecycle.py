@@ -12,19 +12,19 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.distributed_c10d import _get_default_store
 
 from hccl_py.communicator import Communicator, tell_uncaught
-from hccl_py.process_group import ProcessGroupHccl
-from hccl_py.torch_fixes import (
+from hccl_py.torch_backend.future_threads import THREADS
+from hccl_py.torch_backend.mixed_backends import mend_registration
+from hccl_py.torch_backend.patch_functions import mend_functions
+from hccl_py.torch_backend.patch_hooks import mend_ddp_hooks
+from hccl_py.torch_backend.patches import (
     keep_dynamo_out,
     mend_all_gather_into_tensor_out,
     mend_batch_p2p_ops,
     mend_shrink_group,
 )
-from hccl_py.torch_mend_functions import mend_functions
-from hccl_py.torch_mend_hooks import mend_ddp_hooks
-from hccl_py.torch_mixed import mend_registration
-from hccl_py.torch_running import GROUPS, RunningGroup
-from hccl_py.torch_threads import THREADS
-from hccl_py.torch_work import as_torch_error
+from hccl_py.torch_backend.process_group import ProcessGroupHccl
+from hccl_py.torch_backend.running import GROUPS, RunningGroup
+from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import AbortedError, HcclError
 
 EXIT_TIMEOUT_S = 5.0

@@ -29,10 +29,10 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from hccl_py.torch_call import Call, reduce_op
-from hccl_py.torch_running import RunningGroup
-from hccl_py.torch_sparse import all_reduce_sparse, is_sparse
-from hccl_py.torch_types import (
+from hccl_py.torch_backend.arguments import Call, reduce_op
+from hccl_py.torch_backend.running import RunningGroup
+from hccl_py.torch_backend.sparse import all_reduce_sparse, is_sparse
+from hccl_py.torch_backend.types import (
     TensorLists,
     Tensors,
     read_options,

@@ -14,14 +14,14 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hccl_py.torch_call import Call, is_fake, reduce_op
-from hccl_py.torch_types import timeout_s
-from hccl_py.torch_work import FinishedWork, as_torch_error
+from hccl_py.torch_backend.arguments import Call, is_fake, reduce_op
+from hccl_py.torch_backend.types import timeout_s
+from hccl_py.torch_backend.work import FinishedWork, as_torch_error
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.types import ReduceOp
 
 if TYPE_CHECKING:
-    from hccl_py.torch_running import RunningGroup
+    from hccl_py.torch_backend.running import RunningGroup
 
 
 def is_sparse(tensor: object) -> bool:

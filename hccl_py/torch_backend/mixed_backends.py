@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 
 from hccl_py._autoload import ALIAS, NAME, owns
-from hccl_py.process_group import ProcessGroupHccl
+from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.transport.errors import InvalidArgumentError
 
 _METHODS = (

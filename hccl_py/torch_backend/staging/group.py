@@ -20,10 +20,10 @@ from torch import Tensor
 from torch.futures import Future
 
 from hccl_py.communicator import Communicator
-from hccl_py.torch_call import Call
-from hccl_py.torch_staging_call import StagedCall, Streams
-from hccl_py.torch_threads import THREADS, Lane
-from hccl_py.torch_work import HcclWork, TensorsFuture, WorkAsNative
+from hccl_py.torch_backend.arguments import Call
+from hccl_py.torch_backend.future_threads import THREADS, Lane
+from hccl_py.torch_backend.staging.call import StagedCall, Streams
+from hccl_py.torch_backend.work import HcclWork, TensorsFuture, WorkAsNative
 from hccl_py.transport.errors import InvalidArgumentError
 
 _IN_ORDER = frozenset(

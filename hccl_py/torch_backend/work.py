@@ -23,9 +23,9 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.futures import Future
 
-from hccl_py.torch_call import Call, write_back
-from hccl_py.torch_threads import Lane
-from hccl_py.torch_types import seconds_of
+from hccl_py.torch_backend.arguments import Call, write_back
+from hccl_py.torch_backend.future_threads import Lane
+from hccl_py.torch_backend.types import seconds_of
 from hccl_py.transport.errors import (
     Blame,
     CollectiveTimeoutError,

@@ -22,12 +22,12 @@ from torch._C._distributed_c10d import (
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
 from hccl_py.communicator import Communicator
-from hccl_py.torch_call import Call, write_back
-from hccl_py.torch_staging import StagedWork, Staging
-from hccl_py.torch_surface import GroupOptions, TorchSurface
-from hccl_py.torch_threads import Lane
-from hccl_py.torch_types import timeout_s
-from hccl_py.torch_work import FinishedWork, HcclWork, WorkAsNative, as_torch_error
+from hccl_py.torch_backend.arguments import Call, write_back
+from hccl_py.torch_backend.future_threads import Lane
+from hccl_py.torch_backend.staging.group import StagedWork, Staging
+from hccl_py.torch_backend.surface import GroupOptions, TorchSurface
+from hccl_py.torch_backend.types import timeout_s
+from hccl_py.torch_backend.work import FinishedWork, HcclWork, WorkAsNative, as_torch_error
 from hccl_py.transport.errors import HcclError
 
 FINISHED = FinishedWork()

@@ -19,9 +19,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hccl_py.communicator import Communicator
-from hccl_py.torch_call import Call, write_back
-from hccl_py.torch_staging_pool import POOL
-from hccl_py.torch_staging_tiles import (
+from hccl_py.torch_backend.arguments import Call, write_back
+from hccl_py.torch_backend.staging.pool import POOL
+from hccl_py.torch_backend.staging.tiles import (
     Data,
     arguments_of,
     flat_blocks,

@@ -29,12 +29,12 @@ from torch._C._distributed_c10d import (
 )
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
-from hccl_py.torch_call import Call
-from hccl_py.torch_checked import CheckedGroup
-from hccl_py.torch_running import FINISHED
-from hccl_py.torch_threads import Lane
-from hccl_py.torch_types import OPS_BY_HASH, PLAIN_TYPES, UNSET_TIMEOUT, Tensors
-from hccl_py.torch_work import HcclWork, as_torch_error
+from hccl_py.torch_backend.arguments import Call
+from hccl_py.torch_backend.checked import CheckedGroup
+from hccl_py.torch_backend.future_threads import Lane
+from hccl_py.torch_backend.running import FINISHED
+from hccl_py.torch_backend.types import OPS_BY_HASH, PLAIN_TYPES, UNSET_TIMEOUT, Tensors
+from hccl_py.torch_backend.work import HcclWork, as_torch_error
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 from hccl_py.work import Work
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hccl_py.torch_types import (
+from hccl_py.torch_backend.types import (
     OPS_BY_NAME,
     PLAIN_TYPES,
     PREMUL_SUM,

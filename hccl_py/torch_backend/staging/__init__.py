@@ -1,0 +1,1 @@
+"""Calls on tensors of an accelerator, staged through pinned host memory."""
