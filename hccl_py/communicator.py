@@ -18,17 +18,21 @@ import numpy as np
 
 from hccl_py.algorithms.topology import Topology
 from hccl_py.calls import BlockingCalls, NonblockingCalls
+from hccl_py.diagnosis import Judge
+from hccl_py.diagnosis.call_log import STATE as HISTORY_STATE
+from hccl_py.diagnosis.call_log import History
+from hccl_py.diagnosis.causes import UNCAUGHT
+from hccl_py.diagnosis.errors import Narrator
+from hccl_py.diagnosis.exceptions import describe_error, handled_error, uncaught_at_exit
+from hccl_py.diagnosis.other_calls import STATE as OCCUPATION_STATE
+from hccl_py.diagnosis.other_calls import Occupation
+from hccl_py.diagnosis.reporter import Witness
+from hccl_py.diagnosis.stall import Patience
 from hccl_py.engine import connect_engine, leave_progress_to_parent, stop_progress
-from hccl_py.failures import Narrator
 from hccl_py.flight_recorder import FlightRecorder, Group
 from hccl_py.gone import Gone
 from hccl_py.grouped import enrol, require_no_group
 from hccl_py.groups import Parent, check_members, open_group
-from hccl_py.history import STATE as HISTORY_STATE
-from hccl_py.history import History
-from hccl_py.occupation import STATE as OCCUPATION_STATE
-from hccl_py.occupation import Occupation
-from hccl_py.patience import Patience
 from hccl_py.plans import PlanCache
 from hccl_py.rendezvous import meeting_at, rank_and_size
 from hccl_py.running import Shared
@@ -46,10 +50,6 @@ from hccl_py.transport.errors import (
     CommunicatorError,
     InvalidArgumentError,
 )
-from hccl_py.uncaught import describe_error, handled_error, uncaught_at_exit
-from hccl_py.verdict import Judge
-from hccl_py.verdict.causes import UNCAUGHT
-from hccl_py.witness import Witness
 from hccl_py.work import let_go_of_ended
 
 _VERDICT_TIMEOUT_S = 1.5

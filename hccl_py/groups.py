@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from hccl_py.diagnosis.reporter import Witness
 from hccl_py.running import Shared
 from hccl_py.transport import _core
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.store import CoordinatorStore
 from hccl_py.transport.errors import BootstrapError, CommunicatorError, InvalidArgumentError
-from hccl_py.witness import Witness
 
 Made = TypeVar("Made")
 Connect = Callable[[CoordinatorStore | None, int, int], Made]

@@ -1,6 +1,6 @@
 """The handle of a call that runs in the background."""
 
-from hccl_py.failures import Narrator
+from hccl_py.diagnosis.errors import Narrator
 from hccl_py.fingerprint import Transfer
 from hccl_py.transport import _core
 from hccl_py.transport.errors import CollectiveTimeoutError, CommunicatorError

@@ -10,7 +10,7 @@ from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator
 from hccl_py.call_sites import CallSites
-from hccl_py.history import History, past_calls
+from hccl_py.diagnosis.call_log import History, past_calls
 
 
 def _line_of(text: str) -> int:

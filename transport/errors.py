@@ -56,7 +56,7 @@ class Blame:
         rank: the culprit.
         host: where it ran.
         pid: its process there.
-        cause: in one word or two, see `hccl_py.verdict.Cause`.
+        cause: in one word or two, see `hccl_py.diagnosis.Cause`.
         collective: the call that met it, e.g. `all_reduce(sum, float32[1000])`.
         sequence: number of that call in the communicator, from 1.
     """

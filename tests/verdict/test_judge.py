@@ -6,10 +6,8 @@ from typing import Any
 
 import pytest
 
-from hccl_py.fingerprint import pack
-from hccl_py.transport.types import DType, ReduceOp
-from hccl_py.verdict import Cause, Judge
-from hccl_py.verdict.causes import (
+from hccl_py.diagnosis import Cause, Judge
+from hccl_py.diagnosis.causes import (
     ABORTED,
     INTERNAL,
     INTERRUPTED_TEXT,
@@ -20,6 +18,8 @@ from hccl_py.verdict.causes import (
     seal,
     unseal,
 )
+from hccl_py.fingerprint import pack
+from hccl_py.transport.types import DType, ReduceOp
 
 PLACES = [("h", 100 + rank) for rank in range(4)]
 CALL = pack("all_reduce", None, int(DType.FLOAT32), int(ReduceOp.SUM), 1000)

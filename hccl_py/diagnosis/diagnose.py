@@ -3,14 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from hccl_py.diagnosis.causes import ABORTED, INTERNAL, MISMATCH, PEER_LOST, TIMED_OUT, Cause
+from hccl_py.diagnosis.deadlock import tell_deadlock
+from hccl_py.diagnosis.death import tell_death, tell_left, tell_unreachable
+from hccl_py.diagnosis.finding import Finding
+from hccl_py.diagnosis.mismatch import tell_mismatch
+from hccl_py.diagnosis.reports import Evidence, Proposal, Testimony, named
+from hccl_py.diagnosis.timeout import tell_timeout
 from hccl_py.fingerprint import describe
-from hccl_py.verdict.causes import ABORTED, INTERNAL, MISMATCH, PEER_LOST, TIMED_OUT, Cause
-from hccl_py.verdict.deadlock import tell_deadlock
-from hccl_py.verdict.death import tell_death, tell_left, tell_unreachable
-from hccl_py.verdict.evidence import Evidence, Proposal, Testimony, named
-from hccl_py.verdict.finding import Finding
-from hccl_py.verdict.mismatch import tell_mismatch
-from hccl_py.verdict.timeout import tell_timeout
 
 
 class Verdict(NamedTuple):

@@ -12,8 +12,8 @@ import weakref
 from collections.abc import Sequence
 from typing import Any
 
+from hccl_py.diagnosis.stall import Patience
 from hccl_py.fingerprint import describe, without_number
-from hccl_py.patience import Patience
 from hccl_py.transport import _core
 
 STATE = "process"

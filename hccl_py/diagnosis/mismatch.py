@@ -8,11 +8,11 @@ rank that has waited for long, before its time is up.
 
 from collections.abc import Mapping, Sequence
 
+from hccl_py.diagnosis.call_log import PastCall, past_calls
+from hccl_py.diagnosis.causes import Cause
+from hccl_py.diagnosis.finding import Finding
+from hccl_py.diagnosis.reports import Evidence, Proposal, ranks
 from hccl_py.fingerprint import describe, number_of, without_number
-from hccl_py.history import PastCall, past_calls
-from hccl_py.verdict.causes import Cause
-from hccl_py.verdict.evidence import Evidence, Proposal, ranks
-from hccl_py.verdict.finding import Finding
 
 _HINT = "all ranks must make the same calls in the same order with the same sizes"
 _MOST_GROUPS = 6

@@ -1,10 +1,10 @@
 """A call that was late: who had arrived, who had not and what they do, how far the slowest got."""
 
-from hccl_py.history import past_calls
-from hccl_py.verdict.causes import Cause
-from hccl_py.verdict.evidence import Evidence, Proposal, Testimony, listing, named, ranks
-from hccl_py.verdict.finding import Finding
-from hccl_py.verdict.mismatch import sites_of
+from hccl_py.diagnosis.call_log import past_calls
+from hccl_py.diagnosis.causes import Cause
+from hccl_py.diagnosis.finding import Finding
+from hccl_py.diagnosis.mismatch import sites_of
+from hccl_py.diagnosis.reports import Evidence, Proposal, Testimony, listing, named, ranks
 
 _MAX_NAMED = 8
 _HINT = "see whether those ranks are stuck or made another call, or raise the timeout"

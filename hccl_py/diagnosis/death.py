@@ -1,8 +1,8 @@
 """Ranks that are gone: died, left, or cut off."""
 
-from hccl_py.verdict.causes import CLOSED_SILENTLY, Cause
-from hccl_py.verdict.evidence import Evidence, Proposal, Testimony, ranks
-from hccl_py.verdict.finding import Finding
+from hccl_py.diagnosis.causes import CLOSED_SILENTLY, Cause
+from hccl_py.diagnosis.finding import Finding
+from hccl_py.diagnosis.reports import Evidence, Proposal, Testimony, ranks
 
 _MOST_SHOWN = 4
 

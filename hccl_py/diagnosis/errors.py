@@ -6,6 +6,8 @@ of reach, or the failure is one call's alone) is put into words here, by the rul
 
 from collections.abc import Sequence
 
+from hccl_py.diagnosis import Judge
+from hccl_py.diagnosis.causes import ABORTED, MISMATCH, PEER_LOST, TIMED_OUT, Cause, unseal
 from hccl_py.fingerprint import Transfer, describe, without_number
 from hccl_py.flight_recorder import FlightRecorder
 from hccl_py.transport.errors import (
@@ -16,8 +18,6 @@ from hccl_py.transport.errors import (
     MismatchError,
     PeerLostError,
 )
-from hccl_py.verdict import Judge
-from hccl_py.verdict.causes import ABORTED, MISMATCH, PEER_LOST, TIMED_OUT, Cause, unseal
 
 _ERRORS = {
     PEER_LOST: PeerLostError,

@@ -11,12 +11,12 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
+from hccl_py.diagnosis import Judge
+from hccl_py.diagnosis.causes import CLOSED_SILENTLY, PEER_LOST, TIMED_OUT, seal, unseal
+from hccl_py.diagnosis.other_calls import conclusions_elsewhere
 from hccl_py.fingerprint import describe, without_number
 from hccl_py.flight_recorder import FlightRecorder
-from hccl_py.occupation import conclusions_elsewhere
 from hccl_py.transport import _core
-from hccl_py.verdict import Judge
-from hccl_py.verdict.causes import CLOSED_SILENTLY, PEER_LOST, TIMED_OUT, seal, unseal
 
 _WINDOW_OF_TIMEOUT = 0.05
 """Part of a timeout that collecting the others' reports may take: the rest is the caller's."""

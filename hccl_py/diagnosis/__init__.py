@@ -11,7 +11,7 @@ before a death, a death before a rank that left, and a timeout last, for it is w
 look like from afar.
 """
 
-from hccl_py.verdict.causes import Cause
-from hccl_py.verdict.judge import Judge, Verdict
+from hccl_py.diagnosis.causes import Cause
+from hccl_py.diagnosis.diagnose import Judge, Verdict
 
 __all__ = ["Cause", "Judge", "Verdict"]

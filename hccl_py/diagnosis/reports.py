@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hccl_py.diagnosis.causes import Cause, cause_of
 from hccl_py.fingerprint import describe, without_number
-from hccl_py.verdict.causes import Cause, cause_of
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ threads is never accused: another of them might come.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from hccl_py.diagnosis.causes import Cause
+from hccl_py.diagnosis.finding import Finding
+from hccl_py.diagnosis.other_calls import STATE
+from hccl_py.diagnosis.reports import Evidence, Testimony
 from hccl_py.fingerprint import describe, without_number
-from hccl_py.occupation import STATE
-from hccl_py.verdict.causes import Cause
-from hccl_py.verdict.evidence import Evidence, Testimony
-from hccl_py.verdict.finding import Finding
 
 _MIN_LOOKS = 8  # heartbeats without any progress: two seconds
 _HINT = "all ranks must make the calls of different groups in the same order"
