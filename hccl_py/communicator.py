@@ -29,16 +29,16 @@ from hccl_py.diagnosis.other_calls import Occupation
 from hccl_py.diagnosis.reporter import Witness
 from hccl_py.diagnosis.stall import Patience
 from hccl_py.engine import connect_engine, leave_progress_to_parent, stop_progress
-from hccl_py.flight_recorder import FlightRecorder, Group
 from hccl_py.gone import Gone
 from hccl_py.grouped import enrol, require_no_group
 from hccl_py.groups import Parent, check_members, open_group
+from hccl_py.observe.flight_recorder import FlightRecorder, Group
+from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.plans import PlanCache
 from hccl_py.rendezvous import meeting_at, rank_and_size
 from hccl_py.running import Shared
 from hccl_py.shrink import Departed, check_excluded, regroup
 from hccl_py.split import packed, part_of
-from hccl_py.statistics import Statistics, read_statistics
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.identity import Identity
 from hccl_py.transport.bootstrap.mesh import Mesh

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hccl_py.trace_files import Dump, write
+from hccl_py.observe.dump_files import Dump, write
 
 MS = 1_000_000
 T0 = 1_700_000_000_000_000_000

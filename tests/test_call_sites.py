@@ -9,8 +9,8 @@ import pytest
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator
-from hccl_py.call_sites import CallSites
 from hccl_py.diagnosis.call_log import History, past_calls
+from hccl_py.observe.call_sites import CallSites
 
 
 def _line_of(text: str) -> int:

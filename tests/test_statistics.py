@@ -15,7 +15,7 @@ from thread_ranks import ThreadRanks
 
 from hccl_py.bench.counters import describe
 from hccl_py.communicator import Communicator
-from hccl_py.statistics import DEVICES, DeviceStatistics, PathStatistics, Statistics
+from hccl_py.observe.statistics import DEVICES, DeviceStatistics, PathStatistics, Statistics
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("HCCL_TRANSPORT", "auto") != "auto", reason="counts what shm and tcp carry each"

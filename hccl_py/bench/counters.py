@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hccl_py.statistics import PathStatistics, Statistics
+from hccl_py.observe.statistics import PathStatistics, Statistics
 
 _DEVICE_WIDTHS = (10, 12, 16, 10, 8, 11)
 _PATH_WIDTHS = (5, 12, 16, 7, 8, 10, 8, 11)

@@ -9,8 +9,8 @@ Sites are there with HCCL_DEBUG=1 only; `site` counts from 0, -1 is none.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from hccl_py.call_sites import CallSites
 from hccl_py.fingerprint import count_of, describe, without_number
+from hccl_py.observe.call_sites import CallSites
 from hccl_py.transport import _core
 
 STATE = "calls"

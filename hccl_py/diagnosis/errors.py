@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hccl_py.diagnosis import Judge
 from hccl_py.diagnosis.causes import ABORTED, MISMATCH, PEER_LOST, TIMED_OUT, Cause, unseal
 from hccl_py.fingerprint import Transfer, describe, without_number
-from hccl_py.flight_recorder import FlightRecorder
+from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport.errors import (
     AbortedError,
     Blame,

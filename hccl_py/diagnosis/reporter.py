@@ -15,7 +15,7 @@ from hccl_py.diagnosis import Judge
 from hccl_py.diagnosis.causes import CLOSED_SILENTLY, PEER_LOST, TIMED_OUT, seal, unseal
 from hccl_py.diagnosis.other_calls import conclusions_elsewhere
 from hccl_py.fingerprint import describe, without_number
-from hccl_py.flight_recorder import FlightRecorder
+from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
 
 _WINDOW_OF_TIMEOUT = 0.05

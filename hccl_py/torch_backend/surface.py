@@ -28,7 +28,7 @@ from hccl_py.transport.errors import HcclError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator
-    from hccl_py.statistics import Statistics
+    from hccl_py.observe.statistics import Statistics
 
     class _Base:
         """The stub's overloads name C++ signatures that no Python method can match."""

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from recorded import MS, T0, change, entry, header, job
 
-from hccl_py.trace.clocks import offsets
-from hccl_py.trace.files import read
-from hccl_py.trace.timeline import Timeline
+from hccl_py.observe.trace.clocks import offsets
+from hccl_py.observe.trace.files import read
+from hccl_py.observe.trace.timeline import Timeline
 
 SKEWS_NS = (0, 3_000 * MS, -1_234_567_890, 17)
 

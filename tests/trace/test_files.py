@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from recorded import change, job
 
-from hccl_py.trace.main import main
+from hccl_py.observe.trace.main import main
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *paths: Path) -> str:

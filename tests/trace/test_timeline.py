@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from recorded import MS, entry, header, job
 
-from hccl_py.trace.main import main
-from hccl_py.trace_files import Dump, write
+from hccl_py.observe.dump_files import Dump, write
+from hccl_py.observe.trace.main import main
 
 SKEWS_NS = (0, 7_000 * MS, -2_500 * MS)
 LATE_RANK, LATE_US = 1, 400.0

@@ -9,8 +9,8 @@ all ranks.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hccl_py.trace.clocks import Offset
-from hccl_py.trace.files import RankFile
+from hccl_py.observe.trace.clocks import Offset
+from hccl_py.observe.trace.files import RankFile
 
 Event = dict[str, Any]
 

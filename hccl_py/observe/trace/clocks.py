@@ -14,7 +14,7 @@ Its word is taken where it lies within the bounds of the collectives, else the b
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-from hccl_py.trace.files import RankFile
+from hccl_py.observe.trace.files import RankFile
 
 
 class Offset(NamedTuple):

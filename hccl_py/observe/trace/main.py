@@ -6,9 +6,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hccl_py.trace.clocks import Offset, offsets
-from hccl_py.trace.files import RankFile, TraceError, missing, read
-from hccl_py.trace.timeline import Timeline
+from hccl_py.observe.trace.clocks import Offset, offsets
+from hccl_py.observe.trace.files import RankFile, TraceError, missing, read
+from hccl_py.observe.trace.timeline import Timeline
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hccl_py.trace_files import FORMAT
+from hccl_py.observe.dump_files import FORMAT
 
 _KEYS = {"rank": int, "host": str, "pid": int, "communicators": list, "entries": list}
 _COMMUNICATOR_KEYS = ("name", "rank", "world_size", "id", "boot_id", "clock")

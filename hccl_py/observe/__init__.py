@@ -1,0 +1,1 @@
+"""What a communicator records: calls, counters, and the files that `hccl-trace` reads."""
