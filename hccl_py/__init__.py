@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator as Communicator
     from hccl_py.grouped import group as group
-    from hccl_py.premul import premul_sum as premul_sum
-    from hccl_py.registered import empty as empty
+    from hccl_py.membership.unique_id import UniqueId as UniqueId
+    from hccl_py.membership.unique_id import get_unique_id as get_unique_id
+    from hccl_py.memory.registered import empty as empty
+    from hccl_py.memory.scaled import premul_sum as premul_sum
     from hccl_py.torch_backend.registered_tensors import register as register
     from hccl_py.transport.errors import AbortedError as AbortedError
     from hccl_py.transport.errors import BootstrapError as BootstrapError
@@ -24,19 +26,17 @@ if TYPE_CHECKING:
     from hccl_py.transport.errors import MismatchError as MismatchError
     from hccl_py.transport.errors import PeerLostError as PeerLostError
     from hccl_py.transport.types import ReduceOp as ReduceOp
-    from hccl_py.unique_id import UniqueId as UniqueId
-    from hccl_py.unique_id import get_unique_id as get_unique_id
     from hccl_py.work import Work as Work
 
 _HOMES = {
     "Communicator": "hccl_py.communicator",
     "Work": "hccl_py.work",
-    "UniqueId": "hccl_py.unique_id",
-    "get_unique_id": "hccl_py.unique_id",
+    "UniqueId": "hccl_py.membership.unique_id",
+    "get_unique_id": "hccl_py.membership.unique_id",
     "ReduceOp": "hccl_py.transport.types",
     "group": "hccl_py.grouped",
-    "premul_sum": "hccl_py.premul",
-    "empty": "hccl_py.registered",
+    "premul_sum": "hccl_py.memory.scaled",
+    "empty": "hccl_py.memory.registered",
     "register": "hccl_py.torch_backend.registered_tensors",
     "HcclError": "hccl_py.transport.errors",
     "InvalidArgumentError": "hccl_py.transport.errors",

@@ -7,10 +7,10 @@ subclasses at the end say. Nothing is sent before all arguments of a call were f
 from collections.abc import Sequence
 from typing import Any
 
-from hccl_py.buffers import Kind, Span, blocks_of, require_kind, span_of
-from hccl_py.copies import copy_to_output, set_aside
 from hccl_py.fingerprint import Transfer
-from hccl_py.premul import PremulSum
+from hccl_py.memory.buffers import Kind, Span, blocks_of, require_kind, span_of
+from hccl_py.memory.copies import copy_to_output, set_aside
+from hccl_py.memory.scaled import PremulSum
 from hccl_py.running import Engine, Result, Runner
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError

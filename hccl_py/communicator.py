@@ -31,14 +31,14 @@ from hccl_py.diagnosis.stall import Patience
 from hccl_py.engine import connect_engine, leave_progress_to_parent, stop_progress
 from hccl_py.gone import Gone
 from hccl_py.grouped import enrol, require_no_group
-from hccl_py.groups import Parent, check_members, open_group
+from hccl_py.membership.environment import meeting_at, rank_and_size
+from hccl_py.membership.shrink import Departed, check_excluded, regroup
+from hccl_py.membership.split import packed, part_of
+from hccl_py.membership.subset import Parent, check_members, open_group
 from hccl_py.observe.flight_recorder import FlightRecorder, Group
 from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.plans import PlanCache
-from hccl_py.rendezvous import meeting_at, rank_and_size
 from hccl_py.running import Shared
-from hccl_py.shrink import Departed, check_excluded, regroup
-from hccl_py.split import packed, part_of
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.identity import Identity
 from hccl_py.transport.bootstrap.mesh import Mesh
@@ -269,7 +269,7 @@ class Communicator(BlockingCalls):
         Args:
             exclude: ranks that are to be left out although they may live; the same on all others.
             timeout_s: how long to wait for a rank that is not known to be dead; then it is left
-                out, if those that came are enough (`hccl_py/shrink.py` says how many). Connecting
+                out, if those that came are enough (`hccl_py/membership/shrink.py` says how many). Connecting
                 may take as long again.
 
         Returns:

@@ -14,7 +14,7 @@ is 0, because there no rank knows what the others give: the messages themselves 
 
 from typing import NamedTuple
 
-from hccl_py.elements import ELEMENT_TYPES, ElementType
+from hccl_py.memory.element_types import ELEMENT_TYPES, ElementType
 from hccl_py.transport.types import ReduceOp
 
 NAMES = (

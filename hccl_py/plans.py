@@ -5,8 +5,8 @@ import os
 from hccl_py.algorithms import plans_for, verify_algorithm
 from hccl_py.algorithms.topology import Topology
 from hccl_py.algorithms.tuner import choose, min_message_bytes, size_class
-from hccl_py.elements import ELEMENT_TYPES
 from hccl_py.fingerprint import REDUCING, pack
+from hccl_py.memory.element_types import ELEMENT_TYPES
 from hccl_py.plan import agreements, lower
 from hccl_py.transport import _core
 from hccl_py.transport.types import IN_ONE_STEP, DType

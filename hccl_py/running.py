@@ -10,9 +10,9 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from hccl_py.buffers import Span
 from hccl_py.diagnosis.errors import Narrator
 from hccl_py.fingerprint import Transfer
+from hccl_py.memory.buffers import Span
 from hccl_py.observe.call_sites import CallSites
 from hccl_py.plans import PlanCache
 from hccl_py.transport import _core

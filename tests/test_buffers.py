@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from hccl_py.buffers import MOVED_ONLY, Span, blocks_of, span_of
+from hccl_py.memory.buffers import MOVED_ONLY, Span, blocks_of, span_of
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import IN_ONE_STEP, ITEM_SIZE, DType, ReduceOp
 

@@ -6,8 +6,8 @@ import itertools
 
 import pytest
 
-from hccl_py.elements import BYTES, NUMBERS
 from hccl_py.fingerprint import Transfer, describe, pack
+from hccl_py.memory.element_types import BYTES, NUMBERS
 from hccl_py.transport.types import DType, ReduceOp
 
 FLOAT, BYTE = int(DType.FLOAT32), int(DType.UINT8)

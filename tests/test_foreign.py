@@ -22,7 +22,7 @@ import torch
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator, InvalidArgumentError, ReduceOp, group
-from hccl_py.buffers import blocks_of, span_of
+from hccl_py.memory.buffers import blocks_of, span_of
 
 WRITABLE: dict[str, Callable[[], Any]] = {
     "bytearray": lambda: bytearray(8),

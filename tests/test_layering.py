@@ -38,7 +38,7 @@ APART = "launcher"
 PROCESS_GROUP = 6
 """From this layer on, torch may be imported."""
 
-LAZY_TORCH = {"hccl_py.registered", "hccl_py.rendezvous"}
+LAZY_TORCH = {"hccl_py.memory.registered", "hccl_py.membership.environment"}
 """Below it, these may import torch inside a function: who never calls it needs no torch."""
 
 
@@ -173,7 +173,11 @@ def test_every_named_room_exists() -> None:
         ("hccl_py.plan.verify", "import numpy as np", "standard library only"),
         ("hccl_py.communicator", "import torch", "torch stands above"),
         ("hccl_py.communicator", "from torch import distributed", "torch stands above"),
-        ("hccl_py.rendezvous", "import torch.distributed as dist", "torch stands above"),
+        (
+            "hccl_py.membership.environment",
+            "import torch.distributed as dist",
+            "torch stands above",
+        ),
         ("hccl_py.launcher.job", "from hccl_py.transport import errors", "stands apart"),
         ("hccl_py.bench.main", "from hccl_py.launcher import job", "stands apart"),
     ],
@@ -196,7 +200,7 @@ def test_wrong_import_is_found(module: str, source: str, problem: str) -> None:
             "hccl_py.torch_backend.process_group",
             "import torch.distributed as dist\nimport hccl_py.communicator",
         ),
-        ("hccl_py.rendezvous", "def f():\n    from torch.distributed import TCPStore"),
+        ("hccl_py.membership.environment", "def f():\n    from torch.distributed import TCPStore"),
         ("hccl_py.launcher.job", "from hccl_py.launcher import agent\nimport torch.distributed"),
         ("hccl_py.bench.rank", "from hccl_py import Communicator"),
     ],

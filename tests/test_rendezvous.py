@@ -12,7 +12,7 @@ from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError
 from hccl_py.launcher.ports import free_port
-from hccl_py.rendezvous import rank_and_size, store_from_environment
+from hccl_py.membership.environment import rank_and_size, store_from_environment
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 

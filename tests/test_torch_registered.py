@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 import hccl_py
 from hccl_py import CollectiveTimeoutError, Communicator
-from hccl_py.registered import is_registered
+from hccl_py.memory.registered import is_registered
 from hccl_py.torch_backend.registered_tensors import _Pool
 from hccl_py.transport.arena import arena_of_this_process
 

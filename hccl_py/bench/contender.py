@@ -96,7 +96,7 @@ def _open_communicator(endpoint: Endpoint) -> Contender:
 
 
 def _open_registered(open_contender: Open, endpoint: Endpoint) -> Contender:
-    from hccl_py.registered import empty
+    from hccl_py.memory.registered import empty
 
     contender = open_contender(endpoint)
     contender.zeros = lambda count, dtype: empty(count, dtype).zero_()

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hccl_py.elements import BYTES, ELEMENT_TYPES
 from hccl_py.fingerprint import Fields, Transfer, describe, unpack
+from hccl_py.memory.element_types import BYTES, ELEMENT_TYPES
 from hccl_py.observe.dump_files import Dump, default_folder, folder_of_failures, write
 from hccl_py.observe.dump_signal import BELL
 from hccl_py.transport import _core

@@ -13,7 +13,7 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from hccl_py.registered import allocate, is_registered
+from hccl_py.memory.registered import allocate, is_registered
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 

@@ -183,7 +183,7 @@ RequestPtr transfer(PyCommunicator& self, RequestKind kind, Address address, siz
 }
 
 // What a background call keeps alive: its buffers, and an address that is no plain int, because it
-// holds on to what lies there (hccl_py/foreign.py).
+// holds on to what lies there (hccl_py/memory/exporters.py).
 nb::object kept(nb::object buffers, nb::object address) {
   if (PyLong_CheckExact(address.ptr())) return buffers;
   return nb::make_tuple(std::move(buffers), std::move(address));

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hccl_py.elements import BYTES, ELEMENT_TYPES, NUMBERS
-from hccl_py.foreign import memory_of
+from hccl_py.memory.element_types import BYTES, ELEMENT_TYPES, NUMBERS
+from hccl_py.memory.exporters import memory_of
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp

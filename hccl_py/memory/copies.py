@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hccl_py.buffers import Span, require_kind, span_of
+from hccl_py.memory.buffers import Span, require_kind, span_of
 from hccl_py.transport.errors import InvalidArgumentError
 
 

@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
+from hccl_py.membership.unique_id import attended
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
-from hccl_py.unique_id import attended
 
 # By process id too: a forked child must not talk on its parent's connection.
 _stores: dict[tuple[int, str, int], Any] = {}

@@ -3,8 +3,8 @@
 import numbers
 from typing import Any
 
-from hccl_py.buffers import Kind, Span
-from hccl_py.foreign import Scratch
+from hccl_py.memory.buffers import Kind, Span
+from hccl_py.memory.exporters import Scratch
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 

@@ -1,0 +1,1 @@
+"""Which ranks belong to a communicator: how they meet, subset, split and shrink."""
