@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hccl_py.call_group import group as group
     from hccl_py.communicator import Communicator as Communicator
-    from hccl_py.grouped import group as group
     from hccl_py.membership.unique_id import UniqueId as UniqueId
     from hccl_py.membership.unique_id import get_unique_id as get_unique_id
     from hccl_py.memory.registered import empty as empty
@@ -34,7 +34,7 @@ _HOMES = {
     "UniqueId": "hccl_py.membership.unique_id",
     "get_unique_id": "hccl_py.membership.unique_id",
     "ReduceOp": "hccl_py.transport.types",
-    "group": "hccl_py.grouped",
+    "group": "hccl_py.call_group",
     "premul_sum": "hccl_py.memory.scaled",
     "empty": "hccl_py.memory.registered",
     "register": "hccl_py.torch_backend.registered_tensors",

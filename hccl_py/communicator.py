@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from hccl_py.algorithms.topology import Topology
-from hccl_py.calls import BlockingCalls, NonblockingCalls
+from hccl_py.call_group import enrol, require_no_group
+from hccl_py.collectives import BlockingCalls, NonblockingCalls
 from hccl_py.diagnosis import Judge
 from hccl_py.diagnosis.call_log import STATE as HISTORY_STATE
 from hccl_py.diagnosis.call_log import History
@@ -30,15 +31,14 @@ from hccl_py.diagnosis.reporter import Witness
 from hccl_py.diagnosis.stall import Patience
 from hccl_py.engine import connect_engine, leave_progress_to_parent, stop_progress
 from hccl_py.gone import Gone
-from hccl_py.grouped import enrol, require_no_group
 from hccl_py.membership.environment import meeting_at, rank_and_size
 from hccl_py.membership.shrink import Departed, check_excluded, regroup
 from hccl_py.membership.split import packed, part_of
 from hccl_py.membership.subset import Parent, check_members, open_group
 from hccl_py.observe.flight_recorder import FlightRecorder, Group
 from hccl_py.observe.statistics import Statistics, read_statistics
-from hccl_py.plans import PlanCache
-from hccl_py.running import Shared
+from hccl_py.plan_cache import PlanCache
+from hccl_py.submit import Shared
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.identity import Identity
 from hccl_py.transport.bootstrap.mesh import Mesh

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hccl_py.algorithms.topology import Topology
-from hccl_py.plans import PlanCache
+from hccl_py.plan_cache import PlanCache
 from hccl_py.transport.types import DType, ReduceOp
 
 FLOAT, SUM, MAX = int(DType.FLOAT32), int(ReduceOp.SUM), int(ReduceOp.MAX)

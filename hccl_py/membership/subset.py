@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hccl_py.diagnosis.reporter import Witness
-from hccl_py.running import Shared
+from hccl_py.submit import Shared
 from hccl_py.transport import _core
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.store import CoordinatorStore

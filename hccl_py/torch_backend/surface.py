@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
-from hccl_py.grouped import leave_alone
+from hccl_py.call_group import leave_alone
 from hccl_py.torch_backend.types import seconds_of
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError, InvalidArgumentError

@@ -46,7 +46,7 @@ inline constexpr int num_reduce_ops = 8;
 constexpr bool reduces_in_one_step(DType dtype) { return dtype >= DType::float8_e4m3fn; }
 
 // What a call is, where the engine has more than its plan to run it. The values cross into Python
-// (hccl_py/plans.py).
+// (hccl_py/plan_cache.py).
 enum class Collective : uint8_t {
   other = 0,
   all_reduce = 1,

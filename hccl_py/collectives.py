@@ -11,7 +11,7 @@ from hccl_py.fingerprint import Transfer
 from hccl_py.memory.buffers import Kind, Span, blocks_of, require_kind, span_of
 from hccl_py.memory.copies import copy_to_output, set_aside
 from hccl_py.memory.scaled import PremulSum
-from hccl_py.running import Engine, Result, Runner
+from hccl_py.submit import Engine, Result, Runner
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import DType, ReduceOp

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hccl_py.fingerprint import Transfer
-from hccl_py.running import Runner, Shared, require_seconds
+from hccl_py.submit import Runner, Shared, require_seconds
 from hccl_py.transport import _core
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 from hccl_py.work import Work

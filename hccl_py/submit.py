@@ -14,7 +14,7 @@ from hccl_py.diagnosis.errors import Narrator
 from hccl_py.fingerprint import Transfer
 from hccl_py.memory.buffers import Span
 from hccl_py.observe.call_sites import CallSites
-from hccl_py.plans import PlanCache
+from hccl_py.plan_cache import PlanCache
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.work import Work
