@@ -269,8 +269,8 @@ class Communicator(BlockingCalls):
         Args:
             exclude: ranks that are to be left out although they may live; the same on all others.
             timeout_s: how long to wait for a rank that is not known to be dead; then it is left
-                out, if those that came are enough (`hccl_py/membership/shrink.py` says how many). Connecting
-                may take as long again.
+                out, if those that came are enough (`membership/shrink.py` says how many).
+                Connecting may take as long again.
 
         Returns:
             The communicator of those that are left.

@@ -1,6 +1,6 @@
 """Makes the C++ engine of a communicator and hands it its connections.
 
-`communicator.py` owns what comes out of here; `transport/bootstrap/mesh.py` finds and connects ranks.
+`communicator.py` owns what comes out of here; `transport/bootstrap/mesh.py` connects ranks.
 """
 
 import threading

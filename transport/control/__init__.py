@@ -10,5 +10,5 @@
     principal.py             whom a place speaks for: an engine and its judge
     message.py, contact.py, timing.py
 
-Reports and verdicts are opaque here; `hccl_py/verdict/` knows what they mean.
+Reports and verdicts are opaque here; `hccl_py/diagnosis/` knows what they mean.
 """
