@@ -1,23 +1,58 @@
-"""Test files import the harnesses that lie in these folders by their bare names."""
+"""Puts the harnesses on the path, splits the tiers, and prepares what ranks are forked from."""
 
 import gc
 import signal
 import sys
 from pathlib import Path
 
+import pytest
+
 _HERE = Path(__file__).parent
 
 for folder in (_HERE, _HERE / "transport", _HERE / "transport" / "control", _HERE / "distributed"):
     sys.path.insert(0, str(folder))
 
+from tiers import SECTIONS  # noqa: E402
 
-# Whoever starts the tests in the background of a script hands them a SIGINT that is ignored.
+# A script that starts the tests in the background hands them an ignored SIGINT.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--section", choices=SECTIONS, help="only this section of the nightly tier")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the section that was asked for."""
+    wanted = config.getoption("--section")
+    if wanted is not None:
+        left_out = [item for item in items if _section(item) != wanted]
+        items[:] = [item for item in items if _section(item) == wanted]
+        config.hook.pytest_deselected(items=left_out)
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip tests between two hosts where this process may make no namespaces."""
+    if _section(item) == "hosts":
+        import namespaces
+
+        if reason := namespaces.why_not():
+            pytest.skip(reason)
+
+
+def _section(item: pytest.Item) -> str | None:
+    marker = item.get_closest_marker("nightly")
+    if marker is None:
+        return None
+    (section,) = marker.args
+    assert section in SECTIONS, f"{item.nodeid}: no section {section} in tiers.py"
+    return str(section)
+
+
 def pytest_collection_finish() -> None:
-    """Spare later collections what stays, 0.3 s each; start what ranks are forked from."""
+    """Freeze what stays, which spares 0.3 s a collection; start the server of `ranks.py`."""
     gc.collect()
     gc.freeze()
     if "ranks" in sys.modules:

@@ -4,8 +4,8 @@
         with Hosts(num_links=2) as hosts:
             assert run_ranks(check_sum, 4, hosts=hosts, backend="hccl") == ...
 
-Ranks 0 and 1 then run on the first host, 2 and 3 on the second. `NEEDS_NAMESPACES` marks tests to
-be skipped where there can be no namespaces.
+Ranks 0 and 1 then run on the first host, 2 and 3 on the second. `TWO_HOSTS` marks such tests: they
+are nightly, and skipped where there can be no namespaces.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import pytest
 
 from hccl_py.bench.namespaces import Hosts, NamespaceError, enter
 
-__all__ = ["NEEDS_NAMESPACES", "Hosts", "call_inside", "enter"]
+__all__ = ["TWO_HOSTS", "Hosts", "call_inside", "enter"]
 
 T = TypeVar("T")
 
@@ -48,4 +48,4 @@ def why_not() -> str | None:
         return str(error)
 
 
-NEEDS_NAMESPACES = pytest.mark.skipif(why_not() is not None, reason=why_not() or "")
+TWO_HOSTS = pytest.mark.nightly("hosts")

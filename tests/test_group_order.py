@@ -72,6 +72,7 @@ def another_thread_comes(rank: int, world_size: int) -> float:
     return time.monotonic() - began
 
 
+@pytest.mark.nightly("faults")
 def test_program_with_several_threads_is_not_accused() -> None:
     for seconds in run_ranks(another_thread_comes, 2):
         assert seconds > 4

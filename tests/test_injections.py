@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator
 import pytest
 from injected_ranks import be_rank
 from injections import FATAL, HARMLESS, ONE_NODE, TWO_NODES, Injection, Layout, Result, play
-from namespaces import NEEDS_NAMESPACES, Hosts
+from namespaces import Hosts
 from ranks import RanksFailed
 
 ROUNDS = int(os.environ.get("HCCL_TEST_ROUNDS", "1"))
 BETWEEN_NODES = {"cut_off", *HARMLESS} - {"coordinator_closed"}
-TWO_HOSTS = Layout("2 hosts x 2", 4, 2)
+BETWEEN_HOSTS = Layout("2 hosts x 2", 4, 2)
 KINDS = (*FATAL, "sigstop", *HARMLESS)
 
 Cell = tuple[str, Layout]
@@ -80,9 +80,9 @@ def test_injected_failure(table: dict[Cell, list[Result]], kind: str, layout: La
     assert not failures, f"{len(failures)} of {ROUNDS} rounds:\n" + "\n\n".join(failures[:3])
 
 
-@NEEDS_NAMESPACES
+@pytest.mark.nightly("hosts")
 @pytest.mark.parametrize("kind", ["sigkill", "path_reset"])
 def test_injected_failure_between_two_hosts(kind: str) -> None:
     with Hosts() as hosts:
-        failures = _try([Injection(kind, TWO_HOSTS, 0)], [], hosts)
+        failures = _try([Injection(kind, BETWEEN_HOSTS, 0)], [], hosts)
     assert not failures, failures[0]

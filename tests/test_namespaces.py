@@ -5,10 +5,10 @@ import subprocess
 
 import torch
 import torch.distributed as dist
-from namespaces import NEEDS_NAMESPACES, Hosts
+from namespaces import TWO_HOSTS, Hosts
 from ranks import run_ranks
 
-pytestmark = NEEDS_NAMESPACES
+pytestmark = TWO_HOSTS
 
 
 def ping(hosts: Hosts, link: int) -> bool:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
-from namespaces import NEEDS_NAMESPACES, Hosts, call_inside
+from namespaces import TWO_HOSTS, Hosts, call_inside
 from ranks import run_ranks
 from thread_ranks import wait_until
 
@@ -262,7 +262,7 @@ def knock_with_a_key_of_its_own(address: Address) -> None:
 
 @pytest.mark.parametrize(
     ("where", "num_descriptors"),
-    [("emulated nodes", 256), pytest.param("hosts", 1024, marks=NEEDS_NAMESPACES)],
+    [("emulated nodes", 256), pytest.param("hosts", 1024, marks=TWO_HOSTS)],
 )
 def test_job_under_attack_goes_on_and_logs_little(
     where: str, num_descriptors: int, tmp_path: Path

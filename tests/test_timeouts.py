@@ -25,7 +25,11 @@ START_S = 0.2
 ABSENT = 2
 COUNT = 30_000
 
-layouts = pytest.mark.parametrize("layout", [ONE_NODE, TWO_NODES], ids=lambda one: one.name)
+layouts = pytest.mark.parametrize(
+    "layout",
+    [ONE_NODE, pytest.param(TWO_NODES, marks=pytest.mark.nightly("faults"))],
+    ids=lambda one: one.name,
+)
 
 
 OF_WAIT = "Work.wait"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch.distributed as dist
-from namespaces import NEEDS_NAMESPACES, Hosts
+from namespaces import TWO_HOSTS, Hosts
 from ranks import run_ranks
 from thread_ranks import wait_until
 
@@ -116,7 +116,7 @@ def test_idle_and_busy_ranks_hear_of_a_death() -> None:
     assert (blame.rank, blame.cause) == (1, "died")
 
 
-@NEEDS_NAMESPACES
+@TWO_HOSTS
 def test_killed_coordinator_between_hosts_is_named_alike_by_all() -> None:
     with Hosts(rates_mbit=[1000]) as hosts:
         _, blame = same(run_ranks(killed, 4, [0], hosts=hosts, victims=[0]))

@@ -164,6 +164,7 @@ def hanging(
         command.communicate()
 
 
+@pytest.mark.nightly("faults")
 @pytest.mark.parametrize(("sent", "code"), STOPPED.items())
 def test_main_that_is_stopped_leaves_no_rank(
     hanging: dict[int, tuple[subprocess.Popen[str], Path]], sent: int, code: int

@@ -6,7 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from namespaces import NEEDS_NAMESPACES
+from namespaces import TWO_HOSTS
 
 from hccl_py.bench.main import main
 from hccl_py.bench.namespaces import Hosts, NamespaceError, enter
@@ -21,7 +21,7 @@ def _left(pid: int | None = None) -> list[str]:
     return [line for line in listing.stdout.splitlines() if line.startswith(mine)]
 
 
-@NEEDS_NAMESPACES
+@TWO_HOSTS
 @pytest.mark.parametrize("api", [["--compare", "gloo"], ["--api", "communicator"]])
 def test_main_with_veth_finds_nothing_wrong_and_leaves_nothing(
     api: list[str], capsys: pytest.CaptureFixture[str]
@@ -40,7 +40,7 @@ def test_main_with_veth_without_root_says_so_in_one_line(
     assert message == "hccl-bench: network namespaces need root: run this with sudo\n"
 
 
-@NEEDS_NAMESPACES
+@TWO_HOSTS
 def test_main_with_veth_that_is_terminated_leaves_no_namespace() -> None:
     words = [sys.executable, "-m", "hccl_py.bench.main", "--nnodes", "2", "--veth", "1"]
     command = subprocess.Popen(
@@ -58,7 +58,7 @@ def test_main_with_veth_that_is_terminated_leaves_no_namespace() -> None:
     assert _left(command.pid) == []
 
 
-@NEEDS_NAMESPACES
+@TWO_HOSTS
 def test_hosts_that_cannot_be_finished_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Hosts, "address", lambda *_: "nowhere")
     with pytest.raises(NamespaceError, match="nowhere"), Hosts():
@@ -66,7 +66,7 @@ def test_hosts_that_cannot_be_finished_leave_nothing(monkeypatch: pytest.MonkeyP
     assert _left() == []
 
 
-@NEEDS_NAMESPACES
+@TWO_HOSTS
 def test_enter_moves_nothing_where_there_is_no_such_namespace() -> None:
     before = socket.if_nameindex()
     with pytest.raises(NamespaceError, match="no network namespace hccl-none"):

@@ -55,6 +55,11 @@ class Feature:
         return f"{self.path.relative_to(ROOT)}::{self.check.__name__}"
 
     @property
+    def key(self) -> str:
+        """The test in the recording, wherever its folder lies."""
+        return f"{self.path.name}::{self.check.__name__}"
+
+    @property
     def batch(self) -> tuple[Any, ...]:
         """What the checks that share processes have in common."""
         return self.path, self.world_size, tuple(sorted(self.env.items()))

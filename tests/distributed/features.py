@@ -5,15 +5,21 @@
         ...                                     # an initialised group of hccl, or of gloo
         return received.tolist()                # compared, rank by rank
 
-The decorator makes a test of it. hccl must come to its end; what it returned must equal what gloo
-returned and, where gloo cannot do it, what `alone` computes in one process. All checks of a file
-share the processes, one set for each backend, and each has a group of its own. The same run says
-what gloo made of it, and docs/torch.md has to say so too (`table.py`).
+The decorator makes a test of it. hccl must complete it; what it returned must equal what `alone`
+computes in one process, or what gloo returned when `gloo.xz` was recorded. With HCCL_TEST_GLOO=1,
+in the nightly tier, gloo runs too: its results must be the recorded ones, and docs/torch.md must
+say what it did (`table.py` writes both). All checks of a file share the processes, one set for each
+backend, and each check has a group of its own.
 """
 
 from __future__ import annotations
 
+import functools
+import lzma
+import os
+import pickle
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +28,8 @@ from feature_rows import FEATURES, Check, Feature, documented, documented_versio
 from feature_runs import HOPELESS, Outcome, outcome_of
 
 SAME = "the same"
+RECORDING = Path(__file__).with_name("gloo.xz")
+"""What gloo returned, where it is the oracle; `python tests/distributed/table.py` writes it."""
 
 
 def feature(section: str, name: str, **options: Any) -> Callable[[Check], Callable[[], None]]:
@@ -45,27 +53,51 @@ def feature(section: str, name: str, **options: Any) -> Callable[[Check], Callab
 
 
 def judge(row: Feature) -> None:
-    """Fail unless hccl did what gloo does, or what one process computes."""
+    """Fail unless hccl did what one process computes, or what gloo did."""
     __tracebackhide__ = True
     mine = outcome_of(row, "hccl")
     if mine.values is None:
         pytest.fail(f"on hccl: {mine.trouble}\n{mine.story}", pytrace=False)
     assert any(value is not None for value in mine.values), "a check has to return something"
+    if row.alone is not None:
+        check_equal(mine.values, row.alone(row.world_size), row.tolerance, "one process")
+    else:
+        assert row.key in recording(), f"no recording of {row.test}; run .ci/torch-table"
+        check_equal(mine.values, recording()[row.key], row.tolerance, "gloo, when recorded,")
+    if os.environ.get("HCCL_TEST_GLOO") == "1":
+        judge_gloo(row, mine)
+
+
+def judge_gloo(row: Feature, mine: Outcome) -> None:
+    """Fail unless gloo did what its recording and docs/torch.md say."""
+    __tracebackhide__ = True
     told = documented().get(row.test, "")
     # What takes long to find out was measured when the table was written.
     gloo = Outcome(None, told) if told.startswith(HOPELESS) else outcome_of(row, "gloo")
     if row.alone is None and (gloo.values is None or row.differs):
-        pytest.fail(
-            f"gloo: {gloo.trouble}. What is right then? Give `alone`.\n{gloo.story}", pytrace=False
-        )
-    if row.alone is not None:
-        check_equal(mine.values, row.alone(row.world_size), row.tolerance, "one process")
+        pytest.fail(f"gloo: {gloo.trouble}. Give `alone`.\n{gloo.story}", pytrace=False)
     if gloo.values is not None and not row.differs:
-        check_equal(mine.values, gloo.values, row.tolerance, "gloo")
+        check_equal(mine.values or [], gloo.values, row.tolerance, "gloo")
     if told and documented_version() == torch.__version__.partition("+")[0]:
         assert told == describe(row, mine, gloo), (
             f"docs/torch.md of {row.test}; run .ci/torch-table"
         )
+
+
+@functools.cache
+def recording() -> dict[str, list[Any]]:
+    """Return what the ranks of gloo returned, by test."""
+    values: dict[str, list[Any]] = pickle.loads(lzma.decompress(RECORDING.read_bytes()))
+    return values
+
+
+def record() -> None:
+    """Run every check that gloo is the oracle of on gloo, and write the recording."""
+    rows = [row for row in FEATURES.values() if row.alone is None]
+    values = {row.key: outcome_of(row, "gloo").values for row in rows}
+    if lacking := [test for test, one in values.items() if one is None]:
+        raise SystemExit(f"gloo has no result, so give `alone`: {lacking}")
+    RECORDING.write_bytes(lzma.compress(pickle.dumps(values)))
 
 
 def check_equal(mine: Sequence[Any], others: Sequence[Any], tolerance: float, name: str) -> None:

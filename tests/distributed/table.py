@@ -1,6 +1,6 @@
 """The table of docs/torch.md: what it has to list, and writing it.
 
-python tests/distributed/table.py        # runs every check on both backends, and writes
+python tests/distributed/table.py        # runs every check on both backends; writes, gloo.xz too
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from feature_rows import FEATURES, PAGE, Feature  # noqa: E402
 from feature_runs import outcome_of  # noqa: E402
-from features import describe  # noqa: E402
+from features import describe, record  # noqa: E402
 from ranks import load_function  # noqa: E402
 
 BEGIN, END = "<!-- written by .ci/torch-table -->", "<!-- end of what is written -->"
@@ -124,6 +124,7 @@ def write() -> None:
     PAGE.write_text(f"{before}{BEGIN}\n{END}{after}", encoding="utf-8")
     collect()
     text = "\n".join(lines())
+    record()
     PAGE.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
 
 

@@ -102,7 +102,7 @@ def test_compiled_around_a_graph_break(rank: int, world_size: int) -> torch.Tens
     return step(torch.full((3,), rank + 1.0)).clone()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("training")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
 @feature(SECTION, "functional collectives compiled by Inductor")
 def test_compiled_by_inductor(rank: int, world_size: int) -> list[torch.Tensor]:

@@ -6,11 +6,13 @@ import re
 import sys
 from pathlib import Path
 
+import pytest
 from launching import run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "04_survive.py"
 
 
+@pytest.mark.nightly("training")
 def test_training_survives_the_coordinator() -> None:
     done = run(sys.executable, EXAMPLE, "--ranks", 3, "--victim", 0, "--steps", 100)
     assert done.returncode == 0, done.stderr

@@ -59,6 +59,7 @@ def _train(words: list[str], nodes: int) -> str:
     return printed
 
 
+@pytest.mark.nightly("training")
 def test_loss_of_every_step_agrees_with_gloo(tmp_path: Path) -> None:
     found = {}
     for backend in ("hccl", "gloo"):
@@ -91,6 +92,7 @@ def unharmed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     return folder, train(folder, "--epochs", 3)
 
 
+@pytest.mark.nightly("training")
 @pytest.mark.timeout(300)
 def test_killed_rank_costs_a_restart_and_not_a_bit(
     tmp_path: Path, unharmed: tuple[Path, str]
@@ -130,6 +132,7 @@ def test_resumed_run_equals_an_uninterrupted_one(
     assert_same_end(unharmed[0], tmp_path)
 
 
+@pytest.mark.nightly("training")
 def test_resume_without_a_checkpoint_is_told_once(tmp_path: Path) -> None:
     missing = tmp_path / "digits.pt"
     done = launch("--nproc-per-node", 2, EXAMPLE, "--resume", "--checkpoint", missing)
@@ -137,6 +140,7 @@ def test_resume_without_a_checkpoint_is_told_once(tmp_path: Path) -> None:
     assert done.stderr.count(f"--resume: there is no checkpoint {missing}") == 1
 
 
+@pytest.mark.nightly("training")
 @pytest.mark.parametrize("runner", ["python", "torchrun"])
 def test_runs_unchanged_under_python_and_torchrun(tmp_path: Path, runner: str) -> None:
     torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", 2)
@@ -179,7 +183,7 @@ def sixteen(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float, Path]
     return done.stdout, time.monotonic() - start_s, checkpoint
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("training")
 @pytest.mark.timeout(180)
 def test_sixteen_ranks_on_two_nodes_learn_in_two_minutes(
     sixteen: tuple[str, float, Path],
@@ -191,7 +195,7 @@ def test_sixteen_ranks_on_two_nodes_learn_in_two_minutes(
     assert torch.load(checkpoint, weights_only=True)["epoch"] == len(reached)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("training")
 @pytest.mark.timeout(180)
 def test_rank_0_alone_prints_progress(sixteen: tuple[str, float, Path]) -> None:
     for epoch, line in enumerate(sixteen[0].splitlines(), 1):

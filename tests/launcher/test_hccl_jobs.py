@@ -67,6 +67,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.nightly("faults")
 def test_exception_that_nobody_catches_is_told_to_the_others_and_a_restart_meets_anew(
     path: Path,
 ) -> None:

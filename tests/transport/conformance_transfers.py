@@ -88,6 +88,7 @@ class Transfers(Provider):
         with self.connected(num_bytes=num_bytes + 1) as (a, b):
             transfer(a, b, opcode, num_bytes, 5)
 
+    @pytest.mark.nightly("calls")
     def test_one_gigabyte_arrives_whole(self, two_gigabytes: Bytes) -> None:
         half = 1 << 30
         source, target = two_gigabytes[:half], two_gigabytes[half:]

@@ -20,12 +20,12 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from namespaces import NEEDS_NAMESPACES, Hosts
+from namespaces import TWO_HOSTS, Hosts
 from ranks import run_ranks
 
 from hccl_py import Communicator, ReduceOp
 
-pytestmark = NEEDS_NAMESPACES
+pytestmark = TWO_HOSTS
 
 TIMEOUT_S = 20.0
 LARGE = 2 << 20  # elements: 8 MB of float32

@@ -31,7 +31,7 @@ def cpu_s() -> float:
     return used.ru_utime + used.ru_stime
 
 
-@pytest.mark.slow
+@pytest.mark.nightly("scale")
 def test_512_ranks_one_coordinator_keeps_up_and_all_hear_one_verdict() -> None:
     plane = ControlPlane()
     mine = plane.contact("", None)

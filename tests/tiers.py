@@ -1,0 +1,33 @@
+"""The two tiers of the suite: what `pytest` runs by default, and the sections of `.ci/nightly`.
+
+    @pytest.mark.nightly("hosts")       # left out by default, run by `.ci/nightly hosts`
+    def test_sum_between_two_hosts(): ...
+
+`conftest.py` rejects a section that is not listed here, and skips "hosts" without namespaces.
+"""
+
+from __future__ import annotations
+
+SECTIONS = {
+    "hosts": "two hosts, as network namespaces with links between them",
+    "scale": "hundreds of ranks",
+    "plans": "plans broken on purpose, and proofs for every rank count",
+    "faults": "every kind of failure on every layout",
+    "training": "the digits example killed, resumed, and against gloo; large models",
+    "calls": "every element type and operation on every layout",
+}
+"""Names that the marker `nightly` takes."""
+
+COMMANDS = {
+    **{name: f"pytest -q -m nightly --section {name}" for name in SECTIONS},
+    "gloo": "HCCL_TEST_GLOO=1 pytest -q -m '' tests/distributed",
+    "rounds": (
+        "HCCL_TEST_ROUNDS=10 pytest -q -m '' "
+        "tests/test_injections.py tests/test_mismatch.py tests/test_outside.py"
+    ),
+    "soak": "hccl-soak --seconds 600",
+    "address": ".ci/sanitize address,undefined",
+    "thread": ".ci/sanitize thread",
+    "fuzz": ".ci/sanitize fuzz",
+}
+"""The nightly tier: what each section runs, from the root of the tree."""
