@@ -2,12 +2,12 @@
 
 import os
 
-from hccl_py.algorithms import plans_for, verify_algorithm
+from hccl_py.algorithms import ALGORITHMS, plan_for, verify_algorithm
 from hccl_py.algorithms.topology import Topology
 from hccl_py.algorithms.tuner import choose, min_message_bytes, size_class
 from hccl_py.fingerprint import REDUCING, pack
 from hccl_py.memory.element_types import ELEMENT_TYPES
-from hccl_py.plan import agreements, lower
+from hccl_py.plan import lower
 from hccl_py.transport import _core
 from hccl_py.transport.types import IN_ONE_STEP, DType
 
@@ -70,17 +70,14 @@ class PlanCache(dict[Call, _core.Prepared]):
     def _write(self, collective: str, algorithm: str, root: int | None) -> _core.Plan:
         if self._verify:
             verify_algorithm(collective, algorithm, self._topology, root)
-        plans = plans_for(collective, algorithm, self._topology, root)
-        everyone = [lower(*pair) for pair in zip(plans, agreements(plans), strict=True)]
-        lowered = everyone[self._rank]
+        lowered = lower(plan_for(collective, algorithm, self._rank, self._topology, root))
+        max_span = ALGORITHMS[collective, algorithm].max_span(self._topology.nodes)
         return _core.make_plan(
-            ops=[list(row) for row in lowered.ops],
-            peers=list(lowered.peers),
-            first_messages=list(lowered.first_messages),
+            ops=lowered.ops,
+            peers=lowered.peers,
             data_chunks=lowered.data_chunks,
             scratch_slots=lowered.scratch_slots,
-            # Tiles have to be the same everywhere, so the widest op of any rank sizes them.
-            max_chunk_span=max(one.max_chunk_span for one in everyone),
+            max_chunk_span=max_span,
             min_message_bytes=min_message_bytes(self._topology),
             rank=self._rank,
             world_size=self._topology.world_size,

@@ -1,4 +1,4 @@
-"""One rank calls something else: all ranks raise the same error, and no output was written.
+"""One rank calls something else: all ranks raise the same error, which names both calls.
 
 Every deviation from every call, by every rank, on several layouts: far more than a run of all tests
 can do, so each run takes a share of them. `HCCL_TEST_ROUNDS=50` takes 2,000, and `all` takes all of
@@ -88,20 +88,13 @@ _ONE_SIDED = {"broadcast", "reduce", "gather", "scatter"}
 
 
 class Made:
-    """A call of one rank: its buffers, filled with what must not change, and how to make it."""
+    """A call of one rank: its buffers, and how to make it."""
 
     def __init__(self, spec: Spec, rank: int, n: int) -> None:
-        self.outputs: list[Array] = []
         self.run = getattr(self, f"_{spec.collective}")(spec, rank, n)
-        self._before = [one.tobytes() for one in self.outputs]
-
-    @property
-    def untouched(self) -> bool:
-        return [one.tobytes() for one in self.outputs] == self._before
 
     def _output(self, count: int, dtype: str) -> Array:
-        self.outputs.append(np.arange(1, count + 1).astype(dtype))
-        return self.outputs[-1]
+        return np.arange(1, count + 1).astype(dtype)
 
     def _blocks(self, spec: Spec, n: int) -> list[Array]:
         return [self._output(spec.count + spec.uneven * (r == 0), spec.dtype) for r in range(n)]
@@ -153,7 +146,6 @@ class Seen:
 
     error: MismatchError
     in_the_call: bool
-    made: Made
 
 
 def _deviate(layout: str, usual: Spec, other: Spec, deviant: int) -> list[Seen]:
@@ -166,12 +158,12 @@ def _deviate(layout: str, usual: Spec, other: Spec, deviant: int) -> list[Seen]:
         try:
             made.run(comm)
         except MismatchError as error:
-            return Seen(error, True, made)
+            return Seen(error, True)
         for _ in range(_MOST_LATER_CALLS):
             try:
                 comm.all_reduce(np.ones(1))
             except MismatchError as error:
-                return Seen(error, False, made)
+                return Seen(error, False)
         raise AssertionError(f"rank {comm.rank} noticed nothing")
 
     with ThreadRanks(layout, timeout_s=10.0) as ranks:
@@ -209,7 +201,5 @@ def test_other_call_of_one_rank(layout: str, usual: int, other: int, deviant: in
     assert f"rank {deviant} called {CALLS[other].text}" in text
     for rank, one in enumerate(seen):
         spec = CALLS[other if rank == deviant else usual]
-        if one.in_the_call:
-            assert one.made.untouched, f"rank {rank}: an output was written"
-        else:
+        if not one.in_the_call:
             assert spec.collective in _ONE_SIDED, f"rank {rank} did not raise in the call"

@@ -13,13 +13,11 @@ from ranks import run_ranks
 def one_broadcasts(rank: int, world_size: int) -> list[str]:
     dist.barrier()
     tensor = torch.full((1000,), float(rank), dtype=torch.float8_e4m3fn if rank == 2 else None)
-    before = tensor.clone()
     with pytest.raises(dist.DistBackendError) as caught:
         if rank == 2:
             dist.broadcast(tensor, 0)  # the odd one
         else:
             dist.all_reduce(tensor)  # the usual one
-    assert torch.equal(tensor.view(torch.uint8), before.view(torch.uint8)), "it was overwritten"
     with pytest.raises(dist.DistBackendError) as again:
         dist.barrier(async_op=True).wait()
     return [str(caught.value), str(again.value)]

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from hccl_py.transport.providers.interface import Lane
 
 _Op = Sequence[int]
-"""kind, first peer, peers, destination and source: buffer, begin, end, scratch slot; keeps_old."""
+"""kind, first peer, peers, destination and source: buffer, begin, end, scratch slot."""
 _Blocks = Sequence[tuple[int, int]]
 """Address and element count of every block."""
 
@@ -106,7 +106,6 @@ class Plan: ...
 def make_plan(
     ops: Sequence[_Op],
     peers: Sequence[int],
-    first_messages: Sequence[Sequence[int]],
     data_chunks: int,
     scratch_slots: int,
     max_chunk_span: int,

@@ -1,11 +1,22 @@
 """Recursive halving, then doubling: least traffic in log2 n steps."""
 
-from hccl_py.plan import Chunk, PlanBuilder, data
+from hccl_py.plan import Chunk, Nodes, PlanBuilder, data
 
 
 def power_of_two_below(n: int) -> int:
     """Return the largest power of two that is at most `n`."""
     return 1 << (n.bit_length() - 1)
+
+
+def chunks(nodes: Nodes) -> int:
+    """Return the chunk count: one chunk for each rank that takes part in the halving."""
+    return power_of_two_below(sum(len(node) for node in nodes))
+
+
+def max_span(nodes: Nodes) -> int:
+    """Return the widest op: all chunks where ranks sit out, else the first half."""
+    n = sum(len(node) for node in nodes)
+    return n // 2 if n == chunks(nodes) > 1 else chunks(nodes)
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:

@@ -21,6 +21,11 @@ def all_reduce_chunks(nodes: Nodes) -> int:
     return owners_per_node(nodes) * _cuts(nodes)
 
 
+def all_reduce_max_span(nodes: Nodes) -> int:
+    """Return the widest op of `all_reduce`: a whole share where a node has several ranks."""
+    return _cuts(nodes) if max(map(len, nodes)) > 1 else 1
+
+
 def _cuts(nodes: Nodes) -> int:
     # Between two twins, swapping whole shares costs the traffic of a mesh and one step less.
     return len(nodes) if len(nodes) > 2 else 1

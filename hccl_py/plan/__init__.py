@@ -6,18 +6,16 @@ Which collectives and algorithms exist stands above: `hccl_py/plan/contracts.py`
 `hccl_py/algorithms/`. Read `builder.py` first, then `simulate.py` for the engine's rules.
 """
 
-from hccl_py.plan.agreement import Agreement, agreements
 from hccl_py.plan.builder import Nodes, PlanBuilder
 from hccl_py.plan.chunks import Buffer, BufferName, Chunk, data, input, output
 from hccl_py.plan.contract import Contract, Contribution, Promise, Seat, Total
 from hccl_py.plan.errors import PlanError
-from hccl_py.plan.lower import LoweredPlan, lower, partition, range_of
+from hccl_py.plan.lower import LoweredPlan, lower
 from hccl_py.plan.ops import Op, OpKind, Plan, Shape
 from hccl_py.plan.render import render
 from hccl_py.plan.verify import verify
 
 __all__ = [
-    "Agreement",
     "Buffer",
     "BufferName",
     "Chunk",
@@ -34,13 +32,10 @@ __all__ = [
     "Seat",
     "Shape",
     "Total",
-    "agreements",
     "data",
     "input",
     "lower",
     "output",
-    "partition",
-    "range_of",
     "render",
     "verify",
 ]

@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 from dataclasses import replace
 
-from hccl_py.plan.check import check_op
 from hccl_py.plan.chunks import OPEN_END, Chunk
 from hccl_py.plan.errors import PlanError
 from hccl_py.plan.ops import Op, OpKind, Plan
@@ -44,19 +43,21 @@ class PlanBuilder:
 
     def send(self, peers: Iterable[int], chunk: Chunk) -> None:
         """Send `chunk` to each peer: one work request, which completes in the background."""
-        self._append(Op(OpKind.SEND, tuple(peers), src=self._closed(chunk)))
+        if everyone := tuple(peers):
+            self._ops.append(Op(OpKind.SEND, everyone, None, self._closed(chunk)))
 
     def recv(self, peer: int, chunk: Chunk) -> None:
         """Put the next message of `peer` into `chunk`."""
-        self._append(Op(OpKind.RECV, (peer,), dst=self._closed(chunk)))
+        self._ops.append(Op(OpKind.RECV, (peer,), self._closed(chunk)))
 
     def recv_reduce(self, peers: Iterable[int], chunk: Chunk) -> None:
         """Make `chunk` the reduction, in rank order, of itself and the peers' next messages."""
-        self._append(Op(OpKind.RECV_REDUCE, tuple(sorted(peers)), dst=self._closed(chunk)))
+        if everyone := tuple(sorted(peers)):
+            self._ops.append(Op(OpKind.RECV_REDUCE, everyone, self._closed(chunk)))
 
     def copy(self, dst: Chunk, src: Chunk) -> None:
         """Copy `src` to `dst` on this rank."""
-        self._append(Op(OpKind.COPY, dst=self._closed(dst), src=self._closed(src)))
+        self._ops.append(Op(OpKind.COPY, (), self._closed(dst), self._closed(src)))
 
     def scratch(self, index: int, like: Chunk) -> Chunk:
         """Name temporary memory of the engine.
@@ -74,10 +75,4 @@ class PlanBuilder:
     def _closed(self, chunk: Chunk) -> Chunk:
         if chunk.end != OPEN_END:
             return chunk
-        return replace(chunk, end=self._header.shape.parts(chunk.buffer))
-
-    def _append(self, op: Op) -> None:
-        if op.kind is not OpKind.COPY and not op.peers:
-            return
-        check_op(self._header, len(self._ops), op)
-        self._ops.append(op)
+        return chunk._replace(end=self._header.shape.parts(chunk.buffer))

@@ -1,7 +1,6 @@
-"""What can be said about one op alone. The builder asks at once, `verify` asks again.
+"""The rules that one op has to keep by itself: its peers, its ranges, its use of buffers.
 
-Both ask because a builder's error points at the line of the algorithm, and because `verify` must
-not trust where a plan came from.
+`verify` checks them in tests. `Plan::validate` in C++ checks them again before a plan runs.
 """
 
 from hccl_py.plan.chunks import BufferName, Chunk
@@ -20,29 +19,33 @@ def check_op(plan: Plan, index: int, op: Op) -> None:
     Raises:
         PlanError: naming what is wrong.
     """
-    problem = _peers_problem(plan, op) or _sides_problem(op)
-    for chunk in (op.dst, op.src):
-        if chunk is not None:
-            problem = problem or _chunk_problem(plan, chunk)
+    problem = (
+        _peers_problem(plan, op)
+        or _sides_problem(op)
+        or _chunk_problem(plan, op.dst)
+        or _chunk_problem(plan, op.src)
+    )
     if problem:
         raise PlanError(plan.rank, index, f"`{op}`: {problem}")
 
 
 def _peers_problem(plan: Plan, op: Op) -> str | None:
-    for peer in op.peers:
-        if not 0 <= peer < plan.world_size:
-            return f"peer {peer} is outside 0..{plan.world_size - 1}"
-        if peer == plan.rank:
-            return "a rank cannot be its own peer; use copy"
-    if len(set(op.peers)) != len(op.peers):
-        return "a peer is named twice"
-    if op.kind is OpKind.COPY and op.peers:
-        return "a copy has no peers"
-    if op.kind is OpKind.RECV and len(op.peers) != 1:
-        return "a recv has exactly one peer"
-    if op.kind is not OpKind.COPY and not op.peers:
+    kind, peers = op.kind, op.peers
+    if kind is OpKind.COPY:
+        return "a copy has no peers" if peers else None
+    if not peers:
         return "no peers"
-    if op.kind is OpKind.RECV_REDUCE and list(op.peers) != sorted(op.peers):
+    if min(peers) < 0 or max(peers) >= plan.world_size:
+        return f"a peer of {peers} is outside 0..{plan.world_size - 1}"
+    if plan.rank in peers:
+        return "a rank cannot be its own peer; use copy"
+    if len(peers) == 1:
+        return None
+    if kind is OpKind.RECV:
+        return "a recv has exactly one peer"
+    if len(set(peers)) != len(peers):
+        return "a peer is named twice"
+    if kind is OpKind.RECV_REDUCE and list(peers) != sorted(peers):
         return "the peers of a recv_reduce stand in rank order, for that is how it reduces"
     return None
 
@@ -57,13 +60,14 @@ def _sides_problem(op: Op) -> str | None:
     return None
 
 
-def _chunk_problem(plan: Plan, chunk: Chunk) -> str | None:
-    name = chunk.buffer.name.lower()
+def _chunk_problem(plan: Plan, chunk: Chunk | None) -> str | None:
+    if chunk is None:
+        return None
     parts = plan.shape.parts(chunk.buffer)
     if not 0 <= chunk.begin < chunk.end <= parts:
-        return f"{chunk} is empty or outside {name}[0:{parts}]"
-    if chunk.buffer is not BufferName.DATA and chunk.end != chunk.begin + 1:
-        return f"a chunk of {name} is one whole block"
+        return f"{chunk} is empty or outside {chunk.buffer.name.lower()}[0:{parts}]"
+    if chunk.end != chunk.begin + 1 and chunk.buffer is not BufferName.DATA:
+        return f"a chunk of {chunk.buffer.name.lower()} is one whole block"
     if chunk.scratch is not None and chunk.scratch < 0:
         return f"scratch slot {chunk.scratch} is negative"
     return None

@@ -5,8 +5,9 @@ mean in elements is decided in `lower.py`.
 """
 
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 OPEN_END = sys.maxsize
 """End of a range such as `data[:]` until the builder, who knows the chunk count, closes it."""
@@ -20,8 +21,7 @@ class BufferName(IntEnum):
     OUTPUT = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """A range of chunks of a buffer, or a scratch slot with the length of such a range.
 
     Attributes:
@@ -38,7 +38,7 @@ class Chunk:
 
     def in_scratch(self, slot: int) -> "Chunk":
         """Return scratch slot `slot`, as long as this chunk."""
-        return replace(self, scratch=slot)
+        return self._replace(scratch=slot)
 
     def __str__(self) -> str:
         """Spell the chunk as an algorithm writes it."""

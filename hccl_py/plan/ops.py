@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 from hccl_py.plan.chunks import BufferName, Chunk
 
@@ -15,8 +16,7 @@ class OpKind(IntEnum):
     COPY = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Op:
+class Op(NamedTuple):
     """One step of a rank. A send has `src`, a receive has `dst`, a copy has both and no peers."""
 
     kind: OpKind
@@ -44,7 +44,9 @@ class Shape:
 
     def parts(self, buffer: BufferName) -> int:
         """Return the number of chunks or blocks of `buffer`."""
-        return (self.data_chunks, self.input_blocks, self.output_blocks)[buffer]
+        if buffer is BufferName.DATA:
+            return self.data_chunks
+        return self.input_blocks if buffer is BufferName.INPUT else self.output_blocks
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from hccl_py.plan import (
     output,
     render,
 )
+from hccl_py.plan.check import check_op
 
 SHAPE = Shape(data_chunks=4, input_blocks=2, output_blocks=2)
 
@@ -63,10 +64,10 @@ def test_root_and_nodes_are_known() -> None:
         _ = builder().root
 
 
-def test_wrong_op_is_refused_where_it_is_written() -> None:
+def test_wrong_op_is_rejected() -> None:
     cases: list[tuple[Callable[[PlanBuilder], None], str]] = [
-        (lambda plan: plan.send([3], data[0]), "peer 3 is outside 0..2"),
-        (lambda plan: plan.send([-1], data[0]), "peer -1 is outside 0..2"),
+        (lambda plan: plan.send([3], data[0]), "peer of \\(3,\\) is outside 0..2"),
+        (lambda plan: plan.send([-1], data[0]), "peer of \\(-1,\\) is outside 0..2"),
         (lambda plan: plan.recv(1, data[0]), "its own peer"),
         (lambda plan: plan.send([0, 0], data[0]), "named twice"),
         (lambda plan: plan.send([0], data[4]), "outside data\\[0:4\\]"),
@@ -79,11 +80,12 @@ def test_wrong_op_is_refused_where_it_is_written() -> None:
         (lambda plan: plan.send([0], plan.scratch(-1, like=data[0])), "slot -1 is negative"),
     ]
     for write, message in cases:
-        plan = builder()
-        plan.send([0], data[0])
+        builder_of_one = builder()
+        write(builder_of_one)
+        plan = builder_of_one.finish()
         with pytest.raises(PlanError, match=message) as caught:
-            write(plan)
-        assert (caught.value.rank, caught.value.op_index) == (1, 1)
+            check_op(plan, 0, plan.ops[0])
+        assert (caught.value.rank, caught.value.op_index) == (1, 0)
 
 
 def test_rendering_has_one_op_per_line() -> None:

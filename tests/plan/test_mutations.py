@@ -28,11 +28,11 @@ def other_chunks(plan: Plan, chunk: Chunk) -> list[Chunk]:
     """List the chunks of equal span elsewhere in the buffer, and the other scratch slot."""
     span = chunk.end - chunk.begin
     moved = [
-        replace(chunk, begin=begin, end=begin + span)
+        chunk._replace(begin=begin, end=begin + span)
         for begin in range(plan.shape.parts(chunk.buffer) - span + 1)
         if begin != chunk.begin
     ]
-    return [*moved, replace(chunk, scratch=0 if chunk.scratch is None else 1 - chunk.scratch)]
+    return [*moved, chunk._replace(scratch=0 if chunk.scratch is None else 1 - chunk.scratch)]
 
 
 def changed(plan: Plan, op: Op, has_values: bool) -> Iterator[tuple[Op, ...]]:
@@ -42,17 +42,17 @@ def changed(plan: Plan, op: Op, has_values: bool) -> Iterator[tuple[Op, ...]]:
         yield op, op
     for peer in op.peers:
         if len(op.peers) > 1:
-            yield (replace(op, peers=tuple(one for one in op.peers if one != peer)),)
+            yield (op._replace(peers=tuple(one for one in op.peers if one != peer)),)
         for other in set(range(plan.world_size)) - {peer, plan.rank}:
-            yield (replace(op, peers=tuple(other if one == peer else one for one in op.peers)),)
+            yield (op._replace(peers=tuple(other if one == peer else one for one in op.peers)),)
     if not has_values:
         return
     if op.kind in OTHER_KIND and len(op.peers) == 1:
-        yield (replace(op, kind=OTHER_KIND[op.kind]),)
+        yield (op._replace(kind=OTHER_KIND[op.kind]),)
     for chunk in other_chunks(plan, op.dst) if op.dst else ():
-        yield (replace(op, dst=chunk),)
+        yield (op._replace(dst=chunk),)
     for chunk in other_chunks(plan, op.src) if op.src else ():
-        yield (replace(op, src=chunk),)
+        yield (op._replace(src=chunk),)
 
 
 @pytest.mark.nightly("plans")

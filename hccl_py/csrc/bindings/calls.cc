@@ -1,10 +1,12 @@
 #include "bindings/calls.h"
 
+#include <nanobind/stl/array.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 #include <vector>
 
@@ -189,22 +191,21 @@ nb::object kept(nb::object buffers, nb::object address) {
   return nb::make_tuple(std::move(buffers), std::move(address));
 }
 
-std::shared_ptr<Plan> make_plan(const std::vector<std::vector<int>>& ops, std::vector<int> peers,
-                                const std::vector<std::tuple<int, int>>& first_messages,
+// An op as `lower` writes it: kind, first peer, number of peers, destination, source.
+using Row = std::array<int, 11>;
+
+std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> peers,
                                 int data_chunks, int scratch_slots, int max_chunk_span,
                                 size_t min_message_bytes, int rank, int world_size) {
   auto plan = std::make_shared<Plan>();
-  for (const std::vector<int>& row : ops) {
-    if (row.size() != 12 || row[0] < 0 || row[0] > 3) {
-      throw std::invalid_argument("malformed plan: an op is 12 numbers");
-    }
+  plan->ops.reserve(ops.size());
+  for (const Row& row : ops) {
+    if (row[0] < 0 || row[0] > 3) throw std::invalid_argument("malformed plan: kind of an op");
     auto chunk = [&](size_t at) {
       return ChunkRef{static_cast<Buffer>(row[at]), row[at + 1], row[at + 2], row[at + 3]};
     };
-    plan->ops.push_back(
-        {static_cast<OpKind>(row[0]), row[1], row[2], chunk(3), chunk(7), row[11] != 0});
+    plan->ops.push_back({static_cast<OpKind>(row[0]), row[1], row[2], chunk(3), chunk(7)});
   }
-  for (auto [op, peer] : first_messages) plan->first_messages.push_back({op, peer});
   plan->peers = std::move(peers);
   plan->data_chunks = data_chunks;
   plan->scratch_slots = scratch_slots;
@@ -219,8 +220,7 @@ std::shared_ptr<Plan> make_plan(const std::vector<std::vector<int>>& ops, std::v
 void bind_calls(nb::module_& module, nb::class_<PyCommunicator>& communicator) {
   nb::class_<Plan>(module, "Plan");
   module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"),
-             nb::arg("first_messages"), nb::arg("data_chunks"), nb::arg("scratch_slots"),
-             nb::arg("max_chunk_span"),
+             nb::arg("data_chunks"), nb::arg("scratch_slots"), nb::arg("max_chunk_span"),
              nb::arg("min_message_bytes"), nb::arg("rank"), nb::arg("world_size"));
 
   nb::class_<Prepared>(module, "Prepared")

@@ -30,11 +30,8 @@ Channel::Channel(int rank, int world_size, size_t slot_bytes, Lateness& lateness
   backlog_.reserve(static_cast<size_t>(world_size));
 }
 
-void Channel::start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride,
-                    Admission& admission) {
+void Channel::start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride) {
   if (first_tile >= tiling.num_tiles() || call.plan->ops.empty()) return;
-  admission_ = &admission;
-  num_admitted_ = 0;
   tells_empty_ = call.plan->data_chunks == 0 || call.data.count == 0;
   call_ = &call;
   tiling_ = &tiling;
@@ -63,7 +60,6 @@ void Channel::finish_tile() {
   };
   if (call_->divide_data) divide(call_->data);
   if (call_->divide_output) divide(call_->output.at(0));
-  forget_old();  // whoever takes part in this rank's result has been heard from
   next_op_ = 0;
   tile_ += stride_;
   if (tile_ >= tiling_->num_tiles()) call_ = nullptr;
@@ -89,21 +85,6 @@ void Channel::abandon() {
   borrowed_.clear();
 }
 
-void Channel::restore() {
-  const std::byte* end = old_bytes_.data() + old_bytes_.size();
-  for (; !kept_.empty(); kept_.pop_back()) {
-    const Kept& last = kept_.back();
-    end -= last.num_bytes;
-    std::memcpy(last.address, end, last.num_bytes);
-  }
-  old_bytes_.clear();
-}
-
-void Channel::forget_old() {
-  kept_.clear();
-  old_bytes_.clear();
-}
-
 void Channel::look_for_strays(uint64_t fingerprint) {
   for (const auto& from : lanes_) {
     if (!from) continue;
@@ -120,41 +101,7 @@ void Channel::look_for_strays(uint64_t fingerprint) {
   }
 }
 
-// Whether what the op writes may be written now, as far as other ranks' calls are known.
-bool Channel::may_write(const Op& op) {
-  return admission_->open || op.kind == OpKind::send || op.destination.scratch >= 0 ||
-         pass_admission();
-}
-
-bool Channel::pass_admission() {
-  if (!checks_) return true;
-  if (tile_ != 0) return false;  // the first channel's business
-  const std::vector<FirstMessage>& firsts = call_->plan->first_messages;
-  for (; num_admitted_ < firsts.size(); ++num_admitted_) {
-    const FirstMessage& first = firsts[num_admitted_];
-    const Op& op = call_->plan->ops[static_cast<size_t>(first.op)];
-    Span span = resolve(op.destination);
-    if (!is_told(span)) continue;
-    const Header* header = lane(first.peer).peek();
-    if (header == nullptr) return false;
-    check(*header, first.peer, op, span);
-  }
-  admission_->open = true;
-  return true;
-}
-
-// After a channel's first tile all who take part in this rank's result are known to agree.
-bool Channel::keeps_old(const Op& op) const { return op.keeps_old && tile_ < stride_ && checks_; }
-
-void Channel::keep_old(const Op& op, const Span& span) {
-  if (!keeps_old(op) || span.count == 0) return;
-  size_t num_bytes = span.count * item_size_;
-  kept_.push_back({span.address, num_bytes});
-  old_bytes_.insert(old_bytes_.end(), span.address, span.address + num_bytes);
-}
-
 bool Channel::run(const Op& op) {
-  if (!may_write(op)) return false;
   switch (op.kind) {
     case OpKind::send: return run_send(op);
     case OpKind::recv: return run_recv(op);
@@ -242,8 +189,6 @@ bool Channel::run_recv(const Op& op) {
   if (header == nullptr) return false;
   check(*header, peer, op, span);
   if (!may_overwrite(span)) return false;
-  if (keeps_old(op) && from.lend() == nullptr) return false;  // or the old bytes would be kept twice
-  keep_old(op, span);
   // An empty block may have no address.
   if (span.count == 0 ? from.lend() == nullptr : !from.receive(span.address)) return false;
   from.release();
@@ -265,7 +210,6 @@ bool Channel::run_recv_reduce(const Op& op) {
     sources_[static_cast<size_t>(ready_)] = payload;
   }
   if (!may_overwrite(span)) return false;
-  keep_old(op, span);
   if (span.count > 0) {
     // Rank order, so that every rank which reduces these same operands gets the same bits.
     auto mine = std::find_if(peers, peers + op.num_peers, [&](int peer) { return peer > rank_; });
@@ -285,7 +229,6 @@ bool Channel::run_copy(const Op& op) {
   }
   if (source.count == 0 || source.address == destination.address) return true;
   if (!may_overwrite(destination)) return false;
-  keep_old(op, destination);
   std::memmove(destination.address, source.address, source.count * item_size_);
   return true;
 }
@@ -303,9 +246,6 @@ std::vector<int> Channel::waiting_for() const {
   for (const Lane* lane : backlog_.lanes()) ranks.push_back(lane->peer());
   if (call_ == nullptr) return ranks;
   const Op& op = call_->plan->ops[next_op_];
-  if (!admission_->open && op.kind != OpKind::send && op.destination.scratch < 0) {
-    return unadmitted();
-  }
   if (op.kind == OpKind::send || op.kind == OpKind::copy) return ranks;
   // Some have delivered and may even have left since; what is waited for then is somebody else.
   auto has_delivered = [&](int peer) {
@@ -331,23 +271,6 @@ double Channel::tiles_done(const Tiling& tiling, int64_t first_tile, int stride)
   }
   double whole = static_cast<double>((tile_ - first_tile) / stride);
   return whole + static_cast<double>(next_op_) / static_cast<double>(call_->plan->ops.size());
-}
-
-// Those whose first message is still to come.
-std::vector<int> Channel::unadmitted() const {
-  std::vector<int> ranks;
-  for (const FirstMessage& first : call_->plan->first_messages) {
-    const Op& op = call_->plan->ops[static_cast<size_t>(first.op)];
-    try {
-      Lane& from = *lanes_[static_cast<size_t>(first.peer)];
-      if (is_told(tiling_->resolve(*call_, op.destination, 0, nullptr)) && from.peek() == nullptr) {
-        ranks.push_back(first.peer);
-      }
-    } catch (const LaneError&) {
-      ranks.push_back(first.peer);
-    }
-  }
-  return ranks;
 }
 
 }  // namespace hccl

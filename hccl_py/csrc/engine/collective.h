@@ -33,13 +33,6 @@ class Mismatch : public std::runtime_error {
   const uint64_t received;
 };
 
-// What the channels of one call share.
-struct Admission {
-  // Whether the caller's memory may be written: the first channel has seen a message of this very
-  // call from everyone whom it can hear from before it writes.
-  bool open = true;
-};
-
 // One lane to every other rank, and what this rank has under way on them.
 class Channel {
  public:
@@ -53,9 +46,7 @@ class Channel {
   // Whether other ranks' calls are compared with this one; they are unless it is measured what that
   // costs. Before the first call.
   void set_checks(bool checks) { checks_ = checks; }
-  // `admission` belongs to the call and outlives it.
-  void start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride,
-             Admission& admission);
+  void start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride);
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
   bool step();
   bool flush();
@@ -63,11 +54,6 @@ class Channel {
   bool unflushed() const { return !backlog_.empty(); }
   // Forgets the call; for a communicator that has failed.
   void abandon();
-  // Puts back what was in the caller's memory, as far as it was overwritten before all ranks that
-  // take part in it were known to have made this call. While the caller's memory is there.
-  void restore();
-  // From now on there is nothing to put back: the caller has its memory again.
-  void forget_old();
   // Throws Mismatch if a rank has sent what belongs to another call than `fingerprint`, of the same
   // number or an earlier one. Who is ahead may have had no need of this rank.
   void look_for_strays(uint64_t fingerprint);
@@ -91,12 +77,7 @@ class Channel {
   bool run_recv(const Op& op);
   bool run_recv_reduce(const Op& op);
   bool run_copy(const Op& op);
-  bool may_write(const Op& op);
-  bool pass_admission();
   bool may_overwrite(const Span& span);
-  bool keeps_old(const Op& op) const;
-  void keep_old(const Op& op, const Span& span);
-  std::vector<int> unadmitted() const;
   void post(Lane& lane, const Header& header, const Span& span);
   void check(const Header& header, int peer, const Op& op, const Span& span);
   void compare(const Header& header, int peer, const Op& op, const Span& span) const;
@@ -121,15 +102,6 @@ class Channel {
   int ready_ = 0;  // recv_reduce: peers whose payload is known to be there
   bool checks_ = true;
   bool tells_empty_ = false;  // blocks differ in length, or there are no elements at all
-  Admission* admission_ = nullptr;
-  size_t num_admitted_ = 0;  // of the plan's first messages
-
-  struct Kept {
-    std::byte* address;
-    size_t num_bytes;
-  };
-  std::vector<Kept> kept_;  // in the order overwritten
-  std::vector<std::byte> old_bytes_;
 
   std::vector<Borrowed> borrowed_;
   Backlog backlog_;

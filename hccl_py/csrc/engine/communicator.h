@@ -282,7 +282,6 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   Lateness lateness_;
   uint64_t last_end_ns_ = 0;  // of the collective before this one
   std::vector<Channel> channels_;
-  Admission admission_;  // of the active call
   std::unique_ptr<InPlace> in_place_;  // nullptr unless all ranks share this node
   std::unique_ptr<PointToPoint> point_to_point_;
   std::vector<std::shared_ptr<Outbox>> outboxes_;

@@ -74,14 +74,12 @@ void Communicator::ask(const Interrupt& interrupt) {
   }
 }
 
-// The caller takes its buffers along and waits for no verdict: nothing is put back into them later.
 void Communicator::fail_interrupted() {
   Failure failure;
   failure.kind = FailureKind::aborted;
   failure.rank = options_.rank;
   failure.text = interrupted_;
   fail(failure);
-  for (Channel& channel : channels_) channel.forget_old();
 }
 
 // Whether the scheduler has put another rank of this node on our core, where it waits for us to stop
@@ -213,11 +211,9 @@ bool Communicator::advance_in_place() {
 
 void Communicator::begin_plan() {
   const Call& call = active_->call;
-  admission_.open = call.plan->first_messages.empty();
   active_->tiling = Tiling(call, options_.segment.slot_bytes, options_.num_channels);
   for (int i = 0; i < options_.num_channels; ++i) {
-    channels_[static_cast<size_t>(i)].start(call, active_->tiling, i, options_.num_channels,
-                                            admission_);
+    channels_[static_cast<size_t>(i)].start(call, active_->tiling, i, options_.num_channels);
   }
 }
 

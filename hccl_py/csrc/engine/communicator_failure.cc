@@ -180,9 +180,6 @@ void Communicator::end_all(Failure failure) {
       if (link && link->state() == ControlLink::State::open) link->report(failure_);
     }
   }
-  if (failure_.kind == FailureKind::mismatch) {
-    for (Channel& channel : channels_) channel.restore();
-  }
   for (const RequestPtr& request : doomed_) request->fail(failure_);
   doomed_.clear();
   if (first) tell_news();

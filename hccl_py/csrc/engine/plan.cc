@@ -53,14 +53,6 @@ void Plan::validate(int rank, int world_size) const {
     if (op.kind != OpKind::send) check_chunk(op.destination);
     if (op.kind == OpKind::send || op.kind == OpKind::copy) check_chunk(op.source);
   }
-  for (const FirstMessage& first : first_messages) {
-    require(first.op >= 0 && static_cast<size_t>(first.op) < ops.size(), "op of a first message");
-    const Op& op = ops[static_cast<size_t>(first.op)];
-    auto begin = peers.begin() + op.peers_begin, end = begin + op.num_peers;
-    require((op.kind == OpKind::recv || op.kind == OpKind::recv_reduce) &&
-                std::find(begin, end, first.peer) != end,
-            "peer of a first message");
-  }
 }
 
 Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)

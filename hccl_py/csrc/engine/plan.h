@@ -26,21 +26,10 @@ struct Op {
   int num_peers;
   ChunkRef destination;
   ChunkRef source;
-  // Some rank may turn out to have made another call when this op has already written: what was
-  // there before is kept, to be put back.
-  bool keeps_old = false;
-};
-
-// The first message of a rank that sends before it hears from anybody: op `op` gets it.
-struct FirstMessage {
-  int op;
-  int peer;
 };
 
 struct Plan {
   std::vector<Op> ops;
-  // Nothing is written to the caller's memory before all of these are there and belong to the call.
-  std::vector<FirstMessage> first_messages;
   std::vector<int> peers;
   int data_chunks = 0;     // parts that `data` is cut into; 0: the plan has no `data`
   int scratch_slots = 0;
@@ -79,7 +68,7 @@ struct Span {
 };
 
 // Where part i of `count` elements in `parts` parts begins: the first count % parts parts are one
-// element longer. The same formula as hccl_py.plan.partition.
+// element longer.
 constexpr size_t partition(size_t count, int parts, int i) {
   size_t p = static_cast<size_t>(parts), k = static_cast<size_t>(i);
   return k * (count / p) + (k < count % p ? k : count % p);

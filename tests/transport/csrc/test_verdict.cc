@@ -189,51 +189,6 @@ void an_interrupt_does_not_wait_for_the_verdict() {
   CHECK(world.ranks[0]->take_proposal()->kind == FailureKind::aborted);
 }
 
-// What was overwritten is put back after a mismatch, but not once the caller has its memory again.
-void after_an_interrupt_nothing_is_put_back() {
-  // Rank 0 writes what rank 1 gives, and then waits for rank 2.
-  auto plan = std::make_shared<Plan>();
-  plan->data_chunks = 2;
-  plan->peers = {1, 2};
-  plan->ops = {{OpKind::recv_reduce, 0, 1, {Buffer::data, 0, 1, -1}, {}, true},
-               {OpKind::recv_reduce, 1, 1, {Buffer::data, 1, 2, -1}, {}, true}};
-  plan->validate(0, 3);
-  auto giving = std::make_shared<Plan>();
-  giving->data_chunks = 2;
-  giving->peers = {0};
-  giving->ops = {{OpKind::send, 0, 1, {}, {Buffer::data, 0, 1, -1}}};
-  giving->validate(1, 3);
-  struct Signal {};
-  for (bool interrupted : {false, true}) {
-    World world({0, 0, 0});
-    decide_together(world);
-    std::vector<float> data(1000, 1), given(1000, 2), before = data;
-    world.ranks[1]->run(all_reduce(giving, given), no_interrupt);
-    RequestPtr request = all_reduce(plan, data);
-    auto has_written = [&] { return data != before; };
-    if (interrupted) {
-      try {
-        world.ranks[0]->run(request, [&] {
-          if (has_written()) throw Signal();
-        });
-        CHECK(false);
-      } catch (const Signal&) {
-      }
-      data.assign(1000, 5);  // the caller goes on
-    } else {
-      world.ranks[0]->start(request);
-      world.ranks[0]->abort("stop moving");
-      CHECK(eventually([&] { return world.ranks[0]->take_proposal().has_value(); }));
-      CHECK(has_written());
-    }
-    Failure mismatch = verdict("different calls");
-    mismatch.kind = FailureKind::mismatch;
-    world.ranks[0]->conclude(mismatch);
-    CHECK(eventually([&] { return request->is_done(); }));
-    CHECK(data == (interrupted ? std::vector<float>(1000, 5) : before));
-  }
-}
-
 void closing_does_not_wait_for_the_verdict() {
   World world({0, 1});
   decide_together(world);
@@ -281,7 +236,6 @@ int main(int argc, char** argv) {
       {"nothing_is_written_after_a_proposal", nothing_is_written_after_a_proposal},
       {"nothing_is_sent_after_a_proposal", nothing_is_sent_after_a_proposal},
       {"an_interrupt_does_not_wait_for_the_verdict", an_interrupt_does_not_wait_for_the_verdict},
-      {"after_an_interrupt_nothing_is_put_back", after_an_interrupt_nothing_is_put_back},
       {"closing_does_not_wait_for_the_verdict", closing_does_not_wait_for_the_verdict},
       {"long_texts_arrive_whole_and_longer_ones_are_cut",
        long_texts_arrive_whole_and_longer_ones_are_cut},

@@ -109,8 +109,6 @@ void run_plan(Feed& feed) {
               {OpKind::send, 0, 2, {}, chunk(me)},
               {OpKind::recv, 0, 1, chunk(1), {}},
               {OpKind::recv, 1, 1, chunk(2), {}}};
-  plan.first_messages = {{1, 1}, {1, 2}};
-  plan.ops[1].keeps_old = plan.ops[3].keeps_old = feed.flag();
   plan.validate(me, world_size);
   size_t count = feed.take<uint16_t>() % 3000;
   std::unique_ptr<float[]> data(new float[count]());
@@ -124,8 +122,7 @@ void run_plan(Feed& feed) {
   lateness.begin(1);
   Channel channel(me, world_size, slot_bytes, lateness);
   Peers peers(channel.lanes());
-  Admission admission{.open = feed.flag()};
-  channel.start(call, tiling, 0, 1, admission);
+  channel.start(call, tiling, 0, 1);
   for (size_t turn = 0; turn < max_turns && !feed.empty() && !channel.finished(); ++turn) {
     PuppetLane& lane = peers.any(feed);
     if (feed.below(8) == 0) disturb(feed, lane);
@@ -142,7 +139,6 @@ void run_plan(Feed& feed) {
     channel.waiting_for();
   }
   channel.abandon();
-  channel.restore();
 }
 
 // What in_place.cc sends first.
