@@ -1,13 +1,13 @@
 """hccl-py: fast collectives for PyTorch on CPUs and Ethernet.
 
-`torch.distributed.init_process_group("hccl")` needs no import of this package. Without
-torch.distributed, start at `Communicator`. Names are loaded on first use: torch itself looks in
-here at `import torch`.
+`torch.distributed.init_process_group("hccl")` needs no import of this package. A program without
+torch.distributed starts at `Communicator`. The public names are listed below and are loaded on
+first use, because torch imports this package in every `import torch`.
 """
 
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from importlib import import_module as _import_module
+from pathlib import Path as _Path
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hccl_py.call_group import group as group
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from hccl_py.transport.errors import PeerLostError as PeerLostError
     from hccl_py.transport.types import ReduceOp as ReduceOp
     from hccl_py.work import Work as Work
+
+    __version__: str
 
 _HOMES = {
     "Communicator": "hccl_py.communicator",
@@ -48,23 +50,31 @@ _HOMES = {
     "AbortedError": "hccl_py.transport.errors",
 }
 
-__all__ = list(_HOMES)
+__all__ = ["__version__", *_HOMES]
 
-if not (Path(__file__).parent / "transport").exists():
-    # A checkout's own hccl_py/, found first because the program was started beside it: the other
-    # folders and the compiled engine are where the package was installed.
-    from importlib import metadata
+if not (_Path(__file__).parent / "transport").exists():
+    # Python found hccl_py/ of a checkout because the program started beside it. The other folders
+    # and the compiled engine are where the package was installed.
+    from importlib import metadata as _metadata
 
     try:
-        __path__.append(str(metadata.distribution("hccl-py").locate_file("hccl_py")))
-    except metadata.PackageNotFoundError:
+        __path__.append(str(_metadata.distribution("hccl-py").locate_file("hccl_py")))
+    except _metadata.PackageNotFoundError:
         raise ImportError(
-            f"{Path(__file__).parent} is a checkout that is not installed; run `pip install -e .` "
+            f"{_Path(__file__).parent} is a checkout that is not installed; run `pip install -e .` "
             "in the folder above it"
         ) from None
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib import metadata
+
+        return metadata.version("hccl-py")
     if name not in _HOMES:
         raise AttributeError(f"module 'hccl_py' has no attribute {name!r}")
-    return getattr(import_module(_HOMES[name]), name)
+    return getattr(_import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *(name for name in globals() if name.startswith("__"))])
