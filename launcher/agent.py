@@ -1,14 +1,16 @@
-"""One node's agent: torch elastic in a process of its own, with the ranks' environment set.
+"""One node's agent: torch elastic in a process of its own, which starts the ranks of a node.
 
-`job` forks it. It says over a pipe that its ranks start again, a `Restart`, and how its node ended:
-a `Report`, or nothing if it was stopped.
+`job` forks it and reads its pipe: a `Restart` each time its ranks start again, and one `Report`
+when its node ended. An agent that was stopped sends no report.
 """
 
 import ctypes
+import json
 import logging
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from typing import Any
@@ -22,11 +24,12 @@ from torch.distributed.elastic.rendezvous import api as rendezvous
 from torch.distributed.launcher import api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+from hccl_py.launcher import exit_status
 from hccl_py.launcher.failure import Failure
 from hccl_py.launcher.ports import free_port
 
 _PR_SET_PDEATHSIG = 1
-# What these loggers warn of (each signal sent, each exit code) is part of the report already.
+# These loggers warn of each signal sent and each exit code, which the report contains already.
 _NOISY = ("torch.distributed.elastic.multiprocessing", "torch.distributed.elastic.agent")
 
 
@@ -49,7 +52,7 @@ class Report:
 
 @dataclass(frozen=True)
 class Restart:
-    """An attempt of a node that came to nothing: its ranks are stopped and start again.
+    """A failed attempt of a node: its ranks are stopped and start again.
 
     Attributes:
         failures: its own ranks that failed; none where it restarts because another node does.
@@ -74,22 +77,23 @@ def run(program: Program, emulated: bool, channel: Connection) -> int:
         The exit code of this process.
     """
     _detach()
+    exit_status.publish(os.environ[exit_status.VARIABLE])
     assert program.config.logs_specs is not None, "config_from_args always chooses one"
-    worker_logs = WorkerLogs(program.config.logs_specs, emulated)
-    config = replace(program.config, logs_specs=worker_logs)
+    ranks = NodeRanks(program.config.logs_specs, emulated)
+    config = replace(program.config, logs_specs=ranks)
     if config.max_restarts:
-        # Elastic lends its own store to the ranks, keys of a failed attempt included: the next
-        # attempt would meet the dead. Refused this one, elastic has rank 0 open a fresh store.
+        # Elastic lends its own store to the ranks, with the keys of the failed attempt: the next
+        # attempt would connect to ended ranks. Without it, rank 0 opens a fresh store.
         os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-        # Seconds pass until rank 0 listens there: the port must not be one that others get to use.
+        # Seconds pass until rank 0 listens on this port: no outgoing connection may take it.
         rendezvous.get_free_port = free_port  # type: ignore[attr-defined]
-        # Elastic only logs that it restarts, and not which rank was to blame.
-        api.LocalElasticAgent = _telling_agent(channel, worker_logs, emulated)  # type: ignore[attr-defined]
+        # Elastic only logs that it restarts, and not because of which rank.
+        api.LocalElasticAgent = _reporting_agent(channel, ranks)  # type: ignore[attr-defined]
     try:
         elastic_launch(config, program.command)(*program.arguments)
     except ChildFailedError as error:
-        failures = [_failure(rank, each, worker_logs) for rank, each in error.failures.items()]
-        channel.send(Report(failures=tuple(failures)))
+        failures = {each.local_rank: each for each in error.failures.values()}
+        channel.send(Report(failures=ranks.failures(failures)))
         return 1
     except SignalException:
         return 1
@@ -103,29 +107,27 @@ def run(program: Program, emulated: bool, channel: Connection) -> int:
     return 0
 
 
-def _telling_agent(
-    channel: Connection, logs: "WorkerLogs", emulated: bool
-) -> type[LocalElasticAgent]:
-    """Return elastic's agent with a word to the launcher before each restart."""
+def _reporting_agent(channel: Connection, ranks: "NodeRanks") -> type[LocalElasticAgent]:
+    """Return elastic's agent, which also sends a `Restart` before each restart."""
 
-    class TellingAgent(LocalElasticAgent):
+    class ReportingAgent(LocalElasticAgent):
         def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-            seen: RunResult = super()._monitor_workers(worker_group)
-            self._failures = seen.failures
-            return seen
+            result: RunResult = super()._monitor_workers(worker_group)
+            self._failures = {each.local_rank: each for each in result.failures.values()}
+            return result
 
         def _restart_workers(self, worker_group: WorkerGroup) -> None:
-            if emulated and not self._failures:
-                # Elastic counts for each node what its own ranks did. Emulated nodes come and go
+            if ranks.emulated and not self._failures:
+                # Elastic counts for each node what its own ranks did. Emulated nodes restart
                 # together: a restart counts once for the job, and so on all of them.
                 self._remaining_restarts -= 1
-            # Before the files of this attempt make room for those of the next.
-            failures = (_failure(*each, logs) for each in self._failures.items())
+            # The next attempt replaces the files of this one, so they are read first.
+            failures = ranks.failures(self._failures)
             most = worker_group.spec.max_restarts
-            channel.send(Restart(tuple(failures), most - self._remaining_restarts, most))
+            channel.send(Restart(failures, most - self._remaining_restarts, most))
             super()._restart_workers(worker_group)
 
-    return TellingAgent
+    return ReportingAgent
 
 
 def _detach() -> None:
@@ -139,70 +141,89 @@ def _detach() -> None:
             logging.getLogger(name).addHandler(logging.NullHandler())
 
 
-class WorkerLogs(LogsSpecs):
-    """The log files that elastic chose, and the last word on the environment of each rank.
+class NodeRanks(LogsSpecs):
+    """The ranks of this node: their environments, their log files and how they failed.
 
-    Elastic calls `reify` with the environments just before it starts the ranks, once the nodes
-    have met and it is known which of them this one is.
+    Elastic calls `reify` with the environments just before it starts the ranks, when the nodes
+    have met and this node knows its number.
     """
 
     def __init__(self, inner: LogsSpecs, emulated: bool) -> None:
-        """Wrap elastic's own choice of files."""
+        """Wrap elastic's own choice of log files."""
         self._inner = inner
-        self._emulated = emulated
-        self.node = 0
-        self.destinations = LogsDest()
+        self.emulated = emulated
+        self._environments: dict[int, dict[str, str]] = {}
+        self._files = LogsDest()
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Complete the environments and return where each rank's output goes."""
         for env in envs.values():
             env["NODE_RANK"] = env["GROUP_RANK"]
-            self.node = int(env["GROUP_RANK"])
-            if self._emulated:
-                env["HCCL_NODE_ID"] = f"emulated-node-{self.node}"
-        self.destinations = self._inner.reify(envs)
-        return self.destinations
+            if self.emulated:
+                env["HCCL_NODE_ID"] = f"emulated-node-{env['NODE_RANK']}"
+        self._environments = envs
+        self._files = self._inner.reify(envs)
+        return self._files
 
     @property
     def root_log_dir(self) -> str:
         """Folder of all log files."""
         return self._inner.root_log_dir
 
+    def failures(self, noticed: Mapping[int, ProcessFailure]) -> tuple[Failure, ...]:
+        """Return the failures of this attempt.
 
-def _failure(rank: int, process: ProcessFailure, logs: WorkerLogs) -> Failure:
-    message, traceback, at_s = _recorded(process)
-    record = logs.destinations.error_files[process.local_rank]
+        A rank that recorded an exception failed, even if elastic stopped it before its process
+        ended: the ranks that it failed may well end first.
+
+        Args:
+            noticed: the processes that elastic saw fail, by local rank.
+        """
+        found = []
+        for local_rank, env in self._environments.items():
+            record = _read_record(self._files.error_files[local_rank])
+            process = noticed.get(local_rank)
+            if record is not None or process is not None:
+                log = self._files.stderrs[local_rank] or self._files.stdouts[local_rank]
+                place = (int(env["RANK"]), int(env["NODE_RANK"]), local_rank)
+                found.append(_failure(place, process, record, "" if log == os.devnull else log))
+        return tuple(found)
+
+
+def _read_record(path: str) -> tuple[dict[str, Any], float] | None:
+    """Return what a rank recorded of its exception and when; None: it recorded nothing."""
+    with suppress(OSError, ValueError, KeyError), open(path) as file:
+        record = json.load(file)["message"]
+        if isinstance(record, str):
+            record = {"message": record, "extraInfo": {}}
+        # Elastic's timestamp has whole seconds; the file's shows which of several ranks was first.
+        return record, os.stat(path).st_mtime
+    return None
+
+
+def _failure(
+    place: tuple[int, int, int],
+    process: ProcessFailure | None,
+    recorded: tuple[dict[str, Any], float] | None,
+    log: str,
+) -> Failure:
+    record, at_s = recorded or ({"message": "", "extraInfo": {}}, 0.0)
+    details = record["extraInfo"]
+    pid = process.pid if process else details.get("pid", 0)
+    if recorded is None and process is not None:
+        folder = os.environ[exit_status.VARIABLE]
+        at_s = exit_status.ended_at_s(folder, pid) or float(process.timestamp)
     return Failure(
-        rank=rank,
-        node=logs.node,
-        local_rank=process.local_rank,
-        pid=process.pid,
-        exit_code=process.exitcode,
-        message=message,
-        traceback=traceback,
+        *place,
+        pid=pid,
+        # Elastic may have stopped a rank between its exception and its end.
+        exit_code=process.exitcode if process and (process.exitcode > 0 or not recorded) else 1,
+        kind=details.get("type", ""),
+        message=record["message"],
+        traceback=details.get("py_callstack", ""),
         at_s=at_s,
-        log=_log_of(logs.destinations, process.local_rank, record),
+        log=log,
     )
-
-
-def _recorded(process: ProcessFailure) -> tuple[str, str, float]:
-    """Return message, traceback and time of the exception on record, or empty ones."""
-    # Elastic puts a sentence of its own in `message` where a rank left no record.
-    if not os.path.isfile(process.error_file):
-        return "", "", float(process.timestamp)
-    # Elastic's timestamp has whole seconds; the file's tells which of several ranks was first.
-    at_s = os.stat(process.error_file).st_mtime
-    record: Any = process.message
-    if isinstance(record, str):
-        return record, "", at_s
-    return record["message"], record["extraInfo"].get("py_callstack", ""), at_s
-
-
-def _log_of(destinations: LogsDest, local_rank: int, record: str) -> str:
-    path = destinations.stderrs[local_rank] or destinations.stdouts[local_rank]
-    if path and path != os.devnull:
-        return path
-    return record if os.path.isfile(record) else "none; --log-dir DIR keeps what every rank prints"
 
 
 def _one_line(error: BaseException) -> str:

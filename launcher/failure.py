@@ -1,20 +1,18 @@
-"""What is known of a rank that failed, which of several came first, and how a person is told.
+"""What is known of a failed rank, which of several failed first, and the text of the report.
 
 No processes and no torch here: `agent` makes these records, `job` prints them.
 """
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from textwrap import shorten
 
 _LOG_TAIL_BYTES = 4000
-_MOST_LINES = 8
-_MOST_COLUMNS = 160
-# Elastic looks at its workers every 0.1 s, later on a loaded machine; a death that left no record
-# is dated when it is noticed, a recorded exception when it was raised.
-_NOTICED_LATE_S = 2.0
+_MOST_KINDS = 8
+# A death that left no record is dated when its parent notices it, a recorded exception when it
+# was raised. On a loaded machine the other ranks raise before the parent notices.
+_NOTICED_LATE_S = 1.0
 
 
 @dataclass(frozen=True)
@@ -23,12 +21,14 @@ class Failure:
 
     Attributes:
         rank: its rank in the job.
-        node: the node that it ran on; local_rank, its place there.
+        node: the node that it ran on.
+        local_rank: its rank on that node.
         exit_code: the process's exit code; negative for a signal.
+        kind: type of the exception; empty if none was recorded.
         message: the exception in one line; empty if none was recorded.
         traceback: the exception with its stack; empty if none was recorded.
         at_s: when it was raised or noticed, seconds since the epoch.
-        log: path of its log file.
+        log: path of its log file; empty: none.
     """
 
     rank: int
@@ -36,76 +36,89 @@ class Failure:
     local_rank: int
     pid: int
     exit_code: int
+    kind: str
     message: str
     traceback: str
     at_s: float
     log: str
 
     @property
-    def summary(self) -> str:
-        """Say in one line how it ended."""
-        if self.message:
-            return f"failed: {shorten(self.message.splitlines()[0], _MOST_COLUMNS)}"
-        if self.exit_code < 0:
-            return f"was killed by {_signal_name(-self.exit_code)}"
-        return f"exited with code {self.exit_code}"
-
-    @property
     def shell_code(self) -> int:
         """The exit code in the shell's convention, 128 + signal for a signal."""
         return self.exit_code if self.exit_code > 0 else 128 - self.exit_code
 
+    @property
+    def ended_by(self) -> str:
+        """The exception, the signal or the exit code, in a word or two."""
+        if self.message:
+            return self.kind or "an exception"
+        return (
+            _signal_name(-self.exit_code) if self.exit_code < 0 else f"exit code {self.exit_code}"
+        )
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether it ended because the launcher stopped it."""
+        return self.exit_code == -signal.SIGTERM
+
 
 def first_failure(failures: Sequence[Failure]) -> Failure:
     """Choose the root cause: ranks that only lost a peer, or that we stopped, come after it."""
-    own = [each for each in failures if not _was_stopped(each)] or list(failures)
-    return min(own, key=_happened_at_s)
-
-
-def _happened_at_s(failure: Failure) -> float:
-    # A peer that loses its connection raises and records it, while the process that vanished
-    # leaves nothing and is noticed after that.
-    return failure.at_s if failure.message else failure.at_s - _NOTICED_LATE_S
+    own = [each for each in failures if not each.was_stopped] or list(failures)
+    return min(own, key=lambda each: each.at_s if each.message else each.at_s - _NOTICED_LATE_S)
 
 
 def render(failures: Sequence[Failure], world_size: int | None) -> str:
-    """Tell the root cause in full and every other failure in a line."""
+    """Render the report: the later failures in a line, then the first one in full."""
     first = first_failure(failures)
     of = f" of {world_size}" if world_size else ""
-    lines = [
-        f"hccl-launch: rank {first.rank}{of} {first.summary}",
-        f"  node {first.node}, local rank {first.local_rank}, pid {first.pid}, "
-        f"exit code {first.exit_code}",
-        f"  log: {first.log}",
-    ]
-    text = first.traceback or first.message.partition("\n")[2] or _tail(first.log)
-    if text:
-        lines += ["", text.rstrip(), ""]
-    later = [each for each in failures if each is not first and not _was_stopped(each)]
-    lines += _render_later(first, sorted(later, key=lambda each: each.rank))
-    if world_size is None or len(later) + 1 < world_size:
-        lines.append("  all other ranks were stopped")
-    return "\n".join(lines)
+    place = f"node {first.node}, local rank {first.local_rank}, pid {first.pid}"
+    place += f", exit code {first.exit_code}" * (first.exit_code > 0)
+    lines = [f"hccl-launch: rank {first.rank}{of} {_how(first)} ({place})"]
+    if first.log:
+        lines.append(f"  log: {first.log}")
+    text = first.traceback or first.message or _tail(first.log)
+    later = "; ".join(_later(first, failures, world_size))
+    before = [f"hccl-launch: after rank {first.rank} failed: {later}"] if later else []
+    return "\n".join([*before, *lines, *([text.rstrip()] if text else [])])
 
 
-def _render_later(first: Failure, later: Sequence[Failure]) -> list[str]:
-    same = [str(each.rank) for each in later if each.message and each.message == first.message]
-    others = [each for each in later if str(each.rank) not in same]
-    lines = [f"  then the same on rank {', '.join(same)}"] if same else []
-    for each in others[:_MOST_LINES]:
-        lines.append(f"  then rank {each.rank} {each.summary} (log: {each.log})")
-    if len(others) > _MOST_LINES:
-        lines.append(f"  and {len(others) - _MOST_LINES} more ranks")
-    return lines
+def _how(failure: Failure) -> str:
+    if failure.message:
+        return "failed"
+    if failure.exit_code < 0:
+        return f"was killed by {failure.ended_by}"
+    return f"exited with code {failure.exit_code}"
 
 
-def _was_stopped(failure: Failure) -> bool:
-    return failure.exit_code == -signal.SIGTERM
+def _later(first: Failure, failures: Sequence[Failure], world_size: int | None) -> Iterator[str]:
+    """Yield the ends of the other ranks, those that ended alike together."""
+    ranks_by_end: dict[str, list[int]] = {}
+    for each in sorted(failures, key=lambda each: each.rank):
+        if each is not first and not each.was_stopped:
+            ranks_by_end.setdefault(each.ended_by, []).append(each.rank)
+    for end, ranks in list(ranks_by_end.items())[:_MOST_KINDS]:
+        yield f"{end} on rank{'s' * (len(ranks) > 1)} {_ranges(ranks)}"
+    if len(ranks_by_end) > _MOST_KINDS:
+        yield f"{sum(map(len, list(ranks_by_end.values())[_MOST_KINDS:]))} more ranks failed"
+    if world_size is None or sum(map(len, ranks_by_end.values())) + 1 < world_size:
+        yield "all other ranks were stopped"
+
+
+def _ranges(ranks: Sequence[int]) -> str:
+    """Render sorted ranks briefly: 0-3, 5."""
+    runs: list[list[int]] = []
+    for rank in ranks:
+        if runs and rank == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], rank]
+        else:
+            runs.append([rank])
+    return ", ".join("-".join(map(str, run)) for run in runs)
 
 
 def _tail(path: str) -> str:
-    """Return the end of a log file; nothing for a record in JSON, which has been told already."""
-    if path.endswith(".json") or not os.path.isfile(path):
+    """Return the end of a log file."""
+    if not os.path.isfile(path):
         return ""
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - _LOG_TAIL_BYTES))

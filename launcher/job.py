@@ -1,9 +1,9 @@
-"""The processes of a job on this machine: forks an agent per node, watches them, ends them all.
+"""The processes of a job on this machine: forks an agent per node, watches and ends them all.
 
 Rules that hold here:
 - Agents are forked before any thread exists in this process, and sit in sessions of their own: a
   Ctrl-C reaches this process alone, which then stops them in order.
-- A pipe that closes tells of an agent's end, however it ended.
+- A pipe that closes shows that its agent ended, for any reason.
 - The store through which emulated nodes meet listens on a socket bound before the forks, so no
   other process can take its port in between.
 """
@@ -23,9 +23,10 @@ from torch.distributed.launcher.api import LaunchConfig
 
 from hccl_py.launcher import agent
 from hccl_py.launcher.agent import Program, Report, Restart
-from hccl_py.launcher.failure import Failure, first_failure, render
+from hccl_py.launcher.exit_status import children
+from hccl_py.launcher.failure import first_failure, render
 
-_ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 # Another node's ranks may hold the root cause: so long after one node failed, the rest is stopped.
 _OTHER_NODES_S = 1.0
 # On top of the time that elastic gives a rank between SIGTERM and SIGKILL.
@@ -46,7 +47,7 @@ class Job:
         program: what each rank runs.
         nodes: agents to start.
         world_size: ranks of the whole job, if known.
-        listener: the bound socket at which local nodes meet; None where elastic is told to.
+        listener: the bound socket at which local nodes meet; None where the user named a place.
     """
 
     program: Program
@@ -74,7 +75,7 @@ def listen(port: int | None) -> socket.socket:
 
 
 def run(job: Job) -> int:
-    """Run a job to its end and tell of its failure.
+    """Run a job to its end and report its failure.
 
     Returns:
         0, the exit code of the first rank that failed, or 128 + the signal that ended the job.
@@ -88,17 +89,17 @@ def run(job: Job) -> int:
 
 @dataclass
 class _Agent:
-    """A forked agent: its process, its pipe and what it said."""
+    """A forked agent: its process, its pipe and its last messages."""
 
     pid: int
     channel: Connection
     report: Report | None = None
     restart: Restart | None = None
-    running: bool = True
+    alive: bool = True
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal, unless the process has ended and its number may be another's."""
-        if self.running:
+        if self.alive:
             os.kill(self.pid, number)
 
 
@@ -144,7 +145,7 @@ class _Supervisor:
         self._agents = agents
         self._stop_at_s: float | None = None
         self._kill_at_s: float | None = None
-        self._ended_by = 0
+        self._stop_signal = 0
         self._store: TCPStore | None = None
         if job.listener is not None:
             self._store = TCPStore(
@@ -156,23 +157,23 @@ class _Supervisor:
             )
 
     def run(self) -> int:
-        """Wait for all agents; stop them when one fails or a signal says so."""
+        """Wait for all agents; stop them when one fails or a signal arrives."""
         # A signal is a byte on this pipe: waiting for agents and for signals is one wait.
         signals, self._signal_writer = os.pipe()
         for end in (signals, self._signal_writer):
             os.set_blocking(end, False)
         signal.set_wakeup_fd(self._signal_writer, warn_on_full_buffer=False)
-        for number in _ENDINGS:
+        for number in _STOP_SIGNALS:
             signal.signal(number, lambda *_: None)
         try:
-            while any(each.running for each in self._agents):
+            while any(each.alive for each in self._agents):
                 self._step(signals)
         finally:
             self._kill(self._agents)
         return self._conclude()
 
     def _step(self, signals: int) -> None:
-        channels = {each.channel: each for each in self._agents if each.running}
+        channels = {each.channel: each for each in self._agents if each.alive}
         deadlines = [at_s for at_s in (self._stop_at_s, self._kill_at_s) if at_s is not None]
         left_s = max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
         if self._kill_at_s is not None:
@@ -184,8 +185,8 @@ class _Supervisor:
             else:
                 self._on_message(channels[event])  # type: ignore[index]
         if not events and self._kill_at_s is not None:
-            # An agent whose ranks are done waits for other nodes in C++, deaf to a signal.
-            self._kill([each for each in self._agents if not _children(each.pid)])
+            # An agent whose ranks ended waits for other nodes in C++, where it sees no signal.
+            self._kill([each for each in self._agents if not children(each.pid)])
         now_s = time.monotonic()
         if self._stop_at_s is not None and now_s >= self._stop_at_s:
             self._stop()
@@ -193,10 +194,10 @@ class _Supervisor:
             self._kill(self._agents)
 
     def _on_signal(self, number: int) -> None:
-        if self._ended_by:
-            # Asked twice: no more time for ranks to end by themselves.
+        if self._stop_signal:
+            # The second Ctrl-C: no more time for ranks to end by themselves.
             self._kill(self._agents)
-        self._ended_by = self._ended_by or number
+        self._stop_signal = self._stop_signal or number
         self._stop()
 
     def _on_message(self, each: _Agent) -> None:
@@ -204,31 +205,27 @@ class _Supervisor:
             message = each.channel.recv()
             if isinstance(message, Restart):
                 each.restart = message
-                self._tell_restart()
+                self._report_restart()
                 return
             each.report = message
         except EOFError:
-            each.running = False
+            each.alive = False
             each.channel.close()
             os.waitpid(each.pid, 0)
         failed = each.report is None or each.report.failures or each.report.problem
         if failed and self._stop_at_s is None and self._kill_at_s is None:
             self._stop_at_s = time.monotonic() + _OTHER_NODES_S
 
-    def _tell_restart(self) -> None:
-        """Once every node has said that it starts again, tell why: any may hold the root cause."""
+    def _report_restart(self) -> None:
+        """Report the cause once every node restarts: any of them may hold the root cause."""
         restarts = [each.restart for each in self._agents if each.restart is not None]
         if len(restarts) < len(self._agents):
             return
         failures = [failure for restart in restarts for failure in restart.failures]
-        if failures:
-            print(render(failures, self._job.world_size), file=sys.stderr)
-        number = max(restart.number for restart in restarts)
-        print(
-            f"hccl-launch: restart {number} of {restarts[0].most}: all ranks start again",
-            file=sys.stderr,
-            flush=True,
-        )
+        number, most = max(restart.number for restart in restarts), restarts[0].most
+        lines = [render(failures, self._job.world_size)] if failures else []
+        lines.append(f"hccl-launch: restart {number} of {most}: all ranks start again")
+        print("\n".join(lines), file=sys.stderr, flush=True)
         for each in self._agents:
             each.restart = None
 
@@ -243,33 +240,25 @@ class _Supervisor:
     def _kill(self, agents: list[_Agent]) -> None:
         """End agents and what they started at once."""
         for each in agents:
-            for rank_pid in _children(each.pid) if each.running else ():
+            for rank_pid in children(each.pid) if each.alive else ():
                 with suppress(ProcessLookupError):
                     os.killpg(rank_pid, signal.SIGKILL)
             each.signal(signal.SIGKILL)
 
     def _conclude(self) -> int:
+        """Print how the job ended and return the exit code."""
         reports = [each.report for each in self._agents if each.report is not None]
-        failures: list[Failure] = [each for report in reports for each in report.failures]
-        if self._ended_by and not failures:
-            name = signal.Signals(self._ended_by).name
-            print(f"hccl-launch: stopped by {name}; all ranks were ended", file=sys.stderr)
-            return 128 + self._ended_by
+        failures = [failure for report in reports for failure in report.failures]
         if failures:
             print(render(failures, self._job.world_size), file=sys.stderr, flush=True)
             return first_failure(failures).shell_code
+        if self._stop_signal:
+            name = signal.Signals(self._stop_signal).name
+            print(f"hccl-launch: stopped by {name}; all ranks were ended", file=sys.stderr)
+            return 128 + self._stop_signal
         for report in reports:
             if report.problem:
                 raise LaunchError(report.problem)
         if len(reports) < len(self._agents):
             raise LaunchError("an agent was killed; its ranks ended with it")
         return 0
-
-
-def _children(pid: int) -> list[int]:
-    """Return the processes that a process started: an agent's ranks, each leading a group."""
-    try:
-        with open(f"/proc/{pid}/task/{pid}/children") as file:
-            return [int(word) for word in file.read().split()]
-    except OSError:
-        return []

@@ -15,6 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hccl_py.launcher import exit_status
+
 if TYPE_CHECKING:
     from hccl_py.launcher.job import Job
     from hccl_py.launcher.options import Request
@@ -27,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return _main(sys.argv[1:] if argv is None else argv)
     except KeyboardInterrupt:
-        # Before there was a job: `job` takes signals itself.
+        # Ctrl-C before the job began; `job` handles signals itself.
         return 128 + signal.SIGINT
 
 
@@ -37,7 +39,7 @@ def _main(argv: Sequence[str]) -> int:
 
     try:
         request = options.parse(argv, os.environ)
-        with _log_folder(request):
+        with _folders(request):
             return job.run(_prepare(request))
     except (options.UsageError, job.LaunchError) as error:
         print(f"hccl-launch: error: {error}", file=sys.stderr)
@@ -45,23 +47,24 @@ def _main(argv: Sequence[str]) -> int:
 
 
 @contextmanager
-def _log_folder(request: "Request") -> Iterator[None]:
-    """Give the logs a folder if the command line names none; keep it only if a log is in it."""
+def _folders(request: "Request") -> Iterator[None]:
+    """Give the job a folder for exit statuses, and for logs where the user named none."""
     args = request.args
     # Local ranks, which torchrun would put before each line, repeat on every emulated node.
     os.environ.setdefault("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[rank ${rank}] ")
-    if args.log_dir is not None:
-        if args.tee == "0" and args.redirects == "0":
-            # A folder for logs is of use only with logs in it.
-            args.tee = "3"
-        yield
-        return
-    args.log_dir = tempfile.mkdtemp(prefix="hccl_launch_")
+    if args.log_dir is not None and args.tee == "0" and args.redirects == "0":
+        # --log-dir alone keeps every rank's output, and prints it as well.
+        args.tee = "3"
+    folder = tempfile.mkdtemp(prefix="hccl_launch_")
+    status_folder = os.environ[exit_status.VARIABLE] = os.path.join(folder, "exit_status")
+    os.mkdir(status_folder)
+    # --tee or --redirects without --log-dir: the user wants the files, so the folder stays.
+    keep = args.log_dir is None and (args.tee, args.redirects) != ("0", "0")
+    args.log_dir = args.log_dir or folder
     try:
         yield
     finally:
-        if not any(path.is_file() for path in Path(args.log_dir).rglob("*")):
-            shutil.rmtree(args.log_dir)
+        shutil.rmtree(status_folder if keep else folder, ignore_errors=True)
 
 
 def _import_torch_without_threads() -> None:
@@ -96,7 +99,7 @@ def _prepare(request: "Request") -> "Job":
     listener = None
     if nodes is not None:
         listener = job.listen(args.master_port)
-        # A placeholder: the agents are told where they meet.
+        # A placeholder: each agent learns the port after the fork.
         args.rdzv_backend, args.rdzv_endpoint = "c10d", "127.0.0.1:0"
         # Ranks see it as TORCHELASTIC_RUN_ID: the same after a restart, another in the next job.
         args.rdzv_id = f"job-{secrets.token_hex(4)}"

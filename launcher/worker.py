@@ -1,7 +1,7 @@
 """Runs one rank's script as `python script.py` would, and records the exception that ends it.
 
 The agent starts this file by its path, in place of the script: `worker.py script.py ARGS` or
-`worker.py -m module ARGS`. It imports the standard library alone, so that a script still decides
+`worker.py -m module ARGS`. It imports the standard library alone, so the script still decides
 what happens before torch is imported, and a script without torch starts at once.
 
 The record is the error file of torch.distributed.elastic (TORCHELASTIC_ERROR_FILE), in the format
@@ -17,9 +17,10 @@ import signal
 import sys
 import time
 import traceback
-from types import TracebackType
 
 _PR_SET_PDEATHSIG = 1
+# Errors of these packages come with the user's line; the frames below it are the packages' own.
+_LIBRARIES = ("torch", "hccl_py", "hccl_py.transport")
 
 
 def main() -> None:
@@ -31,23 +32,23 @@ def main() -> None:
     try:
         _run()
     except SystemExit as stop:
-        told = stop.code not in (None, 0) and _record(f"SystemExit: {stop.code}", "")
-        if told and not isinstance(stop.code, int):
-            # sys.exit("reason") would print the reason, once per rank; the launcher does it once.
+        # sys.exit("reason") prints the reason in every rank; the launcher prints it once.
+        if not isinstance(stop.code, int | None) and _record("SystemExit", str(stop.code), ""):
             sys.exit(1)
         raise
     except BaseException as error:
-        # As the interpreter does with what nobody catches: at exit others are told what it was.
+        # The interpreter sets these for an uncaught exception; hccl_py reads them at exit and
+        # reports the exception to the other ranks.
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         text = _format(error)
-        recorded = _record(f"{type(error).__name__}: {error}", text)
-        if not recorded:  # else the launcher tells, once for all ranks
+        name = type(error).__name__
+        if not _record(name, f"{name}: {error}", text):  # else the launcher prints it
             print(f"rank {os.environ.get('RANK')}: {text}", file=sys.stderr, flush=True)
         sys.exit(1)
 
 
 def _run() -> None:
-    # sys.path[0] is this file's folder, for which no script has asked.
+    # sys.path[0] is the folder of this file, which the script did not ask for.
     if sys.argv[0] == "-m":
         del sys.argv[0]
         sys.path[0] = os.getcwd()
@@ -58,23 +59,32 @@ def _run() -> None:
 
 
 def _format(error: BaseException) -> str:
-    """Render the traceback as the script's own: without the frames of this file and of runpy."""
-    frames: TracebackType | None = error.__traceback__
-    while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
-        frames = frames.tb_next
-    return "".join(traceback.format_exception(type(error), error, frames))
+    """Render the traceback: the user's frames, and the message once."""
+    rendered = traceback.TracebackException(type(error), error, error.__traceback__)
+    frames = rendered.stack
+    while frames and frames[0].filename in (__file__, runpy.__file__, "<frozen runpy>"):
+        del frames[0]
+    if type(error).__module__.partition(".")[0] in _LIBRARIES:
+        folders = tuple(
+            folder + os.sep
+            for name in _LIBRARIES
+            for folder in getattr(sys.modules.get(name), "__path__", ())
+        )
+        while len(frames) > 1 and frames[-1].filename.startswith(folders):
+            del frames[-1]
+    cause = error.__cause__ or error.__context__
+    if cause is not None and str(cause) in str(error):
+        rendered.__cause__ = rendered.__context__ = None
+    return "".join(rendered.format())
 
 
-def _is_ours(filename: str) -> bool:
-    return filename in (__file__, runpy.__file__, "<frozen runpy>")
-
-
-def _record(message: str, text: str) -> bool:
+def _record(kind: str, message: str, text: str) -> bool:
     """Write elastic's error file; return False where that was not possible."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return False
-    details = {"timestamp": str(int(time.time()))} | ({"py_callstack": text} if text else {})
+    stamp = str(int(time.time()))
+    details = {"timestamp": stamp, "py_callstack": text, "type": kind, "pid": os.getpid()}
     record = {"message": {"message": message, "extraInfo": details}}
     try:
         # Renamed into place: the agent may read it, or kill this process, at any moment.

@@ -12,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from typing import Any
 
@@ -23,6 +24,7 @@ def _be_the_command(job: dict[str, Any]) -> None:
     """Become a hccl-launch that was just started; returns never."""
     os.environ.clear()
     os.environ.update(job["env"])
+    tempfile.tempdir = None  # TMPDIR may be another one
     for descriptor, path in ((1, job["stdout"]), (2, job["stderr"])):
         os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), descriptor)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -1,4 +1,4 @@
-"""Which of several failed ranks is the root cause, and how it is told."""
+"""Which of several failed ranks is the root cause, and how the report reads."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ RAISED = Failure(
     local_rank=1,
     pid=10,
     exit_code=1,
+    kind="ValueError",
     message="ValueError: boom",
     traceback="Traceback (most recent call last):\nValueError: boom\n",
     at_s=100.0,
-    log="/logs/1/error.json",
+    log="",
 )
-VANISHED = replace(RAISED, rank=2, exit_code=-signal.SIGSEGV, message="", traceback="")
+VANISHED = replace(RAISED, rank=2, exit_code=-signal.SIGSEGV, kind="", message="", traceback="")
 STOPPED = replace(VANISHED, rank=3, exit_code=-signal.SIGTERM)
 
 
@@ -46,20 +47,16 @@ def test_shell_code_of_a_signal_is_128_and_its_number() -> None:
     assert RAISED.shell_code == 1
 
 
-def test_render_tells_root_cause_in_full_and_the_rest_in_lines() -> None:
+def test_render_puts_the_first_failure_last_and_whole() -> None:
     same = replace(RAISED, rank=5, at_s=101.0)
-    lost = replace(RAISED, rank=0, at_s=102.0, message="ConnectionError: lost", log="/logs/0")
-    assert render([STOPPED, lost, same, RAISED], 8).splitlines() == [
-        "hccl-launch: rank 1 of 8 failed: ValueError: boom",
-        "  node 0, local rank 1, pid 10, exit code 1",
-        "  log: /logs/1/error.json",
-        "",
+    lost = replace(RAISED, rank=0, at_s=102.0, kind="DistBackendError", message="lost")
+    more = [replace(lost, rank=rank) for rank in (6, 7)]
+    assert render([STOPPED, lost, same, *more, RAISED], 8).splitlines() == [
+        "hccl-launch: after rank 1 failed: DistBackendError on ranks 0, 6-7; ValueError on rank 5; "
+        "all other ranks were stopped",
+        "hccl-launch: rank 1 of 8 failed (node 0, local rank 1, pid 10, exit code 1)",
         "Traceback (most recent call last):",
         "ValueError: boom",
-        "",
-        "  then the same on rank 5",
-        "  then rank 0 failed: ConnectionError: lost (log: /logs/0)",
-        "  all other ranks were stopped",
     ]
 
 
@@ -67,17 +64,15 @@ def test_render_without_a_record_quotes_the_end_of_the_log(tmp_path: Path) -> No
     log = tmp_path / "stderr.log"
     log.write_text("x" * 5000 + "\nlast words\n")
     text = render([replace(VANISHED, log=str(log))], 1)
-    assert "rank 2 of 1 was killed by SIGSEGV" in text
-    assert text.endswith("\nlast words\n")
+    assert "rank 2 of 1 was killed by SIGSEGV (node 0" in text
+    assert f"\n  log: {log}\n" in text
+    assert text.endswith("\nlast words")
     assert len(text) < 4500
 
 
 def test_render_of_many_failures_stays_short() -> None:
-    others = [
-        replace(RAISED, rank=rank, at_s=101.0, message=f"OSError: {rank}" + "x" * 999)
-        for rank in range(2, 100)
-    ]
+    others = [replace(RAISED, rank=rank, at_s=101.0, kind=f"E{rank}") for rank in range(2, 100)]
     lines = render([RAISED, *others], 100).splitlines()
-    assert len(lines) < 20
-    assert lines[-2:] == ["  and 90 more ranks", "  all other ranks were stopped"]
-    assert max(len(line) for line in lines) < 300
+    assert len(lines) == 4
+    assert lines[0].endswith("; 90 more ranks failed; all other ranks were stopped")
+    assert max(map(len, lines)) < 400

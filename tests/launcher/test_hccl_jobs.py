@@ -32,7 +32,7 @@ def test_killed_rank_is_blamed_and_the_job_ends(path: Path) -> None:
     path.write_text(ALL_REDUCE_ON_AND_ON.format(at_each_step=kill))
     done = launch(*TWO_BY_TWO, path)
     assert done.returncode == 128 + signal.SIGKILL
-    assert "hccl-launch: rank 2 of 4 was killed by SIGKILL\n" in done.stderr
+    assert "hccl-launch: rank 2 of 4 was killed by SIGKILL (node 1, local rank 0" in done.stderr
 
 
 def test_ctrl_c_ends_ranks_inside_a_collective(path: Path) -> None:
@@ -74,7 +74,8 @@ def test_exception_that_nobody_catches_is_told_to_the_others_and_a_restart_meets
     path.write_text(FAILS_ONCE)
     done = launch("--nnodes", 2, "--nproc-per-node", 1, "--max-restarts", 1, path)
     assert done.returncode == 0, done.stderr
-    assert "rank 1 of 2 failed: ValueError: no such image" in done.stderr
+    assert "rank 1 of 2 failed (node 1" in done.stderr
+    assert "\nValueError: no such image\n" in done.stderr
     told, *sums = done.stdout.splitlines()
     assert "failed: uncaught ValueError: no such image" in told
     assert sorted(sums) == ["0 4.0", "1 4.0"]

@@ -86,3 +86,23 @@ def test_ordinary_exit_leaves_no_record(
     path.write_text(f"import sys\n{statement}")
     assert run_worker(path, TORCHELASTIC_ERROR_FILE=error_file).returncode == code
     assert not error_file.exists()
+
+
+def test_error_of_the_library_is_recorded_once_and_ends_with_the_users_line(
+    tmp_path: Path, error_file: Path
+) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(
+        "from hccl_py import InvalidArgumentError, ReduceOp\n"
+        "def call():\n"
+        "    try:\n"
+        "        1 / 0\n"
+        "    except ZeroDivisionError as error:\n"
+        "        raise InvalidArgumentError(str(error)) from error\n"
+        "call()\n"
+    )
+    run_worker(path, TORCHELASTIC_ERROR_FILE=error_file)
+    text = json.loads(error_file.read_text())["message"]["extraInfo"]["py_callstack"]
+    assert text.count("division by zero") == 1
+    assert text.splitlines()[-1].endswith("InvalidArgumentError: division by zero")
+    assert text.splitlines()[-2].strip() == "raise InvalidArgumentError(str(error)) from error"
