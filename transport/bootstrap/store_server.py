@@ -149,7 +149,7 @@ class MeetingPlace:
 
     def _turn(self) -> None:
         self._answer_door()
-        self._doorway.expect(max(0, self._world_size - len(self._who)))
+        self._doorway.expect([""] * (self._world_size - len(self._who)))
         self._doorway.look()
         with contextlib.suppress(zmq.Again):
             while True:
@@ -160,11 +160,13 @@ class MeetingPlace:
 
     def _answer_door(self) -> None:
         while self._door.poll(0):
-            version, request, _domain, _address, _identity, mechanism, *proofs = (
+            version, request, _domain, address, _identity, mechanism, *proofs = (
                 self._door.recv_multipart()
             )
             key = z85.encode(proofs[0]) if mechanism == b"CURVE" and proofs else b""
             admitted = hmac.compare_digest(key, self._client_key)
+            if admitted:
+                self._doorway.admitted(address.decode(errors="replace"))
             status, text = (b"200", b"OK") if admitted else (b"400", b"not a member")
             self._door.send_multipart([version, request, status, text, b"", b""])
 

@@ -12,8 +12,8 @@ import ctypes
 import os
 import socket
 import struct
-from collections import OrderedDict
-from collections.abc import Iterator, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import zmq
@@ -23,11 +23,13 @@ from hccl_py.transport.bootstrap.connection import describe_target
 from hccl_py.transport.bootstrap.rejections import Refusals
 
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+THIS_MACHINE = "this machine"
 # ZeroMQ tells nobody's address, and of a connection that it closed at once nobody else can.
 _GONE = "an address that is gone"
 _NO_REASON = "it does not speak this protocol, or went"
+_ENDED = "it went, or said nothing, before it proved itself"
 _FAILED = {
-    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): "it went, or said nothing, before it proved itself",
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): _ENDED,
     int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "it does not speak this protocol",
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "it is not a member",
 }
@@ -48,7 +50,7 @@ class Doorway:
         self.monitor: zmq.Socket[bytes] = listening.get_monitor_socket(_MONITORED)
         self._listening = listening
         self._limit = limit
-        self._num_expected = 0
+        self._expected: Collection[str] = ()
         self._refusals = refusals
         self._ports: list[socket.socket] = []
         # For a look at a connection when no other descriptor is left: a copy is put in the place of
@@ -56,6 +58,7 @@ class Doorway:
         self._place = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._strangers: OrderedDict[int, str] = OrderedDict()
+        self._num_members: Counter[str] = Counter()  # admitted, without a message so far; by host
         self._reason = ""
         self._shut = False
 
@@ -64,17 +67,36 @@ class Doorway:
         """How many connections have proved nothing yet."""
         return len(self._strangers)
 
-    def expect(self, num_members: int) -> None:
-        """Leave room for so many members, who are strangers too until their first message."""
-        self._num_expected = num_members
+    def expect(self, hosts: Collection[str]) -> None:
+        """Leave room for members that have not connected yet, given the host of each.
+
+        A member is a stranger too until its first message, and may end before that.
+        """
+        self._expected = hosts
 
     def add_listener(self, descriptor: int) -> None:
         """Learn which descriptor listens; it stays the socket's."""
         self._ports.append(socket.socket(fileno=os.dup(descriptor)))
 
+    def admitted(self, host: str) -> None:
+        """Count a member of `host` whose key was accepted; ZeroMQ does not tell its descriptor."""
+        self._num_members[host] += 1
+
     def proved(self, descriptor: int) -> None:
         """Learn that a message came over a connection."""
-        self._strangers.pop(descriptor, None)
+        address = self._strangers.pop(descriptor, None)
+        if address is not None:
+            self._was_member(address)
+
+    def _was_member(self, address: str) -> bool:
+        """Say whether a connection from this address was admitted, and count that one no more."""
+        # Of a connection that ended before we could look nobody knows the host.
+        hosts = [_host(address)] if address else list(self._num_members)
+        for host in hosts:
+            if self._num_members[host]:
+                self._num_members[host] -= 1
+                return True
+        return False
 
     def look(self) -> None:
         """Take note of who came and went; to be followed by `proved` for who spoke, and `trim`."""
@@ -91,7 +113,7 @@ class Doorway:
             self._filter(_SO_DETACH_FILTER)
 
     def _is_full(self) -> bool:
-        return len(self._strangers) > self._limit + self._num_expected
+        return len(self._strangers) > self._limit + len(self._expected)
 
     def close(self) -> None:
         """Watch no more."""
@@ -118,13 +140,13 @@ class Doorway:
                 self._shut = True
                 self._filter(_SO_ATTACH_FILTER)
         else:
-            address = self._strangers.pop(value, None)
-            if address is not None:
-                self._refusals.note(
-                    address or _GONE,
-                    self._reason or "it does not speak this protocol, or went",
-                )
+            address, reason = self._strangers.pop(value, None), self._reason
             self._reason = ""
+            if address is None or (reason in ("", _ENDED) and self._was_member(address)):
+                return  # the messages of a member may still be in the queue, or it had none to send
+            if reason == _ENDED and self._expected and _host(address) in ("", *self._expected):
+                return  # a member may end while it connects
+            self._refusals.note(address or _GONE, reason or _NO_REASON)
 
     def _cut_oldest(self) -> None:
         descriptor, address = self._strangers.popitem(last=False)
@@ -164,8 +186,13 @@ def _name(connected: socket.socket | None) -> str:
     if connected is None:
         return ""
     if connected.family == socket.AF_UNIX:
-        return "this machine"
+        return THIS_MACHINE
     try:
         return describe_target(connected.getpeername()[:2])
     except OSError:
         return ""
+
+
+def _host(address: str) -> str:
+    """Return the host of an address as ZeroMQ writes it: no port, no brackets."""
+    return address if address == THIS_MACHINE else address.rpartition(":")[0].strip("[]")

@@ -27,6 +27,7 @@ from hccl_py.transport.bootstrap.listeners import bind_listener
 
 from ..errors import BootstrapError
 from .contact import Contact
+from .doorway import THIS_MACHINE
 from .message import Entry, pack, unpack
 from .place import Place
 from .sockets import ControlSockets
@@ -276,7 +277,8 @@ class ControlPlane:
         for contact, near in zip(roll.contacts, roll.near, strict=True):
             self._num_rolls_of[contact.key] += 1
             self._near[contact.key] = near
-        self._sockets.admit(contact.key for contact in roll.contacts)
+        pairs = zip(roll.contacts, roll.near, strict=True)
+        self._sockets.admit({one.key: THIS_MACHINE if near else one.host for one, near in pairs})
         if not all(roll.near):
             host = roll.contacts[roll.rank].host
             bound, port = self._bound[host]

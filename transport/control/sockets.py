@@ -11,7 +11,8 @@ but listening only when somebody is expected to dial. A forked child can close i
 import errno
 import secrets
 import socket
-from collections.abc import Iterable
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
 
 import zmq
 from zmq.utils import z85
@@ -21,7 +22,7 @@ from hccl_py.transport.bootstrap.open_sockets import OpenSockets
 from hccl_py.transport.bootstrap.rejections import Refusals
 
 from .contact import Contact
-from .doorway import Doorway
+from .doorway import THIS_MACHINE, Doorway
 from .message import MAX_MESSAGE_BYTES
 
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -30,6 +31,7 @@ _LINGER_MS = 100
 _QUEUED_MESSAGES = 64
 _KEEPALIVE_S = 10
 _MAX_RECEIVED_PER_TURN = 1024
+_MAX_FORMER = 4096
 
 
 class ControlSockets:
@@ -42,6 +44,9 @@ class ControlSockets:
         self.unix_name = f"hccl-{secrets.token_hex(16)}"
         self.opened = OpenSockets()
         self._admitted: set[bytes] = set()
+        # A rank may leave while another one, which is slower, still connects to it.
+        self._former: OrderedDict[bytes, None] = OrderedDict()
+        self._unconnected: dict[bytes, str] = {}  # hosts, by key
         self._routes: dict[bytes, bytes] = {}
         self._dialled: dict[bytes, zmq.Socket[bytes]] = {}
         self.poller = zmq.Poller()
@@ -88,14 +93,22 @@ class ControlSockets:
 
     # Whom to talk to.
 
-    def admit(self, keys: Iterable[bytes]) -> None:
-        """Let processes with these keys in."""
-        self._admitted.update(keys)
+    def admit(self, hosts: Mapping[bytes, str]) -> None:
+        """Let processes with these keys in, from these hosts, or from `THIS_MACHINE`."""
+        for key, host in hosts.items():
+            self._former.pop(key, None)
+            if key not in self._admitted and key not in self._routes:
+                self._unconnected[key] = host
+            self._admitted.add(key)
 
     def dismiss(self, keys: Iterable[bytes]) -> None:
         """Forget processes that no communicator is shared with any more."""
         for key in keys:
             self._admitted.discard(key)
+            self._former[key] = None
+            if len(self._former) > _MAX_FORMER:
+                forgotten, _ = self._former.popitem(last=False)
+                self._unconnected.pop(forgotten, None)
             self._routes.pop(key, None)
             dialled = self._dialled.pop(key, None)
             if dialled is not None:
@@ -149,7 +162,7 @@ class ControlSockets:
     def receive(self) -> list[tuple[bytes, bytes]]:
         """Return what has come: the key of the sender and its message."""
         self._answer_door()
-        self._doorway.expect(len(self._admitted) - len(self._routes))
+        self._doorway.expect(self._unconnected.values())
         self._doorway.look()
         received: list[tuple[bytes, bytes]] = []
         while len(received) < _MAX_RECEIVED_PER_TURN:
@@ -161,6 +174,7 @@ class ControlSockets:
                 continue
             key = str(parts[1].get("User-Id")).encode()
             self._routes[key] = parts[0].bytes
+            self._unconnected.pop(key, None)
             self._doorway.proved(int(parts[1].get(zmq.SRCFD)))
             received.append((key, parts[1].bytes))
         self._doorway.trim()
@@ -175,11 +189,13 @@ class ControlSockets:
     def _answer_door(self) -> None:
         """Let connections in, or not, by their keys."""
         while self._door.poll(0):
-            version, request, _domain, _address, _identity, mechanism, *proofs = (
+            version, request, _domain, address, _identity, mechanism, *proofs = (
                 self._door.recv_multipart()
             )
             key = z85.encode(proofs[0]) if mechanism == b"CURVE" and proofs else b""
-            admitted = key in self._admitted
+            admitted = key in self._admitted or key in self._former
+            if admitted:
+                self._doorway.admitted(_host(address))
             status, text = (b"200", b"OK") if admitted else (b"400", b"not a member")
             user = key if admitted else b""
             self._door.send_multipart([version, request, status, text, user, b""])
@@ -198,3 +214,9 @@ class ControlSockets:
         """In a forked child: leave the context to the parent, close the copies of the listeners."""
         self.opened.close_copies()
         self._doorway.close_copies()
+
+
+def _host(address: bytes) -> str:
+    """Return the host that ZAP names: a numeric address, or this machine for a Unix socket."""
+    text = address.decode(errors="replace")
+    return THIS_MACHINE if text.startswith("localhost:") else text

@@ -4,6 +4,7 @@ import contextlib
 import os
 import resource
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
@@ -28,7 +29,7 @@ class Coordinator:
         self.address: tuple[str, int] = bound.getsockname()
         self.server.listen(bound)
         self.contact = Contact(self.server.public_key, "", *self.address)
-        self.server.admit([self.member.public_key])
+        self.server.admit({self.member.public_key: "127.0.0.1"})
         self.most_open = 0
 
     def turn(self) -> list[bytes]:
@@ -63,6 +64,12 @@ def open_descriptors() -> int:
     return len(os.listdir("/proc/self/fd"))
 
 
+def await_descriptors(number: int) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while open_descriptors() > number:
+        assert time.monotonic() < deadline_s
+
+
 @pytest.fixture
 def coordinator() -> Iterator[Coordinator]:
     before = open_descriptors()
@@ -80,7 +87,7 @@ def test_doorway_flood_of_silent_clients_takes_few_descriptors_and_members_get_i
     calm = open_descriptors()
     coordinator.most_open = 0
     late = ControlSockets()
-    coordinator.server.admit([late.public_key])
+    coordinator.server.admit({late.public_key: "127.0.0.1"})
     clients = []
     most_mine = 0
     for number in range(FLOOD):
@@ -174,6 +181,46 @@ def test_doorway_key_of_no_member_is_refused(
     assert "it is not a member" in caplog.text
     stranger.close()
     coordinator.hear(coordinator.member, b"still here")
+
+
+def test_doorway_member_that_ends_before_it_is_read_is_heard_and_not_logged(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = open_descriptors()
+    brief = ControlSockets()
+    coordinator.server.admit({brief.public_key: "127.0.0.1"})
+    brief.send(coordinator.contact, False, b"in a hurry")
+    closing = threading.Thread(target=brief.close)
+    closing.start()
+    while closing.is_alive():  # its message leaves once its key is accepted
+        coordinator.server._answer_door()
+    await_descriptors(before)  # ZeroMQ has closed its end; nobody has read the message
+    assert coordinator.turn() == [b"in a hurry"]
+    assert not caplog.records
+
+
+def test_doorway_member_that_comes_after_its_communicator_ended_is_not_logged(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    late = ControlSockets()
+    coordinator.server.admit({late.public_key: "127.0.0.1"})
+    coordinator.server.dismiss([late.public_key])
+    coordinator.hear(late, b"late")  # for the control plane to ignore
+    late.close()
+    assert not caplog.records
+
+
+def test_doorway_member_that_ends_while_it_connects_is_not_logged(
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
+) -> None:
+    coordinator.server.admit({b"k" * 40: "127.0.0.1"})
+    before = open_descriptors()
+    client = socket.create_connection(coordinator.address)
+    client.sendall(b"\xff" + bytes(8) + b"\x7f\x03")
+    client.close()
+    await_descriptors(before)
+    coordinator.turn()
+    assert not caplog.records
 
 
 def test_doorway_message_longer_than_allowed_ends_its_connection_only(
