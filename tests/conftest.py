@@ -9,8 +9,13 @@ import pytest
 
 _HERE = Path(__file__).parent
 
-for folder in (_HERE, _HERE / "transport", _HERE / "transport" / "control", _HERE / "distributed"):
-    sys.path.insert(0, str(folder))
+HARNESSES = (
+    *("harness", "faults", "observe/trace", "torch_backend/harness"),
+    *("transport/bootstrap", "transport/control", "transport/verbs"),
+)
+"""Folders whose modules tests import by their bare names."""
+
+sys.path[:0] = [str(_HERE / folder) for folder in HARNESSES]
 
 from tiers import SECTIONS  # noqa: E402
 

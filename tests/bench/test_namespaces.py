@@ -1,4 +1,4 @@
-"""What the command makes of two hosts. The hosts themselves: tests/test_namespaces.py."""
+"""What the command makes of two hosts. The hosts themselves: tests/harness/test_namespaces.py."""
 
 import os
 import socket

@@ -20,10 +20,10 @@ SECTIONS = {
 
 COMMANDS = {
     **{name: f"pytest -q -m nightly --section {name}" for name in SECTIONS},
-    "gloo": "HCCL_TEST_GLOO=1 pytest -q -m '' tests/distributed",
+    "gloo": "HCCL_TEST_GLOO=1 pytest -q -m '' tests/torch_backend",
     "rounds": (
-        "HCCL_TEST_ROUNDS=10 pytest -q -m '' "
-        "tests/test_injections.py tests/test_mismatch.py tests/test_outside.py"
+        "HCCL_TEST_ROUNDS=10 pytest -q -m '' tests/faults/test_injections.py "
+        "tests/faults/test_outside.py tests/diagnosis/test_mismatch.py"
     ),
     "soak": "hccl-soak --seconds 600",
     "address": ".ci/sanitize address,undefined",

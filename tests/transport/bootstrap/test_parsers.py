@@ -18,6 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from test_handshake import COMMUNICATOR_ID, MEMBERS, party
 
+from hccl_py.transport.bootstrap import rendezvous
 from hccl_py.transport.bootstrap.handshake import (
     Handshake,
     Receive,
@@ -27,7 +28,6 @@ from hccl_py.transport.bootstrap.handshake import (
     _identity_of,
 )
 from hccl_py.transport.bootstrap.identity import PROTOCOL_VERSION, Endpoint, Identity
-from hccl_py.transport.bootstrap.mesh import rendezvous
 from hccl_py.transport.control.message import pack, unpack
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.verbs.sockets import _Address

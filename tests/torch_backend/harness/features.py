@@ -29,7 +29,7 @@ from feature_runs import HOPELESS, Outcome, outcome_of
 
 SAME = "the same"
 RECORDING = Path(__file__).with_name("gloo.xz")
-"""What gloo returned, where it is the oracle; `python tests/distributed/table.py` writes it."""
+"""What gloo returned, where it is the oracle; `.ci/torch-table` writes it."""
 
 
 def feature(section: str, name: str, **options: Any) -> Callable[[Check], Callable[[], None]]:

@@ -1,5 +1,5 @@
 // Queue pairs between threads of one process: what the sanitizers are to see. The semantics are
-// tested from Python, over every provider (tests/transport/conformance.py).
+// tested from Python, over every provider (tests/transport/verbs/conformance.py).
 #include <cstring>
 #include <memory>
 #include <thread>

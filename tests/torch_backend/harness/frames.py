@@ -1,6 +1,6 @@
 """How many Python frames a call makes, torch's and ours; and the table of docs/torch.md.
 
-python tests/distributed/frames.py       # counts, and writes
+python tests/torch_backend/harness/frames.py       # counts, and writes
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "harness")]
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from feature_rows import PAGE  # noqa: E402
 from ranks import run_ranks  # noqa: E402
 
-BEGIN, END = "<!-- written by tests/distributed/frames.py -->", "<!-- end of the frames -->"
+BEGIN, END = "<!-- written by frames.py -->", "<!-- end of the frames -->"
 _OURS = re.compile(r"hccl_py\.|namedtuple_")
 """Modules; a named tuple is made in one of its own."""
 _ROW = re.compile(r"^\| `(?P<call>.+)` \| (?P<torch>\d+) \| (?P<ours>\d+) \|$", re.MULTILINE)

@@ -1,6 +1,8 @@
 """The table of docs/torch.md: what it has to list, and writing it.
 
-python tests/distributed/table.py        # runs every check on both backends; writes, gloo.xz too
+    python tests/torch_backend/harness/table.py     # runs every check on both backends
+
+It writes the recording `gloo.xz` too.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 HERE = Path(__file__).parent
-sys.path[:0] = [str(HERE), str(HERE.parent)]
+sys.path[:0] = [str(HERE), str(HERE.parents[1] / "harness")]
 
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
@@ -79,8 +81,8 @@ NO_CALLS = {
 
 
 def collect() -> None:
-    """Import every test file of this folder, which fills FEATURES."""
-    for path in sorted(HERE.glob("test_*.py")):
+    """Import every test file of torch_backend, which fills FEATURES."""
+    for path in sorted(HERE.parent.rglob("test_*.py")):
         load_function(str(path), "__name__")
 
 

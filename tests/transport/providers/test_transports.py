@@ -2,7 +2,7 @@
 
 A sample for every day. The whole suite runs over a transport with
 
-    HCCL_TRANSPORT=zmq pytest tests/test_communicator*.py tests/test_process_group*.py
+    HCCL_TRANSPORT=zmq pytest tests/communicator tests/torch_backend
 """
 
 from __future__ import annotations
