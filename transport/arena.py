@@ -6,6 +6,7 @@ import threading
 from hccl_py.transport import _core
 
 from .errors import InvalidArgumentError
+from hccl_py.transport.process_lifecycle import Stage, register
 
 VARIABLE = "HCCL_ARENA_BYTES"
 """Name of the environment variable: address space to reserve, 0 for no registered memory."""
@@ -49,4 +50,4 @@ def _forget_after_fork() -> None:
     _lock = threading.Lock()
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+register(Stage.REGISTERED_MEMORY, in_forked_child=_forget_after_fork)

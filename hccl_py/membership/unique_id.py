@@ -8,7 +8,6 @@ ends of every connection with the meeting place prove they know. The place close
 connected, so an id is good for one communicator.
 """
 
-import atexit
 import contextlib
 import hashlib
 import hmac
@@ -24,7 +23,7 @@ from typing import Any, ClassVar
 from hccl_py.transport.bootstrap.interfaces import LocalAddress, address_family, choose_addresses
 from hccl_py.transport.bootstrap.listeners import bind_listener
 from hccl_py.transport.bootstrap.store_client import MeetingPoint, MeetingStore
-from hccl_py.transport.bootstrap.store_server import MeetingPlace, close_meeting_places
+from hccl_py.transport.bootstrap.store_server import MeetingPlace
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.settings import NetworkSettings
 
@@ -183,5 +182,3 @@ def _pack(kind: int, address: str, port: int, secret: bytes) -> UniqueId:
 def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(b"hccl-py unique id" + body).digest()[:_CHECKSUM_BYTES]
 
-
-atexit.register(close_meeting_places)

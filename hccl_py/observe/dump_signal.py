@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable
 
 from hccl_py.transport import _core
+from hccl_py.transport.process_lifecycle import Stage, register
 
 logger = logging.getLogger("hccl_py")
 
@@ -88,4 +89,4 @@ def _listen(fd: int, stop: threading.Event, action: Callable[[], None]) -> None:
 BELL = Bell()
 """Of the process, as the signal is."""
 
-os.register_at_fork(after_in_child=BELL.forget)
+register(Stage.DUMP_SIGNAL, in_forked_child=BELL.forget)

@@ -21,6 +21,7 @@ from hccl_py.observe.dump_files import Dump, default_folder, folder_of_failures,
 from hccl_py.observe.dump_signal import BELL
 from hccl_py.transport import _core
 from hccl_py.transport.control.clocks import ClockReading
+from hccl_py.transport.process_lifecycle import Stage, register
 
 logger = logging.getLogger("hccl_py")
 
@@ -298,4 +299,4 @@ def _forget_after_fork() -> None:
 
 _lock = threading.RLock()  # a signal's handler may close a communicator meanwhile
 _recorders: list["weakref.ref[FlightRecorder]"] = []
-os.register_at_fork(after_in_child=_forget_after_fork)
+register(Stage.FLIGHT_RECORDERS, in_forked_child=_forget_after_fork)

@@ -9,11 +9,11 @@ that one is in a lane of the callback's own. Threads start when needed and are r
 from __future__ import annotations
 
 import contextlib
-import os
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from hccl_py.transport.process_lifecycle import Stage, register
 
 Task = Callable[[], None]
 
@@ -73,7 +73,7 @@ class Threads:
 
 
 THREADS = Threads()
-os.register_at_fork(after_in_child=THREADS.forget)
+register(Stage.FUTURE_THREADS, in_forked_child=THREADS.forget)
 _in_callback = threading.local()
 """`lane`: where futures asked for by the callback that runs on this thread are waited for."""
 

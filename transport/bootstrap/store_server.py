@@ -33,6 +33,7 @@ from hccl_py.transport.bootstrap.open_sockets import OpenSockets
 from hccl_py.transport.bootstrap.rejections import Refusals, logger
 from hccl_py.transport.control.doorway import Doorway
 from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.process_lifecycle import Stage, register
 
 MAX_MESSAGE_BYTES = 64 << 20
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -256,4 +257,6 @@ def _forget_after_fork() -> None:
     _open.clear()
 
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+register(
+    Stage.STORE_SERVERS, at_exit=close_meeting_places, in_forked_child=_forget_after_fork
+)

@@ -31,6 +31,7 @@ from .doorway import THIS_MACHINE
 from .message import Entry, pack, unpack
 from .place import Place
 from .sockets import ControlSockets
+from hccl_py.transport.process_lifecycle import Stage, register
 
 logger = logging.getLogger("hccl_py.transport")
 
@@ -376,4 +377,4 @@ def _forget_after_fork() -> None:
 _left_to_parent: list[ControlPlane] = []
 """In a forked child: never destroyed, which might speak to the parent's peers."""
 
-os.register_at_fork(after_in_child=_forget_after_fork)
+register(Stage.CONTROL_PLANE, in_forked_child=_forget_after_fork)

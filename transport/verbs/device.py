@@ -1,7 +1,5 @@
 """The device: a provider by name, and the thread that answers peers while nobody polls."""
 
-import atexit
-import os
 import weakref
 from collections import Counter
 from typing import Protocol
@@ -19,6 +17,7 @@ from ..errors import InvalidArgumentError
 from .loopback import LoopbackEndpoint
 from .python_provider import PythonProviderEndpoint
 from .sockets import ShmSocketEndpoint, TcpSocketEndpoint
+from hccl_py.transport.process_lifecycle import Stage, register
 
 
 def _zmq_endpoint() -> Endpoint:
@@ -154,5 +153,4 @@ def _leave_to_parent() -> None:
     _open.clear()
 
 
-atexit.register(_close_all)
-os.register_at_fork(after_in_child=_leave_to_parent)
+register(Stage.QUEUE_PAIRS, at_exit=_close_all, in_forked_child=_leave_to_parent)

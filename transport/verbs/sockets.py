@@ -6,7 +6,6 @@ addresses says who is rank 0, and the higher rank dials.
 
 import hashlib
 import hmac
-import os
 import secrets
 import socket
 from contextlib import closing
@@ -26,13 +25,14 @@ from ..arena import arena_of_this_process
 from ..deadline import Deadline
 from ..errors import BootstrapError, InvalidArgumentError
 from ..settings import NetworkSettings
+from hccl_py.transport.process_lifecycle import Stage, register
 
 _BACKLOG = 16
 _NO_DESCRIPTORS = (-1, -1, -1)
 
 # While a forked child has copies of them, peers do not notice its parent's death.
 _connected = OpenSockets()
-os.register_at_fork(after_in_child=_connected.close_copies)
+register(Stage.QUEUE_PAIRS, in_forked_child=_connected.close_copies)
 
 
 @dataclass(frozen=True)

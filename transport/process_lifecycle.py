@@ -1,0 +1,71 @@
+"""What this process does when it exits and when it forks: one list, in one written order.
+
+A module that keeps threads, sockets or engines registers its steps here; nothing else in this
+package uses `atexit` or `os.register_at_fork`. At exit the stages run from first to last: the users
+of a thing end before the thing. A forked child runs them from last to first: locks and sockets of
+the lowest layers are replaced before anything above can use them.
+"""
+
+import atexit
+import logging
+import os
+from collections.abc import Callable
+from enum import IntEnum
+
+logger = logging.getLogger("hccl_py.transport")
+
+Step = Callable[[], object]
+
+
+class Stage(IntEnum):
+    """Owners of something that must end, in the order at exit."""
+
+    EXCEPTION = 0
+    """The exception that ends this process is reported before any goodbye could hide it."""
+    PROCESS_GROUPS = 1
+    FUTURE_THREADS = 2
+    COMMUNICATORS = 3
+    PROGRESS_THREAD = 4
+    """A native thread that outlives the interpreter would crash the process."""
+    FLIGHT_RECORDERS = 5
+    DUMP_SIGNAL = 6
+    QUEUE_PAIRS = 7
+    STORE_SERVERS = 8
+    CONTROL_PLANE = 9
+    REGISTERED_MEMORY = 10
+
+
+_at_exit: list[tuple[Stage, Step]] = []
+_in_child: list[tuple[Stage, Step]] = []
+
+
+def register(
+    stage: Stage, *, at_exit: Step | None = None, in_forked_child: Step | None = None
+) -> None:
+    """Have steps run when this process exits, and in every child that it forks."""
+    if at_exit is not None:
+        _at_exit.append((stage, at_exit))
+    if in_forked_child is not None:
+        _in_child.append((stage, in_forked_child))
+
+
+def exit_steps() -> list[tuple[Stage, Step]]:
+    """Return the steps at exit, in their order."""
+    return sorted(_at_exit, key=lambda entry: entry[0])
+
+
+def forked_child_steps() -> list[tuple[Stage, Step]]:
+    """Return the steps of a forked child, in their order."""
+    return sorted(_in_child, key=lambda entry: entry[0], reverse=True)
+
+
+def _run(steps: list[tuple[Stage, Step]]) -> None:
+    for stage, step in steps:
+        try:
+            step()
+        except Exception:  # the steps of the other owners are due all the same
+            logger.exception("the step %s failed in process %d", stage.name, os.getpid())
+
+
+atexit.register(lambda: _run(exit_steps()))
+os.register_at_fork(after_in_child=lambda: _run(forked_child_steps()))
