@@ -5,13 +5,24 @@ subclasses at the end say. Nothing is sent before all arguments of a call were f
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic
 
+from hccl_py.communicator_state import CommunicatorState
 from hccl_py.fingerprint import Transfer
 from hccl_py.memory.buffers import Kind, Span, blocks_of, require_kind, span_of
 from hccl_py.memory.copies import copy_to_output, set_aside
 from hccl_py.memory.scaled import PremulSum
-from hccl_py.submit import Engine, Result, Runner
+from hccl_py.observe.call_sites import CallSites
+from hccl_py.submit import (
+    BACKGROUND,
+    BLOCKING,
+    BLOCKS,
+    DATA,
+    EQUAL,
+    TRANSFER,
+    Result,
+    Submitter,
+)
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import DType, ReduceOp
@@ -28,17 +39,27 @@ Op = Any
 _BYTE = int(DType.UINT8)
 _SUM = int(ReduceOp.SUM)
 _AVG = int(ReduceOp.AVG)
+_ANY_RANK = -1
 _MAX_TAG = (1 << 64) - 1
 
 
-class Calls(Runner[Result]):
-    """The collectives. Every method takes `timeout_s`; None is the communicator's own.
+class Collectives(Generic[Result]):
+    """The collectives of a communicator, all blocking or all in the background.
+
+    Every method takes `timeout_s`; None is the communicator's own.
 
     All raise InvalidArgumentError for a wrong argument, after which the communicator is as it was,
     and CommunicatorError (see `hccl_py.transport.errors`) if the call fails. Buffers of one call
     overlap only where it says so. An `output` that is given beside `data` may be the same memory;
     its old values are gone even if the call fails.
     """
+
+    __slots__ = ("_state", "_submit")
+
+    def __init__(self, state: CommunicatorState, submitter: Submitter[Result]) -> None:
+        """Hand the calls of the communicator of `state` to `submitter`."""
+        self._state = state
+        self._submit = submitter.submit
 
     def all_reduce(
         self,
@@ -68,8 +89,12 @@ class Calls(Runner[Result]):
             raise _not_reducible(op, kind)
         if output is not None:
             address, data = copy_to_output(span, output), output
-        prepared = self._shared.plans["all_reduce", kind.number, op, count, None]
-        return self._data(prepared, op == _AVG, address, data, timeout_s)
+        state = self._state
+        prepared = state.plans["all_reduce", kind.number, op, count, None]
+        limit_s = state.timeout_s if timeout_s is None else timeout_s
+        return self._submit(
+            DATA, prepared, limit_s, (state.core, prepared, limit_s, address, op == _AVG, data)
+        )
 
     def broadcast(
         self,
@@ -88,16 +113,19 @@ class Calls(Runner[Result]):
                 the root: the others may pass None.
             timeout_s: deadline of this call.
         """
-        shared = self._shared
+        state = self._state
         self._check_rank("root", root)
-        is_root = root == shared.rank
+        is_root = root == state.rank
         if output is not None and not is_root:
             data = output
         address, count, kind = span = span_of(data, writable=not is_root)
         if output is not None and is_root:
             address, data = copy_to_output(span, output), output
-        prepared = shared.plans["broadcast", kind.number, _SUM, count * kind.units, root]
-        return self._data(prepared, False, address, data, timeout_s)
+        prepared = state.plans["broadcast", kind.number, _SUM, count * kind.units, root]
+        limit_s = state.timeout_s if timeout_s is None else timeout_s
+        return self._submit(
+            DATA, prepared, limit_s, (state.core, prepared, limit_s, address, False, data)
+        )
 
     def reduce(
         self,
@@ -119,7 +147,7 @@ class Calls(Runner[Result]):
             timeout_s: deadline of this call.
         """
         self._check_rank("root", root)
-        is_root = root == self._shared.rank
+        is_root = root == self._state.rank
         address, count, kind = span = span_of(data, writable=is_root and output is None)
         if isinstance(op, PremulSum):
             target = output if output is not None or not is_root else data
@@ -127,16 +155,24 @@ class Calls(Runner[Result]):
         _check_op(op, kind)
         if output is not None and is_root:
             address, data = copy_to_output(span, output), output
-        prepared = self._shared.plans["reduce", kind.number, op, count, root]
+        state = self._state
+        prepared = state.plans["reduce", kind.number, op, count, root]
+        limit_s = state.timeout_s if timeout_s is None else timeout_s
         # Only the root holds a sum to be divided.
-        return self._data(prepared, op == _AVG and is_root, address, data, timeout_s)
+        divide = op == _AVG and is_root
+        return self._submit(
+            DATA, prepared, limit_s, (state.core, prepared, limit_s, address, divide, data)
+        )
 
     def barrier(self, *, timeout_s: float | None = None) -> Result:
         """Return once every rank has called it."""
-        shared = self._shared
-        prepared = shared.plans["barrier", _BYTE, _SUM, 1, None]
-        address, byte = shared.barrier_address, shared.barrier_byte
-        return self._data(prepared, False, address, byte, timeout_s)
+        state = self._state
+        prepared = state.plans["barrier", _BYTE, _SUM, 1, None]
+        limit_s = state.timeout_s if timeout_s is None else timeout_s
+        address, byte = state.barrier_address, state.barrier_byte
+        return self._submit(
+            DATA, prepared, limit_s, (state.core, prepared, limit_s, address, False, byte)
+        )
 
     def all_gather(
         self, output: Blocks, input: Buffer, *, timeout_s: float | None = None
@@ -148,20 +184,26 @@ class Calls(Runner[Result]):
             input: any element type; may be this rank's block of `output` itself.
             timeout_s: deadline of this call.
         """
-        shared = self._shared
-        n = shared.world_size
+        state = self._state
+        n = state.world_size
         source = address, count, kind = span_of(input, "input")
         if not isinstance(output, (list, tuple)):
             target, total, its_kind = span_of(output, "output", True)
             if total == count * n and (its_kind is kind or its_kind == kind):
-                prepared = shared.plans["all_gather", kind.number, _SUM, total * kind.units, None]
-                blocks = address, 1, target, n, count * kind.item_bytes
-                return self._equal(prepared, False, blocks, (output, input), timeout_s)
+                prepared = state.plans["all_gather", kind.number, _SUM, total * kind.units, None]
+                limit_s = state.timeout_s if timeout_s is None else timeout_s
+                both, step = (output, input), count * kind.item_bytes
+                return self._submit(
+                    EQUAL,
+                    prepared,
+                    limit_s,
+                    (state.core, prepared, limit_s, address, 1, target, n, step, False, both),
+                )
         targets = blocks_of(output, "output", n, writable=True)
         self._check_own_block("output", targets, "input", source)
         # Blocks may be uneven, but all of them together are as long on every rank.
         total = sum(block.count for block in targets) * kind.units
-        prepared = shared.plans["all_gather", kind.number, _SUM, total, None]
+        prepared = state.plans["all_gather", kind.number, _SUM, total, None]
         return self._moved(prepared, ([source], targets), (output, input), timeout_s)
 
     def reduce_scatter(
@@ -180,26 +222,36 @@ class Calls(Runner[Result]):
             blocks = [op.applied(span_of(one, "input")) for one in (input if many else [input])]
             scaled = blocks if many else blocks[0]
             return self.reduce_scatter(output, scaled, timeout_s=timeout_s)
-        shared = self._shared
-        n = shared.world_size
+        state = self._state
+        n = state.world_size
         target = address, count, kind = span_of(output, "output", True)
         if not isinstance(input, (list, tuple)):
             source, total, its_kind = span_of(input, "input")
             if total == count * n and (its_kind is kind or its_kind == kind):
                 _check_op(op, kind)
-                prepared = shared.plans["reduce_scatter", kind.number, op, total, None]
-                equal = source, n, address, 1, count * kind.parts
-                return self._equal(prepared, op == _AVG, equal, (output, input), timeout_s)
+                prepared = state.plans["reduce_scatter", kind.number, op, total, None]
+                limit_s = state.timeout_s if timeout_s is None else timeout_s
+                both, step, avg = (output, input), count * kind.parts, op == _AVG
+                return self._submit(
+                    EQUAL,
+                    prepared,
+                    limit_s,
+                    (state.core, prepared, limit_s, source, n, address, 1, step, avg, both),
+                )
         sources = blocks_of(input, "input", n)
         for rank, block in enumerate(sources):
             _check_block("input", rank, block, "output", target)
         _check_op(op, kind)
-        spans = (
-            [(block.address, block.count * kind.parts) for block in sources],
-            [(address, count * kind.parts)],
+        prepared = state.plans["reduce_scatter", kind.number, op, count * n, None]
+        limit_s = state.timeout_s if timeout_s is None else timeout_s
+        parts_in = [(block.address, block.count * kind.parts) for block in sources]
+        blocks_in_out = parts_in, [(address, count * kind.parts)]
+        return self._submit(
+            BLOCKS,
+            prepared,
+            limit_s,
+            (state.core, prepared, limit_s, *blocks_in_out, op == _AVG, (output, input)),
         )
-        prepared = shared.plans["reduce_scatter", kind.number, op, count * n, None]
-        return self._run_blocks(prepared, op == _AVG, spans, (output, input), timeout_s)
 
     def all_to_all(
         self, output: Blocks, input: Blocks, *, timeout_s: float | None = None
@@ -214,8 +266,8 @@ class Calls(Runner[Result]):
             input: world_size blocks.
             timeout_s: deadline of this call.
         """
-        shared = self._shared
-        n = shared.world_size
+        state = self._state
+        n = state.world_size
         if not isinstance(output, (list, tuple)) and not isinstance(input, (list, tuple)):
             source, total, kind = span_of(input, "input")
             target, its_total, its_kind = span_of(output, "output", True)
@@ -225,18 +277,24 @@ class Calls(Runner[Result]):
                 and source != target
                 and (its_kind is kind or its_kind == kind)
             ):
-                prepared = shared.plans["all_to_all", kind.number, _SUM, 0, None]
-                equal = source, n, target, n, total // n * kind.item_bytes
-                return self._equal(prepared, False, equal, (output, input), timeout_s)
+                prepared = state.plans["all_to_all", kind.number, _SUM, 0, None]
+                limit_s = state.timeout_s if timeout_s is None else timeout_s
+                both, step = (output, input), total // n * kind.item_bytes
+                return self._submit(
+                    EQUAL,
+                    prepared,
+                    limit_s,
+                    (state.core, prepared, limit_s, source, n, target, n, step, False, both),
+                )
         sources = blocks_of(input, "input", n)
         targets = blocks_of(output, "output", n, writable=True)
-        self._check_own_block("output", targets, "input", sources[shared.rank])
+        self._check_own_block("output", targets, "input", sources[state.rank])
         # What is set aside has to live as long as the call.
         kept: object = input
         if any(_starts_alike(*pair) for pair in zip(sources, targets, strict=True)):
             kept, sources = set_aside(sources)
         number = sources[0].kind.number
-        prepared = shared.plans["all_to_all", number, _SUM, 0, None]
+        prepared = state.plans["all_to_all", number, _SUM, 0, None]
         return self._moved(prepared, (sources, targets), (output, kept), timeout_s)
 
     def gather(
@@ -250,9 +308,9 @@ class Calls(Runner[Result]):
         source = span_of(input, "input")
         targets: list[Span] = []
         if self._is_root(root, "output", output):
-            targets = blocks_of(output, "output", self._shared.world_size, writable=True)
+            targets = blocks_of(output, "output", self._state.world_size, writable=True)
             self._check_own_block("output", targets, "input", source)
-        prepared = self._shared.plans["gather", source.kind.number, _SUM, 0, root]
+        prepared = self._state.plans["gather", source.kind.number, _SUM, 0, root]
         return self._moved(prepared, ([source], targets), (output, input), timeout_s)
 
     def scatter(
@@ -266,9 +324,9 @@ class Calls(Runner[Result]):
         target = span_of(output, "output", writable=True)
         sources: list[Span] = []
         if self._is_root(root, "input", input):
-            sources = blocks_of(input, "input", self._shared.world_size)
+            sources = blocks_of(input, "input", self._state.world_size)
             self._check_own_block("input", sources, "output", target)
-        prepared = self._shared.plans["scatter", target.kind.number, _SUM, 0, root]
+        prepared = self._state.plans["scatter", target.kind.number, _SUM, 0, root]
         return self._moved(prepared, (sources, [target]), (output, input), timeout_s)
 
     def send(
@@ -297,27 +355,57 @@ class Calls(Runner[Result]):
         span = span_of(data, writable=True)
         return self._transfer(Transfer(False, peer, tag, span.num_bytes), span, data, timeout_s)
 
-    # ------------------------------------------------------------ checks
+    def _moved(
+        self,
+        prepared: _core.Prepared,
+        spans: tuple[Sequence[Span], Sequence[Span]],
+        buffers: object,
+        timeout_s: float | None,
+    ) -> Result:
+        """Submit a call that moves blocks of any sizes."""
+        state = self._state
+        limit_s = state.timeout_s if timeout_s is None else timeout_s
+        source, target = ([(block.address, block.num_bytes) for block in side] for side in spans)
+        return self._submit(
+            BLOCKS,
+            prepared,
+            limit_s,
+            (state.core, prepared, limit_s, source, target, False, buffers),
+        )
+
+    def _transfer(
+        self, transfer: Transfer, span: Span, buffer: object, timeout_s: float | None
+    ) -> Result:
+        state = self._state
+        limit_s = state.timeout_s if timeout_s is None else timeout_s
+        sends, peer, tag, num_bytes = transfer
+        to = _ANY_RANK if peer is None else peer
+        return self._submit(
+            TRANSFER,
+            transfer,
+            limit_s,
+            (state.core, sends, span.address, num_bytes, to, tag, limit_s, buffer),
+        )
 
     def _check_own_block(
         self, name: str, blocks: Sequence[Span], other_name: str, other: Span
     ) -> None:
-        rank = self._shared.rank
+        rank = self._state.rank
         _check_block(name, rank, blocks[rank], other_name, other)
 
     def _check_rank(self, name: str, rank: int) -> None:
-        n = self._shared.world_size
+        n = self._state.world_size
         if type(rank) is int and 0 <= rank < n:
             return  # without making a range
         if rank not in range(n) or not hasattr(rank, "__index__"):  # 1.0 is in a range
             raise InvalidArgumentError(f"{name}: expected a rank of 0..{n - 1}, got {rank!r}")
 
     def _is_root(self, root: int, name: str, blocks: object) -> bool:
-        is_root = self._shared.rank == root
+        is_root = self._state.rank == root
         if is_root == (blocks is None):
             raise InvalidArgumentError(
                 f"{name}: expected {'blocks on the root' if is_root else 'None'} "
-                f"(this is rank {self._shared.rank}, root is {root}), got {type(blocks).__name__}"
+                f"(this is rank {self._state.rank}, root is {root}), got {type(blocks).__name__}"
             )
         return is_root
 
@@ -363,15 +451,19 @@ def _check_tag(tag: int) -> None:
         raise InvalidArgumentError(f"tag: expected a number of 0..2^64-1, got {tag!r}")
 
 
-class BlockingCalls(Calls[None]):
-    """Each call runs to its end on the calling thread."""
+def collectives_of(
+    state: CommunicatorState, sites: CallSites | None
+) -> tuple[Collectives[None], Collectives[Work]]:
+    """Return the collectives of a communicator: blocking, and in the background.
 
-    def _entries(self, core: _core.Communicator) -> Engine:
-        return Engine(core.run_data, core.run_blocks, core.run_equal, core.run_transfer)
-
-
-class NonblockingCalls(Calls[Work]):
-    """Each call returns a Work at once; the progress thread, or whoever waits, drives it."""
-
-    def _entries(self, core: _core.Communicator) -> Engine:
-        return Engine(core.start_data, core.start_blocks, core.start_equal, core.start_transfer)
+    Args:
+        state: of the communicator.
+        sites: records the user's line of every call; None: nobody asked for it.
+    """
+    blocking, background = BLOCKING, BACKGROUND
+    if sites is not None:
+        blocking, background = sites.recorded(blocking), sites.recorded(background)
+    return (
+        Collectives(state, Submitter(state, blocking, background)),
+        Collectives(state, Submitter(state, background, background)),
+    )

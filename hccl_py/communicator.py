@@ -1,10 +1,9 @@
-"""The communicator: ordered ranks, their connections, and the collectives between them.
+"""The communicator's life cycle: create, subset, split, shrink, grow, close.
 
-This is hccl-py without torch.distributed. `calls.py` holds the collectives themselves, `plans.py`
-what they run, `transport/bootstrap/mesh.py` how ranks find each other.
+This is hccl-py without torch.distributed. `collectives.py` holds the collectives themselves,
+`plan_cache.py` what they run, `transport/bootstrap/mesh.py` how ranks find each other.
 """
 
-import atexit
 import contextlib
 import os
 import weakref
@@ -17,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from hccl_py.algorithms.topology import Topology
-from hccl_py.call_group import enrol, require_no_group
-from hccl_py.collectives import BlockingCalls, NonblockingCalls
+from hccl_py.call_group import require_no_group
+from hccl_py.collectives import collectives_of
+from hccl_py.communicator_state import CommunicatorState, Condition
 from hccl_py.diagnosis import Judge
 from hccl_py.diagnosis.call_log import STATE as HISTORY_STATE
 from hccl_py.diagnosis.call_log import History
@@ -29,39 +29,37 @@ from hccl_py.diagnosis.other_calls import STATE as OCCUPATION_STATE
 from hccl_py.diagnosis.other_calls import Occupation
 from hccl_py.diagnosis.reporter import Witness
 from hccl_py.diagnosis.stall import Patience
-from hccl_py.engine import connect_engine, leave_progress_to_parent, stop_progress
-from hccl_py.gone import Gone
+from hccl_py.engine import connect_engine
 from hccl_py.membership.environment import meeting_at, rank_and_size
 from hccl_py.membership.shrink import Departed, check_excluded, regroup
 from hccl_py.membership.split import packed, part_of
 from hccl_py.membership.subset import Parent, check_members, open_group
+from hccl_py.observe.call_sites import CallSites
 from hccl_py.observe.flight_recorder import FlightRecorder, Group
 from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.plan_cache import PlanCache
-from hccl_py.submit import Shared
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.identity import Identity
 from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.bootstrap.reconnect import Repair
 from hccl_py.transport.control.clocks import ClockReading
 from hccl_py.transport.control.coordination import Coordination
-from hccl_py.transport.errors import (
-    AbortedError,
-    CommunicatorError,
-    InvalidArgumentError,
-)
-from hccl_py.work import let_go_of_ended
+from hccl_py.transport.errors import CommunicatorError
+from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.work import release_finished
 
 _VERDICT_TIMEOUT_S = 1.5
 """How long a failure waits for all ranks' verdict on it, before this rank's own view stands."""
 _SHRUNK = "/shrunk-"
 
 
-class Communicator(BlockingCalls):
+class Communicator:
     """Ranks that call collectives together, in the same order.
 
     Methods may be called from any thread; calls of one communicator run in the order submitted. A
-    context manager: leaving it closes.
+    context manager: leaving it closes. `all_reduce`, `broadcast`, `reduce`, `barrier`,
+    `all_gather`, `reduce_scatter`, `all_to_all`, `gather`, `scatter`, `send` and `recv` stand in
+    `collectives.Collectives`; here each runs to its end on the calling thread.
 
     Attributes:
         rank: of this process, 0-based.
@@ -107,7 +105,8 @@ class Communicator(BlockingCalls):
         self.world_size = world_size
         self.name = name
         self.nodes = mesh.nodes
-        self._core = core
+        self.old_ranks: tuple[int, ...] = ()
+        self._state = state = CommunicatorState(name, rank, world_size, timeout_s, core)
         self._provider = mesh.provider
         self._coordination = mesh.coordination
         self._sockets = engine.sockets
@@ -122,40 +121,58 @@ class Communicator(BlockingCalls):
         self._identity = identity
         self._num_shrinks = 0
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
-        self.old_ranks: tuple[int, ...] = ()
         self._store = met_at  # rank 0 may host it, and others may not have read all of it yet
         self.flight_recorder = FlightRecorder(
             core, _group(name, rank, mesh), partial(_clock, mesh.coordination)
         )
         self._witness.record_with(self.flight_recorder)
-        topology = Topology(mesh.nodes)
-        shared = Shared(
-            rank,
-            world_size,
-            timeout_s,
-            core,
-            PlanCache(rank, topology),
-            Narrator(rank, places, self.flight_recorder),
-        )
-        if shared.sites is not None:
-            self.flight_recorder.frames = shared.sites.frames_of
-        super().__init__(shared)
-        self.nonblocking = NonblockingCalls(shared)
+        self._sites = CallSites() if CallSites.wanted() else None
+        if self._sites is not None:
+            self.flight_recorder.frames = self._sites.frames_of
+        state.plans = PlanCache(rank, Topology(mesh.nodes))
+        state.errors = Narrator(rank, places, self.flight_recorder)
+        self._bind()
         if mesh.coordination is not None:
             core.set_verdict_timeout(_VERDICT_TIMEOUT_S)
-            _tell_more(mesh.coordination, name, places, shared)
+            _tell_more(mesh.coordination, state, places, self._sites)
             mesh.coordination.attach(self._witness)
         _open.add(self)
-        enrol(self, self.nonblocking, shared)
+
+    def _bind(self) -> None:
+        """Offer the blocking collectives as methods; bound here they cost no frame."""
+        blocking, self.nonblocking = collectives_of(self._state, self._sites)
+        self.all_reduce = blocking.all_reduce
+        self.broadcast = blocking.broadcast
+        self.reduce = blocking.reduce
+        self.barrier = blocking.barrier
+        self.all_gather = blocking.all_gather
+        self.reduce_scatter = blocking.reduce_scatter
+        self.all_to_all = blocking.all_to_all
+        self.gather = blocking.gather
+        self.scatter = blocking.scatter
+        self.send = blocking.send
+        self.recv = blocking.recv
+
+    def __repr__(self) -> str:
+        """Show name, rank, size, nodes and condition."""
+        return (
+            f"<Communicator {self.name}: rank {self.rank} of {self.world_size} on "
+            f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}, {self._state.condition.value}>"
+        )
+
+    @property
+    def _core(self) -> _core.Communicator:
+        """The engine; raises where there is none any more."""
+        return self._state.require_engine()
 
     @property
     def timeout_s(self) -> float:
         """Default deadline of every call; may be set."""
-        return self._shared.timeout_s
+        return self._state.timeout_s
 
     @timeout_s.setter
     def timeout_s(self, timeout_s: float) -> None:
-        self._shared.timeout_s = timeout_s
+        self._state.timeout_s = timeout_s
 
     def statistics(self) -> Statistics:
         """Return the counters of this rank, by device and by path; `Statistics` has the keys."""
@@ -186,6 +203,8 @@ class Communicator(BlockingCalls):
         hear of it in their next one. What failed first stays the reason. It returns when all ranks
         are told, or after 1.5 s; inside a call of this thread (a signal handler) at once.
         """
+        if self._state.core is None:
+            return
         self._core.abort(reason)
         self._witness.await_verdict(_VERDICT_TIMEOUT_S)
 
@@ -219,14 +238,14 @@ class Communicator(BlockingCalls):
             )
 
         if self._coordination is None or len(chosen) == 1:
-            self._core.look()  # refuses if this is closed
+            self._state.require_engine()
             return connect(None, 0, 1)
         self._num_groups[name, chosen] += 1
         key = f"group/{name}/{'-'.join(map(str, chosen))}/{self._num_groups[name, chosen]}"
         parent = Parent(
             self.rank,
             self.name,
-            self._shared,
+            self._state,
             self._coordination,
             self._witness,
             _VERDICT_TIMEOUT_S,
@@ -292,7 +311,7 @@ class Communicator(BlockingCalls):
             made.timeout_s = self.timeout_s
             return made
 
-        self._core.look()  # who is gone? Refuses if this is closed
+        self._core.look()
         if self._coordination is None:
             alone = connect(None, 0, 1)
             alone.old_ranks = (0,)
@@ -322,25 +341,40 @@ class Communicator(BlockingCalls):
         to whoever still waits for this rank.
         """
         _open.discard(self)
+        core = self._state.core
+        if core is None:
+            return
         self._witness.await_verdict(_VERDICT_TIMEOUT_S)
         self.flight_recorder.close()
-        if self._repair is not None and not self._core.failed():
+        if self._repair is not None and not core.failed():
             self._repair.settle()
         self._end_threads()
         self._repair = None
-        self._core.close(handled_error())
+        core.close(handled_error())
         if self._provider is not None:
             self._provider.close()
-        closed = f"[{self.name}, rank {self.rank} of {self.world_size}] the communicator is closed"
-        self._replace_engine(Gone(AbortedError, closed))
-        let_go_of_ended()
+        self._state.release_engine(Condition.CLOSED)
+        release_finished()
 
-    def _replace_engine(self, stand_in: "Gone") -> None:
-        """Let go of the engine: once no Work holds it either, its memory is freed."""
-        core: Any = stand_in
-        self._core = self._shared.core = core
-        self.use(core)
-        self.nonblocking.use(core)
+    def exclude_from_groups(self) -> None:
+        """Have `hccl_py.group()` collect nothing here: its owner counts on calls that are done."""
+        self._state.in_groups = False
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: touch nothing of the parent's, and keep nothing of it open."""
+        _core.leak(self._state.core)
+        if self._provider is not None:
+            _core.leak(self._provider)
+            self._provider = None
+        self._state.release_engine(Condition.FORKED)
+        # Else the parent's death stays unseen for as long as this child lives.
+        self._sockets.close_copies()
+        if self._repair is not None:
+            _core.leak(self._repair)
+            self._repair.close_in_child()
+            self._repair = None
+        if self._coordination is not None:
+            self._coordination.close_in_child()
 
     def __enter__(self) -> "Communicator":
         """Return itself."""
@@ -354,7 +388,7 @@ class Communicator(BlockingCalls):
 
     def _leave_by(self, error: BaseException) -> None:
         """Tell all ranks which exception ends this one, unless it is what they all raise."""
-        if self in _open and not self._core.failed():
+        if self._state.condition is Condition.OPEN:
             self.abort(f"{UNCAUGHT}{describe_error(error)}")
 
 
@@ -375,13 +409,16 @@ def _clock(coordination: Coordination | None) -> ClockReading | None:
 
 
 def _tell_more(
-    coordination: Coordination, name: str, places: tuple[tuple[str, int], ...], shared: Shared
+    coordination: Coordination,
+    state: CommunicatorState,
+    places: tuple[tuple[str, int], ...],
+    sites: CallSites | None,
 ) -> None:
     """Have reports carry what a mismatch is found by, and have the ranks compare in time."""
-    core = shared.core
+    core = state.core
     patience = Patience(core)
-    occupation = Occupation(name, coordination.communicator_id, places, core, patience)
-    coordination.add_state(HISTORY_STATE, History(core, shared.sites).tail)
+    occupation = Occupation(state.name, coordination.communicator_id, places, core, patience)
+    coordination.add_state(HISTORY_STATE, History(core, sites).tail)
     coordination.add_state(OCCUPATION_STATE, occupation.tell)
     coordination.on_suspicion(patience.lost)
 
@@ -399,7 +436,7 @@ def _close_threads(
 _open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
 
 
-def tell_uncaught() -> None:
+def report_exception_at_exit() -> None:
     """Tell the ranks of every open communicator which exception ends this process, if one does."""
     error = uncaught_at_exit()
     if error is None:
@@ -410,37 +447,16 @@ def tell_uncaught() -> None:
 
 
 def _close_all() -> None:
-    # A native thread that outlives the interpreter kills the process: end it, say goodbye first.
-    tell_uncaught()
     for communicator in list(_open):
         with contextlib.suppress(Exception):
             communicator.close()
-    stop_progress()
 
 
-def _forget_after_fork() -> None:
-    """In a forked child: its parent's communicators and thread are not there, leave them alone."""
-    forked = (
-        f"this process ({os.getpid()}) was forked from a rank; the communicator belongs to its "
-        "parent. Make a new one here, or start processes with 'spawn'"
-    )
+def _leave_to_parent() -> None:
     for communicator in list(_open):
-        _core.leak(communicator._core)
-        if communicator._provider is not None:
-            _core.leak(communicator._provider)
-            communicator._provider = None
-        communicator._replace_engine(Gone(InvalidArgumentError, forked))
-        # Else the parent's death stays unseen for as long as this child lives.
-        communicator._sockets.close_copies()
-        if communicator._repair is not None:
-            _core.leak(communicator._repair)
-            communicator._repair.close_in_child()
-            communicator._repair = None
-        if communicator._coordination is not None:
-            communicator._coordination.close_in_child()
+        communicator.leave_to_parent()
     _open.clear()
-    leave_progress_to_parent()
 
 
-atexit.register(_close_all)
-os.register_at_fork(after_in_child=_forget_after_fork)
+register(Stage.EXCEPTION, at_exit=report_exception_at_exit)
+register(Stage.COMMUNICATORS, at_exit=_close_all, in_forked_child=_leave_to_parent)

@@ -13,6 +13,7 @@ from hccl_py.transport.bootstrap.identity import Identity
 from hccl_py.transport.bootstrap.mesh import Mesh, connect
 from hccl_py.transport.bootstrap.open_sockets import OpenSockets
 from hccl_py.transport.bootstrap.reconnect import Repair
+from hccl_py.transport.process_lifecycle import Stage, register
 from hccl_py.transport.settings import NetworkSettings
 
 _NUM_CHANNELS = 2
@@ -135,3 +136,6 @@ def leave_progress_to_parent() -> None:
     if _progress is not None:
         _core.leak(_progress)
     _progress = None
+
+
+register(Stage.PROGRESS_THREAD, at_exit=stop_progress, in_forked_child=leave_progress_to_parent)

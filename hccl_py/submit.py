@@ -1,186 +1,134 @@
-"""How a checked call runs: with what its communicator has, through one of the engine's entries.
+"""The one way of a checked call into the engine, to its end or in the background.
 
-Arguments become addresses, counts and a plan in `calls.py`, on top of this.
+Fast path: no group is open in this process, the engine takes the call. Everything else (a group, a
+failure, a closed communicator, a deadline that is no number) takes `_collect` or `_error`.
 """
 
 import numbers
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from typing import Any, Generic, NamedTuple, TypeVar
+from collections.abc import Callable
+from functools import partial
+from threading import get_ident
+from typing import Any, Generic, TypeVar
 
-import numpy as np
-
-from hccl_py.diagnosis.errors import Narrator
+from hccl_py.call_group import BATCHES, Batch, DeferredCall
+from hccl_py.communicator_state import CommunicatorState
 from hccl_py.fingerprint import Transfer
-from hccl_py.memory.buffers import Span
-from hccl_py.observe.call_sites import CallSites
-from hccl_py.plan_cache import PlanCache
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.work import Work
-
-SpanList = list[tuple[int, int]]
-"""Address and count of every block."""
+from hccl_py.work import Work, identify
 
 Result = TypeVar("Result", covariant=True)
 
+DATA, BLOCKS, EQUAL, TRANSFER = range(4)
+"""Which of the engine's entries a call takes; what these expect stands in `bindings/calls.cc`."""
 
-class Shared:
-    """What the blocking and the non-blocking face of a communicator have in common."""
-
-    def __init__(
-        self,
-        rank: int,
-        world_size: int,
-        timeout_s: float,
-        core: _core.Communicator,
-        plans: PlanCache,
-        narrator: Narrator,
-    ) -> None:
-        """Keep everything; the barrier's one byte is made here."""
-        self.rank = rank
-        self.world_size = world_size
-        self.timeout_s = timeout_s
-        self.core = core
-        self.plans = plans
-        self.narrator = narrator
-        self.sites = CallSites(core) if CallSites.wanted() else None
-        self.barrier_byte = np.zeros(1, np.uint8)
-        self.barrier_address = self.barrier_byte.ctypes.data
-
-
-class Engine(NamedTuple):
-    """The ways into C++, all blocking or none; for what they take see `csrc/bindings_calls.cc`."""
-
-    data: Callable[..., Any]
-    blocks: Callable[..., Any]
-    equal: Callable[..., Any]
-    transfer: Callable[..., Any]
-
-
-EqualBlocks = tuple[int, int, int, int, int]
-"""Blocks of one length, one behind the other: the address of the input, how many blocks it has, the
-same of the output, and the length in elements of the plan's type (bytes where nothing is reduced).
-"""
+Entry = Callable[..., Any]
+_ENGINE = _core.Communicator
+BLOCKING: tuple[Entry, ...] = (
+    _ENGINE.run_data,
+    _ENGINE.run_blocks,
+    _ENGINE.run_equal,
+    _ENGINE.run_transfer,
+)
+"""Run a call on the calling thread and return None."""
+BACKGROUND: tuple[Entry, ...] = (
+    _ENGINE.start_data,
+    _ENGINE.start_blocks,
+    _ENGINE.start_equal,
+    _ENGINE.start_transfer,
+)
+"""Start a call and return the engine's Work."""
 
 
 def require_seconds(limit_s: object) -> None:
-    """Refuse a deadline that is no number.
-
-    Raises:
-        InvalidArgumentError: it is none.
-    """
+    """Raise InvalidArgumentError unless `limit_s` is a number."""
     if not isinstance(limit_s, numbers.Real):
         raise InvalidArgumentError(f"timeout_s: expected a number of seconds, got {limit_s!r}")
 
 
-class Runner(ABC, Generic[Result]):
-    """Runs calls, on the calling thread or in the background."""
+class Submitter(Generic[Result]):
+    """Hands calls of one communicator to its engine, all of them blocking or none."""
 
-    _engine: Engine
+    __slots__ = ("_entries", "_starts", "_state")
 
-    def __init__(self, shared: Shared) -> None:
-        """Share the communicator."""
-        self._shared = shared
-        self.use(shared.core)
+    def __init__(
+        self, state: CommunicatorState, entries: tuple[Entry, ...], starts: tuple[Entry, ...]
+    ) -> None:
+        """Use `entries`; calls of a group begin through `starts`, which never block."""
+        self._state = state
+        self._entries = entries
+        self._starts = starts
 
-    def use(self, core: _core.Communicator) -> None:
-        """Take the engine's entries; also those of what stands in for it once it is gone."""
-        engine = self._entries(core)
-        sites = self._shared.sites
-        if sites is not None:
-            sites.core = core
-            data, blocks, equal = map(sites.watch, engine[:3])
-            engine = Engine(data, blocks, equal, engine.transfer)
-        self._engine = engine
-
-    @abstractmethod
-    def _entries(self, core: _core.Communicator) -> Engine:
-        """Return the entries of this face."""
-
-    # A blocking entry returns None, which is the result; around what the others return goes a Work.
-
-    def _data(
+    def submit(
         self,
-        prepared: _core.Prepared,
-        divide: bool,
-        address: int,
-        buffers: object,
-        timeout_s: float | None,
+        entry: int,
+        call: _core.Prepared | Transfer,
+        limit_s: float,
+        arguments: tuple[Any, ...],
     ) -> Result:
-        limit = self._shared.timeout_s if timeout_s is None else timeout_s
-        try:
-            started = self._engine.data(prepared, limit, address, divide, buffers)
-        except _core.CommunicatorFailed as failure:
-            raise self._shared.narrator.tell(failure, limit, prepared.fingerprint) from None
-        except TypeError:
-            require_seconds(limit)
-            raise
-        return started and Work(started, self._shared.narrator, limit, prepared.fingerprint)  # type: ignore[return-value]
+        """Make a call.
 
-    def _run_blocks(
+        Args:
+            entry: DATA, BLOCKS, EQUAL or TRANSFER.
+            call: for messages.
+            limit_s: deadline of the call.
+            arguments: of the entry: the engine, then what the call is.
+
+        Returns:
+            None from a blocking entry, else a Work.
+        """
+        if BATCHES and self._state.in_groups:
+            batch = BATCHES.get(get_ident())
+            if batch is not None:
+                return self._collect(batch, entry, call, limit_s, arguments)
+        try:
+            started = self._entries[entry](*arguments)
+        except (_core.CommunicatorFailed, TypeError) as error:
+            raised = self._error(error, call, limit_s)
+            del arguments  # the traceback of what is raised must not keep the engine
+            raise raised from None
+        if started is None:
+            return None  # type: ignore[return-value]
+        return Work(started, self._state.errors, limit_s, call)  # type: ignore[return-value]
+
+    def _collect(
         self,
-        prepared: _core.Prepared,
-        divide: bool,
-        spans: tuple[SpanList, SpanList],
-        buffers: object,
-        timeout_s: float | None,
+        batch: Batch,
+        entry: int,
+        call: _core.Prepared | Transfer,
+        limit_s: float,
+        arguments: tuple[Any, ...],
     ) -> Result:
-        limit = self._shared.timeout_s if timeout_s is None else timeout_s
-        try:
-            started = self._engine.blocks(prepared, limit, *spans, divide, buffers)
-        except _core.CommunicatorFailed as failure:
-            raise self._shared.narrator.tell(failure, limit, prepared.fingerprint) from None
-        except TypeError:
-            require_seconds(limit)
-            raise
-        return started and Work(started, self._shared.narrator, limit, prepared.fingerprint)  # type: ignore[return-value]
+        """Keep a call for the end of its group."""
+        require_seconds(limit_s)  # the engine would reject it only after other calls have begun
+        begin = partial(self._begin, entry, call, limit_s, arguments)
+        if self._entries is not self._starts:
+            batch.add(begin, None)
+            return None  # type: ignore[return-value]
+        deferred = DeferredCall()
+        batch.add(begin, deferred)
+        return Work(deferred, self._state.errors, limit_s, call)  # type: ignore[return-value]
 
-    def _equal(
+    def _begin(
         self,
-        prepared: _core.Prepared,
-        divide: bool,
-        blocks: EqualBlocks,
-        buffers: object,
-        timeout_s: float | None,
-    ) -> Result:
-        limit = self._shared.timeout_s if timeout_s is None else timeout_s
+        entry: int,
+        call: _core.Prepared | Transfer,
+        limit_s: float,
+        arguments: tuple[Any, ...],
+    ) -> Work:
+        """Start a call whose group has ended."""
         try:
-            started = self._engine.equal(prepared, limit, *blocks, divide, buffers)
-        except _core.CommunicatorFailed as failure:
-            raise self._shared.narrator.tell(failure, limit, prepared.fingerprint) from None
-        except TypeError:
-            require_seconds(limit)
-            raise
-        return started and Work(started, self._shared.narrator, limit, prepared.fingerprint)  # type: ignore[return-value]
+            started = self._starts[entry](*arguments)
+        except (_core.CommunicatorFailed, TypeError) as error:
+            raise self._error(error, call, limit_s) from None
+        return Work(started, self._state.errors, limit_s, call)
 
-    def _moved(
-        self,
-        prepared: _core.Prepared,
-        spans: tuple[Sequence[Span], Sequence[Span]],
-        buffers: object,
-        timeout_s: float | None,
-    ) -> Result:
-        sources, targets = spans
-        bytes_of = (
-            [(source.address, source.num_bytes) for source in sources],
-            [(target.address, target.num_bytes) for target in targets],
-        )
-        return self._run_blocks(prepared, False, bytes_of, buffers, timeout_s)
-
-    def _transfer(
-        self, transfer: Transfer, span: Span, buffers: object, timeout_s: float | None
-    ) -> Result:
-        sends, peer, tag, num_bytes = transfer
-        limit = self._shared.timeout_s if timeout_s is None else timeout_s
-        who = -1 if peer is None else peer
-        try:
-            started = self._engine.transfer(
-                sends, span.address, num_bytes, who, tag, limit, buffers
-            )
-        except _core.CommunicatorFailed as failure:
-            raise self._shared.narrator.tell(failure, limit, transfer) from None
-        except TypeError:
-            require_seconds(limit)
-            raise
-        return started and Work(started, self._shared.narrator, limit, transfer)  # type: ignore[return-value]
+    def _error(
+        self, error: Exception, call: _core.Prepared | Transfer, limit_s: float
+    ) -> Exception:
+        """Return what to raise for a call that the engine failed or did not take."""
+        if isinstance(error, _core.CommunicatorFailed):
+            return self._state.errors.tell(error, limit_s, identify(call))
+        self._state.require_engine()
+        require_seconds(limit_s)
+        return error

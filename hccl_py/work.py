@@ -1,21 +1,40 @@
 """The handle of a call that runs in the background."""
 
-from hccl_py.diagnosis.errors import Narrator
+from typing import TYPE_CHECKING, Protocol
+
 from hccl_py.fingerprint import Transfer
 from hccl_py.transport import _core
 from hccl_py.transport.errors import CollectiveTimeoutError, CommunicatorError
 
+if TYPE_CHECKING:
+    from hccl_py.diagnosis.errors import Narrator
+
 _UNLIMITED_S = 1e8
+
+
+class NativeWork(Protocol):
+    """The engine's Work, or a call of a group that has not begun."""
+
+    def wait(self, timeout_s: float, /) -> bool: ...  # noqa: D102
+    def done(self) -> bool: ...  # noqa: D102
+    def failed(self) -> bool: ...  # noqa: D102
+    def source(self) -> int: ...  # noqa: D102
+
 
 # Handles that nobody holds any more although their calls go on: they keep the buffers alive. Every
 # operation on the set is atomic, because works are dropped on any thread.
-_dropped: set[_core.Work] = set()
+_dropped: set[NativeWork] = set()
 
 
-def let_go_of_ended() -> None:
+def release_finished() -> None:
     """Free the handles that nobody holds whose calls have ended, and with them their engines."""
     if _dropped:
         _dropped.difference_update([work for work in tuple(_dropped) if work.done()])
+
+
+def identify(call: "_core.Prepared | Transfer") -> int | Transfer:
+    """Return what messages name a call by."""
+    return call if isinstance(call, Transfer) else call.fingerprint
 
 
 class Work:
@@ -24,23 +43,27 @@ class Work:
     The buffers of the call belong to the engine until the work is done.
     """
 
-    __slots__ = ("_call", "_core", "_narrator", "_timeout_s")
+    __slots__ = ("_call", "_errors", "_timeout_s", "native")
 
     def __init__(
-        self, core: _core.Work, narrator: Narrator, timeout_s: float, call: int | Transfer
+        self,
+        native: NativeWork,
+        errors: "Narrator",
+        timeout_s: float,
+        call: "_core.Prepared | Transfer",
     ) -> None:
-        """Wrap the engine's handle; `call` is for messages."""
-        self._core = core
-        self._narrator = narrator
+        """Wrap the engine's handle; the others are for messages."""
+        self.native = native
+        self._errors = errors
         self._timeout_s = timeout_s
         self._call = call
         if _dropped:
-            let_go_of_ended()
+            release_finished()
 
     def __del__(self) -> None:
-        """Let go of the buffers, but not before the engine has."""
-        if not self._core.done():
-            _dropped.add(self._core)
+        """Free the buffers, but not before the engine has ended the call."""
+        if not self.native.done():
+            _dropped.add(self.native)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Block until done; the waiting thread moves the bytes itself.
@@ -54,9 +77,9 @@ class Work:
             CommunicatorError: the call failed.
         """
         try:
-            finished = self._core.wait(_UNLIMITED_S if timeout_s is None else timeout_s)
+            finished = self.native.wait(_UNLIMITED_S if timeout_s is None else timeout_s)
         except _core.CommunicatorFailed as failure:
-            raise self._narrator.tell(failure, self._timeout_s, self._call) from None
+            raise self._errors.tell(failure, self._timeout_s, identify(self._call)) from None
         if not finished:
             raise CollectiveTimeoutError(
                 f"Timed out after {timeout_s:g} s of waiting for a work; the call itself goes on, "
@@ -65,20 +88,20 @@ class Work:
 
     def done(self) -> bool:
         """Whether the call has ended, well or not. Never blocks."""
-        return self._core.done()
+        return self.native.done()
 
     def exception(self) -> CommunicatorError | None:
         """Return why the call failed; None while it runs or if it went well."""
-        if not self._core.failed():
+        if not self.native.failed():
             return None
         try:
-            self._core.wait(0.0)
+            self.native.wait(0.0)
         except _core.CommunicatorFailed as failure:
-            return self._narrator.tell(failure, self._timeout_s, self._call)
+            return self._errors.tell(failure, self._timeout_s, identify(self._call))
         return None
 
     @property
     def source(self) -> int | None:
         """The rank that a finished recv heard from."""
-        peer = self._core.source()
+        peer = self.native.source()
         return peer if peer >= 0 else None

@@ -4,9 +4,9 @@ import os
 import threading
 
 from hccl_py.transport import _core
+from hccl_py.transport.process_lifecycle import Stage, register
 
 from .errors import InvalidArgumentError
-from hccl_py.transport.process_lifecycle import Stage, register
 
 VARIABLE = "HCCL_ARENA_BYTES"
 """Name of the environment variable: address space to reserve, 0 for no registered memory."""

@@ -13,7 +13,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
+from operator import methodcaller
 
 import numpy as np
 
@@ -56,9 +56,9 @@ def _cases(n: int, sizes: Sequence[int]) -> list[tuple[str, int, Call]]:
         block = np.zeros(max(1, num_bytes // n), np.uint8)
         data, whole = np.zeros((2, n, block.size), np.uint8)
         cases += [
-            ("all_reduce", data.size, partial(Communicator.all_reduce, data=data)),
-            ("all_gather", whole.size, partial(Communicator.all_gather, output=whole, input=block)),
-            ("all_to_all", whole.size, partial(Communicator.all_to_all, output=whole, input=data)),
+            ("all_reduce", data.size, methodcaller("all_reduce", data=data)),
+            ("all_gather", whole.size, methodcaller("all_gather", output=whole, input=block)),
+            ("all_to_all", whole.size, methodcaller("all_to_all", output=whole, input=data)),
         ]
     return cases
 

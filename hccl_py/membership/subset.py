@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
+from hccl_py.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reporter import Witness
-from hccl_py.submit import Shared
 from hccl_py.transport import _core
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.store import CoordinatorStore
@@ -32,12 +32,12 @@ class Parent:
     """A communicator of which some ranks make another, as one of them sees it.
 
     Attributes:
-        shared: names its engine, for as long as it is open: errors keep all this, and no engine.
+        state: names its engine, for as long as it is open: errors keep all this, and no engine.
     """
 
     rank: int
     name: str
-    shared: Shared
+    state: CommunicatorState
     coordination: Coordination
     witness: Witness
     verdict_timeout_s: float
@@ -106,8 +106,8 @@ def open_group(
 
 def _trouble(parent: Parent, members: Sequence[int], leaving_counts: bool = True) -> str:
     """Say why it is in vain to wait for the members; "" if it is not."""
-    parent.shared.core.look()
-    if parent.shared.core.failed():
+    parent.state.require_engine().look()
+    if parent.state.core.failed():
         return f"the communicator {parent.name} failed"
     gone = [
         rank
@@ -128,7 +128,7 @@ def _failure(parent: Parent, members: Sequence[int]) -> CommunicatorError | None
             return None
         time.sleep(_TURN_S)
     parent.witness.await_verdict(parent.verdict_timeout_s)
-    verdict = parent.shared.core.verdict()
+    verdict = parent.state.core.verdict()
     if verdict is None:  # no coordinator is left to decide
         return None
-    return parent.shared.narrator.tell(_core.CommunicatorFailed(*verdict), 0.0, 0)
+    return parent.state.errors.tell(_core.CommunicatorFailed(*verdict), 0.0, 0)

@@ -181,4 +181,3 @@ def _pack(kind: int, address: str, port: int, secret: bytes) -> UniqueId:
 
 def _checksum(body: bytes) -> bytes:
     return hashlib.sha256(b"hccl-py unique id" + body).digest()[:_CHECKSUM_BYTES]
-

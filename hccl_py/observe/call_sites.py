@@ -1,6 +1,6 @@
 """Where in the user's program collectives were called; only with HCCL_DEBUG=1.
 
-Without the variable nobody pays for it: the engine's entries are called directly, as ever.
+Without the variable a call costs nothing more: the engine's entries are called directly.
 """
 
 import os
@@ -9,10 +9,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from hccl_py.transport import _core
-
 VARIABLE = "HCCL_DEBUG"
 """Name of the environment variable."""
+Entry = Callable[..., Any]
+
 _OURS = frozenset({"hccl_py", "torch"})
 _CAPACITY = 4096  # as many calls as the engine remembers
 
@@ -21,14 +21,10 @@ class CallSites:
     """The lines that made the last calls of one communicator.
 
     Threads that submit to one communicator at the very same time may get each other's line.
-
-    Attributes:
-        core: the engine, or what stands in for it once it is gone.
     """
 
-    def __init__(self, core: _core.Communicator) -> None:
+    def __init__(self) -> None:
         """Start empty."""
-        self.core = core
         # By number modulo the capacity: number, file, line, function. Entries are replaced whole.
         self._ring: list[tuple[int, str, int, str]] = [(0, "", 0, "")] * _CAPACITY
 
@@ -37,15 +33,19 @@ class CallSites:
         """Whether the user asks for them."""
         return environ.get(VARIABLE, "0") not in ("", "0")
 
-    def watch(self, entry: Callable[..., Any]) -> Callable[..., Any]:
-        """Return an entry of the engine that notes who calls a collective first."""
+    def recorded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
+        """Return entries of the engine, of which those of collectives record their caller."""
+        *collectives, transfer = entries
+        return *map(self._recorded, collectives), transfer
 
-        def noted(*arguments: Any) -> Any:
-            number = self.core.sequence() + 1
-            self._ring[number % _CAPACITY] = (number, *_user_line())
-            return entry(*arguments)
+    def _recorded(self, entry: Entry) -> Entry:
+        def record(core: Any, *arguments: Any) -> Any:
+            if core is not None:
+                number = core.sequence() + 1
+                self._ring[number % _CAPACITY] = (number, *_user_line())
+            return entry(core, *arguments)
 
-        return noted
+        return record
 
     def site_of(self, number: int) -> str:
         """Return `train.py:41`, or an empty string if that is not known (any more)."""

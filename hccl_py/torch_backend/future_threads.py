@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+
 from hccl_py.transport.process_lifecycle import Stage, register
 
 Task = Callable[[], None]

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import atexit
-import os
 import sys
-from typing import Any, NoReturn, cast
+from functools import partial
+from typing import Any, cast
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.distributed_c10d import _get_default_store
 
-from hccl_py.communicator import Communicator, tell_uncaught
+from hccl_py.communicator import Communicator
 from hccl_py.torch_backend.future_threads import THREADS
 from hccl_py.torch_backend.mixed_backends import mend_registration
 from hccl_py.torch_backend.patch_functions import mend_functions
@@ -25,12 +24,10 @@ from hccl_py.torch_backend.patches import (
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.running import GROUPS, RunningGroup
 from hccl_py.torch_backend.work import as_torch_error
-from hccl_py.transport.errors import AbortedError, HcclError
+from hccl_py.transport.errors import HcclError
+from hccl_py.transport.process_lifecycle import Stage, register
 
 EXIT_TIMEOUT_S = 5.0
-
-_parents_communicators: list[object] = []
-"""In a forked child: never used, and never destroyed, which would talk to the parent's peers."""
 
 keep_dynamo_out(*(module for name, module in sys.modules.items() if name.startswith("hccl_py.")))
 mend_shrink_group(RunningGroup)
@@ -108,35 +105,10 @@ def _store_of_this_life(options: Any) -> Store:
     return PrefixStore(f"hccl/{(arrivals - 1) // options.group_size}", options.store)
 
 
-class _ForkedCommunicator:
-    """Stands in a forked child where the parent's communicator was."""
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise AbortedError(
-            "this process was forked from a rank and is not one itself: a process group cannot "
-            "be used in it (a DataLoader worker, a multiprocessing child); communicate in the "
-            "parent, or start the process with the spawn method and init_process_group there"
-        )
-
-    def close(self) -> None:
-        """Do nothing: the connections are the parent's."""
-
-
-def _leave_to_the_parent() -> None:
-    for group in GROUPS:
-        _parents_communicators.append(group._communicator)
-        group._communicator = cast(Communicator, _ForkedCommunicator())
-    GROUPS.clear()
-
-
-def _close_all() -> None:
-    # This runs before the communicators' own end, whose goodbye would hide why the process goes.
-    tell_uncaught()
-    # Native threads that are still alive when the interpreter goes would take the process down.
+def _end_groups() -> None:
     for group in list(GROUPS):
         group.shutdown()
-    THREADS.stop(EXIT_TIMEOUT_S)
 
 
-os.register_at_fork(after_in_child=_leave_to_the_parent)
-atexit.register(_close_all)
+register(Stage.PROCESS_GROUPS, at_exit=_end_groups, in_forked_child=GROUPS.clear)
+register(Stage.FUTURE_THREADS, at_exit=partial(THREADS.stop, EXIT_TIMEOUT_S))

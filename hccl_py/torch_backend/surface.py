@@ -21,7 +21,6 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
-from hccl_py.call_group import leave_alone
 from hccl_py.torch_backend.types import seconds_of
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
@@ -71,7 +70,7 @@ class TorchSurface(_Base):
         # The constructor with a store is broken for Python subclasses in torch 2.13.
         super().__init__(options.group_rank, options.group_size)
         self._communicator = communicator
-        leave_alone(communicator)  # whoever calls the group takes a call that returned for done
+        communicator.exclude_from_groups()  # torch takes a call that returned for done
         self._store = options.store
         self._global_ranks = list(options.global_ranks_in_group)
         self._name: str = options.group_id

@@ -229,14 +229,6 @@ def _sum(comm: Communicator) -> float:
     return float(data[0])
 
 
-def test_nothing_stands_between_once_all_groups_are_over(ranks: ThreadRanks) -> None:
-    comm = ranks.communicators[0]
-    native = type(comm._engine.data)
-    with group():
-        assert type(comm._engine.data) is not native
-    assert type(comm._engine.data) is native
-
-
 def check_torch_is_left_alone(rank: int, world_size: int) -> list[float]:
     tensor = torch.ones(2)
     with group():

@@ -210,3 +210,13 @@ def test_eight_ranks_take_at_most_16_mb_each(nodes: int) -> None:
     for segment, heap in used:
         assert segment > 1 << 20, "the ranks did not talk through it"
         assert segment + heap < LIMIT_BYTES, used
+
+
+def test_repr_names_rank_size_nodes_and_condition() -> None:
+    with ThreadRanks("aab") as ranks:
+        second = ranks.communicators[1]
+        assert repr(second) == f"<Communicator {second.name}: rank 1 of 3 on 2 nodes, open>"
+        second.abort("on purpose")
+        assert repr(second).endswith("failed>")
+        second.close()
+        assert repr(second).endswith("closed>")

@@ -20,7 +20,7 @@ LAYERS = [
     ("algorithms",),
     (
         *("communicator", "collectives", "submit", "work", "call_group", "plan_cache", "engine"),
-        *("fingerprint", "gone", "memory", "membership", "diagnosis", "observe"),
+        *("fingerprint", "communicator_state", "memory", "membership", "diagnosis", "observe"),
     ),
     ("torch_backend", "_autoload"),
     ("", "bench"),  # "" is the package itself, the public names

@@ -18,7 +18,6 @@ only end at somebody's deadline.
 import contextlib
 import hmac
 import operator
-import os
 import socket
 import threading
 from collections.abc import Callable
@@ -257,6 +256,4 @@ def _forget_after_fork() -> None:
     _open.clear()
 
 
-register(
-    Stage.STORE_SERVERS, at_exit=close_meeting_places, in_forked_child=_forget_after_fork
-)
+register(Stage.STORE_SERVERS, at_exit=close_meeting_places, in_forked_child=_forget_after_fork)

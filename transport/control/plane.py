@@ -24,6 +24,7 @@ import zmq
 
 from hccl_py.transport.bootstrap.interfaces import LocalAddress
 from hccl_py.transport.bootstrap.listeners import bind_listener
+from hccl_py.transport.process_lifecycle import Stage, register
 
 from ..errors import BootstrapError
 from .contact import Contact
@@ -31,7 +32,6 @@ from .doorway import THIS_MACHINE
 from .message import Entry, pack, unpack
 from .place import Place
 from .sockets import ControlSockets
-from hccl_py.transport.process_lifecycle import Stage, register
 
 logger = logging.getLogger("hccl_py.transport")
 

@@ -4,7 +4,7 @@ import weakref
 from collections import Counter
 from typing import Protocol
 
-from hccl_py.transport import _core
+from hccl_py.transport import _core, process_lifecycle
 from hccl_py.transport.providers.registry import (
     Endpoint,
     open_endpoint,
@@ -17,7 +17,6 @@ from ..errors import InvalidArgumentError
 from .loopback import LoopbackEndpoint
 from .python_provider import PythonProviderEndpoint
 from .sockets import ShmSocketEndpoint, TcpSocketEndpoint
-from hccl_py.transport.process_lifecycle import Stage, register
 
 
 def _zmq_endpoint() -> Endpoint:
@@ -153,4 +152,6 @@ def _leave_to_parent() -> None:
     _open.clear()
 
 
-register(Stage.QUEUE_PAIRS, at_exit=_close_all, in_forked_child=_leave_to_parent)
+process_lifecycle.register(
+    process_lifecycle.Stage.QUEUE_PAIRS, at_exit=_close_all, in_forked_child=_leave_to_parent
+)
