@@ -1,16 +1,7 @@
-"""The benchmark `hccl-bench`: starts its own ranks, checks results, times contenders side by side.
+"""The benchmarks: each command starts its own ranks and checks results before it takes times.
 
-    main      the command: options in, table and JSON out
-    options   command line -> Options
-    cases     what a collective is to a benchmark: four hooks
-    oracle    input data and the numpy oracle
-    contender what is measured: the interface and the table of contenders
-              (torch_contender, communicator_contender: the two implementations)
-    messages  what passes between the command and its ranks
-    rank      one rank process: does as it is asked
-    ranks     all rank processes, seen from the command: start, ask, failure, end
-    measure   how often and in which order ranks are asked, and what comes of the times
-    report    rows, Markdown, JSON
-
-The command itself imports no torch, so `--help` is quick; only the rank processes do.
+collective/   hccl-bench: collectives, beside gloo and on registered memory
+verbs/        hccl-perftest: queue pairs, with the columns of ib_write_bw and ib_send_lat
+namespaces    two network namespaces joined by virtual Ethernet, as two hosts
+check_cost    what it costs to compare every call with those of the other ranks
 """

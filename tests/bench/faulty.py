@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
-from hccl_py.bench import main
-from hccl_py.bench.contender import APIS, Endpoint, Timed
-from hccl_py.bench.torch_contender import TorchContender
+from hccl_py.bench.collective import main
+from hccl_py.bench.collective.contender import Endpoint, Timed
+from hccl_py.bench.collective.contenders import APIS
+from hccl_py.bench.collective.torch_contender import TorchContender
 
 
 class _OverGloo(TorchContender):

@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from hccl_py.bench.cases import CASES
-from hccl_py.bench.oracle import (
+from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.oracle import (
     FLOAT_TYPES,
     ITEM_SIZES,
     PERIOD,

@@ -1,5 +1,6 @@
 """The command end to end, with real rank processes; gloo stands in where hccl is not the point."""
 
+import csv
 import json
 import multiprocessing
 import os
@@ -13,11 +14,12 @@ from types import ModuleType
 
 import pytest
 
-from hccl_py.bench.cases import CASES
-from hccl_py.bench.contender import BASELINES, Open
-from hccl_py.bench.main import main, run
-from hccl_py.bench.options import parse
-from hccl_py.bench.ranks import RankFailure
+from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.contender import Open
+from hccl_py.bench.collective.contenders import BASELINES
+from hccl_py.bench.collective.main import main, run
+from hccl_py.bench.collective.options import parse
+from hccl_py.bench.collective.ranks import RankFailure
 
 _SHORT = ["--nproc", "2", "--iters", "2", "--warmup", "0", "--timeout", "60"]
 _GLOO = {"gloo": BASELINES["gloo"]}
@@ -75,8 +77,10 @@ def test_run_with_json_writes_machine_versions_command_and_spread(tmp_path: Path
     assert written["machine"].keys() == {"cpu", "usable_cores", "memory_gib", "system"}
     assert written["versions"].keys() == {"hccl-py", "torch", "numpy", "python"}
     assert written["date"].endswith("+00:00")
-    assert [size["size"] for size in written["sizes"]] == [1024, 4096]
-    for size in written["sizes"]:
+    (measured,) = written["collectives"]
+    assert measured["options"]["op"] == "all_reduce"
+    assert [size["size"] for size in measured["sizes"]] == [1024, 4096]
+    for size in measured["sizes"]:
         assert size["contenders"].keys() == {"first", "gloo"}
         for measured in size["contenders"].values():
             assert 0 < measured["time_us"]["p10"] <= measured["time_us"]["median"]
@@ -193,3 +197,31 @@ def _wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
     while not condition():
         assert time.monotonic() < end, "the condition did not come true in time"
         time.sleep(0.01)
+
+
+def test_op_all_with_csv_prints_one_header_and_a_row_for_each_collective(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main([*_SHORT, "--op", "all", "--sizes", "4K", "--csv", "--api", "communicator"]) == 0
+    rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
+    assert [row["collective"] for row in rows] == list(CASES)
+    assert {row["wrong"] for row in rows} == {"0"}
+    assert all(float(row["time us"]) > 0 for row in rows)
+
+
+def test_several_ops_have_a_table_each(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--op", "reduce,barrier", "--sizes", "4K", "--api", "communicator"]
+    assert main([*_SHORT, *arguments]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines.count(lines[4]) == 2, "the header of each table"
+    assert lines[lines.index(lines[4], 5) - 1] == "# barrier"
+
+
+def test_verbose_prints_no_rate_for_a_path_that_was_never_busy(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    arguments = ["--nproc", "1", "--nnodes", "2", "--sizes", "4K", "--iters", "20", "-v"]
+    assert main([*_SHORT, *arguments]) == 0
+    path = capsys.readouterr().out.splitlines()[-1].split()
+    assert int(path[3]) > 20 * 2048, "bytes"
+    assert path[5] == "-"

@@ -1,9 +1,9 @@
 import pytest
 
-from hccl_py.bench.measure import Result, Row, Spread, count_wrong
-from hccl_py.bench.messages import Checked
-from hccl_py.bench.options import parse
-from hccl_py.bench.report import Table
+from hccl_py.bench.collective.measure import Result, Row, Spread, count_wrong
+from hccl_py.bench.collective.messages import Checked
+from hccl_py.bench.collective.options import parse
+from hccl_py.bench.collective.report import Table
 
 
 def _row(*rounds_us: list[float]) -> Row:
@@ -32,22 +32,22 @@ def test_ratio_is_of_medians_and_its_spread_of_neighbouring_rounds() -> None:
 
 
 def test_count_wrong_of_barrier_counts_ranks_that_left_early() -> None:
-    options = parse(["--op", "barrier", "--nproc", "3"])
+    options = parse(["--op", "barrier", "--nproc", "3"])[0]
     good = [Checked(0, entered, 100 + entered) for entered in (0, 10, 20)]
     assert count_wrong(good, options) == 0
     assert count_wrong([Checked(0, 0, 19), *good[1:]], options) == 1
 
 
 def test_table_with_comparison_prints_both_rows_and_the_ratio() -> None:
-    table = Table(parse(["--compare", "gloo"]))
+    table = Table(parse(["--compare", "gloo"])[0])
     ours, theirs = table.row(_row([100.0], [1000.0]))
     assert ours.split()[:6] == ["64000000", "16000000", "float32", "sum", "hccl", "100"]
     assert theirs.split()[-2:] == ["10.0x", "10.0-10.0"]
-    assert len(ours) == len(theirs) == len(table.header()[0])
+    assert len(ours) == len(theirs) == len(table.header(first=True)[0])
 
 
 def test_table_as_markdown_has_equal_cells_in_every_line() -> None:
-    table = Table(parse(["--markdown"]))
-    lines = [*table.header(), *table.row(_row([100.0]))]
+    table = Table(parse(["--markdown"])[0])
+    lines = [*table.header(first=True), *table.row(_row([100.0]))]
     assert len(lines) == 3
     assert len({line.count("|") for line in lines}) == 1

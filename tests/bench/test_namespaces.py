@@ -8,7 +8,7 @@ import sys
 import pytest
 from namespaces import TWO_HOSTS
 
-from hccl_py.bench.main import main
+from hccl_py.bench.collective.main import main
 from hccl_py.bench.namespaces import Hosts, NamespaceError, enter
 
 _SHORT = ["--iters", "2", "--warmup", "0", "--timeout", "60", "--sizes", "4,4099,1M"]
@@ -42,7 +42,7 @@ def test_main_with_veth_without_root_says_so_in_one_line(
 
 @TWO_HOSTS
 def test_main_with_veth_that_is_terminated_leaves_no_namespace() -> None:
-    words = [sys.executable, "-m", "hccl_py.bench.main", "--nnodes", "2", "--veth", "1"]
+    words = [sys.executable, "-m", "hccl_py.bench.collective.main", "--nnodes", "2", "--veth", "1"]
     command = subprocess.Popen(
         [*words, "--sizes", "4", "--iters", "100000000"],
         stdout=subprocess.PIPE,

@@ -1,6 +1,7 @@
 import pytest
 
-from hccl_py.bench.options import parse, parse_size
+from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.options import parse, parse_size
 
 
 @pytest.mark.parametrize(
@@ -12,23 +13,23 @@ def test_parse_size_good_text_gives_bytes(text: str, num_bytes: int) -> None:
 
 
 def test_parse_range_gives_geometric_sizes_up_to_the_end() -> None:
-    assert parse(["--begin", "3", "--end", "1K", "--factor", "10"]).sizes == (3, 30, 300)
+    assert parse(["--begin", "3", "--end", "1K", "--factor", "10"])[0].sizes == (3, 30, 300)
 
 
 def test_parse_no_arguments_gives_all_reduce_from_4_bytes_to_64_megabytes() -> None:
-    options = parse([])
+    options = parse([])[0]
     assert (options.op, options.reduce_op, options.dtype) == ("all_reduce", "sum", "float32")
     assert options.sizes[0] == 4 and options.sizes[-1] == 64 * 1024**2
 
 
 def test_parse_nproc_counts_ranks_of_each_node() -> None:
-    options = parse(["--nproc", "4", "--nnodes", "2"])
+    options = parse(["--nproc", "4", "--nnodes", "2"])[0]
     assert options.world_size == 8
     assert [options.node(rank) for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
 def test_parse_average_beside_gloo_is_one_of_floats() -> None:
-    options = parse(["--reduce-op", "avg", "--compare", "gloo", "--dtype", "bfloat16"])
+    options = parse(["--reduce-op", "avg", "--compare", "gloo", "--dtype", "bfloat16"])[0]
     assert (options.reduce_op, options.contenders) == ("avg", ("hccl", "gloo"))
 
 
@@ -83,3 +84,11 @@ def test_parse_help_has_examples_method_and_exit_codes(
     assert left.value.code == 0
     for part in ("hccl-bench --nproc 8 --compare gloo", "mean over its calls", "exit codes"):
         assert part in text
+
+
+def test_op_all_measures_every_collective_each_with_options_of_its_own() -> None:
+    every = {each.op: each for each in parse(["--op", "all", "--reduce-op", "max"])}
+    assert tuple(every) == tuple(CASES)
+    assert (every["all_reduce"].reduce_op, every["broadcast"].reduce_op) == ("max", "none")
+    assert (every["barrier"].sizes, every["barrier"].dtype) == ((0,), "uint8")
+    assert [each.op for each in parse(["--op", "reduce,barrier"])] == ["reduce", "barrier"]

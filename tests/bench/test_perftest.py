@@ -11,9 +11,9 @@ import sys
 
 import pytest
 
-from hccl_py.bench import perftest_link
-from hccl_py.bench.perftest import main
-from hccl_py.bench.perftest_link import LinkError, accept, listen
+from hccl_py.bench.verbs import link as perftest_link
+from hccl_py.bench.verbs.link import LinkError, accept, listen
+from hccl_py.bench.verbs.main import main
 
 TIMEOUT_S = 60
 SECRET = secrets.token_hex(8)
@@ -22,7 +22,7 @@ SMALL = ("-n", "50", "--rounds", "2", "-t", "8")
 
 def start(*arguments: str, secret: str = SECRET) -> subprocess.Popen[str]:
     environment = {**os.environ, "HCCL_SECRET": secret, "MASTER_ADDR": "127.0.0.1"}
-    command = [sys.executable, "-m", "hccl_py.bench.perftest", *arguments]
+    command = [sys.executable, "-m", "hccl_py.bench.verbs.main", *arguments]
     return subprocess.Popen(
         command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )

@@ -1,8 +1,8 @@
 import pytest
 import torch
 
-from hccl_py.bench.oracle import ITEM_SIZES, PERIOD, Call, Piece, contribution, reduced
-from hccl_py.bench.rank import count_wrong
+from hccl_py.bench.collective.oracle import ITEM_SIZES, PERIOD, Call, Piece, contribution, reduced
+from hccl_py.bench.collective.rank import count_wrong
 
 _CALL = Call(4, 0, "none", "int64", 0)
 _COUNTS = (3, 2 * PERIOD + 9)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hccl_py.bench.ranks import free_ports
+from hccl_py.bench.collective.ranks import free_ports
 
 LIMITS = Path("/proc/sys/net/ipv4/ip_local_port_range")
 

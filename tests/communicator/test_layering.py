@@ -169,7 +169,7 @@ def test_every_named_room_exists() -> None:
             "torch stands above",
         ),
         ("hccl_py.launcher.job", "from hccl_py.transport import errors", "stands apart"),
-        ("hccl_py.bench.main", "from hccl_py.launcher import job", "stands apart"),
+        ("hccl_py.bench.collective.main", "from hccl_py.launcher import job", "stands apart"),
     ],
 )
 def test_wrong_import_is_found(module: str, source: str, problem: str) -> None:
@@ -192,7 +192,7 @@ def test_wrong_import_is_found(module: str, source: str, problem: str) -> None:
         ),
         ("hccl_py.membership.environment", "def f():\n    from torch.distributed import TCPStore"),
         ("hccl_py.launcher.job", "from hccl_py.launcher import agent\nimport torch.distributed"),
-        ("hccl_py.bench.rank", "from hccl_py import Communicator"),
+        ("hccl_py.bench.collective.rank", "from hccl_py import Communicator"),
     ],
 )
 def test_right_import_is_let_through(module: str, source: str) -> None:

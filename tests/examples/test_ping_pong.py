@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from hccl_py.bench.perftest_link import listen
+from hccl_py.bench.verbs.link import listen
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "03_ping_pong.py"
 SECRET = secrets.token_hex(8)

@@ -57,7 +57,7 @@ PRELOAD = [
     "hccl_py.torch_backend.process_group",
 ]
 # DDP needs dynamo at its first use: more than a second in every rank.
-PRELOAD += ["torch._dynamo", "torch.distributed.optim", "hccl_py.bench.rank"]
+PRELOAD += ["torch._dynamo", "torch.distributed.optim", "hccl_py.bench.collective.rank"]
 
 
 def start_server() -> None:

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from ranks import run_ranks
 from thread_ranks import ThreadRanks
 
-from hccl_py.bench.counters import describe
+from hccl_py.bench.collective.counters import describe
 from hccl_py.communicator import Communicator
 from hccl_py.observe.statistics import DEVICES, DeviceStatistics, PathStatistics, Statistics
 

@@ -14,11 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from hccl_py.bench.oracle import ITEM_SIZES, Call, Piece, contribution, reduced
+from hccl_py.bench.collective.oracle import ITEM_SIZES, Call, Piece, contribution, reduced
 
 if TYPE_CHECKING:
-    from hccl_py.bench.contender import Contender, Timed
-    from hccl_py.bench.rank import Buffers
+    from hccl_py.bench.collective.contender import Buffers, Contender, Timed
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 
-from hccl_py.bench.contender import APIS, BASELINES, REGISTERED, Open
-from hccl_py.bench.measure import Row, measure
+from hccl_py.bench.collective.contender import Open
+from hccl_py.bench.collective.contenders import APIS, BASELINES, REGISTERED
+from hccl_py.bench.collective.measure import Row, measure
+from hccl_py.bench.collective.options import Options, parse
+from hccl_py.bench.collective.ranks import RankFailure, Ranks
+from hccl_py.bench.collective.report import Table, document, facts, introduction
 from hccl_py.bench.namespaces import Hosts, NamespaceError
-from hccl_py.bench.options import Options, parse
-from hccl_py.bench.ranks import RankFailure, Ranks
-from hccl_py.bench.report import Table, document, facts, introduction
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -26,7 +27,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         SystemExit: help, or wrong arguments (code 2).
     """
     argv = sys.argv[1:] if argv is None else argv
-    options = parse(argv)
+    collectives = parse(argv)
+    options = collectives[0]
     contenders = {"hccl": APIS[options.api]}
     if options.registered:
         contenders = {"registered": REGISTERED[options.api], **contenders}
@@ -35,7 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Like Ctrl-C: nothing may be left behind, and network namespaces outlive their processes.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        return run(options, argv, contenders)
+        return run(collectives, argv, contenders)
     except (RankFailure, NamespaceError) as failure:
         print(f"hccl-bench: {failure}", file=sys.stderr)
         return 1
@@ -46,11 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         signal.signal(signal.SIGTERM, before)
 
 
-def run(options: Options, argv: Sequence[str], contenders: Mapping[str, Open]) -> int:
+def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping[str, Open]) -> int:
     """Measure and report.
 
     Args:
-        options: what to measure.
+        collectives: what to measure; they differ in the collective alone.
         argv: the command line, for the record.
         contenders: what to measure it with, by name; the first is what the others are
             compared with.
@@ -62,27 +64,31 @@ def run(options: Options, argv: Sequence[str], contenders: Mapping[str, Open]) -
         RankFailure: a rank raised, died or did not answer in time.
         NamespaceError: --veth could not have its two hosts.
     """
-    found, table, rows = facts(), Table(options), []
-    _print(introduction(options, argv, found))
+    found, options, measured = facts(), collectives[0], []
+    if not options.csv:
+        _print(introduction(collectives, argv, found))
     with ExitStack() as opened:
         hosts = None
         if options.veth_links:
             hosts = opened.enter_context(Hosts(num_links=options.veth_links))
         ranks = opened.enter_context(Ranks(options, list(contenders.values()), hosts))
-        _print(table.header())
-        for row in measure(ranks, options, list(contenders)):
-            _print(table.row(row))
-            rows.append(row)
+        for collective in collectives:
+            table, rows = Table(collective), []
+            _print(table.header(first=collective is options))
+            for row in measure(ranks, collective, list(contenders)):
+                _print(table.row(row))
+                rows.append(row)
+            measured.append((collective, rows))
         if options.verbose:
             _print(_statistics(ranks, list(contenders)))
     if options.json_path:
-        written = document(options, argv, rows, found)
+        written = document(measured, argv, found)
         options.json_path.write_text(json.dumps(written, indent=2) + "\n")
-    return _verdict(rows)
+    return _exit_code([row for _, rows in measured for row in rows])
 
 
-def _verdict(rows: Sequence[Row]) -> int:
-    """The exit code, and where it is not 0 the reason on stderr."""
+def _exit_code(rows: Sequence[Row]) -> int:
+    """Return the exit code, and print the reason to stderr where it is not 0."""
     wrong = sum(result.wrong for row in rows for result in row.results)
     if not wrong:
         return 0
@@ -91,7 +97,7 @@ def _verdict(rows: Sequence[Row]) -> int:
 
 
 def _statistics(ranks: Ranks, names: Sequence[str]) -> list[str]:
-    """What rank 0's contenders counted."""
+    """Render what rank 0's contenders counted."""
     counted = ranks.ask("statistics", what="asking for statistics")[0]
     pairs = zip(names, counted, strict=True)
     return ["", *(f"# {name}: {text or 'keeps no statistics'}" for name, text in pairs)]

@@ -12,10 +12,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from hccl_py.bench.measure import Result, Row
-from hccl_py.bench.options import Options
+from hccl_py.bench.collective.measure import Result, Row
+from hccl_py.bench.collective.options import Options
 
 _WIDTHS = {
+    "collective": 14,
     "size": 11,
     "count": 11,
     "type": 8,
@@ -40,13 +41,19 @@ class Table:
         """Choose the columns and their form."""
         self._options = options
         self._compares = len(options.contenders) > 1
-        self._columns = [name for name in _WIDTHS if self._compares or name not in _RATIO_COLUMNS]
+        hidden = () if self._compares else _RATIO_COLUMNS
+        self._columns = [name for name in _WIDTHS if name not in hidden]
+        if not options.csv:
+            self._columns.remove("collective")
 
-    def header(self) -> list[str]:
-        """Make the lines above the first row."""
+    def header(self, first: bool) -> list[str]:
+        """Make the lines above the first row; later tables of a run get a title, CSV gets none."""
+        if self._options.csv:
+            return [self._line(self._columns)] if first else []
         if self._options.markdown:
-            return [self._line(self._columns), "|" + "--:|" * len(self._columns)]
-        return [self._line(self._columns)]
+            title = [] if first else ["", f"### {self._options.op}", ""]
+            return [*title, self._line(self._columns), "|" + "--:|" * len(self._columns)]
+        return [*([] if first else ["", f"# {self._options.op}"]), self._line(self._columns)]
 
     def row(self, row: Row) -> list[str]:
         """Make the lines of one size, one for each contender."""
@@ -61,6 +68,7 @@ class Table:
     def _cells(self, row: Row, result: Result) -> list[str]:
         time = result.time_us
         return [
+            *([self._options.op] if self._options.csv else []),
             str(row.size),
             str(row.count),
             self._options.dtype,
@@ -73,6 +81,8 @@ class Table:
         ]
 
     def _line(self, cells: Sequence[str]) -> str:
+        if self._options.csv:
+            return ",".join(cells)
         widths = [_WIDTHS[name] for name in self._columns]
         padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
         if self._options.markdown:
@@ -95,8 +105,12 @@ def _number(value: float) -> str:
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
-def introduction(options: Options, argv: Sequence[str], facts: dict[str, Any]) -> list[str]:
+def introduction(
+    collectives: Sequence[Options], argv: Sequence[str], facts: dict[str, Any]
+) -> list[str]:
     """Say what is measured, on what, when and how: all that a table needs to be quoted."""
+    options = collectives[0]
+    names = ", ".join(each.op for each in collectives)
     machine, versions = facts["machine"], facts["versions"]
     where = _where(options)
     through = "torch.distributed" if options.api == "torch" else "hccl_py.Communicator"
@@ -104,7 +118,7 @@ def introduction(options: Options, argv: Sequence[str], facts: dict[str, Any]) -
     beside = f", beside {' and '.join(others)}" if others else ""
     lines = [
         shlex.join(["hccl-bench", *argv]),
-        f"{options.op}: {options.world_size} ranks on {where}, through {through}{beside}; "
+        f"{names}: {options.world_size} ranks on {where}, through {through}{beside}; "
         + ", ".join(f"{name} {number}" for name, number in versions.items()),
         f"{machine['cpu']}, {machine['usable_cores']} usable cores, {machine['system']}; "
         + facts["date"],
@@ -124,26 +138,33 @@ def _where(options: Options) -> str:
 
 
 def document(
-    options: Options, argv: Sequence[str], rows: Sequence[Row], facts: dict[str, Any]
+    measured: Sequence[tuple[Options, Sequence[Row]]], argv: Sequence[str], facts: dict[str, Any]
 ) -> dict[str, Any]:
     """Make what --json writes.
 
     Args:
-        options: what was asked for.
+        measured: each collective with its rows.
         argv: the command line, for the record.
-        rows: what was measured.
         facts: machine, versions and date.
     """
-    settings = asdict(options) | {"json_path": None}
+    options = measured[0][0]
     return {
-        "schema": 1,
+        "schema": 2,
         "command": shlex.join(["hccl-bench", *argv]),
         **facts,
         "method": "time_us: over rounds, of the mean over a round's calls and over the ranks",
-        "options": {name: value for name, value in settings.items() if value is not None},
         "world_size": options.world_size,
-        "sizes": [_size_document(row) for row in rows],
+        "collectives": [
+            {"options": _settings(each), "sizes": [_size_document(row) for row in rows]}
+            for each, rows in measured
+        ],
     }
+
+
+def _settings(options: Options) -> dict[str, Any]:
+    """The options that were given or have a default."""
+    settings = asdict(options) | {"json_path": None}
+    return {name: value for name, value in settings.items() if value is not None}
 
 
 def _size_document(row: Row) -> dict[str, Any]:

@@ -1,15 +1,13 @@
-"""What is measured: the interface of a contender, and the tables of those there are.
+"""What is measured: the interface of a contender.
 
 A contender's method does not run the collective: it returns the call, bound to its buffers, so
 that nothing of the benchmark stands between the clock and what a user would write.
-Another contender is one class and one entry of `BASELINES`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -20,6 +18,14 @@ Timed = Callable[[], object]
 
 Zeros = Callable[[int, "torch.dtype"], "torch.Tensor"]
 """Makes a buffer of zeros: number of elements, type."""
+
+
+@dataclass(frozen=True)
+class Buffers:
+    """A rank's input and output; where a call works in place they are the same tensor."""
+
+    input: torch.Tensor
+    output: torch.Tensor
 
 
 @dataclass(frozen=True)
@@ -80,40 +86,4 @@ class Contender(Protocol):
 
 
 Open = Callable[[Endpoint], Contender]
-
-
-# Imports stand inside: the command holds these functions, only ranks call them.
-def _open_torch_hccl(endpoint: Endpoint) -> Contender:
-    from hccl_py.bench.torch_contender import TorchContender
-
-    return TorchContender("hccl", endpoint)
-
-
-def _open_communicator(endpoint: Endpoint) -> Contender:
-    from hccl_py.bench.communicator_contender import CommunicatorContender
-
-    return CommunicatorContender(endpoint)
-
-
-def _open_registered(open_contender: Open, endpoint: Endpoint) -> Contender:
-    from hccl_py.memory.registered import empty
-
-    contender = open_contender(endpoint)
-    contender.zeros = lambda count, dtype: empty(count, dtype).zero_()
-    return contender
-
-
-def _open_gloo(endpoint: Endpoint) -> Contender:
-    from hccl_py.bench.torch_contender import TorchContender
-
-    return TorchContender("gloo", endpoint)
-
-
-APIS: dict[str, Open] = {"torch": _open_torch_hccl, "communicator": _open_communicator}
-"""Ways to call hccl, by the value of --api."""
-
-BASELINES: dict[str, Open] = {"gloo": _open_gloo}
-"""What hccl can be compared with, by the value of --compare."""
-
-REGISTERED: dict[str, Open] = {api: partial(_open_registered, APIS[api]) for api in APIS}
-"""The same ways with buffers in registered memory."""
+"""Opens a contender in a rank process; blocks until all ranks have met."""

@@ -1,7 +1,7 @@
 """The command `hccl-perftest`: what ib_write_bw and ib_send_lat print, over any provider.
 
 `hccl-perftest` is the server, `hccl-perftest HOST` the client that says what to do;
-`hccl-perftest --local` starts both. `perftest_end.py` is one end, `perftest_report.py` the table.
+`hccl-perftest --local` starts both. `end.py` is one end, `report.py` the table.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from multiprocessing.connection import Connection
 
-from hccl_py.bench.perftest_end import End, Setup, Trial
-from hccl_py.bench.perftest_link import Link, LinkError, accept, dial, listen
-from hccl_py.bench.perftest_report import Report, Row
+from hccl_py.bench.verbs.end import End, Setup, Trial
+from hccl_py.bench.verbs.link import Link, LinkError, accept, dial, listen
+from hccl_py.bench.verbs.report import Report, Row
 from hccl_py.transport.bootstrap.identity import Identity
 from hccl_py.transport.errors import HcclError
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hccl_py.bench.contender import Endpoint, Open
+from hccl_py.bench.collective.contender import Endpoint, Open
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,10 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
-from hccl_py.bench.contender import Endpoint, Open
-from hccl_py.bench.messages import Assignment, Failed
+from hccl_py.bench.collective.contender import Endpoint, Open
+from hccl_py.bench.collective.messages import Assignment, Failed
+from hccl_py.bench.collective.options import Options
 from hccl_py.bench.namespaces import Hosts
-from hccl_py.bench.options import Options
 
 _MAX_COLLECTIVE_S = 60.0
 _GRACE_S = 2.0
@@ -96,7 +96,7 @@ class Ranks:
         # its own. Spawning would import torch once per rank: 10 s for 8 ranks on two cores.
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(
-            ["hccl_py.bench.rank", "hccl_py.torch_backend.process_group"]
+            ["hccl_py.bench.collective.rank", "hccl_py.torch_backend.process_group"]
         )
         address = hosts.address(0) if hosts else "127.0.0.1"
         # The ranks of a collective give up before the run does: their message says more than ours.
@@ -137,13 +137,13 @@ class Ranks:
                 )
             for rank, answer in arrived.items():
                 if answer is _DIED or isinstance(answer, Failed):
-                    raise RankFailure(self._verdict(set(answers), arrived, what))
+                    raise RankFailure(self._first_cause(set(answers), arrived, what))
                 answers[rank] = answer
         return [answers[rank] for rank in range(len(self._pipes))]
 
-    def _receive(self, heard: set[int], deadline: float) -> dict[int, Any]:
-        """What has come from ranks not heard of, once there is something; empty: too late."""
-        pending = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in heard}
+    def _receive(self, answered: set[int], deadline: float) -> dict[int, Any]:
+        """Wait for answers of the other ranks; return those that came, none after the deadline."""
+        pending = {pipe: rank for rank, pipe in enumerate(self._pipes) if rank not in answered}
         arrived: dict[int, Any] = {}
         for pipe in connection.wait(list(pending), max(0.0, deadline - time.monotonic())):
             assert isinstance(pipe, connection.Connection)
@@ -153,22 +153,22 @@ class Ranks:
                 arrived[pending[pipe]] = _DIED
         return arrived
 
-    def _verdict(self, answered: set[int], arrived: dict[int, Any], what: str) -> str:
+    def _first_cause(self, answered: set[int], arrived: dict[int, Any], what: str) -> str:
         """Name the first cause: a rank that died, before those that noticed and complained."""
         reports = dict(arrived)
-        patience = time.monotonic() + _GRACE_S
+        deadline = time.monotonic() + _GRACE_S
         while _DIED not in reports.values() and len(answered | set(reports)) < len(self._pipes):
-            more = self._receive(answered | set(reports), patience)
+            more = self._receive(answered | set(reports), deadline)
             if not more:
                 break
             reports.update(more)
         for rank, report in reports.items():
             if report is _DIED:
-                return f"rank {rank} died {what}: {self._manner_of_death(rank)}"
+                return f"rank {rank} died {what}: {self._ending(rank)}"
         first, failed = next((r, f) for r, f in reports.items() if isinstance(f, Failed))
         return f"rank {first} failed {what}: {failed.error}\n{failed.traceback.rstrip()}"
 
-    def _manner_of_death(self, rank: int) -> str:
+    def _ending(self, rank: int) -> str:
         process = self._processes[rank]
         process.join(_GRACE_S)
         code = process.exitcode
@@ -205,7 +205,7 @@ def _environment(options: Options, rank: int, hosts: Hosts | None) -> dict[str, 
 
 def _serve(pipe: connection.Connection, assignment: Assignment) -> None:
     """Enter the rank process; the import stands here because it brings torch."""
-    from hccl_py.bench.rank import serve
+    from hccl_py.bench.collective.rank import serve
 
     serve(pipe, assignment)
 

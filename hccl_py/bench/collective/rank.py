@@ -14,28 +14,19 @@ import time
 import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from multiprocessing import connection, parent_process
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from hccl_py.bench.cases import CASES
-from hccl_py.bench.contender import Contender, Timed
-from hccl_py.bench.messages import Assignment, Checked, Failed
+from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.contender import Buffers, Contender, Timed
+from hccl_py.bench.collective.messages import Assignment, Checked, Failed
+from hccl_py.bench.collective.oracle import PERIOD, Call, Piece, contribution
 from hccl_py.bench.namespaces import enter
-from hccl_py.bench.oracle import PERIOD, Call, Piece, contribution
 
 _STAGGER_S = 0.002
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """A rank's input and output; where a call works in place they are the same tensor."""
-
-    input: torch.Tensor
-    output: torch.Tensor
 
 
 class Rank:

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from hccl_py.bench.contender import Endpoint, Timed, Zeros
-from hccl_py.bench.counters import describe
+from hccl_py.bench.collective.contender import Endpoint, Timed, Zeros
+from hccl_py.bench.collective.counters import describe
 from hccl_py.communicator import Communicator
 from hccl_py.transport.types import ReduceOp
 

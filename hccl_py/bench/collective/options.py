@@ -1,4 +1,4 @@
-"""The command line of `hccl-bench`: arguments in, one frozen `Options` out."""
+"""The command line of `hccl-bench`: arguments in, one frozen `Options` out for each collective."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from hccl_py.bench.cases import CASES
-from hccl_py.bench.contender import APIS, BASELINES
-from hccl_py.bench.oracle import BITWISE_OPS, FLOAT_TYPES, ITEM_SIZES, REDUCE_OPS
+from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.contenders import APIS, BASELINES
+from hccl_py.bench.collective.oracle import BITWISE_OPS, FLOAT_TYPES, ITEM_SIZES, REDUCE_OPS
 
 _DESCRIPTION = """\
-Measure one collective over ranks that this command starts on this machine.
+Measure collectives over ranks that this command starts on this machine.
 
 Prints the columns of nccl-tests: size (bytes of a rank's larger buffer), count (elements of
 one rank's block), type, op, time, algbw = size / time, busbw = algbw x factor (all_reduce
@@ -40,6 +40,7 @@ examples:
   hccl-bench --nproc 4 --nnodes 2 --veth 1 --compare gloo   the nodes joined by Ethernet (root)
   hccl-bench --nproc 2 --api communicator --sizes 4  without torch.distributed
   hccl-bench --nproc 2 --registered --sizes 64M      what registered memory is worth
+  hccl-bench --op all --nproc 4 --csv > all.csv      every collective, for a spreadsheet
   hccl-bench --op send_recv --nproc 2 --begin 1K --end 64M --factor 4
 
 exit codes: 0 good, 1 wrong results or a rank failed, 2 wrong arguments"""
@@ -50,7 +51,7 @@ _DEFAULT_RANGE = ("4", "64M", 16)
 
 @dataclass(frozen=True)
 class Options:
-    """What to measure and what to do with the result."""
+    """One collective to measure, how, and what to do with the result."""
 
     op: str
     nproc: int
@@ -68,6 +69,7 @@ class Options:
     registered: bool
     json_path: Path | None
     markdown: bool
+    csv: bool
     verbose: bool
 
     @property
@@ -111,26 +113,39 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(parse_size(part) for part in text.split(","))
 
 
-def parse(argv: Sequence[str] | None) -> Options:
-    """Read the command line.
+def parse_ops(text: str) -> tuple[str, ...]:
+    """Read `all` or a comma-separated list of collectives."""
+    names = tuple(CASES) if text == "all" else tuple(text.split(","))
+    for name in names:
+        if name not in CASES:
+            expected = ", ".join(("all", *CASES))
+            raise argparse.ArgumentTypeError(f"expected one or more of {expected}, got {name!r}")
+    return names
+
+
+def parse(argv: Sequence[str] | None) -> tuple[Options, ...]:
+    """Read the command line; return the options of each collective.
 
     Raises:
         SystemExit: help was asked for (code 0) or an argument is wrong (code 2, one line).
     """
     parser = _parser()
     given = parser.parse_args(argv)
-    reduces = CASES[given.op].reduces
-    problem = _problem(given, reduces)
+    problem = _problem(given)
     if problem:
         parser.error(problem)
+    return tuple(_options(given, op) for op in given.op)
+
+
+def _options(given: argparse.Namespace, op: str) -> Options:
     return Options(
-        op=given.op,
+        op=op,
         nproc=given.nproc,
         nnodes=given.nnodes,
         veth_links=given.veth,
-        sizes=_sizes(given),
-        dtype="uint8" if given.op == "barrier" else given.dtype,
-        reduce_op=(given.reduce_op or "sum") if reduces else "none",
+        sizes=(0,) if op == "barrier" else _sizes(given),
+        dtype="uint8" if op == "barrier" else given.dtype,
+        reduce_op=(given.reduce_op or "sum") if CASES[op].reduces else "none",
         root=given.root,
         iters=given.iters,
         warmup=given.warmup,
@@ -140,14 +155,13 @@ def parse(argv: Sequence[str] | None) -> Options:
         registered=given.registered,
         json_path=given.json,
         markdown=given.markdown,
+        csv=given.csv,
         verbose=given.verbose,
     )
 
 
 def _sizes(given: argparse.Namespace) -> tuple[int, ...]:
     """The sizes asked for, smallest first where a range was given."""
-    if given.op == "barrier":
-        return (0,)
     if given.sizes:
         return tuple(given.sizes)
     sizes, size = [], given.begin or parse_size(_DEFAULT_RANGE[0])
@@ -157,16 +171,18 @@ def _sizes(given: argparse.Namespace) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def _problem(given: argparse.Namespace, reduces: bool) -> str | None:
+def _problem(given: argparse.Namespace) -> str | None:
     """What is wrong with arguments that argparse found well-formed, or None."""
     world_size = given.nproc * given.nnodes
     ranged = given.begin or given.end or given.factor
+    named = ", ".join(given.op)
+    reduces = any(CASES[op].reduces for op in given.op)
     folder = given.json.parent if given.json else Path()
     rules = (
         (given.sizes and ranged, "give --sizes or --begin/--end/--factor, not both"),
-        (given.op == "barrier" and (given.sizes or ranged), "barrier has no sizes"),
+        (given.op == ("barrier",) and (given.sizes or ranged), "barrier has no sizes"),
         (not _sizes(given), "--begin must not be larger than --end"),
-        (given.reduce_op and not reduces, f"--reduce-op means nothing to {given.op}"),
+        (given.reduce_op and not reduces, f"--reduce-op means nothing to {named}"),
         (
             given.reduce_op in BITWISE_OPS and given.dtype in FLOAT_TYPES,
             f"--reduce-op {given.reduce_op} needs an integer --dtype, got {given.dtype}",
@@ -180,10 +196,11 @@ def _problem(given: argparse.Namespace, reduces: bool) -> str | None:
             f"--root must be in 0..{world_size - 1}, got {given.root}",
         ),
         (
-            given.op == "send_recv" and world_size < 2,
+            "send_recv" in given.op and world_size < 2,
             "send_recv needs at least 2 ranks: give --nproc 2",
         ),
         (given.veth and given.nnodes != 2, "--veth joins two nodes: give --nnodes 2"),
+        (given.csv and given.markdown, "give --csv or --markdown, not both"),
         (not folder.is_dir(), f"--json: there is no folder {folder}"),
     )
     return next((message for broken, message in rules if broken), None)
@@ -237,7 +254,14 @@ def _parser() -> argparse.ArgumentParser:
 def _add_what(group: argparse._ArgumentGroup) -> None:
     """The collective, its ranks and its data."""
     add = group.add_argument
-    add("--op", choices=tuple(CASES), default="all_reduce", help="collective (all_reduce)")
+    names = ", ".join(CASES)
+    add(
+        "--op",
+        type=parse_ops,
+        default=("all_reduce",),
+        metavar="LIST",
+        help=f"all, or any of {names}, with commas between them (all_reduce)",
+    )
     add(
         "--nproc",
         "--nproc-per-node",
@@ -304,5 +328,6 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     """What is printed and written."""
     add = group.add_argument
     add("--json", type=Path, metavar="PATH", help="write machine, versions, command and results")
-    add("--markdown", action="store_true", help="print the table as Markdown")
+    add("--markdown", action="store_true", help="print the tables as Markdown")
+    add("--csv", action="store_true", help="print comma-separated values with one header line")
     add("-v", "--verbose", action="store_true", help="print rank 0's statistics at the end")

@@ -46,7 +46,7 @@ def _path_lines(paths: Sequence[PathStatistics]) -> list[str]:
             sum(lane["messages"] for lane in lanes),
             num_bytes,
             f"{100 * share:.1f}%",
-            f"{sum(lane['bytes_per_second'] for lane in lanes) / 1e9:.2f}",
+            _rate([lane["bytes_per_second"] for lane in lanes]),
             sum(lane["stalls"] for lane in lanes),
             sum(lane["retries"] for lane in lanes),
             sum(lane["reconnects"] for lane in lanes),
@@ -55,6 +55,12 @@ def _path_lines(paths: Sequence[PathStatistics]) -> list[str]:
         state = f" ({broken} of {len(lanes)} connections down)" if broken else ""
         lines.append(_line(cells, _PATH_WIDTHS, name + state))
     return lines
+
+
+def _rate(measured: Sequence[float]) -> str:
+    """The rate of a path's lanes; it is measured only while a lane has a full send buffer."""
+    rate = sum(measured) / 1e9
+    return f"{rate:.2f}" if rate else "-"
 
 
 def _line(cells: Sequence[object], widths: Sequence[int], last: str) -> str:

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from hccl_py.bench.cases import CASES
-from hccl_py.bench.messages import Checked
-from hccl_py.bench.options import Options
-from hccl_py.bench.oracle import Call
-from hccl_py.bench.ranks import Ranks
+from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.messages import Checked
+from hccl_py.bench.collective.options import Options
+from hccl_py.bench.collective.oracle import Call
+from hccl_py.bench.collective.ranks import Ranks
 
 _ROUND_S = 0.02
 _BUDGET_S = 1.0

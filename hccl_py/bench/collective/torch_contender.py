@@ -8,8 +8,8 @@ from functools import partial
 import torch
 import torch.distributed as dist
 
-from hccl_py.bench.contender import Endpoint, Timed, Zeros
-from hccl_py.bench.counters import describe
+from hccl_py.bench.collective.contender import Endpoint, Timed, Zeros
+from hccl_py.bench.collective.counters import describe
 
 
 class TorchContender:

@@ -1,0 +1,47 @@
+"""The contenders by name. A new one is a class like `TorchContender` and an entry of `BASELINES`.
+
+The command holds these functions and only the rank processes call them, so each function imports
+its contender itself: the command needs no torch.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from hccl_py.bench.collective.contender import Contender, Endpoint, Open
+
+
+def _open_torch_hccl(endpoint: Endpoint) -> Contender:
+    from hccl_py.bench.collective.torch_contender import TorchContender
+
+    return TorchContender("hccl", endpoint)
+
+
+def _open_communicator(endpoint: Endpoint) -> Contender:
+    from hccl_py.bench.collective.communicator_contender import CommunicatorContender
+
+    return CommunicatorContender(endpoint)
+
+
+def _open_registered(open_contender: Open, endpoint: Endpoint) -> Contender:
+    from hccl_py.memory.registered import empty
+
+    contender = open_contender(endpoint)
+    contender.zeros = lambda count, dtype: empty(count, dtype).zero_()
+    return contender
+
+
+def _open_gloo(endpoint: Endpoint) -> Contender:
+    from hccl_py.bench.collective.torch_contender import TorchContender
+
+    return TorchContender("gloo", endpoint)
+
+
+APIS: dict[str, Open] = {"torch": _open_torch_hccl, "communicator": _open_communicator}
+"""Ways to call hccl, by the value of --api."""
+
+BASELINES: dict[str, Open] = {"gloo": _open_gloo}
+"""What hccl can be compared with, by the value of --compare."""
+
+REGISTERED: dict[str, Open] = {api: partial(_open_registered, APIS[api]) for api in APIS}
+"""The same ways with buffers in registered memory."""
