@@ -3,7 +3,6 @@
 `communicator.py` owns what comes out of here; `transport/bootstrap/mesh.py` connects ranks.
 """
 
-import threading
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +12,8 @@ from hccl_py.transport.bootstrap.identity import Identity
 from hccl_py.transport.bootstrap.mesh import Mesh, connect
 from hccl_py.transport.bootstrap.open_sockets import OpenSockets
 from hccl_py.transport.bootstrap.reconnect import Repair
-from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.progress import progress_thread
+from hccl_py.transport.providers.registry import VERBS
 from hccl_py.transport.settings import NetworkSettings
 
 _NUM_CHANNELS = 2
@@ -51,7 +51,7 @@ def connect_engine(
     def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int, int]:
         nonlocal core
         core = _core.Communicator.create(
-            progress=_progress_thread(),
+            progress=progress_thread(),
             rank=rank,
             world_size=world_size,
             local_ranks=list(local_ranks),
@@ -93,6 +93,8 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
     me = mesh.members[rank]
     num_threads = 1 if mesh.provider is None else 2  # which keep a core busy: it has one of its own
     core.set_ranks_on_host(num_threads * sum(member.host == me.host for member in mesh.members))
+    uses_verbs = NetworkSettings.from_environment().transport == VERBS
+    device = _core.VerbsDevice.create(progress_thread()) if uses_verbs else None
     sockets = OpenSockets()
     for link in mesh.links:
         for connections in (link.controls, *link.lanes):
@@ -105,37 +107,10 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
             core.add_lanes(link.rank, link.provided, control)
         elif None not in shared:
             core.add_shm_peer(link.rank, *shared, *link.controls)  # type: ignore[arg-type]
+        elif device is not None:
+            lanes, (control,) = [lane[0] for lane in link.lanes], link.controls
+            core.add_verbs_peer(device, link.rank, lanes, control)  # type: ignore[arg-type]
         else:
             lanes = [list(lane) for lane in link.lanes]
             core.add_tcp_peer(link.rank, lanes, list(link.controls), list(link.paths))
     return sockets
-
-
-# One progress thread for all communicators of the process; the engine starts it when first needed.
-_progress: _core.ProgressThread | None = None
-_progress_lock = threading.Lock()
-
-
-def _progress_thread() -> _core.ProgressThread:
-    global _progress
-    with _progress_lock:
-        if _progress is None:
-            _progress = _core.ProgressThread()
-        return _progress
-
-
-def stop_progress() -> None:
-    """End the progress thread, at the interpreter's exit."""
-    if _progress is not None:
-        _progress.stop()
-
-
-def leave_progress_to_parent() -> None:
-    """In a forked child, where the thread is not: never touch it again."""
-    global _progress
-    if _progress is not None:
-        _core.leak(_progress)
-    _progress = None
-
-
-register(Stage.PROGRESS_THREAD, at_exit=stop_progress, in_forked_child=leave_progress_to_parent)

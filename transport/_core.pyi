@@ -180,6 +180,11 @@ class Communicator:
         /,
     ) -> None: ...
     def add_lanes(self, peer: int, lanes: Sequence[Lane], control_fd: int, /) -> None: ...
+    def add_verbs_peer(
+        self, device: VerbsDevice, peer: int, lane_fds: Sequence[int], control_fd: int, /
+    ) -> None:
+        """Connect a rank: over each socket a queue pair, over each queue pair a lane."""
+
     def add_tcp_peer(
         self,
         peer: int,
@@ -390,7 +395,7 @@ def loopback_carriers() -> tuple[Carrier, Carrier]: ...
 
 class VerbsDevice:
     @staticmethod
-    def create() -> VerbsDevice: ...
+    def create(progress: ProgressThread, /) -> VerbsDevice: ...
     def stop(self) -> None: ...
 
 class ProtectionDomain:

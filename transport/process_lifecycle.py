@@ -25,11 +25,11 @@ class Stage(IntEnum):
     PROCESS_GROUPS = 1
     FUTURE_THREADS = 2
     COMMUNICATORS = 3
-    PROGRESS_THREAD = 4
+    QUEUE_PAIRS = 4
+    PROGRESS_THREAD = 5
     """A native thread that outlives the interpreter would crash the process."""
-    FLIGHT_RECORDERS = 5
-    DUMP_SIGNAL = 6
-    QUEUE_PAIRS = 7
+    FLIGHT_RECORDERS = 6
+    DUMP_SIGNAL = 7
     STORE_SERVERS = 8
     CONTROL_PLANE = 9
     REGISTERED_MEMORY = 10

@@ -12,8 +12,8 @@ from hccl_py.transport import _core
 TRANSFERS = ("send", "recv")
 _FIRST_TRANSFER = 16  # kind_of_send in csrc/statistics.h; below, the numbers of collectives
 
-DEVICES = ("shm", "tcp", "provider")
-"""Shared memory, TCP connections, and the lanes of a provider in Python (HCCL_TRANSPORT)."""
+DEVICES = ("shm", "tcp", "verbs", "provider")
+"""Shared memory, TCP connections, queue pairs, and a provider in Python (HCCL_TRANSPORT)."""
 
 
 class DeviceStatistics(TypedDict):

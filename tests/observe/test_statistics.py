@@ -55,7 +55,7 @@ def test_statistics_count_what_a_rank_sends_by_device(ranks: ThreadRanks) -> Non
     assert sent(after, before, "tcp") == (1, 200)
     assert sent(after, before, "provider") == (0, 0)
     for before, after in receivers:
-        assert [sent(after, before, device)[1] for device in DEVICES] == [0, 0, 0]
+        assert [sent(after, before, device)[1] for device in DEVICES] == [0] * len(DEVICES)
         assert after["collectives"] == before["collectives"]
 
 
@@ -140,7 +140,8 @@ def test_describe_adds_up_lanes_and_shares_by_peer() -> None:
         "in_place": 0,
         "sleeps": 1,
         "doorbells": 0,
-        "devices": {"shm": none, "tcp": {**none, "messages": 4, "bytes": 1000}, "provider": none},
+        "devices": {device: none for device in DEVICES}
+        | {"tcp": {**none, "messages": 4, "bytes": 1000}},
         "paths": [
             _path(1, 0, "left", 300),
             _path(1, 1, "left", 300),

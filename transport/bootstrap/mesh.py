@@ -29,7 +29,7 @@ from hccl_py.transport.control.plane import ControlPlane, Roll, hold, release
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
-from hccl_py.transport.providers.registry import AUTO, VARIABLE, provider_class
+from hccl_py.transport.providers.registry import AUTO, TCP, VARIABLE, provider_class
 from hccl_py.transport.settings import NetworkSettings
 
 
@@ -233,7 +233,8 @@ def _connect_all(
     links = _links(party, lines, provided)
     wiring.close()
     # Only the engine's own connections can be replaced.
-    kept = tuple(seat.tcp) if is_networked and provider is None else ()
+    can_reconnect = is_networked and card.transport in (AUTO, TCP)
+    kept = tuple(seat.tcp) if can_reconnect else ()
     for unused in {seat.unix, *seat.tcp} - set(kept):
         unused.close()
     return Mesh(party, members, nodes, links, kept, provider)

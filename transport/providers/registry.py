@@ -6,6 +6,7 @@ A queue pair is connected by an `Endpoint`, a communicator's ranks by HCCL_TRANS
 |---|---|---|
 | `auto` (default) | shared memory | TCP |
 | `tcp` | TCP | TCP |
+| `verbs` | queue pairs over TCP | queue pairs over TCP |
 | `zmq` | ZeroMQ with CURVE | ZeroMQ with CURVE |
 | `module:Class` | that provider | that provider |
 
@@ -24,6 +25,7 @@ from hccl_py.transport.providers.interface import Provider, Site
 VARIABLE = "HCCL_TRANSPORT"
 AUTO = "auto"
 TCP = "tcp"
+VERBS = "verbs"
 
 _IN_PYTHON = {"zmq": "hccl_py.transport.providers.zmq.provider:ZmqProvider"}
 
@@ -76,9 +78,9 @@ def check_transport(name: str) -> str:
     Raises:
         InvalidArgumentError: there is no such provider; lists those there are.
     """
-    if name not in (AUTO, TCP, *_IN_PYTHON) and ":" not in name:
+    if name not in (AUTO, TCP, VERBS, *_IN_PYTHON) and ":" not in name:
         raise InvalidArgumentError(
-            f"{VARIABLE}={name}: expected one of {', '.join((AUTO, TCP, *_IN_PYTHON))}, or "
+            f"{VARIABLE}={name}: expected one of {', '.join((AUTO, TCP, VERBS, *_IN_PYTHON))}, or "
             "module:Class of a provider of your own"
         )
     return name
@@ -90,7 +92,7 @@ def provider_class(name: str) -> Callable[[Site], Provider] | None:
     Raises:
         InvalidArgumentError: it cannot be imported.
     """
-    if name in (AUTO, TCP):
+    if name in (AUTO, TCP, VERBS):
         return None
     module, _, attribute = _IN_PYTHON.get(name, name).partition(":")
     try:

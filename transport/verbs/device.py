@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Protocol
 
 from hccl_py.transport import _core, process_lifecycle
+from hccl_py.transport.progress import progress_thread
 from hccl_py.transport.providers.registry import (
     Endpoint,
     open_endpoint,
@@ -66,7 +67,7 @@ class Device:
                 f"no provider {provider!r}; there are: {', '.join(provider_names())}"
             )
         self.provider = provider
-        self._core = _core.VerbsDevice.create()
+        self._core = _core.VerbsDevice.create(progress_thread())
         # Should close() be forgotten: the thread must not outlive the interpreter.
         self._end_thread = weakref.finalize(self, self._core.stop)
         self._children: list[_Child] = []

@@ -18,10 +18,11 @@
 #include "bindings/stream.h"
 #include "bindings/verbs.h"
 #include "engine/communicator.h"
-#include "base/idle.h"
 #include "lanes/loopback.h"
-#include "engine/progress_thread.h"
+#include "progress/idle.h"
+#include "progress/progress_thread.h"
 #include "reduce/reduce.h"
+#include "verbs/verbs_device.h"
 
 namespace nb = nanobind;
 using namespace hccl;
@@ -139,6 +140,12 @@ NB_MODULE(_core, module) {
            [](PyCommunicator& c, int peer, const std::vector<nb::object>& lanes, int control_fd) {
              Descriptor control(control_fd);
              add_python_lanes(*c.engine, peer, lanes, std::move(control));
+           })
+      .def("add_verbs_peer",
+           [](PyCommunicator& c, const std::shared_ptr<VerbsDevice>& device, int peer,
+              const std::vector<int>& lane_fds, int control_fd) {
+             nb::gil_scoped_release release;
+             add_verbs_peer(*c.engine, device, peer, lane_fds, control_fd);
            })
       .def("repair_fd", [](PyCommunicator& c) { return c.engine->repair_fd(); })
       .def("take_broken",

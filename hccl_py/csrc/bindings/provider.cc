@@ -116,15 +116,12 @@ void PythonLane::fail(const nb::python_error& error) {
 void add_python_lanes(Communicator& communicator, int peer, const std::vector<nb::object>& lanes,
                       Descriptor control) {
   std::vector<std::unique_ptr<Lane>> added;
-  std::vector<int> watched;
   for (const nb::object& lane : lanes) {
-    auto made = std::make_unique<PythonLane>(peer, lane, communicator.slot_bytes(),
-                                             communicator.statistics());
-    watched.push_back(made->fd());
-    added.push_back(std::move(made));
+    added.push_back(std::make_unique<PythonLane>(peer, lane, communicator.slot_bytes(),
+                                                 communicator.statistics()));
   }
   communicator.add_peer(peer, std::move(added),
-                        {std::make_shared<SocketStream>(std::move(control))}, watched);
+                        {std::make_shared<SocketStream>(std::move(control))});
 }
 
 void bind_provider() {

@@ -23,6 +23,7 @@ class PythonLane final : public QueuedLane {
   ~PythonLane() override;
 
   int fd() const { return fd_; }
+  std::vector<int> descriptors() const override { return {fd_}; }
   const Header* peek() override;
   const std::byte* lend() override;
   bool receive(std::byte* destination) override;

@@ -71,6 +71,7 @@ nb::dict statistics(const Communicator& engine) {
   result["doorbells"] = s.doorbells.value();
   result["shm"] = device_statistics(s.shm);
   result["tcp"] = device_statistics(s.tcp);
+  result["verbs"] = device_statistics(s.verbs);
   result["provider"] = device_statistics(s.provider);
   add_lateness(result, engine);
   return result;

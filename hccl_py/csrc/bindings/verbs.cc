@@ -12,6 +12,8 @@
 
 #include "bindings/provider.h"
 #include "bindings/verbs.h"
+#include "engine/communicator.h"
+#include "verbs/lane_over_queue_pair.h"
 #include "verbs/verbs_device.h"
 
 namespace nb = nanobind;
@@ -142,7 +144,9 @@ std::shared_ptr<T> ending_without_gil(T* made) {
           }};
 }
 
-std::shared_ptr<VerbsDevice> make_device() { return ending_without_gil(new VerbsDevice); }
+std::shared_ptr<VerbsDevice> make_device(std::shared_ptr<ProgressThread> progress) {
+  return ending_without_gil(new VerbsDevice(std::move(progress)));
+}
 
 std::shared_ptr<QueuePair> make_queue_pair(std::shared_ptr<VerbsDevice> device,
                                            std::shared_ptr<ProtectionDomain> domain,
@@ -236,6 +240,21 @@ void bind_carriers(nb::module_& module) {
 }
 
 }  // namespace
+
+void add_verbs_peer(Communicator& communicator, const std::shared_ptr<VerbsDevice>& device, int peer,
+                    const std::vector<int>& lane_fds, int control_fd) {
+  auto control = std::make_shared<SocketStream>(Descriptor(control_fd));
+  std::vector<Descriptor> sockets;
+  for (int fd : lane_fds) sockets.emplace_back(fd);
+  std::vector<std::unique_ptr<Lane>> lanes;
+  for (Descriptor& socket : sockets) {
+    auto pair = QueuePair::connected(device, tcp_carrier(std::move(socket)),
+                                     LaneOverQueuePair::attributes());
+    lanes.push_back(std::make_unique<LaneOverQueuePair>(
+        peer, std::move(pair), communicator.slot_bytes(), communicator.statistics()));
+  }
+  communicator.add_peer(peer, std::move(lanes), {std::move(control)});
+}
 
 void bind_verbs(nb::module_& module) {
   nb::register_exception_translator(raise_verbs_error);

@@ -1,14 +1,12 @@
 #include "engine/communicator.h"
 
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
 
-#include "engine/progress_thread.h"
+#include "progress/progress_thread.h"
 
 namespace hccl {
 
@@ -17,11 +15,6 @@ namespace {
 constexpr auto waiter_slice = std::chrono::milliseconds(50);
 constexpr const char* closed_early = "the communicator was closed while calls were under way";
 
-Descriptor opened(int fd, const char* call) {
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), call);
-  return Descriptor(fd);
-}
-
 }  // namespace
 
 Communicator::Communicator(const CommunicatorOptions& options,
@@ -29,10 +22,10 @@ Communicator::Communicator(const CommunicatorOptions& options,
     : options_(options),
       progress_thread_(std::move(progress)),
       segment_(Segment::create(options.segment)),
-      doorbell_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+      doorbell_(new_event()),
       epoll_(opened(epoll_create1(EPOLL_CLOEXEC), "epoll_create1")),
-      repair_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
-      news_(opened(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK), "eventfd")),
+      repair_(new_event()),
+      news_(new_event()),
       lateness_(options.rank, options.world_size) {
   const SegmentShape& shape = options_.segment;
   if (shape.num_channels != options_.num_channels + 1 ||
@@ -95,7 +88,7 @@ void Communicator::set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs)
 }
 
 void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
-                            Connections controls, const std::vector<int>& watched) {
+                            Connections controls) {
   if (lanes.size() != static_cast<size_t>(options_.num_channels) + 1) {
     throw std::invalid_argument("one lane per channel and one for point-to-point");
   }
@@ -103,12 +96,14 @@ void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
   links_.at(index) = std::make_unique<ControlLink>(peer, std::move(controls));
   for (size_t c = 0; c < lanes.size(); ++c) {
     auto& its = c + 1 < lanes.size() ? channels_[c].lanes() : point_to_point_->lanes();
+    std::vector<int> descriptors = lanes[c]->descriptors();
+    for (int fd : descriptors) watch(fd, wake_tag);
+    if (!descriptors.empty()) announced_lanes_.push_back(lanes[c].get());
     its[index] = std::move(lanes[c]);
   }
   for (size_t path = 0; path < links_[index]->num_paths(); ++path) {
     watch(links_[index]->fd(path), index);
   }
-  for (int fd : watched) watch(fd, wake_tag);
 }
 
 // ---------------------------------------------------------------- callers
@@ -319,6 +314,7 @@ void Communicator::close(const std::string& last_words) {
     if (link && link->state() == ControlLink::State::open) link->say_goodbye(sequence_, last_words);
   }
   in_place_.reset();
+  announced_lanes_.clear();
   tcp_lanes_.clear();
   tcp_peers_.clear();
   channels_.clear();
@@ -356,7 +352,7 @@ Communicator::Turn Communicator::progress_turn() {
   bool left = work_left();
   drop_baton();
   if (!left && !work_came_in()) return Turn::not_mine;
-  return moved ? Turn::moved : Turn::idle;
+  return moved ? Turn::moved : Turn::waiting;
 }
 
 void Communicator::check_neglected() {
@@ -366,18 +362,16 @@ void Communicator::check_neglected() {
   check_leavers();
 }
 
-bool Communicator::prepare_sleep() {
+bool Communicator::prepare_sleep(Sleep& sleep) {
   if (!take_baton_nobody_waits_for()) return false;
-  // Before the nap: a bell that was rung for this nap must still be heard when we sleep.
+  // Before the flag is up: what rings for this sleep must not be cleared here.
   check_neglected();
-  segment_->begin_nap(starved());
-  lateness_.sleeps();
+  announce_sleep(sleep);
+  sleep.watch(epoll_.get());
+  sleep.limit(Clock::now() + std::chrono::milliseconds(longest_sleep_ms()));
   bool stay_awake = progress_or_fail(true) || !work_left();
   drop_baton();
-  if (stay_awake) finish_sleep();
   return !stay_awake;
 }
-
-void Communicator::finish_sleep() { segment_->end_nap(); }
 
 }  // namespace hccl

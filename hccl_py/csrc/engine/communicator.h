@@ -17,18 +17,19 @@
 #include <vector>
 
 #include "base/arena.h"
+#include "base/statistics.h"
 #include "engine/call_progress.h"
 #include "engine/collective.h"
-#include "lanes/control.h"
-#include "base/idle.h"
 #include "engine/in_place.h"
 #include "engine/lateness.h"
 #include "engine/point_to_point.h"
 #include "engine/recorder.h"
 #include "engine/request.h"
+#include "lanes/control.h"
 #include "lanes/shm.h"
-#include "base/statistics.h"
 #include "lanes/tcp.h"
+#include "progress/drivable.h"
+#include "progress/idle.h"
 
 namespace hccl {
 
@@ -74,7 +75,9 @@ class CommunicatorFailed : public std::runtime_error {
   const Failure failure;
 };
 
-class Communicator : public std::enable_shared_from_this<Communicator>, private PathObserver {
+class Communicator : public std::enable_shared_from_this<Communicator>,
+                     public Drivable,
+                     private PathObserver {
  public:
   // Called now and then by a waiting thread; throws to interrupt the wait (Ctrl-C).
   using Interrupt = std::function<void()>;
@@ -98,9 +101,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   void set_ranks_on_host(int ranks) { may_spin_ = ranks <= usable_cores(); }
   void add_tcp_peer(int peer, TcpConnections connections);
   // Any provider: one lane per channel, in order, and one for point-to-point.
-  // `watched`: the lanes' descriptors that wake a sleeper.
-  void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, Connections controls,
-                const std::vector<int>& watched = {});
+  void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, Connections controls);
 
   // For measurements, see Channel. Before the first request.
   void set_checks(bool checks) {
@@ -170,13 +171,9 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   const Recorder& recorder() const { return recorder_; }
   size_t slot_bytes() const { return options_.segment.slot_bytes; }
 
-  // For the progress thread. All return at once.
-  enum class Turn { moved, idle, not_mine };
-  Turn progress_turn();
-  bool prepare_sleep();  // false: something moved, or somebody else drives
-  void finish_sleep();
-  int epoll_fd() const { return epoll_.get(); }
-  int longest_sleep_ms() const;  // without the baton
+  // For the progress thread. Both return at once.
+  Turn progress_turn() override;
+  bool prepare_sleep(Sleep& sleep) override;
 
  private:
   static constexpr const char* interrupted_ = "a signal interrupted the call half-way";
@@ -194,6 +191,8 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   void stop_waiting();
   void ask_to_close();
   bool starved() const;
+  void announce_sleep(Sleep& sleep);
+  int longest_sleep_ms() const;  // without the baton
   bool shares_core();
   void drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
   // `thoroughly`: before a sleep.
@@ -288,6 +287,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>, private 
   std::vector<std::unique_ptr<ControlLink>> links_;  // by rank
   std::vector<TcpPeer> tcp_peers_;                   // by rank; no lanes for this node's
   std::vector<TcpLane*> tcp_lanes_;
+  std::vector<Lane*> announced_lanes_;  // which have descriptors of their own
   Deadline next_tend_{};
   std::vector<Suspect> suspects_;
   std::vector<std::shared_ptr<Segment>> local_segments_;  // of the node's other ranks

@@ -251,18 +251,25 @@ void Communicator::record_failure() {
 bool Communicator::sleep(Deadline deadline) {
   bool signalled = false;
   // First the sign that we sleep, then one more look: a peer that posts after the look sees the sign.
-  segment_->begin_nap(starved());
-  lateness_.sleeps();
+  Sleep announced(Sleeper::caller);
+  announce_sleep(announced);
   if (!progress_or_fail(true)) {
     if (active_) deadline = std::min(deadline, active_->deadline);
     if (verdict_deadline_) deadline = std::min(deadline, *verdict_deadline_);
-    auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    announced.limit(deadline);
     statistics_.sleeps.add(1);
-    signalled = !handle_events(static_cast<int>(std::clamp<int64_t>(left, 0, longest_sleep_ms())));
+    signalled = !handle_events(announced.left_ms(longest_sleep_ms()));
     check_leavers();
   }
-  segment_->end_nap();
   return signalled;
+}
+
+// From here on, a peer or a thread that has something for this rank rings.
+void Communicator::announce_sleep(Sleep& sleep) {
+  segment_->note_starved(starved());
+  sleep.announce(segment_);
+  for (Lane* lane : announced_lanes_) lane->prepare_sleep(sleep);
+  lateness_.sleeps();
 }
 
 // Whether something of ours waits until peers have read what they got.
@@ -305,8 +312,7 @@ void Communicator::receive_control(ControlLink& link) {
 
 void Communicator::wake() {
   if (segment_->header().sleepers.load(std::memory_order_seq_cst) == 0) return;
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(doorbell_.get(), &one, sizeof one);
+  signal_event(doorbell_);
 }
 
 }  // namespace hccl

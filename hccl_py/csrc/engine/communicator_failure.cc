@@ -249,8 +249,7 @@ void Communicator::note_gone(const ControlLink& link) {
 }
 
 void Communicator::tell_news() {
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(news_.get(), &one, sizeof one);
+  signal_event(news_);
 }
 
 void Communicator::look() {

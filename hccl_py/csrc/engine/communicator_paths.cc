@@ -91,8 +91,7 @@ void Communicator::report_suspects(Deadline now) {
     return true;
   });
   if (broken_.empty()) return;
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(repair_.get(), &one, sizeof one);
+  signal_event(repair_);
 }
 
 std::vector<Broken> Communicator::take_broken() {

@@ -9,7 +9,7 @@
 #include "check.h"
 #include "engine/communicator.h"
 #include "lanes/loopback.h"
-#include "engine/progress_thread.h"
+#include "progress/progress_thread.h"
 
 namespace hccl::test {
 

@@ -34,7 +34,7 @@ class Puppet {
     if (changes & 1) cell.slot = feed_.take<int32_t>();
     if (changes & 2) cell.header.length = feed_.take<uint32_t>();
     if (changes & 4) theirs_.header().sleepers.store(feed_.take<uint32_t>());
-    if (changes & 8) theirs_.header().naps.store(feed_.take<uint32_t>());
+    if (changes & 8) theirs_.header().sleeps.store(feed_.take<uint32_t>());
     if (changes & 16) theirs_.consumed(0, 0).count.store(feed_.take<uint64_t>());
     if (changes & 32) theirs_.consumed(0, 0).count.store(feed_.below(80));
   }

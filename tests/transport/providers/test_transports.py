@@ -30,7 +30,7 @@ KINDS = [("float32", ReduceOp.SUM), ("bfloat16", ReduceOp.AVG), ("int64", Reduce
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
-@pytest.fixture(scope="module", params=["tcp", "zmq"])
+@pytest.fixture(scope="module", params=["tcp", "verbs", "zmq"])
 def transport(request: pytest.FixtureRequest) -> Iterator[str]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("HCCL_TRANSPORT", request.param)
@@ -106,7 +106,7 @@ def test_moves_carry_every_byte(ranks: ThreadRanks, dtype: str) -> None:
 
 def test_messages_went_over_it(ranks: ThreadRanks, transport: str) -> None:
     counters = ranks.run(lambda comm: comm.statistics())
-    counted = "tcp" if transport == "tcp" else "provider"
+    counted = "provider" if transport == "zmq" else transport
     for statistics in counters:
         assert statistics["devices"]["shm"]["messages"] == 0
         assert (statistics["devices"][counted]["bytes"] > 1 << 20) == (ranks.world_size > 1)
@@ -169,7 +169,7 @@ def test_ranks_that_disagree_are_told_both_values() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ("pigeon", "HCCL_TRANSPORT=pigeon: expected one of auto, tcp, zmq, or module:Class"),
+        ("pigeon", "HCCL_TRANSPORT=pigeon: expected one of auto, tcp, verbs, zmq, or module:Class"),
         ("no_such_module:Provider", "No module named 'no_such_module'"),
         ("zmq:Pigeon", "has no attribute 'Pigeon'"),
     ],

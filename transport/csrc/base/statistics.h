@@ -61,6 +61,7 @@ struct Statistics {
   CallStatistics calls[num_call_kinds];
   DeviceStatistics shm;
   DeviceStatistics tcp;
+  DeviceStatistics verbs;     // lanes over queue pairs
   DeviceStatistics provider;  // lanes of a provider in Python
 };
 

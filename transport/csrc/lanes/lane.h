@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "base/statistics.h"
+#include "progress/sleep.h"
 
 namespace hccl {
 
@@ -77,6 +78,11 @@ class Lane {
   // What is wrong with the connection, for people; empty if nothing is. `unanswered_s`: for how long
   // other connections over the same paths have heard nothing, by path.
   virtual std::string trouble(const std::vector<double>& /*unanswered_s*/ = {}) const { return {}; }
+
+  // Descriptors that a sleeper has to watch; empty where the communicator has them already.
+  virtual std::vector<int> descriptors() const { return {}; }
+  // Before a sleep: what comes for the lane from here on makes a descriptor of it readable.
+  virtual void prepare_sleep(Sleep&) {}
 
   // Whether one copy of a payload can serve several lanes of this kind.
   virtual bool shares_payload() const { return false; }

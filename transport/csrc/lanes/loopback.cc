@@ -21,12 +21,6 @@ std::array<Descriptor, 2> socket_pair() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-Descriptor duplicate(int fd) {
-  int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) throw std::system_error(errno, std::generic_category(), "dup");
-  return Descriptor(copy);
-}
-
 }  // namespace
 
 void connect_loopback(const std::vector<std::shared_ptr<Communicator>>& ranks,

@@ -88,13 +88,10 @@ std::byte* Segment::slot(int channel, int index) const {
          (static_cast<size_t>(channel) * shape_.num_slots + index) * shape_.slot_bytes;
 }
 
-void Segment::begin_nap(bool starved) {
-  header().naps.fetch_add(1, std::memory_order_seq_cst);
-  header().starved.store(starved, std::memory_order_seq_cst);
+void Segment::raise(Sleeper) {
+  header().sleeps.fetch_add(1, std::memory_order_seq_cst);
   header().sleepers.fetch_add(1, std::memory_order_seq_cst);
 }
-
-void Segment::end_nap() { header().sleepers.fetch_sub(1, std::memory_order_seq_cst); }
 
 uint32_t Segment::note_core() {
   uint32_t core = static_cast<uint32_t>(sched_getcpu() + 1);
@@ -105,13 +102,11 @@ uint32_t Segment::note_core() {
 }
 
 void Doorbell::ring() {
-  uint32_t nap = theirs_->header().naps.load(std::memory_order_seq_cst);
-  if (nap == rung_) return;
-  rung_ = nap;
+  uint32_t sleep = theirs_->header().sleeps.load(std::memory_order_seq_cst);
+  if (sleep == rung_) return;
+  rung_ = sleep;
   statistics_.doorbells.add(1);
-  uint64_t one = 1;
-  // Fails only when the counter is full, and then the bell is ringing anyway.
-  [[maybe_unused]] ssize_t written = ::write(event_.get(), &one, sizeof one);
+  signal_event(event_);
 }
 
 }  // namespace hccl

@@ -13,8 +13,9 @@
 #include <memory>
 
 #include "base/descriptor.h"
-#include "lanes/lane.h"
 #include "base/statistics.h"
+#include "lanes/lane.h"
+#include "progress/sleep.h"
 
 namespace hccl {
 
@@ -47,8 +48,8 @@ struct alignas(64) SegmentHeader {
   // How many threads of the owner sleep, or are about to: raised before their last look at the
   // lanes. Pairs with Cell::sequence, and where `starved` says so with ConsumedCounter::count.
   std::atomic<uint32_t> sleepers;
-  // Counts naps; stored before `sleepers`, loaded after it. One ring per nap is enough.
-  std::atomic<uint32_t> naps;
+  // Counts sleeps; stored before `sleepers`, loaded after it. One ring per sleep is enough.
+  std::atomic<uint32_t> sleeps;
   // Whether a sleeper waits for its readers to free slots, not only for messages.
   std::atomic<uint32_t> starved;
   // The core on which the owner drove last, plus one. A hint, ordered with nothing.
@@ -60,22 +61,23 @@ struct alignas(64) SegmentHeader {
 };
 
 // Shared memory of one rank. Owner: mapped writable. Peer: mapped read-only.
-class Segment {
+class Segment final : public SleepFlag {
  public:
   // A new sealed memfd: no name in the file system, nothing left behind by a crash.
   static std::shared_ptr<Segment> create(const SegmentShape& shape);
   // A peer's segment. Throws std::invalid_argument if it is smaller than the shape says.
   static std::shared_ptr<Segment> open(Descriptor memory, const SegmentShape& shape);
-  ~Segment();
+  ~Segment() override;
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
   int fd() const { return memory_.get(); }
   const SegmentShape& shape() const { return shape_; }
   SegmentHeader& header() const;
-  // Around a sleep of the owner; `starved`: something of ours waits for space.
-  void begin_nap(bool starved);
-  void end_nap();
+  // Before a sleep of the owner; `starved`: something of ours waits for space.
+  void note_starved(bool starved) { header().starved.store(starved, std::memory_order_seq_cst); }
+  void raise(Sleeper) override;
+  void lower(Sleeper) override { header().sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   // Publishes the core this thread runs on, and returns it in the form of SegmentHeader::core.
   uint32_t note_core();
   // By the owner, before a call of its fails.
@@ -119,7 +121,7 @@ class Doorbell {
   const std::shared_ptr<Segment> theirs_;
   const Descriptor event_;
   Statistics& statistics_;
-  uint32_t rung_ = 0;  // the nap that it was rung for last
+  uint32_t rung_ = 0;  // the sleep that it was rung for last
 };
 
 }  // namespace hccl

@@ -1,11 +1,6 @@
 #include "verbs/carrier.h"
 
-#include <fcntl.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
-
-#include <cerrno>
-#include <system_error>
 
 #include "lanes/tcp.h"
 
@@ -16,18 +11,6 @@ namespace {
 constexpr SegmentShape shm_shape{.num_local_ranks = 2, .num_channels = 1, .num_slots = 8,
                                  .slot_bytes = 65536};
 constexpr size_t tcp_slot_bytes = 262144;
-
-Descriptor new_event() {
-  int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
-  return Descriptor(fd);
-}
-
-Descriptor duplicate(int fd) {
-  int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
-  if (copy < 0) throw std::system_error(errno, std::generic_category(), "dup");
-  return Descriptor(copy);
-}
 
 class ShmCarrier final : public Carrier {
  public:
@@ -53,22 +36,27 @@ class ShmCarrier final : public Carrier {
   Lane& lane() override { return *lane_; }
   size_t slot_bytes() const override { return shm_shape.slot_bytes; }
 
-  void watch(std::vector<pollfd>& descriptors) override {
-    starved_.store(!lane_->flushed(), std::memory_order_relaxed);
-    descriptors.push_back({my_doorbell_.get(), POLLIN, 0});
-    if (control_.get() >= 0) descriptors.push_back({control_.get(), POLLIN, 0});
+  std::vector<int> descriptors() const override {
+    if (control_.get() < 0) return {my_doorbell_.get()};
+    return {my_doorbell_.get(), control_.get()};
   }
 
-  void begin_nap() override { mine_->begin_nap(starved_.load(std::memory_order_relaxed)); }
+  void watch(Sleep& sleep) override {
+    for (int fd : descriptors()) sleep.watch(fd);
+  }
 
-  void end_nap() override {
-    mine_->end_nap();
-    uint64_t count;
-    [[maybe_unused]] ssize_t got = ::read(my_doorbell_.get(), &count, sizeof count);
-    // The ring may have been for another sleeper of ours, which it wakes only while it stands.
-    if (mine_->header().sleepers.load(std::memory_order_seq_cst) == 0) return;
-    uint64_t one = 1;
-    [[maybe_unused]] ssize_t written = ::write(my_doorbell_.get(), &one, sizeof one);
+  void raise(Sleeper sleeper) override {
+    Carrier::raise(sleeper);
+    mine_->note_starved(!lane_->flushed());
+    mine_->raise(sleeper);
+  }
+
+  void lower(Sleeper sleeper) override {
+    mine_->lower(sleeper);
+    clear_event(my_doorbell_);
+    // It may have rung for another sleeper of ours, which it wakes only while it is readable.
+    if (mine_->header().sleepers.load(std::memory_order_seq_cst) != 0) signal_event(my_doorbell_);
+    Carrier::lower(sleeper);
   }
 
   bool peer_is_gone() override {
@@ -85,7 +73,6 @@ class ShmCarrier final : public Carrier {
   std::unique_ptr<ShmLane> lane_;
   std::shared_ptr<Arena> arena_;
   std::shared_ptr<ArenaWindow> peer_arena_;
-  std::atomic<bool> starved_{false};  // a hint from watch() to the begin_nap() that follows
 };
 
 TcpOptions tcp_options() {
@@ -102,11 +89,7 @@ class TcpCarrier final : public Carrier {
 
   Lane& lane() override { return lane_; }
   size_t slot_bytes() const override { return tcp_slot_bytes; }
-  void watch(std::vector<pollfd>& descriptors) override {
-    short events = POLLIN;
-    if (!lane_.flushed()) events |= POLLOUT;
-    descriptors.push_back({lane_.fd(0), events, 0});
-  }
+  std::vector<int> descriptors() const override { return {lane_.fd(0)}; }
   void tend() override { lane_.tend(TcpLane::Clock::now()); }
 
  private:
@@ -120,10 +103,17 @@ LaneCarrier::LaneCarrier(std::shared_ptr<Lane> lane, size_t slot_bytes,
                          std::vector<int> descriptors)
     : lane_(std::move(lane)), slot_bytes_(slot_bytes), descriptors_(std::move(descriptors)) {}
 
-void LaneCarrier::watch(std::vector<pollfd>& descriptors) {
-  short events = POLLIN;
-  if (!lane_->flushed()) events |= POLLOUT;
-  for (int fd : descriptors_) descriptors.push_back({fd, events, 0});
+void Carrier::watch(Sleep& sleep) {
+  short events = lane().flushed() ? POLLIN : POLLIN | POLLOUT;
+  for (int fd : descriptors()) sleep.watch(fd, events);
+}
+
+void Carrier::raise(Sleeper sleeper) {
+  if (sleeper == Sleeper::caller) num_callers_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Carrier::lower(Sleeper sleeper) {
+  if (sleeper == Sleeper::caller) num_callers_.fetch_sub(1, std::memory_order_relaxed);
 }
 
 ShmEndpoint::ShmEndpoint(std::shared_ptr<Arena> arena)

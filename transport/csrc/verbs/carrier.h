@@ -2,8 +2,6 @@
 // A new provider is a Lane; only one that needs more than descriptors to wake derives from Carrier.
 #pragma once
 
-#include <poll.h>
-
 #include <array>
 #include <atomic>
 #include <memory>
@@ -16,18 +14,20 @@
 
 namespace hccl {
 
-class Carrier {
+// Its flag is up while a thread sleeps on it; what the peer sends then wakes that thread.
+class Carrier : public SleepFlag {
  public:
-  virtual ~Carrier() = default;
   virtual Lane& lane() = 0;
   // Bytes that one message can take.
   virtual size_t slot_bytes() const = 0;
-  // Adds what a sleeper has to watch; called with the lock of the queue pair held.
-  virtual void watch(std::vector<pollfd>& descriptors) = 0;
-  // Around a sleep. After begin_nap() the sleeper looks at the lane once more; what the peer sends
-  // later wakes it. Thread-safe.
-  virtual void begin_nap() {}
-  virtual void end_nap() {}
+  // Readable when something came, writable when the lane can send.
+  virtual std::vector<int> descriptors() const = 0;
+  virtual void watch(Sleep& sleep);
+  // Thread-safe, as all of a SleepFlag.
+  void raise(Sleeper sleeper) override;
+  void lower(Sleeper sleeper) override;
+  // Whether a thread sleeps on it that waits for completions: the progress thread leaves it alone.
+  bool has_caller() const { return num_callers_.load(std::memory_order_relaxed) > 0; }
   // A look at whether the peer's process has let go. What it sent before is still to be received.
   virtual bool peer_is_gone() { return false; }
   // To be called every 100 ms or so, with the lock of the queue pair held.
@@ -36,18 +36,17 @@ class Carrier {
   virtual const Arena* arena() const { return nullptr; }
   virtual const ArenaWindow* peer_arena() const { return nullptr; }
 
-  // Callers of CompletionQueue::wait that sleep on this: the device's own thread leaves it to them.
-  std::atomic<int> user_sleepers{0};
+ private:
+  std::atomic<int> num_callers_{0};
 };
 
 // Any lane whose descriptors say all, such as one that a Python provider implements.
 class LaneCarrier final : public Carrier {
  public:
-  // `descriptors`: readable when something came, writable when the lane can send; the lane's own.
   LaneCarrier(std::shared_ptr<Lane> lane, size_t slot_bytes, std::vector<int> descriptors);
   Lane& lane() override { return *lane_; }
   size_t slot_bytes() const override { return slot_bytes_; }
-  void watch(std::vector<pollfd>& descriptors) override;
+  std::vector<int> descriptors() const override { return descriptors_; }
 
  private:
   const std::shared_ptr<Lane> lane_;

@@ -1,13 +1,8 @@
 #include "verbs/completion_queue.h"
 
-#include <sys/eventfd.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <system_error>
 #include <thread>
 
-#include "verbs/nap.h"
 #include "verbs/queue_pair.h"
 
 namespace hccl {
@@ -16,16 +11,11 @@ namespace {
 
 constexpr int num_yields = 200;
 constexpr auto look_period = std::chrono::milliseconds(50);
+constexpr int longest_sleep_ms = 100;
 constexpr auto parting_time = std::chrono::milliseconds(500);
 // Peers that only read and write keep us moving without a completion: a look at the clock all the
 // same, every so many turns.
 constexpr uint32_t turns_per_look_at_clock = 64;
-
-int new_event() {
-  int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), "eventfd");
-  return fd;
-}
 
 }  // namespace
 
@@ -96,7 +86,9 @@ size_t CompletionQueue::wait(std::span<Completion> out, VerbsClock::time_point d
     } else if (idle.turn()) {
       if (!idle.look_at_clock()) continue;
     } else {
-      sleep(deadline);
+      Sleep sleep(Sleeper::caller);
+      sleep.limit(deadline);
+      if (!prepare_sleep(sleep)) sleep.wait(longest_sleep_ms);
     }
     auto now = VerbsClock::now();
     if (now >= next_look) {
@@ -107,42 +99,22 @@ size_t CompletionQueue::wait(std::span<Completion> out, VerbsClock::time_point d
   }
 }
 
-// Counted for as long as it lives, also if a lane throws meanwhile.
-class CompletionQueue::Sleeper {
- public:
-  explicit Sleeper(CompletionQueue& queue) : queue_(queue) {
-    queue_.sleepers_.fetch_add(1, std::memory_order_seq_cst);
-  }
-  ~Sleeper() {
-    uint64_t count;
-    [[maybe_unused]] ssize_t got = ::read(queue_.bell_.get(), &count, sizeof count);
-    // One ring may have been for several sleepers.
-    if (queue_.sleepers_.fetch_sub(1, std::memory_order_seq_cst) > 1) queue_.wake();
-  }
-  Sleeper(const Sleeper&) = delete;
-  Sleeper& operator=(const Sleeper&) = delete;
-
- private:
-  CompletionQueue& queue_;
-};
-
-void CompletionQueue::sleep(VerbsClock::time_point until) {
-  Sleeper sleeper(*this);
-  Nap nap(Nap::Sleeper::user);
-  nap.watch(bell_.get());
+bool CompletionQueue::prepare_sleep(Sleep& sleep) {
+  sleep.announce(shared_from_this());
+  sleep.watch(bell_.get());
   bool moved = false;
   {
     std::lock_guard lock(pairs_mutex_);
-    for (QueuePair* pair : pairs_) pair->prepare_nap(nap);
+    for (QueuePair* pair : pairs_) moved |= pair->announce_sleep(sleep);
   }
-  nap.announce();
-  {
-    std::lock_guard lock(pairs_mutex_);
-    for (QueuePair* pair : pairs_) moved |= pair->drive_in_turn();
-  }
-  bool has_news = size_.load(std::memory_order_seq_cst) > 0 ||
-                  closed_.load(std::memory_order_seq_cst);
-  if (!moved && !has_news) nap.sleep(until);
+  return moved || size_.load(std::memory_order_seq_cst) > 0 ||
+         closed_.load(std::memory_order_seq_cst);
+}
+
+void CompletionQueue::lower(Sleeper) {
+  clear_event(bell_);
+  // One ring may have been for several sleepers.
+  if (sleepers_.fetch_sub(1, std::memory_order_seq_cst) > 1) wake();
 }
 
 void CompletionQueue::close() {
@@ -156,8 +128,7 @@ void CompletionQueue::close() {
 
 void CompletionQueue::wake() {
   if (sleepers_.load(std::memory_order_seq_cst) == 0) return;
-  uint64_t one = 1;
-  [[maybe_unused]] ssize_t written = ::write(bell_.get(), &one, sizeof one);
+  signal_event(bell_);
 }
 
 void CompletionQueue::attach(QueuePair* pair) {

@@ -3,12 +3,14 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <span>
 #include <vector>
 
 #include "base/descriptor.h"
-#include "base/idle.h"
+#include "progress/idle.h"
+#include "progress/sleep.h"
 #include "verbs/verbs.h"
 
 namespace hccl {
@@ -21,8 +23,8 @@ class CompletionQueueOverflow : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Thread-safe. Must outlive its queue pairs.
-class CompletionQueue {
+// Thread-safe; owned by a shared_ptr. Must outlive its queue pairs.
+class CompletionQueue : public SleepFlag, public std::enable_shared_from_this<CompletionQueue> {
  public:
   using Interrupt = std::function<void()>;
 
@@ -58,12 +60,16 @@ class CompletionQueue {
   // Ends the sleep of those that wait: something has to be looked at.
   void wake();
 
+  // Announces a sleep that ends with a completion, and looks once more. True: no sleep.
+  bool prepare_sleep(Sleep& sleep);
+  int descriptor() const { return bell_.get(); }
+
  private:
-  class Sleeper;
+  void raise(Sleeper) override { sleepers_.fetch_add(1, std::memory_order_seq_cst); }
+  void lower(Sleeper) override;
 
   size_t take(std::span<Completion> out);
   bool drive();
-  void sleep(VerbsClock::time_point until);
 
   const size_t capacity_;
   const bool may_spin_;

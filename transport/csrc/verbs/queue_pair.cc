@@ -2,7 +2,6 @@
 
 #include <atomic>
 
-#include "verbs/nap.h"
 #include "verbs/verbs_device.h"
 
 namespace hccl {
@@ -61,6 +60,19 @@ QueuePair::~QueuePair() {
   } catch (const LaneInterrupted&) {
     // Nobody is left to be told.
   }
+}
+
+std::shared_ptr<QueuePair> QueuePair::connected(std::shared_ptr<VerbsDevice> device,
+                                                std::shared_ptr<Carrier> carrier,
+                                                const QueuePairAttributes& attributes) {
+  auto queue = std::make_shared<CompletionQueue>(attributes.max_send_wr + attributes.max_recv_wr);
+  auto pair = std::make_shared<QueuePair>(std::move(device), std::make_shared<ProtectionDomain>(),
+                                          queue, queue, attributes);
+  pair->modify(QueuePairState::init);
+  pair->attach(std::move(carrier));
+  pair->modify(QueuePairState::rtr);
+  pair->modify(QueuePairState::rts);
+  return pair;
 }
 
 QueuePairAttributes QueuePair::attributes() {
@@ -179,12 +191,6 @@ bool QueuePair::drive() {
   return turn();
 }
 
-bool QueuePair::drive_in_turn() {
-  num_drives_.store(num_drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  Turn lock(*this);
-  return turn();
-}
-
 // Called from a catch: the lane may have lost a message, or sent it though it did not say so.
 void QueuePair::interrupted() {
   std::exception_ptr interruption = std::current_exception();
@@ -289,9 +295,35 @@ bool QueuePair::take(const Packet& packet, size_t length) {
   throw Fault{.send = Status::remote_operation_error, .text = "a malformed packet"};
 }
 
-void QueuePair::prepare_nap(Nap& nap) {
-  Turn turn(*this);
-  if (!carrier_ || state() < QueuePairState::rtr) return;
+MemoryRegion QueuePair::register_memory(std::span<std::byte> memory, uint32_t access) {
+  return domain_->register_memory(reinterpret_cast<uint64_t>(memory.data()), memory.size(), access);
+}
+
+size_t QueuePair::poll(std::span<Completion> out) {
+  size_t count = send_queue_->poll(out);
+  if (recv_queue_ != send_queue_) count += recv_queue_->poll(out.subspan(count));
+  return count;
+}
+
+std::vector<int> QueuePair::descriptors() {
+  Turn lock(*this);
+  std::vector<int> descriptors;
+  if (carrier_) descriptors = carrier_->descriptors();
+  descriptors.push_back(send_queue_->descriptor());
+  if (recv_queue_ != send_queue_) descriptors.push_back(recv_queue_->descriptor());
+  return descriptors;
+}
+
+bool QueuePair::prepare_sleep(Sleep& sleep) {
+  bool came = send_queue_->prepare_sleep(sleep);
+  if (recv_queue_ != send_queue_) came |= recv_queue_->prepare_sleep(sleep);
+  return came;
+}
+
+bool QueuePair::announce_sleep(Sleep& sleep) {
+  num_drives_.store(num_drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  Turn lock(*this);
+  if (!carrier_ || state() < QueuePairState::rtr) return false;
   auto until = VerbsClock::time_point::max();
   if (state() == QueuePairState::error) {
     if (ending_) until = ending_until_;
@@ -304,12 +336,17 @@ void QueuePair::prepare_nap(Nap& nap) {
     }
     until = requester_.next_timer();
   }
-  if (carrier_) nap.watch(carrier_, until);
+  sleep.limit(until);
+  if (carrier_) {
+    sleep.announce(carrier_);
+    carrier_->watch(sleep);
+  }
+  return turn();
 }
 
-bool QueuePair::is_watched() {
-  Turn turn(*this);
-  return carrier_ && carrier_->user_sleepers.load(std::memory_order_relaxed) > 0;
+bool QueuePair::has_caller() {
+  Turn lock(*this);
+  return carrier_ && carrier_->has_caller();
 }
 
 }  // namespace hccl

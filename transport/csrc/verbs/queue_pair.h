@@ -10,21 +10,25 @@
 #include <string>
 
 #include "verbs/carrier.h"
+#include "verbs/queue_pair_face.h"
 #include "verbs/requester.h"
 #include "verbs/responder.h"
 
 namespace hccl {
 
-class Nap;
 class VerbsDevice;
 
 // Thread-safe.
-class QueuePair {
+class QueuePair final : public QueuePairFace {
  public:
   QueuePair(std::shared_ptr<VerbsDevice> device, std::shared_ptr<ProtectionDomain> domain,
             std::shared_ptr<CompletionQueue> send_queue,
             std::shared_ptr<CompletionQueue> recv_queue, const QueuePairAttributes& attributes);
-  ~QueuePair();  // closes it
+  ~QueuePair() override;  // closes it
+  // One in RTS over `carrier`, with a protection domain and a completion queue of its own.
+  static std::shared_ptr<QueuePair> connected(std::shared_ptr<VerbsDevice> device,
+                                              std::shared_ptr<Carrier> carrier,
+                                              const QueuePairAttributes& attributes);
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
@@ -32,7 +36,7 @@ class QueuePair {
   QueuePairState state() const { return state_.load(std::memory_order_acquire); }
   QueuePairAttributes attributes();
   // Why it is in ERROR; empty otherwise.
-  std::string reason();
+  std::string reason() override;
 
   // Gives it its connection; in INIT only.
   void attach(std::shared_ptr<Carrier> carrier);
@@ -43,23 +47,28 @@ class QueuePair {
   void set_attributes(const QueuePairAttributes& attributes);
 
   // Throws InvalidVerb in the wrong state, QueueFull.
-  void post_send(const SendRequest& request);
-  void post_recv(const RecvRequest& request);
+  void post_send(const SendRequest& request) override;
+  void post_recv(const RecvRequest& request) override;
+
+  // Of the queues and the protection domain that it was made with.
+  MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) override;
+  size_t poll(std::span<Completion> out) override;
+  std::vector<int> descriptors() override;
+  bool prepare_sleep(Sleep& sleep) override;
 
   // Moves what can move; nothing if another thread is at it. True if anything did.
   bool drive();
-  // As drive(), but waits for the other thread: for the last look before a sleep, which must not be
-  // left out.
-  bool drive_in_turn();
+  // Announces a sleep until something comes for this queue pair, and looks once more. True if
+  // anything moved.
+  bool announce_sleep(Sleep& sleep);
   // Says goodbye, waits a moment for the peer's, and lets go of the connection. No completions.
   void close();
 
   const VerbsStatistics& statistics() const { return session_.statistics; }
 
   // For the device and the completion queues.
-  void prepare_nap(Nap& nap);
   uint64_t num_drives() const { return num_drives_.load(std::memory_order_relaxed); }
-  bool is_watched();
+  bool has_caller();
   // For the protection domain: returns when no answer on the lane lies in a revoked region.
   void release_region();
 

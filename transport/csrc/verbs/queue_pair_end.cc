@@ -1,7 +1,6 @@
 // How a queue pair ends: errors, goodbyes, and memory that has to be given back first.
 #include <sched.h>
 
-#include "verbs/nap.h"
 #include "verbs/queue_pair.h"
 #include "verbs/verbs_device.h"
 
@@ -11,6 +10,7 @@ namespace {
 
 // How long a broken or closing queue pair waits for its last words to leave.
 constexpr auto parting_time = std::chrono::milliseconds(500);
+constexpr int longest_sleep_ms = 100;
 
 }  // namespace
 
@@ -119,20 +119,14 @@ bool QueuePair::part() {
   }
   auto until = VerbsClock::now() + parting_time;
   while (VerbsClock::now() < until) {
-    Nap nap(Nap::Sleeper::user);
+    Sleep sleep(Sleeper::caller);
+    sleep.limit(until);
+    if (announce_sleep(sleep)) continue;
     {
       Turn turn(*this);
       if (!carrier_ || state() < QueuePairState::rtr) break;
-      drain();
-      if (!carrier_) break;
-      nap.watch(carrier_, VerbsClock::time_point::max());
     }
-    nap.announce();
-    {
-      Turn turn(*this);
-      if (drain()) continue;
-    }
-    nap.sleep(until);
+    sleep.wait(longest_sleep_ms);
   }
   return true;
 }

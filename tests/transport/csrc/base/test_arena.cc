@@ -37,8 +37,6 @@ bool throws(const std::function<void()>& action) {
   return false;
 }
 
-Descriptor duplicate(int fd) { return Descriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
-
 void memory_is_zero_aligned_and_returned() {
   auto arena = Arena::create(64 * MiB);
   CHECK(arena->unavailable().empty());

@@ -1,5 +1,5 @@
 // Waiting while nothing moves: when it is time to sleep.
-#include "base/idle.h"
+#include "progress/idle.h"
 
 #include <thread>
 

@@ -18,10 +18,19 @@
 #include "check.h"
 #include "lanes/shm.h"
 #include "lanes/tcp.h"
+#include "progress/progress_thread.h"
+#include "verbs/lane_over_queue_pair.h"
+#include "verbs/verbs_device.h"
 
 namespace hccl::test {
 
 inline constexpr size_t slot_bytes = 8192;
+
+// The one of this process, which ends with it.
+inline const std::shared_ptr<ProgressThread>& progress() {
+  static const auto thread = std::make_shared<ProgressThread>();
+  return thread;
+}
 
 struct Ends {
   Statistics statistics;
@@ -29,10 +38,6 @@ struct Ends {
   std::shared_ptr<Outbox> outboxes[2];      // shared memory only
   std::unique_ptr<Lane> left, right;
 };
-
-inline Descriptor duplicate(int fd) { return Descriptor(fcntl(fd, F_DUPFD_CLOEXEC, 0)); }
-
-inline Descriptor event() { return Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)); }
 
 inline std::unique_ptr<Ends> shm_lane() {
   auto lane = std::make_unique<Ends>();
@@ -45,7 +50,7 @@ inline std::unique_ptr<Ends> shm_lane() {
   for (int me : {0, 1}) {
     int peer = 1 - me;
     auto theirs = Segment::open(duplicate(lane->segments[peer]->fd()), shape);
-    auto bell = std::make_shared<Doorbell>(theirs, event(), lane->statistics);
+    auto bell = std::make_shared<Doorbell>(theirs, new_event(), lane->statistics);
     ShmLane::Ends described{lane->segments[me], theirs, me, peer, bell, 0};
     *ends[me] = std::make_unique<ShmLane>(peer, described, lane->outboxes[me],
                                                lane->statistics);
@@ -105,6 +110,25 @@ inline std::unique_ptr<Ends> socket_lane(std::vector<std::array<int, 2>> paths,
   return lane;
 }
 
+// Lanes over software queue pairs over lanes.
+inline std::unique_ptr<Ends> queue_pair_lane(std::array<std::shared_ptr<Carrier>, 2> carriers) {
+  auto lane = std::make_unique<Ends>();
+  auto end = [&](int peer) {
+    auto device = std::make_shared<VerbsDevice>(progress());
+    auto pair = QueuePair::connected(std::move(device), carriers[static_cast<size_t>(1 - peer)],
+                                     LaneOverQueuePair::attributes());
+    return std::make_unique<LaneOverQueuePair>(peer, std::move(pair), slot_bytes, lane->statistics);
+  };
+  lane->left = end(1);
+  lane->right = end(0);
+  return lane;
+}
+
+inline std::array<std::shared_ptr<Carrier>, 2> tcp_carriers() {
+  std::array<int, 2> ends = tcp_sockets();
+  return {tcp_carrier(Descriptor(ends[0])), tcp_carrier(Descriptor(ends[1]))};
+}
+
 struct Provider {
   const char* name;
   std::unique_ptr<Ends> (*connect)();
@@ -119,6 +143,8 @@ inline const Provider providers[] = {
      [] { return socket_lane({tcp_sockets(), tcp_sockets(), tcp_sockets()}); }, true},
     {"tcp, two paths, checksums",
      [] { return socket_lane({tcp_sockets(), tcp_sockets()}, true); }, true},
+    {"queue pair over shared memory", [] { return queue_pair_lane(loopback_carriers()); }, true},
+    {"queue pair over tcp", [] { return queue_pair_lane(tcp_carriers()); }, true},
 };
 
 // Message `number` of `size` bytes: every byte depends on both its place and the number.

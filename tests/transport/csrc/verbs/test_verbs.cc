@@ -16,7 +16,7 @@ constexpr uint32_t every_access = access_local_write | access_remote_write | acc
 constexpr auto patience = std::chrono::seconds(60);
 
 struct End {
-  std::shared_ptr<VerbsDevice> device = std::make_shared<VerbsDevice>();
+  std::shared_ptr<VerbsDevice> device = std::make_shared<VerbsDevice>(progress());
   std::shared_ptr<ProtectionDomain> domain = std::make_shared<ProtectionDomain>();
   std::shared_ptr<CompletionQueue> sent = std::make_shared<CompletionQueue>(4096);
   std::shared_ptr<CompletionQueue> received = std::make_shared<CompletionQueue>(4096);
@@ -72,11 +72,6 @@ struct Pair {
     b.connect(std::move(carriers[1]));
   }
 };
-
-std::array<std::shared_ptr<Carrier>, 2> tcp_carriers() {
-  std::array<int, 2> ends = tcp_sockets();
-  return {tcp_carrier(Descriptor(ends[0])), tcp_carrier(Descriptor(ends[1]))};
-}
 
 using Connect = std::array<std::shared_ptr<Carrier>, 2> (*)();
 constexpr Connect providers_of_carriers[] = {loopback_carriers, tcp_carriers};

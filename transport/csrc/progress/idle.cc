@@ -1,4 +1,4 @@
-#include "base/idle.h"
+#include "progress/idle.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -1,0 +1,50 @@
+// The one thread per process that drives what no other thread waits for: communicators and devices.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/descriptor.h"
+#include "progress/drivable.h"
+
+namespace hccl {
+
+class ProgressThread {
+ public:
+  ProgressThread();
+  ~ProgressThread() { stop(); }
+  ProgressThread(const ProgressThread&) = delete;
+  ProgressThread& operator=(const ProgressThread&) = delete;
+
+  // Starts the thread if there is none yet. Throws std::system_error.
+  void start();
+  // `drivable` has work that no other thread drives.
+  void kick(const std::shared_ptr<Drivable>& drivable);
+  // Something came for what it drives: ends its sleep.
+  void wake();
+  // Ends the thread; what is still under way stays where it is.
+  void stop();
+
+ private:
+  using Drivables = std::vector<std::shared_ptr<Drivable>>;
+
+  void loop();
+  Drivable::Turn turn(const Drivables& drivables);
+  void sleep();
+  void list(const std::shared_ptr<Drivable>& drivable);
+
+  const Descriptor bell_;  // eventfd
+  // Raised before the last look at active_; pairs with kick(), which looks at it after it listed.
+  std::atomic<bool> asleep_{false};
+  std::mutex mutex_;
+  std::condition_variable kicked_;
+  Drivables active_;  // guarded by mutex_
+  bool stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace hccl

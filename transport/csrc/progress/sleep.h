@@ -1,0 +1,55 @@
+// The one way in which a thread sleeps until something comes: callers, drivers, the progress thread.
+//
+//   1. announce() raises the flag of each object that something may come for. Threads and peers that
+//      bring something see the flag, and ring a descriptor that the sleeper watches.
+//   2. The sleeper looks once more at each object: what came before its flag was up.
+//   3. wait() blocks in poll(), or the sleeper does so in an epoll set of its own.
+//   4. The destructor lowers the flags.
+#pragma once
+
+#include <poll.h>
+
+#include <algorithm>
+#include <chrono>
+#include <memory>
+#include <vector>
+
+namespace hccl {
+
+enum class Sleeper { caller, progress_thread };
+
+// Says to others that a thread sleeps, or is about to. Several threads may sleep on one object.
+class SleepFlag {
+ public:
+  virtual ~SleepFlag() = default;
+  virtual void raise(Sleeper sleeper) = 0;
+  virtual void lower(Sleeper sleeper) = 0;
+};
+
+class Sleep {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit Sleep(Sleeper sleeper) : sleeper_(sleeper) {}
+  Sleep(const Sleep&) = delete;
+  Sleep& operator=(const Sleep&) = delete;
+  ~Sleep();
+
+  // `flag` lives until the sleep ends, and with it the descriptors that belong to it.
+  void announce(std::shared_ptr<SleepFlag> flag);
+  void watch(int descriptor, short events = POLLIN) { watched_.push_back({descriptor, events, 0}); }
+  // The sleep ends at this time, at the latest.
+  void limit(Clock::time_point until) { until_ = std::min(until_, until); }
+  // Milliseconds until the limit, at most `longest`.
+  int left_ms(int longest) const;
+  // Sleeps for `longest_ms` at most.
+  void wait(int longest_ms);
+
+ private:
+  const Sleeper sleeper_;
+  Clock::time_point until_ = Clock::time_point::max();
+  std::vector<std::shared_ptr<SleepFlag>> flags_;
+  std::vector<pollfd> watched_;
+};
+
+}  // namespace hccl
