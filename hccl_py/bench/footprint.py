@@ -1,0 +1,73 @@
+"""Threads and descriptors of one rank: `python -m hccl_py.bench.footprint`.
+
+Starts 2 emulated nodes of 4 ranks, makes subgroups of all ranks with `Communicator.subset`, and
+prints the table for rank 7. Threads by name show which mechanism they belong to.
+"""
+
+import multiprocessing
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+_NODES, _RANKS_PER_NODE = 2, 4
+_WORLD_SIZE = _NODES * _RANKS_PER_NODE
+_STEPS = (0, 1, 50)
+_TIMEOUT_S = 300.0
+
+
+def main() -> None:
+    """Start the ranks and print what rank 7 counted."""
+    context = multiprocessing.get_context("spawn")
+    with tempfile.TemporaryDirectory() as folder:
+        rows: Any = context.Queue()
+        ranks = [
+            context.Process(target=_rank, args=(rank, f"{folder}/store", rows))
+            for rank in range(_WORLD_SIZE)
+        ]
+        for rank in ranks:
+            rank.start()
+        print(f"{_NODES} x {_RANKS_PER_NODE} ranks; subgroups of all ranks")
+        print(f"{'subgroups':>9}  {'threads':>7}  {'descriptors':>11}  threads of the library")
+        for _ in _STEPS:
+            num_subgroups, num_threads, num_descriptors, names = rows.get(timeout=_TIMEOUT_S)
+            print(f"{num_subgroups:9}  {num_threads:7}  {num_descriptors:11}  {names}", flush=True)
+        for rank in ranks:
+            rank.join(_TIMEOUT_S)
+
+
+def _rank(rank: int, store_path: str, rows: Any) -> None:
+    from torch.distributed import FileStore  # type: ignore[attr-defined]
+
+    from hccl_py import Communicator
+
+    os.environ["HCCL_NODE_ID"] = str(rank // _RANKS_PER_NODE)
+    threads, descriptors = _threads(), _num_descriptors()
+    store = FileStore(store_path, _WORLD_SIZE)
+    world = Communicator(store, rank, _WORLD_SIZE, timeout_s=_TIMEOUT_S)
+    subgroups: list[Communicator] = []
+    for num_subgroups in _STEPS:
+        while len(subgroups) < num_subgroups:
+            subgroups.append(world.subset(range(_WORLD_SIZE), f"subgroup-{len(subgroups)}"))
+        world.barrier()
+        if rank == _WORLD_SIZE - 1:
+            new = _threads() - threads
+            names = ", ".join(f"{count} {name}" for name, count in sorted(new.items()))
+            rows.put((num_subgroups, new.total(), _num_descriptors() - descriptors, names))
+        world.barrier()
+    for subgroup in subgroups:
+        subgroup.close()
+    world.close()
+
+
+def _threads() -> Counter[str]:
+    return Counter(task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm"))
+
+
+def _num_descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+if __name__ == "__main__":
+    main()
