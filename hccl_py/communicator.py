@@ -39,12 +39,12 @@ from hccl_py.observe.flight_recorder import FlightRecorder, Group
 from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.plan_cache import PlanCache
 from hccl_py.transport import _core
-from hccl_py.transport.bootstrap.identity import Identity
 from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.bootstrap.reconnect import Repair
 from hccl_py.transport.control.clocks import ClockReading
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import CommunicatorError
+from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.process_lifecycle import Stage, register
 from hccl_py.work import release_finished
 

@@ -18,8 +18,9 @@ import time
 from collections.abc import Callable, Collection, Iterator
 
 from hccl_py.transport import _core
-from hccl_py.transport.bootstrap.connection import Connection, Line
+from hccl_py.transport.bootstrap.connection import Line
 from hccl_py.transport.bootstrap.handshake import CONTROL
+from hccl_py.transport.network.open_sockets import Connection
 
 _NOISE = {
     "delay": 0.01,

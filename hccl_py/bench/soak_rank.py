@@ -38,8 +38,8 @@ from hccl_py.bench.soak_plan import (
     draw,
     item_bytes,
 )
-from hccl_py.transport.bootstrap.identity import Identity
 from hccl_py.transport.errors import BootstrapError, CommunicatorError
+from hccl_py.transport.network.identity import Identity
 
 _MOST_RUNNING = 6
 _AFTERWARDS = 1_000_000

@@ -20,11 +20,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from hccl_py.transport.bootstrap.interfaces import LocalAddress, address_family, choose_addresses
-from hccl_py.transport.bootstrap.listeners import bind_listener
 from hccl_py.transport.bootstrap.store_client import MeetingPoint, MeetingStore
 from hccl_py.transport.bootstrap.store_server import MeetingPlace
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.transport.network.interfaces import LocalAddress, address_family, choose_addresses
+from hccl_py.transport.network.listeners import bind_listener
 from hccl_py.transport.settings import NetworkSettings
 
 _VARIABLE = "HCCL_COMM_ID"

@@ -28,7 +28,7 @@ from ranks import run_ranks
 from thread_ranks import wait_until
 
 from hccl_py import Communicator
-from hccl_py.transport.bootstrap.identity import PROTOCOL_VERSION
+from hccl_py.transport.network.identity import PROTOCOL_VERSION
 
 PATIENCE_S = 60.0
 FLOOD = 100 * int(os.environ.get("HCCL_TEST_ROUNDS", "1"))

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 from stores import MemoryStore
 
 from hccl_py import Communicator
-from hccl_py.transport.bootstrap.identity import Identity
+from hccl_py.transport.network.identity import Identity
 
 DEADLINE_S = 30.0
 

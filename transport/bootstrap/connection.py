@@ -10,7 +10,6 @@ import struct
 from ssl import SSLSocket, SSLWantReadError, SSLWantWriteError
 from typing import Any
 
-from hccl_py.transport._core import Stream
 from hccl_py.transport.bootstrap.handshake import (
     Handshake,
     Receive,
@@ -19,11 +18,12 @@ from hccl_py.transport.bootstrap.handshake import (
     Send,
     Steps,
 )
-from hccl_py.transport.bootstrap.identity import Endpoint
-from hccl_py.transport.bootstrap.interfaces import address_family
-from hccl_py.transport.bootstrap.listeners import bind_to_device
 from hccl_py.transport.bootstrap.tls import fingerprint
 from hccl_py.transport.bootstrap.tls_stream import TlsStream
+from hccl_py.transport.network.identity import Endpoint
+from hccl_py.transport.network.interfaces import Target, address_family, describe_target
+from hccl_py.transport.network.listeners import bind_to_device
+from hccl_py.transport.network.open_sockets import Connection
 
 _UCRED = struct.Struct("=iII")
 # A silent host is noticed within about 45 s, whether data is in flight or not.
@@ -33,12 +33,6 @@ _WATCH_OPTIONS = {
     socket.TCP_KEEPCNT: 6,
     socket.TCP_USER_TIMEOUT: 45_000,
 }
-
-Target = str | tuple[str, int]
-"""What to dial: an abstract Unix name with its leading zero byte, or numeric host and port."""
-
-Connection = int | Stream
-"""An authenticated connection for the engine, non-blocking: a descriptor, or a stream over one."""
 
 
 class Line:
@@ -228,14 +222,6 @@ def start_connecting(target: Target, source: Endpoint | None = None) -> socket.s
     if code in (errno.ECONNREFUSED, errno.EAGAIN):
         return None
     raise OSError(code, os.strerror(code))
-
-
-def describe_target(target: Target) -> str:
-    """Render what is dialled, for messages."""
-    if isinstance(target, str):
-        return f"unix:@{target[1:]}"
-    host, port = target
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def describe_client(accepted: socket.socket, address: Any) -> str:

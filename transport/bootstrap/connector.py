@@ -8,10 +8,11 @@ means, its owner decides (`Owner`): at the start `wiring.py`, for which it is an
 `repair.py`, which tries again.
 """
 
+import contextlib
 import errno
 import heapq
+import math
 import os
-import resource
 import selectors
 import socket
 import time
@@ -20,23 +21,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from hccl_py.transport.bootstrap.connection import (
-    Line,
-    Target,
-    describe_client,
-    describe_target,
-    start_connecting,
-)
+from hccl_py.transport.bootstrap.connection import Line, describe_client, start_connecting
 from hccl_py.transport.bootstrap.handshake import CONTROL, Handshake, Party, RefusedError
-from hccl_py.transport.bootstrap.identity import Endpoint, Member
-from hccl_py.transport.bootstrap.rejections import Refusals
+from hccl_py.transport.network.identity import Endpoint, Member
+from hccl_py.transport.network.interfaces import Target, describe_target
+from hccl_py.transport.network.rejections import Refusals
 
 STRANGER_TIMEOUT_S = 10.0
 """How long an accepted connection may take to prove that it knows the secret."""
 
-_MOST_STRANGERS = 64
-_FEWEST_STRANGERS = 8
-_DESCRIPTORS_PER_STRANGER = 16
 _ACCEPTED_PER_TURN = 8
 
 
@@ -87,23 +80,32 @@ class Pace:
     max_strangers: int
 
 
-def stranger_limit() -> int:
-    """Return how many strangers may be connected at once, so that others find descriptors left."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return _MOST_STRANGERS
-    return max(_FEWEST_STRANGERS, min(_MOST_STRANGERS, limit // _DESCRIPTORS_PER_STRANGER))
-
-
 class Connector:
     """Dials, accepts and authenticates."""
 
-    def __init__(self, party: Party, pace: Pace, owner: Owner) -> None:
-        """Prepare; `turn` does the work."""
+    def __init__(
+        self,
+        party: Party,
+        pace: Pace,
+        owner: Owner,
+        selector: selectors.BaseSelector | None = None,
+    ) -> None:
+        """Prepare.
+
+        Args:
+            party: this rank and its peers.
+            pace: how long to wait for what.
+            owner: decides what is wanted.
+            selector: of an event loop, which calls what is registered there, and `tick`. None:
+                `run_once` does both.
+        """
         self._party = party
         self._pace = pace
         self._owner = owner
-        self._selector = selectors.DefaultSelector()
+        self._is_shared = selector is not None
+        self._selector = selector or selectors.DefaultSelector()
+        self._listeners: list[socket.socket] = []
+        self._rests_until_s = 0.0
         # Handshakes by deadline. Strangers are those of them that have proved nothing yet, in
         # order of arrival.
         self._lines: dict[Line, float] = {}
@@ -116,9 +118,19 @@ class Connector:
         self._refusals = Refusals(f"rank {party.rank}")
 
     def close(self) -> None:
-        """Close all connections under way. Idempotent. A forked child may call it too."""
-        self._selector.close()  # first: nothing is to be taken out of a parent's selector
+        """Close all connections under way. Idempotent."""
+        if self._is_shared:
+            dialled = [one for one, _ in self._dialling.values()]
+            for watched in (*self._listeners, *(line.socket for line in self._lines), *dialled):
+                with contextlib.suppress(KeyError, ValueError):  # it is not watched just now
+                    self._selector.unregister(watched)
+        else:
+            self._selector.close()
         self._refusals.tell_rest()
+        self.close_in_child()
+
+    def close_in_child(self) -> None:
+        """Close the connections alone: the selector of a forked child is its parent's."""
         for line in self._lines:
             line.close()
         for dialled, _ in self._dialling.values():
@@ -126,20 +138,44 @@ class Connector:
         gone: Any = None
         self._owner = gone  # it holds this connector: neither need wait for the collector of cycles
 
-    def watch(self, readable: socket.socket | int, action: Callable[[], None]) -> None:
-        """Call `action` in every turn in which a descriptor is readable."""
-        self._selector.register(readable, selectors.EVENT_READ, action)
-
     def listen(self, listener: socket.socket) -> None:
         """Serve a listening, non-blocking socket; it stays the caller's."""
-        self.watch(listener, partial(self._accept, listener))
+        self._listeners.append(listener)
+        self._watch(listener, partial(self._accept, listener))
 
-    def turn(self, longest_s: float | None) -> None:
-        """Serve what is ready, after at most `longest_s` seconds (None: however long it takes)."""
-        for ready, _ in self._selector.select(self._pause_s(longest_s)):
+    def rest(self, pause_s: float) -> None:
+        """Accept nobody for a while."""
+        self._rests_until_s = time.monotonic() + pause_s
+        for listener in self._listeners:
+            self._selector.unregister(listener)
+
+    def run_once(self, longest_s: float) -> None:
+        """Serve what is ready, after at most `longest_s` seconds."""
+        until_s = min(time.monotonic() + longest_s, self.next_s())
+        for ready, _ in self._selector.select(max(0.0, until_s - time.monotonic())):
             ready.data()
+        self.tick()
+
+    def next_s(self) -> float:
+        """Return when to call `tick` at the latest."""
+        limits_s = [*self._lines.values(), *(limit_s for _, limit_s in self._dialling.values())]
+        if self._retries:
+            limits_s.append(self._retries[0][0])
+        if self._rests_until_s:
+            limits_s.append(self._rests_until_s)
+        return min(limits_s, default=math.inf)
+
+    def tick(self) -> None:
+        """Dial again what is due, and drop what came to its time limit."""
+        if self._rests_until_s and time.monotonic() >= self._rests_until_s:
+            self._rests_until_s = 0.0
+            for listener in self._listeners:
+                self._watch(listener, partial(self._accept, listener))
         self._redial()
         self._drop_late()
+
+    def _watch(self, readable: socket.socket, action: Callable[[], None]) -> None:
+        self._selector.register(readable, selectors.EVENT_READ, action)
 
     def drop_strangers(self, reason: str) -> None:
         """Close every connection that has not proved itself."""
@@ -280,7 +316,7 @@ class Connector:
     # Handshakes.
 
     def _begin(self, line: Line) -> None:
-        self.watch(line.socket, partial(self._advance, line))
+        self._watch(line.socket, partial(self._advance, line))
         try:
             line.begin()
         except RefusedError as refusal:
@@ -337,16 +373,6 @@ class Connector:
         self._selector.unregister(line.socket)
 
     # The clock.
-
-    def _pause_s(self, longest_s: float | None) -> float | None:
-        limits_s = [limit_s for limit_s in self._lines.values()]
-        limits_s += [limit_s for _, limit_s in self._dialling.values()]
-        if self._retries:
-            limits_s.append(self._retries[0][0])
-        pause_s = min(limits_s, default=float("inf")) - time.monotonic()
-        if longest_s is not None:
-            pause_s = min(pause_s, longest_s)
-        return None if pause_s == float("inf") else max(0.0, pause_s)
 
     def _drop_late(self) -> None:
         now_s = time.monotonic()

@@ -7,11 +7,13 @@ nodes share, over each path, a TCP control connection and one TCP connection per
 import socket
 from collections.abc import Sequence
 
-from hccl_py.transport.bootstrap.connection import Line, describe_target
-from hccl_py.transport.bootstrap.connector import Connector, Key, Pace, stranger_limit
+from hccl_py.transport.bootstrap.connection import Line
+from hccl_py.transport.bootstrap.connector import Connector, Key, Pace
 from hccl_py.transport.bootstrap.handshake import CONTROL, Party
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.interfaces import describe_target
+from hccl_py.transport.network.rejections import stranger_limit
 
 _MAX_PEERS_IN_MESSAGE = 8
 _FIRST_RETRY_S = 0.002
@@ -70,7 +72,7 @@ class Wiring:
         while self._awaited:
             if self._deadline.expired:
                 raise BootstrapError(self._timeout_message())
-            self._connector.turn(self._longest_turn_s())
+            self._connector.run_once(self._longest_turn_s())
         self._connector.drop_strangers("it had not proved itself when all ranks were connected")
         return self._finished
 

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 
 import msgpack  # type: ignore[import-untyped]
 
-from hccl_py.transport.bootstrap.identity import PROTOCOL_VERSION, Endpoint, Member
 from hccl_py.transport.bootstrap.tls import Tls
+from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Member
 
 CONTROL = 0
 """Index of the control connection of a pair of ranks; data lane i has index i + 1."""

@@ -15,19 +15,20 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hccl_py.transport.bootstrap.connection import Connection, Line
+from hccl_py.transport.bootstrap.connection import Line
 from hccl_py.transport.bootstrap.connector import Key
 from hccl_py.transport.bootstrap.full_mesh import Wiring
 from hccl_py.transport.bootstrap.handshake import CONTROL, Party
-from hccl_py.transport.bootstrap.identity import Endpoint, Identity, Member, group_by_node
-from hccl_py.transport.bootstrap.listeners import BACKLOG, bind_listeners, bind_to_devices
-from hccl_py.transport.bootstrap.rejections import logger
 from hccl_py.transport.bootstrap.rendezvous import Card, Meeting, Store, meet, telling_failure
 from hccl_py.transport.bootstrap.tls import Credentials, Tls
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.plane import ControlPlane, Roll, hold, release
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.transport.network.identity import Endpoint, Identity, Member, group_by_node
+from hccl_py.transport.network.listeners import BACKLOG, bind_listeners, bind_to_devices
+from hccl_py.transport.network.open_sockets import Connection
+from hccl_py.transport.network.rejections import logger
 from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
 from hccl_py.transport.providers.registry import AUTO, TCP, VARIABLE, provider_class
 from hccl_py.transport.settings import NetworkSettings

@@ -1,24 +1,23 @@
 """Brings broken connections back while the communicator works.
 
-The engine reports what broke and goes on over the other paths. A thread of its own here dials
-again, where this rank is the higher one of the pair, and accepts where it is the lower, with the
-very handshake of the start; then it hands the new connection to the engine, which replays what the
-old one may have lost. It tries for as long as the communicator lives: when a communicator without
-any path gives up is the engine's decision.
+The engine reports what broke and uses the other paths. The control thread dials again where this
+rank is the higher one of the pair, and accepts where it is the lower, with the handshake of the
+start. The engine gets the new connection and replays what the old one may have lost. Attempts go on
+for as long as the communicator lives: the engine decides when a communicator without any path ends.
 """
 
 import logging
-import os
 import socket
-import threading
 import time
 from collections.abc import Sequence
 from typing import Protocol
 
-from hccl_py.transport.bootstrap.connection import Connection, Line
-from hccl_py.transport.bootstrap.connector import Connector, Key, Pace, stranger_limit
+from hccl_py.transport.bootstrap.connection import Line
+from hccl_py.transport.bootstrap.connector import Connector, Key, Pace
 from hccl_py.transport.bootstrap.handshake import Party
-from hccl_py.transport.bootstrap.open_sockets import OpenSockets
+from hccl_py.transport.control.plane import hold, release
+from hccl_py.transport.network.open_sockets import Connection, OpenSockets
+from hccl_py.transport.network.rejections import stranger_limit
 
 logger = logging.getLogger("hccl_py.transport")
 
@@ -59,7 +58,7 @@ class Engine(Protocol):
 
 
 class Repair:
-    """A thread that replaces broken connections of one communicator, until it is closed."""
+    """Replaces broken connections of one communicator, until it is closed."""
 
     def __init__(
         self,
@@ -68,7 +67,7 @@ class Repair:
         listeners: Sequence[socket.socket],
         opened: OpenSockets,
     ) -> None:
-        """Start the thread.
+        """Begin.
 
         Args:
             engine: whose connections these are.
@@ -85,16 +84,11 @@ class Repair:
         # Peers that in some respect no path leads to; replaced, never changed.
         self._unreachable: set[int] = set()
         self._closing = False
-        self._close_at_end = False
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._look_s = 0.0
+        self._plane = hold()
         pace = Pace(_FIRST_RETRY_S, _LONGEST_RETRY_S, _ATTEMPT_S, stranger_limit())
-        self._connector = Connector(party, pace, self)
-        for listener in listeners:
-            self._connector.listen(listener)
-        self._connector.watch(engine.repair_fd(), lambda: None)  # every turn asks the engine
-        self._connector.watch(self._wake_fd, self._wake_up)
-        self._thread = threading.Thread(target=self._run, name="hccl-repair", daemon=True)
-        self._thread.start()
+        self._connector = Connector(party, pace, self, self._plane.loop.selector)
+        self._plane.loop.call(self._open)
 
     def settle(self) -> None:
         """Wait a moment for peers out of reach, and for what they have not got yet.
@@ -113,45 +107,49 @@ class Repair:
         return not self._unreachable <= {rank for rank, *_ in self._engine.gone_ranks()}
 
     def close(self) -> None:
-        """End the thread and close what is under way and the listeners. Idempotent."""
+        """Close what is under way and the listeners. Idempotent."""
         if self._closing:
             return
         self._closing = True
-        if self._thread is threading.current_thread():  # the garbage collector chose it for this
-            self._close_at_end = True
-            return
-        os.eventfd_write(self._wake_fd, 1)
-        self._thread.join()
-        self._close_descriptors()
+        self._plane.loop.call(self._close)
+        release(self._plane)
 
     def close_in_child(self) -> None:
-        """In a forked child, where the thread is not: close the copies of its descriptors."""
+        """In a forked child, where the thread is not: close the copies of the descriptors."""
         self._closing = True
-        self._close_descriptors()
+        self._connector.close_in_child()
+        self._close_listeners()
 
-    def _run(self) -> None:
-        try:
-            while not self._closing:
-                self._connector.turn(_LOOK_PERIOD_S)
-                self._take_broken()
-        except Exception:
-            logger.exception(
-                "rank %d can replace broken connections no more; those that stand are used on",
-                self._party.rank,
-            )
-        if self._close_at_end:
-            self._close_descriptors()
+    # The control thread.
 
-    def _close_descriptors(self) -> None:
+    def _open(self) -> None:
+        for listener in self._listeners:
+            self._connector.listen(listener)
+        self._plane.loop.watch(self._engine.repair_fd(), self._take_broken)
+        self._plane.loop.add(self)
+
+    def _close(self) -> None:
+        self._plane.loop.remove(self)
+        self._plane.loop.selector.unregister(self._engine.repair_fd())
         self._connector.close()
+        self._close_listeners()
+
+    def _close_listeners(self) -> None:
         for listener in self._listeners:
             listener.close()
-        os.close(self._wake_fd)
         # This object is part of a cycle, and the engine's memory need not wait for the collector.
         del self._engine
 
-    def _wake_up(self) -> None:
-        os.eventfd_read(self._wake_fd)
+    def next_s(self) -> float:
+        """See `loop.Service`."""
+        return min(self._look_s, self._connector.next_s())
+
+    def turn(self) -> None:
+        """See `loop.Service`."""
+        self._connector.tick()
+        if time.monotonic() >= self._look_s:
+            self._look_s = time.monotonic() + _LOOK_PERIOD_S
+            self._take_broken()
 
     # What the engine reports.
 
@@ -203,8 +201,8 @@ class Repair:
             self._connector.retry_later(key)
 
     def out_of_descriptors(self, cause: OSError) -> None:
-        """Wait: the listener stays readable, and the thread would spin on it."""
-        threading.Event().wait(_WITHOUT_DESCRIPTORS_S)
+        """Rest: the listener stays readable, and the thread would spin on it."""
+        self._connector.rest(_WITHOUT_DESCRIPTORS_S)
 
     def _name(self, key: Key) -> str:
         path = self._party.path_name(key.rank, key.path)

@@ -16,11 +16,11 @@ from typing import Any, Protocol, get_origin, get_type_hints
 
 import msgpack  # type: ignore[import-untyped]
 
-from hccl_py.transport.bootstrap.identity import PROTOCOL_VERSION, Endpoint, Identity, group_by_node
-from hccl_py.transport.bootstrap.interfaces import address_family, is_loopback
 from hccl_py.transport.control.contact import Contact
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity, group_by_node
+from hccl_py.transport.network.interfaces import address_family, is_loopback
 from hccl_py.transport.providers.registry import AUTO
 
 COMMUNICATOR_ID_BYTES = 16

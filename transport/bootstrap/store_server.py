@@ -27,11 +27,10 @@ import msgpack  # type: ignore[import-untyped]
 import zmq
 from zmq.utils import z85
 
-from hccl_py.transport.bootstrap.connector import stranger_limit
-from hccl_py.transport.bootstrap.open_sockets import OpenSockets
-from hccl_py.transport.bootstrap.rejections import Refusals, logger
 from hccl_py.transport.control.doorway import Doorway
 from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.network.open_sockets import OpenSockets
+from hccl_py.transport.network.rejections import Refusals, logger, stranger_limit
 from hccl_py.transport.process_lifecycle import Stage, register
 
 MAX_MESSAGE_BYTES = 64 << 20

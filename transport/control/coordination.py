@@ -102,7 +102,7 @@ class Coordination:
         place = self._require()
         future: Future[dict[int, Any]] = Future()
         proposal = Proposal(key, value, timeout_s, None if among is None else tuple(among))
-        self._plane.post(lambda: place.participant.agree(proposal, future))
+        self._plane.loop.post(lambda: place.participant.agree(proposal, future))
         try:
             return future.result(timeout_s + _GRACE_S)
         except FutureTimeoutError:
@@ -138,11 +138,13 @@ class Coordination:
         numbers: list[int] = []
         # Before it is asked too: who is to answer may be gone with what made it hopeless.
         _give_up_in_vain(deadline)
-        self._plane.post(lambda: numbers.append(place.participant.ask(kind, list(body), future)))
+        self._plane.loop.post(
+            lambda: numbers.append(place.participant.ask(kind, list(body), future))
+        )
         try:
             return _await(future, deadline)
         except (FutureTimeoutError, BootstrapError) as error:
-            self._plane.post(lambda: place.participant.cancel(numbers[0]))
+            self._plane.loop.post(lambda: place.participant.cancel(numbers[0]))
             if isinstance(error, BootstrapError):
                 raise
             raise TimeoutError(

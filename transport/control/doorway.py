@@ -19,8 +19,8 @@ from typing import Any
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
-from hccl_py.transport.bootstrap.connection import describe_target
-from hccl_py.transport.bootstrap.rejections import Refusals
+from hccl_py.transport.network.interfaces import describe_target
+from hccl_py.transport.network.rejections import Refusals
 
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 THIS_MACHINE = "this machine"

@@ -1,4 +1,4 @@
-"""The control plane of this process: one thread for all communicators, off the data path.
+"""The control plane of this process: a service of the control thread (`loop.py`).
 
 It holds the process's half of every coordinator: `Place` for each rank of each communicator here,
 `ControlSockets` to the other processes. Ranks of one process talk to each other without sockets.
@@ -11,31 +11,31 @@ It lives from the first communicator that has peers to the last one.
 
 import contextlib
 import logging
+import math
 import os
 import socket
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import zmq
 
-from hccl_py.transport.bootstrap.interfaces import LocalAddress
-from hccl_py.transport.bootstrap.listeners import bind_listener
+from hccl_py.transport.network.interfaces import LocalAddress
+from hccl_py.transport.network.listeners import bind_listener
 from hccl_py.transport.process_lifecycle import Stage, register
 
 from ..errors import BootstrapError
 from .contact import Contact
 from .doorway import THIS_MACHINE
+from .loop import ControlLoop
 from .message import Entry, pack, unpack
 from .place import Place
 from .sockets import ControlSockets
 
 logger = logging.getLogger("hccl_py.transport")
 
-_LONGEST_TURN_S = 1.0
 _MAX_LOGGED_COMPLAINTS = 16
 _NUM_DESCRIPTORS = 48  # more than a plane and the first peers that it dials need
 
@@ -58,20 +58,16 @@ class Roll:
 
 
 class ControlPlane:
-    """A thread and its sockets. `hold` and `release` look after the only one there is."""
+    """The messages between ranks. `hold` and `release` look after the only one there is."""
 
     def __init__(self) -> None:
-        """Start the thread."""
-        self._sockets = ControlSockets()
-        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self._commands: deque[Callable[[], None]] = deque()
-        self._stopping = False
-        self._close_at_end = False
+        """Start the control thread."""
+        self.loop = ControlLoop()
+        self._sockets = ControlSockets(self.loop.poller)
         self._lock = threading.Lock()
         self._bound: dict[str, tuple[socket.socket | None, int]] = {}
         # The thread's own.
         self._places: dict[tuple[bytes, int], Place] = {}
-        self._by_fd: dict[int, Place] = {}
         self._rolls: dict[tuple[bytes, int], Roll] = {}
         self._num_rolls_of: Counter[bytes] = Counter()
         self._near: dict[bytes, bool] = {}
@@ -79,9 +75,8 @@ class ControlPlane:
         self._outgoing: dict[bytes, tuple[Contact, list[Entry]]] = {}
         self._touched: set[Place] = set()
         self._num_complaints = 0
-        self._sockets.poller.register(self._wake_fd, zmq.POLLIN)
-        self._thread = threading.Thread(target=self._run, name="hccl-control", daemon=True)
-        self._thread.start()
+        self.loop.add(self)
+        self.loop.start(self._close)
 
     # Any thread.
 
@@ -104,103 +99,54 @@ class ControlPlane:
 
     def enrol(self, roll: Roll) -> None:
         """Admit the members of a communicator; returns when they are."""
-        self.call(lambda: self._enrol(roll))
+        self.loop.call(lambda: self._enrol(roll))
 
     def attach(self, place: Place) -> None:
         """Begin to speak for a rank of a communicator on the roll."""
-        self.call(lambda: self._attach(place))
+        self.loop.call(lambda: self._attach(place))
 
     def leave(self, roll: Roll) -> None:
         """Speak for a rank no more, and forget its peers; nothing is touched after the return."""
-        self.call(lambda: self._leave(roll))
-
-    def call(self, command: Callable[[], None]) -> None:
-        """Have the thread call something, wait until it has, and raise what that raised."""
-        if threading.current_thread() is self._thread:
-            command()
-            return
-        done = threading.Event()
-        raised: list[Exception] = []
-
-        def run() -> None:
-            try:
-                command()
-            except Exception as error:
-                raised.append(error)
-            finally:
-                done.set()
-
-        self.post(run)
-        while self._thread.is_alive() and not done.wait(_LONGEST_TURN_S):
-            continue
-        if raised:
-            raise raised[0]
-
-    def post(self, command: Callable[[], None]) -> None:
-        """Have the thread call something soon."""
-        self._commands.append(command)
-        os.eventfd_write(self._wake_fd, 1)
+        self.loop.call(lambda: self._leave(roll))
 
     def stop(self) -> None:
         """End the thread and close the sockets."""
-        self._stopping = True
-        if threading.current_thread() is self._thread:  # the garbage collector chose it for this
-            self._close_at_end = True
-            return
-        os.eventfd_write(self._wake_fd, 1)
-        self._thread.join()
-        # Not by the thread: it may have ended on its own before the write.
-        os.close(self._wake_fd)
+        self.loop.stop()
 
-    def close_copies(self) -> None:
+    def close_in_child(self) -> None:
         """In a forked child, where the thread is not: close what would keep ports in use."""
         self._sockets.close_copies()
         for bound, _ in self._bound.values():
             if bound is not None:
                 bound.close()
-        os.close(self._wake_fd)
+        self.loop.close_in_child()
 
-    # The thread.
+    # The control thread.
 
-    def _run(self) -> None:
-        try:
-            while not self._stopping:
-                self._turn()
-        except Exception:
-            logger.exception("the control plane ended; failures are told by the data path alone")
+    def _close(self) -> None:
         self._sockets.close()
         for bound, _ in self._bound.values():
             if bound is not None:
                 bound.close()
-        if self._close_at_end:
-            os.close(self._wake_fd)
 
-    def _turn(self) -> None:
-        now_s = time.monotonic()
-        until_s = min((place.next_s() for place in self._places.values()), default=now_s + 60)
-        pause_s = min(max(0.0, until_s - now_s), _LONGEST_TURN_S)
-        ready = self._sockets.poller.poll(int(pause_s * 1000) + 1)
-        if any(fd == self._wake_fd for fd, _ in ready):
-            os.eventfd_read(self._wake_fd)
-        while self._commands:
-            self._obey(self._commands.popleft())
+    def next_s(self) -> float:
+        """See `loop.Service`."""
+        return min((place.next_s() for place in self._places.values()), default=math.inf)
+
+    def turn(self) -> None:
+        """See `loop.Service`."""
         for key, message in self._sockets.receive():
             self._take(key, message)
         now_s = time.monotonic()
-        for fd, place in [(fd, self._by_fd[fd]) for fd, _ in ready if fd in self._by_fd]:
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(fd)
-            self._guard(place, partial(place.participant.news, now_s))
         for place in tuple(self._places.values()):
             if place.next_s() <= now_s:
-                self._guard(place, partial(place.tick, now_s))
+                self.loop.guard(partial(place.tick, now_s))
         self._flush()
 
-    def _obey(self, command: Callable[[], None]) -> None:
-        try:
-            command()
-        except Exception:
-            logger.exception("the control plane could not do what it was asked")
+    def _news(self, place: Place) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(place.principal.news_fd())
+        place.participant.news(time.monotonic())
 
     def _take(self, key: bytes, message: bytes) -> None:
         """Deliver the entries of an authenticated process, as far as they are its own ranks'."""
@@ -221,16 +167,7 @@ class ControlPlane:
     def _deliver(self, place: Place, entry: Entry) -> None:
         now_s = time.monotonic()
         self._touched.add(place)
-        self._guard(place, partial(place.hear, entry.sender, entry.kind, entry.body, now_s))
-
-    def _guard(self, place: Place, action: Callable[[], None]) -> None:
-        """One communicator's trouble shall not end the control plane of all others."""
-        try:
-            action()
-        except Exception:
-            if self._num_complaints < _MAX_LOGGED_COMPLAINTS:
-                self._num_complaints += 1
-                logger.exception("the control plane could not serve rank %d", place.rank)
+        self.loop.guard(partial(place.hear, entry.sender, entry.kind, entry.body, now_s))
 
     def dispatch(self, place: Place, entry: Entry) -> None:
         """Take what a place has to say; it leaves at the end of the turn."""
@@ -256,7 +193,7 @@ class ControlPlane:
             now_s = time.monotonic()
             while self._touched:  # perhaps the last word that was missing has come
                 place = self._touched.pop()
-                self._guard(place, partial(place.settle, now_s))
+                self.loop.guard(partial(place.settle, now_s))
         outgoing, self._outgoing = self._outgoing, {}
         for key, (contact, entries) in outgoing.items():
             if key in self._near:
@@ -289,9 +226,7 @@ class ControlPlane:
 
     def _attach(self, place: Place) -> None:
         self._places[place.communicator_id, place.rank] = place
-        fd = place.principal.news_fd()
-        self._by_fd[fd] = place
-        self._sockets.poller.register(fd, zmq.POLLIN)
+        self.loop.watch(place.principal.news_fd(), partial(self._news, place))
 
     def _leave(self, roll: Roll) -> None:
         if self._rolls.pop((roll.communicator_id, roll.rank), None) is None:
@@ -299,12 +234,10 @@ class ControlPlane:
         place = self._places.pop((roll.communicator_id, roll.rank), None)
         self._flush()
         if place is not None:
-            fd = place.principal.news_fd()
-            del self._by_fd[fd]
-            self._sockets.poller.unregister(fd)
+            self.loop.selector.unregister(place.principal.news_fd())
         self._num_rolls_of.subtract(contact.key for contact in roll.contacts)
         # Not at once: the garbage collector may have called this in the midst of a turn.
-        self.post(self._dismiss_gone)
+        self.loop.post(self._dismiss_gone)
 
     def _dismiss_gone(self) -> None:
         gone = [key for key, count in self._num_rolls_of.items() if count <= 0]
@@ -369,7 +302,7 @@ def _forget_after_fork() -> None:
     global _plane, _num_holders, _lock
     _lock = threading.RLock()
     if _plane is not None:
-        _plane.close_copies()
+        _plane.close_in_child()
         _left_to_parent.append(_plane)
     _plane, _num_holders = None, 0
 

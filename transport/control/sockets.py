@@ -17,9 +17,8 @@ from collections.abc import Iterable, Mapping
 import zmq
 from zmq.utils import z85
 
-from hccl_py.transport.bootstrap.connector import stranger_limit
-from hccl_py.transport.bootstrap.open_sockets import OpenSockets
-from hccl_py.transport.bootstrap.rejections import Refusals
+from hccl_py.transport.network.open_sockets import OpenSockets
+from hccl_py.transport.network.rejections import Refusals, stranger_limit
 
 from .contact import Contact
 from .doorway import THIS_MACHINE, Doorway
@@ -37,8 +36,8 @@ _MAX_FORMER = 4096
 class ControlSockets:
     """All sockets of one process. One thread uses them, after they were made by another."""
 
-    def __init__(self) -> None:
-        """Listen to processes of this machine, and admit nobody yet."""
+    def __init__(self, poller: zmq.Poller) -> None:
+        """Listen to processes of this machine; admit nobody yet. `poller` waits for messages."""
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self.public_key, self._secret_key = zmq.curve_keypair()
         self.unix_name = f"hccl-{secrets.token_hex(16)}"
@@ -49,7 +48,7 @@ class ControlSockets:
         self._unconnected: dict[bytes, str] = {}  # hosts, by key
         self._routes: dict[bytes, bytes] = {}
         self._dialled: dict[bytes, zmq.Socket[bytes]] = {}
-        self.poller = zmq.Poller()
+        self.poller = poller
         self._door = self._context.socket(zmq.REP)
         self._door.bind(_ZAP_ENDPOINT)
         self._router = self._socket(zmq.ROUTER)

@@ -17,9 +17,9 @@ from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.connector import Key
 from hccl_py.transport.bootstrap.full_mesh import Wiring
 from hccl_py.transport.bootstrap.handshake import CONTROL, Party
-from hccl_py.transport.bootstrap.identity import Endpoint, Identity, Member
-from hccl_py.transport.bootstrap.listeners import bind_listeners
-from hccl_py.transport.bootstrap.open_sockets import OpenSockets
+from hccl_py.transport.network.identity import Endpoint, Identity, Member
+from hccl_py.transport.network.listeners import bind_listeners
+from hccl_py.transport.network.open_sockets import OpenSockets
 from hccl_py.transport.process_lifecycle import Stage, register
 
 from ..arena import arena_of_this_process

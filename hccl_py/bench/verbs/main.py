@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 from hccl_py.bench.verbs.end import End, Setup, Trial
 from hccl_py.bench.verbs.link import Link, LinkError, accept, dial, listen
 from hccl_py.bench.verbs.report import Report, Row
-from hccl_py.transport.bootstrap.identity import Identity
 from hccl_py.transport.errors import HcclError
+from hccl_py.transport.network.identity import Identity
 
 _PORT = 18515
 _DIAL_TIMEOUT_S = 10.0

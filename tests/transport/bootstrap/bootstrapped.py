@@ -20,10 +20,10 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 from stores import MemoryStore
 
-from hccl_py.transport.bootstrap.connection import Connection
-from hccl_py.transport.bootstrap.identity import Identity
 from hccl_py.transport.bootstrap.mesh import Link, Mesh, connect
 from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.identity import Identity
+from hccl_py.transport.network.open_sockets import Connection
 
 TIMEOUT_S = 20.0
 SEAL_BYTES = 32

@@ -16,7 +16,7 @@ from hccl_py.transport.bootstrap.handshake import (
     Send,
     Steps,
 )
-from hccl_py.transport.bootstrap.identity import Member
+from hccl_py.transport.network.identity import Member
 
 MEMBERS = tuple(Member(rank, f"host{rank}", 100 + rank, node=rank // 2) for rank in range(4))
 COMMUNICATOR_ID = b"c" * 16

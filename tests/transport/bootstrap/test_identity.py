@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from hccl_py.transport.bootstrap.identity import Identity, group_by_node
 from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.identity import Identity, group_by_node
 
 HERE = Identity("host", 1, "boot", 4026531840, "")
 

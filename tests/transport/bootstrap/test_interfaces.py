@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from hccl_py.transport.bootstrap.interfaces import (
+from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.interfaces import (
     Interface,
     choose_addresses,
     is_loopback,
     list_interfaces,
     select_interfaces,
 )
-from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.settings import NetworkSettings
 
 INTERFACES = tuple(
@@ -87,7 +87,7 @@ def test_choose_addresses_family_decides_where_an_interface_has_both() -> None:
 def test_choose_addresses_every_match_is_a_path_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     lo = Interface("lo", ("127.0.0.1",))
     monkeypatch.setattr(
-        "hccl_py.transport.bootstrap.interfaces.list_interfaces", lambda: (*INTERFACES[:-1], lo)
+        "hccl_py.transport.network.interfaces.list_interfaces", lambda: (*INTERFACES[:-1], lo)
     )
     assert choose(None, "eth1,ib,docker0") == ["10.0.0.1", "10.0.0.3", "10.0.0.4"]
     assert choose(None, "eth") == ["10.0.0.0", "10.0.0.1", "10.0.0.2"]
@@ -108,7 +108,7 @@ def test_choose_addresses_without_match_lists_interfaces(
 ) -> None:
     if family is not None:
         monkeypatch.setattr(
-            "hccl_py.transport.bootstrap.interfaces.list_interfaces", lambda: INTERFACES
+            "hccl_py.transport.network.interfaces.list_interfaces", lambda: INTERFACES
         )
     with pytest.raises(BootstrapError, match=message):
         choose(None, pattern, family)

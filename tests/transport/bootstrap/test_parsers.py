@@ -27,9 +27,9 @@ from hccl_py.transport.bootstrap.handshake import (
     Send,
     _identity_of,
 )
-from hccl_py.transport.bootstrap.identity import PROTOCOL_VERSION, Endpoint, Identity
 from hccl_py.transport.control.message import pack, unpack
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity
 from hccl_py.transport.verbs.sockets import _Address
 
 ROUNDS = int(os.environ.get("HCCL_TEST_ROUNDS", "1"))

@@ -19,11 +19,11 @@ from bootstrapped import (
     write,
 )
 
-from hccl_py.transport.bootstrap.connection import Connection, Line
+from hccl_py.transport.bootstrap.connection import Line
 from hccl_py.transport.bootstrap.connector import Key
 from hccl_py.transport.bootstrap.mesh import Mesh
-from hccl_py.transport.bootstrap.open_sockets import OpenSockets
 from hccl_py.transport.bootstrap.reconnect import Repair
+from hccl_py.transport.network.open_sockets import Connection, OpenSockets
 
 TIMEOUT_S = 20.0
 
@@ -81,7 +81,7 @@ class ReportingEngine:
 
 
 class Pair:
-    """Two ranks on two nodes, each with a repair thread; rank 1 is the one that dials."""
+    """Two ranks on two nodes, on one control thread; rank 1 is the one that dials."""
 
     def __init__(self, job: Job) -> None:
         self.engines = [ReportingEngine(), ReportingEngine()]
@@ -286,12 +286,12 @@ def test_repair_strangers_at_run_time_are_dropped_and_harm_nobody(
     assert open_descriptors() == before
 
 
-def test_repair_thread_ends_with_close_and_is_not_in_a_child() -> None:
+def test_repair_shares_one_thread_that_ends_with_the_last_and_is_not_in_a_child() -> None:
     def threads() -> list[str]:
-        return [thread.name for thread in threading.enumerate() if thread.name == "hccl-repair"]
+        return [one.name for one in threading.enumerate() if one.name == "hccl-control"]
 
     with repaired_pair() as (pair, _):
-        assert len(threads()) == 2
+        assert len(threads()) == 1
         reader, writer = os.pipe()
         child = os.fork()
         if child == 0:

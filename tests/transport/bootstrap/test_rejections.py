@@ -2,7 +2,7 @@
 
 import pytest
 
-from hccl_py.transport.bootstrap.rejections import Refusals
+from hccl_py.transport.network.rejections import Refusals
 
 NOISE = "it does not speak this protocol"
 
@@ -37,7 +37,7 @@ def test_refusals_many_addresses_and_reasons_stay_few_lines_and_little_memory(
 def test_refusals_next_period_tells_what_was_left_and_has_room_again(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hccl_py.transport.bootstrap.rejections._PERIOD_S", 0.0)
+    monkeypatch.setattr("hccl_py.transport.network.rejections._PERIOD_S", 0.0)
     refusals = Refusals("rank 0")
     for i in range(100):
         refusals.note(f"10.0.{i}.1:80", NOISE)

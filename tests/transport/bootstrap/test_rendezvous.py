@@ -12,7 +12,6 @@ import pytest
 import torch.distributed
 from stores import MemoryStore
 
-from hccl_py.transport.bootstrap.identity import PROTOCOL_VERSION, Endpoint, Identity
 from hccl_py.transport.bootstrap.rendezvous import (
     MAX_CARD_BYTES,
     Card,
@@ -23,6 +22,7 @@ from hccl_py.transport.bootstrap.rendezvous import (
 )
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity
 
 TIMEOUT_S = 10.0
 dist: Any = torch.distributed  # its stubs do not export the stores

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from hccl_py.transport.bootstrap.connector import stranger_limit
 from hccl_py.transport.control.contact import Contact
 from hccl_py.transport.control.sockets import ControlSockets
+from hccl_py.transport.network.rejections import stranger_limit
 
 TIMEOUT_S = 20.0
 FLOOD = max(300, 100 * int(os.environ.get("HCCL_TEST_ROUNDS", "1")))
@@ -23,7 +23,7 @@ class Coordinator:
     """The listening process, one member that has met it, and a port to attack."""
 
     def __init__(self) -> None:
-        self.server, self.member = ControlSockets(), ControlSockets()
+        self.server, self.member = ControlSockets(zmq.Poller()), ControlSockets(zmq.Poller())
         bound = socket.socket()
         bound.bind(("127.0.0.1", 0))
         self.address: tuple[str, int] = bound.getsockname()
@@ -86,7 +86,7 @@ def test_doorway_flood_of_silent_clients_takes_few_descriptors_and_members_get_i
 ) -> None:
     calm = open_descriptors()
     coordinator.most_open = 0
-    late = ControlSockets()
+    late = ControlSockets(zmq.Poller())
     coordinator.server.admit({late.public_key: "127.0.0.1"})
     clients = []
     most_mine = 0
@@ -172,7 +172,7 @@ def test_doorway_stranger_is_refused_and_told_with_its_address(
 def test_doorway_key_of_no_member_is_refused(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    stranger = ControlSockets()
+    stranger = ControlSockets(zmq.Poller())
     stranger.send(coordinator.contact, False, b"let me in")
     deadline_s = time.monotonic() + TIMEOUT_S
     while not caplog.records:
@@ -187,7 +187,7 @@ def test_doorway_member_that_ends_before_it_is_read_is_heard_and_not_logged(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = open_descriptors()
-    brief = ControlSockets()
+    brief = ControlSockets(zmq.Poller())
     coordinator.server.admit({brief.public_key: "127.0.0.1"})
     brief.send(coordinator.contact, False, b"in a hurry")
     closing = threading.Thread(target=brief.close)
@@ -202,7 +202,7 @@ def test_doorway_member_that_ends_before_it_is_read_is_heard_and_not_logged(
 def test_doorway_member_that_comes_after_its_communicator_ended_is_not_logged(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    late = ControlSockets()
+    late = ControlSockets(zmq.Poller())
     coordinator.server.admit({late.public_key: "127.0.0.1"})
     coordinator.server.dismiss([late.public_key])
     coordinator.hear(late, b"late")  # for the control plane to ignore

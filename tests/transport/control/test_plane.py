@@ -253,10 +253,10 @@ def test_failure_of_what_it_is_asked_is_the_callers() -> None:
         raise ValueError("no such thing")
 
     with pytest.raises(ValueError, match="no such thing"):
-        plane.call(fail)
+        plane.loop.call(fail)
     done: list[bool] = []
-    plane.post(fail)
-    plane.call(lambda: done.append(True))
+    plane.loop.post(fail)
+    plane.loop.call(lambda: done.append(True))
     plane.stop()
     assert done == [True]
 
@@ -264,12 +264,12 @@ def test_failure_of_what_it_is_asked_is_the_callers() -> None:
 def test_plane_whose_thread_has_ended_is_stopped_all_the_same() -> None:
     # As when the thread wakes up by itself between the wish that it ends and the knock.
     plane = ControlPlane()
-    plane._stopping = True
-    os.eventfd_write(plane._wake_fd, 1)
-    plane._thread.join(DEADLINE_S)
+    plane.loop._stopping = True
+    os.eventfd_write(plane.loop._wake_fd, 1)
+    plane.loop._thread.join(DEADLINE_S)
     plane.stop()
     with pytest.raises(OSError):
-        os.fstat(plane._wake_fd)
+        os.fstat(plane.loop._wake_fd)
 
 
 def test_a_member_that_cannot_be_dialled_does_not_end_the_plane(server: Server) -> None:
@@ -281,13 +281,13 @@ def test_a_member_that_cannot_be_dialled_does_not_end_the_plane(server: Server) 
     resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1], hard))
     try:
         entry = Entry(ID, 0, 1, "ask", None)
-        server.plane.call(lambda: server.plane.dispatch(place, entry))
-        server.plane.call(lambda: None)  # the turn is over
+        server.plane.loop.call(lambda: server.plane.dispatch(place, entry))
+        server.plane.loop.call(lambda: None)  # the turn is over
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for descriptor in filled:
             os.close(descriptor)
-    assert server.plane._thread.is_alive()
+    assert server.plane.loop._thread.is_alive()
     assert answers(server.dial(server.keys[1]), 1)
 
 

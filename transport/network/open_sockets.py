@@ -7,7 +7,10 @@ belong to somebody else by the time of the fork. The kernel's number of the sock
 import contextlib
 import os
 
-from hccl_py.transport.bootstrap.connection import Connection
+from hccl_py.transport._core import Stream
+
+Connection = int | Stream
+"""An authenticated connection for the engine, non-blocking: a descriptor, or a stream over one."""
 
 
 class OpenSockets:

@@ -9,9 +9,9 @@ import errno
 import socket
 from collections.abc import Sequence
 
-from hccl_py.transport.bootstrap.identity import Endpoint
-from hccl_py.transport.bootstrap.interfaces import LocalAddress, address_family, choose_addresses
 from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.identity import Endpoint
+from hccl_py.transport.network.interfaces import LocalAddress, address_family, choose_addresses
 from hccl_py.transport.settings import NetworkSettings
 
 BACKLOG = 4096

@@ -5,16 +5,28 @@ bounded, and what was not told one by one is counted.
 """
 
 import logging
+import resource
 import time
 from collections import Counter, OrderedDict
 
 logger = logging.getLogger("hccl_py.transport")
 
+_MOST_STRANGERS = 64
+_FEWEST_STRANGERS = 8
+_DESCRIPTORS_PER_STRANGER = 16
 _LINES_PER_PERIOD = 16
 _PERIOD_S = 60.0
 _MAX_REMEMBERED = 256
 _OTHERS = "other reasons"
 _MAX_REASONS = 32
+
+
+def stranger_limit() -> int:
+    """Return how many strangers may be connected at once, so that others find descriptors left."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _MOST_STRANGERS
+    return max(_FEWEST_STRANGERS, min(_MOST_STRANGERS, limit // _DESCRIPTORS_PER_STRANGER))
 
 
 class Refusals:

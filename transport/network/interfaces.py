@@ -119,6 +119,18 @@ def choose_addresses(settings: NetworkSettings) -> tuple[LocalAddress, ...]:
     return tuple(chosen)
 
 
+Target = str | tuple[str, int]
+"""What to dial: an abstract Unix name with its leading zero byte, or numeric host and port."""
+
+
+def describe_target(target: Target) -> str:
+    """Render what is dialled, for messages."""
+    if isinstance(target, str):
+        return f"unix:@{target[1:]}"
+    host, port = target
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def address_family(address: str) -> socket.AddressFamily:
     """Return the socket family of a numeric address."""
     is_ipv6 = ipaddress.ip_address(address).version == 6

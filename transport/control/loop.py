@@ -1,0 +1,159 @@
+"""The control thread of this process and its event loop: one for all communicators.
+
+The loop waits for descriptors and ZeroMQ sockets, and calls the services that registered: the
+control plane, the reconnecting of broken connections, the stores of unique ids. A service must not
+block. An exception of a service is logged, and the loop goes on.
+"""
+
+import contextlib
+import logging
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+import zmq
+
+logger = logging.getLogger("hccl_py.transport")
+
+_LONGEST_TURN_S = 1.0
+_MAX_LOGGED_ERRORS = 16
+
+
+class Service(Protocol):
+    """What the loop calls, always on its own thread."""
+
+    def next_s(self) -> float:
+        """Return when to call `turn` at the latest, by `time.monotonic`."""
+
+    def turn(self) -> None:
+        """Do what is due; called after every wait."""
+
+
+class ControlLoop:
+    """A thread that runs until `stop`."""
+
+    def __init__(self) -> None:
+        """Prepare; `start` starts the thread."""
+        self.selector = selectors.DefaultSelector()
+        self.poller = zmq.Poller()
+        self.poller.register(self.selector.fileno(), zmq.POLLIN)
+        self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self.selector.register(self._wake_fd, selectors.EVENT_READ, self._wake_up)
+        self._commands: deque[Callable[[], None]] = deque()
+        self._services: list[Service] = []
+        self._stopping = False
+        self._at_end: list[Callable[[], None]] = []
+        self._num_errors = 0
+        self._thread = threading.Thread(target=self._run, name="hccl-control", daemon=True)
+
+    # Any thread.
+
+    def start(self, at_end: Callable[[], None]) -> None:
+        """Start the thread, which calls `at_end` as the last thing it does."""
+        self._at_end.append(at_end)
+        self._thread.start()
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller is the control thread, e.g. because a finalizer ran on it."""
+        return threading.current_thread() is self._thread
+
+    def call(self, command: Callable[[], None]) -> None:
+        """Have the thread call something, wait until it has, and raise what that raised."""
+        if self.is_current:
+            command()
+            return
+        done = threading.Event()
+        raised: list[Exception] = []
+
+        def run() -> None:
+            try:
+                command()
+            except Exception as error:
+                raised.append(error)
+            finally:
+                done.set()
+
+        self.post(run)
+        while self._thread.is_alive() and not done.wait(_LONGEST_TURN_S):
+            continue
+        if raised:
+            raise raised[0]
+
+    def post(self, command: Callable[[], None]) -> None:
+        """Have the thread call something soon."""
+        self._commands.append(command)
+        os.eventfd_write(self._wake_fd, 1)
+
+    def stop(self) -> None:
+        """End the thread."""
+        self._stopping = True
+        if self.is_current:
+            self._at_end.append(self._close_descriptors)
+            return
+        os.eventfd_write(self._wake_fd, 1)
+        self._thread.join()
+        self._close_descriptors()  # not by the thread: it may have ended before the write
+
+    def close_in_child(self) -> None:
+        """In a forked child, where the thread is not: close the copies of the descriptors."""
+        self._close_descriptors()
+
+    # The control thread.
+
+    def add(self, service: Service) -> None:
+        """Call a service from now on."""
+        self._services.append(service)
+
+    def remove(self, service: Service) -> None:
+        """Call a service no more."""
+        with contextlib.suppress(ValueError):
+            self._services.remove(service)
+
+    def watch(self, readable: int | socket.socket, action: Callable[[], None]) -> None:
+        """Call `action` when a descriptor is readable."""
+        self.selector.register(readable, selectors.EVENT_READ, action)
+
+    def guard(self, action: Callable[[], None]) -> None:
+        """Call something and log what it raises: no other communicator shall end by it."""
+        try:
+            action()
+        except Exception:
+            self._num_errors += 1
+            if self._num_errors <= _MAX_LOGGED_ERRORS:
+                logger.exception("the control thread could not do its work for one communicator")
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping:
+                self._turn()
+        except Exception:
+            logger.exception("the control thread ended; failures are found by the data path alone")
+        for action in self._at_end:
+            action()
+
+    def _turn(self) -> None:
+        now_s = time.monotonic()
+        until_s = min((service.next_s() for service in self._services), default=now_s + 60)
+        pause_s = min(max(0.0, until_s - now_s), _LONGEST_TURN_S)
+        self.poller.poll(int(pause_s * 1000) + 1)
+        while self._commands:
+            self.guard(self._commands.popleft())
+        watched = self.selector.get_map()
+        for ready, _ in self.selector.select(0):
+            if watched.get(ready.fd) is ready:  # not closed by an earlier action of this turn
+                self.guard(ready.data)
+        for service in tuple(self._services):
+            self.guard(service.turn)
+
+    def _wake_up(self) -> None:
+        os.eventfd_read(self._wake_fd)
+
+    def _close_descriptors(self) -> None:
+        self.selector.close()
+        os.close(self._wake_fd)
