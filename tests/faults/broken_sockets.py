@@ -11,12 +11,17 @@ import random
 import socket
 import stat
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from hccl_py import Communicator
+from hccl_py.transport import _core
+from hccl_py.transport.bootstrap.connection import Connection, Line
+from hccl_py.transport.bootstrap.handshake import CONTROL
 
 FRAME_MAGIC = b"HL\x01\x00"
 """Of `csrc/frame.h`: a data frame."""
+NOISE = {"delay": 0.01, "corrupt": 0.004, "duplicate": 0.004, "truncate": 0.002, "reset": 0.002}
+NOISE |= {"longest_delay_s": 0.002}
 
 
 def engine_sockets(comm: Communicator, family: socket.AddressFamily) -> list[int]:
@@ -127,6 +132,24 @@ def _is_connected(descriptor: int) -> bool:
         except OSError:
             return False
         return True
+
+
+@contextlib.contextmanager
+def noisy_lanes(seed: int) -> Iterator[None]:
+    """Have lanes that connect meanwhile lose, double, delay and spoil some of their frames."""
+    detach, chance = Line.detach, random.Random(seed)
+
+    def detach_and_spoil(line: Line) -> Connection:
+        connection = detach(line)
+        if line.socket.family == socket.AF_UNIX or line.handshake.index == CONTROL:
+            return connection
+        return _core.FaultyStream(connection, chance.randrange(1 << 32), **NOISE)
+
+    Line.detach = detach_and_spoil  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        Line.detach = detach  # type: ignore[method-assign]
 
 
 Break = Callable[[int, random.Random], None]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
+import random
 import tempfile
 import time
 from typing import NoReturn
 
-from broken_sockets import open_socket_inodes
+from broken_sockets import noisy_lanes, open_socket_inodes
 from ended_scripts import end_as_script
 from full_disk import FullDisk
 from injected_groups import GROUPS, Group
-from injected_strikes import ModelExplodedError, Striker
-from injections import HARMLESS, Injection, Story, write_mark
+from injected_strikes import LeftError, ModelExplodedError, Striker
+from injections import HARMLESS, STUCK, Injection, Story, note_strike, write_mark
 from leftovers import settled_holdings, wait_for_return
-from random_calls import RandomCalls
+from random_calls import NativeCalls, RandomCalls
+
+from hccl_py import Communicator, CommunicatorError
 
 FIELDS = ("rank", "host", "pid", "cause", "collective", "sequence")
 
@@ -44,16 +48,20 @@ def _warm_up(injection: Injection) -> None:
 
 def _live(rank: int, injection: Injection) -> Story:
     sockets_before = open_socket_inodes()
-    group = GROUPS[injection.api]("job")
+    with _noise(rank, injection):
+        group = GROUPS[injection.api]("job")
+        group.comm.barrier()
     group.set_timeout(injection.timeout_s)
     calls = RandomCalls(group.calls, injection.seed)
     striker = Striker(injection, group, sockets_before) if rank == injection.victim else None
     closes = injection.variant % 2 == 0
     error: Exception | None = None
     try:
-        _work(calls, injection, striker)
+        _work(calls, injection, striker, group)
     except group.error as failure:
         error = failure
+    except LeftError:
+        return Story(rank, os.getpid(), calls.num_checked)
     except (ModelExplodedError, MemoryError) as failure:
         if striker is not None and isinstance(failure, MemoryError):
             striker.note_failure()
@@ -63,6 +71,8 @@ def _live(rank: int, injection: Injection) -> Story:
     if striker is not None:
         striker.close()
     later = _later(group, calls) if error is not None else ()
+    if injection.extended and injection.kind in ("sigkill", "sigsegv", "os_exit"):
+        _shrink(group, injection)
     began_s = time.monotonic()
     group.close()
     return Story(
@@ -78,13 +88,48 @@ def _live(rank: int, injection: Injection) -> Story:
     )
 
 
-def _work(calls: RandomCalls, injection: Injection, striker: Striker | None) -> None:
+def _noise(rank: int, injection: Injection) -> contextlib.AbstractContextManager[object]:
+    if injection.kind != "noise" or rank != injection.victim:
+        return contextlib.nullcontext()
+    note_strike(injection, os.getpid())
+    return noisy_lanes(injection.variant)
+
+
+def _work(calls: RandomCalls, injection: Injection, striker: Striker | None, group: Group) -> None:
     is_harmless = injection.kind in HARMLESS
     while not is_harmless or calls.num_started < injection.num_calls:
         if striker is not None:
             striker.look(calls.num_started)
         calls.one()
+        if injection.extended and injection.api == "native" and injection.kind not in STUCK:
+            _use_subgroup(calls.num_started, injection, group.comm)
     calls.finish()
+
+
+def _use_subgroup(number: int, injection: Injection, comm: Communicator) -> None:
+    """Now and then some of the ranks make a few calls of their own."""
+    chance = random.Random(f"{injection.seed}/subgroup/{number}")
+    members = chance.sample(range(comm.world_size), chance.randint(1, comm.world_size))
+    if chance.random() > 0.1 or comm.rank not in members:
+        return
+    # The next call of the whole communicator tells what ended this one.
+    told_later = () if injection.kind in HARMLESS else (CommunicatorError,)
+    with contextlib.suppress(*told_later), comm.subset(members, f"part {number}") as part:
+        calls = RandomCalls(NativeCalls(part), f"{injection.seed}/{number}")
+        while calls.num_started < 3:
+            calls.one()
+        calls.finish()
+
+
+def _shrink(group: Group, injection: Injection) -> None:
+    """Go on with the survivors."""
+    if injection.api == "native":
+        with group.comm.shrink() as left:
+            assert left.world_size == injection.layout.world_size - 1
+            calls = RandomCalls(NativeCalls(left), f"{injection.seed}/shrunk")
+            while calls.num_started < 5:
+                calls.one()
+            calls.finish()
 
 
 def _later(group: Group, calls: RandomCalls) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 from broken_sockets import (
     Break,
     close_socket,
@@ -28,11 +29,17 @@ from broken_sockets import (
     write_half_frame,
 )
 from injected_groups import Group
-from injections import SIGNALS, Injection, note_strike, write_mark
+from injections import SIGNALS, SPOKEN, Injection, note_strike, write_mark
+
+from hccl_py import ReduceOp
 
 
 class ModelExplodedError(ValueError):
     """What nobody catches."""
+
+
+class LeftError(Exception):
+    """The victim has closed its communicator."""
 
 
 class Striker:
@@ -41,6 +48,7 @@ class Striker:
     def __init__(self, injection: Injection, group: Group, sockets_before: set[int]) -> None:
         self._injection = injection
         self._comm = group.comm
+        self._group = group
         self._sockets_before = sockets_before
         self._chance = random.Random(injection.seed + "/strike")
         self._hoard: list[bytes] = []
@@ -50,9 +58,12 @@ class Striker:
         """Strike if it is time.
 
         Raises:
-            ModelExplodedError: that is how it strikes.
+            ModelExplodedError, LeftError, CommunicatorError: that is how it strikes.
         """
         if num_started != self._injection.after:
+            return
+        if self._injection.kind in SPOKEN:
+            self._speak()
             return
         if self._injection.kind == "exception":
             note_strike(self._injection, os.getpid())
@@ -65,6 +76,18 @@ class Striker:
             self._thread = threading.Thread(target=self._strike_later)
             self._thread.start()
 
+    def _speak(self) -> None:
+        note_strike(self._injection, os.getpid())
+        if self._injection.kind == "abort":
+            self._comm.abort("the injection says so")
+        elif self._injection.kind == "leave":
+            self._group.close()
+            raise LeftError
+        elif self._injection.kind == "mismatch":
+            self._comm.all_reduce(np.ones(7, np.int8), ReduceOp.BXOR)
+        else:
+            time.sleep(1.5 * self._injection.timeout_s)
+
     def note_failure(self) -> None:
         """Note that memory has run out now: what was in the way of telling so is let go."""
         self._hoard.clear()
@@ -74,7 +97,7 @@ class Striker:
         """Wait for the thread, and let go of everything."""
         if self._thread is not None:
             self._thread.join()
-        del self._comm
+        del self._comm, self._group
 
     def _strike_later(self) -> None:
         time.sleep(self._injection.delay_s)

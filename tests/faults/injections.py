@@ -50,8 +50,18 @@ HARMLESS = {
     "path_half_frame": "a part of a frame on a connection to another node, then its end",
     "path_garbage": "bytes that are no frame on a connection to another node",
     "coordinator_closed": "connections of the control plane are closed",
+    "noise": "frames to other nodes are lost, doubled, delayed and spoilt",
 }
 """After these all go on, with right results."""
+SPOKEN = {
+    "abort": "Communicator.abort from another thread",
+    "leave": "the rank closes the communicator",
+    "mismatch": "the rank makes another call than the others",
+    "late": "the rank comes after the timeout",
+}
+"""The rank lives on, and all others raise; only the soak plays these, on a Communicator."""
+STUCK = {"sigstop", "late"}
+"""Only a timeout tells of these."""
 DEADLY = {"sigkill", "sigsegv", "os_exit", "exception", "half_frame", "full_disk", "out_of_memory"}
 """The victim is not there to raise."""
 
@@ -81,6 +91,8 @@ class Injection:
     round_number: int
     api: str = "native"
     folder: str = ""
+    extended: bool = False
+    """With subgroups between the calls, `shrink` after a death, and drawn settings: the soak."""
 
     @property
     def seed(self) -> str:
@@ -117,7 +129,7 @@ class Injection:
 
     @property
     def timeout_s(self) -> float:
-        return STOPPED_TIMEOUT_S if self.kind == "sigstop" else 60.0
+        return STOPPED_TIMEOUT_S if self.kind in STUCK else 60.0
 
     @property
     def is_from_outside(self) -> bool:
@@ -129,7 +141,7 @@ class Injection:
 
     @property
     def names_victim(self) -> bool:
-        return self.is_deadly or self.kind in ("sigstop", "cut_off")
+        return self.is_deadly or self.kind in ("sigstop", "cut_off", *SPOKEN)
 
     def mark(self, what: str) -> Path:
         """Return the file by which the processes of a round tell each other what has happened."""
@@ -164,11 +176,11 @@ class Result:
     @property
     def worst_s(self) -> float:
         """How long after the strike the last raised, or for a stopped rank after the timeout."""
-        is_stopped = self.injection.kind == "sigstop"
+        is_stopped = self.injection.kind in STUCK
         raised = [
             story.raised_s - self.struck_s
             for story in self.stories
-            # The stopped rank itself raises once it goes on.
+            # A rank that is stuck raises once it goes on.
             if story.error and not (is_stopped and story.rank == self.injection.victim)
         ]
         return max(raised, default=0.0) - (self.injection.timeout_s if is_stopped else 0.0)
@@ -198,12 +210,15 @@ class Result:
             if any(story.error for story in self.stories):
                 yield "nobody raises"
             return
-        if not all(story.error for story in self.stories):
+        left = self.injection.victim if self.injection.kind == "leave" else None
+        told = [story for story in self.stories if story.rank != left]
+        if not all(story.error for story in told):
             yield "every survivor raises"
+            return
         if not self.worst_s < RAISE_S:
             yield f"all raise in time: {self.worst_s:.3f} s"
-        first = self.stories[0]
-        for story in self.stories:
+        first = told[0]
+        for story in told:
             theirs = (story.error, story.text, story.fields)
             if theirs != (first.error, first.text, first.fields):
                 yield f"ranks {first.rank} and {story.rank} tell the same"
@@ -249,6 +264,11 @@ def play(
                 "HCCL_TRACE_DIR": str(traces),
                 "HCCL_CONNECTIONS": str(1 + injection.variant % 2),
             }
+            if injection.kind == "noise" or (injection.extended and injection.variant % 3 == 0):
+                settings["HCCL_CHECKSUM"] = "1"
+            is_unix = injection.kind.startswith("control_")
+            if injection.extended and injection.variant % 4 == 0 and not is_unix:
+                settings["HCCL_TRANSPORT"] = "tcp"
             return settings | ({} if hosts else {"HCCL_NODE_ID": str(layout.node_of(rank))})
 
         outsider = threading.Thread(target=_strike_from_outside, args=(injection,))

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 import hccl_py
-from hccl_py import Communicator
+from hccl_py import Communicator, ReduceOp
 
 LARGEST_BYTES = 4 << 20
 MOST_IN_FLIGHT = 3
@@ -31,7 +31,9 @@ _PATTERN = np.arange(LARGEST_BYTES + _PERIOD, dtype=np.int16) % _PERIOD
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Wait = Callable[[], object]
-KINDS = ("all_reduce", "broadcast", "all_gather", "reduce_scatter", "all_to_all", "reduce")
+REDUCING = ("all_reduce", "reduce_scatter", "reduce")
+KINDS = (*REDUCING, "broadcast", "all_gather", "all_to_all", "ring")
+DTYPES = ("float16", "float32", "float64", "uint16", "int32", "int64")
 
 
 class Call(NamedTuple):
@@ -43,17 +45,19 @@ class Call(NamedTuple):
     root: int
     blocks: bool
     registered: bool
+    op: str = "SUM"
 
 
 def draw(seed: str, number: int, world_size: int) -> Call:
     """Return call `number`, from 4 bytes up to 4 MB, small and large ones equally often."""
     chance = random.Random(f"{seed}/{number}")
-    dtype = chance.choice(("float32", "int32", "float64"))
+    dtype = chance.choice(DTYPES)
     num_bytes = int(4 * (LARGEST_BYTES / 4) ** chance.random())
     count = -(-num_bytes // np.dtype(dtype).itemsize // world_size) * world_size
     root = chance.randrange(world_size)
     blocks, registered = chance.random() < 0.5, chance.random() < 0.3
-    return Call(chance.choice(KINDS), dtype, count, root, blocks, registered)
+    kind, op = chance.choice(KINDS), chance.choice(("SUM", "MAX"))
+    return Call(kind, dtype, count, root, blocks, registered, op)
 
 
 class Target(Protocol):
@@ -75,10 +79,20 @@ class NativeCalls:
 
     def start(self, call: Call, output: Array, data: Array) -> Wait | None:
         calls: Any = self._comm if call.blocks else self._comm.nonblocking
+        op = ReduceOp[call.op]
         if call.kind == "all_reduce":
-            work = calls.all_reduce(data)
-        elif call.kind in ("broadcast", "reduce"):
-            work = getattr(calls, call.kind)(data, call.root)
+            work = calls.all_reduce(data, op)
+        elif call.kind == "reduce":
+            work = calls.reduce(data, call.root, op)
+        elif call.kind == "broadcast":
+            work = calls.broadcast(data, call.root)
+        elif call.kind == "reduce_scatter":
+            work = calls.reduce_scatter(output, data, op)
+        elif call.kind == "ring":
+            later, n = self._comm.nonblocking, self.world_size
+            works = [later.recv(output, (self.rank - 1) % n, tag=call.count)]
+            works.append(later.send(data, (self.rank + 1) % n, tag=call.count))
+            return lambda: [one.wait() for one in works]
         else:
             work = getattr(calls, call.kind)(output, data)
         return None if work is None else work.wait  # type: ignore[no-any-return]
@@ -93,17 +107,23 @@ class TorchCalls:
     def start(self, call: Call, output: Array, data: Array) -> Wait | None:
         ours, theirs = torch.from_numpy(output), torch.from_numpy(data)
         options: dict[str, Any] = {"async_op": not call.blocks}
+        op = getattr(dist.ReduceOp, call.op)
         work: Any
         if call.kind == "all_reduce":
-            work = dist.all_reduce(theirs, **options)
+            work = dist.all_reduce(theirs, op, **options)
         elif call.kind == "broadcast":
             work = dist.broadcast(theirs, call.root, **options)
         elif call.kind == "reduce":
-            work = dist.reduce(theirs, call.root, **options)
+            work = dist.reduce(theirs, call.root, op, **options)
         elif call.kind == "all_gather":
             work = dist.all_gather_into_tensor(ours, theirs, **options)
         elif call.kind == "reduce_scatter":
-            work = dist.reduce_scatter_tensor(ours, theirs, **options)
+            work = dist.reduce_scatter_tensor(ours, theirs, op, **options)
+        elif call.kind == "ring":
+            n, tag = self.world_size, call.count % (1 << 20)
+            works = [dist.irecv(ours, (self.rank - 1) % n, tag=tag)]
+            works.append(dist.isend(theirs, (self.rank + 1) % n, tag=tag))
+            return lambda: [one.wait() for one in works]
         else:
             work = dist.all_to_all_single(ours, theirs, **options)
         return None if work is None else lambda: work.wait(timedelta(0))
@@ -176,13 +196,18 @@ class RandomCalls:
         block = call.count // n
 
         def total() -> Array:
-            return functools.reduce(np.add, (_values(number + one, call.count) for one in range(n)))
+            combine = np.add if call.op == "SUM" else np.maximum
+            return functools.reduce(
+                combine, (_values(number + one, call.count) for one in range(n))
+            )
 
         def expected() -> Array:
             if call.kind == "all_reduce" or (call.kind == "reduce" and rank == call.root):
                 return total()
             if call.kind == "reduce":
                 return data  # another's result
+            if call.kind == "ring":
+                return _values(number + (rank - 1) % n, call.count)
             if call.kind == "broadcast":
                 return _values(number + call.root, call.count)
             if call.kind == "all_gather":

@@ -25,7 +25,7 @@ COMMANDS = {
         "HCCL_TEST_ROUNDS=10 pytest -q -m '' tests/faults/test_injections.py "
         "tests/faults/test_outside.py tests/diagnosis/test_mismatch.py"
     ),
-    "soak": "hccl-soak --seconds 600",
+    "soak": "python tests/soak/main.py --seconds 600",
     "address": ".ci/sanitize address,undefined",
     "thread": ".ci/sanitize thread",
     "fuzz": ".ci/sanitize fuzz",
