@@ -4,16 +4,9 @@ from hccl_py.algorithms.neighbours import (
     NodeView,
     binomial_tree,
     complementary_trees,
-    others_after,
 )
 
 RANK_COUNTS = range(1, 40)
-
-
-def test_others_start_behind_me_and_wrap() -> None:
-    assert others_after(1, range(4)) == [2, 3, 0]
-    assert others_after(7, (3, 7, 5)) == [5, 3]
-    assert others_after(0, [0]) == []
 
 
 def test_node_view_looks_from_one_rank() -> None:

@@ -1,7 +1,6 @@
 """What the command makes of two hosts. The hosts themselves: tests/harness/test_namespaces.py."""
 
 import os
-import socket
 import subprocess
 import sys
 
@@ -9,7 +8,6 @@ import pytest
 from namespaces import TWO_HOSTS
 
 from hccl_py.bench.collective.main import main
-from hccl_py.bench.namespaces import Hosts, NamespaceError, enter
 
 _SHORT = ["--iters", "2", "--warmup", "0", "--timeout", "60", "--sizes", "4,4099,1M"]
 
@@ -56,19 +54,3 @@ def test_main_with_veth_that_is_terminated_leaves_no_namespace() -> None:
     command.communicate(timeout=30)
     assert command.returncode == 130
     assert _left(command.pid) == []
-
-
-@TWO_HOSTS
-def test_hosts_that_cannot_be_finished_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hosts, "address", lambda *_: "nowhere")
-    with pytest.raises(NamespaceError, match="nowhere"), Hosts():
-        pass
-    assert _left() == []
-
-
-@TWO_HOSTS
-def test_enter_moves_nothing_where_there_is_no_such_namespace() -> None:
-    before = socket.if_nameindex()
-    with pytest.raises(NamespaceError, match="no network namespace hccl-none"):
-        enter("hccl-none")
-    assert socket.if_nameindex() == before

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -94,18 +93,6 @@ def test_every_collective_can_be_collected(ranks: ThreadRanks) -> None:
     ]
 
 
-def test_only_the_outermost_group_starts_anything(ranks: ThreadRanks) -> None:
-    def nest(comm: Communicator) -> list[float]:
-        data = np.ones(1)
-        with group():
-            with group():
-                comm.all_reduce(data)
-            assert data.tolist() == [1.0]
-        return data.tolist()
-
-    assert ranks.run(nest) == [[3.0]] * 3
-
-
 def test_several_communicators_take_part(ranks: ThreadRanks) -> None:
     def collect(comm: Communicator) -> tuple[float, float]:
         with comm.subset(range(comm.world_size), "second") as second:
@@ -135,18 +122,6 @@ def test_nonblocking_call_gives_a_handle_at_once(ranks: ThreadRanks) -> None:
     assert ranks.run(collect) == [3.0] * 3
 
 
-def test_handle_of_a_recv_names_the_source(ranks: ThreadRanks) -> None:
-    def collect(comm: Communicator) -> int | None:
-        data = np.zeros(1)
-        with group():
-            work = comm.nonblocking.recv(data, None)
-            comm.send(np.ones(1), (comm.rank + 1) % 3)
-        work.wait()
-        return work.source
-
-    assert ranks.run(collect) == [2, 0, 1]
-
-
 def test_exception_out_of_the_block_starts_nothing(ranks: ThreadRanks) -> None:
     def leave(comm: Communicator) -> list[float]:
         data = np.ones(1)
@@ -164,19 +139,6 @@ def test_exception_out_of_the_block_starts_nothing(ranks: ThreadRanks) -> None:
         return data.tolist()
 
     assert ranks.run(leave) == [[3.0]] * 3
-
-
-def test_inner_group_left_by_an_exception_drops_only_its_own(ranks: ThreadRanks) -> None:
-    def leave(comm: Communicator) -> list[float]:
-        data = np.ones(2)
-        with group():
-            comm.all_reduce(data[:1])
-            with pytest.raises(KeyError), group():
-                comm.all_reduce(data[1:])
-                raise KeyError("mine")
-        return data.tolist()
-
-    assert ranks.run(leave) == [[3.0, 1.0]] * 3
 
 
 def test_wrong_argument_raises_in_the_block_and_starts_nothing(ranks: ThreadRanks) -> None:
@@ -215,18 +177,6 @@ def test_communicator_closed_in_the_block_says_so() -> None:
 
         (error,) = ranks.failures(close)
     assert isinstance(error, AbortedError)
-
-
-def test_other_threads_calls_run_as_ever(ranks: ThreadRanks) -> None:
-    with group(), ThreadPoolExecutor(1) as thread:
-        sums = thread.submit(lambda: ranks.run(_sum)).result()
-    assert sums == [3.0] * 3
-
-
-def _sum(comm: Communicator) -> float:
-    data = np.ones(1)
-    comm.all_reduce(data)
-    return float(data[0])
 
 
 def check_torch_is_left_alone(rank: int, world_size: int) -> list[float]:

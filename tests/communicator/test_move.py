@@ -7,11 +7,9 @@ round every buffer.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from guarded import REDUCIBLE, Array, Guarded
 from thread_ranks import ThreadRanks, wait_until
 
@@ -21,7 +19,6 @@ LAYOUTS = ("a", "aa", "aaa", "aaaaa", "aaabb", "abbab")
 SIZES = (0, 1, 17, 70_001)  # none, one, odd, more than two tiles of eight-byte elements
 NUMPY_TYPES = [one for one in REDUCIBLE if one != "bfloat16"]
 DTYPES = (*NUMPY_TYPES, "complex64", "complex128", "datetime64[s]", "S3", "i4, f8")
-TORCH_TYPES = (torch.bfloat16, torch.float8_e4m3fn, torch.complex64)
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
@@ -178,45 +175,6 @@ def test_all_gather_gather_and_scatter_uneven_blocks(ranks: ThreadRanks) -> None
         assert everywhere == everything
         assert at_root == (everything if rank == root else [])
         assert back == everything[rank]
-
-
-def test_gather_and_scatter_in_place_on_the_root(ranks: ThreadRanks) -> None:
-    n = ranks.world_size
-
-    def both(comm: Communicator) -> tuple[Any, Any]:
-        whole = np.full(n * 3, -1, np.int32)
-        own = whole[comm.rank * 3 : comm.rank * 3 + 3]
-        own[...] = comm.rank
-        comm.gather(whole if comm.rank == 0 else None, own, 0)
-        gathered = whole.copy()
-        whole *= 10
-        comm.scatter(own, whole if comm.rank == 0 else None, 0)
-        return gathered.tolist(), own.tolist()
-
-    for rank, (gathered, own) in enumerate(ranks.run(both)):
-        if rank == 0:
-            assert gathered == [peer for peer in range(n) for _ in range(3)]
-        assert own == [10 * rank] * 3
-
-
-@pytest.mark.parametrize("dtype", TORCH_TYPES, ids=str)
-def test_torch_types_that_numpy_lacks(ranks: ThreadRanks, dtype: torch.dtype) -> None:
-    n = ranks.world_size
-
-    def move(comm: Communicator) -> list[torch.Tensor]:
-        input = torch.full((2, 3), comm.rank + 1.0).to(dtype)
-        gathered = torch.zeros(n, 2, 3, dtype=dtype)
-        comm.all_gather(gathered, input)
-        exchanged = torch.zeros(n, 2, 3, dtype=dtype)
-        comm.all_to_all(exchanged, gathered)
-        comm.broadcast(input, n - 1)
-        return [one.to(torch.complex64) for one in (gathered, exchanged, input)]
-
-    for rank, (gathered, exchanged, input) in enumerate(ranks.run(move)):
-        for peer in range(n):
-            assert (gathered[peer] == peer + 1).all()
-            assert (exchanged[peer] == rank + 1).all()
-        assert (input == n).all()
 
 
 def test_barrier_holds_everyone_until_the_last(ranks: ThreadRanks) -> None:

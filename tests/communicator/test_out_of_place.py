@@ -79,60 +79,6 @@ def test_all_reduce_into_output_leaves_data(ranks: ThreadRanks, dtype: str, face
 
 
 @pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("dtype", REDUCIBLE)
-def test_reduce_into_output_leaves_data(ranks: ThreadRanks, dtype: str, face: str) -> None:
-    inputs = _inputs(ranks.world_size, dtype)
-    root = ranks.world_size - 1
-
-    def reduce(comm: Communicator) -> list[Guarded]:
-        results = []
-        for op in _ops(dtype):
-            for count in SIZES:
-                data = Guarded(inputs[comm.rank][:count], dtype)
-                before, output = data.bytes, Guarded(np.ones(count), dtype)
-                # Only the root's output is looked at.
-                into = output.buffer if comm.rank == root else None
-                _call(face, comm, "reduce")(data.buffer, root, op, output=into)
-                assert data.bytes == before
-                results.append(output)
-        return results
-
-    results = iter(ranks.run(reduce)[root])
-    for op in _ops(dtype):
-        expected = reduced(inputs, dtype, op)
-        for count in SIZES:
-            assert_reduced(next(results).values, expected[:count], inputs, dtype)
-
-
-@pytest.mark.parametrize("face", FACES)
-@pytest.mark.parametrize("dtype", (*REDUCIBLE, "complex128", "S3"))
-def test_broadcast_into_output_leaves_data(ranks: ThreadRanks, dtype: str, face: str) -> None:
-    n = ranks.world_size
-
-    def values(rank: int, count: int) -> Array:
-        if dtype in REDUCIBLE:
-            return contribution(rank, count, dtype)
-        return (np.arange(count) % 99 + 7 * rank).astype(dtype)
-
-    def broadcast(comm: Communicator) -> list[tuple[bytes, bytes]]:
-        results = []
-        for root in range(n):
-            for count in SIZES:
-                data = Guarded(values(comm.rank, count), dtype)
-                before, output = data.bytes, Guarded(np.zeros(count), dtype)
-                # Those that receive need no data; but may have some.
-                given = data.buffer if comm.rank == root or count % 2 else None
-                _call(face, comm, "broadcast")(given, root, output=output.buffer)
-                assert data.bytes == before
-                results.append((before, output.bytes))
-        return results
-
-    everyone = ranks.run(broadcast)
-    for index, root in enumerate(root for root in range(n) for _ in SIZES):
-        assert {one[index][1] for one in everyone} == {everyone[root][index][0]}
-
-
-@pytest.mark.parametrize("face", FACES)
 def test_output_may_be_data_itself(ranks: ThreadRanks, face: str) -> None:
     n = ranks.world_size
 

@@ -166,21 +166,6 @@ def test_complex_sums_and_averages(ranks: ThreadRanks, dtype: str, op: ReduceOp)
         np.testing.assert_allclose(mine, expected[rank * count :][:count], rtol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3, 4), (0, 4)])
-def test_all_reduce_any_shape_stays_that_shape(ranks: ThreadRanks, shape: tuple[int, ...]) -> None:
-    def all_reduce(comm: Communicator) -> list[Array]:
-        array = np.full(shape, comm.rank + 1.0)
-        tensor = torch.full(shape, comm.rank + 1.0)
-        comm.all_reduce(array)
-        comm.all_reduce(tensor)
-        return [array, tensor.numpy()]
-
-    n = ranks.world_size
-    for results in ranks.run(all_reduce):
-        for result in results:
-            np.testing.assert_array_equal(result, np.full(shape, n * (n + 1) / 2))
-
-
 def test_min_and_max_propagate_nan(ranks: ThreadRanks) -> None:
     def all_reduce(comm: Communicator) -> list[float]:
         results = []

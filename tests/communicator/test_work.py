@@ -13,7 +13,7 @@ import pytest
 from guarded import Array
 from thread_ranks import ThreadRanks
 
-from hccl_py import CollectiveTimeoutError, Communicator, MismatchError, Work
+from hccl_py import CollectiveTimeoutError, Communicator, MismatchError
 
 COUNT = 100_003
 
@@ -30,19 +30,6 @@ def _ones(comm: Communicator, count: int = COUNT) -> Array:
 
 def _sum(ranks: ThreadRanks) -> int:
     return sum(range(1, ranks.world_size + 1))
-
-
-def test_many_works_at_once_all_finish(ranks: ThreadRanks) -> None:
-    def calls(comm: Communicator) -> list[int]:
-        arrays = [_ones(comm, 1 + 500 * i) for i in range(50)]
-        works = [comm.nonblocking.all_reduce(array) for array in arrays]
-        comm.barrier()  # a blocking call lines up behind them
-        assert all(work.done() for work in works)
-        for work in reversed(works):
-            work.wait()
-        return [int(array.min()) for array in arrays] + [int(array.max()) for array in arrays]
-
-    assert ranks.run(calls) == [[_sum(ranks)] * 100] * ranks.world_size
 
 
 def test_every_collective_has_a_background_form(ranks: ThreadRanks) -> None:
@@ -144,26 +131,6 @@ def test_wait_too_short_raises_and_can_be_repeated(ranks: ThreadRanks) -> None:
         return int(data[0])
 
     assert ranks.run(calls) == [_sum(ranks)] * ranks.world_size
-
-
-def test_wait_from_other_threads(ranks: ThreadRanks) -> None:
-    def calls(comm: Communicator) -> list[int]:
-        data = _ones(comm)
-        seen: list[int] = []
-
-        def wait(work: Work) -> None:
-            work.wait(20)
-            seen.append(int(data[-1]))
-
-        work = comm.nonblocking.all_reduce(data)
-        threads = [threading.Thread(target=wait, args=(work,)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        return seen
-
-    assert ranks.run(calls) == [[_sum(ranks)] * 3] * ranks.world_size
 
 
 def test_calls_from_many_threads_of_a_rank(ranks: ThreadRanks) -> None:

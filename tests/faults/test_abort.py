@@ -84,34 +84,6 @@ def test_concurrent_aborts_end_in_one_verdict(nodes: str) -> None:
         assert {str(error) for error in later} == {text}
 
 
-@layouts
-def test_idle_ranks_hear_it_at_their_next_call(nodes: str) -> None:
-    with ThreadRanks(nodes) as ranks:  # no call was made before
-        ranks.communicators[3].abort()
-        errors = ranks.failures(lambda comm: comm.all_reduce(np.ones(3)))
-        assert len({str(error) for error in errors}) == 1
-        assert isinstance(errors[0], AbortedError)
-        assert "abort() was called" in str(errors[0])
-
-
-@layouts
-def test_abort_from_the_callback_of_a_future_ends_a_call_under_way(nodes: str) -> None:
-    """The thread that aborts is the one that was just told of an earlier result."""
-    with ThreadRanks(nodes) as ranks:
-        first = ranks.communicators[0]
-
-        def abort_when_done() -> None:
-            first.nonblocking.barrier().wait()
-            first.abort("from a callback")
-
-        thread = threading.Thread(target=abort_when_done)
-        thread.start()
-        calls = ranks.start(lambda comm: comm.rank and comm.barrier() or block(comm))
-        (text,) = released(calls, time.monotonic())
-        assert "from a callback" in text
-        thread.join(RELEASED_S)
-
-
 def test_abort_after_close_and_twice_does_nothing() -> None:
     with ThreadRanks("aa") as ranks:
         first, second = ranks.communicators

@@ -33,23 +33,6 @@ layouts = pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"]
 # ------------------------------------------------------------------------------ abort, close
 
 
-@pytest.mark.parametrize("nodes", ["aaa", "aab"])
-def test_abort_from_another_thread_ends_all(nodes: str) -> None:
-    with ThreadRanks(nodes) as ranks:
-        first = ranks.communicators[0]
-        calls = ranks.start(lambda comm: comm.recv(np.zeros(1), (comm.rank + 1) % 3))
-        wait_until(lambda: first.statistics()["sleeps"] > 0, "rank 0 waits")
-        first.abort("the user pressed stop")
-        for call in calls:
-            error = call.exception(NOTICE_S)
-            assert isinstance(error, AbortedError)
-            assert "aborted by rank 0 (host" in str(error)
-            assert "the user pressed stop" in str(error)
-            assert error.rank == 0
-        for error in ranks.failures(lambda comm: comm.nonblocking.barrier()):
-            assert "the user pressed stop" in str(error)
-
-
 def test_close_from_another_thread_ends_calls() -> None:
     with ThreadRanks("aa") as ranks:
         first = ranks.communicators[0]

@@ -98,12 +98,6 @@ def test_real_nodes_meet_and_are_not_emulated(script: Script) -> None:
     assert {env["MASTER_PORT"] for env in ranks} == {str(port)}
 
 
-def test_module_runs_as_with_python_m() -> None:
-    done = launch("-m", "json.tool", "--help")
-    assert done.returncode == 0
-    assert "usage: python -m json.tool" in done.stdout
-
-
 def test_program_without_python_gets_the_environment_and_its_exit_code_counts(
     tmp_path: Path,
 ) -> None:
@@ -165,12 +159,6 @@ os.write(1, b"%d" % exit_status(int((folder / "pid").read_text()), timeout_s=20)
 """
     done = launch("--nproc-per-node", 2, "--monitor-interval", 3, script(body))
     assert done.stdout == "-9"
-
-
-def test_exit_code_of_the_failing_rank_is_the_jobs(script: Script) -> None:
-    done = launch(*TWO_BY_TWO, script(f"if rank == 1:\n    raise SystemExit(3)\n{SLEEP}"))
-    assert done.returncode == 3
-    assert "rank 1 of 4 exited with code 3" in done.stderr
 
 
 def test_reason_of_an_exit_is_printed_once(script: Script) -> None:

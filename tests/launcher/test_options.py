@@ -89,13 +89,6 @@ def test_wrong_argument_is_one_line_and_exit_code_2(
     assert told.count("\n") == 1
 
 
-def test_unknown_option_exits_with_2(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["--bogus", SCRIPT])
-    assert stop.value.code == 2
-    assert capsys.readouterr().err.endswith("unrecognized arguments: --bogus\n")
-
-
 def test_no_folder_is_left_behind_where_nothing_was_logged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

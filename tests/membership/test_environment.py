@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 
 import numpy as np
 import pytest
-from ranks import RanksFailed, run_ranks
+from ranks import run_ranks
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError
@@ -71,19 +70,6 @@ def test_store_of_an_agent_is_joined_not_hosted(monkeypatch: pytest.MonkeyPatch)
     assert agent.get("hccl/2/mine/1/key") == b"value"
 
 
-def test_own_store_is_new_in_every_attempt_and_nodes_may_count_them_differently(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("MASTER_PORT", str(free_port()))
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "2")
-    store = store_from_environment(0, 2, "counted", 5.0)
-    store.set("key", b"value")
-    other = TCPStore("127.0.0.1", int(os.environ["MASTER_PORT"]), timeout=timedelta(seconds=5))
-    # What a rank whose node restarted for another's sake looks for: its count is still 0.
-    assert other.get("hccl/0/counted/1/key") == b"value"
-
-
 def three_communicators(rank: int, world_size: int) -> list[int]:
     results = []
     for name in ("default", "default", "other"):
@@ -96,16 +82,3 @@ def three_communicators(rank: int, world_size: int) -> list[int]:
 
 def test_communicators_from_the_environment_do_not_mix() -> None:
     assert run_ranks(three_communicators, 3) == [[6, 6, 6]] * 3
-
-
-def one_never_comes(rank: int, world_size: int) -> None:
-    if rank == 0:
-        with pytest.raises(BootstrapError) as caught:
-            Communicator(timeout_s=1.0)
-        raise caught.value
-    os._exit(0)
-
-
-def test_rank_that_never_comes_is_named() -> None:
-    with pytest.raises(RanksFailed, match=r"BootstrapError.*rank 1"):
-        run_ranks(one_never_comes, 2)

@@ -24,9 +24,7 @@ from hccl_py import (
     BootstrapError,
     Communicator,
     CommunicatorError,
-    InvalidArgumentError,
 )
-from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import HcclError
 
 RECOVERED_S = 0.5
@@ -177,20 +175,6 @@ def test_healthy_ranks_leave_others_out_and_the_old_communicator_goes_on(nodes: 
         assert ranks.run(sum_of_ones) == [4] * 4
 
 
-def test_excluded_rank_that_shrinks_all_the_same_is_told(nodes: str = "aab") -> None:
-    with ThreadRanks(nodes) as ranks:
-        calls = ranks.start(
-            lambda comm: comm.shrink(exclude=[] if comm.rank == 2 else [2], timeout_s=5.0)
-        )
-        for call in calls[:2]:
-            with call.result(NEVER_MORE_S) as left:
-                assert left.world_size == 2
-        with pytest.raises(
-            BootstrapError, match="rank 2 was left out: ranks 0, 1 decided without it"
-        ):
-            calls[2].result(NEVER_MORE_S)
-
-
 def test_ranks_that_disagree_on_whom_to_exclude_all_hear_it() -> None:
     with ThreadRanks("aaaa") as ranks:
         errors = ranks.failures(lambda comm: comm.shrink(exclude=[3] if comm.rank else []))
@@ -232,45 +216,6 @@ def test_minority_does_not_go_on(came: list[int], may_go_on: bool) -> None:
             else:
                 with pytest.raises(BootstrapError, match="of 4 ranks that may be alive came"):
                     call.result(NEVER_MORE_S)
-
-
-@pytest.mark.parametrize(
-    ("exclude", "message"),
-    [([0], "rank 0 is this rank"), ([2], r"expected ranks of 0\.\.1, got 2")],
-)
-def test_wrong_exclude_is_refused_at_once(exclude: list[int], message: str) -> None:
-    with ThreadRanks("aa") as ranks:
-        with pytest.raises(InvalidArgumentError, match=message):
-            ranks.communicators[0].shrink(exclude)
-        assert ranks.run(sum_of_ones) == [2, 2]
-
-
-def test_what_nobody_confirms_is_closed_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    agree = Coordination.agree
-
-    def fall_silent(self: Coordination, key: str, *arguments: Any, **more: Any) -> dict[int, Any]:
-        if key.endswith("/connected"):
-            raise CommunicatorError("no coordinator answered")
-        return agree(self, key, *arguments, **more)
-
-    def shrink(comm: Communicator) -> CommunicatorError:
-        with pytest.raises(CommunicatorError, match="no coordinator answered") as caught:
-            comm.shrink(timeout_s=10)
-        return caught.value  # and with it all that its frames hold
-
-    with ThreadRanks("aab") as ranks:
-        before = open_now()
-        monkeypatch.setattr(Coordination, "agree", fall_silent)
-        errors = ranks.run(shrink)
-        wait_for_no_more_than(before)
-        assert len(errors) == 3
-
-
-def test_closed_communicator_does_not_shrink() -> None:
-    with ThreadRanks("aa") as ranks:
-        ranks.communicators[0].close()
-        with pytest.raises(AbortedError, match="the communicator is closed"):
-            ranks.communicators[0].shrink()
 
 
 # ------------------------------------------------------------------------------ leftovers

@@ -68,19 +68,6 @@ def test_group_of_one_rank_and_of_a_communicator_of_one_need_nobody() -> None:
         assert sizes == [1, 1]
 
 
-def test_group_of_the_same_name_and_ranks_opens_again() -> None:
-    with ThreadRanks("ab") as ranks:
-
-        def twice(comm: Communicator) -> list[int]:
-            sums = []
-            for _ in range(2):
-                with comm.subset((0, 1), "again") as group:
-                    sums.append(sum_of(group, comm.rank + 1))
-            return sums
-
-        assert ranks.run(twice) == [[3, 3]] * 2
-
-
 @pytest.mark.parametrize(
     ("members", "expected"),
     [((0, 2), r"ranks of 0\.\.1, got 2"), ((1, 0, 1), "each rank once"), ((), "this rank")],

@@ -57,12 +57,6 @@ def test_other_types_are_moved_only(buffer: Any) -> None:
     assert span.kind.part_type == MOVED_ONLY
 
 
-@pytest.mark.parametrize("shape", [(), (0,), (2, 0), (1,), (2, 3)])
-def test_any_shape_counts_its_elements(shape: tuple[int, ...]) -> None:
-    assert span_of(np.zeros(shape)).count == span_of(torch.zeros(shape)).count
-    assert span_of(np.zeros(shape)).count == int(np.prod(shape))
-
-
 def test_views_start_where_they_start() -> None:
     array, tensor = np.zeros((4, 4)), torch.zeros(4, 4)
     assert span_of(array[2:]) == Span(array.ctypes.data + 64, 8, span_of(array).kind)
@@ -75,18 +69,6 @@ def test_negated_view_is_refused() -> None:
     assert negated.is_contiguous()
     with pytest.raises(InvalidArgumentError):
         span_of(negated)
-
-
-def test_tensor_that_requires_grad_is_memory_too() -> None:
-    tensor = torch.zeros(3, requires_grad=True)
-    assert span_of(tensor, writable=True).address == tensor.data_ptr()
-
-
-def test_blocks_of_one_buffer_are_equal_and_in_order() -> None:
-    array = np.zeros((3, 2), np.int16)
-    spans = blocks_of(array, "input", 3)
-    assert [span.address - array.ctypes.data for span in spans] == [0, 4, 8]
-    assert {span.count for span in spans} == {2}
 
 
 def test_blocks_of_a_list_keep_their_sizes_and_may_mix_numpy_and_torch() -> None:

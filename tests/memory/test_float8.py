@@ -12,8 +12,7 @@ from thread_ranks import ThreadRanks
 from hccl_py import Communicator, ReduceOp
 from hccl_py.algorithms.topology import Topology
 from hccl_py.algorithms.tuner import choose
-from hccl_py.transport import _core
-from hccl_py.transport.types import IN_ONE_STEP, DType
+from hccl_py.transport.types import IN_ONE_STEP
 
 DTYPES = [getattr(torch, dtype.name.lower()) for dtype in sorted(IN_ONE_STEP)]
 OPS = {
@@ -88,27 +87,6 @@ def test_reduce_and_reduce_scatter_round_once(ranks: ThreadRanks, dtype: torch.d
     assert same(results[n - 1][1], wanted)
 
 
-def test_average_of_large_values_does_not_overflow_on_its_way(ranks: ThreadRanks) -> None:
-    def average(comm: Communicator) -> float:
-        data = torch.full((5,), 448.0).to(torch.float8_e4m3fn)
-        comm.all_reduce(data, ReduceOp.AVG)
-        return float(data[0])
-
-    assert ranks.run(average) == [448.0] * ranks.world_size
-
-
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_every_pattern_survives_being_moved(ranks: ThreadRanks, dtype: torch.dtype) -> None:
-    patterns = torch.arange(256, dtype=torch.uint8)
-
-    def move(comm: Communicator) -> list[int]:
-        data = patterns.clone().view(dtype) if comm.rank == 0 else torch.zeros(256).to(dtype)
-        comm.broadcast(data, 0)
-        return [int(value) for value in data.view(torch.uint8)]
-
-    assert ranks.run(move) == [patterns.tolist()] * ranks.world_size
-
-
 def test_array_of_ml_dtypes_is_summed_too(ranks: ThreadRanks) -> None:
     ml_dtypes = pytest.importorskip("ml_dtypes")
 
@@ -129,15 +107,3 @@ def test_only_algorithms_that_reduce_in_one_step_are_chosen(asked: str) -> None:
                 collective, num_bytes, nodes, {"HCCL_ALGORITHM": asked}, in_one_step=True
             )
             assert chosen in ("one_shot", "mesh", "direct")
-
-
-def test_which_types_need_one_step() -> None:
-    assert [dtype.name for dtype in sorted(IN_ONE_STEP)] == [
-        "FLOAT8_E4M3FN",
-        "FLOAT8_E5M2",
-        "FLOAT8_E4M3FNUZ",
-        "FLOAT8_E5M2FNUZ",
-        "FLOAT8_E8M0FNU",
-    ]
-    assert all(_core.reduce_supported(int(dtype), int(op)) for dtype in IN_ONE_STEP for op in OPS)
-    assert not _core.reduce_supported(int(DType.FLOAT8_E5M2), int(ReduceOp.BAND))

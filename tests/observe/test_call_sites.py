@@ -10,7 +10,6 @@ from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator
 from hccl_py.diagnosis.call_log import History, past_calls
-from hccl_py.observe.call_sites import CallSites
 
 
 def _line_of(text: str) -> int:
@@ -58,13 +57,3 @@ def test_nothing_is_noted_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
         for comm in ranks.communicators:
             assert comm._sites is None
         assert ranks.run(_calls)[0][1] == "all_reduce(sum, float32[3]) at "
-
-
-@pytest.mark.parametrize(("value", "wanted"), [("1", True), ("0", False), ("", False)])
-def test_variable_decides(value: str, wanted: bool) -> None:
-    assert CallSites.wanted({"HCCL_DEBUG": value}) is wanted
-    assert not CallSites.wanted({})
-
-
-def test_report_of_a_rank_that_could_not_tell() -> None:
-    assert past_calls({"calls": "RuntimeError: no"}) == past_calls({}) == {}

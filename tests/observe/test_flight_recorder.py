@@ -92,20 +92,6 @@ def test_only_the_last_4096_calls_are_kept(tmp_path: Path) -> None:
     assert content["entries"][0]["record_id"] == 904
 
 
-def test_history_finds_fingerprints_by_number(ranks: ThreadRanks) -> None:
-    def calls(comm: Communicator) -> list[tuple[int, int, int]]:
-        comm.barrier()
-        comm.all_reduce(np.ones(3, np.float32))
-        comm.barrier()
-        return comm._core.history(2, 3)
-
-    first, *others = ranks.run(calls)
-    assert [number for number, _, _ in first] == [2, 3]
-    assert [fingerprint & 0xFFFF for _, fingerprint, _ in first] == [2, 3]
-    assert [num_bytes for _, _, num_bytes in first] == [12, 1]
-    assert others == [first, first]
-
-
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "on demand"
     with Communicator(rank=0, world_size=1) as comm:
@@ -135,29 +121,6 @@ def test_a_default_folder_that_others_can_write_to_is_refused(
     assert list(folder.iterdir()) == []
 
 
-def fail_while_writing(_rank: int, _: int, folder: str) -> list[str]:
-    os.environ["HCCL_TRACE_DIR"] = folder
-    told: list[str] = []
-    with Communicator(rank=0, world_size=1) as comm:
-        recorder = comm.flight_recorder
-
-        def handle_signal() -> None:  # the handler runs on the thread that writes
-            recorder.clock = lambda: None
-            recorder.tell_failure("from a signal's handler")
-            told.append("handled")
-
-        recorder.clock = handle_signal
-        with pytest.raises(CommunicatorError):
-            comm.abort("enough")
-            comm.barrier()
-    return told
-
-
-def test_a_signals_handler_may_fail_while_a_failure_is_written(tmp_path: Path) -> None:
-    assert run_ranks(fail_while_writing, 1, str(tmp_path)) == [["handled"]]
-    assert "enough" in read(tmp_path / "flight_recorder_rank_0.json")["reason"]
-
-
 def fail_together(comm: Communicator) -> str:
     with pytest.raises(CommunicatorError) as raised:
         if comm.rank == 0:
@@ -177,16 +140,6 @@ def test_a_failure_is_written_once_where_the_environment_says(
         path.unlink()
     ranks.run(fail_together)
     assert list(tmp_path.glob("*.json")) == []
-
-
-def test_a_failure_is_written_nowhere_unless_asked(
-    ranks: ThreadRanks, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("HCCL_TRACE_DIR", raising=False)
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.chdir(tmp_path)
-    ranks.run(fail_together)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("place", ["/dev/full/below", "/proc/nowhere"])
@@ -226,21 +179,6 @@ def hang_and_write(rank: int, _: int, folder: str) -> list[str]:
 def test_a_rank_that_hangs_in_cpp_writes_on_sigusr2(tmp_path: Path) -> None:
     told = run_ranks(hang_and_write, 2, str(tmp_path))
     assert told == [["SIGUSR2", "completed", "submitted"]] * 2
-
-
-def keep_own_handler(_rank: int, _: int) -> tuple[int, bool, list[str]]:
-    heard = []
-    signal.signal(signal.SIGUSR2, lambda *_: heard.append("mine"))
-    with Communicator(rank=0, world_size=1) as comm:
-        comm.barrier()
-        names = [thread.name for thread in threading.enumerate()]
-        os.kill(os.getpid(), signal.SIGUSR2)
-        wait_until(lambda: bool(heard), "the user's handler ran")
-    return len(heard), "hccl-flight-recorder" in names, heard
-
-
-def test_a_handler_of_the_users_own_is_left_alone() -> None:
-    assert run_ranks(keep_own_handler, 1) == [(1, False, ["mine"])]
 
 
 def listen_in_turn(_rank: int, _: int, folder: str) -> tuple[list[bool], int, bool]:
@@ -350,16 +288,3 @@ def test_torchs_analyser_names_the_mismatch(tmp_path: Path) -> None:
     found = bad.mismatch_collectives[2]
     assert found.collective_name == "hccl:broadcast"
     assert found.type_of_mismatch.state.name == "COLLECTIVE_TYPE_MISMATCH"
-
-
-def call_from_here(_rank: int, _: int, folder: str) -> None:
-    with Communicator() as comm:
-        comm.barrier()
-        comm.dump_flight_recorder(folder)
-
-
-def test_call_sites_are_told_with_hccl_debug(tmp_path: Path) -> None:
-    run_ranks(call_from_here, 2, str(tmp_path), env={"HCCL_DEBUG": "1"})
-    (frame,) = read(tmp_path / "flight_recorder_rank_1.json")["entries"][0]["frames"]
-    assert frame["name"] == "call_from_here"
-    assert Path(frame["filename"]).name == Path(__file__).name

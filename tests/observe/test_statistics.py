@@ -8,12 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.distributed as dist
-from ranks import run_ranks
 from thread_ranks import ThreadRanks
 
-from hccl_py.bench.collective.counters import describe
 from hccl_py.communicator import Communicator
 from hccl_py.observe.statistics import DEVICES, DeviceStatistics, PathStatistics, Statistics
 
@@ -93,69 +89,6 @@ def test_statistics_are_as_documented_and_fit_for_a_log(ranks: ThreadRanks) -> N
     for path in counted["paths"]:
         assert path.keys() == PathStatistics.__annotations__.keys()
     assert json.loads(json.dumps(counted)) == counted
-
-
-def test_statistics_taken_do_not_change_any_more(ranks: ThreadRanks) -> None:
-    before = ranks.communicators[0].statistics()
-    kept = json.dumps(before)
-    ranks.run(lambda comm: comm.all_reduce(floats(9)))
-    assert json.dumps(before) == kept != json.dumps(ranks.communicators[0].statistics())
-
-
-def check_group(rank: int, world_size: int) -> None:
-    group = dist.group.WORLD
-    before = group.statistics()  # type: ignore[union-attr]
-    dist.all_reduce(torch.ones(7))
-    after = group.statistics()  # type: ignore[union-attr]
-    assert after["collectives"] == before["collectives"] + 1
-    assert sent(after, before, "shm") == (1, 28)
-
-
-def test_process_group_hands_out_its_communicators_statistics() -> None:
-    run_ranks(check_group, 2, backend="hccl")
-
-
-def _path(peer: int, lane: int, name: str, num_bytes: int, **others: Any) -> PathStatistics:
-    path: PathStatistics = {
-        "peer": peer,
-        "lane": lane,
-        "path": name,
-        "connected": True,
-        "messages": 1,
-        "bytes": num_bytes,
-        "stalls": 0,
-        "retries": 0,
-        "reconnects": 0,
-        "checksum_errors": 0,
-        "bytes_per_second": 10**9,
-    }
-    path.update(others)  # type: ignore[typeddict-item]
-    return path
-
-
-def test_describe_adds_up_lanes_and_shares_by_peer() -> None:
-    none: DeviceStatistics = dict.fromkeys(DeviceStatistics.__annotations__, 0)  # type: ignore[assignment]
-    counted: Statistics = {
-        "collectives": 5,
-        "in_place": 0,
-        "sleeps": 1,
-        "doorbells": 0,
-        "devices": {device: none for device in DEVICES}
-        | {"tcp": {**none, "messages": 4, "bytes": 1000}},
-        "paths": [
-            _path(1, 0, "left", 300),
-            _path(1, 1, "left", 300),
-            _path(1, 0, "right", 200, retries=2, reconnects=1, connected=False),
-            _path(2, 0, "left", 0),
-        ],
-    }
-    words = [line.split() for line in describe(counted).splitlines()]
-    assert ["#", "tcp", "4", "1000", "0", "0", "0"] in words
-    assert ["#", "1", "2", "600", "75.0%", "2.00", "0", "0", "0", "left"] in words
-    broken = ["right", "(1", "of", "1", "connections", "down)"]
-    assert ["#", "1", "1", "200", "25.0%", "1.00", "0", "2", "1", *broken] in words
-    assert ["#", "2", "1", "0", "0.0%", "1.00", "0", "0", "0", "left"] in words
-    assert not any("shm" in line or "provider" in line for line in words)
 
 
 def reduce_late(comm: Communicator, late_rank: int, delay_s: float) -> Statistics:

@@ -15,14 +15,6 @@ def test_equal_trees_are_one_value_and_other_orders_are_others() -> None:
     assert values.describe(left) == "((0.0 + 1.0) + 2.0)"
 
 
-def test_missing_ranks_are_listed() -> None:
-    values = Values()
-    two = values.reduced([values.leaf(Contribution(rank, 5)) for rank in (1, 3)])
-    assert values.missing(two, 5) == "0, 2, 4"
-    assert values.missing(two, 2) == "0"
-    assert values.block(two) == 5
-
-
 def test_rank_counted_twice_is_refused() -> None:
     values = Values()
     a, b = (values.leaf(Contribution(rank, 0)) for rank in range(2))

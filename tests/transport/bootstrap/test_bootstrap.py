@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import hmac
-import logging
 import os
 import select
 import socket
@@ -27,7 +26,6 @@ from bootstrapped import (
 )
 
 from hccl_py.transport.bootstrap.mesh import connect
-from hccl_py.transport.errors import InvalidArgumentError
 
 
 def test_connect_alone_makes_a_segment_and_no_socket() -> None:
@@ -42,23 +40,6 @@ def test_connect_alone_makes_a_segment_and_no_socket() -> None:
     assert asked == [(0,)]
     assert (mesh.nodes, mesh.links, len(mesh.members)) == (((0,),), (), 1)
     assert open_descriptors() == before
-
-
-@pytest.mark.parametrize(
-    "rank, world_size, num_lanes", [(2, 2, 1), (-1, 2, 1), (0, 0, 1), (0, 2, 0)]
-)
-def test_connect_senseless_arguments_are_refused(
-    rank: int, world_size: int, num_lanes: int
-) -> None:
-    with pytest.raises(InvalidArgumentError):
-        connect(
-            WaitingStore(),
-            rank,
-            world_size,
-            make_segment=lambda ranks: (-1, -1, -1),
-            num_lanes=num_lanes,
-            timeout_s=1,
-        )
 
 
 @pytest.mark.parametrize(
@@ -105,25 +86,6 @@ def test_connect_descriptors_are_non_blocking_and_close_on_exec() -> None:
                     assert not os.get_inheritable(descriptor)
                 for shared in (link.segment_fd, link.doorbell_fd, link.arena_fd):
                     assert shared is None or fcntl.fcntl(shared, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-
-
-def test_connect_lanes_send_small_writes_at_once() -> None:
-    with bootstrapped("ab") as job:
-        for descriptor in descriptors_of(job.ranks[0].link(1)):
-            with socket.socket(fileno=os.dup(descriptor)) as lane:
-                assert lane.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-
-
-@pytest.mark.parametrize("host, family", [("127.0.0.1", socket.AF_INET), ("::1", socket.AF_INET6)])
-def test_connect_loopback_rendezvous_uses_its_family(
-    host: str, family: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("MASTER_ADDR", host)
-    with bootstrapped("abb") as job:
-        check_connections(job)
-        with socket.socket(fileno=os.dup(descriptors_of(job.ranks[0].link(1))[1])) as lane:
-            assert lane.family == family
-            assert lane.getpeername()[0] == host
 
 
 def test_connect_several_connections_are_paths_of_their_own(
@@ -218,44 +180,6 @@ def test_connect_port_range_is_used_and_again_by_the_next_job(
             assert set(used) < set(ports)
 
 
-def test_connect_port_range_that_is_used_up_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    ports = free_ports(2)
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("HCCL_PORT_RANGE", f"{ports[0]}-{ports[-1]}")
-    taken = f"every port of HCCL_PORT_RANGE={ports[0]}-{ports[-1]} is taken on lo 127.0.0.1"
-    with Job("abc", timeout_s=5.0) as job:
-        for rank in range(3):
-            assert taken in job.error(rank)
-    with bootstrapped("aaa") as job:  # no other node, no port needed
-        check_connections(job)
-
-
-def test_connect_one_node_ignores_an_interface_that_does_not_exist(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HCCL_SOCKET_IFNAME", "=nosuch0")
-    with bootstrapped("aa") as job:
-        check_connections(job)
-
-
-def test_connect_two_nodes_without_the_wanted_interface_lists_those_there_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HCCL_SOCKET_IFNAME", "=nosuch0")
-    with Job("ab") as job:
-        for rank in (0, 1):
-            assert "HCCL_SOCKET_IFNAME==nosuch0" in job.error(rank)
-            assert "lo (127.0.0.1" in job.error(rank)
-
-
-def test_connect_sixteen_ranks_on_two_nodes_takes_little_time() -> None:
-    start_s = time.monotonic()
-    with bootstrapped("a" * 8 + "b" * 8, num_lanes=3) as job:
-        elapsed_s = time.monotonic() - start_s
-        check_connections(job)
-    assert elapsed_s < 10, "about 0.5 s of work; the rest is room for a busy machine"
-
-
 def test_connect_absent_ranks_are_named_by_all_within_the_deadline() -> None:
     before = open_descriptors()
     start_s = time.monotonic()
@@ -343,29 +267,6 @@ def test_connect_failure_is_told_before_connections_close() -> None:
     assert closed_before == [False]
 
 
-@pytest.mark.parametrize("met", [True, False])
-def test_connect_may_be_hopeless_for_those_who_meet_and_not_for_those_who_have_met(
-    met: bool,
-) -> None:
-    """A rank that is done leaves; whoever has met it needs nothing more of it."""
-    in_vain = threading.Event()
-
-    class PartedStore(WaitingStore):
-        def hopeless(self) -> str:
-            return "a rank left" if in_vain.is_set() else ""
-
-        def hopeless_to_connect(self) -> str:
-            return "" if met else self.hopeless()
-
-    store = PartedStore()
-    with Job("ab", stores=lambda _: store, before_segment=lambda _: in_vain.set()) as job:
-        for rank in range(2):
-            if met:
-                job.futures[rank].result(timeout=TIMEOUT_S)
-            else:
-                assert "a rank left" in job.error(rank)
-
-
 def test_connect_process_of_another_user_is_refused(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -375,19 +276,6 @@ def test_connect_process_of_another_user_is_refused(
         assert f"it belongs to user {os.getuid()}, this process to" in job.error(1)
         assert "rank 1 on" in job.error(0)
     assert "it belongs to user" in caplog.text
-
-
-def test_connect_own_secret_never_enters_store_or_log(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG)
-    monkeypatch.setenv("HCCL_SECRET", "correct horse battery staple")
-    with bootstrapped("aab") as job:
-        check_connections(job)
-        assert msgpack.unpackb(job.store.values["members"][SEAL_BYTES:])["secret"] is None
-        for value in job.store.values.values():
-            assert b"correct horse" not in value
-    assert "correct horse" not in caplog.text
 
 
 def test_connect_hostile_clients_are_dropped_and_the_bootstrap_succeeds(
@@ -444,22 +332,3 @@ def test_connect_flood_of_silent_clients_drops_the_oldest(
     told = [record.getMessage() for record in caplog.records]
     assert len(told) <= 3, "the log must not be flooded too"
     assert any("more connections" in line for line in told), "what was not told is counted"
-
-
-def test_connect_silent_client_is_dropped_when_its_time_is_up(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("hccl_py.transport.bootstrap.connector.STRANGER_TIMEOUT_S", 0.2)
-    dropped = threading.Event()
-
-    def hold_rank_1(rank: int) -> None:
-        if rank == 1:
-            assert dropped.wait(TIMEOUT_S)
-
-    with Job("aa", before_segment=hold_rank_1) as job:
-        attack = Attack(job.store, 0)
-        with attack.dial(*attack.targets[0]) as client:
-            assert client.recv(1) == b""
-        dropped.set()
-        for future in job.futures.values():
-            future.result(timeout=TIMEOUT_S)

@@ -19,7 +19,6 @@ from bootstrapped import (
     write,
 )
 
-from hccl_py.transport.bootstrap.connection import Line
 from hccl_py.transport.bootstrap.connector import Key
 from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.bootstrap.reconnect import Repair
@@ -174,28 +173,6 @@ def test_repair_broken_connection_is_replaced_on_both_sides(
     assert open_descriptors() == before
 
 
-def test_repair_break_that_is_noticed_while_its_replacement_comes_is_over(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    connected = Repair.connected
-    with repaired_pair() as (pair, _):
-
-        def connected_as_it_is_noticed(repair: Repair, key: Key, line: Line) -> None:
-            pair.engines[1 - key.rank].report(key)
-            connected(repair, key, line)
-
-        monkeypatch.setattr(Repair, "connected", connected_as_it_is_noticed)
-        pair.engines[1].report(Key(0, 0, 0), Key(0, 0, 1))
-        for path in (0, 1):
-            wait_until(lambda p=path: Key(1, 0, p) in pair.engines[0].replaced, "a replacement")
-            wait_until(lambda p=path: Key(0, 0, p) in pair.engines[1].replaced, "a replacement")
-        wait_until(lambda: caplog.text.count("works again") == 4, "all is told to work again")
-        assert caplog.text.count("broke;") == 4
-        assert not any(repair._unreachable for repair in pair.repairs)
-        for path in (0, 1):
-            pair.check(0, path)
-
-
 def test_repair_settle_waits_for_a_peer_that_is_out_of_reach(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -213,33 +190,6 @@ def test_repair_settle_waits_for_a_peer_that_is_out_of_reach(
         assert time.monotonic() - began_s < TIMEOUT_S
         assert {Key(0, 0, 0), Key(0, 0, 1)} & set(pair.engines[1].replaced)
         pair.close()
-
-
-def test_repair_settle_does_not_wait_for_a_peer_that_has_left(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._SETTLE_S", 2 * TIMEOUT_S)
-    with bootstrapped("ab") as job:
-        pair = Pair(job)
-        pair.repairs[0].close()
-        pair.engines[1].report(Key(0, 0, 0), Key(0, 0, 1))
-        wait_until(lambda: pair.repairs[1]._unreachable, "the break is noted")
-        pair.engines[1].gone = [(0, True, 7)]
-        began_s = time.monotonic()
-        pair.repairs[1].settle()
-        assert time.monotonic() - began_s < TIMEOUT_S
-        pair.close()
-
-
-def test_repair_acceptor_that_noticed_nothing_takes_the_new_connection() -> None:
-    with repaired_pair() as (pair, _):
-        for round_number in (1, 2, 3):
-            pair.engines[1].report(Key(0, 2, 0))
-            wait_until(
-                lambda n=round_number: [e.num_replaced for e in pair.engines] == [n, n],
-                "a replacement on both sides",
-            )
-            pair.check(2, 0)
 
 
 def test_repair_peer_that_is_not_there_yet_is_dialled_until_it_is(

@@ -49,7 +49,3 @@ def test_refusals_next_period_tells_what_was_left_and_has_room_again(
         f"rank 0 refused 1 more connections, the last from 10.0.0.1:81: {NOISE}",
         f"rank 0 refused a connection from 10.1.0.1:80: {NOISE}",
     ]
-
-
-def test_refusals_summary_of_none_is_empty() -> None:
-    assert Refusals("rank 0").summary() == ""

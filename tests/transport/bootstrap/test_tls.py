@@ -100,21 +100,6 @@ def test_tls_bytes_arrive_and_the_wire_shows_none_of_them() -> None:
     b.close()
 
 
-def test_tls_stream_that_would_block_goes_on_later_with_the_same_bytes() -> None:
-    left, right = socket.socketpair()
-    left.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    a, b = map(TlsStream, connected(Credentials.make(), Credentials.make(), left, right))
-    numbers = b"".join(number.to_bytes(4, "big") for number in range(500_000))
-    assert b.receive(memoryview(bytearray(10))) == 0
-    came, num_waits = exchange(a, b, numbers)
-    assert came == numbers
-    assert num_waits > 0, "the socket's buffer was large enough for everything"
-    a.close()
-    with pytest.raises(ConnectionError):
-        b.receive(memoryview(bytearray(10)))
-    b.close()
-
-
 @pytest.mark.parametrize("stranger", [0, 1], ids=["dials", "listens"])
 def test_tls_certificate_that_was_not_at_the_rendezvous_is_refused(stranger: int) -> None:
     credentials = [Credentials.make() for _ in range(3)]
@@ -144,19 +129,3 @@ def test_tls_without_its_package_says_what_to_install(monkeypatch: pytest.Monkey
     monkeypatch.setitem(__import__("sys").modules, "cryptography", None)
     with pytest.raises(InvalidArgumentError, match=r"pip install 'hccl-py\[tls\]'"):
         Credentials.make()
-
-
-def test_tls_throughput_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
-    data = bytes(1 << 20)
-    left, right = socket.socketpair()
-    a, b = map(TlsStream, connected(Credentials.make(), Credentials.make(), left, right))
-    began_s = time.monotonic()
-    for _ in range(64):
-        exchange(a, b, data)
-    elapsed_s = time.monotonic() - began_s
-    with capsys.disabled():
-        print(
-            f" TLS on one thread, both ends: {64 * len(data) / elapsed_s / 1e9:.2f} GB/s ", end=""
-        )
-    a.close()
-    b.close()

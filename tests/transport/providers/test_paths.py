@@ -18,8 +18,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.distributed as dist
 from namespaces import TWO_HOSTS, Hosts
 from ranks import run_ranks
 
@@ -110,26 +108,6 @@ def test_paths_link_cut_in_the_middle_is_replaced_and_returns(ipv6: bool) -> Non
         run_ranks(one_link_goes_and_returns, 2, hosts, hosts=hosts, env=ALL_LINKS)
 
 
-def train_over_a_cut(rank: int, world_size: int, hosts: Hosts) -> None:
-    for step in range(6):
-        tensor = torch.full((1_000_003,), float(rank + step))
-        work = dist.all_reduce(tensor, async_op=True)
-        if rank == 0 and step == 2:
-            hosts.cut(0)  # the one of the rendezvous address
-        assert work is not None
-        work.wait()
-        expected = step * world_size + world_size * (world_size - 1) // 2
-        assert bool((tensor == expected).all())
-    if rank == 0:
-        hosts.mend(0)
-    dist.barrier()
-
-
-def test_paths_torch_group_of_two_ranks_a_host_outlives_a_cut() -> None:
-    with Hosts(num_links=2) as hosts:
-        run_ranks(train_over_a_cut, 4, hosts, hosts=hosts, env=ALL_LINKS, backend="hccl")
-
-
 # ------------------------------------------------------------------------ all links go
 
 
@@ -215,11 +193,6 @@ def test_paths_two_limited_links_add_up() -> None:
     assert best_gain([100, 100], 1 << 20, 1.3) > 1.3
 
 
-def test_paths_slow_link_delays_nobody() -> None:
-    # Half of the data on the slow link would take five times as long.
-    assert best_gain([50, 5], 1 << 19, 0.4) > 0.4
-
-
 # ------------------------------------------------------------------------ resets
 
 
@@ -266,23 +239,6 @@ def test_paths_connections_reset_in_the_middle_lose_nothing() -> None:
 
 
 # ------------------------------------------------------------------------ choosing
-
-
-def interfaces_in_use(rank: int, world_size: int) -> list[str]:
-    with Communicator(timeout_s=TIMEOUT_S) as comm:
-        check_sum(comm, 100_000)
-        return sorted(sent(comm))
-
-
-def test_paths_default_is_the_interface_of_the_rendezvous_address() -> None:
-    with Hosts(num_links=2) as hosts:
-        assert run_ranks(interfaces_in_use, 2, hosts=hosts) == [["link0"]] * 2
-
-
-def test_paths_uneven_interfaces_use_the_ones_both_have() -> None:
-    env = {0: {"HCCL_SOCKET_IFNAME": "link0,link1"}, 1: {"HCCL_SOCKET_IFNAME": "=link0"}}
-    with Hosts(num_links=2) as hosts:
-        assert run_ranks(interfaces_in_use, 2, hosts=hosts, env=env.get) == [["link0"]] * 2
 
 
 # ------------------------------------------------------------------------ what is on the wire

@@ -144,17 +144,6 @@ def test_streams_that_delay_and_slow_down_lose_nothing() -> None:
         engine.close()
 
 
-def test_streams_whose_replacement_has_no_place_are_refused() -> None:
-    engines = connected_engines(lambda end: end.detach())
-    for place in [(0, 0, 0), (2, 0, 0), (1, 3, 0), (1, 0, 1), (1, -1, 0)]:
-        mine, theirs = socket.socketpair()
-        with theirs, pytest.raises(ValueError, match="no such connection"):
-            engines[0].replace_connection(*place, mine.detach())
-    assert [entry["path"] for entry in engines[0].path_statistics()] == ["a pair of sockets"] * 2
-    for engine in engines:
-        engine.close()
-
-
 class Interrupted(Exception):
     """What a signal handler raises."""
 
