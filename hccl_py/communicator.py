@@ -22,11 +22,11 @@ from hccl_py.communicator_state import CommunicatorState, Condition
 from hccl_py.diagnosis import Judge
 from hccl_py.diagnosis.call_log import STATE as HISTORY_STATE
 from hccl_py.diagnosis.call_log import History
-from hccl_py.diagnosis.causes import UNCAUGHT
 from hccl_py.diagnosis.errors import Narrator
 from hccl_py.diagnosis.exceptions import describe_error, handled_error, uncaught_at_exit
 from hccl_py.diagnosis.other_calls import STATE as OCCUPATION_STATE
 from hccl_py.diagnosis.other_calls import Occupation
+from hccl_py.diagnosis.record import Cause
 from hccl_py.diagnosis.reporter import Witness
 from hccl_py.diagnosis.stall import Patience
 from hccl_py.engine import connect_engine
@@ -133,7 +133,7 @@ class Communicator:
         state.errors = Narrator(rank, places, self.flight_recorder)
         self._bind()
         if mesh.coordination is not None:
-            core.set_verdict_timeout(_VERDICT_TIMEOUT_S)
+            core.set_diagnosis_timeout(_VERDICT_TIMEOUT_S)
             _tell_more(mesh.coordination, state, places, self._sites)
             mesh.coordination.attach(self._witness)
         _open.add(self)
@@ -203,9 +203,12 @@ class Communicator:
         hear of it in their next one. What failed first stays the reason. It returns when all ranks
         are told, or after 1.5 s; inside a call of this thread (a signal handler) at once.
         """
+        self._abort(reason, Cause.ABORTED)
+
+    def _abort(self, reason: str, cause: Cause) -> None:
         if self._state.core is None:
             return
-        self._core.abort(reason)
+        self._core.abort(reason, cause)
         self._witness.await_verdict(_VERDICT_TIMEOUT_S)
 
     def subset(
@@ -311,7 +314,7 @@ class Communicator:
             made.timeout_s = self.timeout_s
             return made
 
-        self._core.look()
+        self._core.poll()
         if self._coordination is None:
             alone = connect(None, 0, 1)
             alone.old_ranks = (0,)
@@ -389,7 +392,7 @@ class Communicator:
     def _leave_by(self, error: BaseException) -> None:
         """Tell all ranks which exception ends this one, unless it is what they all raise."""
         if self._state.condition is Condition.OPEN:
-            self.abort(f"{UNCAUGHT}{describe_error(error)}")
+            self._abort(describe_error(error), Cause.UNCAUGHT_EXCEPTION)
 
 
 def _group(name: str, rank: int, mesh: Mesh) -> Group:

@@ -5,7 +5,8 @@ Whatever blocks releases the GIL. Arguments are positional unless they are named
 """
 
 from collections.abc import Sequence
-from typing import Any
+from enum import IntEnum
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +18,79 @@ _Op = Sequence[int]
 _Blocks = Sequence[tuple[int, int]]
 """Address and element count of every block."""
 
-class CommunicatorFailed(RuntimeError):
-    """args: a Failure."""
+class Cause(IntEnum):
+    """Why a communicator ended; csrc/engine/failure.h explains each."""
 
-_Failure = tuple[int, int, int, int, int, str, int, bool]
-"""FailureKind, culprit, reporter, expected and received fingerprint, text, sequence, settled."""
+    DIED = 1
+    LOST = 2
+    UNREACHABLE = 3
+    LEFT = 4
+    TIMED_OUT = 5
+    MISMATCH = 6
+    UNCAUGHT_EXCEPTION = 7
+    INTERRUPTED = 8
+    ABORTED = 9
+    CLOSED = 10
+    INTERNAL_ERROR = 11
+
+class Stage:
+    """Where a call stands; steps and tiles count from 1, 0: not begun."""
+
+    activity: Final[str]
+    step: Final[int]
+    num_steps: Final[int]
+    tile: Final[int]
+    num_tiles: Final[int]
+
+class PathTrouble:
+    """A connection to `rank` that is down, or up and unanswered, for so many seconds."""
+
+    rank: Final[int]
+    name: Final[str]
+    up: Final[bool]
+    seconds: Final[float]
+    reason: Final[str]
+
+class EndedPeer:
+    """A rank whose control connections have ended: LEFT, DIED, LOST or UNREACHABLE."""
+
+    rank: Final[int]
+    cause: Final[Cause]
+    last_sequence: Final[int]
+    exit_code: Final[int | None]
+    signal: Final[int | None]
+
+class Failure:
+    """What this rank observed, or what the coordinator's diagnosis made of it.
+
+    csrc/engine/failure.h says which cause sets which field.
+    """
+
+    cause: Final[Cause]
+    rank: Final[int]
+    call: Final[int]
+    sequence: Final[int]
+    observed_ns: Final[int]
+    their_call: Final[int]
+    sent_bytes: Final[int | None]
+    expected_bytes: Final[int | None]
+    sends: Final[bool]
+    stage: Final[Stage]
+    waiting_for: Final[list[int]]
+    half_done: Final[bool]
+    paths: Final[list[PathTrouble]]
+    process_lives: Final[bool]
+    exit_code: Final[int | None]
+    signal: Final[int | None]
+    error: Final[str]
+    last_sequence: Final[int]
+    reason: Final[str]
+    diagnosis: Final[bytes]
+
+class CommunicatorFailed(RuntimeError):
+    """A call ended by a failure."""
+
+    failure: Final[Failure]
 
 def usable_cores() -> int: ...
 def address_of(buffer: object, writable: bool, /) -> int:
@@ -323,30 +392,30 @@ class Communicator:
         """
 
     def failed(self) -> bool: ...
-    def set_verdict_timeout(self, seconds: float, /) -> None: ...
-    def news_fd(self) -> int:
+    def set_diagnosis_timeout(self, seconds: float, /) -> None:
+        """Wait so long for a diagnosis of what this rank observed; 0: it decides alone."""
+
+    def report_fd(self) -> int:
         """Return an eventfd, readable when one of the next three has something new."""
 
-    def take_proposal(self) -> _Failure | None:
-        """Return what this rank noticed, once. Reads `news_fd` too."""
+    def take_report(self) -> Failure | None:
+        """Return what this rank observed, once. Reads `report_fd` too."""
 
-    def verdict(self) -> _Failure | None: ...
-    def gone_ranks(self) -> list[tuple[int, bool, int]]:
-        """Return rank, whether it left with a goodbye, and its last collective then."""
+    def failure(self) -> Failure | None: ...
+    def ended_peers(self) -> list[EndedPeer]: ...
+    def adopt_diagnosis(self, cause: Cause, diagnosis: bytes, /) -> None:
+        """Take over the coordinator's diagnosis; no call ends before `apply_diagnosis`."""
 
-    def conclude(
-        self, kind: int, rank: int, sequence: int, fingerprint: int, text: str, /
-    ) -> None: ...
-    def announce(self, kind: int, rank: int, sequence: int, fingerprint: int, text: str, /) -> None:
-        """Do the same, but wake nobody for it yet: conclude() has to follow."""
+    def apply_diagnosis(self) -> None: ...
+    def poll(self) -> None:
+        """Read what peers have to say, if no call does."""
 
-    def look(self) -> None: ...
-    def owes(self) -> bool:
+    def has_undelivered(self) -> bool:
         """Say whether a peer still lacks something that finished calls have sent."""
 
     def progress(self) -> dict[str, Any]: ...
-    def abort(self, reason: str, /) -> None: ...
-    def close(self, last_words: str = "") -> None: ...
+    def abort(self, reason: str, cause: Cause = Cause.ABORTED) -> None: ...
+    def close(self, error: str = "") -> None: ...
 
 def connect_loopback(
     ranks: Sequence[Communicator], nodes: Sequence[int], num_lanes: int, /

@@ -1,7 +1,7 @@
 """From what all ranks saw to the one verdict that all of them raise.
 
     evidence.py   a rank's report, read
-    causes.py     the causes, and how a failure carries one
+    record.py     a failure as one rank observed it
     death.py      died, left, unreachable
     mismatch.py   different calls
     timeout.py    who had arrived, who had not, how far the slowest got
@@ -11,7 +11,7 @@ before a death, a death before a rank that left, and a timeout last, for it is w
 look like from afar.
 """
 
-from hccl_py.diagnosis.causes import Cause
 from hccl_py.diagnosis.diagnose import Judge, Verdict
+from hccl_py.diagnosis.record import Cause
 
 __all__ = ["Cause", "Judge", "Verdict"]

@@ -9,9 +9,9 @@ threads is never accused: another of them might come.
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from hccl_py.diagnosis.causes import Cause
 from hccl_py.diagnosis.finding import Finding
 from hccl_py.diagnosis.other_calls import STATE
+from hccl_py.diagnosis.record import Cause
 from hccl_py.diagnosis.reports import Evidence, Testimony
 from hccl_py.fingerprint import describe, without_number
 

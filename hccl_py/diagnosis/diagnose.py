@@ -1,13 +1,15 @@
 """The order in which causes are looked for, and the verdict made of the first that is found."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
-from hccl_py.diagnosis.causes import ABORTED, INTERNAL, MISMATCH, PEER_LOST, TIMED_OUT, Cause
+import msgpack
+
 from hccl_py.diagnosis.deadlock import tell_deadlock
-from hccl_py.diagnosis.death import tell_death, tell_left, tell_unreachable
+from hccl_py.diagnosis.death import tell_death, tell_left, tell_lost, tell_unreachable
 from hccl_py.diagnosis.finding import Finding
 from hccl_py.diagnosis.mismatch import tell_mismatch
+from hccl_py.diagnosis.record import Cause
 from hccl_py.diagnosis.reports import Evidence, Proposal, Testimony, named
 from hccl_py.diagnosis.timeout import tell_timeout
 from hccl_py.fingerprint import describe
@@ -17,7 +19,6 @@ class Verdict(NamedTuple):
     """Why all calls of a communicator ended.
 
     Attributes:
-        kind: a FailureKind of the engine.
         cause: in one word.
         rank: who caused it; None: nobody in particular.
         host: where that rank ran.
@@ -29,7 +30,6 @@ class Verdict(NamedTuple):
         also: ids of other communicators that cannot go on either.
     """
 
-    kind: int
     cause: Cause
     rank: int | None
     host: str | None
@@ -39,6 +39,16 @@ class Verdict(NamedTuple):
     fingerprint: int
     text: str
     also: tuple[bytes, ...] = ()
+
+    def packed(self) -> bytes:
+        """Return what goes to all ranks, and through their engines."""
+        return cast(bytes, msgpack.packb(self._replace(cause=int(self.cause))))
+
+    @classmethod
+    def unpacked(cls, packed: bytes) -> "Verdict":
+        """Read what `packed` returned; raises TypeError or ValueError for anything else."""
+        cause, *others, also = msgpack.unpackb(packed)
+        return cls(Cause(cause), *others, tuple(also))
 
 
 class Judge:
@@ -59,22 +69,21 @@ class Judge:
         """
         testimonies = {rank: Testimony.of(rank, report) for rank, report in reports.items()}
         evidence = Evidence(testimonies, absent, self.places)
-        for kind, tell in _TELLERS:
+        for tell in _TELLERS:
             finding = tell(evidence)
             if finding is not None:
-                return self.verdict(kind, finding)
+                return self.verdict(finding)
         raise ValueError("no rank proposed a failure")
 
-    def verdict(self, kind: int, finding: Finding) -> Verdict:
+    def verdict(self, finding: Finding) -> Verdict:
         """Complete a finding: its call goes before its text, the culprit gets an address."""
-        host, pid = None, None
+        host, pid, rank = None, None, None
         if finding.rank is not None and finding.rank in range(len(self.places)):
-            host, pid = self.places[finding.rank]
+            rank, (host, pid) = finding.rank, self.places[finding.rank]
         sequence, fingerprint = finding.call
         return Verdict(
-            kind,
             finding.cause,
-            finding.rank,
+            rank,
             host,
             pid,
             describe(fingerprint) if fingerprint else None,
@@ -99,24 +108,23 @@ def _tell(cause: Cause, wording: str) -> Callable[[Evidence], Finding | None]:
         if found is None:
             return None
         rank = found.rank if found.rank >= 0 else found.reporter
-        text = wording.format(who=evidence.who(rank), text=found.text)
+        text = wording.format(who=evidence.who(rank), reason=found.failure.reason)
         return Finding(cause, rank, evidence.call([found]), text)
 
     return tell
 
 
-_FAILED = "{who} failed: {text}"
-_ABORTED_BY = "aborted by {who}: {text}"
-
-_TELLERS: tuple[tuple[int, Callable[[Evidence], Finding | None]], ...] = (
-    (MISMATCH, tell_mismatch),
-    (MISMATCH, tell_deadlock),
-    (ABORTED, _tell(Cause.EXCEPTION, _FAILED)),
-    (INTERNAL, _tell(Cause.INTERNAL, _FAILED)),
-    (ABORTED, _tell(Cause.INTERRUPTED, _ABORTED_BY)),
-    (ABORTED, _tell(Cause.ABORTED, _ABORTED_BY)),
-    (PEER_LOST, tell_death),
-    (PEER_LOST, tell_left),
-    (PEER_LOST, tell_unreachable),
-    (TIMED_OUT, tell_timeout),
+_TELLERS: tuple[Callable[[Evidence], Finding | None], ...] = (
+    tell_mismatch,
+    tell_deadlock,
+    _tell(Cause.UNCAUGHT_EXCEPTION, "{who} failed: uncaught {reason}"),
+    _tell(Cause.INTERNAL_ERROR, "{who} failed: {reason}"),
+    _tell(Cause.INTERRUPTED, "aborted by {who}: a signal interrupted the call half-way"),
+    _tell(Cause.ABORTED, "aborted by {who}: {reason}"),
+    _tell(Cause.CLOSED, "{who} closed the communicator while calls were under way"),
+    tell_death,
+    tell_left,
+    tell_lost,
+    tell_unreachable,
+    tell_timeout,
 )

@@ -7,9 +7,14 @@ of reach, or the failure is one call's alone) is put into words here, by the rul
 from collections.abc import Sequence
 
 from hccl_py.diagnosis import Judge
-from hccl_py.diagnosis.causes import ABORTED, MISMATCH, PEER_LOST, TIMED_OUT, Cause, unseal
-from hccl_py.fingerprint import Transfer, describe, without_number
+from hccl_py.diagnosis.diagnose import Verdict
+from hccl_py.diagnosis.finding import Finding
+from hccl_py.diagnosis.mismatch import sizes
+from hccl_py.diagnosis.record import Cause, Failure, word
+from hccl_py.diagnosis.timeout import waits
+from hccl_py.fingerprint import Transfer, describe
 from hccl_py.observe.flight_recorder import FlightRecorder
+from hccl_py.transport import _core
 from hccl_py.transport.errors import (
     AbortedError,
     Blame,
@@ -20,10 +25,17 @@ from hccl_py.transport.errors import (
 )
 
 _ERRORS = {
-    PEER_LOST: PeerLostError,
-    TIMED_OUT: CollectiveTimeoutError,
-    MISMATCH: MismatchError,
-    ABORTED: AbortedError,
+    Cause.DIED: PeerLostError,
+    Cause.LOST: PeerLostError,
+    Cause.UNREACHABLE: PeerLostError,
+    Cause.LEFT: PeerLostError,
+    Cause.TIMED_OUT: CollectiveTimeoutError,
+    Cause.MISMATCH: MismatchError,
+    Cause.UNCAUGHT_EXCEPTION: AbortedError,
+    Cause.INTERRUPTED: AbortedError,
+    Cause.ABORTED: AbortedError,
+    Cause.CLOSED: AbortedError,
+    Cause.INTERNAL_ERROR: CommunicatorError,
 }
 
 
@@ -39,63 +51,60 @@ class Narrator:
         self._places = places
         self._judge = Judge(places)
 
-    def tell(self, failure: Exception, timeout_s: float, call: int | Transfer) -> CommunicatorError:
+    def tell(
+        self, failed: _core.CommunicatorFailed, timeout_s: float, call: int | Transfer
+    ) -> CommunicatorError:
         """Turn the engine's CommunicatorFailed into an error, for the flight recorder as well."""
-        error = self._tell(failure, timeout_s, call)
+        error = self.tell_failure(failed.failure, timeout_s, call)
         self._recorder.tell_failure(str(error))
         return error
 
-    def _tell(
-        self, failure: Exception, timeout_s: float, call: int | Transfer
+    def tell_failure(
+        self, native: _core.Failure, timeout_s: float, call: int | Transfer
     ) -> CommunicatorError:
-        """Turn the engine's CommunicatorFailed into an error of our tree.
+        """Turn the engine's failure into an error of our tree.
 
         Args:
-            failure: what the engine raised.
-            timeout_s: the deadline of the call that met it.
-            call: that call; named where a failure is that call's alone.
+            native: what ended the call.
+            timeout_s: the deadline of that call.
+            call: named where a failure is that call's alone.
         """
-        kind, rank, reporter, expected, received, text, sequence, settled = failure.args
-        if settled:
-            cause, text = unseal(text)
-            return self._error(kind, text, self._blame(cause, rank, sequence, expected))
-        if kind in (TIMED_OUT, MISMATCH) and not sequence and not expected:
-            return self._of_one_call(kind, rank, text, timeout_s, call)
-        proposal = [kind, rank, expected, received, text, sequence]
-        reporter = reporter if reporter >= 0 else self._rank
-        decided = self._judge.decide({reporter: {"proposal": proposal}}, {})
-        blame = Blame(
-            decided.rank,
-            decided.host,
-            decided.pid,
-            str(decided.cause),
-            decided.collective,
-            decided.sequence,
-        )
-        return self._error(kind, decided.text, blame)
+        if native.diagnosis:
+            return self._error(Verdict.unpacked(native.diagnosis))
+        failure = Failure.of(native)
+        if (
+            failure.cause in (Cause.TIMED_OUT, Cause.MISMATCH)
+            and not failure.sequence
+            and not failure.call
+        ):
+            return self._error(self._of_one_call(failure, timeout_s, call))
+        reports = {self._rank: {"failure": failure.packed()}}
+        return self._error(self._judge.decide(reports, {}))
 
-    def _of_one_call(
-        self, kind: int, rank: int, text: str, timeout_s: float, call: int | Transfer
-    ) -> CommunicatorError:
+    def _of_one_call(self, failure: Failure, timeout_s: float, call: int | Transfer) -> Verdict:
         """Tell what concerns this rank's call alone: the communicator may well go on."""
-        if kind == MISMATCH:
-            blame = self._blame(Cause.MISMATCH, rank, 0, 0)
-            return self._error(kind, f"{describe(call)}: {text}", blame)
-        what = text or f"waiting for {self._who(rank)}"
-        message = (
-            f"{describe(call)}: Timed out after {timeout_s:g} s, {what}; see whether that rank is "
-            "stuck or made another call, or raise the timeout"
+        if failure.cause is Cause.MISMATCH:
+            text = f"{describe(call)}: {sizes(failure)}"
+        else:
+            what = f"waiting for {self._who(failure.rank)}"
+            if failure.half_done or failure.paths:
+                what = waits(failure)
+            text = (
+                f"{describe(call)}: Timed out after {timeout_s:g} s, {what}; see whether that rank "
+                "is stuck or made another call, or raise the timeout"
+            )
+        return self._judge.verdict(Finding(failure.cause, failure.rank, (0, 0), text))
+
+    def _error(self, verdict: Verdict) -> CommunicatorError:
+        blame = Blame(
+            verdict.rank,
+            verdict.host,
+            verdict.pid,
+            word(verdict.cause),
+            verdict.collective,
+            verdict.sequence,
         )
-        return self._error(kind, message, self._blame(Cause.TIMED_OUT, rank, 0, 0))
-
-    def _error(self, kind: int, message: str, blame: Blame) -> CommunicatorError:
-        return _ERRORS.get(kind, CommunicatorError)(message, blame)
-
-    def _blame(self, cause: Cause, rank: int, sequence: int, fingerprint: int) -> Blame:
-        known = 0 <= rank < len(self._places)
-        host, pid = self._places[rank] if known else (None, None)
-        collective = describe(without_number(fingerprint)) if fingerprint else None
-        return Blame(rank if known else None, host, pid, str(cause), collective, sequence or None)
+        return _ERRORS[verdict.cause](verdict.text, blame)
 
     def _who(self, rank: int) -> str:
         if not 0 <= rank < len(self._places):

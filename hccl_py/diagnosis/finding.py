@@ -2,7 +2,7 @@
 
 from typing import NamedTuple
 
-from hccl_py.diagnosis.causes import Cause
+from hccl_py.diagnosis.record import Cause
 
 
 class Finding(NamedTuple):

@@ -9,8 +9,8 @@ rank that has waited for long, before its time is up.
 from collections.abc import Mapping, Sequence
 
 from hccl_py.diagnosis.call_log import PastCall, past_calls
-from hccl_py.diagnosis.causes import Cause
 from hccl_py.diagnosis.finding import Finding
+from hccl_py.diagnosis.record import Cause, Failure
 from hccl_py.diagnosis.reports import Evidence, Proposal, ranks
 from hccl_py.fingerprint import describe, number_of, without_number
 
@@ -75,19 +75,20 @@ def _finding(number: int, histories: Mapping[int, Calls]) -> Finding:
 def _of_two(evidence: Evidence, first: Proposal, histories: Mapping[int, Calls]) -> Finding:
     """Tell what one rank has seen of one other: the lengths of a message, or no histories."""
     culprit = first.rank if first.rank >= 0 else first.reporter
-    if not first.received:
+    failure = first.failure
+    if not failure.their_call:
         both = {
-            rank: histories[rank][first.sequence]
+            rank: histories[rank][failure.sequence]
             for rank in (first.reporter, culprit)
-            if first.sequence in histories.get(rank, {})
+            if failure.sequence in histories.get(rank, {})
         }
-        text = f"{first.text}{_sites(both)}; {_HINT}"
+        text = f"{sizes(failure)}{_sites(both)}; {_HINT}"
         return Finding(Cause.MISMATCH, culprit, evidence.call([first]), text)
     parts = [
         f"rank {rank} called {describe(without_number(call))} as number {number}"
         for rank, call, number in (
-            (culprit, first.received, number_of(first.received)),
-            (first.reporter, first.expected, first.sequence or number_of(first.expected)),
+            (culprit, failure.their_call, number_of(failure.their_call)),
+            (first.reporter, failure.call, failure.sequence or number_of(failure.call)),
         )
     ]
     text = f"ranks made different calls: {', '.join(parts)}; {_HINT}"
@@ -109,3 +110,11 @@ def _sites(members: Calls) -> str:
 def sites_of(histories: Mapping[int, Calls], number: int, some: Sequence[int]) -> str:
     """Say where some ranks made the call of that number: ` at train.py:41`, or nothing."""
     return _sites({rank: histories[rank][number] for rank in some if number in histories[rank]})
+
+
+def sizes(failure: Failure) -> str:
+    """Say which two sizes of a message do not fit."""
+    sent, expected = failure.sent_bytes, failure.expected_bytes
+    if failure.sends:
+        return f"rank {failure.rank} receives {expected} bytes where this rank sends {sent}"
+    return f"rank {failure.rank} gives {sent} bytes where {expected} bytes were expected"

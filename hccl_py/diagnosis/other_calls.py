@@ -10,11 +10,14 @@ another, and for whom it waits there.
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hccl_py.diagnosis.stall import Patience
 from hccl_py.fingerprint import describe, without_number
 from hccl_py.transport import _core
+
+if TYPE_CHECKING:  # it imports this
+    from hccl_py.diagnosis.diagnose import Verdict
 
 STATE = "process"
 """Name of this state in a report."""
@@ -69,30 +72,29 @@ class Occupation:
         }
 
 
-Conclusion = tuple[_core.Communicator, tuple[int, int, int, int, str]]
-"""An engine, and what its `conclude` takes."""
-
-
-def conclusions_elsewhere(
-    also: Sequence[bytes], kind: int, place: tuple[str, int] | None, text: str
-) -> list[Conclusion]:
+def diagnoses_elsewhere(
+    verdict: "Verdict", place: tuple[str, int] | None
+) -> list[tuple[_core.Communicator, bytes]]:
     """Return how this process's other communicators end with the verdict of one.
 
     Args:
-        also: the ids of those.
-        kind: a FailureKind.
+        verdict: of that one; names the others.
         place: of the culprit, who has another rank there; None: nobody in particular.
-        text: sealed.
     """
-    conclusions: list[Conclusion] = []
+    diagnoses: list[tuple[_core.Communicator, bytes]] = []
     for one in _everyone():
-        if one._id in also:
-            rank = one._places.index(place) if place in one._places else -1
+        if one._id in verdict.also:
             progress = one._core.progress()
             fingerprint = without_number(progress["fingerprint"])
-            how = (kind, rank, int(progress["sequence"]), fingerprint, text)
-            conclusions.append((one._core, how))
-    return conclusions
+            there = verdict._replace(
+                rank=one._places.index(place) if place in one._places else None,
+                sequence=progress["sequence"] or None,
+                fingerprint=fingerprint,
+                collective=describe(fingerprint) if fingerprint else None,
+                also=(),
+            )
+            diagnoses.append((one._core, there.packed()))
+    return diagnoses
 
 
 def _everyone() -> list[Occupation]:

@@ -11,9 +11,9 @@ import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from hccl_py.diagnosis import Judge
-from hccl_py.diagnosis.causes import CLOSED_SILENTLY, PEER_LOST, TIMED_OUT, seal, unseal
-from hccl_py.diagnosis.other_calls import conclusions_elsewhere
+from hccl_py.diagnosis import Judge, Verdict
+from hccl_py.diagnosis.other_calls import diagnoses_elsewhere
+from hccl_py.diagnosis.record import Cause, Failure
 from hccl_py.fingerprint import describe, without_number
 from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
@@ -32,8 +32,9 @@ class Witness:
         self._name = name
         self._core = core
         self._judge = judge
-        self._proposal: tuple[Any, ...] | None = None
+        self._proposal: Failure | None = None
         self._verdict: dict[str, Any] | None = None
+        self._adopted: list[_core.Communicator] = []
         self._concluded = threading.Event()
         self._recorder: FlightRecorder | None = None
         _witnesses[id(self)] = self
@@ -51,22 +52,25 @@ class Witness:
 
     def news_fd(self) -> int:
         """See `Principal`."""
-        return self._core.news_fd()
+        return self._core.report_fd()
 
     def look(self) -> None:
         """See `Principal`."""
-        self._core.look()
+        self._core.poll()
 
     def lost(self) -> list[tuple[int, bool, int]]:
         """See `Principal`."""
-        return self._core.gone_ranks()
+        peers = self._core.ended_peers()
+        return [(one.rank, one.cause == Cause.LEFT, one.last_sequence) for one in peers]
 
     def failing(self) -> bool:
         """See `Principal`."""
         core = self._core  # another thread may close it
         if self._proposal is None and core is not None:
             # Each is handed out once, and more than one thread may ask.
-            self._proposal = core.take_proposal() or self._proposal
+            observed = core.take_report()
+            if observed is not None:
+                self._proposal = Failure.of(observed)
         return self._proposal is not None
 
     def miss(self, rank: int) -> None:
@@ -77,10 +81,16 @@ class Witness:
         core = self._core  # another thread may close it
         if core is None or self.failing() or core.failed():
             return
-        left, last = next((left, last) for one, left, last in core.gone_ranks() if one == rank)
-        text = f"left after collective {last}" if left else "died: " + CLOSED_SILENTLY
-        self._proposal = (PEER_LOST, rank, -1, 0, 0, text, 0, False)
-        os.eventfd_write(core.news_fd(), 1)
+        peer = next(one for one in core.ended_peers() if one.rank == rank)
+        self._proposal = Failure(
+            peer.cause,
+            rank,
+            observed_ns=time.time_ns(),
+            last_sequence=peer.last_sequence,
+            exit_code=peer.exit_code,
+            signal=peer.signal,
+        )
+        os.eventfd_write(core.report_fd(), 1)
 
     def await_verdict(self, timeout_s: float) -> None:
         """Wait until a failure that this rank has proposed is decided. Any thread may."""
@@ -90,21 +100,22 @@ class Witness:
 
     def report(self) -> dict[str, Any]:
         """Return what `verdict.evidence.Testimony` reads."""
-        self._core.look()  # that a connection ended may be news to itself
+        self._core.poll()  # that a connection ended may be news to itself
         progress = self._core.progress()
         report: dict[str, Any] = {
-            "proposal": None,
+            "failure": None,
             "progress": progress,
-            "gone": self.lost(),
+            "gone": [
+                (one.rank, int(one.cause), one.last_sequence) for one in self._core.ended_peers()
+            ],
             "elsewhere": self._elsewhere(),
             "noticed_ns": time.time_ns(),
         }
         if self.failing():
             assert self._proposal is not None
-            kind, rank, _reporter, expected, received, text, sequence, _settled = self._proposal
-            report["proposal"] = [kind, rank, expected, received, text, sequence]
+            report["failure"] = self._proposal.packed()
             timeout_s = progress["timeout_s"]
-            if kind == TIMED_OUT and timeout_s > 0:
+            if self._proposal.cause is Cause.TIMED_OUT and timeout_s > 0:
                 report["timeout_s"] = timeout_s
                 report["window_s"] = max(_SHORTEST_WINDOW_S, _WINDOW_OF_TIMEOUT * timeout_s)
         return report
@@ -129,61 +140,46 @@ class Witness:
     def verdict(self) -> dict[str, Any] | None:
         """See `Principal`."""
         if self._verdict is None:
-            adopted = self._core.verdict()
+            adopted = self._core.failure()
             if adopted is not None:
-                kind, rank, _reporter, fingerprint, _received, text, sequence, settled = adopted
-                if settled:
-                    self._verdict = _pack(kind, rank, sequence, fingerprint, text)
-                    self._record(text)
+                if adopted.diagnosis:
+                    self._verdict = {"packed": adopted.diagnosis}
+                    self._record(Verdict.unpacked(adopted.diagnosis).text)
                 self._concluded.set()
         return self._verdict
 
+    def adopt(self, verdict: Mapping[str, Any]) -> None:
+        """See `Principal`."""
+        decided = Verdict.unpacked(verdict["packed"])
+        place = None if decided.rank is None else self._judge.places[decided.rank]
+        diagnoses = diagnoses_elsewhere(decided, place)
+        diagnoses.append((self._core, verdict["packed"]))
+        # A caller released in one communicator may go to the next: there the call must not go on.
+        for core, packed in diagnoses:
+            core.adopt_diagnosis(decided.cause, packed)
+        self._adopted = [core for core, _ in diagnoses]
+
     def conclude(self, verdict: Mapping[str, Any]) -> None:
         """See `Principal`."""
-        kind, rank, text = verdict["kind"], verdict["rank"], verdict["text"]
-        place = self._judge.places[rank] if rank >= 0 else None
-        conclusions = conclusions_elsewhere(verdict.get("also") or (), kind, place, text)
-        how = (kind, rank, verdict["sequence"], verdict["fingerprint"], text)
-        conclusions.append((self._core, how))
-        # Who is released in one communicator may go to the next: there the call must not go on.
-        for core, one in conclusions:
-            core.announce(*one)
-        for core, one in conclusions:
-            core.conclude(*one)
+        decided = Verdict.unpacked(verdict["packed"])
+        if not self._adopted:
+            self.adopt(verdict)
+        for core in self._adopted:
+            core.apply_diagnosis()
+        self._adopted = []
         self._concluded.set()
-        self._record(verdict["text"])  # this very process may soon be stopped by its launcher
+        self._record(decided.text)  # this very process may soon be stopped by its launcher
 
     def _record(self, text: str) -> None:
         recorder = self._recorder
         if recorder is not None:
-            recorder.tell_failure_soon(unseal(text)[1])
+            recorder.tell_failure_soon(text)
 
     def judge(
         self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, str]
     ) -> dict[str, Any]:
         """See `Principal`."""
-        decided = self._judge.decide(reports, absent)
-        packed = _pack(
-            decided.kind,
-            -1 if decided.rank is None else decided.rank,
-            decided.sequence or 0,
-            decided.fingerprint,
-            seal(decided.cause, decided.text),
-        )
-        if decided.also:
-            packed["also"] = list(decided.also)
-        return packed
-
-
-def _pack(kind: int, rank: int, sequence: int, fingerprint: int, text: str) -> dict[str, Any]:
-    unseal(text)  # it came from another rank: is it whole?
-    return {
-        "kind": kind,
-        "rank": rank,
-        "sequence": sequence,
-        "fingerprint": fingerprint,
-        "text": text,
-    }
+        return {"packed": self._judge.decide(reports, absent).packed()}
 
 
 # By id, for `valuerefs` alone can be had while other threads open communicators.

@@ -4,36 +4,26 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hccl_py.diagnosis.causes import Cause, cause_of
+from hccl_py.diagnosis.record import Cause, Failure
 from hccl_py.fingerprint import describe, without_number
 
 
 @dataclass(frozen=True)
 class Proposal:
-    """What one rank noticed first.
-
-    Attributes:
-        reporter: that rank.
-        kind: a FailureKind.
-        rank: whom it blames; -1: nobody.
-        expected: its own call; for a mismatch the other one is `received`.
-        received: the call of `rank`.
-        text: of the engine.
-        sequence: number of the call; 0: none was under way.
-    """
+    """What one rank, the reporter, noticed first."""
 
     reporter: int
-    kind: int
-    rank: int
-    expected: int
-    received: int
-    text: str
-    sequence: int
+    failure: Failure
 
     @property
     def cause(self) -> Cause:
         """What it takes for the cause."""
-        return cause_of(self.kind, self.text)
+        return self.failure.cause
+
+    @property
+    def rank(self) -> int:
+        """Whom it blames; -1: nobody."""
+        return self.failure.rank
 
 
 @dataclass(frozen=True)
@@ -44,7 +34,7 @@ class Testimony:
         rank: whose.
         proposal: what it noticed; None: nothing, it was asked.
         progress: of its engine, see `_core.Communicator.progress`.
-        gone: ranks it lost: whether with a goodbye, and their last collective.
+        gone: ranks it lost: why, and their last collective if they said goodbye.
         elsewhere: what it does in other communicators, for people.
         timeout_s: of the call that was late.
         report: all of it, with what providers of extra state added.
@@ -53,7 +43,7 @@ class Testimony:
     rank: int
     proposal: Proposal | None
     progress: Mapping[str, Any]
-    gone: Mapping[int, tuple[bool, int]]
+    gone: Mapping[int, tuple[Cause, int]]
     elsewhere: Sequence[str] = ()
     timeout_s: float = 0.0
     report: Mapping[str, Any] = field(default_factory=dict)
@@ -61,12 +51,12 @@ class Testimony:
     @classmethod
     def of(cls, rank: int, report: Mapping[str, Any]) -> "Testimony":
         """Read a report, as `Witness.report` wrote it."""
-        row = report.get("proposal")
+        packed = report.get("failure")
         return cls(
             rank,
-            Proposal(rank, *row) if row else None,
+            Proposal(rank, Failure.unpacked(packed)) if packed else None,
             report.get("progress") or {},
-            {one: (bool(left), last) for one, left, last in report.get("gone") or ()},
+            {one: (Cause(cause), last) for one, cause, last in report.get("gone") or ()},
             report.get("elsewhere") or (),
             report.get("timeout_s") or 0.0,
             report,
@@ -99,7 +89,8 @@ class Evidence:
 
     def call(self, proposals: Iterable[Proposal]) -> tuple[int, int]:
         """Return sequence and fingerprint of the first call that could not end; 0, 0: none."""
-        calls = [(one.sequence, one.expected) for one in proposals if one.sequence and one.expected]
+        failures = [one.failure for one in proposals]
+        calls = [(one.sequence, one.call) for one in failures if one.sequence and one.call]
         calls = calls or [
             (one.sequence, one.fingerprint) for one in self.testimonies.values() if one.sequence
         ]

@@ -1,9 +1,12 @@
 """A call that was late: who had arrived, who had not and what they do, how far the slowest got."""
 
+from collections.abc import Mapping
+from typing import Any
+
 from hccl_py.diagnosis.call_log import past_calls
-from hccl_py.diagnosis.causes import Cause
 from hccl_py.diagnosis.finding import Finding
 from hccl_py.diagnosis.mismatch import sites_of
+from hccl_py.diagnosis.record import Cause, Failure, Stage
 from hccl_py.diagnosis.reports import Evidence, Proposal, Testimony, listing, named, ranks
 
 _MAX_NAMED = 8
@@ -20,7 +23,7 @@ def tell_timeout(evidence: Evidence) -> Finding | None:
     if not sequence:
         first = proposals[0]
         culprit = first.rank if first.rank >= 0 else None
-        text = f"Timed out{limit}, {first.text}; {_HINT}"
+        text = f"Timed out{limit}, {waits(first.failure)}; {_HINT}"
         return Finding(Cause.TIMED_OUT, culprit, (0, 0), text)
     arrived = [one for one in evidence.testimonies.values() if _submitted(one) >= sequence]
     late = [one for one in evidence.testimonies.values() if _submitted(one) < sequence]
@@ -44,10 +47,28 @@ def tell_timeout(evidence: Evidence) -> Finding | None:
     return Finding(Cause.TIMED_OUT, culprit, (sequence, fingerprint), text)
 
 
+def waits(failure: Failure) -> str:
+    """Say where a call stood when its time was up, and what for."""
+    if failure.half_done:
+        what = "a message was half-way when its time was up"
+    elif failure.waiting_for:
+        what = f"waiting for {ranks(failure.waiting_for)} at {failure.stage}"
+    else:
+        what = f"at {failure.stage}"
+    return "; ".join([what, *_paths(failure)])
+
+
+def _paths(failure: Failure) -> list[str]:
+    """Name the connections that are down or unanswered, by rank."""
+    by_rank: dict[int, list[str]] = {}
+    for path in failure.paths:
+        by_rank.setdefault(path.rank, []).append(str(path))
+    return [f"to rank {rank}: {', '.join(some)}" for rank, some in by_rank.items()]
+
+
 def _troubles(proposals: list[Proposal]) -> list[str]:
-    """Quote what the engines add: the paths to a rank that are down or answer nothing, by name."""
-    told = {one.reporter: one.text.partition("; ")[2] for one in proposals}
-    return [f"rank {reporter}, {what}" for reporter, what in sorted(told.items()) if what]
+    by_reporter = {one.reporter: "; ".join(_paths(one.failure)) for one in proposals}
+    return [f"rank {reporter}, {what}" for reporter, what in sorted(by_reporter.items()) if what]
 
 
 def _limit(evidence: Evidence, proposals: list[Proposal]) -> str:
@@ -107,10 +128,15 @@ def _position(slowest: Testimony) -> str:
     made = slowest.progress
     waits = made.get("waiting_for") or []
     return (
-        f"the slowest of them, rank {slowest.rank}, is at {made.get('position') or 'the start'}, "
+        f"the slowest of them, rank {slowest.rank}, is at {stage_of(made)}, "
         f"with {made.get('bytes_done', 0)} of {made.get('bytes_total', 0)} bytes done"
         + (f", waiting for {ranks(waits)}" if waits else "")
     )
+
+
+def stage_of(progress: Mapping[str, Any]) -> Stage:
+    """Read where a call stands from a rank's progress."""
+    return Stage(*(progress.get(name, default) for name, default in vars(Stage()).items()))
 
 
 def _culprit(

@@ -13,7 +13,6 @@ from typing import TypeVar
 
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reporter import Witness
-from hccl_py.transport import _core
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.store import CoordinatorStore
 from hccl_py.transport.errors import BootstrapError, CommunicatorError, InvalidArgumentError
@@ -106,7 +105,7 @@ def open_group(
 
 def _trouble(parent: Parent, members: Sequence[int], leaving_counts: bool = True) -> str:
     """Say why it is in vain to wait for the members; "" if it is not."""
-    parent.state.require_engine().look()
+    parent.state.require_engine().poll()
     if parent.state.core.failed():
         return f"the communicator {parent.name} failed"
     gone = [
@@ -128,7 +127,7 @@ def _failure(parent: Parent, members: Sequence[int]) -> CommunicatorError | None
             return None
         time.sleep(_TURN_S)
     parent.witness.await_verdict(parent.verdict_timeout_s)
-    verdict = parent.state.core.verdict()
-    if verdict is None:  # no coordinator is left to decide
+    failure = parent.state.core.failure()
+    if failure is None:  # no coordinator is left to decide
         return None
-    return parent.state.errors.tell(_core.CommunicatorFailed(*verdict), 0.0, 0)
+    return parent.state.errors.tell_failure(failure, 0.0, 0)

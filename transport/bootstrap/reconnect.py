@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from typing import Protocol
 
+from hccl_py.transport._core import EndedPeer
 from hccl_py.transport.bootstrap.connection import Line
 from hccl_py.transport.bootstrap.connector import Connector, Key, Pace
 from hccl_py.transport.bootstrap.handshake import Party
@@ -50,10 +51,10 @@ class Engine(Protocol):
     ) -> None:
         """Use this connection from now on, whether or not the old one still stands."""
 
-    def owes(self) -> bool:
+    def has_undelivered(self) -> bool:
         """Read what peers have said meanwhile; say whether one lacks something that was sent."""
 
-    def gone_ranks(self) -> list[tuple[int, bool, int]]:
+    def ended_peers(self) -> Sequence[EndedPeer]:
         """Return the ranks that have left or died, each with how and when."""
 
 
@@ -98,13 +99,13 @@ class Repair:
         """
         until = time.monotonic() + _SETTLE_S
         # In this order: a break is known here a little later than to the engine.
-        while self._engine.owes() or self._cut_off():
+        while self._engine.has_undelivered() or self._cut_off():
             if time.monotonic() > until:
                 return
             time.sleep(_SETTLE_PERIOD_S)
 
     def _cut_off(self) -> bool:
-        return not self._unreachable <= {rank for rank, *_ in self._engine.gone_ranks()}
+        return not self._unreachable <= {peer.rank for peer in self._engine.ended_peers()}
 
     def close(self) -> None:
         """Close what is under way and the listeners. Idempotent."""

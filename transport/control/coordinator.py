@@ -3,7 +3,9 @@
     rank 2   --report-->  coordinator  --ask-->     all other ranks
                                        <--report--
                           judge()
-             <--verdict--              --verdict--> all
+             <--verdict--              --verdict--> all others
+                                       <--taken--
+             and last the coordinator's own rank, whose process may end with its calls
 
 Any rank can be asked to serve; the lowest that is neither dead nor silent normally is. When
 opinions are split, two may serve at once: one that hears that a rank was acknowledged by a lower
@@ -22,6 +24,10 @@ logger = logging.getLogger("hccl_py.transport")
 
 Send = Callable[[int, str, Any], None]
 """Receiver, kind and body of a message."""
+
+
+_HAND_OUT_S = 0.2
+"""How long the coordinator's own rank waits for the others to have the verdict."""
 
 
 class Judge(Protocol):
@@ -51,6 +57,8 @@ class Coordinator:
         self._window_s = timing.window_s
         self._following: int | None = None
         self.verdict: Verdict | None = None
+        self._untaken: set[int] = set()  # other ranks that were sent the verdict
+        self._mine_s: float | None = None  # when this rank gets it, at the latest
 
     def present(self, now_s: float) -> list[int]:
         """List the ranks that are neither lost nor silent."""
@@ -142,16 +150,27 @@ class Coordinator:
             self._inquiring = True
             self._open(sender, now_s)
 
-    def hear_verdict(self, verdict: Verdict) -> None:
+    def hear_taken(self, sender: int) -> None:
+        """Note that a rank has the verdict."""
+        self._untaken.discard(sender)
+
+    def hear_verdict(self, verdict: Verdict, now_s: float) -> None:
         """Hand on a verdict that some rank has adopted already: there shall be no second one."""
         if self.verdict is not None:
             return
         self.verdict = verdict
         if self._opened_s is not None:
-            self._hand_out(verdict)
+            self._hand_out(verdict, now_s)
 
     def tick(self, now_s: float) -> None:
-        """Decide when all have reported, or time is up."""
+        """Decide when all have reported, or time is up; then hand out."""
+        if (
+            self.verdict is not None
+            and self._mine_s is not None
+            and (self._untaken <= self._lost.keys() or now_s >= self._mine_s)
+        ):
+            self._mine_s = None
+            self._send(self._rank, "verdict", self.verdict)
         if self._opened_s is None or self.verdict is not None:
             return
         awaited = [rank for rank in self.present(now_s) if rank not in self._reports]
@@ -166,7 +185,7 @@ class Coordinator:
     def next_s(self) -> float | None:
         """Return when to call `tick` again, at the latest; None: whenever."""
         if self._opened_s is None or self.verdict is not None:
-            return None
+            return self._mine_s
         patience_s = self._window_s if self._following is None else self._timing.verdict_s
         return self._opened_s + patience_s
 
@@ -189,11 +208,16 @@ class Coordinator:
             self._opened_s = None
             return
         self.verdict = verdict
-        self._hand_out(verdict)
+        self._hand_out(verdict, now_s)
 
-    def _hand_out(self, verdict: Verdict) -> None:
+    def _hand_out(self, verdict: Verdict, now_s: float) -> None:
+        self._send(self._rank, "adopt", verdict)
         for rank in self.standing():
-            self._send(rank, "verdict", verdict)
+            if rank != self._rank:
+                self._send(rank, "verdict", verdict)
+        self._untaken = set(self._reports) - {self._rank}
+        self._mine_s = now_s + _HAND_OUT_S
+        self.tick(now_s)
 
     def _silent_s(self, rank: int, now_s: float) -> float:
         """Return for how long a rank has been silent; 0 if it is not."""

@@ -195,10 +195,13 @@ class Participant:
             self._reported_s = now_s
 
     def _hear_verdict(self, sender: int, body: Any, now_s: float) -> None:
-        # The engines may have passed on a part of it before; here it comes whole.
+        self._send(sender, "taken", None)  # first: this process may end as soon as its calls do
         self._principal.conclude(body)
         if self.verdict is None:
             self._adopted(body)
+
+    def _hear_adopt(self, sender: int, body: Any, now_s: float) -> None:
+        self._principal.adopt(body)
 
     def _adopted(self, verdict: Verdict) -> None:
         self.verdict = verdict
@@ -227,6 +230,7 @@ class Participant:
         "beat-back": _hear_beat,
         "ask": _hear_ask,
         "ack": _hear_ack,
+        "adopt": _hear_adopt,
         "verdict": _hear_verdict,
         "agree-ask": _hear_agree_ask,
         "agreed": _hear_agreed,

@@ -100,7 +100,10 @@ class Place:
         self.coordinator.hear_answer(sender, _mapping(report), acknowledged_by, now_s)
 
     def _hear_adopted(self, sender: int, body: Any, now_s: float) -> None:
-        self.coordinator.hear_verdict(_mapping(body))
+        self.coordinator.hear_verdict(_mapping(body), now_s)
+
+    def _hear_taken(self, sender: int, body: Any, now_s: float) -> None:
+        self.coordinator.hear_taken(sender)
 
     def _hear_agree(self, sender: int, body: Any, now_s: float) -> None:
         self._agreements.hear(sender, Proposal.of_message(body), now_s)
@@ -131,6 +134,7 @@ class Place:
         "inquire": _hear_inquire,
         "reported": _hear_reported,
         "adopted": _hear_adopted,
+        "taken": _hear_taken,
         "agree": _hear_agree,
         "agree-result": _hear_agree_result,
         "set": _hear_set,
@@ -150,6 +154,7 @@ class _WithStates:
         self.lost = principal.lost
         self.failing = principal.failing
         self.verdict = principal.verdict
+        self.adopt = principal.adopt
         self.conclude = principal.conclude
         self.judge = principal.judge
         self._report = principal.report

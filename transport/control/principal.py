@@ -34,8 +34,11 @@ class Principal(Protocol):
     def verdict(self) -> Verdict | None:
         """Return the verdict that this rank has adopted, from whomever it came."""
 
+    def adopt(self, verdict: Verdict) -> None:
+        """Take over a verdict, unless there is one; no call ends by it before `conclude`."""
+
     def conclude(self, verdict: Verdict) -> None:
-        """Adopt a verdict, unless there is one."""
+        """Adopt a verdict and end all calls by it."""
 
     def judge(self, reports: Mapping[int, Report], absent: Mapping[int, str]) -> Verdict:
         """Decide, as the coordinator.

@@ -63,7 +63,7 @@ void give_back(PyCommunicator& self, RequestPtr request) {
   request->plan = nullptr;
   request->call.input.clear();
   request->call.output.clear();
-  request->failure = Failure{};
+  request->failure = nullptr;
   request->done.store(false, std::memory_order_relaxed);
   self.spare = std::move(request);
 }
@@ -231,9 +231,7 @@ void bind_calls(nb::module_& module, nb::class_<PyCommunicator>& communicator) {
       .def("wait", &Work::wait)
       .def("done", [](const Work& w) { return w.request->is_done(); })
       .def("failed",
-           [](const Work& w) {
-             return w.request->is_done() && w.request->failure.kind != FailureKind::none;
-           })
+[](const Work& w) { return w.request->is_done() && w.request->failure; })
       .def("source",
            [](const Work& w) { return w.request->is_done() ? w.request->peer : any_rank; });
 

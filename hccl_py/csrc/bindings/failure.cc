@@ -1,9 +1,8 @@
 #include "bindings/failure.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
-
-#include <stdexcept>
 
 namespace nb = nanobind;
 
@@ -13,16 +12,14 @@ namespace {
 
 nb::object exception_type;  // hccl_py.transport._core.CommunicatorFailed
 
-nb::tuple as_tuple(const Failure& f) {
-  return nb::make_tuple(static_cast<int>(f.kind), f.rank, f.reporter, f.expected, f.received,
-                        f.text, f.sequence, f.settled);
-}
-
 void raise_failure(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const CommunicatorFailed& error) {
-    PyErr_SetObject(exception_type.ptr(), as_tuple(error.failure).ptr());
+    nb::object failure = as_object(error.failure);
+    nb::object exception = exception_type(failure);
+    exception.attr("failure") = failure;
+    PyErr_SetObject(exception_type.ptr(), exception.ptr());
   }
 }
 
@@ -33,32 +30,64 @@ void bind_failure(nb::module_& module) {
                                                 PyExc_RuntimeError, nullptr));
   module.attr("CommunicatorFailed") = exception_type;
   nb::register_exception_translator(raise_failure);
+
+  nb::enum_<Cause>(module, "Cause", nb::is_arithmetic())
+      .value("DIED", Cause::died)
+      .value("LOST", Cause::lost)
+      .value("UNREACHABLE", Cause::unreachable)
+      .value("LEFT", Cause::left)
+      .value("TIMED_OUT", Cause::timed_out)
+      .value("MISMATCH", Cause::mismatch)
+      .value("UNCAUGHT_EXCEPTION", Cause::uncaught_exception)
+      .value("INTERRUPTED", Cause::interrupted)
+      .value("ABORTED", Cause::aborted)
+      .value("CLOSED", Cause::closed)
+      .value("INTERNAL_ERROR", Cause::internal_error);
+  nb::class_<Stage>(module, "Stage")
+      .def_ro("activity", &Stage::activity)
+      .def_ro("step", &Stage::step)
+      .def_ro("num_steps", &Stage::num_steps)
+      .def_ro("tile", &Stage::tile)
+      .def_ro("num_tiles", &Stage::num_tiles);
+  nb::class_<PathTrouble>(module, "PathTrouble")
+      .def_ro("rank", &PathTrouble::rank)
+      .def_ro("name", &PathTrouble::name)
+      .def_ro("up", &PathTrouble::up)
+      .def_ro("seconds", &PathTrouble::seconds)
+      .def_ro("reason", &PathTrouble::reason);
+  nb::class_<EndedPeer>(module, "EndedPeer")
+      .def_ro("rank", &EndedPeer::rank)
+      .def_ro("cause", &EndedPeer::cause)
+      .def_ro("last_sequence", &EndedPeer::last_sequence)
+      .def_ro("exit_code", &EndedPeer::exit_code)
+      .def_ro("signal", &EndedPeer::signal);
+  nb::class_<Failure>(module, "Failure")
+      .def_ro("cause", &Failure::cause)
+      .def_ro("rank", &Failure::rank)
+      .def_ro("call", &Failure::call)
+      .def_ro("sequence", &Failure::sequence)
+      .def_ro("observed_ns", &Failure::observed_ns)
+      .def_ro("their_call", &Failure::their_call)
+      .def_ro("sent_bytes", &Failure::sent_bytes)
+      .def_ro("expected_bytes", &Failure::expected_bytes)
+      .def_ro("sends", &Failure::sends)
+      .def_ro("stage", &Failure::stage)
+      .def_ro("waiting_for", &Failure::waiting_for)
+      .def_ro("half_done", &Failure::half_done)
+      .def_ro("paths", &Failure::paths)
+      .def_ro("process_lives", &Failure::process_lives)
+      .def_ro("exit_code", &Failure::exit_code)
+      .def_ro("signal", &Failure::signal)
+      .def_ro("error", &Failure::error)
+      .def_ro("last_sequence", &Failure::last_sequence)
+      .def_ro("reason", &Failure::reason)
+      .def_prop_ro("diagnosis", [](const Failure& failure) {
+        return nb::bytes(failure.diagnosis.data(), failure.diagnosis.size());
+      });
 }
 
-nb::object as_tuple(const std::optional<Failure>& failure) {
-  return failure ? nb::object(as_tuple(*failure)) : nb::none();
-}
-
-Failure verdict_of(int kind, int rank, uint64_t sequence, uint64_t fingerprint, std::string text) {
-  if (kind <= static_cast<int>(FailureKind::none) ||
-      kind > static_cast<int>(FailureKind::internal)) {
-    throw std::invalid_argument("no such kind of failure");
-  }
-  Failure verdict;
-  verdict.kind = static_cast<FailureKind>(kind);
-  verdict.rank = rank;
-  verdict.sequence = sequence;
-  verdict.expected = fingerprint;
-  verdict.text = std::move(text);
-  return verdict;
-}
-
-nb::list gone_ranks(const Communicator& engine) {
-  nb::list result;
-  for (const GoneRank& gone : engine.gone_ranks()) {
-    result.append(nb::make_tuple(gone.rank, gone.left, gone.last_sequence));
-  }
-  return result;
+nb::object as_object(const FailurePtr& failure) {
+  return failure ? nb::cast(*failure, nb::rv_policy::copy) : nb::none();
 }
 
 nb::dict progress(Communicator& engine) {
@@ -73,7 +102,11 @@ nb::dict progress(Communicator& engine) {
   result["sequence"] = made.sequence;
   result["fingerprint"] = made.fingerprint;
   result["timeout_s"] = made.timeout_s;
-  result["position"] = made.position;
+  result["activity"] = made.stage.activity;
+  result["step"] = made.stage.step;
+  result["num_steps"] = made.stage.num_steps;
+  result["tile"] = made.stage.tile;
+  result["num_tiles"] = made.stage.num_tiles;
   result["bytes_done"] = made.bytes_done;
   result["bytes_total"] = made.bytes_total;
   result["waiting_for"] = made.waiting_for;

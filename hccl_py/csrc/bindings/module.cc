@@ -18,7 +18,7 @@
 #include "bindings/stream.h"
 #include "bindings/verbs.h"
 #include "engine/communicator.h"
-#include "lanes/loopback.h"
+#include "engine/loopback.h"
 #include "progress/idle.h"
 #include "progress/progress_thread.h"
 #include "reduce/reduce.h"
@@ -184,36 +184,33 @@ NB_MODULE(_core, module) {
            [](PyCommunicator& c, uint64_t first, uint64_t last) {
              return history(c.engine->recorder(), first, last);
            })
-      .def("failed", [](PyCommunicator& c) { return c.engine->failure().has_value(); })
-      .def("set_verdict_timeout",
-           [](PyCommunicator& c, double seconds) { c.engine->set_verdict_timeout(seconds); })
-      .def("news_fd", [](PyCommunicator& c) { return c.engine->news_fd(); })
-      .def("take_proposal", [](PyCommunicator& c) { return as_tuple(c.engine->take_proposal()); })
-      .def("verdict", [](PyCommunicator& c) { return as_tuple(c.engine->failure()); })
-      .def("announce",
-           [](PyCommunicator& c, int kind, int rank, uint64_t sequence, uint64_t fingerprint,
-              std::string text) {
-             c.engine->announce(verdict_of(kind, rank, sequence, fingerprint, std::move(text)));
+      .def("failed", [](PyCommunicator& c) { return c.engine->failure() != nullptr; })
+      .def("set_diagnosis_timeout",
+           [](PyCommunicator& c, double seconds) { c.engine->set_diagnosis_timeout(seconds); })
+      .def("report_fd", [](PyCommunicator& c) { return c.engine->report_fd(); })
+      .def("take_report", [](PyCommunicator& c) { return as_object(c.engine->take_report()); })
+      .def("failure", [](PyCommunicator& c) { return as_object(c.engine->failure()); })
+      .def("adopt_diagnosis",
+           [](PyCommunicator& c, Cause cause, nb::bytes diagnosis) {
+             c.engine->adopt_diagnosis(cause, {diagnosis.c_str(), diagnosis.size()});
            })
-      .def("conclude",
-           [](PyCommunicator& c, int kind, int rank, uint64_t sequence, uint64_t fingerprint,
-              std::string text) {
-             Failure verdict = verdict_of(kind, rank, sequence, fingerprint, std::move(text));
-             nb::gil_scoped_release release;
-             c.engine->conclude(std::move(verdict));
-           })
-      .def("gone_ranks", [](PyCommunicator& c) { return gone_ranks(*c.engine); })
-      .def("look", [](PyCommunicator& c) { c.engine->look(); },
+      .def("apply_diagnosis", [](PyCommunicator& c) { c.engine->apply_diagnosis(); },
            nb::call_guard<nb::gil_scoped_release>())
-      .def("owes", [](PyCommunicator& c) { return c.engine->owes(); },
+      .def("ended_peers", [](PyCommunicator& c) { return c.engine->ended_peers(); })
+      .def("poll", [](PyCommunicator& c) { c.engine->poll(); },
+           nb::call_guard<nb::gil_scoped_release>())
+      .def("has_undelivered", [](PyCommunicator& c) { return c.engine->has_undelivered(); },
            nb::call_guard<nb::gil_scoped_release>())
       .def("progress", [](PyCommunicator& c) { return progress(*c.engine); })
       .def("abort",
-           [](PyCommunicator& c, const std::string& reason) { c.engine->abort(reason); },
+           [](PyCommunicator& c, const std::string& reason, Cause cause) {
+             c.engine->abort(reason, cause);
+           },
+           nb::arg("reason"), nb::arg("cause") = Cause::aborted,
            nb::call_guard<nb::gil_scoped_release>())
       .def("close",
-           [](PyCommunicator& c, const std::string& last_words) { c.engine->close(last_words); },
-           nb::arg("last_words") = "",
+           [](PyCommunicator& c, const std::string& error) { c.engine->close(error); },
+           nb::arg("error") = "",
            nb::call_guard<nb::gil_scoped_release>());
 
   module.def("connect_loopback",

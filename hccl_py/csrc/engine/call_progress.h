@@ -2,8 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
+
+#include "engine/failure.h"
 
 namespace hccl {
 
@@ -13,7 +14,7 @@ struct CallProgress {
   uint64_t sequence = 0;   // of the one that runs; 0: none does
   uint64_t fingerprint = 0;
   double timeout_s = 0;  // that it was given
-  std::string position;  // of what runs, for people: "op 3 of 12 (recv_reduce), tile 1 of 4"
+  Stage stage;           // of what runs
   size_t bytes_done = 0;  // of its data, estimated by the ops that are done
   size_t bytes_total = 0;
   std::vector<int> waiting_for;  // ranks without which it cannot go on
@@ -21,10 +22,11 @@ struct CallProgress {
 };
 
 // A rank whose control link has ended.
-struct GoneRank {
+struct EndedPeer {
   int rank = 0;
-  bool left = false;           // with a goodbye
-  uint64_t last_sequence = 0;  // then: collectives that it had submitted
+  Cause cause = Cause::left;   // left, died or lost
+  uint64_t last_sequence = 0;  // left: collectives that it had submitted
+  std::optional<int> exit_code, signal;  // died: how, where the kernel tells
 };
 
 }  // namespace hccl

@@ -233,12 +233,11 @@ bool Channel::run_copy(const Op& op) {
   return true;
 }
 
-std::string Channel::position() const {
-  if (call_ == nullptr) return "sending the last of it";
-  const Op& op = call_->plan->ops[next_op_];
-  return "op " + std::to_string(next_op_ + 1) + " of " + std::to_string(call_->plan->ops.size()) +
-         " (" + name_of(op.kind) + "), tile " + std::to_string(tile_ + 1) + " of " +
-         std::to_string(tiling_->num_tiles());
+Stage Channel::stage() const {
+  if (call_ == nullptr) return {"flush", 0, 0, 0, 0};
+  const std::vector<Op>& ops = call_->plan->ops;
+  return {name_of(ops[next_op_].kind), static_cast<int64_t>(next_op_) + 1,
+          static_cast<int64_t>(ops.size()), tile_ + 1, tiling_->num_tiles()};
 }
 
 std::vector<int> Channel::waiting_for() const {

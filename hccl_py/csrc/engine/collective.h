@@ -1,36 +1,32 @@
 // Runs the plan of one collective: tile i on channel i mod channels, each channel in order.
 #pragma once
 
+#include <exception>
 #include <memory>
-#include <string>
+#include <optional>
 #include <vector>
 
 #include "lanes/lane.h"
+#include "engine/failure.h"
 #include "engine/lateness.h"
 #include "engine/plan.h"
 
 namespace hccl {
 
 // Two ranks called different collectives, or the same one with different arguments.
-class Mismatch : public std::runtime_error {
+class Mismatch : public std::exception {
  public:
-  // By the fingerprints of the two calls; where these are equal by bytes, or in words.
-  Mismatch(int peer, uint64_t expected, uint64_t received)
-      : std::runtime_error("ranks made different calls"),
-        peer(peer),
-        expected(expected),
-        received(received) {}
-  Mismatch(int peer, uint64_t call, size_t given, size_t wanted)
-      : std::runtime_error("rank " + std::to_string(peer) + " gives " + std::to_string(given) +
-                           " bytes where " + std::to_string(wanted) + " bytes were expected"),
-        peer(peer),
-        expected(call),
-        received(0) {}
-  Mismatch(int peer, const std::string& what)
-      : std::runtime_error(what), peer(peer), expected(0), received(0) {}
+  Mismatch(int its_peer, uint64_t its_call, uint64_t its_call_there)
+      : peer(its_peer), call(its_call), their_call(its_call_there) {}
+  // The calls are equal; a message is not as long as its receiver expects.
+  Mismatch(int its_peer, uint64_t its_call, size_t sent, size_t expected)
+      : peer(its_peer), call(its_call), sent_bytes(sent), expected_bytes(expected) {}
+  const char* what() const noexcept override { return "ranks made different calls"; }
+
   const int peer;
-  const uint64_t expected;
-  const uint64_t received;
+  const uint64_t call;            // this rank's
+  const uint64_t their_call = 0;  // of `peer`
+  const std::optional<uint64_t> sent_bytes, expected_bytes;
 };
 
 // One lane to every other rank, and what this rank has under way on them.
@@ -58,8 +54,8 @@ class Channel {
   // number or an earlier one. Who is ahead may have had no need of this rank.
   void look_for_strays(uint64_t fingerprint);
 
-  // What it is waiting for, for messages: "op 3 of 12 (recv_reduce), tile 0 of 4", and whom.
-  std::string position() const;
+  // Where the call stands, and which ranks it waits for.
+  Stage stage() const;
   std::vector<int> waiting_for() const;
   // Tiles that are done, of those from `first_tile` on; an op counts for its part of a tile.
   double tiles_done(const Tiling& tiling, int64_t first_tile, int stride) const;

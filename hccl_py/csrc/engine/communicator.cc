@@ -13,7 +13,6 @@ namespace hccl {
 namespace {
 
 constexpr auto waiter_slice = std::chrono::milliseconds(50);
-constexpr const char* closed_early = "the communicator was closed while calls were under way";
 
 }  // namespace
 
@@ -111,12 +110,9 @@ void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
 // Returns true if the caller has the baton now.
 bool Communicator::enqueue(const RequestPtr& request) {
   std::lock_guard lock(mutex_);
-  if (failure_.kind != FailureKind::none) throw CommunicatorFailed(failure_);
+  if (failure_) throw CommunicatorFailed(failure_);
   if (closed_) {
-    Failure failure;
-    failure.kind = FailureKind::aborted;
-    failure.text = "the communicator is closed";
-    throw CommunicatorFailed(failure);
+    throw CommunicatorFailed(std::make_shared<Failure>(observed(Cause::closed, options_.rank)));
   }
   if (request->kind == RequestKind::collective) request->sequence = ++sequence_;
   std::thread::id me = std::this_thread::get_id();
@@ -211,7 +207,7 @@ void Communicator::run(const RequestPtr& request, const Interrupt& interrupt) {
       throw;
     } catch (...) {
       // The caller takes the buffers along, so the engine must be done with them.
-      abort(interrupted_);
+      abort({}, Cause::interrupted);
       try {
         wait(request, Deadline::max(), [] {});
       } catch (const CommunicatorFailed&) {
@@ -221,7 +217,7 @@ void Communicator::run(const RequestPtr& request, const Interrupt& interrupt) {
     return;
   }
   drive(request, Deadline::max(), interrupt);
-  if (request->failure.kind != FailureKind::none) throw CommunicatorFailed(request->failure);
+  if (request->failure) throw CommunicatorFailed(request->failure);
 }
 
 void Communicator::start(const RequestPtr& request) {
@@ -261,29 +257,29 @@ bool Communicator::wait(const RequestPtr& request, Deadline deadline, const Inte
       lock.lock();
     }
   }
-  if (request->failure.kind != FailureKind::none) throw CommunicatorFailed(request->failure);
+  if (request->failure) throw CommunicatorFailed(request->failure);
   return true;
 }
 
-void Communicator::abort(const std::string& reason) {
+void Communicator::abort(const std::string& reason, Cause cause) {
+  Failure failure = observed(cause, options_.rank);
+  failure.reason = reason;
   {
     std::lock_guard lock(mutex_);
-    if (failure_.kind != FailureKind::none || closed_ || asked(ask_abort | ask_verdict)) {
-      return;
-    }
-    stop_reason_ = reason;
+    if (failure_ || closed_ || asked(ask_abort | ask_diagnosis)) return;
+    asked_ = std::make_shared<Failure>(std::move(failure));
     asks_.fetch_or(ask_abort, std::memory_order_seq_cst);
   }
   drive_once();
 }
 
 void Communicator::ask_to_close() {
-  if (asked(ask_abort | ask_verdict)) return;
-  stop_reason_ = closed_early;
+  if (asked(ask_abort | ask_diagnosis)) return;
+  asked_ = std::make_shared<Failure>(observed(Cause::closed, options_.rank));
   asks_.fetch_or(ask_close, std::memory_order_seq_cst);
 }
 
-void Communicator::close(const std::string& last_words) {
+void Communicator::close(const std::string& error) {
   if (driver_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
     // A signal handler, inside the very call that it ends.
     close_afterwards_ = true;
@@ -302,16 +298,13 @@ void Communicator::close(const std::string& last_words) {
     wake();
     baton_passed_.wait_for(lock, std::chrono::milliseconds(1));
   }
-  if (calls_left() && failure_.kind == FailureKind::none) {
-    Failure failure;
-    failure.kind = FailureKind::aborted;
-    failure.rank = options_.rank;
-    failure.text = closed_early;
-    end_all(verdict_deadline_ ? proposal_ : failure);
+  if (calls_left() && !failure_) {
+    end_all(diagnosis_deadline_ ? report_
+                                : std::make_shared<Failure>(observed(Cause::closed, options_.rank)));
   }
-  if (failure_.kind == FailureKind::none) deliver_rest();
+  if (!failure_) deliver_rest();
   for (auto& link : links_) {
-    if (link && link->state() == ControlLink::State::open) link->say_goodbye(sequence_, last_words);
+    if (link && link->state() == ControlLink::State::open) link->say_goodbye(sequence_, error);
   }
   in_place_.reset();
   announced_lanes_.clear();
@@ -324,9 +317,8 @@ void Communicator::close(const std::string& last_words) {
   local_segments_.clear();
 }
 
-std::optional<Failure> Communicator::failure() const {
+FailurePtr Communicator::failure() const {
   std::lock_guard lock(mutex_);
-  if (failure_.kind == FailureKind::none) return std::nullopt;
   return failure_;
 }
 

@@ -20,12 +20,13 @@
 #include "base/statistics.h"
 #include "engine/call_progress.h"
 #include "engine/collective.h"
+#include "engine/control_link.h"
 #include "engine/in_place.h"
 #include "engine/lateness.h"
+#include "engine/peer_process.h"
 #include "engine/point_to_point.h"
 #include "engine/recorder.h"
 #include "engine/request.h"
-#include "lanes/control.h"
 #include "lanes/shm.h"
 #include "lanes/tcp.h"
 #include "progress/drivable.h"
@@ -65,14 +66,6 @@ struct Broken {
   int peer = 0;
   int index = 0;  // 0: control, 1 + lane
   int path = 0;
-};
-
-// Thrown to callers; the binding maps it to Python's error tree.
-class CommunicatorFailed : public std::runtime_error {
- public:
-  explicit CommunicatorFailed(const Failure& failure)
-      : std::runtime_error(failure.text), failure(failure) {}
-  const Failure failure;
 };
 
 class Communicator : public std::enable_shared_from_this<Communicator>,
@@ -115,32 +108,33 @@ class Communicator : public std::enable_shared_from_this<Communicator>,
   // Waits until done or `deadline`; false if that passed first. Throws CommunicatorFailed.
   bool wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
 
-  // Ends every request, here and on every peer. The first cause stays.
-  void abort(const std::string& reason);
-  // `last_words`: the error because of which this rank leaves, for peers that still wait for it.
-  void close(const std::string& last_words = {});
+  // Ends every request of this rank. The first cause stays. `cause`: aborted or uncaught_exception.
+  void abort(const std::string& reason, Cause cause = Cause::aborted);
+  // `error`: because of which this rank leaves, for peers that still wait for it.
+  void close(const std::string& error = {});
 
-  // Failures, where a coordinator makes one verdict of what all ranks noticed. Any thread may call
-  // these; communicator_failure.cc tells the story.
+  // Failures, where a coordinator makes one diagnosis of what all ranks observed. Any thread may call
+  // these; see communicator_failure.cc.
   //
-  // From now on a failure of this rank waits so long for a verdict; 0: it decides alone. Before the
+  // From now on a failure of this rank waits so long for a diagnosis; 0: it decides alone. Before the
   // first request.
-  void set_verdict_timeout(double seconds) { verdict_timeout_s_ = seconds; }
-  // Readable when there is something new in take_proposal(), gone_ranks() or failure().
-  int news_fd() const { return news_.get(); }
-  // What this rank noticed and the coordinator should know; once.
-  std::optional<Failure> take_proposal();
-  // Adopts the verdict, unless there is one, and passes it on to all peers.
-  void conclude(Failure verdict);
-  // The same, but nobody is woken for it yet: for a verdict on several communicators, so that no
-  // call goes on in one when it has ended in another. conclude() has to follow.
-  void announce(Failure verdict);
-  std::vector<GoneRank> gone_ranks() const;
-  // Reads what peers have to say if nobody else does, because no call is under way.
-  void look();
+  void set_diagnosis_timeout(double seconds) { diagnosis_timeout_s_ = seconds; }
+  // Readable when there is something new in take_report(), ended_peers() or failure().
+  int report_fd() const { return news_.get(); }
+  // What this rank observed and the coordinator should know; once.
+  FailurePtr take_report();
+  // Takes over the coordinator's diagnosis, unless there is a failure. No call ends by it yet, and none
+  // fails in another way: so a diagnosis can reach several communicators or ranks before any caller is
+  // released. apply_diagnosis() has to follow.
+  void adopt_diagnosis(Cause cause, std::string diagnosis);
+  // Ends every request by it.
+  void apply_diagnosis();
+  std::vector<EndedPeer> ended_peers() const;
+  // Reads the control links if nobody else does, because no call is under way.
+  void poll();
   // Whether a peer of another node still lacks something that finished calls have sent: for as long
   // connections that broke have to be brought back. Not if calls are under way, which nobody awaits.
-  bool owes();
+  bool has_undelivered();
   // Of now, or of the moment at which a failure stopped it.
   CallProgress progress_made();
 
@@ -163,7 +157,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>,
   };
   Caller caller() const;
 
-  std::optional<Failure> failure() const;
+  FailurePtr failure() const;  // nullptr: none
   uint64_t sequence() const;  // collectives submitted
   const Statistics& statistics() const { return statistics_; }
   Statistics& statistics() { return statistics_; }  // for lanes that are made elsewhere
@@ -176,9 +170,6 @@ class Communicator : public std::enable_shared_from_this<Communicator>,
   bool prepare_sleep(Sleep& sleep) override;
 
  private:
-  static constexpr const char* interrupted_ = "a signal interrupted the call half-way";
-  static constexpr const char* closed_silently_ = "its connections closed without a goodbye";
-
   bool enqueue(const RequestPtr& request);
   bool try_take_baton();
   bool take_baton_nobody_waits_for();
@@ -222,16 +213,17 @@ class Communicator : public std::enable_shared_from_this<Communicator>,
   bool waits_for(int peer);
   void fail(Failure failure);
   void stop_moving();
-  void end_all(Failure failure);
-  void note_gone(const ControlLink& link);
-  void tell_news();
+  void end_all(FailurePtr failure);
+  void note_ended(const ControlLink& link);
+  static void note_process(pid_t process, EndedPeer& ended);
+  void notify();
   void answer_progress();
   void note_progress(CallProgress progress);
   CallProgress measure_progress() const;
   void wake();
   void watch(int fd, uint64_t tag);
   Failure timed_out() const;
-  void left_or_lost(int peer, const std::string& what);
+  void fail_by_peer(int peer, const std::string& error);
 
   // communicator_paths.cc
   struct TcpPeer {
@@ -261,7 +253,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>,
   static bool has_closed_all(const TcpPeer& peer);
   void note_announcing();
   void deliver_rest();
-  std::string trouble_with(const std::vector<int>& ranks) const;
+  std::vector<PathTrouble> troubles_with(const std::vector<int>& ranks) const;
 
   const CommunicatorOptions options_;
   const std::shared_ptr<ProgressThread> progress_thread_;
@@ -272,7 +264,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>,
   const Descriptor epoll_;
   const Descriptor repair_;
   const Descriptor news_;
-  double verdict_timeout_s_ = 0;
+  double diagnosis_timeout_s_ = 0;
   Statistics statistics_;
   std::vector<std::shared_ptr<PathStatistics>> records_;  // complete before the first request
 
@@ -293,7 +285,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>,
   std::vector<std::shared_ptr<Segment>> local_segments_;  // of the node's other ranks
   std::deque<RequestPtr> collectives_;
   std::vector<RequestPtr> doomed_;  // moved no more, and not ended yet
-  std::optional<Deadline> verdict_deadline_;  // while a failure is proposed and not decided
+  std::optional<Deadline> diagnosis_deadline_;  // while a failure is reported and not diagnosed
   RequestPtr active_;
   uint64_t num_finished_seen_ = 0;  // as of the last notify_waiters()
   unsigned num_turns_ = 0;          // of the progress thread
@@ -311,17 +303,16 @@ class Communicator : public std::enable_shared_from_this<Communicator>,
   bool several_submitters_ = false;
   std::vector<Broken> broken_;
   std::vector<Adoption> adoptions_;
-  Failure failure_;
-  Failure proposal_;  // written by the driver only
-  bool proposal_taken_ = false;
-  Failure verdict_;  // for the driver
-  std::vector<GoneRank> gone_;
+  FailurePtr failure_;
+  FailurePtr report_;  // written by the driver only
+  bool report_taken_ = false;
+  FailurePtr diagnosis_;  // adopted
+  FailurePtr asked_;      // an abort or the diagnosis, for the driver
+  std::vector<EndedPeer> ended_;
   CallProgress progress_made_;
   uint64_t num_answers_ = 0;
   std::condition_variable answered_;
   bool closed_ = false;
-
-  std::string stop_reason_;
 
   // Read without the mutex as hints: a stale value costs one more turn.
   std::atomic<bool> announces_{true};  // epoll tells of all that connections do
@@ -330,7 +321,7 @@ class Communicator : public std::enable_shared_from_this<Communicator>,
   std::atomic<int> num_waiters_{0};
   // What somebody without the baton asks of the driver, written under the mutex. As for num_incoming_:
   // either a sleeper sees it, or we see the sleeper. ask_close spares a communicator with no work.
-  enum Ask : unsigned { ask_close = 1, ask_abort = 2, ask_verdict = 4, ask_progress = 8 };
+  enum Ask : unsigned { ask_close = 1, ask_abort = 2, ask_diagnosis = 4, ask_progress = 8 };
   std::atomic<unsigned> asks_{0};
   std::atomic<std::thread::id> driver_;  // inside drive()
 };

@@ -75,11 +75,7 @@ void Communicator::ask(const Interrupt& interrupt) {
 }
 
 void Communicator::fail_interrupted() {
-  Failure failure;
-  failure.kind = FailureKind::aborted;
-  failure.rank = options_.rank;
-  failure.text = interrupted_;
-  fail(failure);
+  fail(observed(Cause::interrupted, options_.rank));
 }
 
 // Whether the scheduler has put another rank of this node on our core, where it waits for us to stop
@@ -114,25 +110,22 @@ bool Communicator::progress_or_fail(bool thoroughly) {
     return progress(thoroughly);
   } catch (const LaneError& error) {
     await_explanation(error.peer());
-    left_or_lost(error.peer(), error.what());
+    fail_by_peer(error.peer(), error.what());
   } catch (const LaneInterrupted& interrupted) {
     fail_interrupted();
     interruption_ = interrupted.cause;
   } catch (const Mismatch& mismatch) {
-    Failure failure;
-    failure.kind = FailureKind::mismatch;
-    failure.rank = mismatch.peer;
-    failure.expected = mismatch.expected;
-    failure.received = mismatch.received;
+    Failure failure = observed(Cause::mismatch, mismatch.peer);
+    failure.call = mismatch.call;
+    failure.their_call = mismatch.their_call;
+    failure.sent_bytes = mismatch.sent_bytes;
+    failure.expected_bytes = mismatch.expected_bytes;
     if (active_) failure.sequence = active_->sequence;
-    failure.text = mismatch.what();
-    fail(failure);
+    fail(std::move(failure));
   } catch (const std::exception& error) {
-    Failure failure;
-    failure.kind = FailureKind::internal;
-    failure.rank = options_.rank;
-    failure.text = error.what();
-    fail(failure);
+    Failure failure = observed(Cause::internal_error, options_.rank);
+    failure.reason = error.what();
+    fail(std::move(failure));
   }
   return true;
 }
@@ -143,7 +136,7 @@ void Communicator::rethrow_interruption() {
 }
 
 void Communicator::accept_requests() {
-  if (verdict_deadline_) return stop_moving();
+  if (diagnosis_deadline_) return stop_moving();
   {
     std::lock_guard lock(mutex_);
     std::swap(incoming_, accepted_);
@@ -255,7 +248,7 @@ bool Communicator::sleep(Deadline deadline) {
   announce_sleep(announced);
   if (!progress_or_fail(true)) {
     if (active_) deadline = std::min(deadline, active_->deadline);
-    if (verdict_deadline_) deadline = std::min(deadline, *verdict_deadline_);
+    if (diagnosis_deadline_) deadline = std::min(deadline, *diagnosis_deadline_);
     announced.limit(deadline);
     statistics_.sleeps.add(1);
     signalled = !handle_events(announced.left_ms(longest_sleep_ms()));
@@ -296,17 +289,11 @@ bool Communicator::handle_events(int timeout_ms) {
 
 void Communicator::receive_control(ControlLink& link) {
   ControlLink::State before = link.state();
-  std::optional<Failure> reported = link.receive();
-  if (reported) {
-    if (reported->reporter < 0) reported->reporter = link.peer();
-    fail(std::move(*reported));
-  }
-  // Its last words and its end may come together.
+  link.receive();
   follow_link(link);
-  note_gone(link);
-  if (reported) return;
+  note_ended(link);
   if (before == ControlLink::State::open && link.state() == ControlLink::State::lost) {
-    left_or_lost(link.peer(), closed_silently_);
+    fail_by_peer(link.peer(), {});
   }
 }
 

@@ -1,12 +1,11 @@
-// The failing half of Communicator: how something wrong becomes the one failure that ends its calls.
+// The failing half of Communicator: how what this rank observes becomes the one failure that ends its
+// calls.
 //
-//   fail()      what this rank noticed. Without a coordinator that is the end. With one the rank stops
-//               moving data at once, keeps its calls waiting, and proposes its failure.
-//   conclude()  the verdict of all ranks' coordinator, or what a peer passed on of it. It ends the
-//               calls, and goes out over all control links: so it outlives the coordinator and
-//               reaches ranks whose Python is busy.
+//   fail()             what this rank observed. Without a coordinator that is the end. With one the
+//                      rank stops moving data at once, keeps its calls waiting, and reports.
+//   adopt_diagnosis()  what the coordinator made of all reports. It ends the calls.
 //
-// A verdict that does not come in time is replaced by the proposal.
+// A diagnosis that does not come in time is replaced by the report.
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,18 +16,12 @@ namespace hccl {
 
 namespace {
 
+// A lane may break before its control link says why.
 constexpr auto explanation_time = std::chrono::milliseconds(300);
+// From the end of a dying process's connections until the process has ended.
+constexpr auto dying_time = std::chrono::milliseconds(100);
 // How long the driver may take to tell how far it has got.
 constexpr auto answer_time = std::chrono::milliseconds(20);
-
-std::string join(const std::vector<int>& ranks) {
-  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    if (i) text += ", ";
-    text += std::to_string(ranks[i]);
-  }
-  return text;
-}
 
 }  // namespace
 
@@ -45,21 +38,20 @@ void Communicator::await_explanation(int peer) {
 
 Failure Communicator::timed_out() const {
   CallProgress progress = measure_progress();
-  Failure failure;
-  failure.kind = FailureKind::timed_out;
   const std::vector<int>& ranks = progress.waiting_for;
-  if (!ranks.empty()) failure.rank = ranks.front();
-  failure.expected = progress.fingerprint;
+  Failure failure = observed(Cause::timed_out, ranks.empty() ? any_rank : ranks.front());
+  failure.call = progress.fingerprint;
   failure.sequence = progress.sequence;
-  failure.text = (ranks.empty() ? "" : "waiting for " + join(ranks) + " ") + "at " +
-                 progress.position + trouble_with(ranks);
+  failure.stage = progress.stage;
+  failure.waiting_for = ranks;
+  failure.paths = troubles_with(ranks);
   return failure;
 }
 
 void Communicator::check_deadlines() {
   Deadline now = Clock::now();
-  if (verdict_deadline_) {
-    if (now >= *verdict_deadline_) end_all(proposal_);
+  if (diagnosis_deadline_) {
+    if (now >= *diagnosis_deadline_) end_all(report_);
     return;
   }
   auto is_late = [now](const RequestPtr& request) { return now >= request->deadline; };
@@ -70,35 +62,36 @@ void Communicator::check_deadlines() {
   if (point_to_point_->idle()) return;
   RequestPtr late = point_to_point_->expire(now);
   if (!late) return;
-  Failure failure;
-  failure.kind = FailureKind::timed_out;
-  failure.rank = late->peer;
-  failure.text = "a message was half-way when its time was up" + trouble_with({late->peer});
-  fail(failure);
+  Failure failure = observed(Cause::timed_out, late->peer);
+  failure.half_done = true;
+  failure.paths = troubles_with({late->peer});
+  fail(std::move(failure));
 }
 
-void Communicator::left_or_lost(int peer, const std::string& what) {
+// `error`: what a lane to that rank reported; empty: its connections closed.
+void Communicator::fail_by_peer(int peer, const std::string& error) {
   ControlLink& link = *links_[static_cast<size_t>(peer)];
-  Failure failure;
-  failure.kind = FailureKind::peer_lost;
-  failure.rank = peer;
+  Failure failure = observed(Cause::unreachable, peer);
   if (active_) {
-    failure.expected = active_->call.fingerprint;
+    failure.call = active_->call.fingerprint;
     failure.sequence = active_->sequence;
   }
-  switch (link.state()) {
-    case ControlLink::State::open: failure.text = "can be reached no more: " + what; break;
-    case ControlLink::State::left:
-      failure.text = "left after collective " + std::to_string(link.last_sequence());
-      if (!link.last_words().empty()) failure.text += " (handling " + link.last_words() + ")";
-      break;
-    case ControlLink::State::lost:
-      failure.text = link.process_lives()
-                         ? "can be reached no more: a connection closed, though its process lives"
-                         : "died: " + what;
-      break;
+  note_ended(link);
+  if (link.state() == ControlLink::State::open) {
+    failure.error = error;
+    failure.paths = troubles_with({peer});
+    return fail(std::move(failure));
   }
-  fail(failure);
+  std::vector<EndedPeer> ended = ended_peers();
+  auto its_end = std::find_if(ended.begin(), ended.end(),
+                              [peer](const EndedPeer& one) { return one.rank == peer; });
+  failure.cause = its_end->cause;
+  failure.last_sequence = its_end->last_sequence;
+  failure.exit_code = its_end->exit_code;
+  failure.signal = its_end->signal;
+  failure.process_lives = failure.cause == Cause::unreachable;
+  failure.error = failure.cause == Cause::left ? link.error() : error;
+  fail(std::move(failure));
 }
 
 bool Communicator::waits_for(int peer) {
@@ -122,26 +115,28 @@ void Communicator::check_leavers() {
     const std::unique_ptr<ControlLink>& link = links_[static_cast<size_t>(peer)];
     if (!link || link->state() != ControlLink::State::left) continue;
     if (progress_or_fail()) return;
-    if (waits_for(peer)) left_or_lost(peer, "");
+    if (waits_for(peer)) fail_by_peer(peer, {});
   }
 }
 
 // ---------------------------------------------------------------- what becomes of it
 
 void Communicator::fail(Failure failure) {
-  if (failure.settled || verdict_timeout_s_ <= 0) return end_all(std::move(failure));
-  if (verdict_deadline_) return;
+  auto kept = std::make_shared<Failure>(std::move(failure));
+  if (!kept->diagnosis.empty() || diagnosis_timeout_s_ <= 0) return end_all(std::move(kept));
+  if (diagnosis_deadline_) return;
   CallProgress progress = measure_progress();
   {
     std::lock_guard lock(mutex_);
-    if (failure_.kind != FailureKind::none) return;
+    if (failure_) return;
     note_progress(std::move(progress));
-    proposal_ = std::move(failure);
+    report_taken_ = diagnosis_ != nullptr;  // what comes after the diagnosis is no news
+    report_ = diagnosis_ ? diagnosis_ : std::move(kept);
   }
-  verdict_deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                         std::chrono::duration<double>(verdict_timeout_s_));
+  diagnosis_deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                         std::chrono::duration<double>(diagnosis_timeout_s_));
   stop_moving();
-  tell_news();
+  notify();
 }
 
 // Nothing is read into the callers' buffers or sent from them after this; the calls end later.
@@ -166,93 +161,109 @@ void Communicator::stop_moving() {
   for (const RequestPtr& request : point_to_point_->abandon()) doomed_.push_back(request);
 }
 
-void Communicator::end_all(Failure failure) {
+void Communicator::end_all(FailurePtr failure) {
   bool first;
   {
     std::lock_guard lock(mutex_);
-    first = failure_.kind == FailureKind::none;
+    first = !failure_;
     if (first) failure_ = std::move(failure);
   }
-  verdict_deadline_.reset();
+  diagnosis_deadline_.reset();
   stop_moving();
-  if (first) {
-    for (auto& link : links_) {
-      if (link && link->state() == ControlLink::State::open) link->report(failure_);
-    }
-  }
   for (const RequestPtr& request : doomed_) request->fail(failure_);
   doomed_.clear();
-  if (first) tell_news();
+  if (first) notify();
   std::lock_guard lock(mutex_);
   baton_passed_.notify_all();
 }
 
-void Communicator::announce(Failure verdict) {
-  verdict.settled = true;
+void Communicator::adopt_diagnosis(Cause cause, std::string diagnosis) {
+  Failure failure = observed(cause, any_rank);
+  failure.diagnosis = std::move(diagnosis);
   std::lock_guard lock(mutex_);
-  if (failure_.kind != FailureKind::none || closed_ || asked(ask_verdict)) return;
-  verdict_ = std::move(verdict);
-  asks_.fetch_or(ask_verdict, std::memory_order_seq_cst);
+  if (!failure_ && !diagnosis_) diagnosis_ = std::make_shared<Failure>(std::move(failure));
 }
 
-void Communicator::conclude(Failure verdict) {
-  announce(std::move(verdict));
+void Communicator::apply_diagnosis() {
+  {
+    std::lock_guard lock(mutex_);
+    if (failure_ || closed_ || !diagnosis_) return;
+    asked_ = diagnosis_;
+    asks_.fetch_or(ask_diagnosis, std::memory_order_seq_cst);
+  }
   drive_once();
 }
 
 bool Communicator::obey() {
-  Failure failure;
+  FailurePtr failure;
   unsigned asks;
   {
     std::lock_guard lock(mutex_);
     asks = asks_.exchange(0, std::memory_order_seq_cst);
-    if (asks & ask_verdict) {
-      failure = verdict_;
-    } else if (asks & (ask_abort | ask_close)) {
-      failure.kind = FailureKind::aborted;
-      failure.rank = options_.rank;
-      failure.text = stop_reason_;
-    }
+    if (asks & (ask_diagnosis | ask_abort | ask_close)) failure = asked_;
   }
   if (asks & ask_progress) answer_progress();
-  bool spared = (asks & (ask_verdict | ask_abort)) == 0 && !calls_left();
-  if (failure.kind == FailureKind::none || spared) return false;
-  fail(std::move(failure));
+  bool spared = (asks & (ask_diagnosis | ask_abort)) == 0 && !calls_left();
+  if (!failure || spared) return false;
+  fail(*failure);
   return true;
 }
 
-std::optional<Failure> Communicator::take_proposal() {
+FailurePtr Communicator::take_report() {
   uint64_t count;
   [[maybe_unused]] ssize_t got = ::read(news_.get(), &count, sizeof count);
   std::lock_guard lock(mutex_);
-  if (proposal_.kind == FailureKind::none || std::exchange(proposal_taken_, true)) {
-    return std::nullopt;
-  }
-  return proposal_;
+  if (!report_ || std::exchange(report_taken_, true)) return nullptr;
+  return report_;
 }
 
-std::vector<GoneRank> Communicator::gone_ranks() const {
+std::vector<EndedPeer> Communicator::ended_peers() const {
   std::lock_guard lock(mutex_);
-  return gone_;
+  return ended_;
 }
 
-void Communicator::note_gone(const ControlLink& link) {
+void Communicator::note_ended(const ControlLink& link) {
   if (link.state() == ControlLink::State::open) return;
+  auto is_known = [&](const EndedPeer& one) { return one.rank == link.peer(); };
+  std::vector<EndedPeer> known = ended_peers();
+  if (std::any_of(known.begin(), known.end(), is_known)) return;
+  EndedPeer ended;
+  ended.rank = link.peer();
+  ended.last_sequence = link.last_sequence();
+  if (link.state() == ControlLink::State::lost) {
+    const std::vector<int>& ranks = options_.local_ranks;
+    bool is_local = std::find(ranks.begin(), ranks.end(), link.peer()) != ranks.end();
+    ended.cause = is_local ? Cause::died : Cause::lost;
+    if (link.process() != 0) note_process(link.process(), ended);
+  }
   {
     std::lock_guard lock(mutex_);
-    auto is_known = [&](const GoneRank& gone) { return gone.rank == link.peer(); };
-    if (std::any_of(gone_.begin(), gone_.end(), is_known)) return;
-    gone_.push_back(
-        {link.peer(), link.state() == ControlLink::State::left, link.last_sequence()});
+    ended_.push_back(ended);
   }
-  tell_news();
+  notify();
 }
 
-void Communicator::tell_news() {
+// What the kernel knows of a process whose connections have closed.
+void Communicator::note_process(pid_t process, EndedPeer& ended) {
+  Descriptor process_fd = open_process(process);
+  if (process_fd.get() < 0) return;
+  for (Deadline until = Clock::now() + dying_time; !has_ended(process_fd);) {
+    if (Clock::now() >= until) {
+      ended.cause = Cause::unreachable;
+      return;
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ProcessEnd end = end_of_process(process, process_fd);
+  ended.exit_code = end.exit_code;
+  ended.signal = end.signal;
+}
+
+void Communicator::notify() {
   signal_event(news_);
 }
 
-void Communicator::look() {
+void Communicator::poll() {
   if (!try_take_baton()) return;
   check_neglected();
   pass_baton();
@@ -273,7 +284,7 @@ CallProgress Communicator::progress_made() {
   {
     std::lock_guard lock(mutex_);
     // What was under way when it failed is what matters then.
-    if (proposal_.kind != FailureKind::none || closed_) return progress_made_;
+    if (report_ || closed_) return progress_made_;
     before = num_answers_;
     asks_.fetch_or(ask_progress, std::memory_order_seq_cst);
   }
@@ -288,7 +299,7 @@ CallProgress Communicator::progress_made() {
 void Communicator::answer_progress() {
   CallProgress progress = measure_progress();
   std::lock_guard lock(mutex_);
-  if (proposal_.kind == FailureKind::none) note_progress(std::move(progress));
+  if (!report_) note_progress(std::move(progress));
   ++num_answers_;
   answered_.notify_all();
 }
@@ -311,7 +322,7 @@ CallProgress Communicator::measure_progress() const {
       std::chrono::duration<double>(active_->deadline - active_->submitted).count();
   progress.bytes_total = call.total_bytes;
   if (in_place_ && in_place_->state() != InPlace::State::idle) {
-    progress.position = in_place_->position();
+    progress.stage = in_place_->stage();
     progress.waiting_for = in_place_->waiting_for();
     return progress;
   }
@@ -324,7 +335,7 @@ CallProgress Communicator::measure_progress() const {
       auto& ranks = progress.waiting_for;
       if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) ranks.push_back(rank);
     }
-    if (progress.position.empty()) progress.position = channel.position();
+    if (progress.stage.num_steps == 0) progress.stage = channel.stage();
   }
   std::sort(progress.waiting_for.begin(), progress.waiting_for.end());
   if (active_->tiling.num_tiles() > 0) {

@@ -104,7 +104,7 @@ std::vector<Broken> Communicator::take_broken() {
   [[maybe_unused]] ssize_t got = ::read(repair_.get(), &count, sizeof count);
   std::lock_guard lock(mutex_);
   std::vector<Broken> taken;
-  if (!closed_ && failure_.kind == FailureKind::none) taken.swap(broken_);
+  if (!closed_ && failure_ == nullptr) taken.swap(broken_);
   return taken;
 }
 
@@ -114,7 +114,7 @@ void Communicator::replace_connection(const Broken& place, std::shared_ptr<Strea
   bool wanted;
   {
     std::lock_guard lock(mutex_);
-    wanted = !closed_ && failure_.kind == FailureKind::none;
+    wanted = !closed_ && failure_ == nullptr;
     if (wanted) {
       check_place(place);
       adoptions_.push_back({place, connection});
@@ -146,7 +146,7 @@ void Communicator::adopt_connections() {
     std::lock_guard lock(mutex_);
     adoptions.swap(adoptions_);
     num_adoptions_.store(0, std::memory_order_seq_cst);
-    failed = failure_.kind != FailureKind::none;
+    failed = failure_ != nullptr;
   }
   for (Adoption& adoption : adoptions) {
     failed ? adoption.connection->close() : adopt(adoption);
@@ -165,7 +165,7 @@ void Communicator::adopt(Adoption& adoption) {
     if (link.up(path)) watch(link.fd(path), rank);
     return;
   }
-  if (verdict_deadline_) return adoption.connection->close();  // it would send again
+  if (diagnosis_deadline_) return adoption.connection->close();  // it would send again
   size_t lane = static_cast<size_t>(adoption.place.index) - 1;
   peer.lanes[lane]->adopt(path, std::move(adoption.connection));
   int fd = peer.lanes[lane]->fd(path);
@@ -190,9 +190,9 @@ int Communicator::longest_sleep_ms() const {
 void Communicator::tend_connections(Deadline now) {
   if (tcp_lanes_.empty() || now < next_tend_ || failure()) return;
   next_tend_ = now + std::chrono::milliseconds(longest_sleep_ms());
-  // While a failure waits for its verdict, nothing more is sent from the callers' buffers.
+  // While a failure waits for its diagnosis, nothing more is sent from the callers' buffers.
   for (TcpLane* lane : tcp_lanes_) {
-    if (!verdict_deadline_) lane->tend(now);
+    if (!diagnosis_deadline_) lane->tend(now);
   }
   for (size_t rank = 0; rank < tcp_peers_.size() && !failure(); ++rank) {
     if (!tcp_peers_[rank].lanes.empty()) tend_link(*links_[rank], now);
@@ -210,11 +210,11 @@ void Communicator::tend_link(ControlLink& link, Deadline now) {
   if (link.is_closed() && has_closed_all(peer)) {
     link.declare_lost();
     follow_link(link);
-    note_gone(link);
-    return left_or_lost(link.peer(), closed_silently_);
+    note_ended(link);
+    return fail_by_peer(link.peer(), {});
   }
   if (now - peer.cut_at < unreachable_time || failure()) return;
-  left_or_lost(link.peer(), "no connection came back" + trouble_with({link.peer()}));
+  fail_by_peer(link.peer(), {});
 }
 
 // After something was read from a link, or its connections ended.
@@ -275,7 +275,7 @@ bool Communicator::has_died(int peer) {
   }
 }
 
-bool Communicator::owes() {
+bool Communicator::has_undelivered() {
   for (Deadline until = Clock::now() + turn_of_others; !try_take_baton();) {
     if (Clock::now() >= until) return false;  // a call that nobody ends drives
     std::this_thread::sleep_for(std::chrono::microseconds(100));
@@ -303,24 +303,25 @@ void Communicator::deliver_rest() {
   }
 }
 
-std::string Communicator::trouble_with(const std::vector<int>& ranks) const {
-  std::string text;
+std::vector<PathTrouble> Communicator::troubles_with(const std::vector<int>& ranks) const {
+  std::vector<PathTrouble> found;
   for (int rank : ranks) {
-    if (rank < 0) continue;
-    // Who only receives has sent nothing that could stay unanswered; over the control link probes go.
+    if (rank < 0 || rank == options_.rank) continue;
+    // A rank that only receives has sent nothing that could stay unanswered; over the control link
+    // probes go.
     const ControlLink& link = *links_[static_cast<size_t>(rank)];
     std::vector<double> unanswered;
     for (size_t path = 0; path < link.num_paths(); ++path) {
       unanswered.push_back(unanswered_s(link.fd(path)));
     }
     for (const TcpLane* lane : tcp_peers_[static_cast<size_t>(rank)].lanes) {
-      std::string trouble = lane->trouble(unanswered);
-      if (trouble.empty()) continue;
-      text += "; to rank " + std::to_string(rank) + ": " + trouble;
+      std::vector<PathTrouble> troubles = lane->troubles(unanswered);
+      if (troubles.empty()) continue;
+      found.insert(found.end(), troubles.begin(), troubles.end());
       break;
     }
   }
-  return text;
+  return found;
 }
 
 }  // namespace hccl

@@ -172,12 +172,10 @@ void InPlace::take(int peer, const Announcement& announcement) {
   // In all_gather blocks may differ in length: theirs must fit mine, and mine theirs.
   size_t expected = lent_destination(peer).num_bytes, room = lent_source(peer).num_bytes;
   if (announcement.source_bytes != expected || announcement.destination_bytes != room) {
-    size_t sent = announcement.source_bytes;
-    throw Mismatch(peer, "rank " + std::to_string(peer) + " gives " + std::to_string(sent) +
-                             " bytes and takes " + std::to_string(announcement.destination_bytes) +
-                             " where rank " + std::to_string(rank_) + " expected " +
-                             std::to_string(expected) + " and " + std::to_string(room) +
-                             ": the block sizes that they gave to this call do not match");
+    if (announcement.source_bytes != expected) {
+      throw Mismatch(peer, call_->fingerprint, announcement.source_bytes, expected);
+    }
+    throw Mismatch(peer, call_->fingerprint, room, announcement.destination_bytes);
   }
   heard_[index] = announcement;
 }
@@ -395,16 +393,16 @@ void InPlace::abandon() {
 
 // ---------------------------------------------------------------- for messages
 
-std::string InPlace::position() const {
+Stage InPlace::stage() const {
   switch (state_) {
-    case State::announcing: return "the beginning, to learn where its memory lies";
-    case State::closing: return "the end, before memory that it may still use is given back";
+    case State::announcing: return {"exchange_addresses", 1, 3, 0, 0};
+    case State::closing: return {"release_addresses", 3, 3, 0, 0};
     case State::idle:
     case State::working:
     case State::declined:
     case State::finished: break;
   }
-  return "its share of the work on registered memory";
+  return {"move", 2, 3, 0, 0};
 }
 
 std::vector<int> InPlace::waiting_for() const {

@@ -57,7 +57,7 @@ class InPlace {
 
   bool unflushed() const { return !backlog_.empty(); }
   // For messages: what it is waiting for, and whom.
-  std::string position() const;
+  Stage stage() const;
   std::vector<int> waiting_for() const;
 
  private:

@@ -112,7 +112,7 @@ void PointToPoint::finish(const RequestPtr& request) {
   ++num_finished_;
   uint64_t now_ns = steady_ns(Clock::now());
   // What travels with its envelope moves all at once: a send at its beginning, a recv at its end.
-  bool failed = request->failure.kind != FailureKind::none;
+  bool failed = request->failure != nullptr;
   if (request->started_ns == 0 && !failed) {
     recorder_.start(*request, request->kind == RequestKind::send ? 0 : now_ns);
   }
@@ -128,16 +128,11 @@ void PointToPoint::finish(const RequestPtr& request) {
 }
 
 void PointToPoint::reject(const RequestPtr& request, size_t theirs) {
-  bool receives = request->kind == RequestKind::recv;
-  request->failure.kind = FailureKind::mismatch;
-  request->failure.rank = request->peer;
-  request->failure.text =
-      receives ? "a message of " + std::to_string(theirs) + " bytes came from rank " +
-                     std::to_string(request->peer) + " for a buffer of " +
-                     std::to_string(request->num_bytes) + " bytes"
-               : "rank " + std::to_string(request->peer) + " receives " +
-                     std::to_string(theirs) + " bytes where this rank sends " +
-                     std::to_string(request->num_bytes);
+  Failure failure = observed(Cause::mismatch, request->peer);
+  failure.sends = request->kind == RequestKind::send;
+  failure.sent_bytes = failure.sends ? request->num_bytes : theirs;
+  failure.expected_bytes = failure.sends ? theirs : request->num_bytes;
+  request->failure = std::make_shared<Failure>(std::move(failure));
   finish(request);
 }
 
@@ -294,11 +289,11 @@ bool PointToPoint::progress() {
 
 RequestPtr PointToPoint::expire(Deadline now) {
   auto time_out = [&](const RequestPtr& request) {
-    request->failure.kind = FailureKind::timed_out;
-    request->failure.rank = request->peer;
+    Failure failure = observed(Cause::timed_out, request->peer);
     if (request->peer != any_rank && request->peer != rank_) {
-      request->failure.text = lane(request->peer).trouble();
+      failure.paths = lane(request->peer).troubles();
     }
+    request->failure = std::make_shared<Failure>(std::move(failure));
     finish(request);
   };
   for (auto it = posted_receives_.begin(); it != posted_receives_.end();) {

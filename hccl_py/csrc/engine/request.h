@@ -5,7 +5,7 @@
 #include <chrono>
 #include <memory>
 
-#include "lanes/failure.h"
+#include "engine/failure.h"
 #include "engine/plan.h"
 
 namespace hccl {
@@ -40,13 +40,13 @@ struct Request {
   size_t num_bytes = 0;
 
   // Written by the driver before `done`, read by others after it (release, acquire).
-  Failure failure;
+  FailurePtr failure;  // nullptr: none
   std::atomic<bool> done{false};
 
   // The first end counts.
-  void fail(const Failure& why) {
+  void fail(FailurePtr why) {
     if (is_done()) return;
-    failure = why;
+    failure = std::move(why);
     finish();
   }
   void finish() { done.store(true, std::memory_order_release); }

@@ -1,6 +1,7 @@
 // Threads as ranks: communicators of one process, and hand-written plans for them.
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <thread>
@@ -8,7 +9,7 @@
 
 #include "check.h"
 #include "engine/communicator.h"
-#include "lanes/loopback.h"
+#include "engine/loopback.h"
 #include "progress/progress_thread.h"
 
 namespace hccl::test {
@@ -93,6 +94,53 @@ struct World {
     for (std::thread& thread : threads) thread.join();
   }
 };
+
+// Hands the first report of any rank to all, as the control plane does.
+class Coordinator {
+ public:
+  explicit Coordinator(World& world) : world_(world) {
+    for (auto& rank : world.ranks) rank->set_diagnosis_timeout(20);
+    thread_ = std::thread([this] {
+      while (!stops_) {
+        for (auto& reporter : world_.ranks) {
+          FailurePtr report = reporter->take_report();
+          if (report) diagnose(report->cause);
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    });
+  }
+  ~Coordinator() {
+    stops_ = true;
+    thread_.join();
+  }
+
+ private:
+  void diagnose(Cause cause) {
+    for (auto& rank : world_.ranks) {
+      rank->adopt_diagnosis(cause, "diagnosed");
+      rank->apply_diagnosis();
+    }
+  }
+
+  World& world_;
+  std::atomic<bool> stops_{false};
+  std::thread thread_;
+};
+
+inline Failure failure_of(Communicator& communicator, const RequestPtr& request,
+                          const Communicator::Interrupt& interrupt = no_interrupt) {
+  try {
+    communicator.run(request, interrupt);
+  } catch (const CommunicatorFailed& error) {
+    return *error.failure;
+  }
+  return {};
+}
+
+inline Cause cause_of(Communicator& communicator, const RequestPtr& request) {
+  return failure_of(communicator, request).cause;
+}
 
 inline Deadline in(std::chrono::milliseconds time) { return Clock::now() + time; }
 

@@ -1,6 +1,6 @@
 // Control messages from a peer: each is taken once, or the connection is lost.
 #include "check.h"
-#include "lanes/control.h"
+#include "engine/control_link.h"
 #include "feed.h"
 
 namespace hccl::fuzz {
@@ -15,10 +15,10 @@ void append_message(Feed& feed, FeedStream& stream, uint64_t& number) {
   message.kind = feed.take<uint8_t>() % 5;
   if (changes & 1) message.kind = feed.take<uint32_t>();
   if (changes & 2) message.number = feed.take<uint64_t>();
-  if (changes & 4) message.failure_kind = feed.take<uint32_t>();
-  if (changes & 8) message.rank = feed.take<int32_t>();
-  if (changes & 16) message.expected = feed.take<uint64_t>();
-  if (changes & 32) message.received = feed.take<uint64_t>();
+  if (changes & 4) message.sequence = feed.take<uint64_t>();
+  if (changes & 8) message.index = feed.take<uint32_t>();
+  if (changes & 16) message.generation = feed.take<uint64_t>();
+  if (changes & 32) message.path = feed.take<uint32_t>();
   if (changes & 64) message.text_length = feed.take<uint32_t>();
   if (changes & 128) message.magic = feed.take<uint32_t>();
   std::vector<std::byte> text;
@@ -52,19 +52,12 @@ void run(Feed& feed) {
         link.adopt(path, streams[path]);
         break;
       }
-      case 4: {
-        Failure failure;
-        failure.kind = FailureKind::aborted;
-        failure.text = std::string(5000, 'x');
-        link.report(failure);
-        break;
-      }
+      case 4: link.say_goodbye(turn, std::string(5000, 'x')); break;
       case 5: link.report(PathDown{1, path, feed.take<uint8_t>()}); break;
       case 6: link.say_goodbye(turn); break;
       case 7: case 8: {
-        std::optional<Failure> failure = link.receive();
-        if (failure) CHECK(failure->text.size() <= most_text_bytes);
-        CHECK(!failure || failure->kind != FailureKind::none);
+        link.receive();
+        CHECK(link.error().size() <= most_text_bytes);
         link.take_broken();
         link.take_paths_down();
         break;

@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 
 import pytest
 from bootstrapped import (
@@ -37,7 +38,7 @@ class ReportingEngine:
         """Held by a test, what it reports on several engines is there for all of them at once."""
         self.replaced: dict[Key, Connection] = {}
         self.num_replaced = 0
-        self.gone: list[tuple[int, bool, int]] = []
+        self.gone: list[SimpleNamespace] = []
 
     def repair_fd(self) -> int:
         return self._fd
@@ -55,10 +56,10 @@ class ReportingEngine:
         self.replaced[key] = connection
         self.num_replaced += 1
 
-    def owes(self) -> bool:
+    def has_undelivered(self) -> bool:
         return False
 
-    def gone_ranks(self) -> list[tuple[int, bool, int]]:
+    def ended_peers(self) -> list[SimpleNamespace]:
         return self.gone
 
     def report(self, *keys: Key) -> None:

@@ -42,6 +42,9 @@ class FakeEngine:
     def verdict(self) -> dict[str, Any] | None:
         return self.adopted
 
+    def adopt(self, verdict: Mapping[str, Any]) -> None:
+        pass
+
     def conclude(self, verdict: Mapping[str, Any]) -> None:
         # The same may come again, on another way.
         if self.adopted == verdict:

@@ -64,7 +64,7 @@ def test_coordinator_dies_while_it_hands_out_the_verdict(
 ) -> None:
     ranks.lost = lambda entry: entry.kind == "verdict" and entry.receiver not in heard
     ranks.fail(4)
-    ranks.run(0.01)
+    ranks.run(0.25)
     first = ranks.engines[0].adopted
     assert first is not None
     assert [ranks.engines[rank].adopted for rank in heard] == [first] * len(heard)

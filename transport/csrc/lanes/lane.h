@@ -28,6 +28,15 @@ struct Header {
 };
 static_assert(sizeof(Header) == 32);
 
+// A path of a lane that is down, or whose peer does not answer.
+struct PathTrouble {
+  int rank = 0;  // the peer
+  std::string name;
+  bool up = false;     // up: unanswered for `seconds`; else down for as long
+  double seconds = 0;
+  std::string reason;  // why it is down, in the operating system's words
+};
+
 // The lane is gone: its peer closed it, or the operating system did.
 class LaneError : public std::runtime_error {
  public:
@@ -75,9 +84,11 @@ class Lane {
   // for one copy at least, which is what a verified plan counts on; without room nothing happens.
   virtual void detach() = 0;
 
-  // What is wrong with the connection, for people; empty if nothing is. `unanswered_s`: for how long
-  // other connections over the same paths have heard nothing, by path.
-  virtual std::string trouble(const std::vector<double>& /*unanswered_s*/ = {}) const { return {}; }
+  // The paths that are in trouble. `unanswered_s`: for how long other connections over the same paths
+  // have been unanswered, by path.
+  virtual std::vector<PathTrouble> troubles(const std::vector<double>& /*unanswered_s*/ = {}) const {
+    return {};
+  }
 
   // Descriptors that a sleeper has to watch; empty where the communicator has them already.
   virtual std::vector<int> descriptors() const { return {}; }

@@ -359,27 +359,21 @@ bool TcpLane::owes() const {
   return !any_up() || !delivered();
 }
 
-std::string TcpLane::trouble(const std::vector<double>& unanswered) const {
+std::vector<PathTrouble> TcpLane::troubles(const std::vector<double>& unanswered) const {
   Clock::time_point now = Clock::now();
-  std::string text;
+  std::vector<PathTrouble> found;
   for (size_t i = 0; i < paths_.size(); ++i) {
-    double seconds = 0;
-    std::string state;
+    const std::string& name = records_[i]->name;
     if (!paths_[i]->up()) {
-      seconds = std::chrono::duration<double>(now - down_[i].since).count();
-      state = " down for ";
-    } else {
-      seconds = std::max(unanswered_s(paths_[i]->fd()), i < unanswered.size() ? unanswered[i] : 0.0);
-      if (seconds < shortest_silence_s) continue;
-      state = " unanswered for ";
+      double seconds = std::chrono::duration<double>(now - down_[i].since).count();
+      found.push_back({peer(), name, false, seconds, down_[i].why});
+      continue;
     }
-    char rounded[32];
-    std::snprintf(rounded, sizeof rounded, "%.1f s", seconds);
-    if (!text.empty()) text += ", ";
-    text += records_[i]->name + state + rounded;
-    if (!paths_[i]->up()) text += " (" + down_[i].why + ")";
+    double seconds =
+        std::max(unanswered_s(paths_[i]->fd()), i < unanswered.size() ? unanswered[i] : 0.0);
+    if (seconds >= shortest_silence_s) found.push_back({peer(), name, true, seconds, {}});
   }
-  return text;
+  return found;
 }
 
 }  // namespace hccl

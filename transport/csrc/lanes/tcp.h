@@ -84,8 +84,7 @@ class TcpLane final : public Lane {
   bool delivered() const;
   // Whether the peer lacks a message, or may: it has to go out, or out again over a new connection.
   bool owes() const;
-  // "eth1 10.0.0.1 -> 10.0.0.2 down for 3.2 s (why)", of every path that is down or answers nothing.
-  std::string trouble(const std::vector<double>& unanswered_s = {}) const override;
+  std::vector<PathTrouble> troubles(const std::vector<double>& unanswered_s = {}) const override;
   const std::vector<std::shared_ptr<PathStatistics>>& path_statistics() const { return records_; }
 
  private:

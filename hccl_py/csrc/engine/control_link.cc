@@ -1,17 +1,14 @@
-#include "lanes/control.h"
+#include "engine/control_link.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
-#include "base/descriptor.h"
+#include "engine/peer_process.h"
 
 namespace hccl {
 
@@ -19,17 +16,6 @@ namespace {
 
 // More than a connection ever has to repeat: a peer that reads none of it is as good as cut off.
 constexpr size_t most_unsent_bytes = 4 << 20;
-
-// From the end of a dying process's connections until it is gone.
-constexpr int dying_ms = 100;
-
-// The process that made the other end of a Unix socket; 0 if there is none to tell from this one.
-pid_t process_of(const Stream& stream) {
-  ucred credentials{};
-  socklen_t size = sizeof credentials;
-  if (getsockopt(stream.fd(), SOL_SOCKET, SO_PEERCRED, &credentials, &size) != 0) return 0;
-  return credentials.pid > 0 && credentials.pid != getpid() ? credentials.pid : 0;
-}
 
 // As much of a text as fits, and no half of a UTF-8 character: the peer's Python decodes it.
 std::string cut(const std::string& text) {
@@ -44,7 +30,7 @@ std::string cut(const std::string& text) {
 ControlLink::ControlLink(int peer, std::vector<std::shared_ptr<Stream>> connections)
     : peer_(peer) {
   for (auto& connection : connections) paths_.push_back({std::move(connection), {}, {}, 1, false});
-  if (!paths_.empty()) process_ = process_of(*paths_.front().stream);
+  if (!paths_.empty()) process_ = process_behind(paths_.front().stream->fd());
 }
 
 ControlLink::~ControlLink() {
@@ -66,8 +52,8 @@ void ControlLink::remember(Letter letter) {
   const ControlMessage& message = letter.message;
   if (message.kind == ControlMessage::path_down) {
     std::erase_if(recent_, [&](const Letter& earlier) {
-      return earlier.message.kind == message.kind && earlier.message.expected == message.expected &&
-             earlier.message.received == message.received;
+      return earlier.message.kind == message.kind && earlier.message.index == message.index &&
+             earlier.message.path == message.path;
     });
   }
   recent_.push_back(std::move(letter));
@@ -100,45 +86,26 @@ void ControlLink::flush(size_t path) {
   unsent.erase(unsent.begin(), unsent.begin() + static_cast<std::ptrdiff_t>(sent));
 }
 
-void ControlLink::say_goodbye(uint64_t sequence, const std::string& last_words) {
+void ControlLink::say_goodbye(uint64_t sequence, const std::string& error) {
   ControlMessage message;
   message.sequence = sequence;
-  send(message, last_words);
-}
-
-void ControlLink::report(const Failure& failure) {
-  ControlMessage message;
-  message.kind = ControlMessage::abort;
-  message.failure_kind = static_cast<uint32_t>(failure.kind);
-  message.rank = failure.rank;
-  message.expected = failure.expected;
-  message.received = failure.received;
-  message.reporter = failure.reporter;
-  message.sequence = failure.sequence;
-  message.settled = failure.settled;
-  send(message, failure.text);
+  send(message, error);
 }
 
 void ControlLink::report(const PathDown& down) {
   ControlMessage message;
   message.kind = ControlMessage::path_down;
-  message.expected = static_cast<uint64_t>(down.index);
-  message.received = down.path;
-  message.sequence = down.generation;
+  message.index = static_cast<uint32_t>(down.index);
+  message.path = static_cast<uint32_t>(down.path);
+  message.generation = down.generation;
   send(message);
 }
 
-std::optional<Failure> ControlLink::receive() {
-  std::optional<Failure> first;
-  for (size_t path = 0; path < paths_.size(); ++path) {
-    std::optional<Failure> failure = receive_on(path);
-    if (failure && !first) first = std::move(failure);
-  }
-  return first;
+void ControlLink::receive() {
+  for (size_t path = 0; path < paths_.size(); ++path) receive_on(path);
 }
 
-std::optional<Failure> ControlLink::receive_on(size_t path) {
-  std::optional<Failure> first;
+void ControlLink::receive_on(size_t path) {
   std::vector<char>& partial = paths_[path].partial;
   flush(path);
   try {
@@ -162,40 +129,23 @@ std::optional<Failure> ControlLink::receive_on(size_t path) {
       }
       std::string text(partial.begin() + sizeof message, partial.end());
       partial.clear();
-      std::optional<Failure> failure = handle(message, text);
-      if (failure && !first) first = std::move(failure);
+      handle(message, text);
     }
   } catch (const StreamError& error) {
     lose(path, error.by_peer);
   }
-  return first;
 }
 
-std::optional<Failure> ControlLink::handle(const ControlMessage& message, std::string_view text) {
-  if (message.number <= num_handled_) return std::nullopt;  // it came on another path as well
+void ControlLink::handle(const ControlMessage& message, std::string_view text) {
+  if (message.number <= num_handled_) return;  // it came on another path as well
   num_handled_ = message.number;
-  if (message.kind == ControlMessage::goodbye) {
+  if (message.kind == ControlMessage::path_down) {
+    paths_down_.push_back({static_cast<int>(message.index), message.path, message.generation});
+  } else if (message.kind == ControlMessage::goodbye) {
     state_ = State::left;
     last_sequence_ = message.sequence;
-    last_words_ = text;
-    return std::nullopt;
+    error_ = text;
   }
-  if (message.kind == ControlMessage::path_down) {
-    paths_down_.push_back({static_cast<int>(message.expected), message.received, message.sequence});
-    return std::nullopt;
-  }
-  Failure failure;
-  bool known = message.failure_kind > static_cast<uint32_t>(FailureKind::none) &&
-               message.failure_kind <= static_cast<uint32_t>(FailureKind::internal);
-  failure.kind = known ? static_cast<FailureKind>(message.failure_kind) : FailureKind::internal;
-  failure.rank = message.rank;
-  failure.expected = message.expected;
-  failure.received = message.received;
-  failure.reporter = message.reporter;
-  failure.sequence = message.sequence;
-  failure.settled = message.settled != 0;
-  failure.text = text;
-  return failure;
 }
 
 // ---------------------------------------------------------------- connections
@@ -214,15 +164,6 @@ bool ControlLink::is_cut() const {
 bool ControlLink::is_closed() const {
   return is_cut() && std::any_of(paths_.begin(), paths_.end(),
                                  [](const Connection& path) { return path.closed_by_peer; });
-}
-
-bool ControlLink::process_lives() const {
-  if (process_ == 0) return false;
-  int fd = static_cast<int>(syscall(SYS_pidfd_open, process_, 0));
-  if (fd < 0) return false;  // gone, or not for us to ask
-  Descriptor process(fd);
-  pollfd entry{process.get(), POLLIN, 0};
-  return ::poll(&entry, 1, dying_ms) == 0;
 }
 
 void ControlLink::watch_paths(double timeout_s) {

@@ -1,41 +1,37 @@
-// The control connections between two ranks: goodbye, abort, and the silence of a dead peer.
+// The control connections between two ranks: goodbyes, paths that are down, and the end of a peer.
 #pragma once
+
+#include <sys/types.h>
 
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
-#include "lanes/failure.h"
 #include "base/stream.h"
 
 namespace hccl {
 
 // What a rank tells another besides data. `text_length` bytes of text follow.
 struct ControlMessage {
-  enum Kind : uint32_t { goodbye = 1, abort = 2, path_down = 3 };
+  enum Kind : uint32_t { goodbye = 1, path_down = 2 };
   uint32_t magic = 0x4c434348;
   uint32_t kind = goodbye;
   uint64_t number = 0;    // of this link: 1 for its first message, then counting up
-  uint64_t sequence = 0;  // goodbye: collectives submitted; abort: that of the failure
-  uint32_t failure_kind = 0;
-  int32_t rank = -1;
-  uint64_t expected = 0;
-  uint64_t received = 0;
-  int32_t reporter = -1;
-  uint32_t settled = 0;
+  uint64_t sequence = 0;    // goodbye: collectives submitted
+  uint64_t generation = 0;  // path_down: see PathDown
+  uint32_t index = 0;
+  uint32_t path = 0;
   uint32_t text_length = 0;
   uint32_t reserved = 0;
 };
-static_assert(sizeof(ControlMessage) == 64);
+static_assert(sizeof(ControlMessage) == 48);
 inline constexpr size_t most_text_bytes = 4096;
 
-// A path that the peer gave up, and which of its connections that was. Travels in `expected`,
-// `received` and `sequence`.
+// A path that the peer gave up, and which of its connections that was.
 struct PathDown {
   int index = 0;  // 0: control, 1 + lane
   size_t path = 0;
@@ -55,16 +51,15 @@ class ControlLink {
   int peer() const { return peer_; }
   State state() const { return state_; }
   uint64_t last_sequence() const { return last_sequence_; }
-  // Why it left, where it said so.
-  const std::string& last_words() const { return last_words_; }
+  // The error that the peer was handling when it left; empty: none.
+  const std::string& error() const { return error_; }
   void declare_lost() { state_ = State::lost; }
 
   // What a connection cannot take at once leaves with the next receive().
-  void say_goodbye(uint64_t sequence, const std::string& last_words = {});
-  void report(const Failure& failure);
+  void say_goodbye(uint64_t sequence, const std::string& error = {});
   void report(const PathDown& down);
-  // Reads what is there; updates state(). A failure that the peer reported is returned.
-  std::optional<Failure> receive();
+  // Reads what is there; updates state().
+  void receive();
   // What the peer has given up, and which connections of this link broke, since last asked.
   std::vector<PathDown> take_paths_down() { return std::exchange(paths_down_, {}); }
   std::vector<size_t> take_broken() { return std::exchange(broken_, {}); }
@@ -77,9 +72,8 @@ class ControlLink {
   // Whether no connection is left, and whether all were closed by the peer's end.
   bool is_cut() const;
   bool is_closed() const;
-  // Whether the process at the other end runs on although its connection ended; false where only
-  // its own host could tell. Waits a little: who dies closes its connections before it is gone.
-  bool process_lives() const;
+  // The peer's process, where it runs on this host and the kernel vouches for it; else 0.
+  pid_t process() const { return process_; }
   uint64_t generation(size_t path) const { return paths_[path].generation; }
   // Has the kernel notice within about `timeout_s` that a path is cut.
   void watch_paths(double timeout_s);
@@ -105,8 +99,8 @@ class ControlLink {
   void send_on(size_t path, const Letter& letter);
   void flush(size_t path);
   void set_keepalive(const Stream& stream) const;
-  std::optional<Failure> receive_on(size_t path);
-  std::optional<Failure> handle(const ControlMessage& message, std::string_view text);
+  void receive_on(size_t path);
+  void handle(const ControlMessage& message, std::string_view text);
 
   const int peer_;
   pid_t process_ = 0;  // of the peer, where the kernel vouches for it
@@ -114,7 +108,7 @@ class ControlLink {
   double timeout_s_ = 0;
   State state_ = State::open;
   uint64_t last_sequence_ = 0;
-  std::string last_words_;
+  std::string error_;
   uint64_t num_sent_ = 0;
   uint64_t num_handled_ = 0;  // the number of the last message that counted
   std::deque<Letter> recent_;  // repeated on a connection that replaces another

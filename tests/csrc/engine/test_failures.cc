@@ -1,4 +1,9 @@
-// How a failure becomes one: proposed by the rank that notices it, decided elsewhere, the same on all.
+// How a failure becomes one: reported by the rank that observes it, diagnosed elsewhere.
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <cstring>
 
@@ -19,32 +24,18 @@ bool eventually(Condition condition, milliseconds time = seconds(20)) {
   return condition();
 }
 
-Failure failure_of(Communicator& communicator, const RequestPtr& request) {
-  try {
-    communicator.run(request, no_interrupt);
-  } catch (const CommunicatorFailed& error) {
-    return error.failure;
-  }
-  return {};
+void diagnose(Communicator& rank, const char* diagnosis = "the whole story") {
+  rank.adopt_diagnosis(Cause::died, diagnosis);
+  rank.apply_diagnosis();
 }
 
-Failure verdict(const char* text) {
-  Failure failure;
-  failure.kind = FailureKind::peer_lost;
-  failure.rank = 1;
-  failure.sequence = 17;
-  failure.expected = 42;
-  failure.text = text;
-  return failure;
+void await_diagnoses(World& world, double timeout_s = 20) {
+  for (auto& rank : world.ranks) rank->set_diagnosis_timeout(timeout_s);
 }
 
-void decide_together(World& world, double timeout_s = 20) {
-  for (auto& rank : world.ranks) rank->set_verdict_timeout(timeout_s);
-}
-
-void a_proposal_waits_for_its_verdict() {
+void a_report_waits_for_its_diagnosis() {
   World world({0, 0, 1});
-  decide_together(world);
+  await_diagnoses(world);
   std::vector<float> data[3];
   for (auto& part : data) part.assign(1000, 1);
   Failure seen[3];
@@ -59,10 +50,11 @@ void a_proposal_waits_for_its_verdict() {
   CHECK(first.progress_made().waiting_for == std::vector<int>({1, 2}) ||
         first.progress_made().waiting_for == std::vector<int>({2}));
   first.abort("for a reason");
-  std::optional<Failure> proposal;
-  CHECK(eventually([&] { return (proposal = first.take_proposal()).has_value(); }));
-  CHECK(proposal->kind == FailureKind::aborted && proposal->text == "for a reason");
-  CHECK(!first.take_proposal());
+  FailurePtr report;
+  CHECK(eventually([&] { return (report = first.take_report()) != nullptr; }));
+  CHECK(report->cause == Cause::aborted && report->reason == "for a reason");
+  CHECK(report->rank == 0 && report->observed_ns > 0);
+  CHECK(!first.take_report());
   CHECK(!first.failure());
   CHECK(first.progress_made().sequence == 1);  // what it stopped
   // A call that comes meanwhile shares the fate of the others.
@@ -71,16 +63,16 @@ void a_proposal_waits_for_its_verdict() {
   first.start(late);
   CHECK(!first.wait(late, in(milliseconds(20)), no_interrupt));
 
-  first.conclude(verdict("the whole story"));
-  first.conclude(verdict("another one, too late"));
+  diagnose(first);
+  diagnose(first, "another one, too late");
+  diagnose(*world.ranks[1]);  // which observed nothing itself
+  diagnose(*world.ranks[2]);
   for (std::thread& caller : callers) caller.join();
   seen[2] = failure_of(*world.ranks[2], all_reduce(mesh(2, 3), data[2]));
   for (const Failure& failure : seen) {
-    CHECK(failure.kind == FailureKind::peer_lost && failure.settled);
-    CHECK(failure.rank == 1 && failure.sequence == 17 && failure.expected == 42);
-    CHECK(failure.text == "the whole story");
+    CHECK(failure.cause == Cause::died && failure.diagnosis == "the whole story");
   }
-  CHECK(late->is_done() && late->failure.text == "the whole story");
+  CHECK(late->is_done() && late->failure->diagnosis == "the whole story");
 }
 
 // A rank that had called was said not to have, when its thread had no core for 20 ms.
@@ -102,80 +94,74 @@ void a_driver_that_does_not_answer_has_arrived_all_the_same() {
   caller.join();
 }
 
-void without_a_verdict_the_proposal_stands() {
+void without_a_diagnosis_the_report_stands() {
   World world({0, 1});
-  decide_together(world, 0.2);
+  await_diagnoses(world, 0.2);
   std::vector<float> data(10);
   Deadline begin = Clock::now();
   Failure failure = failure_of(*world.ranks[0], all_reduce(mesh(0, 2), data, milliseconds(100)));
   CHECK(Clock::now() - begin >= milliseconds(300));
-  CHECK(failure.kind == FailureKind::timed_out && !failure.settled && failure.sequence == 1);
-  // The peer hears of it as of something that still is to be decided, and decides in the end.
-  failure = failure_of(*world.ranks[1], all_reduce(mesh(1, 2), data));
-  CHECK(failure.kind == FailureKind::timed_out && failure.reporter == 0);
+  CHECK(failure.cause == Cause::timed_out && failure.diagnosis.empty() && failure.sequence == 1);
+  CHECK(failure.waiting_for == std::vector<int>{1} && failure.stage.num_steps > 0);
 }
 
-void a_communicator_with_no_call_under_way_hears_by_looking() {
+void a_communicator_with_no_call_under_way_polls() {
   World world({0, 1, 0});
-  decide_together(world);
+  await_diagnoses(world);
   world.ranks[1]->close();
   CHECK(eventually([&] {
-    world.ranks[0]->look();
-    return !world.ranks[0]->gone_ranks().empty();
+    world.ranks[0]->poll();
+    return !world.ranks[0]->ended_peers().empty();
   }));
-  GoneRank gone = world.ranks[0]->gone_ranks().at(0);
-  CHECK(gone.rank == 1 && gone.left && gone.last_sequence == 0);
-  CHECK(!world.ranks[0]->take_proposal());  // to leave is no failure as long as nobody waits
-  world.ranks[0]->conclude(verdict("over"));
-  CHECK(eventually([&] {
-    world.ranks[2]->look();
-    return world.ranks[2]->failure().has_value();
-  }));
-  CHECK(world.ranks[2]->failure()->text == "over");
+  EndedPeer ended = world.ranks[0]->ended_peers().at(0);
+  CHECK(ended.rank == 1 && ended.cause == Cause::left && ended.last_sequence == 0);
+  CHECK(!world.ranks[0]->take_report());  // to leave is no failure as long as nobody waits
+  diagnose(*world.ranks[0]);
+  CHECK(world.ranks[0]->failure()->diagnosis == "the whole story");
 }
 
-void nothing_is_written_after_a_proposal() {
+void nothing_is_written_after_a_report() {
   for (const std::vector<int>& nodes : {std::vector<int>{0, 0}, std::vector<int>{0, 1}}) {
     World world(nodes);
-    decide_together(world);
+    await_diagnoses(world);
     std::vector<float> mine(100'000, 1), theirs(100'000, 2);
     RequestPtr request = all_reduce(mesh(0, 2), mine);
     world.ranks[0]->start(request);
     world.ranks[0]->abort("stop here");
-    CHECK(eventually([&] { return world.ranks[0]->take_proposal().has_value(); }));
+    CHECK(eventually([&] { return world.ranks[0]->take_report() != nullptr; }));
     std::vector<float> before = mine;
     RequestPtr other = all_reduce(mesh(1, 2), theirs);
     world.ranks[1]->start(other);
     CHECK(!world.ranks[1]->wait(other, in(milliseconds(50)), no_interrupt));
     CHECK(!world.ranks[0]->wait(request, in(milliseconds(50)), no_interrupt));
     CHECK(mine == before);
-    world.ranks[1]->conclude(verdict("over"));
+    for (auto& rank : world.ranks) diagnose(*rank);
     CHECK(eventually([&] { return request->is_done() && other->is_done(); }));
     CHECK(mine == before);
   }
 }
 
-void nothing_is_sent_after_a_proposal() {
+void nothing_is_sent_after_a_report() {
   World world({0, 1}, size_t{4} << 20);
-  decide_together(world);
+  await_diagnoses(world);
   std::vector<float> mine(4'000'000, 1), theirs(4'000'000, 2);  // more than sockets hold
   RequestPtr request = all_reduce(mesh(0, 2), mine), other = all_reduce(mesh(1, 2), theirs);
   world.ranks[0]->start(request);
   world.ranks[0]->abort("stop here");
-  CHECK(eventually([&] { return world.ranks[0]->take_proposal().has_value(); }));
+  CHECK(eventually([&] { return world.ranks[0]->take_report() != nullptr; }));
   uint64_t before = world.ranks[0]->statistics().tcp.bytes.value();
   world.ranks[1]->start(other);  // reads what there is
   for (Deadline until = in(milliseconds(500)); Clock::now() < until; std::this_thread::yield()) {
-    world.ranks[0]->look();
+    world.ranks[0]->poll();
   }
   CHECK(world.ranks[0]->statistics().tcp.bytes.value() == before);
-  world.ranks[0]->conclude(verdict("over"));
+  for (auto& rank : world.ranks) diagnose(*rank);
   CHECK(eventually([&] { return request->is_done() && other->is_done(); }));
 }
 
-void an_interrupt_does_not_wait_for_the_verdict() {
+void an_interrupt_does_not_wait_for_the_diagnosis() {
   World world({0, 0});
-  decide_together(world);
+  await_diagnoses(world);
   struct Signal {};
   std::vector<float> data(10);
   Deadline begin = Clock::now();
@@ -186,39 +172,60 @@ void an_interrupt_does_not_wait_for_the_verdict() {
     thrown = true;
   }
   CHECK(thrown && Clock::now() - begin < seconds(5));
-  CHECK(world.ranks[0]->take_proposal()->kind == FailureKind::aborted);
+  CHECK(world.ranks[0]->take_report()->cause == Cause::interrupted);
 }
 
-void closing_does_not_wait_for_the_verdict() {
+void closing_does_not_wait_for_the_diagnosis() {
   World world({0, 1});
-  decide_together(world);
+  await_diagnoses(world);
   std::vector<float> data(10);
   RequestPtr request = all_reduce(mesh(0, 2), data);
   world.ranks[0]->start(request);
   world.ranks[0]->abort("first");
-  CHECK(eventually([&] { return world.ranks[0]->take_proposal().has_value(); }));
+  CHECK(eventually([&] { return world.ranks[0]->take_report() != nullptr; }));
   world.ranks[0]->close();
-  CHECK(request->is_done() && request->failure.text == "first");
+  CHECK(request->is_done() && request->failure->reason == "first");
 }
 
-void long_texts_arrive_whole_and_longer_ones_are_cut() {
-  auto ends = unix_sockets();
-  ControlLink sender(1, {stream_on(ends[0])}), receiver(0, {stream_on(ends[1])});
-  Failure failure = verdict("");
-  failure.settled = true;
+void long_errors_arrive_whole_and_longer_ones_are_cut() {
+  auto error_of = [](const std::string& error) {
+    auto ends = unix_sockets();
+    ControlLink sender(1, {stream_on(ends[0])}), receiver(0, {stream_on(ends[1])});
+    sender.say_goodbye(17, error);
+    receiver.receive();
+    CHECK(receiver.state() == ControlLink::State::left && receiver.last_sequence() == 17);
+    return receiver.error();
+  };
   for (size_t length : {size_t{0}, size_t{1}, most_text_bytes, most_text_bytes + 1}) {
-    failure.text.assign(length, 'x');
-    sender.report(failure);
-    std::optional<Failure> heard = receiver.receive();
-    CHECK(heard && heard->settled && heard->sequence == 17);
-    CHECK(heard->text == failure.text.substr(0, most_text_bytes));
+    std::string error(length, 'x');
+    CHECK(error_of(error) == error.substr(0, most_text_bytes));
   }
   // Not in the middle of a character.
   std::string fitting(most_text_bytes - 1, 'x');
-  failure.text = fitting + "\u00e4";
-  sender.report(failure);
-  std::optional<Failure> heard = receiver.receive();
-  CHECK(heard && heard->text == fitting);
+  CHECK(error_of(fitting + "\u00e4") == fitting);
+}
+
+// The kernel of this host tells how the process at the other end of a Unix socket ended.
+void a_peer_process_says_how_it_ended() {
+  for (int signal : {0, SIGKILL}) {
+    int ends[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+      if (signal != 0) raise(signal);
+      _exit(3);
+    }
+    Descriptor process = open_process(child);
+    CHECK(process.get() >= 0);
+    CHECK(eventually([&] { return has_ended(process); }));
+    ProcessEnd end = end_of_process(child, process);
+    CHECK(waitpid(child, nullptr, 0) == child);
+    if (signal != 0) CHECK(end.signal == SIGKILL && !end.exit_code);
+    if (signal == 0) CHECK(end.exit_code == 3 && !end.signal);
+    ::close(ends[0]);
+    ::close(ends[1]);
+  }
 }
 
 }  // namespace
@@ -227,18 +234,19 @@ void long_texts_arrive_whole_and_longer_ones_are_cut() {
 int main(int argc, char** argv) {
   using namespace hccl::test;
   const Test tests[] = {
-      {"a_proposal_waits_for_its_verdict", a_proposal_waits_for_its_verdict},
+      {"a_report_waits_for_its_diagnosis", a_report_waits_for_its_diagnosis},
       {"a_driver_that_does_not_answer_has_arrived_all_the_same",
        a_driver_that_does_not_answer_has_arrived_all_the_same},
-      {"without_a_verdict_the_proposal_stands", without_a_verdict_the_proposal_stands},
-      {"a_communicator_with_no_call_under_way_hears_by_looking",
-       a_communicator_with_no_call_under_way_hears_by_looking},
-      {"nothing_is_written_after_a_proposal", nothing_is_written_after_a_proposal},
-      {"nothing_is_sent_after_a_proposal", nothing_is_sent_after_a_proposal},
-      {"an_interrupt_does_not_wait_for_the_verdict", an_interrupt_does_not_wait_for_the_verdict},
-      {"closing_does_not_wait_for_the_verdict", closing_does_not_wait_for_the_verdict},
-      {"long_texts_arrive_whole_and_longer_ones_are_cut",
-       long_texts_arrive_whole_and_longer_ones_are_cut},
+      {"without_a_diagnosis_the_report_stands", without_a_diagnosis_the_report_stands},
+      {"a_communicator_with_no_call_under_way_polls",
+       a_communicator_with_no_call_under_way_polls},
+      {"nothing_is_written_after_a_report", nothing_is_written_after_a_report},
+      {"nothing_is_sent_after_a_report", nothing_is_sent_after_a_report},
+      {"an_interrupt_does_not_wait_for_the_diagnosis", an_interrupt_does_not_wait_for_the_diagnosis},
+      {"closing_does_not_wait_for_the_diagnosis", closing_does_not_wait_for_the_diagnosis},
+      {"long_errors_arrive_whole_and_longer_ones_are_cut",
+       long_errors_arrive_whole_and_longer_ones_are_cut},
+      {"a_peer_process_says_how_it_ended", a_peer_process_says_how_it_ended},
   };
   run_tests(tests, argc > 1 ? argv[1] : nullptr);
 }

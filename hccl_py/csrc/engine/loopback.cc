@@ -1,4 +1,4 @@
-#include "lanes/loopback.h"
+#include "engine/loopback.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -1,0 +1,105 @@
+// Why a communicator or one request cannot go on: one record from where it is observed to where it is
+// raised. The first failure is kept; nothing replaces it.
+//
+// What one rank observes is a report. The ranks' coordinator makes one diagnosis of all reports, and
+// hccl_py/diagnosis renders its text; no text is made here. Python reads these fields by the same
+// names (bindings/failure.cc).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "lanes/lane.h"
+
+namespace hccl {
+
+// The only definition, for Python as well. The numbers travel between ranks: append only.
+enum class Cause : uint8_t {
+  none = 0,
+  died = 1,         // the process ended: its own node says so
+  lost = 2,         // all connections to another node's rank closed; that node has not confirmed its end
+  unreachable = 3,  // connections broke and cannot be replaced, or the process lives without them
+  left = 4,         // said goodbye while others still wait for it
+  timed_out = 5,
+  mismatch = 6,
+  uncaught_exception = 7,
+  interrupted = 8,  // by a signal, half-way
+  aborted = 9,
+  closed = 10,  // this rank closed with calls under way, or before this one
+  internal_error = 11,
+};
+inline constexpr int num_causes = 12;
+
+// Where a call stands. Steps and tiles count from 1; 0: not begun.
+struct Stage {
+  const char* activity = "";  // of the step: the name of its op
+  int64_t step = 0;
+  int64_t num_steps = 0;
+  int64_t tile = 0;
+  int64_t num_tiles = 0;
+};
+
+struct Failure {
+  Cause cause = Cause::none;
+  int rank = -1;          // whom this rank blames; -1: nobody
+  uint64_t call = 0;      // this rank's call, as a fingerprint; 0: none was under way
+  uint64_t sequence = 0;  // its number; 0: none
+  int64_t observed_ns = 0;  // by the system's clock, since 1970
+
+  // mismatch
+  uint64_t their_call = 0;  // what `rank` called; 0: the same, but sizes differ
+  std::optional<uint64_t> sent_bytes;      // of the message that does not fit,
+  std::optional<uint64_t> expected_bytes;  // and what its receiver expects
+  bool sends = false;  // one transfer: this rank is its sender
+
+  // timed_out
+  Stage stage;
+  std::vector<int> waiting_for;
+  bool half_done = false;  // one transfer: part of it had moved
+
+  // timed_out, unreachable
+  std::vector<PathTrouble> paths;
+
+  // died, lost, unreachable
+  bool process_lives = false;  // unreachable: though its connection closed
+  std::optional<int> exit_code;  // died: how, where the kernel tells
+  std::optional<int> signal;
+  // What the operating system or the provider reported; left: what the peer was handling.
+  std::string error;
+
+  uint64_t last_sequence = 0;  // left: collectives that it had submitted
+  std::string reason;  // aborted, uncaught_exception, internal_error: in the words of who raised it
+
+  // As the coordinator sent it, unread here; empty: this failure is this rank's own view.
+  std::string diagnosis;
+
+  explicit operator bool() const { return cause != Cause::none; }
+};
+
+using FailurePtr = std::shared_ptr<const Failure>;
+
+// A failure that this rank observes now.
+inline Failure observed(Cause cause, int rank) {
+  Failure failure;
+  failure.cause = cause;
+  failure.rank = rank;
+  failure.observed_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                            std::chrono::system_clock::now().time_since_epoch())
+                            .count();
+  return failure;
+}
+
+// Thrown to callers; bindings/failure.cc raises it in Python.
+class CommunicatorFailed : public std::runtime_error {
+ public:
+  explicit CommunicatorFailed(FailurePtr its_failure)
+      : std::runtime_error("the communicator failed"), failure(std::move(its_failure)) {}
+  const FailurePtr failure;
+};
+
+}  // namespace hccl

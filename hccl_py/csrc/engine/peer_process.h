@@ -1,0 +1,26 @@
+// The process at the other end of a Unix socket, as the kernel of this host knows it.
+#pragma once
+
+#include <sys/types.h>
+
+#include <optional>
+
+#include "base/descriptor.h"
+
+namespace hccl {
+
+// How a process ended, where the kernel tells: by a signal, or with an exit code.
+struct ProcessEnd {
+  std::optional<int> exit_code, signal;
+};
+
+// The process that made the other end of a Unix socket; 0: none that can be told from this one.
+pid_t process_behind(int socket);
+
+// A descriptor that becomes readable when the process has ended; not open if it has been reaped.
+Descriptor open_process(pid_t process);
+bool has_ended(const Descriptor& process_fd);
+// After it has ended.
+ProcessEnd end_of_process(pid_t process, const Descriptor& process_fd);
+
+}  // namespace hccl
