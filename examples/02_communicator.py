@@ -7,19 +7,19 @@ import numpy as np
 
 from hccl_py import Communicator
 
-comm = Communicator()  # RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT say who and where
+comm = Communicator()  # reads RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
 
-# Everyone's numbers, added up, in place.
+# The sum over all ranks, in place.
 data = np.full(1_000_000, comm.rank + 1, dtype=np.float32)
 comm.all_reduce(data)
 assert (data == sum(range(1, comm.world_size + 1))).all()
 
-# The same, while this rank computes something else meanwhile.
+# The same in the background, while this rank computes something else.
 work = comm.nonblocking.all_reduce(data)
 squares = np.arange(10) ** 2
 work.wait()
 
-# Rank r sends block b to rank b, and finds the block of rank s at place s.
+# Rank r sends block b to rank b and receives the block of rank s as block s.
 outgoing = np.array([[comm.rank, peer] for peer in range(comm.world_size)])
 incoming = np.empty_like(outgoing)
 comm.all_to_all(incoming, outgoing)

@@ -31,7 +31,7 @@ NUM_BYTES = 64
 
 
 def ping_pong(provider: str, other_end: Connection, starts: bool) -> None:
-    """Play one end. `other_end` carries the addresses, which is all that goes beside verbs."""
+    """Run one end. `other_end` carries the addresses of the queue pairs; the rest is verbs."""
     with Device(provider) as device:
         domain = ProtectionDomain(device)
         queue = CompletionQueue(device, capacity=16)
@@ -41,7 +41,7 @@ def ping_pong(provider: str, other_end: Connection, starts: bool) -> None:
 
         pair = QueuePair(domain, queue)
         pair.modify(State.INIT)
-        pair.post_recv(RecvRequest((receives.piece(),)))  # before the first message can come
+        pair.post_recv(RecvRequest((receives.piece(),)))  # before the first message can arrive
         other_end.send_bytes(pair.address)
         pair.connect(other_end.recv_bytes(), timeout_s=30)
 
@@ -59,7 +59,7 @@ def ping_pong(provider: str, other_end: Connection, starts: bool) -> None:
                 pair.post_recv(RecvRequest((receives.piece(),)))
         elapsed_us = (time.perf_counter() - begin) * 1e6
 
-        # Neither end leaves before the other one has all it waits for.
+        # Neither end leaves before the other one has received its last message.
         other_end.send_bytes(b"done")
         other_end.recv_bytes()
         if starts:
@@ -68,7 +68,7 @@ def ping_pong(provider: str, other_end: Connection, starts: bool) -> None:
 
 
 def await_message(queue: CompletionQueue) -> None:
-    """Wait for a RECV to complete; a send that completed meanwhile is only checked."""
+    """Wait for a RECV to complete, and check the sends that complete meanwhile."""
     while True:
         for completion in queue.wait(timeout_s=30, max_completions=1):
             assert completion.status is Status.SUCCESS, completion

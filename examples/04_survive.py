@@ -1,11 +1,11 @@
-"""Lose a rank in the middle of training, and go on with the others.
+"""Lose a rank in the middle of training and continue with the others.
 
     python examples/04_survive.py
     python examples/04_survive.py --ranks 8 --victim 0
 
 A linear classifier learns handwritten digits (scikit-learn's, 8 x 8 pixels) on several processes,
-with numpy alone. Half-way one of them is killed. The others get an error that says which, shrink
-the communicator, share the images among those that are left, and go on where they were.
+with numpy alone. Half-way one of them is killed. The others get an error that names it, shrink the
+communicator, share the images among the ranks that are left, and continue.
 """
 
 import argparse
@@ -33,19 +33,19 @@ def load_images():
 
 
 def gradient_of(weights, images, labels):
-    """Return the gradient of the cross entropy, and in a last row its value and the hits."""
+    """Return the gradient of the cross entropy; a last row holds its value and the hits."""
     scores = images @ weights
     chances = np.exp(scores - scores.max(1, keepdims=True))
     chances /= chances.sum(1, keepdims=True)
     rows = np.arange(len(labels))
-    told = np.zeros((1, 10))
-    told[0, :2] = -np.log(chances[rows, labels]).sum(), (scores.argmax(1) == labels).sum()
+    last_row = np.zeros((1, 10))
+    last_row[0, :2] = -np.log(chances[rows, labels]).sum(), (scores.argmax(1) == labels).sum()
     chances[rows, labels] -= 1
-    return np.vstack([images.T @ chances, told])
+    return np.vstack([images.T @ chances, last_row])
 
 
 def train(comm, args, victim):
-    """Train; whenever a rank is lost, go on without it."""
+    """Train, and shrink the communicator each time a rank is lost."""
     images, labels = load_images()
     step, weights = np.zeros(1, np.int64), np.zeros((65, 10))
     while step < args.steps:
@@ -57,12 +57,12 @@ def train(comm, args, victim):
             comm.all_reduce(total)
         except CommunicatorError as error:
             comm = comm.shrink()
-            # Some ranks may have finished the call that failed on others: take one rank's word.
+            # The failed call may have finished on some ranks: rank 0 says where to continue.
             comm.broadcast(step, root=0)
             comm.broadcast(weights, root=0)
             if comm.rank == 0:
                 print(f"step {step[0]}: {error}", flush=True)
-                print(f"going on as {comm.name} with {comm.world_size} ranks", flush=True)
+                print(f"continuing as {comm.name} with {comm.world_size} ranks", flush=True)
             continue
         weights -= 2.0 * total[:-1] / len(labels)
         step += 1
@@ -87,7 +87,7 @@ def main():
     args = parser.parse_args()
     from torch.distributed import TCPStore
 
-    # Not torchrun or hccl-launch: they end all ranks when one dies.
+    # torchrun and hccl-launch end all ranks when one dies, so this process starts the ranks itself.
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     start = multiprocessing.get_context("spawn").Process
     ranks = [start(target=run_rank, args=(rank, store.port, args)) for rank in range(args.ranks)]

@@ -18,7 +18,7 @@ def test_ranks_find_each_other_by_the_id_alone(monkeypatch: pytest.MonkeyPatch) 
     done = run(sys.executable, EXAMPLE, "--ranks", 3)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
-        "rank 0 of 3 is rank 1 of 2, led by 2",
-        "rank 1 of 3 is rank 0 of 1, led by 1",
-        "rank 2 of 3 is rank 0 of 2, led by 2",
+        "rank 0 of 3 is rank 1 of 2, where rank 0 was 2",
+        "rank 1 of 3 is rank 0 of 1, where rank 0 was 1",
+        "rank 2 of 3 is rank 0 of 2, where rank 0 was 2",
     ]
