@@ -147,10 +147,6 @@ def test_every_collective_equals_the_same_on_host_memory() -> None:
     run_ranks(check_collectives, 2, backend="hccl")
 
 
-def test_three_ranks_share_a_device() -> None:
-    run_ranks(check_collectives, 3, backend="hccl")
-
-
 def check_streams(rank: int, world_size: int) -> None:
     device = here()
     side = torch.Stream(device)
@@ -368,46 +364,6 @@ def check_abort(rank: int, world_size: int) -> None:
 
 def test_abort_ends_what_is_in_flight() -> None:
     run_ranks(check_abort, 2, backend="hccl")
-
-
-def check_mixture(rank: int, world_size: int) -> None:
-    place = here() if rank else torch.device("cpu")
-    tensor = torch.ones(SMALL, device=place)
-    dist.all_reduce(tensor)
-    assert tensor.tolist() == [2.0] * SMALL
-    with pytest.raises(dist.DistBackendError, match="all_reduce"):
-        dist.all_reduce(torch.ones(2 * TILED, device=place))
-
-
-def test_large_call_is_on_an_accelerator_everywhere_or_nowhere() -> None:
-    run_ranks(check_mixture, 2, backend="hccl")
-
-
-def check_groups_in_threads(rank: int, world_size: int) -> None:
-    device = here()
-    groups = [dist.new_group(range(world_size)) for _ in range(3)]
-    problems: list[str] = []
-
-    def train(index: int) -> None:
-        with torch.Stream(device):
-            for step in range(20):
-                tensor = torch.full((100 * (step + 1),), float(rank + index), device=device)
-                work = dist.all_reduce(tensor, group=groups[index], async_op=step % 3 != 0)
-                if step % 3 == 1:
-                    finish(work)
-                if step % 3 != 2 and tensor.mean().item() != 2 * index + 1:
-                    problems.append(f"{index} {step} {tensor}")
-
-    threads = [threading.Thread(target=train, args=(index,)) for index in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not problems
-
-
-def test_groups_in_several_threads_each_on_its_stream() -> None:
-    run_ranks(check_groups_in_threads, 2, backend="hccl")
 
 
 def train(device: torch.device, wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> list[Tensor]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -143,31 +142,3 @@ def check_numbers(rank: int, world_size: int) -> list[int]:
 def test_sequence_numbers_count_calls_whichever_way_they_take() -> None:
     first = run_ranks(check_numbers, 2, backend="hccl")[0]
     assert [number - first[0] for number in first] == [0, 1, 2, 3, 4, 5, 5]
-
-
-def check_timeouts(rank: int, world_size: int) -> list[str]:
-    said = []
-    tensor, both = torch.ones(2), torch.ones(4)
-    calls: list[tuple[Any, Call]] = [
-        (dist.AllreduceOptions(), lambda group, opts: group.allreduce([tensor], opts)),
-        (dist.BroadcastOptions(), lambda group, opts: group.broadcast([tensor], opts)),
-        (dist.ReduceScatterOptions(), lambda g, opts: g.reduce_scatter_single(tensor, both, opts)),
-        (dist.AllToAllOptions(), lambda g, opts: g.all_to_all_single(both, both, [], [], opts)),
-    ]
-    for opts, call in calls:
-        group = dist.new_group()
-        opts.timeout = timedelta(milliseconds=100)
-        opts.asyncOp = False
-        if hasattr(opts, "rootRank"):
-            opts.rootRank = 1  # who does not call
-        if rank == 0:
-            with pytest.raises(RuntimeError, match="Timed out after 0.1 s") as caught:
-                call(group, opts)
-            said.append(str(caught.value))
-        dist.barrier()
-        dist.destroy_process_group(group)
-    return said
-
-
-def test_timeout_of_a_call_counts() -> None:
-    assert len(run_ranks(check_timeouts, 2, backend="hccl")[0]) == 4

@@ -152,15 +152,3 @@ def misses_a_monitored_barrier(rank: int, world_size: int) -> str:
 def test_monitored_barrier_of_a_shrunk_group_does_not_take_the_old_ones_word() -> None:
     text, *_ = run_ranks(misses_a_monitored_barrier, 3, backend="hccl")
     assert "rank(s) 1 did not come" in text
-
-
-def excludes_itself(rank: int, world_size: int) -> None:
-    if rank == 1:
-        with pytest.raises(RuntimeError, match="Current rank 1 is in the exclusion list"):
-            dist.shrink_group([1])
-    dist.barrier()
-
-
-@shrink_group
-def test_excluded_rank_is_refused_by_torch_and_the_group_stays() -> None:
-    run_ranks(excludes_itself, 2, backend="hccl")

@@ -73,20 +73,6 @@ def test_ranks_cut_alike_and_into_nothing_empty(n: int, count: int) -> None:
             )
 
 
-def test_lists_of_equal_blocks_are_cut_as_the_tensor_of_them_and_uneven_ones_stay_whole() -> None:
-    n, block = 3, memory(2 * TILE)
-    whole = num_tiles("all_gather", (memory(n * block.numel()), block), n)
-    assert whole > 1
-    assert num_tiles("all_gather", ([block] * n, block), n) == whole
-    assert num_tiles("reduce_scatter", (block, [block] * n, 0), n) == whole
-    uneven = [block, memory(5), block]
-    # Every rank sees the same list, also the one whose own block is the odd one.
-    assert num_tiles("all_gather", (uneven, block), n) == 1
-    assert num_tiles("all_gather", (uneven, uneven[1]), n) == 1
-    # What others pass is not known here.
-    assert num_tiles("all_to_all", ([block] * n, [block] * n), n) == 1
-
-
 def test_tiles_of_a_gather_cover_the_same_part_of_every_block() -> None:
     n, count = 3, 10
     output = torch.arange(n * count)

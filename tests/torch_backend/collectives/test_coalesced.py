@@ -15,11 +15,6 @@ def tensors(rank: int) -> list[torch.Tensor]:
     return [torch.arange(float(size)) + rank for size in (3, 0, 70_000, 1)]
 
 
-def sums(world_size: int) -> list[torch.Tensor]:
-    parts = [tensors(rank) for rank in range(world_size)]
-    return [torch.stack(same).sum(0) for same in zip(*parts, strict=True)]
-
-
 @feature(SECTION, "all_reduce_coalesced", covers=("all_reduce_coalesced",))
 def test_all_reduce_coalesced(rank: int, world_size: int) -> list[torch.Tensor]:
     """Waited for at once, and as a future."""
@@ -84,35 +79,6 @@ def test_coalescing_manager(rank: int, world_size: int) -> list[torch.Tensor]:
         for tensor in scattered:
             dist.reduce_scatter_tensor(tensor, torch.arange(4.0) + rank)
     return [*reduced, *gathered, *scattered]
-
-
-@feature(SECTION, "the coalescing manager, asynchronously")
-def test_coalescing_manager_async(rank: int, world_size: int) -> list[torch.Tensor]:
-    reduced = tensors(rank)
-    with coalescing(async_ops=True) as calls:
-        for tensor in reduced:
-            dist.all_reduce(tensor)
-    calls.wait()
-    return reduced
-
-
-@feature(
-    SECTION,
-    "the coalescing manager, with a device",
-    alone=lambda n: [sums(n)] * n,
-)
-def test_coalescing_manager_with_device(rank: int, world_size: int) -> list[torch.Tensor]:
-    now, later = tensors(rank), tensors(rank)
-    with coalescing(device=CPU):
-        for tensor in now:
-            dist.all_reduce(tensor)
-    with coalescing(group=dist.group.WORLD, device=CPU, async_ops=True) as calls:
-        for tensor in later:
-            dist.all_reduce(tensor)
-    calls.wait()
-    for one, other in zip(now, later, strict=True):
-        assert torch.equal(one, other)
-    return later
 
 
 def mixed(world_size: int) -> list[list[float]]:

@@ -9,7 +9,6 @@ ORDINARY = (
     *(torch.float64, torch.float32, torch.float16, torch.bfloat16),
     *(torch.int64, torch.int32, torch.int8, torch.uint8, torch.bool),
 )
-COMPLEX = torch.complex64, torch.complex128
 INTEGERS = torch.int16, torch.uint16, torch.uint32, torch.uint64
 FLOAT8 = tuple(
     getattr(torch, name)
@@ -70,16 +69,6 @@ def test_moving_ordinary_types(rank: int, world_size: int) -> list[torch.Tensor]
     return moved_each(rank, world_size, ORDINARY)
 
 
-@feature(SECTION, "moving complex numbers", alone=lambda n: right_moves(*COMPLEX))
-def test_moving_complex_numbers(rank: int, world_size: int) -> list[torch.Tensor]:
-    return moved_each(rank, world_size, COMPLEX)
-
-
-@feature(SECTION, "moving int16, uint16, uint32, uint64", alone=lambda n: right_moves(*INTEGERS))
-def test_moving_other_integers(rank: int, world_size: int) -> list[torch.Tensor]:
-    return moved_each(rank, world_size, INTEGERS)
-
-
 @feature(SECTION, "moving float8", alone=lambda n: right_moves(*FLOAT8))
 def test_moving_float8(rank: int, world_size: int) -> list[torch.Tensor]:
     """As bytes: nothing is rounded, and NaNs stay as they are."""
@@ -132,23 +121,6 @@ def test_reducing_float8(rank: int, world_size: int) -> list[torch.Tensor]:
             dist.all_reduce(tensor, op)
             results.append(tensor.float())
     return results
-
-
-@feature(
-    SECTION,
-    "reduce, reduce_scatter of float8",
-    alone=lambda n: [[[3.0, 6.0], [3.0]], [[3.0, 6.0], [6.0]]],
-)
-def test_reduce_scatter_of_float8(rank: int, world_size: int) -> list[list[float]]:
-    mine = torch.tensor([1.0, 2.0]).mul(rank + 1).to(torch.float8_e4m3fn)
-    scattered, total = torch.empty(1, dtype=mine.dtype), mine.clone()
-    dist.reduce_scatter_single(scattered, mine)
-    for root in range(world_size):
-        copy = mine.clone()
-        dist.reduce(copy, root)
-        if rank == root:
-            total = copy
-    return [total.float().tolist(), scattered.float().tolist()]
 
 
 @feature(

@@ -214,25 +214,6 @@ def test_initialisation_again(rank: int, world_size: int, backend: str) -> list[
 
 @feature(
     SECTION,
-    "init_process_group after an abort",
-    own_group=True,
-    world_size=RANKS,
-    alone=lambda n: [[expected(*range(n))] * 2] * n,
-)
-def test_initialisation_after_abort(rank: int, world_size: int, backend: str) -> list[int]:
-    """`_abort_process_group` is torch's own end for a job that something went wrong in."""
-    found = []
-    for life in "ab":
-        new_part_of_the_store(backend, life)
-        dist.init_process_group(backend)
-        found.append(sum_of_ranks())
-        dist.barrier()
-        dist.distributed_c10d._abort_process_group()
-    return found
-
-
-@feature(
-    SECTION,
     "abort ends what is in flight on every rank",
     world_size=RANKS,
     alone=lambda n: [["DistBackendError", expected(*range(n))]] * n,
@@ -298,21 +279,6 @@ def test_record_comm(rank: int, world_size: int) -> list[Any]:
     with torch.profiler.profile() as profile, dist.record_comm("of the user's"):
         total = sum_of_ranks()
     return [total, any("of the user's" in event.key for event in profile.key_averages())]
-
-
-@feature(
-    SECTION,
-    "barrier of a group, async_op and device_ids",
-    covers=("barrier",),
-    world_size=RANKS,
-    alone=lambda n: [[True, True]] * n,
-)
-def test_barrier(rank: int, world_size: int) -> list[bool]:
-    group = dist.new_group([0, 1] if rank < 2 else [2, 3], use_local_synchronization=True)
-    dist.barrier(group)
-    dist.barrier(group, device_ids=[0])
-    work = dist.barrier(async_op=True)
-    return [bool(work.wait()), work.is_completed()]
 
 
 def gradients_of_ranks(world_size: int) -> list[Any]:

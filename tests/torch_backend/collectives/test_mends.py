@@ -1,10 +1,7 @@
 """Where torch asks for a backend by its name, or does not expect a group in Python."""
 
-import os
 import re
-import tempfile
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -52,25 +49,6 @@ def test_monitored_barrier(rank: int, world_size: int) -> list[Any]:
     return [*found, missing_ranks(groups[0], False), missing_ranks(groups[1], True)]
 
 
-@feature(
-    "Groups",
-    "monitored_barrier over a FileStore",
-    covers=("monitored_barrier",),
-    own_group=True,
-    alone=lambda n: ["1", ""],
-)
-def test_monitored_barrier_over_a_file(rank: int, world_size: int, backend: str) -> str:
-    place = Path(tempfile.gettempdir(), f"features-{os.environ['MASTER_PORT']}-{backend}")
-    store = dist.FileStore(str(place), world_size)
-    dist.init_process_group(backend, store=store, rank=rank, world_size=world_size)
-    group = dist.new_group()
-    dist.barrier()
-    named = missing_ranks(group, False)
-    dist.destroy_process_group()
-    place.unlink(missing_ok=True)
-    return named
-
-
 @feature("Groups", "a group's timeout is changed", covers=("set_timeout",))
 def test_set_timeout(rank: int, world_size: int) -> list[float]:
     """By torch's function, which has another name in older versions."""
@@ -109,19 +87,6 @@ def test_split_group(rank: int, world_size: int) -> list[Any]:
         dist.get_rank(part),
         float(sum_of_ones(half)),
     ]
-
-
-@feature(
-    "Groups",
-    "split_group leaves ranks out",
-    covers=("split_group",),
-    world_size=3,
-    alone=lambda n: [[True, 2], [False, 0], [True, 2]],
-)
-def test_split_group_leaves_ranks_out(rank: int, world_size: int) -> list[Any]:
-    part = dist.split_group(split_ranks=[[0, 2]])
-    member = isinstance(part, dist.ProcessGroup)
-    return [member, sum_of_ones(part) if member else 0]
 
 
 def own_split(group: Any, ranks: list[int]) -> int:

@@ -56,15 +56,6 @@ def test_broadcast_of_views_with_gaps(rank: int, world_size: int) -> torch.Tenso
     return whole
 
 
-@feature(SECTION, "broadcast of a Parameter under its optimizer")
-def test_broadcast_of_parameters(rank: int, world_size: int) -> list[torch.Tensor]:
-    torch.manual_seed(rank)
-    model = torch.nn.Linear(3, 2)
-    for parameter in model.parameters():
-        dist.broadcast(parameter, src=0)
-    return [parameter.detach() for parameter in model.parameters()]
-
-
 @feature(SECTION, "all_gather", covers=("all_gather",), world_size=3)
 def test_all_gather(rank: int, world_size: int) -> list[torch.Tensor]:
     """Into a list of tensors, which may be views of one buffer."""
@@ -157,16 +148,6 @@ def test_moving_negated_views(rank: int, world_size: int) -> torch.Tensor:
     return torch.cat([whole, negated if rank == 1 else root, buffer])
 
 
-@feature(SECTION, "all_gather_single out of its own output")
-def test_all_gather_single_in_place(rank: int, world_size: int) -> torch.Tensor:
-    """The input is this rank's part of the output, as FSDP has it."""
-    output = torch.zeros(world_size * 3)
-    mine = output[rank * 3 : rank * 3 + 3]
-    mine.fill_(rank + 1.0)
-    dist.all_gather_single(output, mine)
-    return output
-
-
 @feature(SECTION, "gather", covers=("gather",), world_size=3)
 def test_gather(rank: int, world_size: int) -> list[Any]:
     """On each rank in turn; the others pass no list."""
@@ -179,17 +160,6 @@ def test_gather(rank: int, world_size: int) -> list[Any]:
     outputs = list(whole.unbind()) if rank == 1 else []
     dist.gather(torch.arange(3.0) + rank, outputs, group_dst=1, async_op=True).wait()
     return [*results, whole]
-
-
-@feature(
-    SECTION,
-    "gather of different sizes",
-    alone=lambda n: ["the root's", [[0.0], [1.0, 1.0]]],
-)
-def test_gather_of_uneven_lists(rank: int, world_size: int) -> object:
-    outputs = [torch.empty(r + 1) for r in range(world_size)] if rank == 1 else None
-    dist.gather(torch.full((rank + 1,), float(rank)), outputs, 1)
-    return [output.tolist() for output in outputs] if outputs else "the root's"
 
 
 @feature(SECTION, "scatter", covers=("scatter",), world_size=3)
@@ -233,19 +203,6 @@ def test_scatter_of_uneven_lists(rank: int, world_size: int) -> list[float]:
     return output.tolist()
 
 
-def exchanged(world_size: int) -> list[list[list[int]]]:
-    ranks = range(world_size)
-    return [[[10 * source + rank] * 2 for source in ranks] for rank in ranks]
-
-
-@feature(SECTION, "all_to_all", covers=("all_to_all",), world_size=3, alone=exchanged)
-def test_all_to_all(rank: int, world_size: int) -> list[list[int]]:
-    inputs = [torch.full((2,), 10 * rank + r) for r in range(world_size)]
-    outputs = [torch.empty(2, dtype=torch.int64) for _ in range(world_size)]
-    dist.all_to_all(outputs, inputs, async_op=True).wait()
-    return [output.tolist() for output in outputs]
-
-
 def sizes_exchanged(world_size: int) -> list[list[list[int]]]:
     ranks = range(world_size)
     return [[[10 * source + rank] * (source * rank) for source in ranks] for rank in ranks]
@@ -254,6 +211,7 @@ def sizes_exchanged(world_size: int) -> list[list[list[int]]]:
 @feature(
     SECTION,
     "all_to_all of different sizes, some of them zero",
+    covers=("all_to_all",),
     world_size=3,
     alone=sizes_exchanged,
 )
@@ -306,13 +264,6 @@ def test_all_to_all_single_with_splits(rank: int, world_size: int) -> list[torch
     for other, kind in zip(others, (tuple, np.array, torch.Size), strict=True):
         dist.all_to_all_single(other, rows, kind(sizes), kind(sizes))
     return [output, at_root, *others]
-
-
-@feature(SECTION, "all_to_all_single of complex numbers")
-def test_all_to_all_single_of_complex_numbers(rank: int, world_size: int) -> torch.Tensor:
-    output = torch.empty(2 * world_size, dtype=torch.complex64)
-    dist.all_to_all_single(output, torch.arange(2 * world_size) + (rank * 1j))
-    return output
 
 
 @feature(SECTION, "barrier", covers=("barrier",), world_size=3)

@@ -72,13 +72,6 @@ def test_send_and_recv_object_list(rank: int, world_size: int) -> list[Any]:
     return [source, objects, other]
 
 
-@feature(SECTION, "objects of megabytes", covers=("all_gather_object",))
-def test_large_objects(rank: int, world_size: int) -> list[int]:
-    objects: list[Any] = [None] * world_size
-    dist.all_gather_object(objects, bytes([rank]) * (3_000_000 + rank))
-    return [len(each) for each in objects] + [sum(each[::100_000]) for each in objects]
-
-
 @feature(SECTION, "an object that cannot be pickled is refused before anything is sent")
 def test_objects_that_cannot_be_pickled(rank: int, world_size: int) -> list[Any]:
     objects: list[Any] = [None] * world_size

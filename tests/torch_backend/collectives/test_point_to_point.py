@@ -47,31 +47,6 @@ def test_isend_and_irecv(rank: int, world_size: int) -> list[torch.Tensor]:
     return buffers
 
 
-@feature(SECTION, "300 messages in flight")
-def test_many_messages_in_flight(rank: int, world_size: int) -> torch.Tensor:
-    peer = 1 - rank
-    buffers = torch.empty(300, 10)
-    receives = [dist.irecv(row, peer) for row in buffers]
-    sends = [dist.isend(torch.full((10,), float(i + rank)), peer) for i in range(300)]
-    for work in sends + receives:
-        work.wait()
-    return buffers
-
-
-@feature(SECTION, "tags, waited for in another order than sent")
-def test_tags_match_in_any_order(rank: int, world_size: int) -> list[float]:
-    peer = 1 - rank
-    sends = [dist.isend(torch.tensor([10.0 * tag + rank]), peer, tag=tag) for tag in range(5)]
-    received = []
-    for tag in (3, 0, 4, 2, 1):
-        buffer = torch.empty(1)
-        dist.recv(buffer, peer, tag=tag)
-        received.append(buffer.item())
-    for work in sends:
-        work.wait()
-    return received
-
-
 @feature(
     SECTION,
     "blocking sends, received in another order",
@@ -102,28 +77,6 @@ def test_recv_from_any_source(rank: int, world_size: int) -> object:
         source = dist.recv(buffer, tag=7)
         received[source].append(buffer.item())
     return received
-
-
-@feature(SECTION, "several irecv from any source, beside one from a certain rank", world_size=3)
-def test_many_irecv_from_any_source(rank: int, world_size: int) -> object:
-    """What comes from whom is open, but every message comes once and whole."""
-    group = dist.new_group([2, 1, 0], sort_ranks=False)
-    if rank != 0:
-        for i in range(4):
-            dist.send(torch.full((3,), 10.0 * rank + i), 0, tag=1)
-        dist.send(torch.full((2,), 100.0 * rank), 0, tag=2)
-        dist.send(torch.full((2,), 1000.0 * rank), 0, group=group, tag=1)
-        return "sent"
-    buffers = torch.empty(8, 3)
-    works = [dist.irecv(row, tag=1) for row in buffers]
-    other = torch.empty(2)
-    dist.recv(other, 2, tag=2)
-    for work, row in zip(works, buffers, strict=True):
-        work.wait()
-        assert row.eq(row[0]).all() and int(row[0]) // 10 == work._source_rank()
-    dist.recv(other, 1, tag=2)
-    sources = sorted(dist.recv(other, group=group, tag=1) for _ in range(2))
-    return [sorted(buffers[:, 0].tolist()), sources]
 
 
 @feature(SECTION, "irecv from any source", covers=("irecv",))
@@ -211,20 +164,6 @@ def test_message_of_another_size_is_an_error(rank: int, world_size: int) -> obje
         said = f"{buffer.tolist()} arrived"
     dist.all_reduce(torch.ones(1))
     return said
-
-
-@feature(SECTION, "messages of several groups side by side")
-def test_messages_of_two_groups(rank: int, world_size: int) -> list[float]:
-    """The same ranks and tag; each group's messages stay in it."""
-    groups = [dist.new_group(), dist.new_group()]
-    peer = 1 - rank
-    buffers = [torch.empty(1), torch.empty(1)]
-    works = [dist.irecv(buffer, peer, group) for buffer, group in zip(buffers, groups, strict=True)]
-    for index in (1, 0):
-        works.append(dist.isend(torch.tensor([10.0 * index + rank]), peer, groups[index]))
-    for work in works:
-        work.wait()
-    return [buffer.item() for buffer in buffers]
 
 
 @feature(SECTION, "messages and collectives at once")

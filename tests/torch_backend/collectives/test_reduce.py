@@ -22,35 +22,6 @@ def test_all_reduce(rank: int, world_size: int) -> list[torch.Tensor]:
     return results
 
 
-@feature(SECTION, "all_reduce BAND, BOR, BXOR")
-def test_all_reduce_of_bits(rank: int, world_size: int) -> list[torch.Tensor]:
-    results = []
-    for dtype in (torch.int8, torch.uint8, torch.int32, torch.int64):
-        for op in (dist.ReduceOp.BAND, dist.ReduceOp.BOR, dist.ReduceOp.BXOR):
-            tensor = torch.tensor([0b1010, 0b1100, 0b0001 << rank], dtype=dtype) + rank
-            dist.all_reduce(tensor, op=op)
-            results.append(tensor)
-    return results
-
-
-@feature(SECTION, "all_reduce with 3 ranks and 100 003 elements", world_size=3)
-def test_all_reduce_of_awkward_sizes(rank: int, world_size: int) -> list[float]:
-    tensor = torch.arange(100_003, dtype=torch.float64) * (rank + 1)
-    work = dist.all_reduce(tensor, async_op=True)
-    work.wait()
-    return [tensor.sum().item(), tensor[1].item(), tensor[-1].item()]
-
-
-@feature(SECTION, "all_reduce AVG of floats")
-def test_all_reduce_average(rank: int, world_size: int) -> list[torch.Tensor]:
-    results = []
-    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
-        tensor = torch.tensor([1.0, -2.0, 0.5], dtype=dtype) * (rank + 1)
-        dist.all_reduce(tensor, AVG)
-        results.append(tensor)
-    return results
-
-
 def int_averages(world_size: int) -> list[list[int]]:
     values = np.stack([np.arange(-3, 4) * (rank + 1) for rank in range(world_size)])
     return [np.trunc(values.sum(0) / world_size).astype(int).tolist()] * world_size
@@ -145,15 +116,6 @@ def test_all_reduce_of_what_torch_protects(rank: int, world_size: int) -> list[o
     return [leaf.requires_grad, *(tensor.clone() for tensor in tensors)]
 
 
-@feature(SECTION, "all_reduce of dense views into one buffer")
-def test_all_reduce_of_dense_views(rank: int, world_size: int) -> torch.Tensor:
-    """A channels-last image, and the tail of a buffer."""
-    whole = torch.arange(90.0) * (rank + 1)
-    dist.all_reduce(whole[:60].view(1, 3, 4, 5).permute(0, 2, 3, 1))
-    dist.all_reduce(whole[61:])
-    return whole
-
-
 def with_sums(world_size: int) -> list[torch.Tensor]:
     wholes = [torch.arange(120.0) * (rank + 1) for rank in range(world_size)]
     total = torch.stack(wholes).sum(0)
@@ -203,31 +165,6 @@ def test_reduce_keeps_the_input(rank: int, world_size: int) -> list[float]:
     tensor = torch.full((1,), rank + 1.0)
     dist.reduce(tensor, 1)
     return tensor.tolist()
-
-
-@feature(SECTION, "reduce of complex numbers", covers=("reduce",))
-def test_reduce_of_complex_numbers(rank: int, world_size: int) -> object:
-    tensor = torch.tensor([1 + 2j, rank * 1j])
-    dist.reduce(tensor, 0)
-    return tensor if rank == 0 else "the root's"
-
-
-@feature(
-    SECTION,
-    "reduce_scatter of complex numbers and of bool",
-    alone=lambda n: [
-        [torch.tensor([3 + 1j]), torch.tensor([3 + 1j]), torch.tensor([True])],
-        [torch.tensor([6 + 1j]), torch.tensor([6 + 1j]), torch.tensor([False])],
-    ],
-)
-def test_reduce_scatter_of_other_types(rank: int, world_size: int) -> list[torch.Tensor]:
-    numbers = torch.tensor([1, 2]) * (rank + 1) + 1j * rank
-    listed, single = torch.empty(1, dtype=numbers.dtype), torch.empty(1, dtype=numbers.dtype)
-    truth = torch.empty(1, dtype=torch.bool)
-    dist.reduce_scatter(listed, list(numbers.clone().chunk(2)))
-    dist.reduce_scatter_single(single, numbers)
-    dist.reduce_scatter_single(truth, torch.tensor([rank == 0, False]), MAX)
-    return [listed, single, truth]
 
 
 @feature(SECTION, "reduce_scatter", covers=("reduce_scatter",), world_size=3)
@@ -309,19 +246,6 @@ def test_reduce_scatter_single(rank: int, world_size: int) -> list[torch.Tensor]
     return [*results, output]
 
 
-@feature(
-    SECTION,
-    "reduce_scatter_single of stacked blocks",
-    alone=lambda n: [torch.arange(3.0 * rank, 3 * rank + 3) * 3 for rank in range(n)],
-)
-def test_reduce_scatter_single_of_a_stack(rank: int, world_size: int) -> torch.Tensor:
-    """The blocks lie along a dimension of their own."""
-    output = torch.empty(3)
-    blocks = torch.arange(world_size * 3.0).view(world_size, 3) * (rank + 1)
-    dist.reduce_scatter_single(output, blocks)
-    return output
-
-
 @feature(SECTION, "reduce_scatter_single within its own input")
 def test_reduce_scatter_single_in_place(rank: int, world_size: int) -> list[float]:
     """The output is this rank's part of the input, as FSDP has it."""
@@ -329,17 +253,3 @@ def test_reduce_scatter_single_in_place(rank: int, world_size: int) -> list[floa
     mine = blocks[rank * 4 : rank * 4 + 4]
     dist.reduce_scatter_single(mine, blocks)
     return mine.tolist()
-
-
-def scattered_averages(world_size: int) -> list[Values]:
-    """Sums of 4 r + 1 over the ranks r are 6: 3.0 each; of -3 r - 2 are -7: -3 each."""
-    return [[[3.0], [-3]]] * world_size
-
-
-@feature(SECTION, "reduce_scatter_single AVG", alone=scattered_averages)
-def test_reduce_scatter_single_average(rank: int, world_size: int) -> list[list[float]]:
-    """Of floats, and of integers."""
-    real, whole = torch.empty(1), torch.empty(1, dtype=torch.int64)
-    dist.reduce_scatter_single(real, torch.full((world_size,), 4.0 * rank + 1), AVG)
-    dist.reduce_scatter_single(whole, torch.full((world_size,), -3 * rank - 2), AVG)
-    return [real.tolist(), whole.tolist()]

@@ -55,19 +55,6 @@ def test_all_reduce_sparse_async(rank: int, world_size: int) -> torch.Tensor:
     return tensors[0].to_dense()
 
 
-@feature("Reductions", "future of a sparse all_reduce", alone=dense_sums())
-def test_all_reduce_sparse_future(rank: int, world_size: int) -> torch.Tensor:
-    future = dist.all_reduce(sparse(rank), async_op=True).get_future()
-    return future.then(lambda done: done.value()[0].to_dense()).wait()
-
-
-@feature("Reductions", "all_reduce AVG of sparse tensors", alone=dense_sums(divisor=2))
-def test_all_reduce_sparse_average(rank: int, world_size: int) -> torch.Tensor:
-    tensor = sparse(rank)
-    dist.all_reduce(tensor, dist.ReduceOp.AVG)
-    return tensor.to_dense()
-
-
 @feature(
     "Reductions",
     "all_reduce AVG of sparse integers",
@@ -77,22 +64,6 @@ def test_all_reduce_sparse_average_of_integers(rank: int, world_size: int) -> to
     tensor = sparse(rank, torch.int64)
     dist.all_reduce(tensor, dist.ReduceOp.AVG)
     return tensor.to_dense()
-
-
-def of_dtypes(world_size: int) -> list[list[torch.Tensor]]:
-    sums = [sum(sparse(rank, dtype).to_dense() for rank in range(world_size)) for dtype in DTYPES]
-    return [sums] * world_size
-
-
-DTYPES = torch.float64, torch.bfloat16, torch.float16, torch.int32
-
-
-@feature("Reductions", "all_reduce of sparse tensors of other dtypes", alone=of_dtypes)
-def test_all_reduce_sparse_dtypes(rank: int, world_size: int) -> list[torch.Tensor]:
-    tensors = [sparse(rank, dtype) for dtype in DTYPES]
-    for tensor in tensors:
-        dist.all_reduce(tensor)
-    return [tensor.to_dense() for tensor in tensors]
 
 
 def partly_empty(world_size: int) -> list[list[torch.Tensor]]:

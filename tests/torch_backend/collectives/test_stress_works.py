@@ -90,32 +90,3 @@ def test_a_work_is_waited_for_in_several_threads(rank: int, world_size: int) -> 
         in_threads(4, look)
         results.append([*seen, float(whole[:, 1].sum())])
     return results
-
-
-def float8_sums(world_size: int) -> list[list[list[float]]]:
-    results = []
-    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-        for step in range(10):
-            parts = [
-                (torch.arange(300.0) % 5 + rank + step).to(dtype).float()
-                for rank in range(world_size)
-            ]
-            results.append(torch.stack(parts).sum(0).to(dtype).float().tolist())
-    return [results] * world_size
-
-
-@feature(SECTION, "works under load: 8-bit floats, many at once", alone=float8_sums)
-def test_float8_works_overlap(rank: int, world_size: int) -> list[list[float]]:
-    """Started together, waited for in another order; strided ones are copied back."""
-    results = []
-    for dtype in (torch.float8_e4m3fn, torch.float8_e5m2):
-        tensors, works = [], []
-        for step in range(10):
-            values = (torch.arange(300.0) % 5 + rank + step).to(dtype)
-            tensor = torch.stack([values, values], 1)[:, 0] if step % 2 else values
-            tensors.append(tensor)
-            works.append(dist.all_reduce(tensor, async_op=True))
-        for work in reversed(works):
-            work.wait()
-        results += [tensor.float().tolist() for tensor in tensors]
-    return results

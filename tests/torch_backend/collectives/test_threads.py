@@ -49,39 +49,6 @@ def test_groups_in_threads(rank: int, world_size: int) -> list[list[float]]:
     return run_in_threads(*(lambda number=number: work_on(number) for number in range(4)))
 
 
-@feature(SECTION, "collectives of one group from one thread after another")
-def test_one_group_from_thread_after_thread(rank: int, world_size: int) -> list[float]:
-    """A thread's calls start where those of the thread before it ended."""
-    values: list[float] = []
-
-    def work() -> None:
-        tensor = torch.tensor([rank + 1.0 + len(values)])
-        dist.all_reduce(tensor)
-        values.append(tensor.item())
-
-    for _ in range(5):
-        run_in_threads(work)
-        work()
-    return values
-
-
-@feature(SECTION, "messages between threads, told apart by tags")
-def test_messages_from_threads(rank: int, world_size: int) -> list[list[float]]:
-    peer = 1 - rank
-
-    def talk(tag: int) -> list[float]:
-        results = []
-        for i in range(10):
-            buffer = torch.empty(100)
-            receive = dist.irecv(buffer, peer, tag=tag)
-            dist.isend(torch.full((100,), 100.0 * tag + 10 * rank + i), peer, tag=tag).wait()
-            receive.wait()
-            results.append(buffer[-1].item())
-        return results
-
-    return run_in_threads(*(lambda tag=tag: talk(tag) for tag in range(4)))
-
-
 @feature(SECTION, "a thread that computes while collectives run")
 def test_computing_beside_collectives(rank: int, world_size: int) -> list[object]:
     """A blocking call lets other threads of Python run."""
@@ -106,13 +73,3 @@ def test_computing_beside_collectives(rank: int, world_size: int) -> list[object
 
     several, tensor = run_in_threads(count, communicate)
     return [several >= 5, tensor]
-
-
-@feature(SECTION, "async works started by one thread and waited for by another")
-def test_works_change_threads(rank: int, world_size: int) -> list[float]:
-    tensors = [torch.full((5000,), float(i + rank)) for i in range(10)]
-    (works,) = run_in_threads(
-        lambda: [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
-    )
-    run_in_threads(*(work.wait for work in works))
-    return [tensor[-1].item() for tensor in tensors]

@@ -1,7 +1,6 @@
 """Works: what an asynchronous call returns."""
 
 import gc
-import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -168,24 +167,6 @@ def test_timeouts_in_seconds(rank: int, world_size: int) -> list[object]:
     return results
 
 
-@feature(SECTION, "waits from several threads")
-def test_waits_from_threads(rank: int, world_size: int) -> list[bool]:
-    tensor = ones(100_000)
-    work = dist.all_reduce(tensor, async_op=True)
-    seen: list[bool] = []
-
-    def wait() -> None:
-        work.wait()
-        seen.append(bool((tensor == world_size).all()))
-
-    threads = [threading.Thread(target=wait) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return seen
-
-
 @feature(SECTION, "works dropped without a wait")
 def test_works_that_are_dropped(rank: int, world_size: int) -> list[torch.Tensor]:
     tensors = [ones(1000) * i for i in range(20)]
@@ -209,25 +190,6 @@ def test_futures(rank: int, world_size: int) -> list[object]:
     together = torch.futures.collect_all([work.get_future() for work in works])
     sums = [one.value()[0] for one in together.wait()]
     return [second.wait(), values[0], future.done(), *sums]
-
-
-@feature(SECTION, "a future asked for after the end, and twice")
-def test_futures_of_finished_works(rank: int, world_size: int) -> list[torch.Tensor]:
-    work = dist.all_reduce(ones(), async_op=True)
-    work.wait()
-    seen: list[torch.Tensor] = []
-    for _ in range(2):
-        work.get_future().then(lambda done: seen.append(done.value()[0])).wait()
-    return seen
-
-
-@feature(SECTION, "futures of messages", alone=lambda n: [[2.0] * 4, [1.0] * 4])
-def test_futures_of_messages(rank: int, world_size: int) -> list[float]:
-    buffer = torch.empty(4)
-    future = dist.irecv(buffer, 1 - rank).get_future()
-    sent = dist.isend(ones() * (rank + 1), 1 - rank).get_future()
-    torch.futures.wait_all([future, sent])
-    return buffer.tolist()
 
 
 @feature(SECTION, "a callback that starts collectives and waits for them")
@@ -264,20 +226,6 @@ def test_callbacks_that_raise(rank: int, world_size: int) -> list[object]:
     return [said, work.is_success(), tensor]
 
 
-@feature(SECTION, "done callbacks of Python futures")
-def test_done_callbacks(rank: int, world_size: int) -> list[float]:
-    seen: list[float] = []
-    event = threading.Event()
-
-    def note(done: Any) -> None:
-        seen.append(done.value()[0].sum().item())
-        event.set()
-
-    dist.all_reduce(ones(), async_op=True).get_future().add_done_callback(note)
-    assert event.wait(20)
-    return seen
-
-
 @feature(SECTION, "works and tensors that outlive their group")
 def test_works_outlive_their_group(rank: int, world_size: int) -> list[object]:
     group = dist.new_group()
@@ -288,33 +236,6 @@ def test_works_outlive_their_group(rank: int, world_size: int) -> list[object]:
     del group
     gc.collect()
     return [work.wait(), work.is_success(), work.get_future().wait()[0].clone(), tensor]
-
-
-@feature(SECTION, "works of groups that end in another order than they began")
-def test_works_of_two_groups(rank: int, world_size: int) -> list[torch.Tensor]:
-    groups = [dist.new_group(), dist.new_group()]
-    tensors = [ones() * (rank + 1), ones() * 10]
-    # Each rank begins with another one.
-    order = (0, 1) if rank == 0 else (1, 0)
-    works = {
-        index: dist.all_reduce(tensors[index], group=groups[index], async_op=True)
-        for index in order
-    }
-    for index in reversed(order):
-        works[index].wait()
-    return tensors
-
-
-@feature(SECTION, "the outputs of a work that failed to start stay as they are")
-def test_calls_that_fail_to_start(rank: int, world_size: int) -> list[object]:
-    """A wrong argument raises in the call, on every rank that makes it, and the group goes on."""
-    tensor, output = ones(), torch.zeros(3)
-    try:
-        dist.all_gather_single(output, tensor, async_op=True)
-    except (ValueError, RuntimeError) as error:
-        refused = type(error).__name__ != ""
-    dist.all_reduce(tensor, async_op=True).wait(timedelta(seconds=20))
-    return [refused, output, tensor]
 
 
 def averages_of_clones(world_size: int) -> list[torch.Tensor]:

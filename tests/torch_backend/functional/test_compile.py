@@ -79,15 +79,6 @@ def test_compiled_gradients(rank: int, world_size: int) -> list[torch.Tensor]:
     return [value.detach(), leaf.grad]
 
 
-@feature(SECTION, "a compiled collective on shapes that change")
-def test_compiled_with_dynamic_shapes(rank: int, world_size: int) -> list[torch.Tensor]:
-    @torch.compile(backend="aot_eager", fullgraph=True, dynamic=True)
-    def step(tensor: torch.Tensor) -> torch.Tensor:
-        return functional.all_gather_single(tensor, 0, world()) + 1
-
-    return [step(torch.ones(size) * rank).clone() for size in (3, 5, 8)]
-
-
 @feature(SECTION, "async_op=True within torch.compile")
 def test_compiled_around_a_graph_break(rank: int, world_size: int) -> torch.Tensor:
     """torch traces what is before and behind it, and runs the call as it is."""

@@ -33,11 +33,6 @@ def test_functional_all_reduce(rank: int, world_size: int) -> list[torch.Tensor]
     return [*results, tensor]
 
 
-@feature(SECTION, "functional all_reduce avg of integers", alone=lambda n: [[0, 1, 3]] * n)
-def test_functional_average_of_integers(rank: int, world_size: int) -> list[int]:
-    return (functional.all_reduce(torch.arange(3) * (rank + 1), "avg", world()) + 0).tolist()
-
-
 @feature(SECTION, "functional broadcast, all_gather_single, all_gather_tensor", world_size=3)
 def test_functional_gathers(rank: int, world_size: int) -> list[torch.Tensor]:
     tensor = numbers(rank, 2, 4)
@@ -63,12 +58,6 @@ def test_functional_all_to_all(rank: int, world_size: int) -> list[torch.Tensor]
     even = functional.all_to_all_single(numbers(rank, 6, 2), None, None, world())
     uneven = functional.all_to_all_single(numbers(rank, sum(sizes), 2), sizes, sizes, world())
     return [even + 0, uneven + 0]
-
-
-@feature(SECTION, "functional permute_tensor", world_size=3)
-def test_functional_permute(rank: int, world_size: int) -> torch.Tensor:
-    """Rank r's tensor goes to the rank that stands in place r."""
-    return functional.permute_tensor(numbers(rank, 4), [2, 0, 1], world()) + 0
 
 
 @feature(SECTION, "functional coalesced forms")
@@ -102,16 +91,6 @@ def test_functional_in_place(rank: int, world_size: int) -> list[torch.Tensor]:
     functional.all_gather_tensor_inplace(into, other)
     functional.all_to_all_inplace(exchanged, numbers(rank, 4))
     return [one, other, *several, gathered, scattered, *lists, into, exchanged]
-
-
-@feature(SECTION, "functional isend, irecv")
-def test_functional_messages(rank: int, world_size: int) -> torch.Tensor:
-    buffer, peer = torch.zeros(3), 1 - rank
-    ops, name = torch.ops._c10d_functional, world().group_name
-    received = ops.irecv(buffer, peer, 0, name)
-    sent = ops.isend(numbers(rank, 3) + 1, peer, 0, name)
-    ops.wait_tensor(sent)
-    return ops.wait_tensor(received) + 0
 
 
 @feature(SECTION, "wait_tensor of a result, late, twice and never")
@@ -168,18 +147,6 @@ def test_functional_on_a_mesh(rank: int, world_size: int) -> list[torch.Tensor]:
         functional.reduce_scatter_single(tensor, "sum", 0, (mesh, 0)),
     ]
     return [result + 0 for result in results]
-
-
-@feature(SECTION, "functional collectives of bool and complex numbers")
-def test_functional_of_other_types(rank: int, world_size: int) -> list[torch.Tensor]:
-    truth, number = torch.tensor([True, rank == 0]), torch.tensor([1 + 2j, 1j * rank])
-    results = [
-        functional.broadcast(truth, 1, world()),
-        functional.all_gather_single(truth, 0, world()),
-        functional.all_to_all_single(truth, None, None, world()),
-        functional.all_reduce(torch.view_as_real(number), "sum", world()),
-    ]
-    return [result.clone() for result in results]
 
 
 @feature(SECTION, "dist.* on the result of a functional collective that nobody waited for")

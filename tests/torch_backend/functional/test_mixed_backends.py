@@ -70,17 +70,6 @@ def test_cpu_tensors_of_gloo(rank: int, world_size: int, backend: str) -> list[A
     return with_backends(rank, world_size, "cpu:gloo,cuda:hccl")
 
 
-@feature(
-    SECTION,
-    'backend="cuda:gloo,cpu:hccl": CPU tensors',
-    own_group=True,
-    alone=sums("cuda:gloo,cpu:hccl"),
-    differs="its name",
-)
-def test_cpu_tensors_behind_gloo(rank: int, world_size: int, backend: str) -> list[Any]:
-    return with_backends(rank, world_size, f"cuda:gloo,cpu:{backend}")
-
-
 def sums_of_two(world_size: int) -> list[Any]:
     total = world_size * (world_size + 1) / 2
     return [[total, total]] * world_size

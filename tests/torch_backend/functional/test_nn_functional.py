@@ -27,57 +27,32 @@ def through(rank: int, call: Callable[[torch.Tensor], Any]) -> Results:
     return [*(output.detach().clone() for output in outputs), leaf.grad]
 
 
-@feature(SECTION, "nn.functional.all_reduce")
-def test_nn_all_reduce(rank: int, world_size: int) -> Results:
-    return through(rank, collectives.all_reduce) + through(
-        rank, lambda leaf: collectives.all_reduce(leaf * leaf, ReduceOp.SUM)
-    )
+@feature(SECTION, "nn.functional: all_reduce, broadcast, all_gather, reduce_scatter, all_to_all")
+def test_nn_collectives(rank: int, world_size: int) -> list[Results]:
+    def reduce_scatter(leaf: torch.Tensor) -> Any:
+        return collectives.reduce_scatter(torch.empty(4), [leaf, leaf * 2])
+
+    def all_to_all(leaf: torch.Tensor) -> Any:
+        return collectives.all_to_all([torch.empty(4), torch.empty(4)], [leaf * 2, leaf * 3])
+
+    calls: list[Callable[[torch.Tensor], Any]] = [
+        collectives.all_reduce,
+        lambda leaf: collectives.all_reduce(leaf * leaf, ReduceOp.SUM),
+        lambda leaf: collectives.broadcast(leaf * 1, 1),
+        collectives.all_gather,
+        reduce_scatter,
+        all_to_all,
+    ]
+    return [through(rank, call) for call in calls]
 
 
-@feature(SECTION, "nn.functional.broadcast", world_size=3)
-def test_nn_broadcast(rank: int, world_size: int) -> Results:
-    return through(rank, lambda leaf: collectives.broadcast(leaf * 1, 1))
-
-
-@feature(SECTION, "nn.functional.reduce")
-def test_nn_reduce(rank: int, world_size: int) -> Results:
-    results = through(rank, lambda leaf: collectives.reduce(leaf * 1, 1))
-    # Only the root has the sum.
-    return results if rank == 1 else results[1:]
-
-
-@feature(SECTION, "nn.functional.all_gather", world_size=3)
-def test_nn_all_gather(rank: int, world_size: int) -> Results:
-    return through(rank, collectives.all_gather)
-
-
-@feature(SECTION, "nn.functional.gather")
-def test_nn_gather(rank: int, world_size: int) -> Results:
-    results = through(rank, lambda leaf: collectives.gather(leaf * 1, dst=1))
-    return results if rank == 1 else results[-1:]
-
-
-@feature(SECTION, "nn.functional.scatter")
-def test_nn_scatter(rank: int, world_size: int) -> Results:
-    return through(rank, lambda leaf: collectives.scatter([leaf * 2, leaf * 3], src=0))
-
-
-@feature(SECTION, "nn.functional.reduce_scatter", world_size=3)
-def test_nn_reduce_scatter(rank: int, world_size: int) -> Results:
-    def call(leaf: torch.Tensor) -> Any:
-        blocks = [leaf * (i + 1) for i in range(world_size)]
-        return collectives.reduce_scatter(torch.empty(4), blocks)
-
-    return through(rank, call)
-
-
-@feature(SECTION, "nn.functional.all_to_all")
-def test_nn_all_to_all(rank: int, world_size: int) -> Results:
-    def call(leaf: torch.Tensor) -> Any:
-        outputs = [torch.empty(4) for _ in range(world_size)]
-        return collectives.all_to_all(outputs, [leaf * 2, leaf * 3])
-
-    return through(rank, call)
+@feature(SECTION, "nn.functional: reduce, gather, scatter")
+def test_nn_rooted_collectives(rank: int, world_size: int) -> list[Results]:
+    """Only the root has what is reduced and gathered."""
+    reduced = through(rank, lambda leaf: collectives.reduce(leaf * 1, 1))
+    gathered = through(rank, lambda leaf: collectives.gather(leaf * 1, dst=1))
+    scattered = through(rank, lambda leaf: collectives.scatter([leaf * 2, leaf * 3], src=0))
+    return [scattered, *([reduced, gathered] if rank == 1 else [reduced[1:], gathered[-1:]])]
 
 
 @feature(SECTION, "nn.functional.all_to_all_single")

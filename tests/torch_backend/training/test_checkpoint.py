@@ -132,14 +132,3 @@ def test_save_while_training_goes_on(rank: int, world_size: int) -> list[list[to
         assert all(map(torch.equal, parameters_of(again), before))
         continued = train(again, rank, world_size, optimizer=fresh)
         return [after, continued]
-
-
-@feature(SECTION, "a missing key is told on every rank")
-def test_missing_key_is_an_error_everywhere(rank: int, world_size: int) -> str:
-    with folder_of_all(rank) as folder:
-        checkpoint.save({"here": numbers()}, checkpoint_id=folder)
-        try:
-            checkpoint.load({"elsewhere": numbers()}, checkpoint_id=folder)
-        except checkpoint.CheckpointException as error:
-            return f"{type(error).__name__}: {sorted(error.failures)}"
-        return "no error"

@@ -22,33 +22,26 @@ def test_ddp(rank: int, world_size: int) -> list[torch.Tensor]:
     return train(DistributedDataParallel(network), rank, world_size)
 
 
-@feature(SECTION, "gradient_as_bucket_view", alone=trained_alone)
-def test_ddp_gradients_as_views_of_buckets(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = DistributedDataParallel(model(), gradient_as_bucket_view=True)
-    values = train(network, rank, world_size)
-    storages = {parameter.grad.untyped_storage().data_ptr() for parameter in network.parameters()}
+OPTIONS: tuple[dict[str, object], ...] = (
+    {"gradient_as_bucket_view": True},
+    {"static_graph": True},
+    {"static_graph": True, "gradient_as_bucket_view": True},
+    {"bucket_cap_mb": 0.0001},  # every gradient is reduced while the next one is computed
+)
+
+
+@feature(
+    SECTION,
+    "gradient_as_bucket_view, static_graph, both, several buckets, composable replicate",
+    alone=lambda n: [[trained_alone(n)[0]] * (len(OPTIONS) + 1)] * n,
+)
+def test_ddp_options(rank: int, world_size: int) -> list[list[torch.Tensor]]:
+    networks = [DistributedDataParallel(model(), **options) for options in OPTIONS]
+    results = [train(network, rank, world_size) for network in [*networks, replicate(model())]]
+    storages = {one.grad.untyped_storage().data_ptr() for one in networks[0].parameters()}
     assert len(storages) == 1
-    return values
-
-
-@feature(SECTION, "static_graph", alone=trained_alone)
-def test_ddp_static_graph(rank: int, world_size: int) -> list[torch.Tensor]:
-    return train(DistributedDataParallel(model(), static_graph=True), rank, world_size)
-
-
-@feature(SECTION, "static_graph with gradient_as_bucket_view", alone=trained_alone)
-def test_ddp_static_graph_and_views(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = DistributedDataParallel(model(), static_graph=True, gradient_as_bucket_view=True)
-    return train(network, rank, world_size)
-
-
-@feature(SECTION, "several buckets", alone=trained_alone)
-def test_ddp_several_buckets(rank: int, world_size: int) -> list[torch.Tensor]:
-    """Every gradient is reduced by itself, while the next one is computed."""
-    network = DistributedDataParallel(model(), bucket_cap_mb=0.0001)
-    values = train(network, rank, world_size)
-    assert network._get_ddp_logging_data()["num_buckets_reduced"] > 1
-    return values
+    assert networks[-1]._get_ddp_logging_data()["num_buckets_reduced"] > 1
+    return results
 
 
 class Branches(nn.Module):
@@ -106,11 +99,6 @@ def accumulate(network: nn.Module, rank: int, world_size: int) -> list[torch.Ten
 def test_ddp_no_sync(rank: int, world_size: int) -> list[torch.Tensor]:
     """Gradients of several backward passes are averaged once."""
     return accumulate(DistributedDataParallel(model()), rank, world_size)
-
-
-@feature(SECTION, "composable replicate", alone=trained_alone)
-def test_replicate(rank: int, world_size: int) -> list[torch.Tensor]:
-    return train(replicate(model()), rank, world_size)
 
 
 @feature(SECTION, "DDP of bfloat16 parameters", tolerance=2e-2)
@@ -181,21 +169,12 @@ def train_joined(rank: int, world_size: int, divide_by_all: bool) -> list[torch.
 
 @feature(
     SECTION,
-    "join with uneven inputs",
-    alone=lambda world_size: [joined_alone(True)] * world_size,
+    "join with uneven inputs, divide_by_initial_world_size",
+    alone=lambda n: [[joined_alone(divide) for divide in (True, False)]] * n,
 )
-def test_ddp_join(rank: int, world_size: int) -> list[torch.Tensor]:
-    """Gradients are divided by the number of ranks, also when some have ended."""
-    return train_joined(rank, world_size, divide_by_all=True)
-
-
-@feature(
-    SECTION,
-    "join, divide_by_initial_world_size=False",
-    alone=lambda world_size: [joined_alone(False)] * world_size,
-)
-def test_ddp_join_divides_by_those_left(rank: int, world_size: int) -> list[torch.Tensor]:
-    return train_joined(rank, world_size, divide_by_all=False)
+def test_ddp_join(rank: int, world_size: int) -> list[list[torch.Tensor]]:
+    """Gradients are divided by the number of ranks, or of those that have not ended."""
+    return [train_joined(rank, world_size, divide_by_all=divide) for divide in (True, False)]
 
 
 @feature(SECTION, "join, throw_on_early_termination")
@@ -261,24 +240,3 @@ def test_join_of_several(rank: int, world_size: int) -> tuple[list[torch.Tensor]
 )
 def test_ddp_debug_detail(rank: int, world_size: int) -> list[torch.Tensor]:
     return train(DistributedDataParallel(model()), rank, world_size)
-
-
-@feature(SECTION, "SyncBatchNorm", note="torch: needs an accelerator")
-def test_sync_batch_norm_needs_an_accelerator(rank: int, world_size: int) -> str:
-    try:
-        DistributedDataParallel(nn.SyncBatchNorm(3))(torch.ones(2, 3))
-    except ValueError as error:
-        return str(error)
-    return "no error"
-
-
-@feature(SECTION, "DDP mixed_precision", note="torch: needs an accelerator")
-def test_ddp_mixed_precision_needs_an_accelerator(rank: int, world_size: int) -> str:
-    from torch.nn.parallel.distributed import _MixedPrecision
-
-    precision = _MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-    try:
-        train(DistributedDataParallel(model(), mixed_precision=precision), rank, world_size)
-    except Exception as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    return "no error"

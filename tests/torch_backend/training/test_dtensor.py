@@ -3,7 +3,6 @@
 import itertools
 
 import torch
-import torch.distributed as dist
 from features import feature
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import (
@@ -54,18 +53,6 @@ def test_every_change_of_placement(rank: int, world_size: int) -> list[object]:
         # To Partial is torch's own business; which of them it does depends on its version.
         assert not isinstance(result, str) or after.is_partial(), (before, after, result)
         results.append(result)
-    return results
-
-
-@feature(SECTION, "redistribute in two dimensions", world_size=4)
-def test_changes_of_placement_in_two_dimensions(rank: int, world_size: int) -> list[object]:
-    mesh = init_device_mesh("cpu", (2, 2))
-    choices = (Replicate(), Shard(0), Shard(1))
-    layouts = list(itertools.product(choices, choices))
-    results = []
-    for before in layouts:
-        tensor = distribute_tensor(numbers(5, 3), mesh, before)
-        results += [changed(tensor, list(after)) for after in layouts]
     return results
 
 
@@ -136,14 +123,3 @@ def test_sharded_tensor(rank: int, world_size: int) -> object:
     whole = torch.empty(5, 2) if rank == 0 else None
     tensor.gather(0, whole)
     return whole if rank == 0 else list(tensor.size())
-
-
-@feature(SECTION, "DTensors of another mesh in the same job", world_size=4)
-def test_dtensors_of_submeshes(rank: int, world_size: int) -> list[torch.Tensor]:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("a", "b"))
-    results = []
-    for name in ("a", "b"):
-        first = dist.get_process_group_ranks(mesh[name].get_group())[0]
-        tensor = distribute_tensor(numbers(3, 2) + first, mesh[name], [Shard(0)])
-        results.append((tensor * 2).full_tensor())
-    return results

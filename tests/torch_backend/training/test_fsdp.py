@@ -1,7 +1,6 @@
 """FullyShardedDataParallel, the older one (FSDP1)."""
 
 import torch
-import torch.distributed as dist
 from features import feature
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -41,19 +40,23 @@ def trained(rank: int, world_size: int, **options: object) -> list[torch.Tensor]
     return values_of(network)
 
 
-@feature(SECTION, "FSDP1, FULL_SHARD", alone=trained_alone)
-def test_fsdp1_full_shard(rank: int, world_size: int) -> list[torch.Tensor]:
-    return trained(rank, world_size)
+OPTIONS: tuple[dict[str, object], ...] = (
+    {},
+    {"sharding_strategy": ShardingStrategy.SHARD_GRAD_OP},
+    {"sharding_strategy": ShardingStrategy.NO_SHARD},
+    {"use_orig_params": True},
+    {"use_orig_params": True, "forward_prefetch": True}
+    | {"backward_prefetch": BackwardPrefetch.BACKWARD_POST},
+)
 
 
-@feature(SECTION, "FSDP1, SHARD_GRAD_OP", alone=trained_alone)
-def test_fsdp1_shard_grad_op(rank: int, world_size: int) -> list[torch.Tensor]:
-    return trained(rank, world_size, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)
-
-
-@feature(SECTION, "FSDP1, NO_SHARD", alone=trained_alone)
-def test_fsdp1_no_shard(rank: int, world_size: int) -> list[torch.Tensor]:
-    return trained(rank, world_size, sharding_strategy=ShardingStrategy.NO_SHARD)
+@feature(
+    SECTION,
+    "FSDP1: FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, use_orig_params, prefetching",
+    alone=lambda n: [[trained_alone(n)[0]] * len(OPTIONS)] * n,
+)
+def test_fsdp1(rank: int, world_size: int) -> list[list[torch.Tensor]]:
+    return [trained(rank, world_size, **options) for options in OPTIONS]
 
 
 @feature(SECTION, "FSDP1, HYBRID_SHARD, 2 x 2", world_size=4, alone=trained_alone)
@@ -61,17 +64,6 @@ def test_fsdp1_hybrid_shard(rank: int, world_size: int) -> list[torch.Tensor]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
     strategy = ShardingStrategy.HYBRID_SHARD
     return trained(rank, world_size, device_mesh=mesh, sharding_strategy=strategy)
-
-
-@feature(SECTION, "FSDP1, use_orig_params", alone=trained_alone)
-def test_fsdp1_original_parameters(rank: int, world_size: int) -> list[torch.Tensor]:
-    return trained(rank, world_size, use_orig_params=True)
-
-
-@feature(SECTION, "FSDP1, forward_prefetch, BACKWARD_POST", alone=trained_alone)
-def test_fsdp1_prefetches(rank: int, world_size: int) -> list[torch.Tensor]:
-    options = {"forward_prefetch": True, "backward_prefetch": BackwardPrefetch.BACKWARD_POST}
-    return trained(rank, world_size, use_orig_params=True, **options)
 
 
 @feature(SECTION, "FSDP1, MixedPrecision", tolerance=1e-2)
@@ -83,18 +75,6 @@ def test_fsdp1_mixed_precision(rank: int, world_size: int) -> list[torch.Tensor]
         optimizer.zero_grad()
         network(part_of(inputs, rank, world_size)).float().pow(2).mean().backward()
         optimizer.step()
-    return values_of(network)
-
-
-@feature(SECTION, "FSDP1, no_sync")
-def test_fsdp1_no_sync(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = sharded()
-    optimizer = sgd(network)
-    first, second = (part_of(inputs, rank, world_size) for inputs, _ in batches(2))
-    with network.no_sync():
-        network(first).pow(2).mean().backward()
-    network(second).pow(2).mean().backward()
-    optimizer.step()
     return values_of(network)
 
 
@@ -161,16 +141,3 @@ def test_fsdp1_optimizer_state(rank: int, world_size: int) -> list[torch.Tensor]
         optimizer.load_state_dict(again)
     train(network, rank, world_size, optimizer=optimizer)
     return [*(kept[name] for name in sorted(kept)), *values_of(network)]
-
-
-@feature(SECTION, "FSDP1, CPUOffload", note="torch: needs an accelerator")
-def test_fsdp1_offload_needs_an_accelerator(rank: int, world_size: int) -> str:
-    from torch.distributed.fsdp import CPUOffload
-
-    try:
-        train(sharded(cpu_offload=CPUOffload(offload_params=True)), rank, world_size)
-    except Exception as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    finally:
-        dist.barrier()
-    return "no error"

@@ -8,7 +8,6 @@ from features import feature
 from torch import nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
-    get_model_state_dict,
     get_state_dict,
     set_model_state_dict,
     set_optimizer_state_dict,
@@ -60,22 +59,6 @@ def test_fully_shard_mixed_precision(rank: int, world_size: int) -> list[torch.T
     return train_low(sharded(mp_policy=policy), rank, world_size)
 
 
-@feature(SECTION, "MixedPrecisionPolicy: bfloat16 parameters and gradients", tolerance=1e-2)
-def test_fully_shard_low_gradients(rank: int, world_size: int) -> list[torch.Tensor]:
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-    return train_low(sharded(mp_policy=policy), rank, world_size)
-
-
-@feature(
-    SECTION,
-    "CPUOffloadPolicy",
-    alone=trained_alone,
-    note="pin_memory=False where there is no accelerator",
-)
-def test_fully_shard_offload(rank: int, world_size: int) -> list[torch.Tensor]:
-    return train(sharded(offload_policy=CPUOffloadPolicy(pin_memory=False)), rank, world_size)
-
-
 @feature(SECTION, "HSDP: fully_shard on a mesh of 2 x 2", world_size=4, alone=trained_alone)
 def test_fully_shard_hybrid(rank: int, world_size: int) -> list[torch.Tensor]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
@@ -87,13 +70,6 @@ def test_fully_shard_reshard(rank: int, world_size: int) -> list[list[torch.Tens
     return [train(sharded(reshard_after_forward=one), rank, world_size) for one in (True, False, 2)]
 
 
-@feature(SECTION, "shard_placement_fn: other dimensions than the first", alone=trained_alone)
-def test_fully_shard_placement(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = sharded(shard_placement_fn=lambda parameter: Shard(parameter.ndim - 1))
-    assert network[0].weight.placements == (Shard(1),)
-    return train(network, rank, world_size)
-
-
 def each(network: nn.Module, call: Callable[[FSDPModule], None]) -> nn.Module:
     for module in network.modules():
         if isinstance(module, FSDPModule):
@@ -101,19 +77,24 @@ def each(network: nn.Module, call: Callable[[FSDPModule], None]) -> nn.Module:
     return network
 
 
-@feature(SECTION, "set_allocate_memory_from_process_group_for_comm", alone=trained_alone)
-def test_fully_shard_memory_of_the_group(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = sharded()
-    each(network, lambda one: one.set_allocate_memory_from_process_group_for_comm(True))
-    return train(network, rank, world_size)
-
-
-@feature(SECTION, "set_force_sum_reduction_for_comms", alone=trained_alone)
-def test_fully_shard_sums(rank: int, world_size: int) -> list[torch.Tensor]:
-    """Gradients are summed, then divided, where AVG would do both."""
-    network = sharded()
-    each(network, lambda one: one.set_force_sum_reduction_for_comms(True))
-    return train(network, rank, world_size)
+@feature(
+    SECTION,
+    "CPUOffloadPolicy, shard_placement_fn, memory of the group, forced sums, compiled",
+    alone=lambda n: [[trained_alone(n)[0]] * 5] * n,
+    note="pin_memory=False where there is no accelerator; compiled by `aot_eager`",
+)
+def test_fully_shard_options(rank: int, world_size: int) -> list[list[torch.Tensor]]:
+    networks = [
+        sharded(offload_policy=CPUOffloadPolicy(pin_memory=False)),
+        sharded(shard_placement_fn=lambda parameter: Shard(parameter.ndim - 1)),
+        each(sharded(), lambda one: one.set_allocate_memory_from_process_group_for_comm(True)),
+        each(sharded(), lambda one: one.set_force_sum_reduction_for_comms(True)),
+        sharded(),
+    ]
+    assert networks[1][0].weight.placements == (Shard(1),)
+    for index in (0, 2):
+        networks[-1][index].compile(backend="aot_eager")
+    return [train(network, rank, world_size) for network in networks]
 
 
 def divided_alone(world_size: int) -> list[list[list[torch.Tensor]]]:
@@ -182,14 +163,6 @@ def test_fully_shard_clips_gradients(rank: int, world_size: int) -> list[torch.T
     return clipped(sharded(), rank, world_size)
 
 
-@feature(SECTION, "fully_shard compiled", alone=trained_alone, note="backend `aot_eager`")
-def test_fully_shard_compiled(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = sharded()
-    for index in (0, 2):
-        network[index].compile(backend="aot_eager")
-    return train(network, rank, world_size)
-
-
 @feature(SECTION, "get_state_dict, set_model_state_dict, set_optimizer_state_dict", world_size=3)
 def test_state_of_sharded_model_and_optimizer(rank: int, world_size: int) -> list[torch.Tensor]:
     """The whole state of rank 0 goes to new models, and training goes on as if nothing was."""
@@ -207,13 +180,3 @@ def test_state_of_sharded_model_and_optimizer(rank: int, world_size: int) -> lis
     set_optimizer_state_dict(again, optimizer, states[1], options=load)
     assert all(map(torch.equal, parameters_of(again), parameters_of(network)))
     return train(again, rank, world_size, optimizer=optimizer)
-
-
-@feature(SECTION, "get_model_state_dict, set_model_state_dict of parts", alone=trained_alone)
-def test_state_of_parts(rank: int, world_size: int) -> list[torch.Tensor]:
-    """Each rank keeps its part."""
-    network = sharded()
-    train(network, rank, world_size)
-    again = sharded()
-    set_model_state_dict(again, get_model_state_dict(network))
-    return parameters_of(again)

@@ -1,6 +1,5 @@
 """DDP's stock communication hooks: what a few steps of training give with each of them."""
 
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -58,31 +57,35 @@ def with_hook(
     return train(network, rank, world_size)
 
 
-@feature(SECTION, "hook: allreduce", alone=trained_alone)
-def test_allreduce_hook(rank: int, world_size: int) -> list[torch.Tensor]:
-    return with_hook(rank, world_size, default_hooks.allreduce_hook)
+HOOKS = (
+    default_hooks.allreduce_hook,
+    default_hooks.fp16_compress_hook,
+    default_hooks.bf16_compress_hook,
+    default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook),
+    default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook),
+    dist.BuiltinCommHookType.ALLREDUCE,
+    dist.BuiltinCommHookType.FP16_COMPRESS,
+)
 
 
-@feature(SECTION, "hook: fp16_compress", alone=trained_alone, tolerance=FP16)
-def test_fp16_compress_hook(rank: int, world_size: int) -> list[torch.Tensor]:
-    return with_hook(rank, world_size, default_hooks.fp16_compress_hook)
-
-
-@feature(SECTION, "hook: bf16_compress", alone=trained_alone, tolerance=BF16)
-def test_bf16_compress_hook(rank: int, world_size: int) -> list[torch.Tensor]:
-    return with_hook(rank, world_size, default_hooks.bf16_compress_hook)
-
-
-@feature(SECTION, "hook: fp16_compress_wrapper", alone=trained_alone, tolerance=FP16)
-def test_fp16_compress_wrapper(rank: int, world_size: int) -> list[torch.Tensor]:
-    hook = default_hooks.fp16_compress_wrapper(default_hooks.allreduce_hook)
-    return with_hook(rank, world_size, hook)
-
-
-@feature(SECTION, "hook: bf16_compress_wrapper", alone=trained_alone, tolerance=BF16)
-def test_bf16_compress_wrapper(rank: int, world_size: int) -> list[torch.Tensor]:
-    hook = default_hooks.bf16_compress_wrapper(default_hooks.allreduce_hook)
-    return with_hook(rank, world_size, hook)
+@feature(
+    SECTION,
+    "hooks: allreduce, fp16 and bf16 compression, their wrappers, both built-in ones",
+    alone=lambda n: [[trained_alone(n)[0]] * len(HOOKS)] * n,
+    tolerance=BF16,
+)
+def test_default_hooks(rank: int, world_size: int) -> list[list[torch.Tensor]]:
+    results = []
+    for hook in HOOKS:
+        network = over_buckets()
+        if isinstance(hook, dist.BuiltinCommHookType):
+            network._register_builtin_comm_hook(hook)
+        else:
+            network.register_comm_hook(None, hook)
+        results.append(train(network, rank, world_size))
+    for exact in (results[0], results[5]):
+        assert all(map(torch.allclose, exact, trained_alone(world_size)[0]))
+    return results
 
 
 def with_power_sgd(rank: int, world_size: int, hook: Callable[..., Any]) -> list[torch.Tensor]:
@@ -147,22 +150,6 @@ def test_optimizer_overlap_hook(rank: int, world_size: int) -> list[torch.Tensor
     return [parameter.detach().clone() for parameter in network.parameters()]
 
 
-@feature(SECTION, "built-in hook ALLREDUCE", alone=trained_alone)
-def test_builtin_allreduce_hook(rank: int, world_size: int) -> list[torch.Tensor]:
-    return with_builtin_hook(rank, world_size, dist.BuiltinCommHookType.ALLREDUCE)
-
-
-@feature(SECTION, "built-in hook FP16_COMPRESS", alone=trained_alone, tolerance=FP16)
-def test_builtin_fp16_compress_hook(rank: int, world_size: int) -> list[torch.Tensor]:
-    return with_builtin_hook(rank, world_size, dist.BuiltinCommHookType.FP16_COMPRESS)
-
-
-def with_builtin_hook(rank: int, world_size: int, hook: Any) -> list[torch.Tensor]:
-    network = over_buckets()
-    network._register_builtin_comm_hook(hook)
-    return train(network, rank, world_size)
-
-
 def averages(world_size: int) -> Sequence[list[float]]:
     return [[(world_size - 1) / 2] * 3] * world_size
 
@@ -181,17 +168,3 @@ def test_own_hook(rank: int, world_size: int) -> list[float]:
     network(torch.full((1, 3), float(rank))).sum().backward()
     gradient = network.module.weight.grad
     return gradient.flatten().tolist()
-
-
-@feature(
-    SECTION,
-    "hook: batched PowerSGD",
-    note="torch's own code fails at the first step that is compressed, on every backend",
-)
-def test_batched_power_sgd_hook(rank: int, world_size: int) -> str:
-    """Last in this file: what is left of the step that failed."""
-    try:
-        with_power_sgd(rank, world_size, powerSGD_hook.batched_powerSGD_hook)
-    except AssertionError as error:
-        return traceback.extract_tb(error.__traceback__)[-1].name
-    return "trained"

@@ -15,12 +15,6 @@ def sum_of_ranks(mesh: DeviceMesh) -> float:
     return tensor.item()
 
 
-@feature(SECTION, "init_device_mesh in one dimension", world_size=4)
-def test_mesh_of_one_dimension(rank: int, world_size: int) -> tuple[float, list[int]]:
-    mesh = init_device_mesh("cpu", (world_size,))
-    return sum_of_ranks(mesh), mesh.get_coordinate()
-
-
 @feature(SECTION, "init_device_mesh in two dimensions", world_size=4)
 def test_mesh_of_two_dimensions(rank: int, world_size: int) -> list[object]:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
@@ -28,14 +22,6 @@ def test_mesh_of_two_dimensions(rank: int, world_size: int) -> list[object]:
     ranks = [dist.get_process_group_ranks(one.get_group()) for one in (columns, rows)]
     local = [mesh.get_local_rank(name) for name in ("replicate", "shard")]
     return [sum_of_ranks(columns), sum_of_ranks(rows), ranks, local, mesh.get_coordinate()]
-
-
-@feature(SECTION, "init_device_mesh in three dimensions, sliced and flattened", world_size=4)
-def test_mesh_of_three_dimensions(rank: int, world_size: int) -> list[object]:
-    mesh = init_device_mesh("cpu", (2, 1, 2), mesh_dim_names=("a", "b", "c"))
-    flat = mesh["a", "c"]._flatten("ac")
-    sums = [sum_of_ranks(mesh[name]) for name in ("a", "b", "c")]
-    return [sums, sum_of_ranks(flat), flat.mesh.tolist(), mesh["b", "c"].mesh.tolist()]
 
 
 @feature(SECTION, "DeviceMesh.from_group", world_size=4)

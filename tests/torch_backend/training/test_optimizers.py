@@ -33,19 +33,6 @@ def zero_of(network: torch.nn.Module, **options: object) -> ZeroRedundancyOptimi
     return ZeroRedundancyOptimizer(network.parameters(), torch.optim.Adam, lr=0.01, **options)
 
 
-@feature(SECTION, "ZeroRedundancyOptimizer", alone=adam_alone)
-def test_zero(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = DistributedDataParallel(model())
-    return train(network, rank, world_size, optimizer=zero_of(network))
-
-
-@feature(SECTION, "ZeroRedundancyOptimizer, parameters_as_bucket_view", alone=adam_alone)
-def test_zero_parameters_as_bucket_view(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = DistributedDataParallel(model())
-    optimizer = zero_of(network, parameters_as_bucket_view=True)
-    return train(network, rank, world_size, optimizer=optimizer)
-
-
 def adam_state_alone(world_size: int) -> list[tuple[dict[int, torch.Tensor], list[torch.Tensor]]]:
     network = model()
     optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
@@ -107,14 +94,28 @@ def train_overlapped(rank: int, world_size: int, make_hook: object) -> list[torc
     return parameters_of(network)
 
 
-@feature(SECTION, "hook_with_zero_step (overlap_with_ddp)", alone=overlapped_alone)
-def test_zero_overlap_with_ddp(rank: int, world_size: int) -> list[torch.Tensor]:
-    return train_overlapped(rank, world_size, hook_with_zero_step)
+@feature(
+    SECTION,
+    "ZeroRedundancyOptimizer, parameters_as_bucket_view",
+    alone=lambda n: [adam_alone(n)[:1] * 2] * n,
+)
+def test_zero_options(rank: int, world_size: int) -> list[list[torch.Tensor]]:
+    results = []
+    for options in ({}, {"parameters_as_bucket_view": True}):
+        network = DistributedDataParallel(model())
+        optimizer = zero_of(network, **options)
+        results.append(train(network, rank, world_size, optimizer=optimizer))
+    return results
 
 
-@feature(SECTION, "hook_with_zero_step_interleaved", alone=overlapped_alone)
-def test_zero_overlap_interleaved(rank: int, world_size: int) -> list[torch.Tensor]:
-    return train_overlapped(rank, world_size, hook_with_zero_step_interleaved)
+@feature(
+    SECTION,
+    "hook_with_zero_step (overlap_with_ddp), hook_with_zero_step_interleaved",
+    alone=lambda n: [overlapped_alone(n)[:1] * 2] * n,
+)
+def test_zero_overlaps_with_ddp(rank: int, world_size: int) -> list[list[torch.Tensor]]:
+    hooks = (hook_with_zero_step, hook_with_zero_step_interleaved)
+    return [train_overlapped(rank, world_size, hook) for hook in hooks]
 
 
 @feature(SECTION, "PostLocalSGDOptimizer", world_size=4)

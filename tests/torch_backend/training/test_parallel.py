@@ -28,34 +28,6 @@ def test_columns_and_rows(rank: int, world_size: int) -> list[torch.Tensor]:
     return train(parallelize_module(model(), mesh, STYLES), 0, 1)
 
 
-@feature(SECTION, "input_layouts and output_layouts", world_size=4, alone=trained_alone)
-def test_layouts_of_inputs_and_outputs(rank: int, world_size: int) -> list[torch.Tensor]:
-    """Each rank has a part of the batch; the layers themselves are spread by columns and rows."""
-    mesh = init_device_mesh("cpu", (world_size,))
-    styles = {
-        "0": ColwiseParallel(input_layouts=Shard(0)),
-        "2": RowwiseParallel(output_layouts=Shard(0)),
-    }
-    network = parallelize_module(model(), mesh, styles)
-    # Each rank's mean is of its part, and their gradients are added.
-    for parameter in network.parameters():
-        parameter.register_hook(lambda gradient: gradient / world_size)
-    return train(network, rank, world_size)
-
-
-@feature(SECTION, "parallelize_module of embeddings", world_size=4)
-def test_embeddings_by_rows_and_columns(rank: int, world_size: int) -> list[torch.Tensor]:
-    mesh = init_device_mesh("cpu", (world_size,))
-    results = []
-    for style in (RowwiseParallel(input_layouts=Replicate()), ColwiseParallel()):
-        torch.manual_seed(0)
-        network = parallelize_module(nn.Embedding(10, 4), mesh, style)
-        outputs = network(torch.tensor([1, 9, 4, 1]))
-        outputs.pow(2).sum().backward()
-        results += [outputs.detach(), network.weight.grad.full_tensor()]
-    return results
-
-
 class Block(nn.Module):
     """What a transformer's feed-forward is."""
 

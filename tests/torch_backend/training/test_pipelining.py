@@ -1,7 +1,5 @@
 """torch.distributed.pipelining: every schedule, against the model in one process."""
 
-from functools import partial
-
 import torch
 import torch.distributed as dist
 from features import feature
@@ -86,54 +84,20 @@ def expected(schedule: type, world_size: int) -> list[tuple[float, list[torch.Te
     return every
 
 
-@feature(SECTION, "ScheduleGPipe", world_size=4, alone=partial(expected, ScheduleGPipe))
-def test_gpipe(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
-    return run_schedule(rank, world_size, ScheduleGPipe)
-
-
-@feature(SECTION, "Schedule1F1B", world_size=4, alone=partial(expected, Schedule1F1B))
-def test_1f1b(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
-    return run_schedule(rank, world_size, Schedule1F1B)
+SCHEDULES = (
+    *(ScheduleGPipe, Schedule1F1B, ScheduleInterleaved1F1B, ScheduleLoopedBFS),
+    *(ScheduleInterleavedZeroBubble, ScheduleZBVZeroBubble, ScheduleDualPipeV),
+)
 
 
 @feature(
     SECTION,
-    "ScheduleInterleaved1F1B",
+    "Schedule: " + ", ".join(schedule.__name__[8:] for schedule in SCHEDULES),
     world_size=4,
-    alone=partial(expected, ScheduleInterleaved1F1B),
+    alone=lambda n: list(zip(*(expected(schedule, n) for schedule in SCHEDULES), strict=True)),
 )
-def test_interleaved_1f1b(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
-    return run_schedule(rank, world_size, ScheduleInterleaved1F1B)
-
-
-@feature(SECTION, "ScheduleLoopedBFS", world_size=4, alone=partial(expected, ScheduleLoopedBFS))
-def test_looped_breadth_first(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
-    return run_schedule(rank, world_size, ScheduleLoopedBFS)
-
-
-@feature(
-    SECTION,
-    "ScheduleInterleavedZeroBubble",
-    world_size=4,
-    alone=partial(expected, ScheduleInterleavedZeroBubble),
-)
-def test_interleaved_zero_bubble(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
-    return run_schedule(rank, world_size, ScheduleInterleavedZeroBubble)
-
-
-@feature(
-    SECTION,
-    "ScheduleZBVZeroBubble",
-    world_size=4,
-    alone=partial(expected, ScheduleZBVZeroBubble),
-)
-def test_zero_bubble_v(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
-    return run_schedule(rank, world_size, ScheduleZBVZeroBubble)
-
-
-@feature(SECTION, "ScheduleDualPipeV", world_size=4, alone=partial(expected, ScheduleDualPipeV))
-def test_dual_pipe_v(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
-    return run_schedule(rank, world_size, ScheduleDualPipeV)
+def test_schedules(rank: int, world_size: int) -> tuple[tuple[float, list[torch.Tensor]], ...]:
+    return tuple(run_schedule(rank, world_size, schedule) for schedule in SCHEDULES)
 
 
 @feature(SECTION, "pipeline(): a model is split by tracing it")

@@ -95,12 +95,6 @@ def attend(rank: int, world_size: int) -> list[torch.Tensor]:
     return [outputs.detach(), *(tensor.grad for tensor in mine)]
 
 
-@feature(SECTION, "ring attention over batch_isend_irecv, 2 ranks", alone=attention_alone)
-def test_ring_attention_of_two(rank: int, world_size: int) -> list[torch.Tensor]:
-    """Forward and backward, causal."""
-    return attend(rank, world_size)
-
-
 @feature(
     SECTION, "ring attention over batch_isend_irecv, 4 ranks", world_size=4, alone=attention_alone
 )
