@@ -6,7 +6,6 @@ would slow all of them: so nothing is imported before a group is really made, an
 
 from __future__ import annotations
 
-import functools
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
@@ -14,9 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-NAME = "hccl"
-ALIAS = "hccl_py"
-"""Always registered: Habana's and Ascend's plug-ins claim `NAME` too, and the last one wins."""
+from hccl_py.torch_backend.names import ALIAS, NAME
 
 
 def register() -> None:
@@ -33,6 +30,8 @@ def register() -> None:
 def _register() -> None:
     import torch.distributed as dist
 
+    from hccl_py.torch_backend.patches import watch_backend_names
+
     if not dist.is_available() or ALIAS in dist.Backend.backend_list:
         return
     taken = NAME in dist.Backend.backend_list
@@ -42,24 +41,7 @@ def _register() -> None:
     if taken:
         _warn_of_owner()
     else:
-        _watch_name(dist.Backend)
-
-
-def _watch_name(names: Any) -> None:
-    """Say it when another package registers `NAME` later, which torch lets it do without a word."""
-    original = names.register_backend
-
-    @functools.wraps(original)
-    def register_backend(name: str, func: Any, *arguments: Any, **options: Any) -> Any:
-        done = original(name, func, *arguments, **options)
-        # What is watched has to work whatever it was called with; torch has checked it above.
-        if func is not _create and str(name).lower() == NAME:
-            names.register_backend = original
-            _warn_of_owner()
-        return done
-
-    # Found on the class, called as one of its class methods.
-    names.register_backend = staticmethod(register_backend)
+        watch_backend_names(_create, _warn_of_owner)
 
 
 def _warn_of_owner() -> None:
@@ -75,14 +57,6 @@ def _say(text: str) -> None:
     except Warning:
         # Warnings are errors in this program; that of importing torch or another package is not.
         print(f"hccl_py: {text}", file=sys.stderr)
-
-
-def owns(name: str) -> bool:
-    """Tell whether torch's backend of this name is ours."""
-    import torch.distributed as dist
-
-    plugin = dist.Backend._plugins.get(name.upper())
-    return plugin is not None and plugin.creator_fn is _create
 
 
 def _create(options: Any, backend_options: Any) -> ProcessGroup:

@@ -1,20 +1,21 @@
 """The tensors of one collective call, checked and made into plain buffers.
 
-A wrong argument raises `InvalidArgumentError`, which names it, says what was expected and what
-came, before anything is sent: the group stays usable. Tensors that are not plain memory (strided,
-conjugated, 8-bit floats times a factor) are staged through a contiguous copy; `Call.copies` says
-what has to be written back when the collective is done. All this happens on the tensors' device;
-how they come from an accelerator to the host and back stands in `torch_staging.py`.
+A wrong argument raises `InvalidArgumentError` before anything is sent, so the group stays usable.
+The error names the argument, what was expected and what came. Tensors that are not plain memory
+(strided, conjugated, 8-bit floats times a factor) are staged through a contiguous copy, and
+`Call.copies` lists what to write back at the end. All this happens on the tensors' device.
+`staging/` moves tensors of an accelerator to the host and back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from hccl_py.torch_backend.names import ALIAS, NAME, owns
 from hccl_py.torch_backend.types import (
     OPS_BY_NAME,
     PLAIN_TYPES,
@@ -37,7 +38,7 @@ _UNPINNED = ("mps",)
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Tell whether `tensor` has a shape but no memory (torch.compile and meta tracing)."""
+    """Return whether `tensor` has a shape but no memory (torch.compile and meta tracing)."""
     from torch._subclasses.fake_tensor import FakeTensor
 
     return isinstance(tensor, FakeTensor)
@@ -54,11 +55,21 @@ class Call:
         fake: some tensor has no memory (a FakeTensor, the device meta); nothing may be sent.
     """
 
-    __slots__ = ("copies", "device", "fake", "name", "results")
+    __slots__ = ("_config", "_other_backends", "copies", "device", "fake", "name", "results")
 
-    def __init__(self, name: str) -> None:
-        """Start a call without buffers."""
+    def __init__(
+        self, name: str, other_backends: Mapping[str, str] | None = None, config: str = ""
+    ) -> None:
+        """Start a call without buffers.
+
+        Args:
+            name: of torch's method.
+            other_backends: the backends of device types whose tensors are rejected.
+            config: what the user asked for, as torch writes it, for example "cpu:gloo,cuda:hccl".
+        """
         self.name = name
+        self._other_backends = other_backends
+        self._config = config
         self.results: list[Tensor] = []
         self.copies: list[tuple[Tensor, Tensor]] = []
         self.device: torch.device | None = None
@@ -202,9 +213,24 @@ class Call:
                 f"got {tensor.numel()} (shape {tuple(tensor.shape)})"
             )
 
+    def require_own_device(self, tensor: Tensor) -> None:
+        """Raise if torch was to hand tensors on this device to another backend."""
+        if not self._other_backends:
+            return
+        other = self._other_backends.get(tensor.device.type)
+        if other is not None:
+            raise self.invalid(
+                f"got a tensor on {tensor.device}, which is for {other} in the backend "
+                f'"{self._config}" of this group; but torch gives a group with hccl in it to hccl '
+                "alone. Make a second group for such tensors, "
+                f'torch.distributed.new_group(backend="{other}"), and pass it as `group`; or write '
+                f'backend="{NAME if owns(NAME) else ALIAS}", which takes them itself'
+            )
+
     def _checked(self, argument: str, tensor: Tensor, like: Tensor | None) -> Tensor:
         if type(tensor) not in PLAIN_TYPES:
             tensor = self._unwrapped(argument, tensor)
+        self.require_own_device(tensor)
         if tensor.layout is not torch.strided:
             raise self.invalid(
                 f"`{argument}` must be a dense tensor, got layout {tensor.layout}; pass "
@@ -248,7 +274,7 @@ class Call:
             self.fake = True
             return tensor
         if isinstance(tensor, AsyncCollectiveTensor):
-            # The result of a functional collective; whoever uses it first waits for it.
+            # The result of a functional collective: its first use waits for it.
             waited: Tensor = tensor.trigger_wait()  # type: ignore[no-untyped-call]
             return waited
         if is_traceable_wrapper_subclass(tensor):

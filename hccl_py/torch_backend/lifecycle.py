@@ -1,8 +1,7 @@
-"""Making the groups of this process, and ending them: at exit, and in a forked child."""
+"""Makes the groups of this process, and ends them: at exit, and in a forked child."""
 
 from __future__ import annotations
 
-import sys
 from functools import partial
 from typing import Any, cast
 
@@ -11,30 +10,15 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.distributed_c10d import _get_default_store
 
 from hccl_py.communicator import Communicator
+from hccl_py.torch_backend import patches
 from hccl_py.torch_backend.future_threads import THREADS
-from hccl_py.torch_backend.mixed_backends import mend_registration
-from hccl_py.torch_backend.patch_functions import mend_functions
-from hccl_py.torch_backend.patch_hooks import mend_ddp_hooks
-from hccl_py.torch_backend.patches import (
-    keep_dynamo_out,
-    mend_all_gather_into_tensor_out,
-    mend_batch_p2p_ops,
-    mend_shrink_group,
-)
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
-from hccl_py.torch_backend.running import GROUPS, RunningGroup
+from hccl_py.torch_backend.state import STATES
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.process_lifecycle import Stage, register
 
 EXIT_TIMEOUT_S = 5.0
-
-keep_dynamo_out(*(module for name, module in sys.modules.items() if name.startswith("hccl_py.")))
-mend_shrink_group(RunningGroup)
-mend_ddp_hooks(RunningGroup)
-mend_functions(RunningGroup)
-mend_registration()
-_registrations = mend_all_gather_into_tensor_out(), mend_batch_p2p_ops()
 
 
 def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
@@ -47,13 +31,11 @@ def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
     Raises:
         DistBackendError: the ranks did not find each other in time, or the default group failed.
     """
+    patches.apply_all(ProcessGroupHccl)
     try:
         made = _connect(options)
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
-    recorder = made.flight_recorder
-    ranks = tuple(options.global_ranks_in_group) or tuple(range(options.group_size))
-    recorder.group = recorder.group._replace(global_ranks=ranks)
     return cast(dist.ProcessGroup, ProcessGroupHccl(made, options))
 
 
@@ -61,10 +43,8 @@ def _connect(options: Any) -> Communicator:
     """Open the group as a subset of the default group if it is one; else at its own store."""
     timeout_s = options.timeout.total_seconds()
     default = dist.group.WORLD if dist.is_initialized() else None
-    if isinstance(default, RunningGroup) and _is_subset(default, options):
-        members = options.global_ranks_in_group
-        communicator = default._communicator
-        return communicator.subset(members, options.group_id, timeout_s=timeout_s)
+    if isinstance(default, ProcessGroupHccl) and _is_subset(default, options):
+        return default.subset(options.global_ranks_in_group, options.group_id, timeout_s)
     return Communicator(
         _store_of_this_life(options),
         options.group_rank,
@@ -74,7 +54,7 @@ def _connect(options: Any) -> Communicator:
     )
 
 
-def _is_subset(default: RunningGroup, options: Any) -> bool:
+def _is_subset(default: ProcessGroupHccl, options: Any) -> bool:
     """Return whether the new group consists of ranks of the default group.
 
     A group made beside the default group, as jobs make it that exchange weights, has ranks of
@@ -106,9 +86,9 @@ def _store_of_this_life(options: Any) -> Store:
 
 
 def _end_groups() -> None:
-    for group in list(GROUPS):
-        group.shutdown()
+    for state in list(STATES):
+        state.communicator.close()
 
 
-register(Stage.PROCESS_GROUPS, at_exit=_end_groups, in_forked_child=GROUPS.clear)
+register(Stage.PROCESS_GROUPS, at_exit=_end_groups, in_forked_child=STATES.clear)
 register(Stage.FUTURE_THREADS, at_exit=partial(THREADS.stop, EXIT_TIMEOUT_S))

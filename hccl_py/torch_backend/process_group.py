@@ -1,283 +1,345 @@
-"""The torch.distributed backend "hccl": the short way of calls with nothing to explain.
+"""The process group of torch.distributed: its collectives, and what torch asks about the group.
 
-A call on one plain tensor with torch's own options goes straight to the communicator's method of
-the same meaning. If that refuses an argument, nothing has been sent: then, and for all other calls,
-the class below (`torch_checked.py`) stages what can be staged and explains the rest. What torch
-asks about the group itself stands in `torch_surface.py`.
+`dist.all_reduce` calls `allreduce`, and so on: names and arguments are torch's. The methods of the
+first block take the fast path (`fast_path.py`) where nothing has to be checked. All others, and all
+other arguments, go to `CheckedCalls` (`checked.py`).
 
-The guard of each method is written out: a Python frame costs as much as a call in the engine.
-Tensors of a subclass, timeouts of their own and the profiler take the way below; the communicator
-refuses what is no plain memory, two element types, wrong sizes and ranks.
+A Python subclass of torch's ProcessGroup has no C++ backend inside. C++ calls the names in camel
+case. Torch's Python code calls the others, whose C++ versions would raise or crash. `_get_backend`
+returns the group itself, so the group also answers what torch asks a backend. A method `new_group`
+must not exist: torch would delegate to it.
 """
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
 
+import torch
 import torch.distributed as dist
-from torch import Tensor
 from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceOptions,
     AllToAllOptions,
+    Backend,
     BarrierOptions,
     BroadcastOptions,
+    PrefixStore,
     ReduceOptions,
     ReduceScatterOptions,
 )
-from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
-from hccl_py.torch_backend.arguments import Call
-from hccl_py.torch_backend.checked import CheckedGroup
-from hccl_py.torch_backend.future_threads import Lane
-from hccl_py.torch_backend.running import FINISHED
-from hccl_py.torch_backend.types import OPS_BY_HASH, PLAIN_TYPES, UNSET_TIMEOUT, Tensors
-from hccl_py.torch_backend.work import HcclWork, as_torch_error
+from hccl_py.torch_backend.checked import CheckedCalls
+from hccl_py.torch_backend.fast_path import checked, collective, transfer
+from hccl_py.torch_backend.monitored_barrier import MonitoredBarrier
+from hccl_py.torch_backend.state import GroupOptions, GroupState
+from hccl_py.torch_backend.submit import Submitter
+from hccl_py.torch_backend.types import seconds_of
+from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
-from hccl_py.work import Work
+
+if TYPE_CHECKING:
+    from hccl_py.communicator import Communicator
+    from hccl_py.observe.statistics import Statistics
+
+    class _Base:
+        """The stub's overloads name C++ signatures that no Python method can match."""
+
+        def __init__(self, rank: int, world_size: int) -> None: ...
+        def rank(self) -> int: ...  # noqa: D102
+        def size(self) -> int: ...  # noqa: D102
+else:
+    _Base = dist.ProcessGroup
 
 
-class ProcessGroupHccl(CheckedGroup):
+class ProcessGroupHccl(_Base):
     """A torch.distributed process group whose collectives run on hccl-py."""
 
-    def allreduce(
-        self,
-        tensors: Tensors | None = None,
-        opts: Any = None,
-        op: Any = None,
-        timeout: timedelta | None = None,
-        tensor: Tensor | None = None,
-    ) -> dist.Work:
-        """Reduce in place over all ranks."""
-        if (
-            type(opts) is AllreduceOptions
-            and type(tensors) is list
-            and len(tensors) == 1
-            and type(tensors[0]) in PLAIN_TYPES
-            and opts.timeout == UNSET_TIMEOUT
-            and not _profiler_enabled()
-        ):
-            ours = OPS_BY_HASH.get(hash(opts.reduceOp))
-            if ours is not None:
-                self._sequence_number += 1
-                try:
-                    if opts.asyncOp:
-                        native = self._communicator.nonblocking.all_reduce(tensors[0], ours)
-                        return self._started(native, [tensors[0]], self._lane)
-                    self._communicator.all_reduce(tensors[0], ours)
-                    return FINISHED
-                except InvalidArgumentError:
-                    self._sequence_number -= 1
-                except HcclError as error:
-                    raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return super().allreduce(tensors if tensor is None else tensor, opts, op, timeout)
+    allreduce = collective("allreduce", "all_reduce", AllreduceOptions, 1, reduces=True)
+    broadcast = collective("broadcast", "broadcast", BroadcastOptions, 1, rooted=True)
+    reduce = collective("reduce", "reduce", ReduceOptions, 1, rooted=True, reduces=True)
+    all_gather_single = collective("all_gather_single", "all_gather", AllgatherOptions)
+    reduce_scatter_single = collective(
+        "reduce_scatter_single", "reduce_scatter", ReduceScatterOptions, reduces=True
+    )
+    all_to_all_single = collective("all_to_all_single", "all_to_all", AllToAllOptions, num_splits=2)
+    barrier = collective("barrier", "barrier", BarrierOptions, 0)
+    send = transfer("send")
+    recv = transfer("recv")
 
-    def broadcast(
-        self,
-        tensors: Tensors | None = None,
-        opts: Any = None,
-        timeout: timedelta | None = None,
-        root: int | None = None,
-        tensor: Tensor | None = None,
-    ) -> dist.Work:
-        """Copy the root's tensor to all ranks."""
-        if (
-            type(opts) is BroadcastOptions
-            and type(tensors) is list
-            and len(tensors) == 1
-            and type(tensors[0]) in PLAIN_TYPES
-            and opts.timeout == UNSET_TIMEOUT
-            and not _profiler_enabled()
-        ):
-            self._sequence_number += 1
-            try:
-                if opts.asyncOp:
-                    native = self._communicator.nonblocking.broadcast(tensors[0], opts.rootRank)
-                    return self._started(native, [tensors[0]], self._lane)
-                self._communicator.broadcast(tensors[0], opts.rootRank)
-                return FINISHED
-            except InvalidArgumentError:
-                self._sequence_number -= 1
-            except HcclError as error:
-                raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return super().broadcast(tensors if tensor is None else tensor, opts, timeout, root)
-
-    def reduce(
-        self,
-        tensors: Tensors | None = None,
-        opts: Any = None,
-        op: Any = None,
-        timeout: timedelta | None = None,
-        root: int | None = None,
-        tensor: Tensor | None = None,
-    ) -> dist.Work:
-        """Reduce over all ranks into the root's tensor; the others keep their values."""
-        if (
-            type(opts) is ReduceOptions
-            and type(tensors) is list
-            and len(tensors) == 1
-            and type(tensors[0]) in PLAIN_TYPES
-            and opts.timeout == UNSET_TIMEOUT
-            and not _profiler_enabled()
-        ):
-            ours = OPS_BY_HASH.get(hash(opts.reduceOp))
-            if ours is not None:
-                self._sequence_number += 1
-                try:
-                    if opts.asyncOp:
-                        native = self._communicator.nonblocking.reduce(
-                            tensors[0], opts.rootRank, ours
-                        )
-                        return self._started(native, [tensors[0]], self._lane)
-                    self._communicator.reduce(tensors[0], opts.rootRank, ours)
-                    return FINISHED
-                except InvalidArgumentError:
-                    self._sequence_number -= 1
-                except HcclError as error:
-                    raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return super().reduce(tensors if tensor is None else tensor, opts, op, timeout, root)
-
-    def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
-        """Collect every rank's tensor in one, concatenated or stacked."""
-        if (
-            type(opts) is AllgatherOptions
-            and type(output) in PLAIN_TYPES
-            and type(input) in PLAIN_TYPES
-            and opts.timeout == UNSET_TIMEOUT
-            and not _profiler_enabled()
-        ):
-            self._sequence_number += 1
-            try:
-                if opts.asyncOp:
-                    native = self._communicator.nonblocking.all_gather(output, input)
-                    return self._started(native, [output], self._lane)
-                self._communicator.all_gather(output, input)
-                return FINISHED
-            except InvalidArgumentError:
-                self._sequence_number -= 1
-            except HcclError as error:
-                raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return super().all_gather_single(output, input, opts)
-
-    def reduce_scatter_single(
-        self,
-        output: Any = None,
-        input: Any = None,
-        opts: Any = None,
-        outputTensor: Tensor | None = None,  # noqa: N803
-        inputTensor: Tensor | None = None,  # noqa: N803
-    ) -> dist.Work:
-        """Reduce one tensor of equal blocks and keep this rank's."""
-        if (
-            type(opts) is ReduceScatterOptions
-            and type(output) in PLAIN_TYPES
-            and type(input) in PLAIN_TYPES
-            and opts.timeout == UNSET_TIMEOUT
-            and not _profiler_enabled()
-        ):
-            ours = OPS_BY_HASH.get(hash(opts.reduceOp))
-            if ours is not None:
-                self._sequence_number += 1
-                try:
-                    if opts.asyncOp:
-                        native = self._communicator.nonblocking.reduce_scatter(output, input, ours)
-                        return self._started(native, [output], self._lane)
-                    self._communicator.reduce_scatter(output, input, ours)
-                    return FINISHED
-                except InvalidArgumentError:
-                    self._sequence_number -= 1
-                except HcclError as error:
-                    raise as_torch_error(error)  # noqa: B904  # it names its cause
-        output = output if outputTensor is None else outputTensor
-        input = input if inputTensor is None else inputTensor
-        return super().reduce_scatter_single(output, input, opts)
-
-    def all_to_all_single(
-        self,
-        output: Tensor,
-        input: Tensor,
-        output_split_sizes: Sequence[int],
-        input_split_sizes: Sequence[int],
-        opts: Any = None,
-        timeout: timedelta | None = None,
-    ) -> dist.Work:
-        """Send rows of `input` to each rank in turn; empty split sizes mean equal parts."""
-        if (
-            type(opts) is AllToAllOptions
-            and not len(output_split_sizes)
-            and not len(input_split_sizes)
-            and type(output) in PLAIN_TYPES
-            and type(input) in PLAIN_TYPES
-            # Equal parts are of rows, not of elements.
-            and input.dim()
-            and output.dim()
-            and not input.size(0) % self._world_size
-            and not output.size(0) % self._world_size
-            and opts.timeout == UNSET_TIMEOUT
-            and not _profiler_enabled()
-        ):
-            self._sequence_number += 1
-            try:
-                if opts.asyncOp:
-                    native = self._communicator.nonblocking.all_to_all(output, input)
-                    return self._started(native, [output], self._lane)
-                self._communicator.all_to_all(output, input)
-                return FINISHED
-            except InvalidArgumentError:
-                self._sequence_number -= 1
-            except HcclError as error:
-                raise as_torch_error(error)  # noqa: B904  # it names its cause
-        sizes = output_split_sizes, input_split_sizes
-        return super().all_to_all_single(output, input, *sizes, opts, timeout)
-
-    def barrier(self, opts: Any = None, timeout: timedelta | None = None) -> dist.Work:
-        """Block until every rank came."""
-        if (
-            type(opts) is BarrierOptions
-            and not opts.asyncOp
-            and opts.timeout == UNSET_TIMEOUT
-            and not _profiler_enabled()
-        ):
-            self._sequence_number += 1
-            try:
-                self._communicator.barrier()
-                return FINISHED
-            except HcclError as error:
-                raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return super().barrier(opts, timeout)
-
-    def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> dist.Work:  # noqa: N803
-        """Send to a rank that receives with the same tag."""
-        if type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES:
-            try:
-                native = self._communicator.nonblocking.send(tensors[0], dstRank, tag)
-                return self._started(native, [], None)
-            except InvalidArgumentError:
-                pass
-            except HcclError as error:
-                raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return super().send(tensors, dstRank, tag)
-
-    def recv(self, tensors: Tensors, srcRank: int, tag: int = 0) -> dist.Work:  # noqa: N803
-        """Receive from a rank that sends with the same tag."""
-        if type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES:
-            try:
-                native = self._communicator.nonblocking.recv(tensors[0], srcRank, tag)
-                return self._started(native, tensors, None)
-            except InvalidArgumentError:
-                pass
-            except HcclError as error:
-                raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return super().recv(tensors, srcRank, tag)
-
-    def _started(self, native: Work, results: list[Tensor], lane: Lane | None) -> dist.Work:
-        call = Call("started")
-        call.results = results
-        return self._remember(HcclWork([native], call, lane))
+    allreduce_coalesced = checked("allreduce_coalesced")
+    reduce_scatter = checked("reduce_scatter")
+    reduce_scatter_single_coalesced = checked("reduce_scatter_single_coalesced")
+    allgather = checked("allgather")
+    allgather_coalesced = checked("allgather_coalesced")
+    all_gather_single_coalesced = checked("all_gather_single_coalesced")
+    gather = checked("gather")
+    scatter = checked("scatter")
+    alltoall = checked("alltoall")
+    recv_anysource = checked("recv_anysource")
 
     # The names of older torch versions.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    supports_splitting = False
+    supports_coalescing = False
+    supports_shrinking = hasattr(dist.distributed_c10d, "_create_shrunk_process_group")
+    supports_time_estimate = False
+    bound_device_id = None
+    use_pg_for_symm_mem_rendezvous = False
+
+    def __init__(self, communicator: Communicator, options: Any) -> None:
+        """Make a group that owns `communicator` from now on.
+
+        Args:
+            communicator: carries the data.
+            options: torch's `_DistributedBackendOptions` of the group, or `GroupOptions`.
+        """
+        # The constructor with a store is broken for Python subclasses in torch 2.13.
+        super().__init__(options.group_rank, options.group_size)
+        communicator.exclude_from_groups()  # torch's callers count on calls that are done
+        self._state = GroupState(communicator, options.group_rank, options.group_size)
+        self._submitter = Submitter(self._state)
+        self._checked = CheckedCalls(self, self._state, self._submitter)
+        self._barriers = MonitoredBarrier(options.store, options.group_rank, options.group_size)
+        self._store = options.store
+        self._global_ranks = list(options.global_ranks_in_group)
+        self._name: str = options.group_id
+        self._description = ""
+        self._splits: Counter[tuple[int, ...]] = Counter()
+        everybody = tuple(self._global_ranks) or tuple(range(options.group_size))
+        self._state.describe(global_ranks=everybody)
+
+    @property
+    def _communicator(self) -> Communicator:
+        return self._state.communicator
+
+    # ------------------------------------------------------------ identity
+
+    def getBackendName(self) -> str:  # noqa: N802
+        """Return the name that `pg.name()` and DDP's log show."""
+        return "hccl"
+
+    _get_backend_name = getBackendName
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Set the name under which functional collectives look the group up."""
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """Return that name."""
+        return self._name
+
+    def setGroupDesc(self, description: str) -> None:  # noqa: N802
+        """Set the description that the user gave."""
+        self._description = description
+        self._state.describe(description=description)
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """Return that description."""
+        return self._description
+
+    @property
+    def _device_types(self) -> list[torch.device]:
+        # From 2.15 on torch asks while it makes a group, and attaches a recorder to a C++ backend
+        # of each device. A group without a C++ backend must name no device then.
+        groups: Any = dist.distributed_c10d._world.pg_map
+        if self not in groups:
+            return []
+        others = self._state.read_backends(self)
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        if "cpu" not in others or accelerator is None or accelerator.type in others:
+            return [torch.device("cpu")] if "cpu" not in others else []
+        return [torch.device(accelerator.type)]
+
+    def _get_backend(self, device: torch.device | str) -> ProcessGroupHccl:
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        if torch.device(device).type in ("cpu", accelerator and accelerator.type):
+            return self
+        raise RuntimeError(f"hccl carries no tensors on {device}")
+
+    def get_group_store(self) -> Any:
+        """Return the store that the group was made with."""
+        return self._store
+
+    @property
+    def options(self) -> Any:
+        """The group's settings, as torch's Backend.Options."""
+        options = Backend.Options("hccl", timedelta(seconds=self._communicator.timeout_s))
+        options.global_ranks_in_group = self._global_ranks
+        options.group_name = self._name  # type: ignore[assignment]
+        return options
+
+    def statistics(self) -> Statistics:
+        """Return what this rank counted in this group; `Statistics` lists it."""
+        return self._communicator.statistics()
+
+    def dump_flight_recorder(self, folder: str | os.PathLike[str] | None = None) -> Path:
+        """Write the last calls of all groups of this rank; see `Communicator`'s method."""
+        return self._communicator.dump_flight_recorder(folder)
+
+    def set_timeout(self, timeout: timedelta | float) -> None:
+        """Change how long a call without a timeout of its own may take."""
+        self._communicator.timeout_s = seconds_of(timeout)
+
+    _set_default_timeout = set_timeout
+
+    def _set_sequence_number_for_group(self) -> None:
+        self._state.sequence_number = 0
+
+    def _get_sequence_number_for_group(self) -> int:
+        return self._state.sequence_number
+
+    def supports_tensor_alloc(self, device: torch.device) -> bool:
+        """Return False: hccl needs no memory of its own."""
+        return False
+
+    def eager_connect_single_device(self, device: torch.device | None) -> None:
+        """Do nothing: the group connected when it was made."""
+
+    def _has_hooks(self) -> bool:
+        return False
+
+    def _wait_for_pending_works(self) -> None:
+        """Do nothing: torch calls this for hooks, and there are none."""
+
+    # ------------------------------------------------------------ blocks of calls, and the end
+
+    def _start_coalescing(self, device: torch.device) -> None:
+        self._submitter.start_coalescing()
+
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        return self._submitter.end_coalescing()
+
+    def _abandon_coalescing(self) -> None:
+        self._submitter.abandon_coalescing()
+
+    def monitored_barrier(
+        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
+    ) -> None:
+        """Block until every rank calls it, or raise an error that names the ranks that do not.
+
+        Ranks meet in the store, so this works while a collective is stuck.
+
+        Args:
+            timeout: how long to wait; None: the group's timeout.
+            wait_all_ranks: name all missing ranks instead of the first.
+        """
+        limit_s = self._communicator.timeout_s if timeout is None else seconds_of(timeout)
+        self._barriers.wait(limit_s, wait_all_ranks)
+
+    def shutdown(self) -> None:
+        """Leave the group in good order; later calls fail."""
+        self._communicator.close()
+
+    def abort(self) -> None:
+        """Fail everything in flight, here and on the other ranks."""
+        self._communicator.abort("ProcessGroup.abort() was called")
+
+    # ------------------------------------------------------------ groups made from this one
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: object = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: object = None,
+    ) -> ProcessGroupHccl | None:
+        """Return a group of some ranks of this one, which torch does not know.
+
+        `torch.distributed.split_group` and `new_group` make one that torch knows.
+
+        Args:
+            ranks: of this group, in the order that they have in the new one; all of them call.
+            timeout: of the new group; None: the same as here.
+            opts: ignored; a group has no options.
+            group_name: of the new group, the same on all of its ranks.
+            group_desc: for the user.
+            device_types: ignored.
+
+        Returns:
+            The group; None on a rank that is not in it.
+
+        Raises:
+            InvalidArgumentError: these are not ranks of this group.
+            DistBackendError: a rank did not come, or died.
+        """
+        members = [int(rank) for rank in ranks]
+        if self.rank() not in members:
+            return None
+        self._splits[tuple(members)] += 1
+        part = f"split/{'-'.join(map(str, members))}/{self._splits[tuple(members)]}"
+        name = group_name or f"{self._name}/{part}"
+        limit_s = None if timeout is None else timeout.total_seconds()
+        made = self.subset(members, name, limit_s)
+        everybody = self._global_ranks or range(self.size())
+        group = self._derived(made, part, [everybody[rank] for rank in members], name)
+        group.setGroupDesc(group_desc or f"{self._description}:split")
+        return group
+
+    def subset(self, members: Sequence[int], name: str, timeout_s: float | None) -> Communicator:
+        """Return a communicator of some ranks of this group, all of which call.
+
+        Raises:
+            InvalidArgumentError: these are not ranks of this group.
+            DistBackendError: a rank did not come, or died.
+        """
+        self._state.drain()
+        try:
+            return self._communicator.subset(members, name, timeout_s=timeout_s)
+        except HcclError as error:
+            raise as_torch_error(error)  # noqa: B904  # it names its cause
+
+    def shrink(
+        self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, pg_options: object = None
+    ) -> ProcessGroupHccl:
+        """Return a group of the other ranks; `dist.shrink_group` replaces this group by it.
+
+        Ranks that have died are left out whether they are named or not.
+
+        Args:
+            ranks_to_exclude: of this group; the same on all others, which all have to call.
+            shrink_flags: SHRINK_ABORT ends what is in flight first.
+            pg_options: ignored; a group has no options.
+
+        Raises:
+            DistBackendError: on all ranks that called: too few came, or they could not connect.
+        """
+        if shrink_flags:
+            self._communicator.abort("shrink_group was called with SHRINK_ABORT")
+        self._state.drain()
+        try:
+            left = self._communicator.shrink(ranks_to_exclude)
+        except HcclError as error:
+            raise as_torch_error(error)  # noqa: B904  # it names its cause
+        # The default group has no list of ranks; the ranks that are left are numbered anew.
+        ranks = [self._global_ranks[rank] for rank in left.old_ranks if self._global_ranks]
+        return self._derived(left, f"shrunk/{left.flight_recorder.group.id}", ranks, left.name)
+
+    def _derived(
+        self, communicator: Communicator, part: str, ranks: list[int], name: str
+    ) -> ProcessGroupHccl:
+        # A prefix of its own: the new group must not read what this one wrote to the store.
+        store = PrefixStore(part, self._store)
+        options = GroupOptions(communicator.rank, communicator.world_size, store, ranks, name)
+        group = ProcessGroupHccl(communicator, options)
+        self._state.read_backends(self)
+        group._state.set_backends(self._state.backend_config)
+        return group
+
+    def merge_remote_group(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raise: groups are made of ranks of the default group, or at a store."""
+        raise InvalidArgumentError(
+            "merge_remote_group: hccl groups cannot be merged; put all ranks in one job with "
+            "torch.distributed.init_process_group, and make the parts with new_group(ranks)"
+        )

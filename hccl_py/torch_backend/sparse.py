@@ -1,39 +1,41 @@
-"""all_reduce of sparse COO tensors: every rank gathers the values of all, and adds them up itself.
+"""all_reduce of sparse COO tensors: every rank gathers the values of all ranks and adds them up.
 
-Ranks have different indices, so nothing can be reduced on the way. How many each has is exchanged
-first, also for an asynchronous call: that waits until all ranks have come, not for their values.
+Ranks have different indices, so nothing can be reduced on the way. Ranks first exchange how many
+values each has. An asynchronous call waits for that exchange too, but not for the values.
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from hccl_py.torch_backend.arguments import Call, is_fake, reduce_op
+from hccl_py.torch_backend.state import GroupState
+from hccl_py.torch_backend.submit import Submitter
 from hccl_py.torch_backend.types import timeout_s
 from hccl_py.torch_backend.work import FinishedWork, as_torch_error
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.types import ReduceOp
 
-if TYPE_CHECKING:
-    from hccl_py.torch_backend.running import RunningGroup
-
 
 def is_sparse(tensor: object) -> bool:
-    """Tell whether `all_reduce_sparse` is the one for `tensor`."""
+    """Return whether `tensor` needs `all_reduce_sparse`."""
     return isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo
 
 
-def all_reduce_sparse(group: RunningGroup, call: Call, tensor: Tensor, opts: Any) -> dist.Work:
-    """Sum a sparse tensor of one shape over all ranks, in place; it comes out coalesced.
+def all_reduce_sparse(
+    state: GroupState, submitter: Submitter, call: Call, tensor: Tensor, opts: Any
+) -> dist.Work:
+    """Sum a sparse tensor of one shape over all ranks, in place; the result is coalesced.
 
     Args:
-        group: whose ranks they are.
+        state: of the group.
+        submitter: of the group.
         call: so far without buffers.
         tensor: of this rank; the numbers of its values may differ.
         opts: torch's; the operation is SUM, AVG or a pre-multiplied sum.
@@ -45,6 +47,7 @@ def all_reduce_sparse(group: RunningGroup, call: Call, tensor: Tensor, opts: Any
         InvalidArgumentError: the operation is another one, or the ranks' tensors are not alike.
         DistBackendError: the collective failed.
     """
+    call.require_own_device(tensor)
     ours, factor = reduce_op(call, opts)
     if ours not in (ReduceOp.SUM, ReduceOp.AVG):
         raise call.invalid(f"`op` of a sparse tensor must be sum or avg, got {ours.name.lower()}")
@@ -53,18 +56,18 @@ def all_reduce_sparse(group: RunningGroup, call: Call, tensor: Tensor, opts: Any
         return FinishedWork(call.results)
     source = tensor.detach().coalesce().cpu()
     values = source.values() if factor is None else _scaled(call, source.values(), factor)
-    counts = _counts(group, call, source, opts)
+    counts = _counts(state, call, source, opts)
     indices = [torch.empty(source.sparse_dim(), count, dtype=torch.int64) for count in counts]
     blocks = [torch.empty(count, *values.shape[1:], dtype=values.dtype) for count in counts]
-    divisor = group.size() if ours is ReduceOp.AVG else 1
-    # What is written back is what this makes of the blocks.
+    divisor = state.world_size if ours is ReduceOp.AVG else 1
+    # Writing back is the addition.
     call.copies.append((_Sum(tensor, indices, blocks, divisor), tensor))  # type: ignore[arg-type]
     parts = (indices, source.indices().contiguous()), (blocks, values.contiguous())
     if tensor.is_cpu or not opts.asyncOp:
-        return group._run(call, opts, "all_gather", *parts)
+        return submitter.submit(call, opts, "all_gather", *parts)
     # No other thread would write to an accelerator in the order of the caller's stream.
     opts.asyncOp = False
-    group._run(call, opts, "all_gather", *parts)
+    submitter.submit(call, opts, "all_gather", *parts)
     return FinishedWork(call.results)
 
 
@@ -77,15 +80,16 @@ def _scaled(call: Call, values: Tensor, factor: Any) -> Tensor:
     return scaled
 
 
-def _counts(group: RunningGroup, call: Call, source: Tensor, opts: Any) -> list[int]:
+def _counts(state: GroupState, call: Call, source: Tensor, opts: Any) -> list[int]:
     """Return how many values each rank has, once all are known to have the same kind of tensor."""
     kind = f"{tuple(source.shape)} of {source.dtype}, {source.sparse_dim()} dimension(s) sparse"
     digest = int.from_bytes(hashlib.sha256(kind.encode()).digest()[:7], "big")
     mine = torch.tensor([source._nnz(), digest])
-    everyones = torch.empty(group.size(), 2, dtype=torch.int64)
-    group._sequence_number += 1
+    everyones = torch.empty(state.world_size, 2, dtype=torch.int64)
+    state.sequence_number += 1
+    state.drain()
     try:
-        group._communicator.all_gather(everyones, mine, timeout_s=timeout_s(opts))
+        state.communicator.all_gather(everyones, mine, timeout_s=timeout_s(opts))
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
     for rank, theirs in enumerate(everyones[:, 1].tolist()):
@@ -99,7 +103,7 @@ def _counts(group: RunningGroup, call: Call, source: Tensor, opts: Any) -> list[
 
 
 class _Sum:
-    """What all ranks have, to be added up in the place of the caller's tensor."""
+    """What all ranks have; `copy_` adds it up in the caller's tensor."""
 
     def __init__(
         self, tensor: Tensor, indices: Sequence[Tensor], blocks: Sequence[Tensor], divisor: int
@@ -111,7 +115,7 @@ class _Sum:
         self._divisor = divisor
 
     def copy_(self, _: Tensor) -> None:
-        """Add up, in the order of the ranks on all of them, and let the caller's tensor be that."""
+        """Add up in rank order, so that all ranks get the same bits."""
         tensor = self._tensor
         values = torch.cat(tuple(self._blocks))
         # A tensor's parts have to be of the mode that it is of itself.

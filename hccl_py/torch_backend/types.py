@@ -1,6 +1,6 @@
-"""Torch's option objects, reduce operations and types of arguments, and ours for them.
+"""Torch's option objects, reduce operations and types of arguments, and hccl-py's for them.
 
-The tensors of a call are checked in `torch_call.py`.
+`arguments.py` checks the tensors of a call.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Tensors = Tensor | Sequence[Tensor]
 TensorLists = Sequence[Tensor] | Sequence[Sequence[Tensor]]
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
-"""Tensors that are what they seem; every other type is a subclass to look into."""
+"""Every other type of tensor is a subclass, which `arguments.py` looks into."""
 
 OPS_BY_NAME = {op.name: op for op in ReduceOp}
 _RED_OPS: dict[str, Any] = dist.ReduceOp.RedOpType.__members__  # type: ignore[assignment]
@@ -43,45 +43,38 @@ def _ops_by_hash() -> dict[int, ReduceOp]:
 
 
 OPS_BY_HASH = _ops_by_hash()
-"""For the short way: a hash takes half the time of `int(options.reduceOp.op)`."""
+"""For the fast path: a hash takes half the time of `int(options.reduceOp.op)`."""
 
 UNSET_TIMEOUT = timedelta(milliseconds=-1)
 Options = TypeVar("Options")
+_FIELDS = {"root": "rootRank", "op": "reduceOp", "timeout": "timeout"}
 
 
-def read_options(
-    kind: type[Options],
-    given: object,
-    *,
-    root: int | None = None,
-    op: object = None,
-    timeout: timedelta | None = None,
-) -> Options:
+def read_options(kind: type[Options], given: object, *older: object, **named: Any) -> Options:
     """Return `given` if it is an options object, else build one.
 
-    The older overloads of torch's methods pass a root, an operation or a timeout in its place.
+    Older overloads of torch's methods pass a root, an operation or a timeout instead, by position
+    in an order that differs between methods, or by name.
     """
     if isinstance(given, kind):
         return given
     options: Any = kind()
-    if isinstance(op, (timedelta, float)):
-        # (tensor, operation, timeout), where the operation came as `given`.
-        timeout = timedelta(seconds=seconds_of(op))
-        op = None
-    if isinstance(given, (timedelta, float)):
-        timeout = timedelta(seconds=seconds_of(given))
-    elif isinstance(given, int):
-        root = given
-    elif given is not None:
-        op = given
-    if root is not None:
-        options.rootRank = root
-    if op is not None:
-        options.reduceOp = op
-    if timeout is not None:
-        options.timeout = timeout
+    values: dict[str, Any] = {
+        _field_of(value): value for value in (given, *older) if value is not None
+    }
+    values |= {_FIELDS[name]: value for name, value in named.items() if value is not None}
+    for field, value in values.items():
+        setattr(
+            options, field, timedelta(seconds=seconds_of(value)) if field == "timeout" else value
+        )
     result: Options = options
     return result
+
+
+def _field_of(value: object) -> str:
+    if isinstance(value, (timedelta, float)):
+        return "timeout"
+    return "rootRank" if isinstance(value, int) else "reduceOp"
 
 
 def seconds_of(timeout: timedelta | float) -> float:

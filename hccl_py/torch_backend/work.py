@@ -1,8 +1,8 @@
-"""The `torch.distributed.Work` of an hccl collective, and our errors as torch's.
+"""The `torch.distributed.Work` of an hccl collective, and hccl-py's errors as torch's.
 
 C++ (DDP's reducer, functional collectives) uses only `wait` and `get_future` of a Work; Python
 uses the rest. A Work is never None, and its future's value is always a list of tensors: C++ reads
-both without a check. Who completes futures stands in `torch_threads.py`.
+both without a check. `future_threads.py` completes futures.
 """
 
 from __future__ import annotations
@@ -10,20 +10,19 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import timedelta
-from operator import attrgetter
 from typing import Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import _register_work
 from torch.futures import Future
 
-from hccl_py.torch_backend.arguments import Call, write_back
+from hccl_py.torch_backend.arguments import write_back
 from hccl_py.torch_backend.future_threads import Lane
 from hccl_py.torch_backend.types import seconds_of
 from hccl_py.transport.errors import (
@@ -36,42 +35,31 @@ from hccl_py.transport.errors import (
 
 
 class Native(Protocol):
-    """What a Work of torch's stands on: the engine's own Work, or what behaves like it."""
+    """A call that a torch Work waits for: the communicator's Work, or an object like it."""
 
     @property
     def source(self) -> int | None:
-        """The rank that a receive heard from."""
+        """The rank that a receive took its data from."""
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Block until it is over; raise what went wrong."""
+        """Block until the call has ended; raise its error."""
 
     def done(self) -> bool:
-        """Tell whether it is over."""
+        """Return whether the call has ended."""
 
     def exception(self) -> BaseException | None:
-        """Return what went wrong."""
+        """Return the error of the call."""
 
 
 TensorsFuture = Future[list[Tensor]]
-
-SMALL_BYTES = 4096
-"""Outputs that a finished Work keeps alive: at most 1 MB for the 256 that a group remembers."""
-
-
-_num_bytes = attrgetter("nbytes")  # in C: a work that ends is part of every asynchronous call
-
-
-def _num_sparse_bytes(tensor: Tensor) -> int:
-    return tensor._indices().nbytes + tensor._values().nbytes
-
 
 _BLAME = tuple(field.name for field in fields(Blame))
 
 
 def as_torch_error(error: HcclError) -> Exception:
-    """Return what torch's users expect to catch, caused by `error`; a wrong argument stays one.
+    """Return the error that torch's users catch, caused by `error`; a wrong argument stays one.
 
-    It says who is to blame as `error` does: `.rank`, `.host`, `.pid`, `.cause`, and so on.
+    It has the attributes of `error` that name the failed rank: `.rank`, `.host`, `.pid`, and so on.
     """
     if isinstance(error, InvalidArgumentError):
         return error
@@ -130,44 +118,48 @@ class FinishedWork(dist.Work):
         return future
 
 
+FINISHED = FinishedWork()
+"""What every synchronous call returns: making a Work costs more than sharing this one."""
+
+
 class HcclWork(dist.Work):
     """A collective in flight.
 
-    The engine keeps the buffers alive until it is done, whether or not anyone keeps this object.
-    Who drops it may have handed it to C++, some of which keeps only the half that is its own, and
-    would wait in the base class, which never ends. So it stays with `last_works` then. That must
-    not keep hundreds of tensors alive: once the end was seen too, large outputs are held weakly.
-    Small ones stay: DDP's join drops its one-element tensor and asks the finished work for it.
+    The engine keeps the buffers alive until the call ends, whether or not anyone keeps this object.
+    This object keeps the outputs alive for as long as the caller holds it.
     """
 
     device: torch.device | None = None
     """The accelerator that results lie on, None: all are in host memory."""
-    last_works: deque[dist.Work] | None = None
-    """Of the process group."""
 
-    def __init__(self, natives: Sequence[Native], call: Call, lane: Lane | None) -> None:
-        """Cover `natives` (several for a coalesced call); `lane` None: a lane of its own."""
+    def __init__(
+        self,
+        natives: Sequence[Native],
+        results: Sequence[Tensor],
+        lane: Lane | None = None,
+        copies: Sequence[tuple[Tensor, Tensor]] = (),
+    ) -> None:
+        """Cover some calls.
+
+        Args:
+            natives: the calls; several for a coalesced one.
+            results: the caller's output tensors.
+            lane: where futures complete; None: a lane of its own.
+            copies: (caller's tensor, staged tensor) to be written back at the end.
+        """
         super().__init__()
         self._natives = natives
-        self._settled = self._dropped = False
-        self._results: Sequence[Tensor] = call.results
-        self._weak_results: Sequence[weakref.ref[Tensor]] = ()
-        self._copies = call.copies
-        self._source = -1
+        self._results = results
+        self._copies = copies
         self._lane = lane
+        self._settled = False
+        self._source = -1
         self._lock = threading.Lock()
         self._future: TensorsFuture | None = None
-        if call.copies:
-            # Somebody has to write the staged results back even if the caller drops this Work.
+        self._twin: _Twin | None = None
+        if copies:
+            # The results are written back even if the caller drops this Work.
             (lane or Lane()).submit(self._wait_quietly, lambda: None)
-
-    def __del__(self) -> None:
-        """Stay, for C++; Python calls this but once."""
-        if self.last_works is not None:
-            self._dropped = True
-            if self._settled:
-                self._let_go()
-            self.last_works.append(self)
 
     def wait(self, timeout: timedelta | float = timedelta(0)) -> bool:
         """Block until the outputs hold the result.
@@ -194,14 +186,14 @@ class HcclWork(dist.Work):
         self.wait()
 
     def order_current_stream(self) -> None:
-        """Do nothing: what was waited for is in host memory."""
+        """Do nothing: the results are in host memory."""
 
     def store_stream(self) -> torch.Stream | None:
         """Return the stream that brings the results to the device, None: there is none."""
         return None
 
     def is_completed(self) -> bool:
-        """Tell whether it is over, with the result in place or an exception."""
+        """Return whether the call has ended, with the result in place or an exception."""
         if not all(native.done() for native in self._natives):
             return False
         if self.exception() is None:
@@ -209,7 +201,7 @@ class HcclWork(dist.Work):
         return True
 
     def is_success(self) -> bool:
-        """Tell whether it is over and the result in place."""
+        """Return whether the call has ended and the result is in place."""
         return self.is_completed() and self.exception() is None
 
     def exception(self) -> BaseException | None:
@@ -221,10 +213,8 @@ class HcclWork(dist.Work):
         return None
 
     def result(self) -> list[Tensor]:
-        """Return the outputs; to C++ that outlives the caller, large ones that are still alive."""
-        # Strong ones first: `_let_go`, on another thread, makes the weak ones before it drops them.
-        results = list(self._results)
-        return results or [tensor for weak in self._weak_results if (tensor := weak()) is not None]
+        """Return the outputs."""
+        return list(self._results)
 
     def source_rank(self) -> int:
         """Return the rank that a receive from any rank took its data from."""
@@ -238,9 +228,8 @@ class HcclWork(dist.Work):
         Its callbacks run on a thread of the lane, never on the engine's.
         """
         with self._lock:
-            future = self._future
-            if future is not None:
-                return future
+            if self._future is not None:
+                return self._future
             base = self._make_future()
             # C++ reads an exception set from Python as tensors and crashes; chained through
             # `then` it becomes a C++ error.
@@ -273,7 +262,7 @@ class HcclWork(dist.Work):
             self.wait()
 
     def _settle(self) -> None:
-        """Write the staged results back, once, and let go of the engine's works."""
+        """Write the staged results back, once, and release the communicator's works."""
         if self._settled:
             return
         with self._lock:
@@ -281,24 +270,51 @@ class HcclWork(dist.Work):
                 return
             if self._copies:
                 write_back(self._copies)
-                self._copies = []
+                self._copies = ()
             source = self._natives[-1].source if self._natives else None
             self._source = -1 if source is None else source
             self._natives = ()
+            if self._twin is not None and self.device is None:
+                self._twin.release()
             self._settled = True
-        if self._dropped:
-            self._let_go()
 
-    def _let_go(self) -> None:
-        """Hold large outputs weakly: what nobody else holds is freed."""
-        try:
-            num_bytes = sum(map(_num_bytes, self._results))
-        except RuntimeError:  # torch does not add up those of a sparse tensor
-            num_bytes = sum(map(_num_sparse_bytes, self._results))
-        if num_bytes > SMALL_BYTES:
-            self._weak_results = [weakref.ref(tensor) for tensor in self._results]
-            self._results = ()
-            self._future = None
+    def twin(self) -> dist.Work:
+        """Return a Work for C++ that ends with this one and then keeps no outputs alive."""
+        with self._lock:
+            if self._settled and self.device is None:
+                return FINISHED
+            if self._twin is None:
+                self._twin = _Twin(self)
+            return self._twin
+
+
+class _Twin(dist.Work):
+    def __init__(self, work: HcclWork) -> None:
+        super().__init__()
+        self._work: HcclWork | None = work
+
+    def wait(self, timeout: timedelta | float = timedelta(0)) -> bool:
+        """Block until the call has ended."""
+        work = self._work
+        return work is None or work.wait(timeout)
+
+    def release(self) -> None:
+        """Drop the Work, which has ended."""
+        self._work = None
+
+
+_registered: deque[dist.Work] = deque(maxlen=256)
+
+
+def register_for_wait_tensor(tensor: Tensor, work: dist.Work) -> None:
+    """Have torch's `wait_tensor(tensor)` wait for `work`.
+
+    C++ keeps only the C++ half of a Work that Python hands to it. Once the Python half is gone, C++
+    waits in the base class for ever. So this module keeps a Work without outputs for C++.
+    """
+    held = work.twin() if isinstance(work, HcclWork) else work
+    _registered.append(held)
+    _register_work(tensor, held)
 
 
 class WorkAsNative:
@@ -323,7 +339,7 @@ class WorkAsNative:
         return self._work.store_stream()
 
     def done(self) -> bool:
-        """Tell whether it is over."""
+        """Return whether it has ended."""
         return self._work.is_completed()
 
     def exception(self) -> BaseException | None:

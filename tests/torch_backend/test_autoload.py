@@ -34,8 +34,9 @@ print(dist.Backend.default_device_backend_map["cpu"])
 """
     ran = python("-c", script)
     assert ran.returncode == 0, ran.stderr
-    # Nothing of ours but the hook comes with torch.
-    assert ran.stdout.splitlines() == ["hccl hccl_py hccl_py._autoload", "gloo"]
+    # Nothing comes with torch but the hook, and the one patch that it applies.
+    loaded = "hccl_py hccl_py._autoload hccl_py.torch_backend hccl_py.torch_backend.names"
+    assert ran.stdout.splitlines() == [f"hccl {loaded} hccl_py.torch_backend.patches", "gloo"]
 
 
 def test_import_of_torch_gets_no_slower() -> None:

@@ -10,65 +10,27 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.futures import Future
 
-from hccl_py.communicator import Communicator
 from hccl_py.torch_backend.arguments import Call
 from hccl_py.torch_backend.future_threads import THREADS, Lane
 from hccl_py.torch_backend.staging.call import StagedCall, Streams
+from hccl_py.torch_backend.state import GroupState
 from hccl_py.torch_backend.work import HcclWork, TensorsFuture, WorkAsNative
-from hccl_py.transport.errors import InvalidArgumentError
-
-_IN_ORDER = frozenset(
-    (
-        *("all_reduce", "broadcast", "reduce", "barrier", "all_gather", "reduce_scatter"),
-        *("all_to_all", "gather", "scatter", "send", "recv", "subset", "split", "shrink"),
-    )
-)
-"""What of a communicator has to come after the staged calls before it."""
-
-
-class _Behind:
-    """Stands where a group's communicator was while staged calls of the group wait for the device.
-
-    Calls on host memory need not ask then whether there are any.
-    """
-
-    def __init__(self, calls: Any, staging: Staging) -> None:
-        """Stand where `calls` was: a communicator, or the nonblocking calls of one."""
-        self.__dict__.update(calls=calls, staging=staging)
-
-    def __getattr__(self, name: str) -> Any:
-        value = getattr(self.__dict__["calls"], name)
-        if name == "nonblocking":
-            return _Behind(value, self.__dict__["staging"])
-        return partial(self._in_turn, value) if name in _IN_ORDER else value
-
-    def __setattr__(self, name: str, value: object) -> None:
-        setattr(self.__dict__["calls"], name, value)
-
-    def _in_turn(self, method: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
-        for argument in arguments:
-            if isinstance(argument, Tensor) and not argument.is_cpu:
-                # It is to be staged, and comes here again: it need not wait for the others.
-                raise InvalidArgumentError(f"expected host memory, got {argument.device}")
-        self.__dict__["staging"].drain()
-        return method(*arguments, **options)
 
 
 class Staging:
     """The staged calls of one group."""
 
-    def __init__(self, group: Any) -> None:
-        """Serve `group`, which has to have a `_communicator`, a `_rank` and a `_world_size`."""
-        self._group = group
+    def __init__(self, state: GroupState) -> None:
+        """Serve the group of `state`."""
+        self._state = state
         self._streams: dict[torch.device, Streams] = {}
         self._changed = threading.Condition()
         self._calls: deque[StagedCall] = deque()
@@ -82,7 +44,7 @@ class Staging:
         """Run a call to its end, and have the current stream wait for its results."""
         self.drain()
         staged = self._staged(call, method, calls, timeout_s)
-        staged.run(self._group._communicator)
+        staged.run(self._state.communicator)
         staged.order_current_stream()
 
     def start(
@@ -103,16 +65,15 @@ class Staging:
             lane: of the group's futures; None: the call may end before earlier ones.
         """
         staged = self._staged(call, method, calls, timeout_s)
-        work = StagedWork([staged], call, lane)
+        assert call.device is not None
+        work = StagedWork([staged], call.results, call.device, lane)
         with self._changed:
             self._calls.append(staged)
             starts = not self._issuing
             if starts:
-                self._issuing = True
-                real = self._group._communicator
-                self._group._communicator = cast(Communicator, _Behind(real, self))
+                self._set_issuing(True)
         if starts:
-            THREADS.run(lambda: self._issue(real))
+            THREADS.run(self._issue)
         (Lane() if lane is None else self._landing).append(staged.land, lambda: None)
         return work
 
@@ -121,17 +82,21 @@ class Staging:
         with self._changed:
             self._changed.wait_for(lambda: not self._issuing)
 
-    def _issue(self, communicator: Communicator) -> None:
+    def _issue(self) -> None:
         while True:
             with self._changed:
                 if not self._calls:
-                    self._issuing = False
-                    self._group._communicator = communicator
+                    self._set_issuing(False)
                     self._changed.notify_all()
                     return
                 staged = self._calls.popleft()
-            staged.issue(communicator)
+            staged.issue(self._state.communicator)
             del staged  # it holds tensors
+
+    def _set_issuing(self, issuing: bool) -> None:
+        """Send other calls of the group down the slow path, which drains, or no longer."""
+        self._issuing = self._state.staging_busy = issuing
+        self._state.choose_path()
 
     def _staged(
         self, call: Call, method: str, calls: Sequence[tuple[Any, ...]], timeout_s: float | None
@@ -142,7 +107,7 @@ class Staging:
         if streams is None:
             streams = Streams(torch.Stream(device), torch.Stream(device))
             streams = self._streams.setdefault(device, streams)
-        group = self._group._rank, self._group._world_size, timeout_s
+        group = self._state.rank, self._state.world_size, timeout_s
         return StagedCall(call, streams, method, calls, group)
 
 
@@ -153,17 +118,19 @@ class StagedWork(HcclWork):
     and whoever waits for that.
     """
 
+    device: torch.device
+
     def __init__(
-        self, parts: Sequence[StagedCall | WorkAsNative], call: Call, lane: Lane | None
+        self,
+        parts: Sequence[StagedCall | WorkAsNative],
+        results: Sequence[Tensor],
+        device: torch.device,
+        lane: Lane | None = None,
     ) -> None:
         """Cover `parts`, at least one of them staged; `lane` None: a lane of its own."""
-        assert call.device is not None
-        self.device = call.device
+        self.device = device
         self._parts = tuple(parts)
-        # Its end writes them back.
-        bare = Call(call.name)
-        bare.results = call.results
-        super().__init__(self._parts, bare, lane)
+        super().__init__(self._parts, results, lane)
 
     def wait(self, timeout: timedelta | float = timedelta(0)) -> bool:
         """Block until the results are on their way; the current stream waits for their arrival."""
@@ -177,7 +144,6 @@ class StagedWork(HcclWork):
             part.order_current_stream()
 
     def _make_future(self) -> TensorsFuture:
-        assert self.device is not None
         return Future(devices=[self.device])
 
     def _complete(self, future: Future[list[Tensor]], results: list[Tensor]) -> None:

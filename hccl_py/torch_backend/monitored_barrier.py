@@ -1,0 +1,73 @@
+"""A barrier in the group's store, which names the ranks that did not come."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+ANSWER_S = 10.0
+"""How much longer than its own timeout a rank waits for rank 0's answer, which may wait as long."""
+
+
+class MonitoredBarrier:
+    """The monitored barriers of one group."""
+
+    def __init__(self, store: Any, rank: int, world_size: int) -> None:
+        """Meet in `store`."""
+        self._store = store
+        self._rank = rank
+        self._world_size = world_size
+        self._number = 0
+
+    def wait(self, timeout_s: float, wait_all_ranks: bool) -> None:
+        """Block until every rank came.
+
+        Args:
+            timeout_s: how long to wait; 0 or less: rank 0 raises at once if there are other ranks.
+            wait_all_ranks: name all missing ranks instead of the first.
+
+        Raises:
+            DistBackendError: a rank did not come in time.
+        """
+        self._number += 1
+        key = f"monitored_barrier/{self._number}"
+        self._store.set(f"{key}/{self._rank}", "here")
+        if self._rank == 0:
+            missing = self._missing_ranks(key, timeout_s, wait_all_ranks)
+            self._store.set(key, ", ".join(str(rank) for rank in missing))
+        elif not self._comes(key, timeout_s + ANSWER_S):
+            raise self._failed(timeout_s + ANSWER_S, "0", ", or lost the store")
+        missing_text = self._store.get(key).decode()
+        if missing_text:
+            raise self._failed(timeout_s, missing_text)
+
+    def _failed(self, elapsed_s: float, ranks: str, more: str = "") -> Exception:
+        return dist.DistBackendError(
+            f"monitored_barrier on rank {self._rank}: Timed out after {elapsed_s:g} s; "
+            f"rank(s) {ranks} did not come{more}"
+        )
+
+    def _missing_ranks(self, key: str, timeout_s: float, wait_all_ranks: bool) -> list[int]:
+        if timeout_s <= 0:  # torch's stores would wait without a limit; as with gloo, none came
+            return list(range(1, self._world_size if wait_all_ranks else min(self._world_size, 2)))
+        deadline = time.monotonic() + timeout_s
+        missing = []
+        for rank in range(1, self._world_size):
+            if not self._comes(f"{key}/{rank}", deadline - time.monotonic()):
+                missing.append(rank)
+                if not wait_all_ranks:
+                    break
+        return missing
+
+    def _comes(self, key: str, timeout_s: float) -> bool:
+        """Wait until `key` is in the store; return whether it came in time."""
+        try:
+            self._store.wait([key], timedelta(seconds=max(timeout_s, 0.001)))
+        except RuntimeError as error:  # a FileStore's timeout has no type of its own
+            if "timeout" not in str(error).lower():
+                raise
+            return False
+        return True

@@ -1,0 +1,212 @@
+"""Every patch of torch is listed, does what it is for, and is still needed.
+
+Torch's own function is the patch's `__wrapped__`. A test that fails because torch's own function
+does the right thing asks for the patch to be removed from `hccl_py/torch_backend/patches.py`.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import subprocess
+import sys
+import weakref
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from ranks import run_ranks
+from torch import nn
+from torch.distributed import distributed_c10d as c10d
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+from torch.nn.parallel import DistributedDataParallel
+
+from hccl_py.torch_backend.patches import AT_IMPORT, PATCHES
+
+
+def run_python(script: str, timeout_s: float = 60.0) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=timeout_s
+    )
+
+
+def original(name: str) -> Any:
+    """Return torch's own function under the dotted `name`."""
+    return pkgutil.resolve_name(name).__wrapped__
+
+
+def test_list_names_every_patch_with_its_reason() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "hccl_py.torch_backend.patches"], capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stderr
+    for patch in (AT_IMPORT, *PATCHES):
+        assert f"{patch.target}\n    torch {patch.torch}: {patch.reason}" in ran.stdout
+
+
+def check_functions(rank: int, world_size: int) -> None:
+    group = dist.group.WORLD
+    prefix = "torch.distributed.distributed_c10d."
+    with pytest.raises(ValueError, match="GLOO"):
+        original(prefix + "monitored_barrier")(group)
+    with pytest.raises(Exception, match="split|bound|accelerator|device"):
+        original(prefix + "split_group")(group, [[0]])
+    with pytest.raises(Exception):  # noqa: B017  # a C++ type error
+        metadata = {
+            "backend_name": "hccl",
+            "store": None,
+            "group_desc": "",
+            "original_group_name": "",
+            "new_group_name": "shrunk",
+            "group_name": "shrunk",
+        }
+        original(prefix + "_create_shrunk_process_group")(group, [0], metadata, False)
+
+
+def test_torch_still_rejects_groups_in_python() -> None:
+    run_ranks(check_functions, 1, backend="hccl")
+
+
+def check_timeout(rank: int, world_size: int) -> None:
+    group: Any = dist.group.WORLD
+    before = group.options._timeout
+    original("torch.distributed.distributed_c10d._set_pg_timeout")(timedelta(seconds=7), group)
+    assert group.options._timeout == before
+    c10d._set_pg_timeout(timedelta(seconds=7), group)
+    assert group.options._timeout == timedelta(seconds=7)
+
+
+@pytest.mark.skipif(hasattr(dist, "set_timeout"), reason="this torch asks the group")
+def test_torch_still_sets_no_timeout_of_groups_in_python() -> None:
+    run_ranks(check_timeout, 1, backend="hccl")
+
+
+def check_coalescing(rank: int, world_size: int) -> None:
+    group = dist.group.WORLD
+    manager = original("torch.distributed.distributed_c10d._coalescing_manager")
+    with pytest.raises(KeyError), manager(group):
+        raise KeyError("of the user's")
+    assert c10d._world.pg_coalesce_state.pop(group) == []
+
+
+def test_torch_still_keeps_calls_after_an_exception() -> None:
+    run_ranks(check_coalescing, 1, backend="hccl")
+
+
+def check_hook_names(rank: int, world_size: int) -> None:
+    network = DistributedDataParallel(nn.Linear(3, 1))
+    with pytest.raises(TypeError, match="BF16"):
+        type(network)._check_comm_hook.__wrapped__(network, default_hooks.bf16_compress_hook)
+
+
+def test_torch_still_requires_nccl_for_bf16_hooks() -> None:
+    run_ranks(check_hook_names, 1, backend="hccl")
+
+
+def check_logged_hook(rank: int, world_size: int, kind: str) -> str:
+    network = DistributedDataParallel(nn.Linear(3, 1))
+    if kind == "default":
+        network.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    else:
+        network._register_builtin_comm_hook(getattr(dist.BuiltinCommHookType, kind))
+    network(torch.ones(1, 3)).sum().backward()
+    return str(network._get_ddp_logging_data()["comm_hook"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("FP16_COMPRESS", "BuiltinCommHookType.FP16_COMPRESS"),
+        ("ALLREDUCE", "BuiltinCommHookType.ALLREDUCE"),
+        ("default", "fp16_compress_hook"),
+    ],
+)
+def test_ddp_logs_the_hook_that_was_asked_for(kind: str, name: str) -> None:
+    assert run_ranks(check_logged_hook, 1, kind, backend="hccl") == [name]
+
+
+def test_torch_still_crashes_on_the_fp16_hook_in_cpp() -> None:
+    script = """
+import torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel as DDP
+dist.init_process_group("hccl", store=dist.HashStore(), rank=0, world_size=1)
+network = DDP(torch.nn.Linear(3, 1))
+DDP._register_builtin_comm_hook.__wrapped__(network, dist.BuiltinCommHookType.FP16_COMPRESS)
+network(torch.ones(1, 3)).sum().backward()
+"""
+    assert run_python(script).returncode != 0
+
+
+def check_reducer(rank: int, world_size: int) -> None:
+    network = DistributedDataParallel(nn.Linear(3, 1))
+    keep = type(network.reducer)._set_forward_pass_work_handle
+    for function, is_kept in ((keep.__wrapped__, False), (keep, True)):
+        work = dist.all_reduce(torch.ones(1), async_op=True)
+        assert work is not None
+        work.wait()
+        function(network.reducer, work, False)
+        python_half = weakref.ref(work)
+        del work
+        assert (python_half() is not None) == is_kept
+
+
+def test_cpp_still_keeps_only_its_half_of_a_work() -> None:
+    run_ranks(check_reducer, 1, backend="hccl")
+
+
+def test_torch_still_bypasses_groups_in_python_in_functional_collectives() -> None:
+    # In a process that has made no group of hccl: nothing of this list is applied.
+    script = """
+import torch, torch.distributed as dist
+class Group(dist.ProcessGroup):
+    def getGroupName(self):
+        return "python"
+    setGroupName = lambda self, name: None
+    all_gather_single = send = recv = lambda self, *arguments: called.append(arguments)
+called, tensor = [], torch.ones(2)
+group = Group(0, 1)
+torch._C._distributed_c10d._register_process_group("python", group)
+ops = torch.ops._c10d_functional
+calls = [lambda: ops.all_gather_into_tensor_out(tensor, 1, "python", out=torch.empty(2))]
+if hasattr(ops, "batch_p2p_ops"):
+    calls.append(lambda: ops.batch_p2p_ops(["isend"], [0], [0], [tensor], "python"))
+for call in calls:
+    try:
+        call()
+    except (RuntimeError, NotImplementedError):
+        continue
+    print("needs no patch", called)
+print("done")
+"""
+    ran = run_python(script)
+    assert ran.stdout.split() == ["done"], ran.stdout + ran.stderr
+
+
+@pytest.mark.nightly("training")
+def test_dynamo_still_fails_on_our_functions() -> None:
+    script = """
+import torch, torch.distributed as dist
+from hccl_py.torch_backend import patches
+left_out = "torch._C._dynamo.eval_frame"
+patches.PATCHES = tuple(patch for patch in patches.PATCHES if patch.target != left_out)
+dist.init_process_group("hccl", store=dist.HashStore(), rank=0, world_size=1)
+layers = [torch.nn.Linear(30, 30) for _ in range(4)]
+network = torch.nn.parallel.DistributedDataParallel(torch.nn.Sequential(*layers))
+compiled = torch.compile(network, backend="aot_eager")
+for _ in range(3):
+    compiled(torch.ones(1, 30)).sum().backward()
+"""
+    ran = run_python(script, 110.0)
+    assert ran.returncode != 0 and "Dynamo" in ran.stderr, ran.stderr
+
+
+def test_torch_still_replaces_backends_without_a_word() -> None:
+    script = """
+import warnings, torch.distributed as dist
+with warnings.catch_warnings():
+    warnings.simplefilter("error")
+    dist.Backend.register_backend.__wrapped__("hccl", print, devices=["cpu"])
+    print(dist.Backend._plugins["HCCL"].creator_fn is print)
+"""
+    assert run_python(script).stdout.split() == ["True"]
