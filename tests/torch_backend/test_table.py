@@ -1,4 +1,4 @@
-"""docs/torch.md lists every feature, and every public function of torch.distributed is in one."""
+"""docs/torch_table.md lists every feature; every public function of torch.distributed is in one."""
 
 import table
 from feature_rows import FEATURES, documented

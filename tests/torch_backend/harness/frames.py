@@ -1,4 +1,4 @@
-"""How many Python frames a call makes, torch's and ours; and the table of docs/torch.md.
+"""How many Python frames a call makes, torch's and ours; and the table of docs/torch_table.md.
 
 python tests/torch_backend/harness/frames.py       # counts, and writes
 """
