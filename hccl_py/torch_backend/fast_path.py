@@ -25,7 +25,7 @@ _SEQUENCES = (list, tuple)
 def collective(
     name: str,
     method: str,
-    kind: type,
+    kind: Any,
     num_tensors: int = 2,
     *,
     num_splits: int = 0,
