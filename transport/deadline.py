@@ -19,6 +19,11 @@ class Deadline:
         self._start_s = time.monotonic()
 
     @property
+    def end_s(self) -> float:
+        """When it is, by `time.monotonic`."""
+        return self._start_s + self.timeout_s
+
+    @property
     def elapsed_s(self) -> float:
         """Seconds since the start."""
         return time.monotonic() - self._start_s

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
 
-from hccl_py.membership.unique_id import attended
+from hccl_py.membership.unique_id import store_of_unique_id
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 
 # By process id too: a forked child must not talk on its parent's connection.
@@ -56,8 +56,8 @@ def meeting_at(
         BootstrapError: no store answered, or the meeting came to nothing.
     """
     if isinstance(store, bytes | bytearray | memoryview):
-        with attended(store, rank, world_size, timeout_s) as attended_store:
-            yield attended_store
+        with store_of_unique_id(store, rank, world_size, timeout_s) as client:
+            yield client
     elif store is None and world_size > 1:
         yield store_from_environment(rank, world_size, name, timeout_s)
     else:

@@ -17,7 +17,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from hccl_py.transport.control.coordination import Coordination
-from hccl_py.transport.control.store import CoordinatorStore
+from hccl_py.transport.control.store import StoreClient
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 
 _CONFIRM_S = 2.0
@@ -33,7 +33,7 @@ class Connected(Protocol):
 
 Made = TypeVar("Made", bound=Connected)
 
-Connect = Callable[[CoordinatorStore, int, int], Made]
+Connect = Callable[[StoreClient, int, int], Made]
 """Makes a communicator of a store, a rank and a world size."""
 
 

@@ -14,11 +14,11 @@ from typing import TypeVar
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reporter import Witness
 from hccl_py.transport.control.coordination import Coordination
-from hccl_py.transport.control.store import CoordinatorStore
+from hccl_py.transport.control.store import StoreClient
 from hccl_py.transport.errors import BootstrapError, CommunicatorError, InvalidArgumentError
 
 Made = TypeVar("Made")
-Connect = Callable[[CoordinatorStore | None, int, int], Made]
+Connect = Callable[[StoreClient | None, int, int], Made]
 """Makes a communicator of a store, a rank and a world size."""
 
 _NEWS_S = 0.3

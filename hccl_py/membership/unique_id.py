@@ -1,10 +1,10 @@
 """The unique id of a communicator: what ranks need to find each other, in 256 bytes.
 
-    uid = hccl_py.get_unique_id()            in one process, which serves the meeting place
+    uid = hccl_py.get_unique_id()            in one process, which serves the store
     Communicator(uid, rank, world_size)      in all, however the bytes came there
 
 A file, MPI, a pipe or a queue may carry it. Whoever has it can join: it holds a secret that both
-ends of every connection with the meeting place prove they know. The place closes when all ranks are
+ends of every connection with its store prove they know. The store closes when all ranks are
 connected, so an id is good for one communicator.
 """
 
@@ -16,12 +16,14 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from hccl_py.transport.bootstrap.store_client import MeetingPoint, MeetingStore
-from hccl_py.transport.bootstrap.store_server import MeetingPlace
+from hccl_py.transport.control.unique_id_client import ServerAddress, UniqueIdClient
+from hccl_py.transport.control.unique_id_server import UniqueIdServer
+from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.interfaces import LocalAddress, address_family, choose_addresses
 from hccl_py.transport.network.listeners import bind_listener
@@ -31,6 +33,8 @@ _VARIABLE = "HCCL_COMM_ID"
 _MAGIC = b"HCCL-ID\1"
 _HEADER = struct.Struct("!8sBHI46s64s32s")  # magic, kind, port, pid, address, host, secret
 _CHECKSUM_BYTES = 16
+_FREE_S = 2.0
+_BIND_PERIOD_S = 0.002
 _BY_CREATOR, _BY_RANK_0 = 0, 1
 
 
@@ -58,23 +62,23 @@ class UniqueId(bytes):
 
     def __repr__(self) -> str:
         """Say where the ranks meet, and who made it."""
-        point = self.point
-        return f"UniqueId({point}, {point.made_by})"
+        address = self.address
+        return f"UniqueId({address}, {address.made_by})"
 
     __str__ = __repr__
 
     @property
-    def point(self) -> MeetingPoint:
+    def address(self) -> ServerAddress:
         """Where the ranks meet."""
         _, kind, port, pid, address, host, secret = _HEADER.unpack_from(self)
         name = host.rstrip(b"\0").decode(errors="replace")
         by_rank_0 = kind == _BY_RANK_0
         made_by = f"rank 0, {_VARIABLE}" if by_rank_0 else f"made by pid {pid} on {name}"
-        return MeetingPoint(address.rstrip(b"\0").decode(), port, secret, made_by, by_rank_0)
+        return ServerAddress(address.rstrip(b"\0").decode(), port, secret, made_by, by_rank_0)
 
 
 def get_unique_id() -> UniqueId:
-    """Make the id of a new communicator, and serve its meeting place until all ranks are connected.
+    """Make the id of a new communicator, and serve its store until all ranks are connected.
 
     Only one process calls it, and hands the id to all others; it has to live until they are
     connected. It listens on the best of the interfaces that HCCL_SOCKET_IFNAME selects, as for data
@@ -95,30 +99,33 @@ def get_unique_id() -> UniqueId:
     secret = secrets.token_bytes(32)
     address, port = bound.getsockname()[:2]
     uid = _pack(_BY_CREATOR, address, port, secret)
-    MeetingPlace(bound, secret, f"the process that made the unique id ({uid.point.made_by})")
+    UniqueIdServer(bound, secret, f"the process that made the unique id ({uid.address.made_by})")
     return uid
 
 
 @contextlib.contextmanager
-def attended(content: Any, rank: int, world_size: int, timeout_s: float) -> Iterator[MeetingStore]:
-    """Hand out the store at the meeting place of a unique id, and leave it at the end.
+def store_of_unique_id(
+    content: Any, rank: int, world_size: int, timeout_s: float
+) -> Iterator[UniqueIdClient]:
+    """Hand out the store of a unique id, and leave it at the end.
 
     Raises:
         InvalidArgumentError: it is no unique id, or `rank` none of the ranks.
-        BootstrapError: the place is gone, or the meeting came to nothing there; or the block's own,
-            with that as the reason.
+        BootstrapError: nobody serves the id any more, or the ranks cannot meet there; or the
+            block's own, with that as the reason.
     """
-    point = UniqueId(content).point
+    address = UniqueId(content).address
     if rank not in range(world_size):
         raise InvalidArgumentError(f"rank: expected one of 0..{world_size - 1}, got {rank!r}")
-    place = _serve_as_rank_0(point, timeout_s) if point.comes_later and rank == 0 else None
-    store = MeetingStore(point, timeout_s)
+    serves = address.comes_later and rank == 0
+    server = _serve_as_rank_0(address, timeout_s) if serves else None
+    store = UniqueIdClient(address, timeout_s)
     try:
         store.join(rank, world_size)
         yield store
     except BaseException as error:
-        if place is not None:
-            place.expect_no_more()
+        if server is not None:
+            server.expect_no_more()
         if store.problem and isinstance(error, BootstrapError):
             raise BootstrapError(f"rank {rank} of {world_size}: {store.problem}") from error
         raise
@@ -126,27 +133,40 @@ def attended(content: Any, rank: int, world_size: int, timeout_s: float) -> Iter
         store.leave()
 
 
-def _serve_as_rank_0(point: MeetingPoint, timeout_s: float) -> MeetingPlace:
-    key = os.getpid(), point.port
+def _serve_as_rank_0(address: ServerAddress, timeout_s: float) -> UniqueIdServer:
+    key = os.getpid(), address.port
     with _hosting:
         turn = _turns.setdefault(key, threading.Lock())
-    with turn:  # threads take turns, each when the meeting before its own is over
+    with turn:  # threads take turns, each when the rendezvous before its own is over
         earlier = _hosted.get(key)
         if earlier is not None:
             # Some rank may still leave that of the last communicator.
             if not earlier.wait(timeout_s):
-                raise BootstrapError(f"{_VARIABLE}={point}: the meeting before is not over yet")
+                raise BootstrapError(f"{_VARIABLE}={address}: the one before has not ended yet")
             earlier.close()
-        bound = bind_listener(LocalAddress("", point.host), range(point.port, point.port + 1))
-        place = MeetingPlace(bound, point.secret, f"rank 0 ({_VARIABLE}={point})")
-        _hosted[key] = place
-    return place
+        bound = _bind_again(address, Deadline(0.0 if earlier is None else _FREE_S))
+        server = UniqueIdServer(bound, address.secret, f"rank 0 ({_VARIABLE}={address})")
+        _hosted[key] = server
+    return server
+
+
+def _bind_again(address: ServerAddress, deadline: Deadline) -> socket.socket:
+    """Bind to the address; ZeroMQ closes the listener of an earlier server a little later."""
+    while True:
+        try:
+            return bind_listener(
+                LocalAddress("", address.host), range(address.port, address.port + 1)
+            )
+        except BootstrapError:
+            if deadline.expired:
+                raise
+        time.sleep(_BIND_PERIOD_S)
 
 
 _hosting = threading.Lock()
 # By process id too: not a forked child's.
 _turns: dict[tuple[int, int], threading.Lock] = {}
-_hosted: dict[tuple[int, int], MeetingPlace] = {}
+_hosted: dict[tuple[int, int], UniqueIdServer] = {}
 _num_agreed: Counter[str] = Counter()
 
 

@@ -15,7 +15,7 @@ from ranks import run_ranks
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError, UniqueId, get_unique_id
 from hccl_py.launcher.ports import free_port
-from hccl_py.transport.bootstrap.store_client import MeetingStore
+from hccl_py.transport.control.unique_id_client import UniqueIdClient
 
 TIMEOUT_S = 20.0
 
@@ -62,11 +62,11 @@ def test_id_survives_bytes_and_pickle_and_prints_no_secret() -> None:
     assert UniqueId(bytes(uid)) == pickle.loads(pickle.dumps(uid)) == uid
     assert isinstance(pickle.loads(pickle.dumps(uid)), UniqueId)
     assert get_unique_id() != uid
-    assert uid.point.host == "127.0.0.1"
-    for printed in (repr(uid), str(uid), f"{uid}", f"{uid.point!r}", f"{uid!s:>5}"):
-        assert f"127.0.0.1:{uid.point.port}" in printed or "127.0.0.1" in printed
-        assert repr(uid.point.secret)[2:-1] not in printed
-        assert uid.point.secret.hex() not in printed
+    assert uid.address.host == "127.0.0.1"
+    for printed in (repr(uid), str(uid), f"{uid}", f"{uid.address!r}", f"{uid!s:>5}"):
+        assert f"127.0.0.1:{uid.address.port}" in printed or "127.0.0.1" in printed
+        assert repr(uid.address.secret)[2:-1] not in printed
+        assert uid.address.secret.hex() not in printed
 
 
 @pytest.mark.parametrize("damage", [0, 9, 40, 130, 200, 255])
@@ -104,8 +104,8 @@ def test_id_is_good_for_one_communicator() -> None:
 
 def test_who_does_not_know_the_secret_is_not_let_in() -> None:
     uid = get_unique_id()
-    point = uid.point
-    guess = MeetingStore(type(point)(point.host, point.port, bytes(32), "a guess"), TIMEOUT_S)
+    point = uid.address
+    guess = UniqueIdClient(type(point)(point.host, point.port, bytes(32), "a guess"), TIMEOUT_S)
     with pytest.raises(BootstrapError, match="a guess"):
         guess.join(0, 1)
     guess.leave()
@@ -131,7 +131,7 @@ def test_end_of_the_process_that_made_the_id_ends_the_wait(killed: bool) -> None
         assert maker.stdout is not None
         assert maker.stdin is not None
         uid = bytes.fromhex(maker.stdout.readline().decode())
-        store = MeetingStore(UniqueId(uid).point, TIMEOUT_S)
+        store = UniqueIdClient(UniqueId(uid).address, TIMEOUT_S)
         waiting = threads.submit(attempts, uid, [(1, 2)])
         store.get("member/1")  # it has come, and waits for the other
         store.leave()

@@ -16,7 +16,7 @@ from typing import Any, Protocol, get_origin, get_type_hints
 
 import msgpack  # type: ignore[import-untyped]
 
-from hccl_py.transport.control.contact import Contact
+from hccl_py.transport.control.message import Contact
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity, group_by_node

@@ -21,7 +21,7 @@ from .clocks import ClockReading
 from .place import Place
 from .plane import Roll, hold, release
 from .principal import Principal
-from .store import CoordinatorStore
+from .store import StoreClient
 
 _GRACE_S = 3.0
 """How much later than the coordinator a rank gives up: it should hear who was missing, also from
@@ -116,7 +116,7 @@ class Coordination:
         prefix: str = "",
         timeout_s: float = 60.0,
         hopeless: Callable[[], str] | None = None,
-    ) -> CoordinatorStore:
+    ) -> StoreClient:
         """Return the store that the coordinator hosts, fit for `rendezvous.Store`.
 
         Args:
@@ -124,14 +124,13 @@ class Coordination:
             timeout_s: how long `get` waits.
             hopeless: asked now and then by whoever waits; says why to give up, or "".
         """
-        return CoordinatorStore(self.ask_store, prefix, timeout_s, hopeless)
+        return StoreClient(self.ask_store, timeout_s, prefix, hopeless)
 
     def ask_store(self, kind: str, *body: Any, deadline: Deadline) -> Any:
         """Put a question to the store and wait for the answer, unless that is or becomes hopeless.
 
         Raises:
-            TimeoutError: it did not come in time.
-            BootstrapError: waiting is in vain; says why.
+            BootstrapError: it did not come in time, or waiting is in vain; says why.
         """
         place = self._require()
         future: Future[Any] = Future()
@@ -147,8 +146,9 @@ class Coordination:
             self._plane.loop.post(lambda: place.participant.cancel(numbers[0]))
             if isinstance(error, BootstrapError):
                 raise
-            raise TimeoutError(
-                f"{kind} {body[0]!r}: no answer in {deadline.timeout_s:g} s"
+            raise BootstrapError(
+                f"the coordinator's store: {kind} {body[0]!r}: no answer in "
+                f"{deadline.timeout_s:g} s"
             ) from None
 
     def clock(self) -> ClockReading | None:

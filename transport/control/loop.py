@@ -47,6 +47,8 @@ class ControlLoop:
         self._commands: deque[Callable[[], None]] = deque()
         self._services: list[Service] = []
         self._stopping = False
+        self._is_closed = False
+        self._closing = threading.RLock()  # a finalizer may run inside of it
         self._at_end: list[Callable[[], None]] = []
         self._num_errors = 0
         self._thread = threading.Thread(target=self._run, name="hccl-control", daemon=True)
@@ -86,9 +88,9 @@ class ControlLoop:
             raise raised[0]
 
     def post(self, command: Callable[[], None]) -> None:
-        """Have the thread call something soon."""
+        """Have the thread call something soon; nothing happens once the loop has ended."""
         self._commands.append(command)
-        os.eventfd_write(self._wake_fd, 1)
+        self._wake()
 
     def stop(self) -> None:
         """End the thread."""
@@ -96,12 +98,13 @@ class ControlLoop:
         if self.is_current:
             self._at_end.append(self._close_descriptors)
             return
-        os.eventfd_write(self._wake_fd, 1)
+        self._wake()
         self._thread.join()
         self._close_descriptors()  # not by the thread: it may have ended before the write
 
     def close_in_child(self) -> None:
         """In a forked child, where the thread is not: close the copies of the descriptors."""
+        self._closing = threading.RLock()
         self._close_descriptors()
 
     # The control thread.
@@ -151,9 +154,16 @@ class ControlLoop:
         for service in tuple(self._services):
             self.guard(service.turn)
 
+    def _wake(self) -> None:
+        with self._closing:
+            if not self._is_closed:
+                os.eventfd_write(self._wake_fd, 1)
+
     def _wake_up(self) -> None:
         os.eventfd_read(self._wake_fd)
 
     def _close_descriptors(self) -> None:
-        self.selector.close()
-        os.close(self._wake_fd)
+        with self._closing:
+            self._is_closed = True
+            self.selector.close()
+            os.close(self._wake_fd)

@@ -6,6 +6,7 @@ those with limits all the same.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
@@ -21,6 +22,25 @@ _ENTRY_BYTES = 64
 _COMMUNICATOR_ID_BYTES = 16
 _MAX_RANK = 1 << 20
 _MAX_KIND_BYTES = 16
+
+
+@dataclass(frozen=True)
+class Contact:
+    """What a rank's card says about the control plane of its process.
+
+    Attributes:
+        key: public key, in Z85; empty for a rank that is alone.
+        unix_name: abstract Unix socket for processes of the same machine, without the zero byte.
+        host: numeric address for those of other machines; "" if there is none.
+        port: port there; 0 if there is none.
+        problem: why there is none.
+    """
+
+    key: bytes = field(default=b"", repr=False)
+    unix_name: str = ""
+    host: str = ""
+    port: int = 0
+    problem: str = ""
 
 
 class Entry(NamedTuple):

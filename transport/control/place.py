@@ -7,13 +7,14 @@ import msgpack  # type: ignore[import-untyped]
 
 from .agreements import Agreements, Proposal
 from .clocks import wall_ns
-from .contact import Contact
 from .coordinator import Coordinator
-from .message import MAX_STATE_BYTES, Entry
+from .message import MAX_STATE_BYTES, Contact, Entry
 from .participant import Participant
 from .principal import Lost, Principal, Report, Verdict
-from .store_host import StoreHost
+from .store import StoreServer
 from .timing import Timing
+
+_OF_STORE = frozenset({"set", "get", "check", "cancel"})
 
 Post = Callable[["Place", Entry], None]
 
@@ -42,13 +43,16 @@ class Place:
         )
         self.coordinator = Coordinator(rank, len(contacts), principal.judge, self._send, timing)
         self._agreements = Agreements(self._send, self.coordinator.standing)
-        self._store = StoreHost(self._send)
+        self._store = StoreServer(self._answer)
         self.suspects: Callable[[], bool] | None = None
         self._period_s = timing.period_s
         self._next_look_s = 0.0
 
     def _send(self, receiver: int, kind: str, body: Any) -> None:
         self._post(self, Entry(self.communicator_id, self.rank, receiver, kind, body))
+
+    def _answer(self, receiver: int, number: int, value: Any) -> None:
+        self._send(receiver, "answer", [number, value])
 
     def tick(self, now_s: float) -> None:
         """Do what is due on both sides."""
@@ -76,7 +80,9 @@ class Place:
             ValueError, TypeError, KeyError: its body is not what its kind demands.
         """
         handler = self._HANDLERS.get(kind)
-        if handler is None:
+        if kind in _OF_STORE:
+            getattr(self._store, kind)(sender, *body)
+        elif handler is None:
             self.participant.hear(sender, kind, body, now_s)
         else:
             handler(self, sender, body, now_s)
@@ -112,22 +118,6 @@ class Place:
         key, result = body
         self._agreements.hear_result(str(key), {int(rank): one for rank, one in result.items()})
 
-    def _hear_set(self, sender: int, body: Any, now_s: float) -> None:
-        number, key, value = body
-        self._store.set(sender, number, key, value)
-
-    def _hear_get(self, sender: int, body: Any, now_s: float) -> None:
-        number, keys = body
-        self._store.get(sender, number, keys)
-
-    def _hear_check(self, sender: int, body: Any, now_s: float) -> None:
-        number, keys = body
-        self._store.check(sender, number, keys)
-
-    def _hear_cancel(self, sender: int, body: Any, now_s: float) -> None:
-        (number,) = body
-        self._store.cancel(sender, number)
-
     _HANDLERS: Mapping[str, Callable[["Place", int, Any, float], None]] = {
         "beat": _hear_beat,
         "report": _hear_report,
@@ -137,10 +127,6 @@ class Place:
         "taken": _hear_taken,
         "agree": _hear_agree,
         "agree-result": _hear_agree_result,
-        "set": _hear_set,
-        "get": _hear_get,
-        "check": _hear_check,
-        "cancel": _hear_cancel,
     }
 
 

@@ -27,12 +27,11 @@ from hccl_py.transport.network.listeners import bind_listener
 from hccl_py.transport.process_lifecycle import Stage, register
 
 from ..errors import BootstrapError
-from .contact import Contact
-from .doorway import THIS_MACHINE
 from .loop import ControlLoop
-from .message import Entry, pack, unpack
+from .message import Contact, Entry, pack, unpack
 from .place import Place
 from .sockets import ControlSockets
+from .strangers import THIS_MACHINE
 
 logger = logging.getLogger("hccl_py.transport")
 
@@ -63,7 +62,7 @@ class ControlPlane:
     def __init__(self) -> None:
         """Start the control thread."""
         self.loop = ControlLoop()
-        self._sockets = ControlSockets(self.loop.poller)
+        self.sockets = ControlSockets(self.loop.poller)
         self._lock = threading.Lock()
         self._bound: dict[str, tuple[socket.socket | None, int]] = {}
         # The thread's own.
@@ -95,7 +94,7 @@ class ControlPlane:
                     problem = str(error)
             port = self._bound[host][1] if host in self._bound else 0
         host = host if port else ""
-        return Contact(self._sockets.public_key, self._sockets.unix_name, host, port, problem)
+        return Contact(self.sockets.public_key, self.sockets.unix_name, host, port, problem)
 
     def enrol(self, roll: Roll) -> None:
         """Admit the members of a communicator; returns when they are."""
@@ -115,7 +114,7 @@ class ControlPlane:
 
     def close_in_child(self) -> None:
         """In a forked child, where the thread is not: close what would keep ports in use."""
-        self._sockets.close_copies()
+        self.sockets.close_copies()
         for bound, _ in self._bound.values():
             if bound is not None:
                 bound.close()
@@ -124,7 +123,7 @@ class ControlPlane:
     # The control thread.
 
     def _close(self) -> None:
-        self._sockets.close()
+        self.sockets.close()
         for bound, _ in self._bound.values():
             if bound is not None:
                 bound.close()
@@ -135,7 +134,7 @@ class ControlPlane:
 
     def turn(self) -> None:
         """See `loop.Service`."""
-        for key, message in self._sockets.receive():
+        for key, message in self.sockets.receive():
             self._take(key, message)
         now_s = time.monotonic()
         for place in tuple(self._places.values()):
@@ -172,7 +171,7 @@ class ControlPlane:
     def dispatch(self, place: Place, entry: Entry) -> None:
         """Take what a place has to say; it leaves at the end of the turn."""
         contact = place.contacts[entry.receiver]
-        if contact.key == self._sockets.public_key:
+        if contact.key == self.sockets.public_key:
             self._here.append(entry)
         else:
             self._outgoing.setdefault(contact.key, (contact, []))[1].append(entry)
@@ -206,7 +205,7 @@ class ControlPlane:
         """
         try:
             for message in pack(entries):
-                self._sockets.send(contact, self._near[contact.key], message)
+                self.sockets.send(contact, self._near[contact.key], message)
         except zmq.ZMQError as error:
             self._complain(f"the control plane could not reach a member: {error}")
 
@@ -216,13 +215,13 @@ class ControlPlane:
             self._num_rolls_of[contact.key] += 1
             self._near[contact.key] = near
         pairs = zip(roll.contacts, roll.near, strict=True)
-        self._sockets.admit({one.key: THIS_MACHINE if near else one.host for one, near in pairs})
+        self.sockets.admit({one.key: THIS_MACHINE if near else one.host for one, near in pairs})
         if not all(roll.near):
             host = roll.contacts[roll.rank].host
             bound, port = self._bound[host]
             if bound is not None:
                 self._bound[host] = None, port
-                self._sockets.listen(bound)
+                self.sockets.listen(bound)
 
     def _attach(self, place: Place) -> None:
         self._places[place.communicator_id, place.rank] = place
@@ -241,7 +240,7 @@ class ControlPlane:
 
     def _dismiss_gone(self) -> None:
         gone = [key for key, count in self._num_rolls_of.items() if count <= 0]
-        self._sockets.dismiss(gone)
+        self.sockets.dismiss(gone)
         for key in gone:
             del self._num_rolls_of[key]
             del self._near[key]

@@ -1,15 +1,81 @@
-"""The store that a coordinator hosts, as its clients see it: made for `rendezvous.Store`."""
+"""The store: keys and values that ranks set and wait for. One server and one client, without I/O.
 
-from collections.abc import Callable
+A coordinator hosts a store for its communicator (`participant.py` asks it), a process that made a
+unique id hosts one for ranks that have no communicator yet (`unique_id_server.py`).
+
+    kind     body        answer
+    set      key, value  True
+    get      keys        the values, once all are set
+    check    keys        whether all are set
+    cancel   -           none; the question of this number is dropped
+"""
+
+from collections.abc import Callable, Hashable
 from datetime import timedelta
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
-from ..deadline import Deadline
-from ..errors import BootstrapError
+from hccl_py.transport.deadline import Deadline
+
+Client = TypeVar("Client", bound=Hashable)
 
 
-class CoordinatorStore:
-    """Keys and values at the coordinator; every rank of the communicator sees the same.
+class StoreServer(Generic[Client]):
+    """Keys and values that all clients can set and wait for."""
+
+    def __init__(self, answer: Callable[[Client, int, Any], None]) -> None:
+        """Start empty; `answer` sends a client the answer to its question of a number."""
+        self._answer = answer
+        self._values: dict[str, bytes] = {}
+        self._waiting: dict[tuple[Client, int], list[str]] = {}
+
+    def set(self, client: Client, number: int, key: str, value: bytes) -> None:
+        """Set a key, and answer the clients that waited for it."""
+        self._values[key] = value
+        self._answer(client, number, True)
+        for (waiter, its_number), keys in tuple(self._waiting.items()):
+            if key in keys and self._has(keys):
+                del self._waiting[waiter, its_number]
+                self.get(waiter, its_number, keys)
+
+    def get(self, client: Client, number: int, keys: list[str]) -> None:
+        """Answer with the values, once all keys are set."""
+        if self._has(keys):
+            self._answer(client, number, [self._values[key] for key in keys])
+        else:
+            self._waiting[client, number] = keys
+
+    def check(self, client: Client, number: int, keys: list[str]) -> None:
+        """Answer whether all keys are set."""
+        self._answer(client, number, self._has(keys))
+
+    def cancel(self, client: Client, number: int) -> None:
+        """Drop a question that nobody waits for any more."""
+        self._waiting.pop((client, number), None)
+
+    def reject_waiting(self, client: Client | None = None) -> None:
+        """Answer None to all questions that are open, or to those of one client."""
+        for waiter, number in tuple(self._waiting):
+            if client in (None, waiter):
+                del self._waiting[waiter, number]
+                self._answer(waiter, number, None)
+
+    def _has(self, keys: list[str]) -> bool:
+        return all(key in self._values for key in keys)
+
+
+class Ask(Protocol):
+    """Sends a question to a server and waits for the answer."""
+
+    def __call__(self, kind: str, *body: Any, deadline: Deadline) -> Any:
+        """Return the answer.
+
+        Raises:
+            BootstrapError: no answer came in time, or none can come.
+        """
+
+
+class StoreClient:
+    """A store as `bootstrap.rendezvous.Store` asks for it.
 
     Attributes:
         hopeless: where it is set, says why to wait no longer, or "".
@@ -18,40 +84,35 @@ class CoordinatorStore:
 
     def __init__(
         self,
-        ask: Callable[..., Any],
-        prefix: str,
+        ask: Ask,
         timeout_s: float,
+        prefix: str = "",
         hopeless: Callable[[], str] | None = None,
     ) -> None:
-        """Ask by `ask`, and put `prefix` before every key."""
-        self._ask_coordinator = ask
+        """Ask by `ask`, put `prefix` before every key, and wait for `timeout_s` at most."""
+        self._ask = ask
         self._prefix = prefix
         self._timeout_s = timeout_s
         self.hopeless = hopeless
         self.hopeless_to_connect = hopeless
 
     def set(self, key: str, value: bytes) -> None:
-        """Set a key; returns when the coordinator has it."""
-        self._ask("set", self._prefix + key, bytes(value), timeout_s=self._timeout_s)
+        """Set a key; returns when the server has it."""
+        self._ask("set", self._prefix + key, bytes(value), deadline=self._deadline())
 
     def get(self, key: str) -> bytes:
         """Wait for a key and return its value."""
-        return bytes(self._values([key], self._timeout_s)[0])
+        return bytes(self._ask("get", [self._prefix + key], deadline=self._deadline())[0])
 
     def wait(self, keys: list[str], timeout: timedelta) -> None:
         """Wait until all keys are set."""
-        self._values(keys, timeout.total_seconds())
+        names = [self._prefix + key for key in keys]
+        self._ask("get", names, deadline=Deadline(timeout.total_seconds(), self.hopeless))
 
     def check(self, keys: list[str]) -> bool:
         """Say whether all keys are set."""
         names = [self._prefix + key for key in keys]
-        return bool(self._ask("check", names, timeout_s=self._timeout_s))
+        return bool(self._ask("check", names, deadline=self._deadline()))
 
-    def _values(self, keys: list[str], timeout_s: float) -> list[Any]:
-        return list(self._ask("get", [self._prefix + key for key in keys], timeout_s=timeout_s))
-
-    def _ask(self, kind: str, *body: Any, timeout_s: float) -> Any:
-        try:
-            return self._ask_coordinator(kind, *body, deadline=Deadline(timeout_s, self.hopeless))
-        except TimeoutError as error:
-            raise BootstrapError(f"the coordinator's store: {error}") from error
+    def _deadline(self) -> Deadline:
+        return Deadline(self._timeout_s, self.hopeless)

@@ -17,8 +17,7 @@ from typing import Any
 from principals import FakeEngine
 
 from hccl_py.transport.control.agreements import Proposal
-from hccl_py.transport.control.contact import Contact
-from hccl_py.transport.control.message import Entry, pack, unpack
+from hccl_py.transport.control.message import Contact, Entry, pack, unpack
 from hccl_py.transport.control.place import Place
 
 LATENCY_S = 0.001

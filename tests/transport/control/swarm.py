@@ -13,8 +13,7 @@ from typing import Any
 import zmq
 from principals import FakeEngine
 
-from hccl_py.transport.control.contact import Contact
-from hccl_py.transport.control.message import Entry, pack, unpack
+from hccl_py.transport.control.message import Contact, Entry, pack, unpack
 from hccl_py.transport.control.participant import Participant
 from hccl_py.transport.control.timing import Timing
 

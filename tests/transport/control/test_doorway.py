@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 import zmq
 
-from hccl_py.transport.control.contact import Contact
+from hccl_py.transport.control.message import Contact
 from hccl_py.transport.control.sockets import ControlSockets
 from hccl_py.transport.network.rejections import stranger_limit
 
@@ -193,7 +193,7 @@ def test_doorway_member_that_ends_before_it_is_read_is_heard_and_not_logged(
     closing = threading.Thread(target=brief.close)
     closing.start()
     while closing.is_alive():  # its message leaves once its key is accepted
-        coordinator.server._answer_door()
+        coordinator.server.answer_zap()
     await_descriptors(before)  # ZeroMQ has closed its end; nobody has read the message
     assert coordinator.turn() == [b"in a hurry"]
     assert not caplog.records

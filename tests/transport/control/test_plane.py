@@ -17,9 +17,8 @@ from bootstrapped import bootstrapped
 from principals import FakeEngine
 
 from hccl_py.transport.control import plane as plane_module
-from hccl_py.transport.control.contact import Contact
 from hccl_py.transport.control.coordination import Coordination
-from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, Entry, pack, unpack
+from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, Contact, Entry, pack, unpack
 from hccl_py.transport.control.place import Place
 from hccl_py.transport.control.plane import ControlPlane, Roll
 from hccl_py.transport.errors import BootstrapError
@@ -210,7 +209,7 @@ def test_secrets_stay_out_of_the_logs(
     member = server.dial(server.keys[1])
     member.send(b"garbage")
     assert answers(member, 1)
-    secret = server.plane._sockets._secret_key.decode()
+    secret = server.plane.sockets._keys.secret.decode()
     shown = f"{caplog.text} {server.contact} {server.roll} {vars(server.plane)}"
     server.close()
     assert "message was dropped" in caplog.text

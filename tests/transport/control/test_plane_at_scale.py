@@ -15,7 +15,7 @@ import zmq
 from principals import FakeEngine
 from swarm import COMMUNICATOR, WORLD_SIZE, swarm
 
-from hccl_py.transport.control.contact import Contact
+from hccl_py.transport.control.message import Contact
 from hccl_py.transport.control.place import Place
 from hccl_py.transport.control.plane import ControlPlane, Roll
 from hccl_py.transport.control.timing import Timing

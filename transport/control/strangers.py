@@ -1,10 +1,10 @@
-"""Strangers at a listening ZeroMQ socket: few at a time, and told in the log.
+"""Strangers at a listening ZeroMQ socket: few at a time, and each in the log.
 
-ZeroMQ accepts whoever connects, without a limit, and lets go of who does not finish the CURVE
-handshake in time: thousands of silent clients would take all descriptors of the process. Its
-monitor tells who came; every message tells over which connection it came, and only members' get
-so far. Of the others the oldest is cut off when there are too many; where they come faster than
-this, the kernel is told to drop what asks for a connection, until there is room again.
+A stranger is a connection that has sent no message yet. ZeroMQ accepts them without a limit, and
+thousands of silent clients would take all descriptors of the process. Its monitor reports each
+connection, and a message carries the descriptor of its connection. Where strangers are too many,
+the oldest is dropped; where they come faster than that, the kernel drops all requests to connect
+until there is room again.
 """
 
 import contextlib
@@ -36,16 +36,16 @@ _FAILED = {
 _MONITORED = int(zmq.EVENT_ACCEPTED) | int(zmq.EVENT_DISCONNECTED) | sum(_FAILED)
 
 
-class Doorway:
-    """Watches one socket that listens. Touched by the socket's thread only."""
+class Strangers:
+    """The strangers of one socket that listens. The socket's thread uses it."""
 
     def __init__(self, listening: "zmq.Socket[bytes]", limit: int, refusals: Refusals) -> None:
         """Watch a socket that does not listen yet.
 
         Args:
             listening: whose monitor this takes.
-            limit: of connections that have proved nothing.
-            refusals: hears of those that were refused.
+            limit: of strangers.
+            refusals: logs those that were rejected.
         """
         self.monitor: zmq.Socket[bytes] = listening.get_monitor_socket(_MONITORED)
         self._listening = listening
@@ -61,18 +61,6 @@ class Doorway:
         self._num_members: Counter[str] = Counter()  # admitted, without a message so far; by host
         self._reason = ""
         self._shut = False
-
-    @property
-    def num_strangers(self) -> int:
-        """How many connections have proved nothing yet."""
-        return len(self._strangers)
-
-    def expect(self, hosts: Collection[str]) -> None:
-        """Leave room for members that have not connected yet, given the host of each.
-
-        A member is a stranger too until its first message, and may end before that.
-        """
-        self._expected = hosts
 
     def add_listener(self, descriptor: int) -> None:
         """Learn which descriptor listens; it stays the socket's."""
@@ -98,14 +86,20 @@ class Doorway:
                 return True
         return False
 
-    def look(self) -> None:
-        """Take note of who came and went; to be followed by `proved` for who spoke, and `trim`."""
+    def note_connections(self, expected_hosts: Collection[str]) -> None:
+        """Note connections that came and ended; then call `proved` for messages, and `drop_oldest`.
+
+        Args:
+            expected_hosts: of members that have not connected yet. Such a member is a stranger
+                until its first message, and may end before that.
+        """
+        self._expected = expected_hosts
         with contextlib.suppress(zmq.Again):
             while True:
                 self._take(recv_monitor_message(self.monitor, zmq.NOBLOCK))
 
-    def trim(self) -> None:
-        """Cut off the oldest of those who have proved nothing, if they are too many."""
+    def drop_oldest(self) -> None:
+        """Drop the oldest strangers, if they are too many."""
         while self._is_full():
             self._cut_oldest()
         if self._shut:
