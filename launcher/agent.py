@@ -1,7 +1,8 @@
-"""One node's agent: torch elastic in a process of its own, which starts the ranks of a node.
+"""The agent: torch elastic in a process of its own, which starts the ranks of this machine.
 
 `job` forks it and reads its pipe: a `Restart` each time its ranks start again, and one `Report`
-when its node ended. An agent that was stopped sends no report.
+when they ended. An agent that was stopped sends no report. Emulated nodes have one agent: to
+elastic their ranks are those of one node, and `LocalRanks` gives each its place.
 """
 
 import ctypes
@@ -35,16 +36,25 @@ _NOISY = ("torch.distributed.elastic.multiprocessing", "torch.distributed.elasti
 
 @dataclass(frozen=True)
 class Program:
-    """What every rank runs: elastic's configuration of a node, the command and its arguments."""
+    """What to run on this machine.
+
+    Attributes:
+        config: elastic's configuration.
+        command: what every rank runs, with its arguments.
+        world_size: ranks of the whole job; None: not known before it starts.
+        emulated_nodes: how many nodes this machine emulates; 0: it is a node itself.
+    """
 
     config: LaunchConfig
     command: Callable[..., Any] | str
     arguments: tuple[str, ...]
+    world_size: int | None
+    emulated_nodes: int
 
 
 @dataclass(frozen=True)
 class Report:
-    """How a node ended: the ranks that failed, or why the agent itself could not do its work."""
+    """How the ranks ended: those that failed, or why the agent itself could not do its work."""
 
     failures: tuple[Failure, ...] = ()
     problem: str = ""
@@ -52,12 +62,12 @@ class Report:
 
 @dataclass(frozen=True)
 class Restart:
-    """A failed attempt of a node: its ranks are stopped and start again.
+    """A failed attempt: the ranks are stopped and start again.
 
     Attributes:
-        failures: its own ranks that failed; none where it restarts because another node does.
-        number: how many of its restarts are used up.
-        most: how many it has.
+        failures: ranks of this machine that failed; none where another node's did.
+        number: how many restarts are used up.
+        most: how many there are.
     """
 
     failures: tuple[Failure, ...]
@@ -65,21 +75,12 @@ class Restart:
     most: int
 
 
-def run(program: Program, emulated: bool, channel: Connection) -> int:
-    """Run one node's ranks to their end and send a `Report`.
-
-    Args:
-        program: what to run.
-        emulated: whether this node is one of several on this machine.
-        channel: the pipe to the launcher.
-
-    Returns:
-        The exit code of this process.
-    """
+def run(program: Program, channel: Connection) -> int:
+    """Run the ranks to their end, send a `Report` and return the exit code of this process."""
     _detach()
     exit_status.publish(os.environ[exit_status.VARIABLE])
     assert program.config.logs_specs is not None, "config_from_args always chooses one"
-    ranks = NodeRanks(program.config.logs_specs, emulated)
+    ranks = LocalRanks(program.config.logs_specs, program.emulated_nodes)
     config = replace(program.config, logs_specs=ranks)
     if config.max_restarts:
         # Elastic lends its own store to the ranks, with the keys of the failed attempt: the next
@@ -107,7 +108,7 @@ def run(program: Program, emulated: bool, channel: Connection) -> int:
     return 0
 
 
-def _reporting_agent(channel: Connection, ranks: "NodeRanks") -> type[LocalElasticAgent]:
+def _reporting_agent(channel: Connection, ranks: "LocalRanks") -> type[LocalElasticAgent]:
     """Return elastic's agent, which also sends a `Restart` before each restart."""
 
     class ReportingAgent(LocalElasticAgent):
@@ -117,10 +118,6 @@ def _reporting_agent(channel: Connection, ranks: "NodeRanks") -> type[LocalElast
             return result
 
         def _restart_workers(self, worker_group: WorkerGroup) -> None:
-            if ranks.emulated and not self._failures:
-                # Elastic counts for each node what its own ranks did. Emulated nodes restart
-                # together: a restart counts once for the job, and so on all of them.
-                self._remaining_restarts -= 1
             # The next attempt replaces the files of this one, so they are read first.
             failures = ranks.failures(self._failures)
             most = worker_group.spec.max_restarts
@@ -141,26 +138,30 @@ def _detach() -> None:
             logging.getLogger(name).addHandler(logging.NullHandler())
 
 
-class NodeRanks(LogsSpecs):
-    """The ranks of this node: their environments, their log files and how they failed.
+class LocalRanks(LogsSpecs):
+    """The ranks of this machine: their environments, their log files and how they failed.
 
     Elastic calls `reify` with the environments just before it starts the ranks, when the nodes
     have met and this node knows its number.
     """
 
-    def __init__(self, inner: LogsSpecs, emulated: bool) -> None:
+    def __init__(self, inner: LogsSpecs, emulated_nodes: int) -> None:
         """Wrap elastic's own choice of log files."""
         self._inner = inner
-        self.emulated = emulated
+        self._emulated_nodes = emulated_nodes
         self._environments: dict[int, dict[str, str]] = {}
         self._files = LogsDest()
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Complete the environments and return where each rank's output goes."""
-        for env in envs.values():
+        for number, env in envs.items():
+            if self._emulated_nodes:
+                ranks_per_node = len(envs) // self._emulated_nodes
+                node, local_rank = divmod(number, ranks_per_node)
+                env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"] = str(local_rank), str(ranks_per_node)
+                env["GROUP_RANK"], env["GROUP_WORLD_SIZE"] = str(node), str(self._emulated_nodes)
+                env["HCCL_NODE_ID"] = f"emulated-node-{node}"
             env["NODE_RANK"] = env["GROUP_RANK"]
-            if self.emulated:
-                env["HCCL_NODE_ID"] = f"emulated-node-{env['NODE_RANK']}"
         self._environments = envs
         self._files = self._inner.reify(envs)
         return self._files
@@ -177,15 +178,15 @@ class NodeRanks(LogsSpecs):
         ended: the ranks that it failed may well end first.
 
         Args:
-            noticed: the processes that elastic saw fail, by local rank.
+            noticed: the processes that elastic saw fail, by elastic's local rank.
         """
         found = []
-        for local_rank, env in self._environments.items():
-            record = _read_record(self._files.error_files[local_rank])
-            process = noticed.get(local_rank)
+        for number, env in self._environments.items():
+            record = _read_record(self._files.error_files[number])
+            process = noticed.get(number)
             if record is not None or process is not None:
-                log = self._files.stderrs[local_rank] or self._files.stdouts[local_rank]
-                place = (int(env["RANK"]), int(env["NODE_RANK"]), local_rank)
+                log = self._files.stderrs[number] or self._files.stdouts[number]
+                place = (int(env["RANK"]), int(env["NODE_RANK"]), int(env["LOCAL_RANK"]))
                 found.append(_failure(place, process, record, "" if log == os.devnull else log))
         return tuple(found)
 

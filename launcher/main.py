@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from hccl_py.launcher import exit_status
 
 if TYPE_CHECKING:
-    from hccl_py.launcher.job import Job
+    from hccl_py.launcher.agent import Program
     from hccl_py.launcher.options import Request
 
 _WORKER = str(Path(__file__).with_name("worker.py"))
@@ -68,7 +68,7 @@ def _folders(request: "Request") -> Iterator[None]:
 
 
 def _import_torch_without_threads() -> None:
-    """Import torch so that no thread starts: this process forks the agents.
+    """Import torch so that no thread starts: this process forks the agent.
 
     numpy's BLAS, which torch imports, starts one thread per core unless told otherwise.
     """
@@ -82,11 +82,11 @@ def _import_torch_without_threads() -> None:
         os.environ[name] = before
 
 
-def _prepare(request: "Request") -> "Job":
+def _prepare(request: "Request") -> "Program":
     """Complete the environment and the options, and turn them into elastic's configuration."""
     from torch.distributed.run import config_from_args
 
-    from hccl_py.launcher import job, options
+    from hccl_py.launcher import options
     from hccl_py.launcher.agent import Program
 
     args, nodes = request.args, request.local_nodes
@@ -96,11 +96,11 @@ def _prepare(request: "Request") -> "Job":
         script = [args.training_script, *args.training_script_args]
         args.training_script_args = ["-m", *script] if args.module else script
         args.training_script, args.module = _WORKER, False
-    listener = None
     if nodes is not None:
-        listener = job.listen(args.master_port)
-        # A placeholder: each agent learns the port after the fork.
-        args.rdzv_backend, args.rdzv_endpoint = "c10d", "127.0.0.1:0"
+        # To elastic all ranks of this machine are one node's; the agent emulates the nodes.
+        args.nnodes, args.nproc_per_node = "1", str(nodes * request.ranks_per_node)
+        args.rdzv_backend, args.rdzv_endpoint = "c10d", f"127.0.0.1:{args.master_port or 0}"
+        args.rdzv_conf, args.local_addr = "is_host=true", "127.0.0.1"
         # Ranks see it as TORCHELASTIC_RUN_ID: the same after a restart, another in the next job.
         args.rdzv_id = f"job-{secrets.token_hex(4)}"
     elif args.master_port is None:
@@ -109,13 +109,10 @@ def _prepare(request: "Request") -> "Job":
         config, command, arguments = config_from_args(args)
     except (AssertionError, ValueError, RuntimeError, OSError) as error:
         raise options.UsageError(" ".join(str(error).split())) from error
-    world_size = config.max_nodes * config.nproc_per_node if _fixed(args.nnodes) else None
-    return job.Job(Program(config, command, tuple(arguments)), nodes or 1, world_size, listener)
-
-
-def _fixed(nnodes: str) -> bool:
-    fewest, _, most = nnodes.partition(":")
-    return not most or fewest == most
+    fixed = config.min_nodes == config.max_nodes
+    world_size = config.max_nodes * config.nproc_per_node if fixed else None
+    emulated = nodes if nodes and request.emulated else 0
+    return Program(config, command, tuple(arguments), world_size, emulated)
 
 
 def _set_environment(request: "Request") -> None:
