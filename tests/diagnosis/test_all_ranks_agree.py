@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch.distributed as dist
 from namespaces import TWO_HOSTS, Hosts
 from ranks import run_ranks
 from thread_ranks import wait_until
 
 from hccl_py import Communicator, CommunicatorError
-from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import Blame
 
 NOTICE_S = 2.0
@@ -218,12 +216,3 @@ def test_exception_that_ends_the_interpreter_is_told_to_all() -> None:
     text, blame = same(run_ranks(ends_by_exception, 2, victims=[1]))
     assert (blame.rank, blame.cause, blame.sequence) == (1, "uncaught exception", 2)
     assert "failed: uncaught KeyError: 'no such thing'" in text
-
-
-def test_error_of_torch_says_the_same() -> None:
-    blame = Blame(2, "h", 7, "died", "barrier()", 17)
-    ours = CommunicatorError("barrier() number 17: rank 2 died", blame)
-    torchs = as_torch_error(ours)
-    assert isinstance(torchs, dist.DistBackendError)
-    assert story(torchs)[:2] == story(ours)[:2]
-    assert torchs.__cause__ is ours

@@ -119,16 +119,6 @@ def test_connection_that_closed_between_two_who_live_is_no_death() -> None:
     )
 
 
-def test_rank_that_lost_who_lost_it_lives() -> None:
-    cut_off = died(0, gone=[[0, Cause.DIED, 0], [1, Cause.DIED, 0]])
-    reports = {0: died(2), 1: died(2), 2: cut_off, 3: report()}
-    verdict = Judge(PLACES).decide(reports, {})
-    assert (verdict.cause, verdict.rank) == (Cause.UNREACHABLE, 2)
-    assert "rank 2 (host h, pid 102) can be reached no more: " in verdict.text
-    assert "died" not in verdict.text
-    assert "look at the output of ranks 0, 1, 2 first" in verdict.text
-
-
 def test_rank_that_answered_and_died_since_is_dead() -> None:
     both = died(1, gone=[[1, Cause.DIED, 0], [2, Cause.DIED, 0]])
     verdict = Judge(PLACES).decide({0: both, 2: died(1)}, {1: "dead", 3: "no answer"})
@@ -139,13 +129,6 @@ def test_rank_that_answered_and_died_since_is_dead() -> None:
 def test_first_call_that_could_not_end_is_named() -> None:
     reports = {0: died(3, sequence=18), 1: died(3, sequence=17), 2: report(sequence=19)}
     assert Judge(PLACES).decide(reports, {3: "dead"}).sequence == 17
-
-
-def test_death_between_calls_names_none() -> None:
-    idle = report(Cause.DIED, 3, 0, progress={"fingerprint": 0})
-    verdict = Judge(PLACES).decide({0: idle}, {3: "dead"})
-    assert (verdict.collective, verdict.sequence) == (None, None)
-    assert verdict.text.startswith("rank 3 (host h, pid 103) died: ")
 
 
 def test_clean_leave_says_after_which_collective() -> None:
