@@ -19,16 +19,9 @@ from hccl_py.algorithms.topology import Topology
 from hccl_py.call_group import require_no_group
 from hccl_py.collectives import collectives_of
 from hccl_py.communicator_state import CommunicatorState, Condition
-from hccl_py.diagnosis import Judge
-from hccl_py.diagnosis.call_log import STATE as HISTORY_STATE
-from hccl_py.diagnosis.call_log import History
-from hccl_py.diagnosis.errors import Narrator
+from hccl_py.diagnosis.errors import CallErrors
 from hccl_py.diagnosis.exceptions import describe_error, handled_error, uncaught_at_exit
-from hccl_py.diagnosis.other_calls import STATE as OCCUPATION_STATE
-from hccl_py.diagnosis.other_calls import Occupation
-from hccl_py.diagnosis.record import Cause
-from hccl_py.diagnosis.reporter import Witness
-from hccl_py.diagnosis.stall import Patience
+from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S, Membership, Reporter
 from hccl_py.engine import connect_engine
 from hccl_py.membership.environment import meeting_at, rank_and_size
 from hccl_py.membership.shrink import Departed, check_excluded, regroup
@@ -39,6 +32,7 @@ from hccl_py.observe.flight_recorder import FlightRecorder, Group
 from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.plan_cache import PlanCache
 from hccl_py.transport import _core
+from hccl_py.transport._core import Cause
 from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.bootstrap.reconnect import Repair
 from hccl_py.transport.control.clocks import ClockReading
@@ -48,8 +42,6 @@ from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.process_lifecycle import Stage, register
 from hccl_py.work import release_finished
 
-_VERDICT_TIMEOUT_S = 1.5
-"""How long a failure waits for all ranks' verdict on it, before this rank's own view stands."""
 _SHRUNK = "/shrunk-"
 
 
@@ -111,31 +103,30 @@ class Communicator:
         self._coordination = mesh.coordination
         self._sockets = engine.sockets
         self._repair = engine.repair
-        places = tuple((member.host, member.pid) for member in mesh.members)
-        # Their threads keep the engine alive, but must not outlive a communicator nobody holds.
-        self._witness = Witness(name, core, Judge(places))
-        self._end_threads = weakref.finalize(
-            self, _close_threads, self._repair, self._coordination, self._witness
-        )
-        self._end_threads.atexit = False
         self._identity = identity
         self._num_shrinks = 0
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._store = met_at  # rank 0 may host it, and others may not have read all of it yet
-        self.flight_recorder = FlightRecorder(
-            core, _group(name, rank, mesh), partial(_clock, mesh.coordination)
-        )
-        self._witness.record_with(self.flight_recorder)
         self._sites = CallSites() if CallSites.wanted() else None
-        if self._sites is not None:
-            self.flight_recorder.frames = self._sites.frames_of
+        self.flight_recorder = FlightRecorder(
+            core, _group(name, rank, mesh), partial(_clock, mesh.coordination), self._sites
+        )
+        processes = tuple((member.host, member.pid) for member in mesh.members)
         state.plans = PlanCache(rank, Topology(mesh.nodes))
-        state.errors = Narrator(rank, places, self.flight_recorder)
+        state.errors = CallErrors(rank, processes, self.flight_recorder)
         self._bind()
+        communicator_id = mesh.coordination.communicator_id if mesh.coordination else b""
+        member = Membership(name, communicator_id, processes)
+        self._reporter = Reporter(member, core, self.flight_recorder, self._sites)
+        # Their threads keep the engine alive, but must not outlive a communicator nobody holds.
+        self._end_threads = weakref.finalize(
+            self, _close_threads, self._repair, self._coordination, self._reporter
+        )
+        self._end_threads.atexit = False
         if mesh.coordination is not None:
-            core.set_diagnosis_timeout(_VERDICT_TIMEOUT_S)
-            _tell_more(mesh.coordination, state, places, self._sites)
-            mesh.coordination.attach(self._witness)
+            core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
+            mesh.coordination.on_suspicion(self._reporter.suspects)
+            mesh.coordination.attach(self._reporter)
         _open.add(self)
 
     def _bind(self) -> None:
@@ -209,7 +200,7 @@ class Communicator:
         if self._state.core is None:
             return
         self._core.abort(reason, cause)
-        self._witness.await_verdict(_VERDICT_TIMEOUT_S)
+        self._reporter.await_diagnosis()
 
     def subset(
         self, members: Iterable[int], name: str, *, timeout_s: float | None = None
@@ -245,14 +236,7 @@ class Communicator:
             return connect(None, 0, 1)
         self._num_groups[name, chosen] += 1
         key = f"group/{name}/{'-'.join(map(str, chosen))}/{self._num_groups[name, chosen]}"
-        parent = Parent(
-            self.rank,
-            self.name,
-            self._state,
-            self._coordination,
-            self._witness,
-            _VERDICT_TIMEOUT_S,
-        )
+        parent = Parent(self._state, self._coordination, self._reporter)
         return open_group(parent, chosen, key, limit_s, connect)
 
     def split(
@@ -325,7 +309,7 @@ class Communicator:
             self.world_size,
             self._num_shrinks,
             self._coordination,
-            self._witness.lost,  # not the engine, whose memory is to go when this is closed
+            self._reporter.lost,  # not the engine, whose memory is to go when this is closed
         )
         made, members = regroup(old, excluded, timeout_s, connect)
         made.old_ranks = tuple(members)
@@ -347,7 +331,7 @@ class Communicator:
         core = self._state.core
         if core is None:
             return
-        self._witness.await_verdict(_VERDICT_TIMEOUT_S)
+        self._reporter.await_diagnosis()
         self.flight_recorder.close()
         if self._repair is not None and not core.failed():
             self._repair.settle()
@@ -411,29 +395,14 @@ def _clock(coordination: Coordination | None) -> ClockReading | None:
     return None if coordination is None else coordination.clock()
 
 
-def _tell_more(
-    coordination: Coordination,
-    state: CommunicatorState,
-    places: tuple[tuple[str, int], ...],
-    sites: CallSites | None,
-) -> None:
-    """Have reports carry what a mismatch is found by, and have the ranks compare in time."""
-    core = state.core
-    patience = Patience(core)
-    occupation = Occupation(state.name, coordination.communicator_id, places, core, patience)
-    coordination.add_state(HISTORY_STATE, History(core, sites).tail)
-    coordination.add_state(OCCUPATION_STATE, occupation.tell)
-    coordination.on_suspicion(patience.lost)
-
-
 def _close_threads(
-    repair: Repair | None, coordination: Coordination | None, witness: Witness
+    repair: Repair | None, coordination: Coordination | None, reporter: Reporter
 ) -> None:
     if repair is not None:
         repair.close()
     if coordination is not None:
         coordination.close()
-    witness.close()
+    reporter.close()
 
 
 _open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()

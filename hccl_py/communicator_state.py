@@ -9,7 +9,7 @@ from hccl_py.transport import _core
 from hccl_py.transport.errors import AbortedError, HcclError
 
 if TYPE_CHECKING:
-    from hccl_py.diagnosis.errors import Narrator
+    from hccl_py.diagnosis.errors import CallErrors
     from hccl_py.plan_cache import PlanCache
 
 
@@ -48,7 +48,7 @@ class CommunicatorState:
         # None makes the engine's entries raise TypeError, so the fast path needs no check.
         self.core: Any = core
         self.plans: PlanCache
-        self.errors: Narrator
+        self.errors: CallErrors
         self.barrier_byte = np.zeros(1, np.uint8)
         self.barrier_address = self.barrier_byte.ctypes.data
         self._end = Condition.CLOSED

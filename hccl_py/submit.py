@@ -128,7 +128,7 @@ class Submitter(Generic[Result]):
     ) -> Exception:
         """Return what to raise for a call that the engine failed or did not take."""
         if isinstance(error, _core.CommunicatorFailed):
-            return self._state.errors.tell(error, limit_s, identify(call))
+            return self._state.errors.of_call(error, limit_s, identify(call))
         self._state.require_engine()
         require_seconds(limit_s)
         return error

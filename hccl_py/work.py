@@ -7,7 +7,7 @@ from hccl_py.transport import _core
 from hccl_py.transport.errors import CollectiveTimeoutError, CommunicatorError
 
 if TYPE_CHECKING:
-    from hccl_py.diagnosis.errors import Narrator
+    from hccl_py.diagnosis.errors import CallErrors
 
 _UNLIMITED_S = 1e8
 
@@ -48,7 +48,7 @@ class Work:
     def __init__(
         self,
         native: NativeWork,
-        errors: "Narrator",
+        errors: "CallErrors",
         timeout_s: float,
         call: "_core.Prepared | Transfer",
     ) -> None:
@@ -79,7 +79,7 @@ class Work:
         try:
             finished = self.native.wait(_UNLIMITED_S if timeout_s is None else timeout_s)
         except _core.CommunicatorFailed as failure:
-            raise self._errors.tell(failure, self._timeout_s, identify(self._call)) from None
+            raise self._errors.of_call(failure, self._timeout_s, identify(self._call)) from None
         if not finished:
             raise CollectiveTimeoutError(
                 f"Timed out after {timeout_s:g} s of waiting for a work; the call itself goes on, "
@@ -97,7 +97,7 @@ class Work:
         try:
             self.native.wait(0.0)
         except _core.CommunicatorFailed as failure:
-            return self._errors.tell(failure, self._timeout_s, identify(self._call))
+            return self._errors.of_call(failure, self._timeout_s, identify(self._call))
         return None
 
     @property

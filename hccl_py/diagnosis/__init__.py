@@ -1,17 +1,14 @@
-"""From what all ranks saw to the one verdict that all of them raise.
+"""From what every rank reports to the failure that came first, and its text.
 
-    evidence.py   a rank's report, read
-    record.py     a failure as one rank observed it
-    death.py      died, left, unreachable
-    mismatch.py   different calls
-    timeout.py    who had arrived, who had not, how far the slowest got
+    record.py       Failure: what one rank observed, as the engine recorded it
+    report.py       Report: a failure, how far the rank is, what else its process does
+    reporter.py     one rank of one communicator: sends its report, applies the diagnosis
+    diagnosis.py    the order of causes; Diagnosis, the same on all ranks
+    mismatch.py  deadlock.py  ended.py  timeout.py       one rule a file
+    errors.py       Diagnosis -> the exception that the caller sees
+    stall.py        the warning about a call without progress
 
-What a rank did itself outweighs what others saw of it: a mismatch, an exception, an abort come
-before a death, a death before a rank that left, and a timeout last, for it is what all the others
-look like from afar.
+What a rank did itself outweighs what others observed of it: a mismatch, an exception or an abort
+comes before a death, a death before a rank that left, and a timeout last, because each of the
+others looks like a timeout from afar. Text is rendered here and read nowhere.
 """
-
-from hccl_py.diagnosis.diagnose import Judge, Verdict
-from hccl_py.diagnosis.record import Cause
-
-__all__ = ["Cause", "Judge", "Verdict"]

@@ -1,75 +1,60 @@
 """Ranks that wait for each other in different communicators.
 
 A rank with one thread that is blocked in a call of one group cannot come to a call of another. If
-the one it waits for is blocked likewise, and waits for the first, directly or through others, then
-nobody will ever come: the groups' calls were made in different orders. A program with several
-threads is never accused: another of them might come.
+the rank it waits for is blocked likewise, and waits for the first, directly or through others, then
+none of them will ever come: the calls of the groups were made in different orders. A program with
+several threads is never suspected: another of its threads might come.
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from hccl_py.diagnosis.finding import Finding
-from hccl_py.diagnosis.other_calls import STATE
-from hccl_py.diagnosis.record import Cause
-from hccl_py.diagnosis.reports import Evidence, Testimony
-from hccl_py.fingerprint import describe, without_number
+from hccl_py.diagnosis.report import OtherCall, Report, Reports
+from hccl_py.fingerprint import without_number
+from hccl_py.transport._core import Cause
 
-_MIN_LOOKS = 8  # heartbeats without any progress: two seconds
 _HINT = "all ranks must make the calls of different groups in the same order"
+_OTHERS = tuple(cause for cause in Cause if cause is not Cause.TIMED_OUT)
 
 
-def tell_deadlock(evidence: Evidence) -> Finding | None:
+def find_deadlock(reports: Reports) -> Finding | None:
     """Find a cycle that leads through more than one communicator."""
-    for cause in Cause:
-        if cause is not Cause.TIMED_OUT and evidence.proposals(cause):
-            return None
-    stuck = {rank: one for rank, one in evidence.testimonies.items() if _state(one).get("single")}
-    edges = {rank: list(_waits_for(one, stuck, evidence)) for rank, one in stuck.items()}
+    if reports.failures(*_OTHERS):
+        return None
+    blocked = {rank: one for rank, one in reports.by_rank.items() if one.single_threaded}
+    edges = {rank: list(_waits_for(one, blocked, reports)) for rank, one in blocked.items()}
     for start in sorted(edges):
         cycle = _cycle_from(start, edges)
-        here = [rank for rank in cycle if _is_here(stuck[rank])]
+        here = [rank for rank in cycle if _is_here(blocked[rank])]
         if here and len(here) < len(cycle):
-            return _finding(evidence, cycle, here[0])
+            return _finding(reports, cycle, here[0])
     return None
 
 
-def _state(testimony: Testimony) -> Mapping[str, Any]:
-    state = testimony.report.get(STATE)
-    return state if isinstance(state, Mapping) else {}
+def _is_here(report: Report) -> bool:
+    """Return whether the rank is stuck in a call of the communicator that this is about."""
+    return bool(report.progress.sequence and report.stuck)
 
 
-def _is_here(testimony: Testimony) -> bool:
-    """Whether the rank is stuck in a call of the communicator that this is about."""
-    state = _state(testimony)
-    return bool(testimony.sequence and state["blocked"] and state["looks"] >= _MIN_LOOKS)
+def _elsewhere(report: Report) -> OtherCall | None:
+    """Return the call of another communicator that the rank is stuck in."""
+    return next((other for other in report.other_calls if other.stuck), None)
 
 
-def _elsewhere(testimony: Testimony) -> Mapping[str, Any] | None:
-    """Return what the rank is stuck in instead."""
-    for other in _state(testimony)["elsewhere"]:
-        if other["blocked"] and other["looks"] >= _MIN_LOOKS:
-            return other  # type: ignore[no-any-return]
-    return None
-
-
-def _waits_for(
-    testimony: Testimony, stuck: Mapping[int, Testimony], evidence: Evidence
-) -> Iterator[int]:
-    """List the stuck ranks that have not come to the call which a stuck rank is in."""
-    if _is_here(testimony):
-        for rank in testimony.progress.get("waiting_for") or ():
-            other = stuck.get(rank)
-            if other is not None and other.progress["submitted"] < testimony.sequence:
+def _waits_for(report: Report, blocked: Mapping[int, Report], reports: Reports) -> Iterator[int]:
+    """List the blocked ranks that have not come to the call which a rank is stuck in."""
+    if _is_here(report):
+        for rank in report.progress.waiting_for:
+            other = blocked.get(rank)
+            if other is not None and other.progress.submitted < report.progress.sequence:
                 yield rank
         return
-    elsewhere = _elsewhere(testimony)
+    elsewhere = _elsewhere(report)
     if elsewhere is None:
         return
-    places = {tuple(place) for place in elsewhere["waits"]}
-    for rank, other in stuck.items():
-        in_it = any(one["id"] == elsewhere["id"] for one in _state(other)["elsewhere"])
-        if tuple(evidence.places[rank]) in places and not in_it:
+    for rank, other in blocked.items():
+        in_it = any(one.communicator_id == elsewhere.communicator_id for one in other.other_calls)
+        if tuple(reports.processes[rank]) in elsewhere.waits_for and not in_it:
             yield rank
 
 
@@ -88,23 +73,22 @@ def _cycle_from(start: int, edges: Mapping[int, list[int]]) -> list[int]:
     return []
 
 
-def _finding(evidence: Evidence, cycle: list[int], first: int) -> Finding:
+def _finding(reports: Reports, cycle: list[int], first: int) -> Finding:
     at = cycle.index(first)
     ordered = [*cycle[at:], *cycle[:at]]
     parts = []
     also = []
     for rank, next_rank in zip(ordered, [*ordered[1:], first], strict=True):
-        testimony = evidence.testimonies[rank]
-        elsewhere = None if _is_here(testimony) else _elsewhere(testimony)
+        report = reports.by_rank[rank]
+        elsewhere = None if _is_here(report) else _elsewhere(report)
         if elsewhere is None:
-            call = describe(without_number(testimony.fingerprint))
-            doing = f"{call} number {testimony.sequence} of this group"
+            doing = f"{report.progress.call} of this group"
         else:
-            also.append(elsewhere["id"])
-            doing = f"{elsewhere['call']} of group {elsewhere['name']}"
-        parts.append(f"{evidence.who(rank)} is in {doing} and waits for rank {next_rank}")
-    one = evidence.testimonies[first]
+            also.append(elsewhere.communicator_id)
+            doing = f"{elsewhere.call} of group {elsewhere.name}"
+        parts.append(f"{reports.name(rank)} is in {doing} and waits for rank {next_rank}")
+    progress = reports.by_rank[first].progress
     text = f"ranks wait for each other in different groups: {'; '.join(parts)}; {_HINT}"
-    culprit = next(rank for rank in ordered if not _is_here(evidence.testimonies[rank]))
-    call_of_first = one.sequence, without_number(one.fingerprint)
-    return Finding(Cause.MISMATCH, culprit, call_of_first, text, tuple(also))
+    culprit = next(rank for rank in ordered if not _is_here(reports.by_rank[rank]))
+    call = progress.sequence, without_number(progress.fingerprint)
+    return Finding(Cause.MISMATCH, culprit, call, text, tuple(also))

@@ -1,20 +1,20 @@
-"""From what the engine reports to the error that the caller sees.
+"""From what the engine recorded to the exception that the caller sees.
 
-A verdict comes with its whole text, which all ranks share. What no coordinator decided (it was out
-of reach, or the failure is one call's alone) is put into words here, by the rules of a verdict.
+A diagnosis comes with its whole text, which all ranks share. Where no coordinator decided (it was
+out of reach, or the failure is one call's alone) the rules of a diagnosis are applied here.
 """
 
 from collections.abc import Sequence
 
-from hccl_py.diagnosis import Judge
-from hccl_py.diagnosis.diagnose import Verdict
+from hccl_py.diagnosis.diagnosis import Diagnosis, complete, diagnose
 from hccl_py.diagnosis.finding import Finding
-from hccl_py.diagnosis.mismatch import sizes
-from hccl_py.diagnosis.record import Cause, Failure, word
-from hccl_py.diagnosis.timeout import waits
+from hccl_py.diagnosis.record import Failure, word
+from hccl_py.diagnosis.report import Report, Reports
+from hccl_py.diagnosis.timeout import position
 from hccl_py.fingerprint import Transfer, describe
 from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
+from hccl_py.transport._core import Cause
 from hccl_py.transport.errors import (
     AbortedError,
     Blame,
@@ -37,77 +37,70 @@ _ERRORS = {
     Cause.CLOSED: AbortedError,
     Cause.INTERNAL_ERROR: CommunicatorError,
 }
+_OF_ONE_CALL = (Cause.TIMED_OUT, Cause.MISMATCH)
 
 
-class Narrator:
-    """Tells failures of one communicator: who, where, what, and what to look at."""
+class CallErrors:
+    """Makes the exceptions of one communicator."""
 
     def __init__(
-        self, rank: int, places: Sequence[tuple[str, int]], recorder: FlightRecorder
+        self, rank: int, processes: Sequence[tuple[str, int]], recorder: FlightRecorder
     ) -> None:
-        """Keep what messages need; `places` are host and process id by rank."""
+        """Name ranks by `processes`, host and pid of each; a failure is also recorded."""
         self._rank = rank
+        self._processes = processes
         self._recorder = recorder
-        self._places = places
-        self._judge = Judge(places)
 
-    def tell(
+    def of_call(
         self, failed: _core.CommunicatorFailed, timeout_s: float, call: int | Transfer
     ) -> CommunicatorError:
-        """Turn the engine's CommunicatorFailed into an error, for the flight recorder as well."""
-        error = self.tell_failure(failed.failure, timeout_s, call)
-        self._recorder.tell_failure(str(error))
-        return error
-
-    def tell_failure(
-        self, native: _core.Failure, timeout_s: float, call: int | Transfer
-    ) -> CommunicatorError:
-        """Turn the engine's failure into an error of our tree.
+        """Return the exception of a call that failed.
 
         Args:
-            native: what ended the call.
-            timeout_s: the deadline of that call.
-            call: named where a failure is that call's alone.
+            failed: what the engine raised.
+            timeout_s: the deadline of the call.
+            call: named where the failure is that call's alone.
         """
+        error = self.of_failure(failed.failure, timeout_s, call)
+        self._recorder.record_failure(str(error))
+        return error
+
+    def of_failure(
+        self, native: _core.Failure, timeout_s: float = 0.0, call: int | Transfer = 0
+    ) -> CommunicatorError:
+        """Return the exception of a failure; see `of_call`."""
         if native.diagnosis:
-            return self._error(Verdict.unpacked(native.diagnosis))
+            return _error(Diagnosis.unpacked(native.diagnosis))
         failure = Failure.of(native)
-        if (
-            failure.cause in (Cause.TIMED_OUT, Cause.MISMATCH)
-            and not failure.sequence
-            and not failure.call
-        ):
-            return self._error(self._of_one_call(failure, timeout_s, call))
-        reports = {self._rank: {"failure": failure.packed()}}
-        return self._error(self._judge.decide(reports, {}))
+        if failure.cause in _OF_ONE_CALL and not failure.sequence and not failure.call:
+            return _error(self._of_one_call(failure, timeout_s, call))
+        reports = Reports({self._rank: Report(failure)}, {}, self._processes)
+        diagnosis = diagnose(reports)
+        assert diagnosis is not None, "there is a rule for every cause"
+        return _error(diagnosis)
 
-    def _of_one_call(self, failure: Failure, timeout_s: float, call: int | Transfer) -> Verdict:
-        """Tell what concerns this rank's call alone: the communicator may well go on."""
+    def _of_one_call(self, failure: Failure, timeout_s: float, call: int | Transfer) -> Diagnosis:
+        """Diagnose what concerns this rank's call alone: the communicator may well go on."""
         if failure.cause is Cause.MISMATCH:
-            text = f"{describe(call)}: {sizes(failure)}"
+            text = f"{describe(call)}: {failure.sizes()}"
         else:
-            what = f"waiting for {self._who(failure.rank)}"
+            where = f"waiting for {Reports({}, {}, self._processes).name(failure.rank)}"
             if failure.half_done or failure.paths:
-                what = waits(failure)
+                where = position(failure)
             text = (
-                f"{describe(call)}: Timed out after {timeout_s:g} s, {what}; see whether that rank "
-                "is stuck or made another call, or raise the timeout"
+                f"{describe(call)}: Timed out after {timeout_s:g} s, {where}; see whether that "
+                "rank is stuck or made another call, or raise the timeout"
             )
-        return self._judge.verdict(Finding(failure.cause, failure.rank, (0, 0), text))
+        return complete(Finding(failure.cause, failure.rank, (0, 0), text), self._processes)
 
-    def _error(self, verdict: Verdict) -> CommunicatorError:
-        blame = Blame(
-            verdict.rank,
-            verdict.host,
-            verdict.pid,
-            word(verdict.cause),
-            verdict.collective,
-            verdict.sequence,
-        )
-        return _ERRORS[verdict.cause](verdict.text, blame)
 
-    def _who(self, rank: int) -> str:
-        if not 0 <= rank < len(self._places):
-            return "a rank"
-        host, pid = self._places[rank]
-        return f"rank {rank} (host {host}, pid {pid})"
+def _error(diagnosis: Diagnosis) -> CommunicatorError:
+    blame = Blame(
+        diagnosis.rank,
+        diagnosis.host,
+        diagnosis.pid,
+        word(diagnosis.cause),
+        describe(diagnosis.fingerprint) if diagnosis.fingerprint else None,
+        diagnosis.sequence or None,
+    )
+    return _ERRORS[diagnosis.cause](diagnosis.text, blame)

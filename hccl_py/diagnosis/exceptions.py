@@ -9,7 +9,7 @@ from pathlib import Path
 _LONGEST = 500
 
 
-class ToldToParent(Exception):
+class ReportedToParent(Exception):
     """What `torch.multiprocessing.spawn` caught of this process; it describes itself."""
 
 
@@ -22,10 +22,10 @@ def uncaught_at_exit() -> BaseException | None:
     if hasattr(sys, "ps1") or sys.flags.interactive:
         return None
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return error if isinstance(error, BaseException) else _told_to_parent()
+    return error if isinstance(error, BaseException) else _reported_to_parent()
 
 
-def _told_to_parent() -> ToldToParent | None:
+def _reported_to_parent() -> ReportedToParent | None:
     """Return what `torch.multiprocessing.spawn` wrote in the file that its parent reads."""
     process = multiprocessing.current_process()
     target = getattr(process, "_target", None)
@@ -33,7 +33,7 @@ def _told_to_parent() -> ToldToParent | None:
         return None
     with contextlib.suppress(Exception):
         traceback = pickle.loads(Path(process._args[-1]).read_bytes())  # type: ignore[attr-defined]
-        return ToldToParent(traceback.strip().splitlines()[-1])
+        return ReportedToParent(traceback.strip().splitlines()[-1])
     return None
 
 
@@ -48,6 +48,6 @@ def describe_error(error: BaseException) -> str:
     text = " ".join(str(error).split())
     if len(text) > _LONGEST:
         text = text[:_LONGEST] + " ..."
-    if isinstance(error, ToldToParent):
+    if isinstance(error, ReportedToParent):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,17 +1,17 @@
-"""What one of the rules has found out."""
+"""What one of the rules found out."""
 
 from typing import NamedTuple
 
-from hccl_py.diagnosis.record import Cause
+from hccl_py.transport._core import Cause
 
 
 class Finding(NamedTuple):
-    """A cause, whose doing it was, the call that met it, and the words for it.
+    """A cause, the rank that caused it, the call that met it, and the text.
 
     Attributes:
-        cause: in one word.
-        rank: None: nobody's in particular.
-        call: sequence and fingerprint; 0, 0: none was under way.
+        cause: its kind.
+        rank: None: nobody in particular.
+        call: number and fingerprint; 0, 0: none was under way.
         text: what happened, without the name of the call.
         also: ids of other communicators that cannot go on either.
     """

@@ -1,15 +1,23 @@
 """A failure as one rank observed it, in values that travel to the coordinator.
 
-`_core.Failure` is the same record inside the engine; csrc/engine/failure.h explains the fields.
+`_core.Failure` is the same record inside the engine; `csrc/engine/failure.h` explains the fields.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from enum import Enum
+from types import NoneType, UnionType
+from typing import Any, get_args, get_origin, get_type_hints
 
+from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
 
-__all__ = ["Cause", "Failure", "PathTrouble", "Stage", "word"]
+_ACTIVITIES = {
+    "send": "sending",
+    "recv": "receiving",
+    "recv_reduce": "receiving and reducing",
+    "copy": "copying",
+}
 
 
 def word(cause: Cause) -> str:
@@ -17,22 +25,21 @@ def word(cause: Cause) -> str:
     return cause.name.lower().replace("_", " ")
 
 
-@dataclass(frozen=True)
-class Stage:
-    """Where a call stands; steps and tiles count from 1."""
+def decode(kind: Any, value: Any) -> Any:
+    """Return the `kind` that `dataclasses.asdict` and msgpack made `value` of.
 
-    activity: str = ""
-    step: int = 0
-    num_steps: int = 0
-    tile: int = 0
-    num_tiles: int = 0
-
-    def __str__(self) -> str:
-        """Name the step."""
-        if not self.num_steps:
-            return "the end, sending the rest" if self.activity == "flush" else "the start"
-        tile = f", tile {self.tile} of {self.num_tiles}" if self.num_tiles else ""
-        return f"step {self.step} of {self.num_steps} ({self.activity}){tile}"
+    Raises:
+        TypeError, ValueError: it was made of something else.
+    """
+    if is_dataclass(kind) and isinstance(kind, type):
+        hints = get_type_hints(kind)
+        return kind(**{name: decode(hints.get(name, Any), one) for name, one in value.items()})
+    if get_origin(kind) is tuple:
+        return tuple(decode(get_args(kind)[0], one) for one in value)
+    if get_origin(kind) is UnionType:
+        (inner,) = set(get_args(kind)) - {NoneType}
+        return None if value is None else decode(inner, value)
+    return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
 
 
 @dataclass(frozen=True)
@@ -46,10 +53,30 @@ class PathTrouble:
     reason: str
 
     def __str__(self) -> str:
-        """Say what is wrong with it."""
+        """Return what is wrong with it."""
         state = "unanswered" if self.up else "down"
         reason = f" ({self.reason})" if self.reason else ""
         return f"{self.name} {state} for {self.seconds:.1f} s{reason}"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """The step that a call is in; steps and tiles count from 1."""
+
+    activity: str = ""
+    step: int = 0
+    num_steps: int = 0
+    tile: int = 0
+    num_tiles: int = 0
+
+    def __str__(self) -> str:
+        """Name the step."""
+        if not self.num_steps:
+            return "sending its last bytes" if self.activity == "flush" else "at its first step"
+        doing = _ACTIVITIES.get(self.activity) or self.activity.replace("_", " ")
+        doing = doing.replace("exchange addresses", "exchanging buffer addresses")
+        tile = f", tile {self.tile} of {self.num_tiles}" if self.num_tiles > 1 else ""
+        return f"in step {self.step} of {self.num_steps} ({doing}){tile}"
 
 
 @dataclass(frozen=True)
@@ -66,9 +93,9 @@ class Failure:
     expected_bytes: int | None = None
     sends: bool = False
     stage: Stage = Stage()
-    waiting_for: Sequence[int] = ()
+    waiting_for: tuple[int, ...] = ()
     half_done: bool = False
-    paths: Sequence[PathTrouble] = ()
+    paths: tuple[PathTrouble, ...] = ()
     process_lives: bool = False
     exit_code: int | None = None
     signal: int | None = None
@@ -77,26 +104,22 @@ class Failure:
     reason: str = ""
 
     @classmethod
-    def of(cls, failure: Any) -> "Failure":
-        """Copy a `_core.Failure`."""
-        values = {one.name: getattr(failure, one.name) for one in fields(cls)}
-        values["stage"] = _copy(Stage, failure.stage)
-        values["paths"] = [_copy(PathTrouble, path) for path in failure.paths]
-        return cls(**values)
+    def of(cls, native: _core.Failure) -> "Failure":
+        """Copy the engine's record."""
+        failure: Failure = decode(cls, _values(cls, native))
+        return failure
 
-    def packed(self) -> dict[str, Any]:
-        """Return what msgpack can carry."""
-        return asdict(self) | {"cause": int(self.cause)}
-
-    @classmethod
-    def unpacked(cls, packed: Mapping[str, Any]) -> "Failure":
-        """Read what `packed` returned; raises TypeError or ValueError for anything else."""
-        values = dict(packed)
-        values["cause"] = Cause(values["cause"])
-        values["stage"] = Stage(**values["stage"])
-        values["paths"] = [PathTrouble(**path) for path in values["paths"]]
-        return cls(**values)
+    def sizes(self) -> str:
+        """Return which two sizes of a message differ."""
+        sent, expected = self.sent_bytes, self.expected_bytes
+        if self.sends:
+            return f"rank {self.rank} receives {expected} bytes where this rank sends {sent}"
+        return f"rank {self.rank} gives {sent} bytes where {expected} bytes were expected"
 
 
-def _copy(to: type[Any], native: Any) -> Any:
-    return to(*(getattr(native, one.name) for one in fields(to)))
+def _values(kind: Any, native: Any) -> Mapping[str, Any]:
+    values = {one.name: getattr(native, one.name) for one in fields(kind)}
+    if "stage" in values:
+        values["stage"] = _values(Stage, values["stage"])
+        values["paths"] = [_values(PathTrouble, path) for path in values["paths"]]
+    return values

@@ -1,54 +1,82 @@
-"""Speaks for a rank's engine in the control plane: what it noticed goes out, the verdict comes in.
+"""One rank of one communicator in the control plane: sends its report, applies the diagnosis.
 
-The other half of `transport/control/principal.py`. All of it runs on the control plane's thread,
-never on that of a call.
+The other half of `transport/control/principal.py`. All of it runs on the control thread, never on
+that of a call, unless a method says otherwise.
 """
 
 import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from hccl_py.diagnosis import Judge, Verdict
-from hccl_py.diagnosis.other_calls import diagnoses_elsewhere
-from hccl_py.diagnosis.record import Cause, Failure
-from hccl_py.fingerprint import describe, without_number
+from hccl_py.diagnosis.diagnosis import Diagnosis, diagnose, reports_of
+from hccl_py.diagnosis.record import Failure, decode
+from hccl_py.diagnosis.report import EndedPeer, LoggedCall, OtherCall, Progress, Report
+from hccl_py.diagnosis.stall import STUCK_S, StallTimer, StallWarnings, warning_from_environment
+from hccl_py.fingerprint import without_number
+from hccl_py.observe.call_sites import CallSites
 from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
+from hccl_py.transport._core import Cause
 
+DIAGNOSIS_TIMEOUT_S = 1.5
+"""How long a failure waits for the diagnosis of all ranks, before this rank's own view stands."""
 _WINDOW_OF_TIMEOUT = 0.05
 """Part of a timeout that collecting the others' reports may take: the rest is the caller's."""
 _SHORTEST_WINDOW_S = 0.02
-_MOST_ELSEWHERE = 4
+_MAX_CALLS = 128  # a rank can be ahead of another by the 64 messages that a lane holds
+_MAX_OTHER_CALLS = 8
 
 
-class Witness:
-    """One rank of one communicator, as the control plane sees it."""
+@dataclass(frozen=True)
+class Membership:
+    """A communicator as this rank's reports name it.
 
-    def __init__(self, name: str, core: _core.Communicator, judge: Judge) -> None:
-        """Speak for `core`, of the communicator `name`."""
-        self._name = name
+    Attributes:
+        name: of the communicator.
+        id: equal on all ranks, and on no other communicator.
+        processes: host and pid of every rank.
+    """
+
+    name: str
+    id: bytes
+    processes: Sequence[tuple[str, int]]
+
+
+class Reporter:
+    """Reports for one rank of one communicator."""
+
+    def __init__(
+        self,
+        member: Membership,
+        core: _core.Communicator,
+        recorder: FlightRecorder,
+        sites: CallSites | None,
+    ) -> None:
+        """Report what `core` observes."""
+        self.member = member
         self._core = core
-        self._judge = judge
-        self._proposal: Failure | None = None
-        self._verdict: dict[str, Any] | None = None
-        self._adopted: list[_core.Communicator] = []
-        self._concluded = threading.Event()
-        self._recorder: FlightRecorder | None = None
-        _witnesses[id(self)] = self
-
-    def record_with(self, recorder: FlightRecorder) -> None:
-        """Have the flight recorder written when there is a verdict, whatever the callers do."""
         self._recorder = recorder
+        self._sites = sites
+        self._failure: Failure | None = None
+        self._diagnosis: dict[str, Any] | None = None
+        self._adopted: list[_core.Communicator] = []
+        self._applied = threading.Event()
+        warning_s = warning_from_environment()
+        self._timer = StallTimer(core, warning_s)
+        self._warnings = StallWarnings(member.name, core, warning_s)
+        _reporters[id(self)] = self
 
     def close(self) -> None:
-        """Let go of the engine: its memory need not wait for the collector of cycles."""
-        _witnesses.pop(id(self), None)
+        """Release the engine: its memory need not wait for the collector of cycles."""
+        _reporters.pop(id(self), None)
         gone: Any = None
-        self._core = gone
-        self._recorder = None
+        self._core = self._timer = self._warnings = self._recorder = gone
+
+    # What the control plane asks, see `Principal`.
 
     def news_fd(self) -> int:
         """See `Principal`."""
@@ -59,30 +87,120 @@ class Witness:
         self._core.poll()
 
     def lost(self) -> list[tuple[int, bool, int]]:
-        """See `Principal`."""
-        peers = self._core.ended_peers()
+        """See `Principal`. Any thread may."""
+        core = self._core  # another thread may close it
+        peers = core.ended_peers() if core is not None else []
         return [(one.rank, one.cause == Cause.LEFT, one.last_sequence) for one in peers]
 
     def failing(self) -> bool:
-        """See `Principal`."""
+        """See `Principal`. Any thread may."""
         core = self._core  # another thread may close it
-        if self._proposal is None and core is not None:
-            # Each is handed out once, and more than one thread may ask.
-            observed = core.take_report()
-            if observed is not None:
-                self._proposal = Failure.of(observed)
-        return self._proposal is not None
+        if self._failure is None and core is not None:
+            native = core.take_report()  # handed out once; more than one thread may ask
+            if native is not None:
+                self._failure = Failure.of(native)
+        return self._failure is not None
 
-    def miss(self, rank: int) -> None:
-        """Propose that a rank is gone, though no call waits for it: this one needs it elsewhere.
+    def suspects(self) -> bool:
+        """Return whether it is time to have all ranks report; asked with every heartbeat."""
+        self._warnings.check_end()
+        return self._timer.must_compare()
 
-        Any thread may.
-        """
+    def report(self) -> dict[str, Any]:
+        """See `Principal`."""
+        return self.observed().packed()
+
+    def observed(self) -> Report:
+        """Return what this rank knows now."""
+        core = self._core
+        core.poll()  # the end of a connection may be news to this rank itself
+        failure = self._failure if self.failing() else None
+        progress: Progress = decode(Progress, core.progress())
+        everyone = _all_reporters()
+        callers = [one._core.caller() for one in everyone]
+        threads = {thread for thread, _, _ in callers if thread}
+        others = (one._other_call() for one in everyone if one is not self)
+        window_s = None
+        if failure is not None and failure.cause is Cause.TIMED_OUT and progress.timeout_s > 0:
+            window_s = max(_SHORTEST_WINDOW_S, _WINDOW_OF_TIMEOUT * progress.timeout_s)
+        return Report(
+            failure,
+            progress,
+            tuple(_ended(one) for one in core.ended_peers()),
+            self.call_log(),
+            len(threads) == 1 and not any(several for _, several, _ in callers),
+            self._is_stuck(),
+            self._timer.stalled_s,
+            tuple(one for one in others if one is not None)[:_MAX_OTHER_CALLS],
+            window_s,
+        )
+
+    def call_log(self) -> tuple[LoggedCall, ...]:
+        """Return the last collectives, oldest first."""
+        last = self._core.sequence()
+        site_of = self._sites.site_of if self._sites is not None else lambda _: ""
+        return tuple(
+            LoggedCall(number, without_number(fingerprint), num_bytes, site_of(number))
+            for number, fingerprint, num_bytes in self._core.history(
+                max(1, last - _MAX_CALLS + 1), last
+            )
+        )
+
+    def verdict(self) -> dict[str, Any] | None:
+        """See `Principal`."""
+        if self._diagnosis is None:
+            failure = self._core.failure()
+            if failure is not None:
+                if failure.diagnosis:
+                    self._diagnosis = {"packed": failure.diagnosis}
+                    self._record(Diagnosis.unpacked(failure.diagnosis))
+                self._applied.set()
+        return self._diagnosis
+
+    def adopt(self, verdict: Mapping[str, Any]) -> None:
+        """See `Principal`."""
+        diagnosis = Diagnosis.unpacked(verdict["packed"])
+        adopted = [
+            (other._core, other._seen_from_here(diagnosis).packed())
+            for other in _all_reporters()
+            if other.member.id in diagnosis.also
+        ]
+        adopted.append((self._core, verdict["packed"]))
+        # A caller that is released in one communicator may go to the next, which must have ended.
+        for core, packed in adopted:
+            core.adopt_diagnosis(diagnosis.cause, packed)
+        self._adopted = [core for core, _ in adopted]
+
+    def conclude(self, verdict: Mapping[str, Any]) -> None:
+        """See `Principal`."""
+        if not self._adopted:
+            self.adopt(verdict)
+        for core in self._adopted:
+            core.apply_diagnosis()
+        self._adopted = []
+        self._applied.set()
+        self._record(Diagnosis.unpacked(verdict["packed"]))  # this process may soon be stopped
+
+    def judge(
+        self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, Any]
+    ) -> dict[str, Any]:
+        """See `Principal`; raises ValueError if there is no failure."""
+        collected = reports_of(reports, absent, self.member.processes)
+        diagnosis = diagnose(collected)
+        if diagnosis is None:
+            self._warnings.check(collected)
+            raise ValueError("no rank reports a failure")
+        return {"packed": diagnosis.packed()}
+
+    # What the communicator asks. Any thread may.
+
+    def report_ended(self, rank: int) -> None:
+        """Report that a rank ended though no call waits for it: this one needs it elsewhere."""
         core = self._core  # another thread may close it
         if core is None or self.failing() or core.failed():
             return
         peer = next(one for one in core.ended_peers() if one.rank == rank)
-        self._proposal = Failure(
+        self._failure = Failure(
             peer.cause,
             rank,
             observed_ns=time.time_ns(),
@@ -92,95 +210,61 @@ class Witness:
         )
         os.eventfd_write(core.report_fd(), 1)
 
-    def await_verdict(self, timeout_s: float) -> None:
-        """Wait until a failure that this rank has proposed is decided. Any thread may."""
+    def await_diagnosis(self) -> None:
+        """Wait until a failure that this rank has reported is decided, for a limited time."""
         core = self._core  # another thread may close it
         if core is not None and self.failing() and not core.failed():
-            self._concluded.wait(timeout_s)
+            self._applied.wait(DIAGNOSIS_TIMEOUT_S)
 
-    def report(self) -> dict[str, Any]:
-        """Return what `verdict.evidence.Testimony` reads."""
-        self._core.poll()  # that a connection ended may be news to itself
-        progress = self._core.progress()
-        report: dict[str, Any] = {
-            "failure": None,
-            "progress": progress,
-            "gone": [
-                (one.rank, int(one.cause), one.last_sequence) for one in self._core.ended_peers()
-            ],
-            "elsewhere": self._elsewhere(),
-            "noticed_ns": time.time_ns(),
-        }
-        if self.failing():
-            assert self._proposal is not None
-            report["failure"] = self._proposal.packed()
-            timeout_s = progress["timeout_s"]
-            if self._proposal.cause is Cause.TIMED_OUT and timeout_s > 0:
-                report["timeout_s"] = timeout_s
-                report["window_s"] = max(_SHORTEST_WINDOW_S, _WINDOW_OF_TIMEOUT * timeout_s)
-        return report
+    # Helpers.
 
-    def _elsewhere(self) -> list[str]:
-        """Say what this process does in other communicators."""
-        everyone = (reference() for reference in _witnesses.valuerefs())
-        others = [one for one in everyone if one is not None and one is not self]
-        calls = (other._call() for other in others[:_MOST_ELSEWHERE])
-        return [call for call in calls if call]
+    def _is_stuck(self) -> bool:
+        return self._core.caller()[2] and self._timer.stalled_s >= STUCK_S
 
-    def _call(self) -> str:
-        core = self._core  # another thread may close it
-        if core is None:
-            return ""
-        progress = core.progress()
-        if not progress["sequence"]:
-            return ""
-        call = describe(without_number(progress["fingerprint"]))
-        return f"{call} number {progress['sequence']} of group {self._name}"
+    def _other_call(self) -> OtherCall | None:
+        progress: Progress = decode(Progress, self._core.progress())
+        if not progress.sequence:
+            return None
+        waits_for = tuple(self.member.processes[rank] for rank in progress.waiting_for)
+        return OtherCall(
+            self.member.id, self.member.name, progress.call, self._is_stuck(), waits_for
+        )
 
-    def verdict(self) -> dict[str, Any] | None:
-        """See `Principal`."""
-        if self._verdict is None:
-            adopted = self._core.failure()
-            if adopted is not None:
-                if adopted.diagnosis:
-                    self._verdict = {"packed": adopted.diagnosis}
-                    self._record(Verdict.unpacked(adopted.diagnosis).text)
-                self._concluded.set()
-        return self._verdict
+    def _seen_from_here(self, diagnosis: Diagnosis) -> Diagnosis:
+        """Return the diagnosis of another communicator with this one's ranks and call."""
+        here = [
+            rank
+            for rank, process in enumerate(self.member.processes)
+            if process == (diagnosis.host, diagnosis.pid)
+        ]
+        progress: Progress = decode(Progress, self._core.progress())
+        return Diagnosis(
+            diagnosis.cause,
+            diagnosis.text,
+            here[0] if here else None,
+            diagnosis.host,
+            diagnosis.pid,
+            progress.sequence,
+            without_number(progress.fingerprint),
+        )
 
-    def adopt(self, verdict: Mapping[str, Any]) -> None:
-        """See `Principal`."""
-        decided = Verdict.unpacked(verdict["packed"])
-        place = None if decided.rank is None else self._judge.places[decided.rank]
-        diagnoses = diagnoses_elsewhere(decided, place)
-        diagnoses.append((self._core, verdict["packed"]))
-        # A caller released in one communicator may go to the next: there the call must not go on.
-        for core, packed in diagnoses:
-            core.adopt_diagnosis(decided.cause, packed)
-        self._adopted = [core for core, _ in diagnoses]
-
-    def conclude(self, verdict: Mapping[str, Any]) -> None:
-        """See `Principal`."""
-        decided = Verdict.unpacked(verdict["packed"])
-        if not self._adopted:
-            self.adopt(verdict)
-        for core in self._adopted:
-            core.apply_diagnosis()
-        self._adopted = []
-        self._concluded.set()
-        self._record(decided.text)  # this very process may soon be stopped by its launcher
-
-    def _record(self, text: str) -> None:
+    def _record(self, diagnosis: Diagnosis) -> None:
         recorder = self._recorder
         if recorder is not None:
-            recorder.tell_failure_soon(text)
-
-    def judge(
-        self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, str]
-    ) -> dict[str, Any]:
-        """See `Principal`."""
-        return {"packed": self._judge.decide(reports, absent).packed()}
+            recorder.record_failure_soon(diagnosis.text)
 
 
-# By id, for `valuerefs` alone can be had while other threads open communicators.
-_witnesses: "weakref.WeakValueDictionary[int, Witness]" = weakref.WeakValueDictionary()
+def _ended(native: _core.EndedPeer) -> EndedPeer:
+    return EndedPeer(
+        native.rank, native.cause, native.last_sequence, native.exit_code, native.signal
+    )
+
+
+def _all_reporters() -> list[Reporter]:
+    # The one view of them that can be had while other threads open communicators.
+    everyone = [reference() for reference in _reporters.valuerefs()]
+    return [one for one in everyone if one is not None and one._core is not None]
+
+
+# By id; held by their communicators only.
+_reporters: "weakref.WeakValueDictionary[int, Reporter]" = weakref.WeakValueDictionary()

@@ -1,39 +1,131 @@
-"""When a rank that waits should have the ranks compare their calls, long before its time is up.
+"""Calls without progress: when the ranks compare their calls, and the warning about a stall.
 
-Ranks that called different things notice it by the messages they get; but they may have called
-what makes each wait for another and send nothing. Then nothing moves any more, and the control
-plane has to look.
+Ranks that called different things notice it by the messages they get, unless each waits for another
+and sends nothing. So a rank without progress has all ranks report, after 1, 2, 4, 8 ... seconds,
+and the coordinator looks for a mismatch or a deadlock. If there is none and a call has stalled for
+HCCL_STALL_WARNING_S, the coordinator (rank 0) warns on its stderr.
 """
 
+import os
+import sys
+import time
+
+from hccl_py.diagnosis.report import Reports
+from hccl_py.diagnosis.timeout import arrivals
 from hccl_py.transport import _core
+from hccl_py.transport.errors import InvalidArgumentError
 
-_FIRST_LOOKS = 4  # heartbeats: about a second
-_FACTOR = 2  # a rank may well wait for long; then it asks after 1, 2, 4, 8 ... seconds
+VARIABLE = "HCCL_STALL_WARNING_S"
+STUCK_S = 2.0
+"""Without progress for so long, a call may be part of a deadlock."""
+_DEFAULT_S = 30.0
+_FIRST_COMPARISON_S = 1.0
+_MAX_TURN_S = 1.0  # a process that was stopped must not count that time
 
 
-class Patience:
-    """Counts for how many looks a rank's engine has been in one and the same call.
+def warning_from_environment() -> float:
+    """Return after how many seconds a stall is worth a line; 0: never.
+
+    Raises:
+        InvalidArgumentError: the variable is no number of seconds.
+    """
+    text = os.environ.get(VARIABLE, "")
+    try:
+        seconds = float(text or _DEFAULT_S)
+        if not seconds >= 0:
+            raise ValueError
+    except ValueError:
+        raise InvalidArgumentError(
+            f"{VARIABLE}: expected a number of seconds, 0 for no warning, got {text!r}"
+        ) from None
+    return seconds
+
+
+class StallTimer:
+    """How long the call under way of one rank has made no progress. The control thread's.
 
     Attributes:
-        looks: so many.
+        stalled_s: so long.
     """
 
-    def __init__(self, core: _core.Communicator) -> None:
-        """Look at `core`."""
+    def __init__(self, core: _core.Communicator, warning_s: float) -> None:
+        """Watch `core`."""
         self._core = core
-        self._num_finished = 0
-        self.looks = 0
-        self._limit = _FIRST_LOOKS
+        self._warning_s = warning_s
+        self._now_s = time.monotonic()
+        self._reset(0)
 
-    def lost(self) -> bool:
-        """Look once more; True if it is time to ask the others what they do."""
+    def _reset(self, num_finished: int) -> None:
+        self._num_finished = num_finished
+        self._bytes_done = 0
+        self.stalled_s = 0.0
+        self._comparison_s = _FIRST_COMPARISON_S
+        self._next_warning_s = self._warning_s
+
+    def must_compare(self) -> bool:
+        """Check the clock, with every heartbeat; True if it is time to have all ranks report."""
+        now_s = time.monotonic()
+        turn_s = min(now_s - self._now_s, _MAX_TURN_S)
+        self._now_s = now_s
         num_finished = self._core.num_finished()
         if num_finished != self._num_finished or num_finished == self._core.sequence():
-            self._num_finished = num_finished
-            self.looks, self._limit = 0, _FIRST_LOOKS
+            self._reset(num_finished)
             return False
-        self.looks += 1
-        if self.looks < self._limit:
+        self.stalled_s += turn_s
+        warns = 0 < self._next_warning_s <= self.stalled_s
+        compares = self.stalled_s >= self._comparison_s
+        if warns:
+            self._next_warning_s *= 2
+        if compares:
+            self._comparison_s *= 2
+        if warns and self._has_moved():  # a large call over a slow network
+            self._reset(num_finished)
             return False
-        self._limit *= _FACTOR
-        return True
+        return warns or compares
+
+    def _has_moved(self) -> bool:
+        before, self._bytes_done = self._bytes_done, self._core.progress()["bytes_done"]
+        return bool(self._bytes_done > before)
+
+
+class StallWarnings:
+    """The lines about stalled calls of one communicator, printed by its coordinator."""
+
+    def __init__(self, name: str, core: _core.Communicator, warning_s: float) -> None:
+        """Warn of calls that have stalled for `warning_s`; 0: never."""
+        self._name = name
+        self._core = core
+        self._warning_s = warning_s
+        self._next_s = warning_s
+        self._stalled: tuple[int, str, float] | None = None  # number, call, time of the first line
+
+    def check(self, reports: Reports) -> None:
+        """Print a line if a call has stalled for long enough."""
+        under_way = [one for one in reports.by_rank.values() if one.progress.sequence]
+        stalled_s = max((one.stalled_s for one in under_way), default=0.0)
+        if not self._warning_s or stalled_s < self._next_s:
+            return
+        first = min(under_way, key=lambda one: one.progress.sequence).progress
+        if self._stalled is None:
+            self._stalled = first.sequence, first.call, time.monotonic() - stalled_s
+        self._next_s = 2 * stalled_s
+        _print(
+            f"{first.call} of communicator {self._name}: no progress for {stalled_s:.0f} s; "
+            f"{arrivals(reports, first.sequence)} ({VARIABLE} sets when this line comes)"
+        )
+
+    def check_end(self) -> None:
+        """Print a line once the call goes on; with every heartbeat."""
+        if self._stalled is None:
+            return
+        number, call, since_s = self._stalled
+        if self._core.num_finished() >= number:
+            stalled_s = time.monotonic() - since_s
+            _print(f"{call} of communicator {self._name} goes on after {stalled_s:.0f} s")
+        elif not self._core.failed():
+            return
+        self._stalled, self._next_s = None, self._warning_s
+
+
+def _print(line: str) -> None:
+    print(f"hccl: {line}", file=sys.stderr, flush=True)

@@ -1,61 +1,74 @@
-"""A call that was late: who had arrived, who had not and what they do, how far the slowest got."""
+"""A call that is late: which ranks have arrived, which have not and what they do, how far it is."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
 
-from hccl_py.diagnosis.call_log import past_calls
 from hccl_py.diagnosis.finding import Finding
-from hccl_py.diagnosis.mismatch import sites_of
-from hccl_py.diagnosis.record import Cause, Failure, Stage
-from hccl_py.diagnosis.reports import Evidence, Proposal, Testimony, listing, named, ranks
+from hccl_py.diagnosis.record import Failure
+from hccl_py.diagnosis.report import Report, Reports, listing, ranks, sites
+from hccl_py.transport._core import Cause
 
 _MAX_NAMED = 8
 _HINT = "see whether those ranks are stuck or made another call, or raise the timeout"
 
 
-def tell_timeout(evidence: Evidence) -> Finding | None:
-    """Blame who is missing; if nobody is, whom the slowest waits for."""
-    proposals = evidence.proposals(Cause.TIMED_OUT)
-    if not proposals:
+def find_timeout(reports: Reports) -> Finding | None:
+    """Blame a rank that is missing; if none is, the rank that the slowest waits for."""
+    failures = reports.failures(Cause.TIMED_OUT)
+    if not failures:
         return None
-    sequence, fingerprint = evidence.call(proposals)
-    limit = _limit(evidence, proposals)
+    sequence, fingerprint = reports.first_call(failures.values())
+    limits_s = [reports.by_rank[rank].progress.timeout_s for rank in failures]
+    limit_s = min((one for one in limits_s if one > 0), default=0.0)
+    limit = f" after {limit_s:g} s" if limit_s else ""
     if not sequence:
-        first = proposals[0]
+        first = next(iter(failures.values()))
         culprit = first.rank if first.rank >= 0 else None
-        text = f"Timed out{limit}, {waits(first.failure)}; {_HINT}"
+        text = f"Timed out{limit}, {position(first)}; {_HINT}"
         return Finding(Cause.TIMED_OUT, culprit, (0, 0), text)
-    arrived = [one for one in evidence.testimonies.values() if _submitted(one) >= sequence]
-    late = [one for one in evidence.testimonies.values() if _submitted(one) < sequence]
-    parts = []
-    troubles = _troubles(proposals)
-    if evidence.absent:
-        parts.append(_absent(evidence, troubles))
-    if late:
-        parts.append(f"{_late(evidence, late)} not arrived")
-    if arrived:
-        verb = "have" if len(arrived) > 1 else "has"
-        here = [one.rank for one in arrived]
-        histories = {one.rank: past_calls(one.report) for one in arrived}
-        parts.append(f"{ranks(here)} {verb} arrived{sites_of(histories, sequence, here)}")
-    slowest = _slowest(arrived, sequence)
-    if slowest is not None:
-        parts.append(_position(slowest))
-    parts += troubles
-    culprit = _culprit(evidence, late, slowest, proposals)
-    text = f"Timed out{limit}: {'; '.join(parts)}; {_HINT}"
+    text = f"Timed out{limit}: {arrivals(reports, sequence)}; {_HINT}"
+    culprit = _culprit(reports, sequence, failures)
     return Finding(Cause.TIMED_OUT, culprit, (sequence, fingerprint), text)
 
 
-def waits(failure: Failure) -> str:
-    """Say where a call stood when its time was up, and what for."""
+def position(failure: Failure) -> str:
+    """Return where a call stood when its time was up, and what it waited for."""
     if failure.half_done:
-        what = "a message was half-way when its time was up"
+        where = "a message was half-way when its time was up"
     elif failure.waiting_for:
-        what = f"waiting for {ranks(failure.waiting_for)} at {failure.stage}"
+        where = f"waiting for {ranks(failure.waiting_for)} {failure.stage}"
     else:
-        what = f"at {failure.stage}"
-    return "; ".join([what, *_paths(failure)])
+        where = str(failure.stage)
+    return "; ".join([where, *_paths(failure)])
+
+
+def arrivals(reports: Reports, sequence: int) -> str:
+    """Return which ranks have arrived in a collective, what the others do, and how far it is."""
+    arrived, late = _arrived(reports, sequence)
+    paths = [
+        f"rank {reporter}, {path}"
+        for reporter, failure in reports.failures(Cause.TIMED_OUT).items()
+        for path in _paths(failure)
+    ]
+    parts = [_absent(reports)] if reports.absent else []
+    if late:
+        names = [f"{reports.name(rank)}, which is {_activity(one)}" for rank, one in late.items()]
+        parts.append(f"{_shortened(names)}, {'has' if len(late) == 1 else 'have'} not arrived")
+    if arrived:
+        verb = "have" if len(arrived) > 1 else "has"
+        made = {rank: one.call(sequence) for rank, one in arrived.items()}
+        parts.append(f"{ranks(arrived)} {verb} arrived{sites(made)}")
+    slowest = _slowest(arrived, sequence)
+    if slowest is not None:
+        parts.append(_position(slowest, arrived[slowest]))
+    return "; ".join(parts + paths)
+
+
+def _arrived(reports: Reports, sequence: int) -> tuple[dict[int, Report], dict[int, Report]]:
+    arrived: dict[int, Report] = {}
+    late: dict[int, Report] = {}
+    for rank, one in sorted(reports.by_rank.items()):
+        (arrived if one.progress.submitted >= sequence else late)[rank] = one
+    return arrived, late
 
 
 def _paths(failure: Failure) -> list[str]:
@@ -66,89 +79,54 @@ def _paths(failure: Failure) -> list[str]:
     return [f"to rank {rank}: {', '.join(some)}" for rank, some in by_rank.items()]
 
 
-def _troubles(proposals: list[Proposal]) -> list[str]:
-    by_reporter = {one.reporter: "; ".join(_paths(one.failure)) for one in proposals}
-    return [f"rank {reporter}, {what}" for reporter, what in sorted(by_reporter.items()) if what]
+def _shortened(names: Sequence[str]) -> str:
+    rest = len(names) - _MAX_NAMED
+    return listing([*names[:_MAX_NAMED], f"{rest} more"] if rest > 0 else names)
 
 
-def _limit(evidence: Evidence, proposals: list[Proposal]) -> str:
-    limits_s = [evidence.testimonies[one.reporter].timeout_s for one in proposals]
-    limit_s = min((one for one in limits_s if one), default=0.0)
-    return f" after {limit_s:g} s" if limit_s else ""
+def _absent(reports: Reports) -> str:
+    # The kernel of a stopped process still answers, so its paths are not in trouble.
+    failures = reports.failures(Cause.TIMED_OUT).values()
+    cut_off = {path.rank for failure in failures for path in failure.paths}
+    names = []
+    for rank, absence in sorted(reports.absent.items()):
+        state = str(absence)
+        if absence.may_live:
+            state = f"{'out of reach' if rank in cut_off else 'stopped, or busy without a break'}"
+            state += f": {absence}"
+        names.append(f"{reports.name(rank)} is {state}")
+    return _shortened(names)
 
 
-def _submitted(testimony: Testimony) -> int:
-    return int(testimony.progress.get("submitted", 0))
+def _activity(report: Report) -> str:
+    """Return what a rank does instead."""
+    if report.progress.call:
+        return f"still in {report.progress.call}"
+    if report.other_calls:
+        return f"in {listing([f'{one.call} of group {one.name}' for one in report.other_calls])}"
+    return "in a send or recv" if report.progress.num_transfers else "computing"
 
 
-def _absent(evidence: Evidence, troubles: list[str]) -> str:
-    names = [
-        f"{evidence.who(rank)} is {_state(rank, why, troubles)}"
-        for rank, why in sorted(evidence.absent.items())
-    ]
-    if len(names) > _MAX_NAMED:
-        rest = len(names) - _MAX_NAMED
-        names = [*names[:_MAX_NAMED], f"{rest} more are silent"]
-    return listing(names)
+def _slowest(arrived: Mapping[int, Report], sequence: int) -> int | None:
+    in_it = {rank: one for rank, one in arrived.items() if one.progress.sequence == sequence}
+    return min(in_it, key=lambda rank: (in_it[rank].progress.bytes_done, rank), default=None)
 
 
-def _state(rank: int, why: str, troubles: list[str]) -> str:
-    if not why.startswith(("silent", "no")):
-        return why
-    # The kernel of a stopped process still answers.
-    out_of_reach = any(f"to rank {rank}: " in trouble for trouble in troubles)
-    return f"{'out of reach' if out_of_reach else 'stopped, or busy without a break'}: {why}"
-
-
-def _late(evidence: Evidence, late: list[Testimony]) -> str:
-    names = [f"{evidence.who(one.rank)}, which is {_occupation(one)}" for one in late]
-    if len(names) > _MAX_NAMED:
-        names = [*names[:_MAX_NAMED], f"{len(names) - _MAX_NAMED} more"]
-    return f"{listing(names)}, {'has' if len(late) == 1 else 'have'}"
-
-
-def _occupation(testimony: Testimony) -> str:
-    """Say what a rank does instead."""
-    if testimony.sequence:
-        call = named(testimony.sequence, testimony.fingerprint).removesuffix(": ")
-        return f"still in {call}"
-    if testimony.elsewhere:
-        return f"in {listing(list(testimony.elsewhere))}"
-    if testimony.progress.get("num_transfers"):
-        return "in a send or recv"
-    return "computing"
-
-
-def _slowest(arrived: list[Testimony], sequence: int) -> Testimony | None:
-    in_it = [one for one in arrived if one.sequence == sequence]
-    return min(in_it, key=lambda one: (one.progress.get("bytes_done", 0), one.rank), default=None)
-
-
-def _position(slowest: Testimony) -> str:
-    made = slowest.progress
-    waits = made.get("waiting_for") or []
+def _position(rank: int, report: Report) -> str:
+    made = report.progress
+    waits = f", waiting for {ranks(made.waiting_for)}" if made.waiting_for else ""
     return (
-        f"the slowest of them, rank {slowest.rank}, is at {stage_of(made)}, "
-        f"with {made.get('bytes_done', 0)} of {made.get('bytes_total', 0)} bytes done"
-        + (f", waiting for {ranks(waits)}" if waits else "")
+        f"rank {rank} is {made.stage}, {made.bytes_done} of {made.bytes_total} bytes moved{waits}"
     )
 
 
-def stage_of(progress: Mapping[str, Any]) -> Stage:
-    """Read where a call stands from a rank's progress."""
-    return Stage(*(progress.get(name, default) for name, default in vars(Stage()).items()))
-
-
-def _culprit(
-    evidence: Evidence,
-    late: list[Testimony],
-    slowest: Testimony | None,
-    proposals: list[Proposal],
-) -> int | None:
-    # Who is silent may be what those who are late wait for, while they open a group, say.
-    missing = list(evidence.absent) or [one.rank for one in late]
+def _culprit(reports: Reports, sequence: int, failures: Mapping[int, Failure]) -> int | None:
+    # A silent rank may be what the late ranks wait for, for instance while they open a group.
+    arrived, late = _arrived(reports, sequence)
+    missing = reports.absent or late
     if missing:
         return min(missing)
-    waits = (slowest.progress.get("waiting_for") or []) if slowest is not None else []
-    blamed = [*waits, *(one.rank for one in proposals if one.rank >= 0)]
+    slowest = _slowest(arrived, sequence)
+    waits = arrived[slowest].progress.waiting_for if slowest is not None else ()
+    blamed = [*waits, *(one.rank for one in failures.values() if one.rank >= 0)]
     return blamed[0] if blamed else None

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from hccl_py.communicator_state import CommunicatorState
-from hccl_py.diagnosis.reporter import Witness
+from hccl_py.diagnosis.reporter import Reporter
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.store import StoreClient
 from hccl_py.transport.errors import BootstrapError, CommunicatorError, InvalidArgumentError
@@ -34,12 +34,9 @@ class Parent:
         state: names its engine, for as long as it is open: errors keep all this, and no engine.
     """
 
-    rank: int
-    name: str
     state: CommunicatorState
     coordination: Coordination
-    witness: Witness
-    verdict_timeout_s: float
+    reporter: Reporter
 
 
 def check_members(world_size: int, rank: int, members: Iterable[int]) -> tuple[int, ...]:
@@ -90,7 +87,7 @@ def open_group(
     store = parent.coordination.store(f"{key}/", timeout_s, hopeless)
     store.hopeless_to_connect = hopeless_to_connect
     try:
-        made = connect(store, members.index(parent.rank), len(members))
+        made = connect(store, members.index(parent.state.rank), len(members))
     except BootstrapError as error:
         failure = _failure(parent, members)
         if failure is None:
@@ -107,16 +104,16 @@ def _trouble(parent: Parent, members: Sequence[int], leaving_counts: bool = True
     """Say why it is in vain to wait for the members; "" if it is not."""
     parent.state.require_engine().poll()
     if parent.state.core.failed():
-        return f"the communicator {parent.name} failed"
+        return f"the communicator {parent.state.name} failed"
     gone = [
         rank
-        for rank, left, _ in parent.witness.lost()
+        for rank, left, _ in parent.reporter.lost()
         if rank in members and (leaving_counts or not left)
     ]
     if not gone:
         return ""
-    parent.witness.miss(gone[0])
-    return f"rank {gone[0]} of the communicator {parent.name} is gone"
+    parent.reporter.report_ended(gone[0])
+    return f"rank {gone[0]} of the communicator {parent.state.name} is gone"
 
 
 def _failure(parent: Parent, members: Sequence[int]) -> CommunicatorError | None:
@@ -126,8 +123,8 @@ def _failure(parent: Parent, members: Sequence[int]) -> CommunicatorError | None
         if time.monotonic() > limit_s:
             return None
         time.sleep(_TURN_S)
-    parent.witness.await_verdict(parent.verdict_timeout_s)
+    parent.reporter.await_diagnosis()
     failure = parent.state.core.failure()
     if failure is None:  # no coordinator is left to decide
         return None
-    return parent.state.errors.tell_failure(failure, 0.0, 0)
+    return parent.state.errors.of_failure(failure)

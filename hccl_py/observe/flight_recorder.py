@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from hccl_py.fingerprint import Fields, Transfer, describe, unpack
 from hccl_py.memory.element_types import BYTES, ELEMENT_TYPES
+from hccl_py.observe.call_sites import CallSites
 from hccl_py.observe.dump_files import Dump, default_folder, folder_of_failures, write
 from hccl_py.observe.dump_signal import BELL
 from hccl_py.transport import _core
@@ -45,9 +46,6 @@ _TORCH_DTYPES = {
     "bytes": "Byte",
 }
 """Names that torch's flight recorder has for element types; others go by their own."""
-
-Frames = list[dict[str, Any]]
-"""A call site as torch's analyser prints it: name, filename and line of each frame."""
 
 
 class Group(NamedTuple):
@@ -99,20 +97,23 @@ class FlightRecorder:
 
     Attributes:
         group: may be set anew, when more is known of it.
-        frames: returns the call site of a collective, by its sequence number; None: not kept.
         clock: returns how this rank's clock stands against the coordinator's.
     """
 
     def __init__(
-        self, core: _core.Communicator, group: Group, clock: Callable[[], ClockReading | None]
+        self,
+        core: _core.Communicator,
+        group: Group,
+        clock: Callable[[], ClockReading | None],
+        sites: CallSites | None = None,
     ) -> None:
         """Begin; from now on SIGUSR2 and failures write this communicator too."""
         self.group = group
         self.clock = clock
-        self.frames: Callable[[int], Frames] | None = None
+        self._sites = sites
         self._core: _core.Communicator | None = core
-        self._telling = threading.RLock()  # a signal's handler may call, and fail, meanwhile
-        self._told_failure = False
+        self._recording = threading.RLock()  # a signal's handler may call, and fail, meanwhile
+        self._recorded_failure = False
         with _lock:
             _recorders.append(weakref.ref(self))
         # Not a communicator that nobody holds either shall keep the thread.
@@ -142,27 +143,27 @@ class FlightRecorder:
         group["hosts"], group["global_ranks"] = list(self.group.hosts), self.group.global_ranks
         return {**group, "clock": None if reading is None else reading._asdict()}
 
-    def tell_failure(self, text: str) -> None:
+    def record_failure(self, text: str) -> None:
         """Write what happened, once and if HCCL_TRACE_DIR says where. Never raises."""
         folder = folder_of_failures()
         core = self._core  # another thread may close it
         if folder is None or core is None or not core.failed():  # one late recv fails alone
             return
-        with self._telling:
-            if self._told_failure:
+        with self._recording:
+            if self._recorded_failure:
                 return
-            self._told_failure = True
+            self._recorded_failure = True
             with contextlib.suppress(Exception):  # the failure is what has to be told
                 _dump(folder, f"failure: {text}", self.home_rank)
 
-    def tell_failure_soon(self, text: str) -> None:
+    def record_failure_soon(self, text: str) -> None:
         """Have it written by a thread of its own, for who must go on; also if no call ever raises.
 
         A call that raises meanwhile waits for that thread, so the file is there before the error.
         """
-        if folder_of_failures() is not None and not self._told_failure:
+        if folder_of_failures() is not None and not self._recorded_failure:
             threading.Thread(
-                target=self.tell_failure, args=(text,), name="hccl-flight-recorder-failure"
+                target=self.record_failure, args=(text,), name="hccl-flight-recorder-failure"
             ).start()
 
     def dump(self, folder: str | os.PathLike[str] | None = None) -> Path:
@@ -185,7 +186,7 @@ class FlightRecorder:
         number = call.fingerprint & ~0xFFFF | call.sequence & 0xFFFF
         transfer = Transfer(call.kind == 1, _rank(call.peer), call.fingerprint, _size(call))
         sizes_in, sizes_out, dtype = _sizes(call, fields)
-        frames = self.frames(call.sequence) if self.frames and is_collective else []
+        frames = self._sites.frames_of(call.sequence) if self._sites and is_collective else []
         return {
             "process_group": [self.group.name, self.group.description],
             "collective_seq_id": call.sequence,

@@ -105,3 +105,10 @@ def test_client_with_another_secret_is_turned_away() -> None:
     finally:
         server.kill()
         server.communicate()
+
+
+def test_without_a_secret_nothing_listens() -> None:
+    server = start(secret="")
+    _, err = server.communicate(timeout=TIMEOUT_S)
+    assert server.returncode == 1
+    assert "set HCCL_SECRET" in err

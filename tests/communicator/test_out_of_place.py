@@ -94,6 +94,18 @@ def test_output_may_be_data_itself(ranks: ThreadRanks, face: str) -> None:
     assert ranks.run(in_place) == [[[n * (n + 1) / 2] * 3] * 2] * n
 
 
+def test_data_may_be_read_only_and_output_of_another_library(ranks: ThreadRanks) -> None:
+    n = ranks.world_size
+
+    def mixed(comm: Communicator) -> list[float]:
+        data, output = np.full(3, comm.rank + 1.0), torch.zeros(3, dtype=torch.float64)
+        data.flags.writeable = False
+        comm.all_reduce(data, output=output)
+        return output.tolist()
+
+    assert ranks.run(mixed) == [[n * (n + 1) / 2] * 3] * n
+
+
 @pytest.mark.parametrize("face", FACES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "complex128", "S3"])
 def test_all_to_all_in_place(ranks: ThreadRanks, dtype: str, face: str) -> None:

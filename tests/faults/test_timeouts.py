@@ -163,7 +163,7 @@ def check_texts(stories: list[list[Late]], layout: Layout) -> None:
         (text,) = {text for *_, text in told}
         assert re.search(rf"rank {ABSENT} \(.*\), which is computing, has not arrived", text), text
         assert f"ranks {names} have arrived" in text, text
-        position = rf"the slowest of them, rank \d, is at .*, with \d+ of {4 * COUNT} bytes done"
+        position = rf"rank \d is .*, \d+ of {4 * COUNT} bytes moved"
         assert re.search(position, text), text
 
 

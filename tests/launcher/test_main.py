@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,12 @@ os.write(1, b"%d" % exit_status(int((folder / "pid").read_text()), timeout_s=20)
     assert done.stdout == "-9"
 
 
+def test_reason_of_an_exit_is_printed_once(script: Script) -> None:
+    done = launch("--nproc-per-node", 3, script("raise SystemExit('wrong argument')"))
+    assert done.returncode == 1
+    assert done.stderr.count("wrong argument") == 1
+
+
 def test_rank_killed_by_a_signal_is_blamed_and_not_its_peers(
     script: Script, tmp_path: Path
 ) -> None:
@@ -179,6 +186,32 @@ raise ConnectionError("peer closed")
     done = launch("--nproc-per-node", 3, path)
     assert done.returncode == 128 + signal.SIGKILL
     assert "hccl-launch: rank 2 of 3 was killed by SIGKILL (node 0, local" in done.stderr
+
+
+def test_failure_after_the_other_node_finished_ends_the_job(script: Script, tmp_path: Path) -> None:
+    # A finished node's agent waits for the others in C++, where no signal reaches it.
+    body = f"""
+import pathlib, time
+peers = [pathlib.Path({str(tmp_path)!r}, name) for name in ("0", "1")]
+if rank < 2:
+    peers[rank].with_suffix(".new").write_text(str(os.getpid()))
+    peers[rank].with_suffix(".new").rename(peers[rank])
+else:
+    while not all(each.exists() for each in peers):
+        time.sleep(0.01)
+    # A process is there until its agent has noticed its end.
+    while any(pathlib.Path("/proc", each.read_text()).exists() for each in peers):
+        time.sleep(0.01)
+    pathlib.Path({str(tmp_path)!r}, f"failed-{{rank}}").write_text(str(time.monotonic()))
+    raise RuntimeError("late")
+"""
+    done = launch(*TWO_BY_TWO, script(body))
+    ended_s = time.monotonic()
+    assert done.returncode == 1
+    assert done.stderr.endswith("\nRuntimeError: late\n")
+    # Since then, for on a busy machine the start alone takes as long.
+    told = [each.read_text() for each in tmp_path.glob("failed-*")]
+    assert ended_s - min(float(one) for one in told if one) < 25.0
 
 
 def test_restart_runs_all_ranks_again_and_shows_the_first_failure(script: Script) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -178,7 +179,8 @@ def test_group_hears_at_once_of_the_death_of_a_member(nodes: int, waits: str) ->
     _, _, text, blame = survivors[0]
     assert blame[0] == 3
     assert blame[3] == "died"
-    assert "died: its connections closed without a goodbye" in text
+    # The kernel may not tell how it ended.
+    assert re.search(r"died: (killed by signal 9|its connections closed without a goodbye)", text)
 
 
 def dies_beside_new_group(rank: int, world_size: int) -> Story | None:

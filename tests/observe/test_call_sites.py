@@ -9,7 +9,6 @@ import pytest
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator
-from hccl_py.diagnosis.call_log import History, past_calls
 
 
 def _line_of(text: str) -> int:
@@ -18,8 +17,7 @@ def _line_of(text: str) -> int:
 
 
 def _tail(comm: Communicator) -> dict[int, str]:
-    report = {"calls": History(comm._core, comm._sites).tail()}
-    return {number: f"{call} at {call.site}" for number, call in past_calls(report).items()}
+    return {call.number: f"{call} at {call.site}" for call in comm._reporter.call_log()}
 
 
 def _calls(comm: Communicator) -> dict[int, str]:

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from accelerator import here, keep_busy, needs_accelerator
 from ranks import run_ranks
 from torch import Tensor
+from torch.distributed.distributed_c10d import _coalescing_manager
 
 from hccl_py.torch_backend.staging.pool import IDLE_BYTES, POOL
 from hccl_py.torch_backend.staging.tiles import TILE_BYTES
@@ -261,6 +262,57 @@ def test_works_can_be_waited_for_anywhere_called_back_and_dropped() -> None:
     run_ranks(check_works, 2, backend="hccl")
 
 
+def check_others(rank: int, world_size: int) -> None:
+    device = here()
+    # Objects travel by host memory, unless somebody names the device.
+    gathered: list[Any] = [None] * world_size
+    dist.all_gather_object(gathered, {"rank": rank})
+    assert gathered == [{"rank": index} for index in range(world_size)]
+    objects = [rank, "text"]
+    dist.broadcast_object_list(objects, 1, device=device)
+    assert objects == [1, "text"]
+    # Coalesced, with and without the device.
+    for manager in (_coalescing_manager(device=device, async_ops=True), _coalescing_manager()):
+        first, second = (torch.ones(SMALL, device=device) for _ in range(2))
+        with manager as coalesced:
+            dist.all_reduce(first)
+            dist.all_reduce(second)
+        if coalesced.works:
+            coalesced.wait()
+        assert first.tolist() == second.tolist() == [2.0] * SMALL
+    with _coalescing_manager(device=device, async_ops=True) as coalesced:
+        works = [dist.broadcast(torch.ones(3, device=device), 0, async_op=True) for _ in range(3)]
+    coalesced.wait()
+    assert all(work.is_completed() for work in works)
+    # Any sender, element types that are converted, and the mean of integers.
+    theirs = torch.zeros(SMALL, device=device)
+    requests = [dist.isend(torch.ones(SMALL, device=device), 1 - rank)]
+    assert dist.recv(theirs) == 1 - rank
+    requests[0].wait()
+    assert theirs.sum().item() == SMALL
+    for dtype in (torch.bfloat16, torch.complex64, torch.bool, torch.float8_e4m3fn, torch.int64):
+        host = values(SMALL, rank).abs().to(dtype)
+        there = host.to(device)
+        for tensor in (host, there):
+            dist.group.WORLD.allreduce([tensor]).wait()  # torch's own view_as_real left out
+        assert torch.equal(there.cpu().view(torch.uint8), host.view(torch.uint8)), dtype
+    mean = torch.tensor([-3, 4], device=device) * (rank + 1)
+    dist.all_reduce(mean, dist.ReduceOp.AVG)
+    assert mean.tolist() == [-4, 6]
+    leaf = torch.nn.Parameter(torch.ones(3, device=device))
+    dist.all_reduce(leaf)
+    assert leaf.tolist() == [2.0] * 3
+    # Functional collectives.
+    total = torch.distributed._functional_collectives.all_reduce(theirs, "sum", dist.group.WORLD)
+    assert total.sum().item() == 2 * SMALL
+    parts = torch.distributed._functional_collectives.all_gather_tensor(theirs, 0, dist.group.WORLD)
+    assert parts.shape == (2 * SMALL,)
+
+
+def test_objects_coalesced_calls_element_types_and_functional_collectives() -> None:
+    run_ranks(check_others, 2, backend="hccl")
+
+
 def check_errors(rank: int, world_size: int) -> None:
     device = here()
     with pytest.raises(Exception, match="one device.*cpu|must have|elements"):
@@ -289,3 +341,58 @@ def check_errors(rank: int, world_size: int) -> None:
 
 def test_errors_name_the_call() -> None:
     run_ranks(check_errors, 2, backend="hccl")
+
+
+def check_abort(rank: int, world_size: int) -> None:
+    device = here()
+    kept = POOL.idle_bytes
+    if rank == 0:
+        works = [dist.all_reduce(torch.ones(TILED, device=device), async_op=True) for _ in range(3)]
+        works.append(dist.irecv(torch.ones(SMALL, device=device), 1))
+        dist.group.WORLD.abort()
+        for work in works:
+            with pytest.raises(dist.DistBackendError, match="abort"):
+                work.wait()
+            assert work.is_completed() and not work.is_success()
+        # What the engine may still have held is not handed out again.
+        assert POOL.idle_bytes == kept
+    else:
+        with pytest.raises(dist.DistBackendError, match="abort|rank 0"):
+            dist.recv(torch.ones(SMALL, device=device), 0)
+    dist.destroy_process_group()
+
+
+def test_abort_ends_what_is_in_flight() -> None:
+    run_ranks(check_abort, 2, backend="hccl")
+
+
+def train(device: torch.device, wrap: Callable[[torch.nn.Module], torch.nn.Module]) -> list[Tensor]:
+    torch.manual_seed(1)
+    inner = torch.nn.Sequential(torch.nn.Linear(6, 40), torch.nn.ReLU(), torch.nn.Linear(40, 1))
+    model = wrap(inner.to(device))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    rank, n = dist.get_rank(), dist.get_world_size()
+    for step in range(4):
+        batch = torch.randn(8, 6, generator=torch.Generator().manual_seed(step)).to(device)
+        optimizer.zero_grad()
+        mine = batch[rank::n] if model is not inner else batch
+        model(mine).square().mean().backward()
+        optimizer.step()
+    return [parameter.detach().cpu() for parameter in inner.parameters()]
+
+
+def check_ddp(rank: int, world_size: int) -> None:
+    alone = train(torch.device("cpu"), lambda model: model)
+    for options in ({}, {"gradient_as_bucket_view": True}, {"bucket_cap_mb": 0.0001}):
+        wrapped = train(
+            here(),
+            lambda model, options=options: torch.nn.parallel.DistributedDataParallel(
+                model, **options
+            ),
+        )
+        for mine, right in zip(wrapped, alone, strict=True):
+            torch.testing.assert_close(mine, right)
+
+
+def test_ddp_equals_training_in_one_process() -> None:
+    run_ranks(check_ddp, 2, backend="hccl")

@@ -132,3 +132,23 @@ def leaves_one_out_of_a_sub_group(rank: int, world_size: int, flags: int) -> lis
 def test_sub_group_shrinks_and_the_default_group_goes_on(flags: int) -> None:
     found = run_ranks(leaves_one_out_of_a_sub_group, 4, flags, backend="hccl")
     assert found == [[], [1, 3], [], [1, 3]]
+
+
+def misses_a_monitored_barrier(rank: int, world_size: int) -> str:
+    group = dist.new_group([0, 1, 2])
+    group.monitored_barrier(timedelta(seconds=20))
+    text = ""
+    if rank != 2:
+        left = dist.shrink_group([2], group=group)
+        if rank == 0:
+            with pytest.raises(dist.DistBackendError, match="did not come") as caught:
+                left.monitored_barrier(timedelta(seconds=0.5))
+            text = str(caught.value)
+    dist.barrier()
+    return text
+
+
+@shrink_group
+def test_monitored_barrier_of_a_shrunk_group_does_not_take_the_old_ones_word() -> None:
+    text, *_ = run_ranks(misses_a_monitored_barrier, 3, backend="hccl")
+    assert "rank(s) 1 did not come" in text

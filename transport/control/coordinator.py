@@ -17,7 +17,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from .principal import Lost, Report, Verdict
+from .principal import Absence, Absent, Lost, Report, Verdict
 from .timing import Timing
 
 logger = logging.getLogger("hccl_py.transport")
@@ -33,7 +33,7 @@ _HAND_OUT_S = 0.2
 class Judge(Protocol):
     """Decides; see `Principal.judge`."""
 
-    def __call__(self, reports: Mapping[int, Report], absent: Mapping[int, str], /) -> Verdict:
+    def __call__(self, reports: Mapping[int, Report], absent: Mapping[int, Absence], /) -> Verdict:
         """Return the verdict."""
 
 
@@ -50,7 +50,7 @@ class Coordinator:
         self._send = send
         self._timing = timing
         self._heard_s: dict[int, float] = {}
-        self._lost: dict[int, str] = {}
+        self._lost: dict[int, Absence] = {}
         self._reports: dict[int, Report] = {}
         self._opened_s: float | None = None
         self._inquiring = False  # nobody has proposed a failure
@@ -88,9 +88,9 @@ class Coordinator:
         """
         for rank, left, sequence in lost:
             if left:
-                self._lost[rank] = f"left after collective {sequence}"
+                self._lost[rank] = Absence(Absent.LEFT, sequence)
             elif sender == self._rank:
-                self._lost.setdefault(rank, "dead")
+                self._lost.setdefault(rank, Absence(Absent.DEAD))
 
     def hear_silent(self, silent_s: Mapping[int, float], now_s: float) -> None:
         """Note who was silent towards some rank, and for how long, where nothing else is known."""
@@ -225,6 +225,6 @@ class Coordinator:
         silent_s = now_s - heard_s
         return silent_s if silent_s > self._timing.silence_s else 0.0
 
-    def _absence(self, rank: int, now_s: float) -> str:
+    def _absence(self, rank: int, now_s: float) -> Absence:
         silent_s = self._silent_s(rank, now_s)
-        return f"silent for {silent_s:.1f} s" if silent_s else "no answer"
+        return Absence(Absent.SILENT if silent_s else Absent.NO_ANSWER, silent_s=silent_s)

@@ -1,13 +1,44 @@
 """Whom the control plane speaks for: what a rank has to offer to be coordinated."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
 
 Report = dict[str, Any]
 """What one rank saw; may carry `window_s`, the longest wait for others that it can bear."""
 Verdict = dict[str, Any]
 Lost = tuple[int, bool, int]
 """A rank, whether it left with a goodbye, and its last collective then."""
+
+
+class Absent(Enum):
+    """Why a rank sent no report."""
+
+    DEAD = "dead"
+    LEFT = "left"
+    SILENT = "silent"
+    NO_ANSWER = "no answer"
+
+
+class Absence(NamedTuple):
+    """Why a rank sent no report, and since when: its last collective, or seconds of silence."""
+
+    why: Absent
+    last_sequence: int = 0
+    silent_s: float = 0.0
+
+    @property
+    def may_live(self) -> bool:
+        """Whether the rank may be there all the same."""
+        return self.why in (Absent.SILENT, Absent.NO_ANSWER)
+
+    def __str__(self) -> str:
+        """Name the reason."""
+        if self.why is Absent.LEFT:
+            return f"left after collective {self.last_sequence}"
+        if self.why is Absent.SILENT:
+            return f"silent for {self.silent_s:.1f} s"
+        return str(self.why.value)
 
 
 class Principal(Protocol):
@@ -40,10 +71,10 @@ class Principal(Protocol):
     def conclude(self, verdict: Verdict) -> None:
         """Adopt a verdict and end all calls by it."""
 
-    def judge(self, reports: Mapping[int, Report], absent: Mapping[int, str]) -> Verdict:
+    def judge(self, reports: Mapping[int, Report], absent: Mapping[int, Absence]) -> Verdict:
         """Decide, as the coordinator.
 
         Args:
             reports: by rank.
-            absent: ranks without a report, and why: "dead", "left", or "silent for 1.2 s".
+            absent: ranks without a report, and why.
         """

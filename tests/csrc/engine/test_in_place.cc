@@ -90,6 +90,21 @@ void all_reduce_of_every_rank_count() {
   }
 }
 
+void broadcast_from_every_root() {
+  RegisteredWorld world(3);
+  world.run([&](int me) {
+    for (int root = 0; root < 3; ++root) {
+      Floats data(world.arena, num_elements, static_cast<float>(me));
+      auto request = request_of(Collective::broadcast, mesh(me, 3), num_elements);
+      request->call.data = data.all();
+      request->call.root = root;
+      world.ranks[static_cast<size_t>(me)]->run(request, no_interrupt);
+      CHECK(data.are(static_cast<float>(root)));
+    }
+  });
+  CHECK(world.num_in_place() == 3);
+}
+
 void all_gather_gives_or_takes() {
   RegisteredWorld world(3);
   for (bool give : {true, false}) {
@@ -126,6 +141,34 @@ void reduce_scatter_leaves_the_input_alone() {
   CHECK(world.num_in_place() == 1);
 }
 
+// Plans and work in place take turns on the same lanes, now on one rank's account, now on another's.
+void one_rank_without_makes_all_run_the_plan() {
+  RegisteredWorld world(3);
+  world.run([&](int me) {
+    for (int round = 0; round < 12; ++round) {
+      bool outside = round % 4 == me;
+      Floats data(outside ? nullptr : world.arena, num_elements, 1);
+      auto request = request_of(Collective::all_reduce, mesh(me, 3), num_elements);
+      request->call.data = data.all();
+      world.ranks[static_cast<size_t>(me)]->run(request, no_interrupt);
+      CHECK(data.are(3));
+    }
+  });
+  CHECK(world.num_in_place() == 3);
+}
+
+void small_calls_run_the_plan() {
+  RegisteredWorld world(2);
+  world.run([&](int me) {
+    Floats data(world.arena, 100, 1);
+    auto request = request_of(Collective::all_reduce, mesh(me, 2), 100);
+    request->call.data = data.all();
+    world.ranks[static_cast<size_t>(me)]->run(request, no_interrupt);
+    CHECK(data.are(2));
+  });
+  CHECK(world.num_in_place() == 0);
+}
+
 void absent_rank_is_named_and_memory_is_retired() {
   RegisteredWorld world(3);
   std::byte* lent[3] = {};
@@ -143,6 +186,33 @@ void absent_rank_is_named_and_memory_is_retired() {
   for (const Floats* one : {&a, &b}) {
     CHECK(one->all().address != lent[0] && one->all().address != lent[2]);
   }
+}
+
+void other_block_sizes_are_a_mismatch() {
+  RegisteredWorld world(2);
+  world.run([&](int me) {
+    size_t mine = num_elements + static_cast<size_t>(me);
+    Floats input(world.arena, mine, 1), output(world.arena, 2 * num_elements + 1, 0);
+    auto request = request_of(Collective::all_gather, mesh(me, 2), 2 * num_elements + 1);
+    request->call.input = {input.all()};
+    request->call.output = {output.block(0, mine), output.block(mine, mine)};  // both as mine
+    Failure failure = failure_of(*world.ranks[static_cast<size_t>(me)], request);
+    CHECK(failure.cause == Cause::mismatch);
+    CHECK(failure.sent_bytes && failure.expected_bytes);
+  });
+}
+
+void other_call_is_a_mismatch() {
+  RegisteredWorld world(2);
+  world.run([&](int me) {
+    size_t count = me == 0 ? num_elements : 100;
+    Floats data(world.arena, count, 1);
+    auto request = request_of(Collective::all_reduce, mesh(me, 2), count);
+    request->call.data = data.all();
+    request->call.fingerprint += count << 20;
+    Failure failure = failure_of(*world.ranks[static_cast<size_t>(me)], request);
+    CHECK(failure.cause == Cause::mismatch);
+  });
 }
 
 // Aborted at any moment, every rank comes out, and nothing is written to what is allocated later.
@@ -222,12 +292,18 @@ void memory_of_a_failed_call_is_never_taken_for_data() {
 int main(int argc, char** argv) {
   using namespace hccl::test;
   const Test tests[] = {
-      HCCL_TEST(all_reduce_of_every_rank_count),
-      HCCL_TEST(all_gather_gives_or_takes),
-      HCCL_TEST(reduce_scatter_leaves_the_input_alone),
-      HCCL_TEST(absent_rank_is_named_and_memory_is_retired),
-      HCCL_TEST(abort_in_the_middle_ends_all),
-      HCCL_TEST(memory_of_a_failed_call_is_never_taken_for_data),
+      {"all_reduce_of_every_rank_count", all_reduce_of_every_rank_count},
+      {"broadcast_from_every_root", broadcast_from_every_root},
+      {"all_gather_gives_or_takes", all_gather_gives_or_takes},
+      {"reduce_scatter_leaves_the_input_alone", reduce_scatter_leaves_the_input_alone},
+      {"one_rank_without_makes_all_run_the_plan", one_rank_without_makes_all_run_the_plan},
+      {"small_calls_run_the_plan", small_calls_run_the_plan},
+      {"absent_rank_is_named_and_memory_is_retired", absent_rank_is_named_and_memory_is_retired},
+      {"other_block_sizes_are_a_mismatch", other_block_sizes_are_a_mismatch},
+      {"other_call_is_a_mismatch", other_call_is_a_mismatch},
+      {"abort_in_the_middle_ends_all", abort_in_the_middle_ends_all},
+      {"memory_of_a_failed_call_is_never_taken_for_data",
+       memory_of_a_failed_call_is_never_taken_for_data},
   };
   run_tests(tests, argc > 1 ? argv[1] : nullptr);
 }

@@ -53,3 +53,40 @@ def test_works_under_load_in_threads(rank: int, world_size: int) -> list[float]:
 
     in_threads(3, run)
     return sums
+
+
+def sums_of_columns(world_size: int) -> list[list[list[float]]]:
+    def column(rank: int, step: int) -> list[float]:
+        total = sum(4_000.0 * (other + step) for other in range(world_size))
+        return [total] * 4 + [4_000.0 * (rank + step)]
+
+    return [[column(rank, step) for step in range(20)] for rank in range(world_size)]
+
+
+@feature(
+    SECTION,
+    "works under load: a strided tensor's work waited for in several threads",
+    alone=sums_of_columns,
+    differs="it changes elements beside those of the strided tensor",
+)
+def test_a_work_is_waited_for_in_several_threads(rank: int, world_size: int) -> list[list[float]]:
+    """The copy is written back once, before any of the waits returns, and nothing beside it."""
+    results = []
+    for step in range(20):
+        whole = torch.full((4_000, 2), float(rank + step))
+        strided = whole[:, 0]
+        work = dist.all_reduce(strided, async_op=True)
+        seen = [0.0] * 4
+
+        def look(
+            index: int,
+            work: dist.Work = work,
+            strided: torch.Tensor = strided,
+            seen: list[float] = seen,
+        ) -> None:
+            work.wait()
+            seen[index] = float(strided.sum())
+
+        in_threads(4, look)
+        results.append([*seen, float(whole[:, 1].sum())])
+    return results

@@ -101,6 +101,17 @@ def test_ddp_no_sync(rank: int, world_size: int) -> list[torch.Tensor]:
     return accumulate(DistributedDataParallel(model()), rank, world_size)
 
 
+@feature(SECTION, "DDP of bfloat16 parameters", tolerance=2e-2)
+def test_ddp_bfloat16(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = DistributedDataParallel(model().to(torch.bfloat16))
+    optimizer = sgd(network)
+    for inputs, _ in batches(2):
+        optimizer.zero_grad()
+        network(part_of(inputs, rank, world_size).to(torch.bfloat16)).pow(2).mean().backward()
+        optimizer.step()
+    return parameters_of(network)
+
+
 @feature(SECTION, "broadcast_buffers")
 def test_ddp_broadcasts_buffers(rank: int, world_size: int) -> list[list[torch.Tensor]]:
     """Running statistics are rank 0's before every forward, unless they were not wanted."""
@@ -116,6 +127,15 @@ def test_ddp_broadcasts_buffers(rank: int, world_size: int) -> list[list[torch.T
 def train_norm(network: nn.Module, rank: int, world_size: int) -> None:
     for inputs, _ in batches():
         network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
+
+
+@feature(SECTION, "DDP in a group of some ranks", world_size=3)
+def test_ddp_in_a_subgroup(rank: int, world_size: int) -> list[torch.Tensor]:
+    group = dist.new_group([0, 2])
+    if rank == 1:
+        return []
+    network = DistributedDataParallel(model(), process_group=group)
+    return train(network, dist.get_rank(group), 2)
 
 
 def inputs_of(rank: int) -> int:
@@ -210,3 +230,13 @@ def test_join_of_several(rank: int, world_size: int) -> tuple[list[torch.Tensor]
             counted.step()
             optimizer.step()
     return parameters_of(network), counted.sum.item()
+
+
+@feature(
+    SECTION,
+    "DDP with TORCH_DISTRIBUTED_DEBUG=DETAIL",
+    alone=trained_alone,
+    env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
+)
+def test_ddp_debug_detail(rank: int, world_size: int) -> list[torch.Tensor]:
+    return train(DistributedDataParallel(model()), rank, world_size)

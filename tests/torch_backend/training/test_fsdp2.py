@@ -20,7 +20,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.tensor import Shard
-from training import batches, model, parameters_of, part_of, sgd, train, trained_alone
+from training import batches, model, parameters_of, part_of, sgd, train, trained_alone, whole
 
 SECTION = "Fully sharded"
 
@@ -121,6 +121,16 @@ def test_fully_shard_divide_factor(rank: int, world_size: int) -> list[list[torc
     return results
 
 
+@feature(SECTION, "set_modules_to_forward_prefetch and _backward_prefetch", alone=trained_alone)
+def test_fully_shard_prefetch(rank: int, world_size: int) -> list[torch.Tensor]:
+    network = sharded()
+    network[0].set_modules_to_forward_prefetch([network[2]])
+    network[2].set_modules_to_backward_prefetch([network[0]])
+    network.set_unshard_in_backward(True)
+    network.unshard(async_op=True).wait()
+    return train(network, rank, world_size)
+
+
 @feature(SECTION, "set_requires_gradient_sync: accumulation without communication")
 def test_fully_shard_accumulates(rank: int, world_size: int) -> list[torch.Tensor]:
     network = sharded()
@@ -132,6 +142,25 @@ def test_fully_shard_accumulates(rank: int, world_size: int) -> list[torch.Tenso
             optimizer.step()
             optimizer.zero_grad()
     return parameters_of(network)
+
+
+def clipped(network: nn.Module, rank: int, world_size: int) -> list[torch.Tensor]:
+    optimizer = sgd(network)
+    for inputs, _ in batches(2):
+        optimizer.zero_grad()
+        network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
+        norm = nn.utils.clip_grad_norm_(network.parameters(), 0.01)
+        optimizer.step()
+    return [whole(norm), *parameters_of(network)]
+
+
+def clipped_alone(world_size: int) -> list[list[torch.Tensor]]:
+    return [clipped(model(), 0, 1)] * world_size
+
+
+@feature(SECTION, "clip_grad_norm_ of sharded parameters", alone=clipped_alone)
+def test_fully_shard_clips_gradients(rank: int, world_size: int) -> list[torch.Tensor]:
+    return clipped(sharded(), rank, world_size)
 
 
 @feature(SECTION, "get_state_dict, set_model_state_dict, set_optimizer_state_dict", world_size=3)

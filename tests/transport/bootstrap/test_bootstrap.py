@@ -1,6 +1,7 @@
 """The whole bootstrap, with threads as ranks, real sockets and hostile clients."""
 
 import contextlib
+import fcntl
 import hmac
 import os
 import select
@@ -20,6 +21,7 @@ from bootstrapped import (
     check_connections,
     check_shared_memory,
     connections,
+    descriptors_of,
     open_descriptors,
 )
 
@@ -73,6 +75,17 @@ def test_connect_every_layout_links_all_pairs(
         check_connections(job)
         check_shared_memory(job)
     assert open_descriptors() == before
+
+
+def test_connect_descriptors_are_non_blocking_and_close_on_exec() -> None:
+    with bootstrapped("aab") as job:
+        for one in job.ranks:
+            for link in one.mesh.links if one.mesh else ():
+                for descriptor in descriptors_of(link):
+                    assert not os.get_blocking(descriptor)
+                    assert not os.get_inheritable(descriptor)
+                for shared in (link.segment_fd, link.doorbell_fd, link.arena_fd):
+                    assert shared is None or fcntl.fcntl(shared, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
 
 
 def test_connect_several_connections_are_paths_of_their_own(
@@ -135,6 +148,36 @@ def test_connect_with_tls_certificate_of_another_rank_is_refused(
     swapped = SwappedCertificates(shared)
     with Job("abc", timeout_s=5.0, stores=lambda rank: shared if rank else swapped) as job:
         assert "its TLS certificate is not the one of its rendezvous card" in job.error(0)
+
+
+def free_ports(count: int) -> range:
+    """Return ports in a row that nobody uses just now."""
+    for first in range(21_000, 31_000, 50):
+        with contextlib.ExitStack() as opened:
+            try:
+                for port in range(first, first + count):
+                    opened.enter_context(socket.create_server(("127.0.0.1", port)))
+            except OSError:
+                continue
+            return range(first, first + count)
+    pytest.fail("no free ports")
+
+
+def test_connect_port_range_is_used_and_again_by_the_next_job(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ports = free_ports(3)  # the third is the process's, for its coordinators
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("HCCL_PORT_RANGE", f"{ports[0]}-{ports[-1]}")
+    for _ in range(2):
+        with bootstrapped("ab") as job:
+            check_connections(job)
+            used = []
+            for one in job.ranks:
+                assert one.mesh is not None
+                used += [listener.getsockname()[1] for listener in one.mesh.listeners]
+            assert len(set(used)) == 2
+            assert set(used) < set(ports)
 
 
 def test_connect_absent_ranks_are_named_by_all_within_the_deadline() -> None:

@@ -28,8 +28,9 @@ from hccl_py.transport.bootstrap.handshake import (
     _identity_of,
 )
 from hccl_py.transport.control.message import pack, unpack
-from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity
+from hccl_py.transport.verbs.sockets import _Address
 
 ROUNDS = int(os.environ.get("HCCL_TEST_ROUNDS", "1"))
 
@@ -133,6 +134,15 @@ def test_parser_of_an_identity_refuses_all_but_the_one(data: bytes) -> None:
     except RefusedError:
         return
     assert msgpack.unpackb(data) == _identity_of(MEMBERS[1])
+
+
+@fuzz
+@given(packed)
+def test_parser_of_a_queue_pairs_address_refuses_or_reads(data: bytes) -> None:
+    try:
+        _Address.unpack(data)
+    except InvalidArgumentError:
+        return
 
 
 @fuzz

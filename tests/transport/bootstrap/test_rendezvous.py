@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from hccl_py.transport.bootstrap.rendezvous import (
     Card,
     Meeting,
     meet,
+    telling_failure,
 )
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
@@ -176,3 +178,15 @@ def test_meet_damaged_values_are_refused(key: str, rank: int, size: int) -> None
     store.set(key, b"\xc1" * size)
     with pytest.raises(BootstrapError, match="does not verify|has 40960 bytes"):
         meet(store, rank, card(rank + 1), None, Deadline(TIMEOUT_S))
+
+
+def test_telling_failure_later_failures_quote_the_first() -> None:
+    store = dist.HashStore()
+    store.set_timeout(timedelta(seconds=TIMEOUT_S))
+    with pytest.raises(MemoryError), telling_failure(store, 3, b"key"):
+        raise MemoryError("no room")
+    quoted = "peer gone; the first failure was rank 3: MemoryError: no room"
+    with pytest.raises(BootstrapError, match=quoted), telling_failure(store, 1, b"key"):
+        raise BootstrapError("peer gone")
+    with pytest.raises(BootstrapError, match="peer gone$"), telling_failure(store, 1, b"other"):
+        raise BootstrapError("peer gone")

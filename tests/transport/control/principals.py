@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from hccl_py.transport.control.principal import Absence
+
 
 class FakeEngine:
     """What `Principal` asks for; the verdict says who judged, on whose reports."""
@@ -54,9 +56,13 @@ class FakeEngine:
         self.adopted_s = time.monotonic()
 
     def judge(
-        self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, str]
+        self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, Absence]
     ) -> dict[str, Any]:
-        return {"judge": self.rank, "reports": sorted(reports), "absent": dict(absent)}
+        return {
+            "judge": self.rank,
+            "reports": sorted(reports),
+            "absent": {rank: str(why) for rank, why in absent.items()},
+        }
 
     def close(self) -> None:
         os.close(self._fd)

@@ -106,6 +106,59 @@ def test_stopped_coordinator_is_passed_over_and_hears_the_verdict_later(
     assert only(ranks.verdicts()) == verdict
 
 
+def test_long_stopped_coordinator_costs_no_time(ranks: SimulatedRanks) -> None:
+    ranks.stopped |= {0, 1}
+    ranks.run(3.0)
+    ranks.fail(3)
+    ranks.run(0.01)
+    verdict = only(ranks.verdicts())
+    assert verdict["judge"] == 2
+    assert set(verdict["absent"]) == {0, 1}
+    assert all(why.startswith("silent for ") for why in verdict["absent"].values())
+
+
+def test_woken_coordinator_is_in_office_again(ranks: SimulatedRanks) -> None:
+    ranks.stopped.add(0)
+    ranks.run(3.0)
+    assert ranks.places[3].participant.coordinator == 1
+    ranks.stopped.clear()
+    ranks.run(1.0)
+    assert [place.participant.coordinator for place in ranks.places] == [0] * 5
+    ranks.fail(4)
+    ranks.run(0.01)
+    assert only(ranks.verdicts())["judge"] == 0
+
+
+def test_rank_that_was_stopped_itself_blames_nobody(ranks: SimulatedRanks) -> None:
+    ranks.stopped.add(4)
+    ranks.run(30.0)
+    ranks.stopped.clear()
+    ranks.run(0.01)
+    assert ranks.places[4].participant.coordinator == 0
+
+
+def test_silent_rank_is_waited_for_no_longer_than_the_window(ranks: SimulatedRanks) -> None:
+    ranks.stopped.add(4)
+    ranks.engines[2].window_s = 0.05
+    ranks.fail(2)
+    ranks.run(0.04)
+    assert ranks.verdicts() == [None] * 4
+    ranks.run(0.02)
+    assert only(ranks.verdicts())["absent"] == {4: "no answer"}
+
+
+def test_latecomer_gets_the_verdict_with_its_next_heartbeat(ranks: SimulatedRanks) -> None:
+    ranks.lost = lambda entry: entry.receiver == 4
+    ranks.fail(2)
+    ranks.run(0.5)
+    verdict = ranks.engines[0].adopted
+    assert verdict is not None
+    assert ranks.engines[4].adopted is None
+    ranks.lost = lambda entry: False
+    ranks.run(0.5)
+    assert only(ranks.verdicts()) == verdict
+
+
 def test_split_opinions_on_who_coordinates_end_in_one_verdict(ranks: SimulatedRanks) -> None:
     def cut(entry: Entry) -> bool:
         ends = {entry.sender, entry.receiver}
@@ -175,6 +228,16 @@ def test_agreement_goes_without_the_late_and_tells_them(ranks: SimulatedRanks) -
     late = ranks.agree(4, "k", 4)
     ranks.run(0.01)
     assert late.result(0) == {0: 0, 1: 1, 2: 2, 3: 3}
+
+
+def test_agreement_does_not_wait_for_whom_anybody_leaves_out(ranks: SimulatedRanks) -> None:
+    futures = [ranks.agree(rank, "k", rank, among=(0, 2, 3, 4)) for rank in (0, 2, 3, 4)]
+    ranks.run(0.2)
+    assert results(futures) == [{0: 0, 2: 2, 3: 3, 4: 4}] * 4
+    early = ranks.agree(1, "other", 1)  # comes in time: its value counts
+    futures = [ranks.agree(rank, "other", rank, among=(0, 2, 3, 4)) for rank in (0, 2, 3, 4)]
+    ranks.run(0.2)
+    assert results([early, *futures]) == [{rank: rank for rank in range(5)}] * 5
 
 
 @pytest.mark.parametrize("heard", [[], [1], [3]])

@@ -296,3 +296,10 @@ def test_paths_tls_hides_what_travels(capsys: pytest.CaptureFixture[str]) -> Non
     assert min(seen for seen, _ in plain) > 1000
     assert [seen for seen, _ in encrypted] == [0, 0]
     print(f"all_reduce of 8 MB: {plain[0][1]:.2f} GB/s plain, {encrypted[0][1]:.2f} GB/s with TLS")
+
+
+def test_paths_tls_connection_that_breaks_is_replaced_by_an_encrypted_one() -> None:
+    pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
+    with Hosts() as hosts:
+        env = {"HCCL_CONNECTIONS": "2", "HCCL_TLS": "1"}
+        assert min(run_ranks(connections_are_reset, 2, hosts=hosts, env=env)) > 0

@@ -1,0 +1,141 @@
+"""Ranks that ended: died, left, or lost to the others."""
+
+from signal import Signals
+
+from hccl_py.diagnosis.finding import Finding
+from hccl_py.diagnosis.record import Failure
+from hccl_py.diagnosis.report import EndedPeer, Report, Reports, ranks
+from hccl_py.transport._core import Cause
+from hccl_py.transport.control.principal import Absent
+
+_MAX_NAMED = 4
+_SILENT = "connections closed without a goodbye"
+
+
+def find_death(reports: Reports) -> Finding | None:
+    """Name all ranks that died; the one that was noticed first is not the first that died."""
+    failures = reports.failures(Cause.DIED)
+    observed: list[Failure | EndedPeer] = [*failures.values()]
+    for report in reports.by_rank.values():
+        observed += [one for one in report.ended if one.cause is Cause.DIED]
+    dead = {one.rank for one in observed}
+    if failures:
+        dead |= _dead(reports)
+    dead = {rank for rank in dead if not _lives(reports, rank)}
+    failures = failures or reports.failures(Cause.LOST)
+    if not dead or not failures:
+        return None
+    first = min(dead)
+    text = (
+        f"{reports.name(*sorted(dead))} died: {_how(dead, observed)}; "
+        f"look at the output of rank {first} first"
+    )
+    return Finding(Cause.DIED, first, reports.first_call(failures.values()), text)
+
+
+def _dead(reports: Reports) -> set[int]:
+    return {rank for rank, absence in reports.absent.items() if absence.why is Absent.DEAD}
+
+
+def _how(dead: set[int], observed: list[Failure | EndedPeer]) -> str:
+    """Return how processes ended, where the kernel told a rank of the same node."""
+    ends = {}
+    for one in observed:
+        if one.rank not in dead:
+            continue
+        if one.signal is not None:
+            ends[one.rank] = f"killed by signal {one.signal} ({Signals(one.signal).name})"
+        elif one.exit_code is not None:
+            ends[one.rank] = f"its process ended with exit code {one.exit_code}"
+    if len(dead) > 1:
+        return "; ".join([f"their {_SILENT}", *(f"rank {k} {v}" for k, v in sorted(ends.items()))])
+    (rank,) = dead
+    errors = [one.error for one in observed if isinstance(one, Failure) and one.rank == rank]
+    return ends.get(rank) or next(filter(None, errors), "") or f"its {_SILENT}"
+
+
+def find_lost(reports: Reports) -> Finding | None:
+    """Name the ranks of other nodes whose connections closed and whose end nobody confirms."""
+    failures = reports.failures(Cause.LOST)
+    lost = {one.rank for one in failures.values()}
+    lost |= _dead(reports)
+    lost = {rank for rank in lost if not _lives(reports, rank)}
+    if not failures or not lost:
+        return None
+    verb, their = ("is", "its") if len(lost) == 1 else ("are", "their")
+    text = (
+        f"{reports.name(*sorted(lost))} {verb} lost: {their} {_SILENT}, and no rank of the same "
+        f"node confirms that the process ended; look at the output of rank {min(lost)} first, then "
+        "at the network"
+    )
+    return Finding(Cause.LOST, min(lost), reports.first_call(failures.values()), text)
+
+
+def _lives(reports: Reports, rank: int) -> bool:
+    """Return whether only connections of a rank ended: it lost a rank that lost it.
+
+    Of two processes at the ends of a connection, a dead one reports no end of it. An answer alone
+    proves nothing: the rank may have died since.
+    """
+    report = reports.by_rank.get(rank)
+    if report is None:
+        return False
+    lost = report.lost()
+    return any(rank in other.lost() for one, other in reports.by_rank.items() if one in lost)
+
+
+def find_left(reports: Reports) -> Finding | None:
+    """Name the rank that left earliest while others still call."""
+    failures = {one.rank: one for one in reports.failures(Cause.LEFT).values()}
+    if not failures:
+        return None
+    last = {
+        one.rank: one.last_sequence
+        for report in reports.by_rank.values()
+        for one in report.ended
+        if one.cause is Cause.LEFT
+    }
+    rank = min(failures, key=lambda one: (last.get(one, 0), one))
+    failure = failures[rank]
+    handling, hint = "", "see whether all ranks make the same number of calls"
+    if failure.error:
+        handling = f" (handling {failure.error})"
+        hint = f"look at the output of rank {rank} first"
+    text = (
+        f"{reports.name(rank)} left after collective {failure.last_sequence}{handling} "
+        f"while others still call; {hint}"
+    )
+    return Finding(Cause.LEFT, rank, reports.first_call(failures.values()), text)
+
+
+def find_unreachable(reports: Reports) -> Finding | None:
+    """Name the rank that most others cannot reach; of a pair, the one that did not report."""
+    failures = reports.failures(Cause.UNREACHABLE, Cause.LOST, Cause.DIED)
+    if not failures:
+        return None
+    blamed_by = {rank: _blamed(report) for rank, report in reports.by_rank.items()}
+
+    def weight(one: Failure) -> tuple[int, bool, int]:
+        num_blamed = sum(one.rank in blamed for blamed in blamed_by.values())
+        return -num_blamed, one.rank in reports.by_rank, one.rank
+
+    found = min(failures.values(), key=weight)
+    reporters = [rank for rank, blamed in blamed_by.items() if found.rank in blamed]
+    text = (
+        f"{reports.name(found.rank)} can be reached no more: {_cut_off(found)}; "
+        f"look at the output of {ranks([found.rank, *reporters][:_MAX_NAMED])} first"
+    )
+    return Finding(Cause.UNREACHABLE, found.rank, reports.first_call(failures.values()), text)
+
+
+def _blamed(report: Report) -> set[int]:
+    """Return the ranks that a rank can reach no more."""
+    return report.lost() | ({report.failure.rank} if report.failure is not None else set())
+
+
+def _cut_off(failure: Failure) -> str:
+    """Return how a rank that lives went out of reach."""
+    if failure.process_lives or failure.cause is not Cause.UNREACHABLE:
+        return "a connection closed, though its process lives"
+    reasons = [failure.error or "no connection came back", ", ".join(map(str, failure.paths))]
+    return "; ".join(filter(None, reasons))
