@@ -1,7 +1,7 @@
-"""Tell torch that the backend "hccl" exists; torch calls `register` at the end of `import torch`.
+"""Registers the backend "hccl" with torch, which calls `register` at the end of `import torch`.
 
 An exception here would break `import torch` for every program on the machine, and a slow import
-would slow all of them: so nothing is imported before a group is really made, and nothing raises.
+would slow all of them. So `register` imports almost nothing and raises nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from hccl_py.torch_backend.names import ALIAS, NAME
 def register() -> None:
     """Register the process group with torch for CPU tensors, under `ALIAS` and, if free, `NAME`.
 
-    A name that is already taken is left to its owner, and one warning says how to reach ours.
+    If another package owns `NAME`, one warning says that `ALIAS` reaches hccl-py.
     """
     try:
         _register()
-    except Exception as error:  # never break `import torch`: say it and go on without us
+    except Exception as error:  # never break `import torch`
         _say(f"hccl_py could not register its backend with torch: {error!r}")
 
 

@@ -49,7 +49,7 @@ class Call:
 
     Attributes:
         name: torch's name of the method, for messages.
-        results: the caller's output tensors, what the work's future is completed with.
+        results: the caller's output tensors, the value of the Work's future.
         copies: (caller's tensor, staged contiguous tensor) to be written back at the end.
         device: the accelerator that tensors of the call lie on, None: all are in host memory.
         fake: some tensor has no memory (a FakeTensor, the device meta); nothing may be sent.
@@ -85,7 +85,7 @@ class Call:
         return tensor if self._is_dense(tensor) else _dense_copy(tensor)
 
     def output(self, argument: str, tensor: Tensor, *, like: Tensor | None = None) -> Tensor:
-        """Return a contiguous buffer for what arrives in `tensor`; its old values are not kept."""
+        """Return a contiguous buffer for the new values of `tensor`; the old ones are not kept."""
         tensor = self._checked(argument, tensor, like)
         self.results.append(tensor)
         if self._is_dense(tensor):
@@ -121,23 +121,27 @@ class Call:
         if self.fake or factor is None:
             return buffer
         # 8-bit floats: every product is kept in 32 bits, and the result is rounded once.
-        wide = buffer.detach().to(wide_dtype or buffer.dtype)
-        scaled = wide * (factor.reshape(()) if isinstance(factor, Tensor) else factor)
-        if scaled.dtype != wide.dtype:
+        return self.scaled(buffer.detach().to(wide_dtype or buffer.dtype), factor)
+
+    def scaled(self, values: Tensor, factor: Any) -> Tensor:
+        """Return `values` times the factor of PREMUL_SUM."""
+        scaled = values * (factor.reshape(()) if isinstance(factor, Tensor) else factor)
+        if scaled.dtype != values.dtype:
             raise self.invalid(
-                f"`op` PREMUL_SUM of {buffer.dtype} needs a factor of that type, got {factor!r}"
+                f"`op` PREMUL_SUM of {values.dtype} needs a factor of that type, got {factor!r}"
             )
         return scaled
 
-    def only(self, argument: str, tensors: Tensors | None) -> Tensor:
-        """Return the one tensor of `tensors` (torch passes lists with one entry per device)."""
-        if isinstance(tensors, Tensor):
-            return tensors
-        if tensors is None:
+    def only(self, argument: str, tensors: Tensors | None, other: Tensors | None = None) -> Tensor:
+        """Return the one tensor of `other` or else `tensors`; torch passes one per device."""
+        given = tensors if other is None else other
+        if isinstance(given, Tensor):
+            return given
+        if given is None:
             raise self.invalid(f"`{argument}` must be a tensor, got none")
-        if len(tensors) != 1:
-            raise self.invalid(f"`{argument}` must be one tensor, got a list of {len(tensors)}")
-        return tensors[0]
+        if len(given) != 1:
+            raise self.invalid(f"`{argument}` must be one tensor, got a list of {len(given)}")
+        return given[0]
 
     def blocks(self, argument: str, lists: TensorLists | None, count: int) -> Sequence[Tensor]:
         """Return the `count` tensors of `lists`, a list of tensors or a list of one such list."""
@@ -307,8 +311,8 @@ def write_back(copies: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Write every staged result into the caller's tensor."""
     if not copies:
         return
-    # Inference mode also allows what torch refuses otherwise: leaves that require grad and
-    # tensors born in inference mode. What the caller sees changed is what it asked to change.
+    # Inference mode allows writing to leaves that require grad and to inference tensors too. The
+    # caller has asked for exactly these writes.
     with torch.inference_mode():
         for tensor, staged in copies:
             tensor.copy_(staged)

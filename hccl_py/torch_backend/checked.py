@@ -33,6 +33,9 @@ from hccl_py.torch_backend.state import GroupState
 from hccl_py.torch_backend.submit import Submitter
 from hccl_py.torch_backend.types import TensorLists, Tensors, read_options
 
+Data = Tensors | None
+Lists = TensorLists | None
+
 
 class CheckedCalls:
     """The collectives of one process group, for all arguments."""
@@ -51,17 +54,12 @@ class CheckedCalls:
         return Call(name, state.read_backends(self._group()), state.backend_config)
 
     def allreduce(
-        self,
-        tensors: Tensors | None = None,
-        opts: Any = None,
-        *older: Any,
-        tensor: Tensor | None = None,
-        **named: Any,
+        self, tensors: Data = None, opts: Any = None, *older: Any, tensor: Data = None, **named: Any
     ) -> dist.Work:
         """Reduce in place over all ranks."""
         call = self._call("allreduce")
         opts = read_options(AllreduceOptions, opts, *older, **named)
-        only = call.only("tensors", tensors if tensor is None else tensor)
+        only = call.only("tensors", tensors, tensor)
         if is_sparse(only):
             return all_reduce_sparse(self._state, self._submitter, call, only, opts)
         return self._all_reduce(call, [only], opts)
@@ -77,19 +75,14 @@ class CheckedCalls:
         return self._submit(call, opts, "all_reduce", *((buffer, ours) for buffer in buffers))
 
     def reduce(
-        self,
-        tensors: Tensors | None = None,
-        opts: Any = None,
-        *older: Any,
-        tensor: Tensor | None = None,
-        **named: Any,
+        self, tensors: Data = None, opts: Any = None, *older: Any, tensor: Data = None, **named: Any
     ) -> dist.Work:
         """Reduce over all ranks into the root's tensor; the others keep their values."""
         call = self._call("reduce")
         opts = read_options(ReduceOptions, opts, *older, **named)
         ours, factor = reduce_op(call, opts)
         root = call.rank("dst", opts.rootRank, self._world_size)
-        only = call.only("tensors", tensors if tensor is None else tensor)
+        only = call.only("tensors", tensors, tensor)
         if root == self._rank:
             buffer = call.accumulator("tensor", only, factor)
         else:
@@ -99,19 +92,19 @@ class CheckedCalls:
 
     def reduce_scatter(
         self,
-        output_tensors: Tensors | None = None,
-        input_tensors: TensorLists | None = None,
+        output_tensors: Data = None,
+        input_tensors: Lists = None,
         opts: Any = None,
         *older: Any,
-        output: Tensors | None = None,
-        input: TensorLists | None = None,
+        output: Data = None,
+        input: Lists = None,
         **named: Any,
     ) -> dist.Work:
         """Reduce a list of blocks, one per rank, and keep this rank's."""
         call = self._call("reduce_scatter")
         opts = read_options(ReduceScatterOptions, opts, *older, **named)
         ours, factor = reduce_op(call, opts)
-        target = call.only("output", output_tensors if output is None else output)
+        target = call.only("output", output_tensors, output)
         lists = input_tensors if input is None else input
         blocks = call.blocks("input_list", lists, self._world_size)
         buffer = call.accumulator("output", target)
@@ -127,16 +120,16 @@ class CheckedCalls:
 
     def reduce_scatter_single(
         self,
-        output: Tensors | None = None,
-        input: Tensors | None = None,
+        output: Data = None,
+        input: Data = None,
         opts: Any = None,
-        outputTensor: Tensor | None = None,  # noqa: N803
-        inputTensor: Tensor | None = None,  # noqa: N803
+        outputTensor: Data = None,  # noqa: N803
+        inputTensor: Data = None,  # noqa: N803
     ) -> dist.Work:
         """Reduce one tensor of equal blocks and keep this rank's."""
         call = self._call("reduce_scatter_single")
-        target = call.only("output", output if outputTensor is None else outputTensor)
-        source = call.only("input", input if inputTensor is None else inputTensor)
+        target = call.only("output", output, outputTensor)
+        source = call.only("input", input, inputTensor)
         return self._reduce_scatter_single(call, [target], [source], opts)
 
     def reduce_scatter_single_coalesced(
@@ -162,18 +155,13 @@ class CheckedCalls:
         return self._submit(call, opts, "reduce_scatter", *arguments)
 
     def broadcast(
-        self,
-        tensors: Tensors | None = None,
-        opts: Any = None,
-        *older: Any,
-        tensor: Tensor | None = None,
-        **named: Any,
+        self, tensors: Data = None, opts: Any = None, *older: Any, tensor: Data = None, **named: Any
     ) -> dist.Work:
         """Copy the root's tensor to all ranks."""
         call = self._call("broadcast")
         opts = read_options(BroadcastOptions, opts, *older, **named)
         root = call.rank("src", opts.rootRank, self._world_size)
-        only = call.only("tensors", tensors if tensor is None else tensor)
+        only = call.only("tensors", tensors, tensor)
         if root == self._rank:
             buffer = call.input("tensor", only)
             call.results.append(only)
@@ -184,17 +172,17 @@ class CheckedCalls:
     def allgather(
         self,
         output_tensors: TensorLists,
-        input_tensors: Tensors | None = None,
+        input_tensors: Data = None,
         opts: Any = None,
         *older: Any,
-        input_tensor: Tensor | None = None,
+        input_tensor: Data = None,
         **named: Any,
     ) -> dist.Work:
         """Collect every rank's tensor in a list of tensors."""
         call = self._call("allgather")
         opts = read_options(AllgatherOptions, opts, *older, **named)
         blocks = call.blocks("tensor_list", output_tensors, self._world_size)
-        tensor = call.only("tensor", input_tensors if input_tensor is None else input_tensor)
+        tensor = call.only("tensor", input_tensors, input_tensor)
         arguments = self._gather_blocks(call, blocks, tensor)
         return self._submit(call, opts, "all_gather", arguments)
 
@@ -244,17 +232,17 @@ class CheckedCalls:
     def gather(
         self,
         output_tensors: TensorLists,
-        input_tensors: Tensors | None = None,
+        input_tensors: Data = None,
         opts: Any = None,
         *older: Any,
-        input_tensor: Tensor | None = None,
+        input_tensor: Data = None,
         **named: Any,
     ) -> dist.Work:
         """Collect every rank's tensor in a list on the root; the others pass an empty one."""
         call = self._call("gather")
         opts = read_options(GatherOptions, opts, *older, **named)
         root = call.rank("dst", opts.rootRank, self._world_size)
-        tensor = call.only("tensor", input_tensors if input_tensor is None else input_tensor)
+        tensor = call.only("tensor", input_tensors, input_tensor)
         if root == self._rank:
             blocks = call.blocks("gather_list", output_tensors, self._world_size)
             outputs, source = self._gather_blocks(call, blocks, tensor)
@@ -265,18 +253,18 @@ class CheckedCalls:
 
     def scatter(
         self,
-        output_tensors: Tensors | None = None,
+        output_tensors: Data = None,
         input_tensors: TensorLists = (),
         opts: Any = None,
         *older: Any,
-        output_tensor: Tensor | None = None,
+        output_tensor: Data = None,
         **named: Any,
     ) -> dist.Work:
         """Hand each rank its block of the root's list; the others pass an empty one."""
         call = self._call("scatter")
         opts = read_options(ScatterOptions, opts, *older, **named)
         root = call.rank("src", opts.rootRank, self._world_size)
-        tensor = call.only("tensor", output_tensors if output_tensor is None else output_tensor)
+        tensor = call.only("tensor", output_tensors, output_tensor)
         target = call.output("tensor", tensor)
         inputs = None
         if root == self._rank:
@@ -358,7 +346,7 @@ class CheckedCalls:
         return self._submitter.transfer(call, "recv", buffer, peer, tag)
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> dist.Work:
-        """Receive from whichever rank sends with the tag; the Work's `source_rank` tells."""
+        """Receive from the first rank that sends with the tag; `source_rank` returns it."""
         call = self._call("recv_anysource")
         buffer = call.output("tensor", call.only("tensors", tensors))
         return self._submitter.transfer(call, "recv", buffer, None, tag)

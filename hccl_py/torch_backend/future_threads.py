@@ -1,9 +1,9 @@
-"""Threads that wait for works whose future somebody asked for, and run the callbacks.
+"""Threads that wait for works with a future, and run the callbacks.
 
 Works of one group end in order, so they share a `Lane`: one thread waits for each in turn and runs
-its callbacks. In order, because callbacks may start collectives (PowerSGD's do), which all ranks
-have to start in the same order. Such a callback may also block on the future of what it started:
-that one is in a lane of the callback's own. Threads start when needed and are reused.
+its callbacks. The order matters: callbacks may start collectives (PowerSGD's do), and all ranks
+must start collectives in one order. A callback may also block on the future of a collective that it
+started; that future is in a lane of the callback. Threads start when needed and are reused.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Threads:
 THREADS = Threads()
 register(Stage.FUTURE_THREADS, in_forked_child=THREADS.forget)
 _in_callback = threading.local()
-"""`lane`: where futures asked for by the callback that runs on this thread are waited for."""
+"""`lane`: of the futures that the callback on this thread asks for."""
 
 
 class Lane:
@@ -97,7 +97,7 @@ class Lane:
         lane.append(wait, finish)
 
     def append(self, wait: Task, finish: Task) -> None:
-        """Do as `submit`, on this lane even in a callback: for jobs that no callback holds up."""
+        """Do as `submit`, on this lane even in a callback; for jobs that wait for no callback."""
         with self._lock:
             self._jobs.append((wait, finish))
             if self._served:

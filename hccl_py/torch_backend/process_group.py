@@ -131,7 +131,7 @@ class ProcessGroupHccl(_Base):
     _get_backend_name = getBackendName
 
     def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Set the name under which functional collectives look the group up."""
+        """Set the name under which functional collectives find the group."""
         self._name = name
 
     def getGroupName(self) -> str:  # noqa: N802

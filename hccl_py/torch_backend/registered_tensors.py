@@ -1,9 +1,9 @@
-"""Moves what torch has made into registered memory: tensors, DDP's buckets, FSDP's buffers."""
+"""Moves torch's memory into registered memory: tensors, DDP's buckets, FSDP's buffers."""
 
 import math
 import os
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -21,10 +21,9 @@ from hccl_py.transport.errors import InvalidArgumentError
 def register(what: Any) -> Any:
     """Move a tensor, or the communication buffers of a model, into registered memory.
 
-    A tensor keeps its values, and all its views and aliases move along; nobody else may use them
-    meanwhile. For that its values go through /dev/shm, which must have room for a moment. The
-    memory is freed with the last of them. Afterwards it cannot be sent to another process by
-    torch.multiprocessing.
+    A tensor keeps its values, and its views and aliases move with it; no other thread may use them
+    meanwhile. The values pass through /dev/shm, which needs room for a moment. The memory is freed
+    with the last view. torch.multiprocessing can no longer send the tensor to another process.
 
     Of a DistributedDataParallel model the gradient buckets are moved as they are used; that takes
     the model's communication hook, which averages them. Of a model of fully_shard (FSDP2), all
@@ -84,15 +83,15 @@ def _move(tensor: Tensor) -> None:
             "larger (docker run --shm-size), or make the tensor with hccl_py.empty"
         ) from error
     region.show_at(storage.data_ptr())
-    # Frees what lay in /dev/shm, and makes an attempt to share it by that descriptor fail.
+    # Frees the memory in /dev/shm, and makes later attempts to share the tensor fail.
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(null, descriptor, inheritable=False)
     os.close(null)
-    weakref.finalize(storage, _let_go, region).atexit = False
+    weakref.finalize(storage, _release, region).atexit = False
 
 
-def _let_go(_region: _core.Region) -> None:
-    """Hold the last reference to the memory under a storage that is gone."""
+def _release(_region: _core.Region) -> None:
+    """Drop the last reference to the memory of a storage that was freed."""
 
 
 def _why_immovable(tensor: Tensor) -> str | None:
@@ -112,9 +111,9 @@ def _why_immovable(tensor: Tensor) -> str | None:
 
 
 def _average_bucket(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:
-    """Run as DDP's communication hook; DDP compares the types above with its own."""
+    """Average a bucket, as DDP's communication hook; DDP checks the types above."""
     buffer = bucket.buffer()
-    _move(buffer)  # after the first time, only a look at its address
+    _move(buffer)  # after the first time, only a check of its address
     work = dist.all_reduce(buffer, dist.ReduceOp.AVG, group=group, async_op=True)
     assert work is not None
     future: torch.futures.Future[Any] = work.get_future()
@@ -131,24 +130,26 @@ def _average_bucket(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futur
 
 def _register_sharded(model: FSDPModule) -> None:
     pool = _Pool()
+    all_gather = _Collective(pool, dist.all_gather_into_tensor)
+    reduce_scatter = _Collective(pool, dist.reduce_scatter_tensor)
     assert isinstance(model, torch.nn.Module)
     for module in model.modules():
         if isinstance(module, FSDPModule):
-            module.set_custom_all_gather(_AllGather(pool))  # type: ignore[arg-type]
-            module.set_custom_reduce_scatter(_ReduceScatter(pool))  # type: ignore[arg-type]
+            module.set_custom_all_gather(all_gather)  # type: ignore[arg-type]
+            module.set_custom_reduce_scatter(reduce_scatter)  # type: ignore[arg-type]
 
 
 class _Pool:
-    """Buffers of a model: layers of one size take turns, and steps find them again.
+    """Buffers of a model, shared by layers of one size and reused by later steps.
 
-    To take memory from the system and give it back would cost more than the collective.
+    Allocating and freeing the memory each time would cost more than the collective.
     """
 
     def __init__(self) -> None:
         self._free: dict[int, list[_core.Region]] = {}
 
     def take(self, num_bytes: int) -> Tensor:
-        """Return bytes that come back when the last view of them is gone."""
+        """Return bytes that go back to the pool when their last view is freed."""
         if num_bytes == 0:
             return torch.empty(0, dtype=torch.uint8)
         free = self._free.setdefault(num_bytes, [])
@@ -163,45 +164,20 @@ class _Pool:
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """Do what FSDP asks of a collective: make the buffer for it."""
+        """Return the buffer that FSDP asks for."""
         if device.type != "cpu":
             return torch.empty(*size, dtype=dtype, device=device)
         dimensions = [int(one) for one in size]
         return self.take(math.prod(dimensions) * dtype.itemsize).view(dtype).view(dimensions)
 
 
-class _AllGather:
-    """FSDP's all_gather with buffers of its pool."""
+class _Collective:
+    """A collective of FSDP, with buffers of the pool."""
 
-    def __init__(self, pool: _Pool) -> None:
+    def __init__(self, pool: _Pool, collective: Callable[..., Any]) -> None:
         self.allocate = pool.allocate
+        self._collective = collective
 
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        async_op: bool = False,
-    ) -> dist.Work | None:
-        work: dist.Work | None
-        work = dist.all_gather_into_tensor(output_tensor, input_tensor, group, async_op)
-        return work
-
-
-class _ReduceScatter:
-    """FSDP's reduce_scatter with buffers of its pool."""
-
-    def __init__(self, pool: _Pool) -> None:
-        self.allocate = pool.allocate
-
-    def __call__(
-        self,
-        output_tensor: Tensor,
-        input_tensor: Tensor,
-        group: dist.ProcessGroup,
-        op: Any,
-        async_op: bool = False,
-    ) -> dist.Work | None:
-        work: dist.Work | None
-        work = dist.reduce_scatter_tensor(output_tensor, input_tensor, op, group, async_op)
-        return work
+    def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **options: Any) -> Any:
+        """Run it; `options` are those of FSDP and of the collective."""
+        return self._collective(output_tensor, input_tensor, **options)

@@ -55,7 +55,7 @@ def all_reduce_sparse(
     if is_fake(tensor) or tensor.is_meta:
         return FinishedWork(call.results)
     source = tensor.detach().coalesce().cpu()
-    values = source.values() if factor is None else _scaled(call, source.values(), factor)
+    values = source.values() if factor is None else call.scaled(source.values(), factor)
     counts = _counts(state, call, source, opts)
     indices = [torch.empty(source.sparse_dim(), count, dtype=torch.int64) for count in counts]
     blocks = [torch.empty(count, *values.shape[1:], dtype=values.dtype) for count in counts]
@@ -69,15 +69,6 @@ def all_reduce_sparse(
     opts.asyncOp = False
     submitter.submit(call, opts, "all_gather", *parts)
     return FinishedWork(call.results)
-
-
-def _scaled(call: Call, values: Tensor, factor: Any) -> Tensor:
-    scaled = values * (factor.reshape(()) if isinstance(factor, Tensor) else factor)
-    if scaled.dtype != values.dtype:
-        raise call.invalid(
-            f"`op` PREMUL_SUM of {values.dtype} needs a factor of that type, got {factor!r}"
-        )
-    return scaled
 
 
 def _counts(state: GroupState, call: Call, source: Tensor, opts: Any) -> list[int]:
@@ -103,7 +94,7 @@ def _counts(state: GroupState, call: Call, source: Tensor, opts: Any) -> list[in
 
 
 class _Sum:
-    """What all ranks have; `copy_` adds it up in the caller's tensor."""
+    """The values of all ranks; `copy_` adds them up in the caller's tensor."""
 
     def __init__(
         self, tensor: Tensor, indices: Sequence[Tensor], blocks: Sequence[Tensor], divisor: int

@@ -1,4 +1,4 @@
-"""What the parts of one process group share: its communicator, its ranks, the path of its calls.
+"""The state that the parts of one process group share: communicator, ranks, path of calls.
 
     ProcessGroupHccl (process_group.py)    what torch calls
       ├─ fast path (fast_path.py)          plain tensors, nothing to check: the communicator at once

@@ -24,7 +24,6 @@ from hccl_py.torch_backend.work import (
     FINISHED,
     FinishedWork,
     HcclWork,
-    WorkAsNative,
     as_torch_error,
     register_for_wait_tensor,
 )
@@ -135,10 +134,9 @@ class Submitter:
         self.abandon_coalescing()
         results = [tensor for work in works for tensor in work.result()]
         device = next((work.device for work in works if work.device is not None), None)
-        parts = [WorkAsNative(work) for work in works]
         if device is None:
-            return self._keep(HcclWork(parts, results))
-        return self._keep(StagedWork(parts, results, device))
+            return self._keep(HcclWork(works, results))
+        return self._keep(StagedWork(works, results, device))
 
     def abandon_coalescing(self) -> None:
         """Collect no longer: the block of calls has raised."""

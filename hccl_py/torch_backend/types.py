@@ -20,19 +20,19 @@ Tensors = Tensor | Sequence[Tensor]
 TensorLists = Sequence[Tensor] | Sequence[Sequence[Tensor]]
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
-"""Every other type of tensor is a subclass, which `arguments.py` looks into."""
+"""Every other type of tensor is a subclass, which `arguments.py` unwraps."""
 
 OPS_BY_NAME = {op.name: op for op in ReduceOp}
 _RED_OPS: dict[str, Any] = dist.ReduceOp.RedOpType.__members__  # type: ignore[assignment]
 REDUCE_OPS: list[ReduceOp | None] = [None] * (1 + max(int(value) for value in _RED_OPS.values()))
-"""Ours by torch's number. A list: hashing torch's enum costs as much as the rest of the lookup."""
+"""hccl-py's by torch's number. A list: hashing torch's enum costs as much as the lookup."""
 for _name, _value in _RED_OPS.items():
     REDUCE_OPS[int(_value)] = OPS_BY_NAME.get(_name)
 PREMUL_SUM = int(_RED_OPS["PREMUL_SUM"])
 
 
 def _ops_by_hash() -> dict[int, ReduceOp]:
-    """Return ours by the hash of torch's ReduceOp; none if that does not tell them apart."""
+    """Return hccl-py's ReduceOps by the hash of torch's; none if two of torch's share a hash."""
     names = {
         hash(dist.ReduceOp(value)): name for name, value in _RED_OPS.items() if name != "PREMUL_SUM"
     }

@@ -35,7 +35,7 @@ from hccl_py.transport.errors import (
 
 
 class Native(Protocol):
-    """A call that a torch Work waits for: the communicator's Work, or an object like it."""
+    """What an `HcclWork` waits for: the communicator's Work, a staged call, another `HcclWork`."""
 
     @property
     def source(self) -> int | None:
@@ -74,54 +74,6 @@ def as_torch_error(error: HcclError) -> Exception:
     return translated
 
 
-class FinishedWork(dist.Work):
-    """The Work of a call that has finished already, or that had nothing to send."""
-
-    def __init__(self, results: Sequence[Tensor] = ()) -> None:
-        """Remember the outputs, where there is a caller who can ask for them."""
-        super().__init__()
-        self._results = list(results)
-
-    def wait(self, timeout: timedelta | float = timedelta(0)) -> bool:
-        """Return at once."""
-        return True
-
-    def synchronize(self) -> None:
-        """Return at once."""
-
-    def is_completed(self) -> bool:
-        """Return True."""
-        return True
-
-    def is_success(self) -> bool:
-        """Return True: what failed raised in the call itself."""
-        return True
-
-    def exception(self) -> Exception | None:
-        """Return None."""
-        return None
-
-    def result(self) -> list[Tensor]:
-        """Return the outputs; none for the shared Work of synchronous calls."""
-        return self._results
-
-    def source_rank(self) -> int:
-        """Return -1: no receive from any rank ends in this class."""
-        return -1
-
-    _source_rank = source_rank
-
-    def get_future(self) -> TensorsFuture:
-        """Return a completed future."""
-        future: TensorsFuture = Future()
-        future.set_result(self._results)
-        return future
-
-
-FINISHED = FinishedWork()
-"""What every synchronous call returns: making a Work costs more than sharing this one."""
-
-
 class HcclWork(dist.Work):
     """A collective in flight.
 
@@ -152,8 +104,8 @@ class HcclWork(dist.Work):
         self._results = results
         self._copies = copies
         self._lane = lane
-        self._settled = False
-        self._source = -1
+        self._settled = not natives
+        self.source: int | None = None
         self._lock = threading.Lock()
         self._future: TensorsFuture | None = None
         self._twin: _Twin | None = None
@@ -161,12 +113,12 @@ class HcclWork(dist.Work):
             # The results are written back even if the caller drops this Work.
             (lane or Lane()).submit(self._wait_quietly, lambda: None)
 
-    def wait(self, timeout: timedelta | float = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta | float | None = None) -> bool:
         """Block until the outputs hold the result.
 
         Args:
-            timeout: how long from now, as a timedelta or in seconds; zero (torch's "no timeout"):
-                the deadline of the call.
+            timeout: how long from now, as a timedelta or in seconds; None or zero (torch's "no
+                timeout"): the deadline of the call.
 
         Raises:
             DistBackendError: the collective failed, or did not end in time.
@@ -175,7 +127,8 @@ class HcclWork(dist.Work):
         deadline = time.monotonic() + limit_s if limit_s > 0 else None
         try:
             for native in self._natives:
-                native.wait(deadline and max(deadline - time.monotonic(), 0.0))
+                # Not zero, which means no limit of its own.
+                native.wait(deadline and max(deadline - time.monotonic(), 1e-6))
         except HcclError as error:
             raise as_torch_error(error)  # noqa: B904  # it names its cause
         self._settle()
@@ -200,6 +153,8 @@ class HcclWork(dist.Work):
             self._settle()
         return True
 
+    done = is_completed
+
     def is_success(self) -> bool:
         """Return whether the call has ended and the result is in place."""
         return self.is_completed() and self.exception() is None
@@ -217,8 +172,8 @@ class HcclWork(dist.Work):
         return list(self._results)
 
     def source_rank(self) -> int:
-        """Return the rank that a receive from any rank took its data from."""
-        return self._source
+        """Return the rank that a receive took its data from; -1 if this is no receive."""
+        return -1 if self.source is None else self.source
 
     _source_rank = source_rank
 
@@ -238,8 +193,8 @@ class HcclWork(dist.Work):
         if self.is_completed():
             self._complete(base, results)
         elif results and all(tensor.numel() == 0 for tensor in results):
-            # Nothing has to arrive. And callbacks that follow run here, before the caller's next
-            # collective, on all ranks: PowerSGD starts others in them, bucket after bucket.
+            # Nothing has to arrive. The callbacks run here, before the caller's next collective, on
+            # all ranks: PowerSGD starts collectives in them, bucket after bucket.
             base.set_result(results)
         else:
             (self._lane or Lane()).submit(self._wait_quietly, lambda: self._complete(base, results))
@@ -251,13 +206,13 @@ class HcclWork(dist.Work):
     def _complete(self, future: TensorsFuture, results: list[Tensor]) -> None:
         try:
             self.wait()
-        except Exception as error:  # whatever it is belongs to who waits for the future
+        except Exception as error:  # raised where the future is waited for
             future.set_exception(error)  # type: ignore[arg-type]
         else:
             future.set_result(results)
 
     def _wait_quietly(self) -> None:
-        """Block until the end; the next `wait` raises what went wrong again."""
+        """Block until the end; the next `wait` raises the error."""
         with contextlib.suppress(Exception):
             self.wait()
 
@@ -271,8 +226,7 @@ class HcclWork(dist.Work):
             if self._copies:
                 write_back(self._copies)
                 self._copies = ()
-            source = self._natives[-1].source if self._natives else None
-            self._source = -1 if source is None else source
+            self.source = self._natives[-1].source
             self._natives = ()
             if self._twin is not None and self.device is None:
                 self._twin.release()
@@ -309,7 +263,7 @@ _registered: deque[dist.Work] = deque(maxlen=256)
 def register_for_wait_tensor(tensor: Tensor, work: dist.Work) -> None:
     """Have torch's `wait_tensor(tensor)` wait for `work`.
 
-    C++ keeps only the C++ half of a Work that Python hands to it. Once the Python half is gone, C++
+    C++ keeps only the C++ half of a Work that Python hands to it. Once Python frees its half, C++
     waits in the base class for ever. So this module keeps a Work without outputs for C++.
     """
     held = work.twin() if isinstance(work, HcclWork) else work
@@ -317,31 +271,17 @@ def register_for_wait_tensor(tensor: Tensor, work: dist.Work) -> None:
     _register_work(tensor, held)
 
 
-class WorkAsNative:
-    """A Work of ours as one of the parts of a coalesced one."""
+class FinishedWork(HcclWork):
+    """The Work of a call that has finished already, or that had nothing to send."""
 
-    source = None
+    def __init__(self, results: Sequence[Tensor] = ()) -> None:
+        """Hold the outputs."""
+        super().__init__((), results)
 
-    def __init__(self, work: HcclWork) -> None:
-        """Wrap `work`."""
-        self._work = work
+    def wait(self, timeout: timedelta | float | None = None) -> bool:
+        """Return at once."""
+        return True
 
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Block until it is over."""
-        HcclWork.wait(self._work, timedelta(seconds=timeout_s or 0))
 
-    def order_current_stream(self) -> None:
-        """Have the current stream wait for its results, where they come to a device."""
-        self._work.order_current_stream()
-
-    def store_stream(self) -> torch.Stream | None:
-        """Return the stream that brings its results to a device."""
-        return self._work.store_stream()
-
-    def done(self) -> bool:
-        """Return whether it has ended."""
-        return self._work.is_completed()
-
-    def exception(self) -> BaseException | None:
-        """Return its error."""
-        return self._work.exception()
+FINISHED = FinishedWork()
+"""What every synchronous call returns: making a Work costs more than sharing this one."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from hccl_py.torch_backend.arguments import Call
+from hccl_py.torch_backend.staging.group import Staging
 from hccl_py.torch_backend.staging.pool import SMALLEST_BYTES, PinnedPool, class_bytes
 from hccl_py.torch_backend.staging.tiles import (
     MAX_TILES,
@@ -18,6 +21,7 @@ from hccl_py.torch_backend.staging.tiles import (
     parts,
     tiles_of,
 )
+from hccl_py.torch_backend.state import GroupState
 
 TILE = TILE_BYTES // 4
 """In elements of float32."""
@@ -148,3 +152,54 @@ def test_what_is_kept_idle_is_bounded() -> None:
     before = pool.idle_bytes
     assert pool.take(30_000).data_ptr() == buffers[0].data_ptr()
     assert pool.idle_bytes == before - buffers[0].numel()
+
+
+class HeldCall:
+    """A staged call whose tensors reach the host when the test says so."""
+
+    def __init__(self) -> None:
+        self.fetched, self.landed = threading.Event(), threading.Event()
+
+    def issue(self, communicator: Any) -> None:
+        assert self.fetched.wait(10)
+        communicator.issued.append(self)
+
+    def land(self) -> None:
+        self.landed.set()
+
+    def done(self) -> bool:
+        return self.landed.is_set()
+
+
+class Recorder:
+    """A communicator that remembers what was issued."""
+
+    def __init__(self) -> None:
+        self.issued: list[HeldCall] = []
+
+
+def test_later_calls_wait_until_staged_calls_are_issued(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorder: Any = Recorder()
+    state = GroupState(recorder, 0, 2)
+    state.set_backends("cpu:hccl")
+    held = [HeldCall(), HeldCall()]
+    pending = iter(held)
+    monkeypatch.setattr(Staging, "_staged", lambda self, *arguments: next(pending))
+    staging = Staging(state)
+    assert state.fast
+    for _ in held:
+        call = Call("allreduce")
+        call.device = torch.device("meta")
+        staging.start(call, "all_reduce", [()], None, None)
+    assert not state.fast
+    drained = threading.Thread(target=staging.drain)
+    drained.start()
+    held[0].fetched.set()
+    drained.join(0.1)
+    assert drained.is_alive()
+    held[1].fetched.set()
+    drained.join(10)
+    assert not drained.is_alive()
+    assert recorder.issued == held
+    assert state.fast
+    staging.drain()

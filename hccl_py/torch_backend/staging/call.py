@@ -1,10 +1,10 @@
 """One call whose tensors lie on an accelerator: fetched, communicated and stored tile by tile.
 
-Three things go on at once: the device copies tile i + 1 to the host, the engine communicates tile
-i, and the device copies what came of tile i - 1 back. The copies run on two streams of the group's
-own. The first waits for what the caller's stream had to do when the call was made; whoever waits
-for the Work has his stream wait for the second one's end. No host thread waits for a device, except
-for the copy of the tile that it is about to send.
+Three steps overlap: the device copies tile i + 1 to the host, the engine communicates tile i, and
+the device copies the results of tile i - 1 back. The copies run on two streams of the group. The
+first stream waits for the work that the caller's stream had when the call was made. Waiting for the
+Work makes the current stream wait for the end of the second one. A host thread waits for the device
+only until the tile that it sends next has been copied.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from hccl_py.work import Work
 
 
 class Streams(NamedTuple):
-    """Of one group on one device.
+    """The streams of one group on one device.
 
     Attributes:
         fetch: copies to the host.
@@ -52,13 +52,13 @@ class _Tile(NamedTuple):
 
 
 class StagedCall:
-    """The calls of the communicator that one call of torch's makes, and their copies.
+    """The communicator's calls that one call of torch makes, and their copies.
 
-    To whoever waits it is what the engine's Work is to others: `wait`, `done`, `exception`.
+    It has the methods of the communicator's Work: `wait`, `done`, `exception`.
 
     Attributes:
-        source: the rank that a receive heard from.
-        streams: whose `store` is what `order_current_stream` waits for.
+        source: the rank that a receive took its data from.
+        streams: `order_current_stream` waits for its `store`.
     """
 
     def __init__(
@@ -69,13 +69,13 @@ class StagedCall:
         calls: Sequence[tuple[Any, ...]],
         group: tuple[int, int, float | None],
     ) -> None:
-        """Have the device copy to the host what its current stream will have put there.
+        """Start to copy to the host what the current stream has computed by then.
 
         Args:
             call: its results are on the device of `streams`, or on the host.
             streams: of the group.
             method: of the communicator.
-            calls: its arguments, once for every time it is to be called.
+            calls: its arguments, one tuple per call.
             group: rank, world size and the timeout of the call.
         """
         assert call.device is not None
@@ -124,7 +124,7 @@ class StagedCall:
     def _fetch(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> torch.Event | None:
         for there, here in pairs:
             here.copy_(there, non_blocking=True)
-            # The caller may let go of it: its memory is not to be used anew before.
+            # Torch must not reuse the memory before the copy, even if the caller drops the tensor.
             there.record_stream(self.streams.fetch)
         return self._record(self.streams.fetch) if pairs else None
 
@@ -141,7 +141,7 @@ class StagedCall:
         return buffer[: tensor.nbytes].view(tensor.dtype).view(tensor.shape)
 
     def _record(self, stream: torch.Stream) -> torch.Event:
-        # One that blocks: a thread that spins would take the core from who moves bytes.
+        # A blocking event: a spinning thread would take a core from the engine.
         event = torch.Event(self._device, blocking=True)
         event.record(stream)
         return event
@@ -149,7 +149,7 @@ class StagedCall:
     # ------------------------------------------------------------ the steps
 
     def run(self, communicator: Communicator) -> None:
-        """Do all of it on the calling thread; after an error `exception` tells."""
+        """Run all of it on the calling thread; `exception` returns the error that it raises."""
         try:
             start = getattr(communicator.nonblocking, self._method)
             before: tuple[_Tile, Work] | None = None
@@ -171,18 +171,18 @@ class StagedCall:
             start = getattr(communicator.nonblocking, self._method)
             for tile in self._tiles:
                 self._started.put(self._start(start, tile))
-        except Exception as error:  # whatever it is belongs to who waits
+        except Exception as error:  # raised again by `wait`
             self._started.put(error)
 
     def land(self) -> None:
-        """Have the device take what came, tile after tile, as `issue` starts them."""
+        """Store the results on the device, tile after tile, as `issue` starts them."""
         try:
             for tile in self._tiles:
                 work = self._started.get()
                 if isinstance(work, BaseException):
                     raise work
                 self._store(tile, work)
-        except Exception as error:  # whatever it is belongs to who waits
+        except Exception as error:  # raised again by `wait`
             self._end(error)
         else:
             self._end(None)
@@ -204,7 +204,7 @@ class StagedCall:
         store = self.streams.store
         try:
             with torch.inference_mode(), store:
-                # The caller's stream may still read what was there before.
+                # The caller's stream may still read the old contents.
                 store.wait_event(self._ready)
                 for there, here in tile.stores:
                     there.copy_(here, non_blocking=True)
@@ -213,7 +213,7 @@ class StagedCall:
             raise self._failed_copy("from", error) from error
 
     def _end(self, error: BaseException | None) -> None:
-        """Record the end for streams and threads, and let go of everything."""
+        """Record the end for streams and threads, and release all tensors."""
         if error is None:
             try:
                 self._finish_stores()
@@ -224,7 +224,7 @@ class StagedCall:
         if error is None:
             for buffer in self._buffers:
                 POOL.give(buffer, self._stored)
-        # After an error the engine may still hold the buffers: they are not for the next call.
+        # After an error the engine may still use the buffers, so they do not go back to the pool.
         self._buffers, self._tiles = [], []
         self._call = Call(self._call.name)
         self._ended.set()
@@ -245,10 +245,10 @@ class StagedCall:
             f"host memory failed: {error}"
         )
 
-    # ------------------------------------------------------------ what waits for it
+    # ------------------------------------------------------------ waiting for it
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Block until the device has been told to store all of it."""
+        """Block until the device has the order to store all of it."""
         if not self._ended.wait(timeout_s):
             raise CollectiveTimeoutError(
                 f"Timed out after {timeout_s:g} s of waiting for {self._call.name} on "
@@ -258,7 +258,7 @@ class StagedCall:
             raise self._error
 
     def order_current_stream(self) -> None:
-        """Have what this thread's current stream does from now on come after the results."""
+        """Make this thread's current stream wait for the results."""
         if self._stored is not None:
             torch.accelerator.current_stream(self._device).wait_event(self._stored)
 
@@ -267,7 +267,7 @@ class StagedCall:
         return self.streams.store
 
     def done(self) -> bool:
-        """Tell whether it has failed, or the results are in place."""
+        """Return whether it has failed, or the results are in place."""
         if not self._ended.is_set():
             return False
         return self._stored is None or self._stored.query()

@@ -1,9 +1,9 @@
-"""Groups whose tensors lie on an accelerator: the order of their calls, and what they return.
+"""The staged calls of a group, whose tensors lie on an accelerator: their order, and their Work.
 
-A call that does not block is issued by a thread, once the device has copied its tensors to the
-host: the caller goes on queueing work for the device. All ranks must issue the calls of a group in
-one order, so whatever is called meanwhile waits until those before it are issued, which depends on
-this rank's device alone. `torch_staging_call.py` is one such call.
+A thread issues a call that does not block, once the device has copied its tensors to the host.
+Meanwhile the caller queues work for the device. All ranks must issue the calls of a group in one
+order, so a later call waits until the earlier ones are issued. That depends on this rank's device
+alone. `call.py` is one such call.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hccl_py.torch_backend.arguments import Call
 from hccl_py.torch_backend.future_threads import THREADS, Lane
 from hccl_py.torch_backend.staging.call import StagedCall, Streams
 from hccl_py.torch_backend.state import GroupState
-from hccl_py.torch_backend.work import HcclWork, TensorsFuture, WorkAsNative
+from hccl_py.torch_backend.work import HcclWork, TensorsFuture
 
 
 class Staging:
@@ -35,7 +35,7 @@ class Staging:
         self._changed = threading.Condition()
         self._calls: deque[StagedCall] = deque()
         self._issuing = False
-        # No callbacks here: one that waits for a work must not be what the work waits for.
+        # A lane without callbacks: a callback that waits for a Work must not hold the Work up.
         self._landing = Lane()
 
     def run(
@@ -60,7 +60,7 @@ class Staging:
         Args:
             call: checked.
             method: of the communicator.
-            calls: its arguments, as often as it is to be called.
+            calls: its arguments, one tuple per call.
             timeout_s: of each.
             lane: of the group's futures; None: the call may end before earlier ones.
         """
@@ -114,15 +114,14 @@ class Staging:
 class StagedWork(HcclWork):
     """The Work of a staged call. Waiting for it blocks the host only until the network is done.
 
-    After that what the current stream does comes after the results; so do callbacks of its future,
-    and whoever waits for that.
+    After `wait` the current stream comes after the results. So do the callbacks of the future.
     """
 
     device: torch.device
 
     def __init__(
         self,
-        parts: Sequence[StagedCall | WorkAsNative],
+        parts: Sequence[StagedCall | HcclWork],
         results: Sequence[Tensor],
         device: torch.device,
         lane: Lane | None = None,
@@ -132,14 +131,14 @@ class StagedWork(HcclWork):
         self._parts = tuple(parts)
         super().__init__(self._parts, results, lane)
 
-    def wait(self, timeout: timedelta | float = timedelta(0)) -> bool:
+    def wait(self, timeout: timedelta | float | None = None) -> bool:
         """Block until the results are on their way; the current stream waits for their arrival."""
         super().wait(timeout)
         self.order_current_stream()
         return True
 
     def order_current_stream(self) -> None:
-        """Have what this thread's current stream does from now on come after the results."""
+        """Make this thread's current stream wait for the results."""
         for part in self._parts:
             part.order_current_stream()
 
@@ -147,8 +146,7 @@ class StagedWork(HcclWork):
         return Future(devices=[self.device])
 
     def _complete(self, future: Future[list[Tensor]], results: list[Tensor]) -> None:
-        # The future takes an event from each device's current stream, which is not to be the one
-        # on which the user computes.
+        # The future takes an event from each device's current stream; the user's would be wrong.
         with self.store_stream():
             super()._complete(future, results)
 

@@ -1,7 +1,7 @@
 """Pinned host memory for staged tensors, kept for the next call.
 
-Pinning a buffer takes as long as sending it, so buffers go back here. Sizes are rounded up to
-classes, four to a power of two: what is taken for one tensor serves others of about its size.
+Pinning a buffer takes as long as sending it, so calls return their buffers here. Sizes are rounded
+up to classes, four to a power of two, so that a buffer fits tensors of similar sizes.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor
 
 SMALLEST_BYTES = 4096
 IDLE_BYTES = 256 << 20
-"""How much a process keeps pinned while nobody uses it."""
+"""Bytes that a process keeps pinned while no call uses them."""
 
 
 def class_bytes(num_bytes: int) -> int:
@@ -31,8 +31,8 @@ class PinnedPool:
         """Make an empty pool.
 
         Args:
-            idle_bytes: how much it keeps at most of what was given back.
-            pinned: False: of plain memory, where there is no device.
+            idle_bytes: of returned buffers, kept at most.
+            pinned: False: plain memory, where there is no device.
         """
         self._limit_bytes = idle_bytes
         self._pinned = pinned
@@ -41,7 +41,7 @@ class PinnedPool:
         self.idle_bytes = 0
 
     def take(self, num_bytes: int) -> Tensor:
-        """Return a buffer of bytes, at least as many, that nobody uses and no device writes to."""
+        """Return a buffer of at least `num_bytes` that no call uses and no device writes to."""
         size = class_bytes(num_bytes)
         with self._lock:
             idle = self._idle.get(size, [])
@@ -57,7 +57,7 @@ class PinnedPool:
 
         Args:
             buffer: what `take` returned.
-            used: happens when the device has done with it; None: it has.
+            used: event after which the device no longer uses it; None: now.
         """
         size = buffer.numel()
         with self._lock:

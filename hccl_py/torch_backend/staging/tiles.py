@@ -1,8 +1,8 @@
-"""What a call of the communicator reads and writes, and how it is cut into tiles.
+"""Cuts a call of the communicator into tiles: which arguments it reads and writes, and where.
 
-Each tile is a collective of its own over the same part of every block, so all ranks have to cut
-alike. The number of tiles follows from what all ranks know: where blocks may differ in size, or
-only the root knows them, a call stays whole.
+Each tile is a collective over the same part of every block, so all ranks must cut alike. All ranks
+know the number of tiles: a call stays whole where blocks may differ in size, or only the root knows
+them.
 
     all_gather of 3 ranks, 2 tiles      input  [a a|a a]     output [a a|a a][b b|b b][c c|c c]
                                                1st 2nd              1st  2nd  1st  2nd ...
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 TILE_BYTES = 4 << 20
-"""Long enough to keep the network busy, short enough that the first copy soon makes way for it."""
+"""Long enough to keep the network busy, short enough that the first copy ends soon."""
 MAX_TILES = 16
 
 Data = Tensor | Sequence[Tensor]
@@ -52,7 +52,7 @@ _ARGUMENTS = {
 
 
 def arguments_of(method: str, values: Sequence[Any], rank: int) -> Sequence[Argument]:
-    """Return which of a call's arguments hold data on this rank, and what becomes of them."""
+    """Return the arguments of a call that hold data on this rank."""
     if method == "broadcast":
         return (Argument(0, values[1] == rank, values[1] != rank),)
     if method == "reduce":
