@@ -23,7 +23,8 @@ class DeviceStatistics(TypedDict):
         messages: sent; a payload that several readers share counts once for each.
         bytes: of their payload.
         stalls: messages that could not leave at once.
-        retries: messages sent again, on another connection than the one that broke (tcp).
+        retries: messages sent again, because a connection broke (tcp) or because the peer had no
+            RECV posted (verbs).
         reconnects: connections that took the place of a broken one (tcp).
     """
 
@@ -130,14 +131,14 @@ def read_statistics(core: _core.Communicator) -> Statistics:
             "messages": counted[name]["messages"],
             "bytes": counted[name]["bytes"],
             "stalls": counted[name]["stalls"],
-            "retries": 0,
+            "retries": counted[name]["retries"],
             "reconnects": 0,
         }
         for name in DEVICES
     }
     calls = _calls(counted["calls"])
     collectives = [one for name, one in calls.items() if name not in TRANSFERS]
-    devices["tcp"]["retries"] = sum(path["retries"] for path in paths)
+    devices["tcp"]["retries"] += sum(path["retries"] for path in paths)
     devices["tcp"]["reconnects"] = sum(path["reconnects"] for path in paths)
     return {
         "collectives": counted["collectives"],

@@ -13,17 +13,17 @@
 `docs/transport.md` maps every call onto libibverbs; `examples/03_ping_pong.py` is the whole story.
 """
 
-from ..errors import (
+from hccl_py.transport.errors import (
     CompletionQueueOverflowError,
     CompletionTimeoutError,
     QueueFullError,
     VerbsError,
 )
-from .completion_queue import CompletionQueue
-from .device import Device
-from .memory import MemoryRegion, ProtectionDomain
-from .queue_pair import QueuePair, connect_loopback
-from .types import (
+from hccl_py.transport.verbs.completion_queue import CompletionQueue
+from hccl_py.transport.verbs.device import Device
+from hccl_py.transport.verbs.memory import MemoryRegion, ProtectionDomain
+from hccl_py.transport.verbs.queue_pair import QueuePair, connect_loopback
+from hccl_py.transport.verbs.types import (
     INFINITE_RNR_RETRY,
     Access,
     Completion,

@@ -1,17 +1,20 @@
 """Completion queue: where finished work requests are reported."""
 
 from hccl_py.transport import _core
+from hccl_py.transport.errors import CompletionTimeoutError
+from hccl_py.transport.verbs.device import Device
+from hccl_py.transport.verbs.resource import Resource
+from hccl_py.transport.verbs.types import Completion, Opcode, Status
 
-from ..errors import CompletionTimeoutError, InvalidArgumentError
-from .device import Device
-from .types import Completion, Opcode, Status
 
-
-class CompletionQueue:
+class CompletionQueue(Resource):
     """A queue of completions; ibv_cq. A context manager; threads may share it.
 
-    Whoever polls or waits drives the queue pairs that report here.
+    A thread that polls or waits drives the queue pairs that report here. close() ends the waits of
+    other threads, which raise InvalidArgumentError.
     """
+
+    closes_after_siblings = True
 
     def __init__(self, device: Device, capacity: int) -> None:
         """Make a queue (ibv_create_cq).
@@ -20,25 +23,13 @@ class CompletionQueue:
             device: as for the queue pairs.
             capacity: completions that it holds; one more is an error that ends its use.
         """
-        device.core  # noqa: B018 - raises if the device is closed
+        super().__init__(device)
         self._core = _core.CompletionQueue(capacity)
-        self._device = device
-        self._closed = False
-        device.adopt(self)
-
-    def __enter__(self) -> "CompletionQueue":
-        """Return self."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
     @property
     def core(self) -> _core.CompletionQueue:
         """The engine's object; raises InvalidArgumentError after close()."""
-        if self._closed:
-            raise InvalidArgumentError("the completion queue is closed")
+        self.check_open()
         return self._core
 
     def poll(self, max_completions: int = 16) -> list[Completion]:
@@ -63,19 +54,8 @@ class CompletionQueue:
             )
         return [_completion(one) for one in completions]
 
-    def close(self) -> None:
-        """Close (ibv_destroy_cq); its queue pairs have to be closed before. Idempotent.
-
-        Threads that wait on it raise InvalidArgumentError.
-        """
-        if not self._closed:
-            self._closed = True
-            self._core.close()
-            self._device.disown(self)
-
-    def leave_to_parent(self) -> None:
-        """See `Device.leave_to_parent`."""
-        self._closed = True
+    def _release(self) -> None:
+        self._core.close()
 
 
 def _completion(fields: tuple[int, int, int, int, int | None, int]) -> Completion:

@@ -18,11 +18,11 @@ class LoopbackEndpoint:
     def __init__(self) -> None:
         """Make this end known in the process."""
         self.address = secrets.token_bytes(16)
-        self._left_for_me: dict[bytes, _core.Carrier] = {}
+        self._left_for_me: dict[bytes, _core.UnderlyingLane] = {}
         with _lock:
             _endpoints[self.address] = self
 
-    def connect(self, remote: bytes, timeout_s: float) -> _core.Carrier:
+    def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
         """Connect; does not wait for the other end to do the same, so `timeout_s` is not needed."""
         with _lock:
             if remote in self._left_for_me:
@@ -30,7 +30,7 @@ class LoopbackEndpoint:
             peer = _endpoints.get(remote)
             if peer is None:
                 raise BootstrapError("loopback: no queue pair of this process has that address")
-            mine, theirs = _core.loopback_carriers()
+            mine, theirs = _core.loopback_underlying_lanes()
             peer._left_for_me[self.address] = theirs
             return mine
 

@@ -1,50 +1,29 @@
 """Protection domain and memory region: what may be touched, and by whom."""
 
-from typing import Protocol
-
 from hccl_py.transport import _core
-
-from ..errors import InvalidArgumentError
-from .device import Device
-from .types import Access, ScatterGather
-
-
-class _Child(Protocol):
-    def close(self) -> None: ...
-
-    def leave_to_parent(self) -> None: ...
+from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.verbs.device import Device
+from hccl_py.transport.verbs.resource import Resource
+from hccl_py.transport.verbs.types import Access, ScatterGather
 
 
-class ProtectionDomain:
+class ProtectionDomain(Resource):
     """Keeps memory regions and the queue pairs that may use them together; ibv_pd.
 
-    A context manager: closes its queue pairs, then its regions.
+    A context manager: closes its queue pairs, then its regions. A region that is still open is kept
+    alive: its key is valid, so its memory has to be.
     """
 
     def __init__(self, device: Device) -> None:
         """Make a domain on a device (ibv_alloc_pd)."""
+        super().__init__(device)
         self.device = device
         self._core = _core.ProtectionDomain()
-        self._pairs: list[_Child] = []
-        # A region is kept until it is closed: its key is valid, so its memory has to be.
-        self._regions: list[MemoryRegion] = []
-        self._closed = False
-        device.core  # noqa: B018 - raises if the device is closed
-        device.adopt(self)
-
-    def __enter__(self) -> "ProtectionDomain":
-        """Return self."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
     @property
     def core(self) -> _core.ProtectionDomain:
         """The engine's object; raises InvalidArgumentError after close()."""
-        if self._closed:
-            raise InvalidArgumentError("the protection domain is closed")
+        self.check_open()
         return self._core
 
     def register(self, buffer: object, access: Access = Access.LOCAL_WRITE) -> "MemoryRegion":
@@ -59,38 +38,13 @@ class ProtectionDomain:
         Raises:
             InvalidArgumentError: no such buffer, or access that makes no sense.
         """
-        region = MemoryRegion(self, buffer, access)
-        self._regions.append(region)
-        return region
-
-    def adopt(self, pair: _Child) -> None:
-        """Close this queue pair before the domain."""
-        self._pairs.append(pair)
-
-    def disown(self, child: _Child) -> None:
-        """Forget an object that closes itself."""
-        for children in (self._pairs, self._regions):
-            if child in children:
-                children.remove(child)  # type: ignore[arg-type]
-
-    def close(self) -> None:
-        """Close queue pairs and regions, then the domain (ibv_dealloc_pd). Idempotent."""
-        if self._closed:
-            return
-        for child in (*self._pairs, *self._regions):
-            child.close()
-        self._closed = True
-        self.device.disown(self)
-
-    def leave_to_parent(self) -> None:
-        """See `Device.leave_to_parent`."""
-        self._closed = True
-        for child in (*self._pairs, *self._regions):
-            child.leave_to_parent()
+        return MemoryRegion(self, buffer, access)
 
 
-class MemoryRegion:
+class MemoryRegion(Resource):
     """Registered memory; ibv_mr. A context manager. `ProtectionDomain.register` makes one.
+
+    close() makes both keys invalid at once (ibv_dereg_mr).
 
     Attributes:
         address: of the first byte; peers name it in RDMA requests.
@@ -99,11 +53,13 @@ class MemoryRegion:
         rkey: for the peer's RDMA requests.
     """
 
+    closes_after_siblings = True
+
     def __init__(self, domain: ProtectionDomain, buffer: object, access: Access) -> None:
         """Register; see ProtectionDomain.register."""
         writable = bool(access & (Access.LOCAL_WRITE | Access.REMOTE_WRITE))
         try:
-            # The view also keeps a bytearray from being resized under the engine's hands.
+            # The view also keeps a bytearray from being resized while the engine uses it.
             self._view = memoryview(buffer)  # type: ignore[arg-type]
             self.address = _core.address_of(buffer, writable)
         except (TypeError, ValueError, BufferError) as error:
@@ -111,17 +67,9 @@ class MemoryRegion:
                 f"cannot register {type(buffer).__name__}: {error}"
             ) from error
         self.length = self._view.nbytes
-        self.lkey = self.rkey = domain.core.register_memory(self.address, self.length, int(access))
-        self._domain = domain
-        self._closed = False
-
-    def __enter__(self) -> "MemoryRegion":
-        """Return self."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
+        self._domain = domain.core
+        self.lkey = self.rkey = self._domain.register_memory(self.address, self.length, int(access))
+        super().__init__(domain)
 
     def piece(self, offset: int = 0, length: int | None = None) -> ScatterGather:
         """Name a part of the region, for a work request; by default all from `offset` on.
@@ -132,15 +80,6 @@ class MemoryRegion:
             length = self.length - offset
         return ScatterGather(self.address + offset, length, self.lkey)
 
-    def close(self) -> None:
-        """Make both keys invalid at once (ibv_dereg_mr). Idempotent."""
-        if self._closed:
-            return
-        self._closed = True
-        self._domain.core.deregister_memory(self.lkey)
-        self._domain.disown(self)
+    def _release(self) -> None:
+        self._domain.deregister_memory(self.lkey)
         self._view.release()
-
-    def leave_to_parent(self) -> None:
-        """See `Device.leave_to_parent`."""
-        self._closed = True

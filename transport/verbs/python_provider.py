@@ -29,7 +29,7 @@ class PythonProviderEndpoint(RendezvousEndpoint):
         super().__init__()
         self._make = make
 
-    def connect(self, remote: bytes, timeout_s: float) -> _core.Carrier:
+    def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
         """Connect with an end anywhere."""
         deadline = Deadline(timeout_s)
         party, rendezvous = self.connect_socket(remote, deadline.remaining_s)
@@ -44,7 +44,7 @@ class PythonProviderEndpoint(RendezvousEndpoint):
             except BaseException:
                 provider.close()
                 raise
-        return _core.python_carrier(provider, lane)
+        return _core.python_underlying_lane(provider, lane)
 
 
 def _exchange(party: Party, rendezvous: socket.socket, card: bytes) -> list[bytes]:

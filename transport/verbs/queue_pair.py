@@ -6,26 +6,32 @@ from typing import Any, NoReturn, cast
 import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport import _core
+from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.providers.registry import Endpoint
-
-from ..errors import InvalidArgumentError
-from .completion_queue import CompletionQueue
-from .memory import ProtectionDomain
-from .types import QueuePairAttributes, RecvRequest, ScatterGather, SendRequest, State
+from hccl_py.transport.verbs.completion_queue import CompletionQueue
+from hccl_py.transport.verbs.memory import ProtectionDomain
+from hccl_py.transport.verbs.resource import Resource
+from hccl_py.transport.verbs.types import (
+    QueuePairAttributes,
+    RecvRequest,
+    ScatterGather,
+    SendRequest,
+    State,
+)
 
 _ADDRESS_VERSION = 1
 _SIZES = frozenset(("max_send_wr", "max_recv_wr", "max_sge", "max_inline"))
 
 
-class QueuePair:
+class QueuePair(Resource):
     """One end of a reliable connection; ibv_qp of type RC. A context manager; threads may share it.
 
-    Ordered and exactly once. An error moves it to ERROR, tells the peer, and ends all requests,
-    posted before or after, with FLUSHED.
+    Ordered and exactly once. An error moves it and its peer to ERROR, and ends all requests, posted
+    before or after, with FLUSHED. close() (ibv_destroy_qp) does the same, without completions here.
 
     Attributes:
         number: unique in this process.
-        attributes: sizes and patience.
+        attributes: sizes, timers and retries.
     """
 
     def __init__(
@@ -41,7 +47,7 @@ class QueuePair:
             domain: whose memory regions it may use.
             send_queue: reports the requests of post_send.
             recv_queue: reports RECVs; default: `send_queue`.
-            attributes: sizes and patience.
+            attributes: sizes, timers and retries.
 
         Raises:
             InvalidArgumentError: an attribute is out of range.
@@ -55,17 +61,8 @@ class QueuePair:
         )
         self.number = self._core.number()
         self._endpoint: Endpoint | None = None
-        self._closed = False
-        domain.adopt(self)
+        super().__init__(domain)
         domain.device.count(self)
-
-    def __enter__(self) -> "QueuePair":
-        """Return self."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close."""
-        self.close()
 
     @property
     def core(self) -> _core.QueuePair:
@@ -86,8 +83,8 @@ class QueuePair:
     def address(self) -> bytes:
         """What the peer's `connect` needs; to be carried there by other means.
 
-        It holds a random secret by which the two ends know each other: whoever reads it can take
-        the peer's place. HCCL_SECRET, where it is set, is asked for as well.
+        It holds a random secret by which the two ends know each other: a program that reads it can
+        connect instead of the peer. HCCL_SECRET, where it is set, is needed as well.
 
         Raises:
             InvalidArgumentError: the queue pair is not in INIT.
@@ -111,15 +108,15 @@ class QueuePair:
         """
         self.address  # noqa: B018 - opens the endpoint, or raises
         assert self._endpoint is not None
-        carrier = self._endpoint.connect(self._endpoint_of(remote_address), timeout_s)
+        lane = self._endpoint.connect(self._endpoint_of(remote_address), timeout_s)
         self._close_endpoint()
-        self.attach(carrier)
+        self.attach(lane)
         self.modify(State.RTR)
         self.modify(State.RTS)
 
-    def attach(self, carrier: _core.Carrier) -> None:
+    def attach(self, lane: _core.UnderlyingLane) -> None:
         """Give a queue pair in INIT a connection that was made by other means than `connect`."""
-        self._core.attach(carrier)
+        self._core.attach(lane)
 
     def modify(self, state: State, **attributes: Any) -> None:
         """Step to another state (ibv_modify_qp).
@@ -170,28 +167,18 @@ class QueuePair:
         self._core.post_recv(request.wr_id, _pieces(request.pieces))
 
     def statistics(self) -> dict[str, int]:
-        """Count messages and bytes both ways, retries, timeouts and stalls."""
+        """Count messages and bytes both ways, stalls, retries and timeouts."""
         return self._core.statistics()
 
-    def close(self) -> None:
-        """Say goodbye and let go (ibv_destroy_qp). What was posted gets no completion. Idempotent.
-
-        The peer's queue pair moves to ERROR.
-        """
-        if self._closed:
-            return
-        self._closed = True
+    def _release(self) -> None:
         self._close_endpoint()
         self._domain.device.count_last(self)
         self._core.close()
-        self._domain.disown(self)
 
-    def leave_to_parent(self) -> None:
-        """See `Device.leave_to_parent`."""
-        self._closed = True
+    def _leak(self) -> None:
         self._close_endpoint()
         _core.leak(self._core)
-        self._core = cast("_core.QueuePair", _Gone())
+        self._core = cast("_core.QueuePair", _Inherited())
 
     def _close_endpoint(self) -> None:
         if self._endpoint is not None:
@@ -212,7 +199,7 @@ class QueuePair:
         return endpoint
 
 
-class _Gone:
+class _Inherited:
     """Stands in a forked child where the engine's queue pair was."""
 
     def __getattr__(self, _name: str) -> NoReturn:
@@ -224,8 +211,8 @@ class _Gone:
 
 def connect_loopback(one: QueuePair, other: QueuePair) -> None:
     """Connect two queue pairs of this process that are in INIT; both end in RTS."""
-    for pair, carrier in zip((one, other), _core.loopback_carriers(), strict=True):
-        pair.attach(carrier)
+    for pair, lane in zip((one, other), _core.loopback_underlying_lanes(), strict=True):
+        pair.attach(lane)
         pair.modify(State.RTR)
         pair.modify(State.RTS)
 

@@ -116,7 +116,7 @@ class ShmSocketEndpoint(_SocketEndpoint):
         name = listener.getsockname()[1:].decode()
         super().__init__(listener, name, Endpoint("", "", 0))
 
-    def connect(self, remote: bytes, timeout_s: float) -> _core.Carrier:
+    def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
         """Connect with an end on the same node."""
         peer, me = _Address.unpack(remote), self._address
         if (peer.machine, peer.node_id) != (me.machine, me.node_id):
@@ -169,8 +169,8 @@ class TcpSocketEndpoint(RendezvousEndpoint):
             )
         super().__init__()
 
-    def connect(self, remote: bytes, timeout_s: float) -> _core.Carrier:
+    def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
         """Connect with an end anywhere."""
         connected = self.connect_socket(remote, timeout_s)[1].detach()
         _connected.add(connected)
-        return _core.tcp_carrier(connected)
+        return _core.tcp_underlying_lane(connected)

@@ -21,6 +21,11 @@ from hccl_py.bench.verbs.report import Report, Row
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.network.identity import Identity
 
+_DESCRIPTION = """
+Measure the bandwidth or the latency of one queue pair, as ib_write_bw and ib_send_lat do.
+Run hccl-perftest on one host and hccl-perftest HOST on the other, or hccl-perftest --local for both
+ends on this host. The two ends need the same HCCL_SECRET. Every byte that arrives is checked.
+"""
 _PORT = 18515
 _DIAL_TIMEOUT_S = 10.0
 _LARGEST_BYTES = 1 << 31
@@ -61,12 +66,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser("hccl-perftest", description=__doc__)
-    parser.add_argument("host", nargs="?", help="the server; without it, be the server")
-    parser.add_argument("--local", action="store_true", help="start both ends here")
-    parser.add_argument("-p", "--port", type=int, default=_PORT)
-    parser.add_argument("-d", "--device", default="tcp", help="tcp, shm, ... (default: tcp)")
-    parser.add_argument("--op", choices=("write", "send", "read"), default="write")
+    parser = argparse.ArgumentParser("hccl-perftest", description=_DESCRIPTION)
+    parser.add_argument(
+        "host", nargs="?", help="host of the other end; without it, wait for that end"
+    )
+    parser.add_argument("--local", action="store_true", help="run both ends on this host")
+    parser.add_argument("-p", "--port", type=int, default=_PORT, help="(default: %(default)s)")
+    parser.add_argument("-d", "--device", default="tcp", help="shm, tcp or zmq (default: tcp)")
+    parser.add_argument(
+        "--op", choices=("write", "send", "read"), default="write", help="(default: write)"
+    )
     parser.add_argument("--latency", action="store_true", help="one message at a time")
     size = _number(0, _LARGEST_BYTES)
     parser.add_argument("-s", "--size", type=size, help="bytes (default: 65536; latency: 8)")

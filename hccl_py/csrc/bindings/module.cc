@@ -12,17 +12,16 @@
 #include "bindings/calls.h"
 #include "bindings/dlpack.h"
 #include "bindings/failure.h"
-#include "bindings/perftest.h"
+#include "perftest/bindings.h"
 #include "bindings/provider.h"
 #include "bindings/recorder.h"
 #include "bindings/stream.h"
 #include "bindings/verbs.h"
 #include "engine/communicator.h"
-#include "engine/loopback.h"
 #include "progress/idle.h"
 #include "progress/progress_thread.h"
 #include "reduce/reduce.h"
-#include "verbs/verbs_device.h"
+#include "verbs/device.h"
 
 namespace nb = nanobind;
 using namespace hccl;
@@ -212,12 +211,4 @@ NB_MODULE(_core, module) {
            [](PyCommunicator& c, const std::string& error) { c.engine->close(error); },
            nb::arg("error") = "",
            nb::call_guard<nb::gil_scoped_release>());
-
-  module.def("connect_loopback",
-             [](const std::vector<PyCommunicator*>& ranks, const std::vector<int>& nodes,
-                int num_lanes) {
-               std::vector<std::shared_ptr<Communicator>> engines;
-               for (PyCommunicator* rank : ranks) engines.push_back(rank->engine);
-               connect_loopback(engines, nodes, num_lanes);
-             });
 }

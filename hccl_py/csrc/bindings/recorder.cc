@@ -10,14 +10,6 @@ namespace hccl {
 
 namespace {
 
-nb::dict device_statistics(const DeviceStatistics& device) {
-  nb::dict result;
-  result["messages"] = device.messages.value();
-  result["bytes"] = device.bytes.value();
-  result["stalls"] = device.stalls.value();
-  return result;
-}
-
 // Adds the keys "calls" (calls, waiting, moving by kind) and "peers" (waited for, times last by rank).
 void add_lateness(nb::dict& statistics, const Communicator& engine) {
   nb::list calls, peers;
@@ -34,6 +26,15 @@ void add_lateness(nb::dict& statistics, const Communicator& engine) {
 }
 
 }  // namespace
+
+nb::dict device_statistics(const DeviceStatistics& device) {
+  nb::dict result;
+  result["messages"] = device.messages.value();
+  result["bytes"] = device.bytes.value();
+  result["stalls"] = device.stalls.value();
+  result["retries"] = device.retries.value();
+  return result;
+}
 
 nb::list records(const Recorder& recorder) {
   std::vector<CallRecord> calls;

@@ -11,6 +11,8 @@ namespace hccl {
 nanobind::list records(const Recorder& recorder);
 // Sequence number and fingerprint of the collectives first..last that are still remembered.
 nanobind::list history(const Recorder& recorder, uint64_t first, uint64_t last);
+// The same names for lanes and for queue pairs.
+nanobind::dict device_statistics(const DeviceStatistics& statistics);
 // All counters, by device and of late ranks.
 nanobind::dict statistics(const Communicator& engine);
 

@@ -11,10 +11,11 @@
 #include <algorithm>
 
 #include "bindings/provider.h"
+#include "bindings/recorder.h"
 #include "bindings/verbs.h"
 #include "engine/communicator.h"
 #include "verbs/lane_over_queue_pair.h"
-#include "verbs/verbs_device.h"
+#include "verbs/device.h"
 
 namespace nb = nanobind;
 
@@ -117,16 +118,12 @@ nb::list wait(CompletionQueue& queue, size_t max_completions, double timeout_s) 
   return as_list({out.data(), count});
 }
 
-nb::dict statistics(const QueuePair& pair) {
-  const VerbsStatistics& s = pair.statistics();
-  nb::dict result;
-  result["sent_messages"] = s.sent_messages.value();
-  result["sent_bytes"] = s.sent_bytes.value();
+nb::dict queue_pair_statistics(const QueuePair& pair) {
+  const QueuePairStatistics& s = pair.statistics();
+  nb::dict result = device_statistics(s);
   result["received_messages"] = s.received_messages.value();
   result["received_bytes"] = s.received_bytes.value();
-  result["rnr_retries"] = s.rnr_retries.value();
   result["timeouts"] = s.timeouts.value();
-  result["stalls"] = s.stalls.value();
   return result;
 }
 
@@ -209,16 +206,14 @@ class PythonConnection {
   std::unique_ptr<PythonLane> lane_;
 };
 
-std::shared_ptr<Carrier> python_carrier(const nb::object& provider, const nb::object& lane) {
+std::shared_ptr<UnderlyingLane> python_underlying_lane(const nb::object& provider, const nb::object& lane) {
   auto connection = std::make_shared<PythonConnection>(provider, lane);
-  int fd = connection->lane().fd();
   std::shared_ptr<Lane> shared(connection, &connection->lane());
-  return std::make_shared<LaneCarrier>(std::move(shared), python_slot_bytes,
-                                       std::vector<int>{fd});
+  return std::make_shared<PlainUnderlyingLane>(std::move(shared), python_slot_bytes);
 }
 
-void bind_carriers(nb::module_& module) {
-  nb::class_<Carrier>(module, "Carrier");
+void bind_underlying_lanes(nb::module_& module) {
+  nb::class_<UnderlyingLane>(module, "UnderlyingLane");
   nb::class_<ShmEndpoint>(module, "ShmEndpoint")
       .def(nb::init<std::shared_ptr<Arena>>())
       .def("segment_fd", &ShmEndpoint::segment_fd)
@@ -231,10 +226,10 @@ void bind_carriers(nb::module_& module) {
                                         Descriptor(arena_fd)};
              return endpoint.connect(rank, std::move(theirs), std::move(control));
            });
-  module.def("tcp_carrier", [](int fd) { return tcp_carrier(Descriptor(fd)); });
-  module.def("python_carrier", &python_carrier);
-  module.def("loopback_carriers", [] {
-    auto [left, right] = loopback_carriers();
+  module.def("tcp_underlying_lane", [](int fd) { return tcp_underlying_lane(Descriptor(fd)); });
+  module.def("python_underlying_lane", &python_underlying_lane);
+  module.def("loopback_underlying_lanes", [] {
+    auto [left, right] = loopback_underlying_lanes();
     return nb::make_tuple(left, right);
   });
 }
@@ -248,7 +243,7 @@ void add_verbs_peer(Communicator& communicator, const std::shared_ptr<VerbsDevic
   for (int fd : lane_fds) sockets.emplace_back(fd);
   std::vector<std::unique_ptr<Lane>> lanes;
   for (Descriptor& socket : sockets) {
-    auto pair = QueuePair::connected(device, tcp_carrier(std::move(socket)),
+    auto pair = QueuePair::connected(device, tcp_underlying_lane(std::move(socket)),
                                      LaneOverQueuePair::attributes());
     lanes.push_back(std::make_unique<LaneOverQueuePair>(
         peer, std::move(pair), communicator.slot_bytes(), communicator.statistics()));
@@ -259,7 +254,7 @@ void add_verbs_peer(Communicator& communicator, const std::shared_ptr<VerbsDevic
 void bind_verbs(nb::module_& module) {
   nb::register_exception_translator(raise_verbs_error);
   bind_attributes(module);
-  bind_carriers(module);
+  bind_underlying_lanes(module);
 
   nb::class_<VerbsDevice>(module, "VerbsDevice")
       .def_static("create", &make_device)
@@ -293,7 +288,7 @@ void bind_verbs(nb::module_& module) {
           Released())
       .def("post_send", &post_send)
       .def("post_recv", &post_recv)
-      .def("statistics", &statistics)
+      .def("statistics", &queue_pair_statistics)
       .def("close", &QueuePair::close, Released());
 }
 

@@ -9,7 +9,7 @@
 
 #include "check.h"
 #include "engine/communicator.h"
-#include "engine/loopback.h"
+#include "loopback.h"
 #include "progress/progress_thread.h"
 
 namespace hccl::test {

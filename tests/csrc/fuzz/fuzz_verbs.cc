@@ -2,7 +2,7 @@
 // only as its access allows.
 #include "check.h"
 #include "feed.h"
-#include "verbs/verbs_device.h"
+#include "verbs/device.h"
 
 namespace hccl::fuzz {
 namespace {
@@ -35,7 +35,7 @@ class Target {
     attributes.rnr_retry = static_cast<int>(feed.below(8));
     pair_ = std::make_unique<QueuePair>(device_, domain_, queue_, queue_, attributes);
     pair_->modify(QueuePairState::init);
-    pair_->attach(std::make_shared<LaneCarrier>(lane_, slot_bytes, std::vector<int>{}));
+    pair_->attach(std::make_shared<PlainUnderlyingLane>(lane_, slot_bytes));
     pair_->modify(QueuePairState::rtr);
     pair_->modify(QueuePairState::rts);
   }
@@ -59,17 +59,17 @@ class Target {
         case 3: lane_->broken = feed_.take<uint8_t>() > 0xf0; break;
         default: deliver(); break;
       }
-      pair_->drive_in_turn();
+      pair_->drive();
       Completion completions[8];
       queue_->poll(completions);
     }
   }
 
  private:
-  // A device without its thread: the target alone drives.
+  // A device that has left its thread: the target alone drives.
   static std::shared_ptr<VerbsDevice> stopped_device() {
     static auto device = [] {
-      auto made = std::make_shared<VerbsDevice>();
+      auto made = std::make_shared<VerbsDevice>(std::make_shared<ProgressThread>());
       made->stop();
       return made;
     }();

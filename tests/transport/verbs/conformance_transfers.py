@@ -287,7 +287,7 @@ class Pressure(Provider):
     @staticmethod
     def _has_retried(end: End) -> bool:
         assert end.queue.poll() == []
-        return end.pair.statistics()["rnr_retries"] >= 2
+        return end.pair.statistics()["retries"] >= 2
 
     def test_sixty_four_queue_pairs_share_a_completion_queue(self) -> None:
         with self.connected() as (a, b):

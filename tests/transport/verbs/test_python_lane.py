@@ -67,7 +67,7 @@ class Fixture:
         attributes = QueuePairAttributes(timeout_s=1, retry_count=0)
         self.pair = QueuePair(ProtectionDomain(device), self.queue, attributes=attributes)
         self.pair.modify(State.INIT)
-        self.pair.attach(_core.python_carrier(Provider(), self.lane))
+        self.pair.attach(_core.python_underlying_lane(Provider(), self.lane))
         self.pair.modify(State.RTR)
         self.pair.modify(State.RTS)
 

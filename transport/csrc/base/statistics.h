@@ -28,11 +28,18 @@ class Gauge {
   std::atomic<uint64_t> value_{0};
 };
 
-// What all lanes over one kind of transport sent.
+// What was sent over one kind of transport by all lanes of a communicator, or by one queue pair.
 struct DeviceStatistics {
   Counter messages;
-  Counter bytes;   // their payload; in shared memory once per reader
-  Counter stalls;  // messages that could not leave at once
+  Counter bytes;    // their payload; in shared memory once per reader
+  Counter stalls;   // messages that could not leave at once
+  Counter retries;  // messages sent again, because the peer had no RECV posted
+};
+
+struct QueuePairStatistics : DeviceStatistics {
+  Counter received_messages;
+  Counter received_bytes;
+  Counter timeouts;  // the peer was silent for `timeout`
 };
 
 // All calls of one kind.

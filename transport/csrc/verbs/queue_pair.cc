@@ -2,7 +2,7 @@
 
 #include <atomic>
 
-#include "verbs/verbs_device.h"
+#include "verbs/device.h"
 
 namespace hccl {
 
@@ -45,9 +45,9 @@ QueuePair::QueuePair(std::shared_ptr<VerbsDevice> device,
       send_queue_(std::move(send_queue)),
       recv_queue_(std::move(recv_queue)),
       number_(next_number.fetch_add(1, std::memory_order_relaxed)),
-      session_{*domain_, checked(attributes)},
-      requester_(session_, *send_queue_, number_),
-      responder_(session_, *recv_queue_, number_) {
+      packets_{*domain_, checked(attributes)},
+      requester_(packets_, *send_queue_, number_),
+      responder_(packets_, *recv_queue_, number_) {
   domain_->attach(this);
   send_queue_->attach(this);
   recv_queue_->attach(this);
@@ -63,13 +63,13 @@ QueuePair::~QueuePair() {
 }
 
 std::shared_ptr<QueuePair> QueuePair::connected(std::shared_ptr<VerbsDevice> device,
-                                                std::shared_ptr<Carrier> carrier,
+                                                std::shared_ptr<UnderlyingLane> lane,
                                                 const QueuePairAttributes& attributes) {
   auto queue = std::make_shared<CompletionQueue>(attributes.max_send_wr + attributes.max_recv_wr);
   auto pair = std::make_shared<QueuePair>(std::move(device), std::make_shared<ProtectionDomain>(),
                                           queue, queue, attributes);
   pair->modify(QueuePairState::init);
-  pair->attach(std::move(carrier));
+  pair->attach(std::move(lane));
   pair->modify(QueuePairState::rtr);
   pair->modify(QueuePairState::rts);
   return pair;
@@ -77,7 +77,7 @@ std::shared_ptr<QueuePair> QueuePair::connected(std::shared_ptr<VerbsDevice> dev
 
 QueuePairAttributes QueuePair::attributes() {
   Turn turn(*this);
-  return session_.attributes;
+  return packets_.attributes;
 }
 
 std::string QueuePair::reason() {
@@ -85,20 +85,20 @@ std::string QueuePair::reason() {
   return fault_.text;
 }
 
-void QueuePair::attach(std::shared_ptr<Carrier> carrier) {
+void QueuePair::attach(std::shared_ptr<UnderlyingLane> lane) {
   Turn turn(*this);
   if (state() != QueuePairState::init) throw InvalidVerb("only a queue pair in INIT connects");
-  carrier_ = std::move(carrier);
-  session_.lane = &carrier_->lane();
-  session_.arena = carrier_->arena();
-  session_.peer_arena = carrier_->peer_arena();
+  underlying_ = std::move(lane);
+  packets_.lane = &underlying_->lane();
+  packets_.arena = underlying_->arena();
+  packets_.peer_arena = underlying_->peer_arena();
 }
 
 void QueuePair::set_attributes(const QueuePairAttributes& attributes) {
   Turn turn(*this);
   QueuePairAttributes changed = checked(attributes);
   if (state() == QueuePairState::rts) throw InvalidVerb("attributes are set before RTS");
-  QueuePairAttributes& mine = session_.attributes;
+  QueuePairAttributes& mine = packets_.attributes;
   mine.path_mtu = changed.path_mtu;
   mine.retry_count = changed.retry_count;
   mine.rnr_retry = changed.rnr_retry;
@@ -124,24 +124,24 @@ void QueuePair::step(QueuePairState from, QueuePairState to) {
                  (from == rtr && to == rts) || (from == to && from != error);
   if (!forward) throw InvalidVerb("no such step: RESET -> INIT -> RTR -> RTS, one at a time");
   if (to == rtr) {
-    if (!carrier_) throw InvalidVerb("RTR needs a connection");
-    size_t slot = carrier_->slot_bytes();
-    size_t wanted = session_.attributes.path_mtu;
+    if (!underlying_) throw InvalidVerb("RTR needs a connection");
+    size_t slot = underlying_->slot_bytes();
+    size_t wanted = packets_.attributes.path_mtu;
     if (wanted > slot) {
       throw InvalidVerb("path_mtu is longer than this provider's " + std::to_string(slot));
     }
-    session_.mtu = wanted ? wanted : slot;
+    packets_.mtu = wanted ? wanted : slot;
   }
   state_.store(to, std::memory_order_release);
 }
 
 void QueuePair::forget() {
-  if (carrier_ && state() != QueuePairState::error) tell_peer(Fault{});
-  drop_carrier();
+  if (underlying_ && state() != QueuePairState::error) tell_peer(Fault{});
+  drop_lane();
   requester_.reset();
   responder_.reset();
-  session_.to_acknowledge = session_.acknowledged = 0;
-  session_.posted = session_.last_reference = 0;
+  packets_.to_acknowledge = packets_.acknowledged = 0;
+  packets_.posted = packets_.last_reference = 0;
   fault_ = Fault{};
   ending_ = peer_left_ = false;
   state_.store(QueuePairState::reset, std::memory_order_release);
@@ -169,7 +169,7 @@ void QueuePair::post_send(const SendRequest& request) {
     } catch (const LaneInterrupted&) {
       interrupted();
     }
-    stalled = requester_.num_waiting() > 0 || !session_.lane->flushed();
+    stalled = requester_.num_waiting() > 0 || !packets_.lane->flushed();
   }
   if (!stalled) return;
   send_queue_->wake();
@@ -214,18 +214,18 @@ void QueuePair::fail_by_exception() {
 
 // One turn of the driver.
 bool QueuePair::turn() {
-  if (!carrier_ || state() < QueuePairState::rtr) return false;
+  if (!underlying_ || state() < QueuePairState::rtr) return false;
   if (state() == QueuePairState::error) return drain();
   try {
     VerbsClock::time_point now{};
     bool moved = receive();
-    if (!session_.lane->flushed()) moved |= session_.lane->flush();
+    if (!packets_.lane->flushed()) moved |= packets_.lane->flush();
     moved |= responder_.answer_reads();
     if (state() == QueuePairState::rts) moved |= requester_.transmit(&now);
     requester_.complete();
     num_idle_turns_ = moved ? 0 : num_idle_turns_ + 1;
     moved |= responder_.acknowledge(num_idle_turns_ >= turns_until_ack);
-    if (!session_.lane->settled()) moved |= session_.lane->flush();
+    if (!packets_.lane->settled()) moved |= packets_.lane->flush();
     if (num_idle_turns_ % turns_per_look_at_clock == turns_per_look_at_clock - 1) {
       look_at_clock(VerbsClock::now());
     }
@@ -237,10 +237,10 @@ bool QueuePair::turn() {
 }
 
 void QueuePair::look_at_clock(VerbsClock::time_point now) {
-  carrier_->tend();
+  underlying_->tend();
   requester_.check_silence(now);
   // What the peer said before it went is still received, then the queue pair fails.
-  if (carrier_->peer_is_gone() && !receive()) throw LaneError(0, "the peer's process is gone");
+  if (underlying_->peer_has_ended() && !receive()) throw LaneError(0, "the peer's process has ended");
 }
 
 bool QueuePair::receive() {
@@ -248,13 +248,13 @@ bool QueuePair::receive() {
   uint64_t num_received = responder_.num_received();
   // To look for more may be a system call, and somebody waits for the message that came.
   for (int i = 0; i < packets_per_turn && responder_.num_received() == num_received; ++i) {
-    const Header* header = session_.lane->peek();
+    const Header* header = packets_.lane->peek();
     if (header == nullptr) break;
     requester_.heard();
     Packet packet = decode(*header);
-    size_t length = session_.payload_length(packet, *header);
+    size_t length = packets_.payload_length(packet, *header);
     if (!take(packet, length)) break;
-    session_.lane->release();
+    packets_.lane->release();
     moved = true;
     requester_.acknowledge(packet.acked);
     if (packet.kind == PacketKind::refuse) {
@@ -308,7 +308,7 @@ size_t QueuePair::poll(std::span<Completion> out) {
 std::vector<int> QueuePair::descriptors() {
   Turn lock(*this);
   std::vector<int> descriptors;
-  if (carrier_) descriptors = carrier_->descriptors();
+  if (underlying_) descriptors = underlying_->descriptors();
   descriptors.push_back(send_queue_->descriptor());
   if (recv_queue_ != send_queue_) descriptors.push_back(recv_queue_->descriptor());
   return descriptors;
@@ -323,7 +323,7 @@ bool QueuePair::prepare_sleep(Sleep& sleep) {
 bool QueuePair::announce_sleep(Sleep& sleep) {
   num_drives_.store(num_drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   Turn lock(*this);
-  if (!carrier_ || state() < QueuePairState::rtr) return false;
+  if (!underlying_ || state() < QueuePairState::rtr) return false;
   auto until = VerbsClock::time_point::max();
   if (state() == QueuePairState::error) {
     if (ending_) until = ending_until_;
@@ -337,16 +337,16 @@ bool QueuePair::announce_sleep(Sleep& sleep) {
     until = requester_.next_timer();
   }
   sleep.limit(until);
-  if (carrier_) {
-    sleep.announce(carrier_);
-    carrier_->watch(sleep);
+  if (underlying_) {
+    sleep.announce(underlying_);
+    underlying_->watch(sleep);
   }
   return turn();
 }
 
 bool QueuePair::has_caller() {
   Turn lock(*this);
-  return carrier_ && carrier_->has_caller();
+  return underlying_ && underlying_->has_caller();
 }
 
 }  // namespace hccl

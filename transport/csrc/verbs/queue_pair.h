@@ -9,10 +9,10 @@
 #include <mutex>
 #include <string>
 
-#include "verbs/carrier.h"
+#include "verbs/underlying_lane.h"
 #include "verbs/queue_pair_face.h"
-#include "verbs/requester.h"
-#include "verbs/responder.h"
+#include "verbs/protocol/requester.h"
+#include "verbs/protocol/responder.h"
 
 namespace hccl {
 
@@ -25,9 +25,9 @@ class QueuePair final : public QueuePairFace {
             std::shared_ptr<CompletionQueue> send_queue,
             std::shared_ptr<CompletionQueue> recv_queue, const QueuePairAttributes& attributes);
   ~QueuePair() override;  // closes it
-  // One in RTS over `carrier`, with a protection domain and a completion queue of its own.
+  // One in RTS over `lane`, with a protection domain and a completion queue of its own.
   static std::shared_ptr<QueuePair> connected(std::shared_ptr<VerbsDevice> device,
-                                              std::shared_ptr<Carrier> carrier,
+                                              std::shared_ptr<UnderlyingLane> lane,
                                               const QueuePairAttributes& attributes);
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
@@ -39,7 +39,7 @@ class QueuePair final : public QueuePairFace {
   std::string reason() override;
 
   // Gives it its connection; in INIT only.
-  void attach(std::shared_ptr<Carrier> carrier);
+  void attach(std::shared_ptr<UnderlyingLane> lane);
   // RESET -> INIT -> RTR -> RTS, and from anywhere to RESET and ERROR. Throws InvalidVerb for other
   // steps, and for RTR without a connection.
   void modify(QueuePairState state);
@@ -64,7 +64,7 @@ class QueuePair final : public QueuePairFace {
   // Says goodbye, waits a moment for the peer's, and lets go of the connection. No completions.
   void close();
 
-  const VerbsStatistics& statistics() const { return session_.statistics; }
+  const QueuePairStatistics& statistics() const { return packets_.statistics; }
 
   // For the device and the completion queues.
   uint64_t num_drives() const { return num_drives_.load(std::memory_order_relaxed); }
@@ -87,8 +87,8 @@ class QueuePair final : public QueuePairFace {
   void fail(const Fault& fault);
   void tell_peer(const Fault& fault);
   void end_requests();
-  void drop_carrier();
-  void drop_carrier_of_lost_peer(const char* text);
+  void drop_lane();
+  void drop_lost_peer(const char* text);
   void forget();
   void step(QueuePairState from, QueuePairState to);
 
@@ -106,8 +106,8 @@ class QueuePair final : public QueuePairFace {
   std::atomic<uint64_t> num_drives_{0};  // a hint for the device's thread
 
   // Guarded by mutex_, all below.
-  std::shared_ptr<Carrier> carrier_;
-  Session session_;
+  std::shared_ptr<UnderlyingLane> underlying_;
+  PacketLane packets_;
   Requester requester_;
   Responder responder_;
   int num_idle_turns_ = 0;

@@ -2,7 +2,7 @@
 #include <sched.h>
 
 #include "verbs/queue_pair.h"
-#include "verbs/verbs_device.h"
+#include "verbs/device.h"
 
 namespace hccl {
 
@@ -22,7 +22,7 @@ void QueuePair::fail(const Fault& fault) {
   fault_ = fault;
   ending_ = true;
   ending_until_ = VerbsClock::now() + parting_time;
-  if (carrier_ && before >= QueuePairState::rtr) tell_peer(fault);
+  if (underlying_ && before >= QueuePairState::rtr) tell_peer(fault);
   drain();
 }
 
@@ -35,7 +35,7 @@ void QueuePair::tell_peer(const Fault& fault) {
     packet.imm = static_cast<uint32_t>(fault.refusal);
   }
   try {
-    session_.send(packet, nullptr, 0);
+    packets_.send(packet, nullptr, 0);
   } catch (const LaneError&) {
     peer_left_ = true;
   }
@@ -44,9 +44,9 @@ void QueuePair::tell_peer(const Fault& fault) {
 // A turn in ERROR: last words leave, what the peer still sends is thrown away.
 bool QueuePair::drain() {
   bool moved = false;
-  if (carrier_) {
+  if (underlying_) {
     try {
-      Lane& lane = *session_.lane;
+      Lane& lane = *packets_.lane;
       moved = lane.flush();
       for (int i = 0; i < packets_per_turn; ++i) {
         const Header* header = lane.peek();
@@ -57,16 +57,16 @@ bool QueuePair::drain() {
         lane.release();
         moved = true;
       }
-      if (peer_left_ && lane.settled()) drop_carrier();
+      if (peer_left_ && lane.settled()) drop_lane();
     } catch (const LaneError&) {
       peer_left_ = true;
-      drop_carrier();
+      drop_lane();
     }
   }
   if (!ending_) return moved;
-  if (carrier_ && session_.lane->completed() < session_.posted) {
+  if (underlying_ && packets_.lane->completed() < packets_.posted) {
     if (VerbsClock::now() < ending_until_) return moved;
-    drop_carrier();
+    drop_lane();
   }
   end_requests();
   return true;
@@ -79,11 +79,11 @@ void QueuePair::end_requests() {
 }
 
 // Ends all borrowing: nothing of the lane is left.
-void QueuePair::drop_carrier() {
-  session_.lane = nullptr;
-  session_.arena = nullptr;
-  session_.peer_arena = nullptr;
-  carrier_.reset();
+void QueuePair::drop_lane() {
+  packets_.lane = nullptr;
+  packets_.arena = nullptr;
+  packets_.peer_arena = nullptr;
+  underlying_.reset();
 }
 
 void QueuePair::close() {
@@ -99,7 +99,7 @@ void QueuePair::close() {
   domain_->detach(this);
   {
     Turn turn(*this);
-    drop_carrier();
+    drop_lane();
     state_.store(QueuePairState::reset, std::memory_order_release);
   }
   if (interruption) std::rethrow_exception(interruption);
@@ -113,7 +113,7 @@ bool QueuePair::part() {
     closed_ = true;
     requester_.clear();
     responder_.clear();
-    if (carrier_ && state() >= QueuePairState::rtr) {
+    if (underlying_ && state() >= QueuePairState::rtr) {
       fail(Fault{.text = "it was closed"});
     }
   }
@@ -124,7 +124,7 @@ bool QueuePair::part() {
     if (announce_sleep(sleep)) continue;
     {
       Turn turn(*this);
-      if (!carrier_ || state() < QueuePairState::rtr) break;
+      if (!underlying_ || state() < QueuePairState::rtr) break;
     }
     sleep.wait(longest_sleep_ms);
   }
@@ -138,28 +138,28 @@ void QueuePair::release_region() {
       Turn turn(*this);
       // The next fragment of such a read is refused; those on the lane have to leave, and what the
       // peer is to copy from where it lies has to be copied.
-      if (!carrier_ || (session_.lane->completed() >= responder_.last_answer() &&
-                        session_.lane->taken() >= session_.last_reference)) {
+      if (!underlying_ || (packets_.lane->completed() >= responder_.last_answer() &&
+                        packets_.lane->taken() >= packets_.last_reference)) {
         return;
       }
       try {
-        session_.lane->flush();
-        session_.lane->peek();
+        packets_.lane->flush();
+        packets_.lane->peek();
       } catch (const LaneError&) {
-        drop_carrier_of_lost_peer("the connection broke");
+        drop_lost_peer("the connection broke");
       }
       if (VerbsClock::now() >= until) {
-        drop_carrier_of_lost_peer("the peer does not take the answer to its read");
+        drop_lost_peer("the peer does not take the answer to its read");
       }
     }
     sched_yield();
   }
 }
 
-void QueuePair::drop_carrier_of_lost_peer(const char* text) {
+void QueuePair::drop_lost_peer(const char* text) {
   peer_left_ = true;
   fail(Fault{.send = Status::retry_exceeded, .text = text});
-  drop_carrier();
+  drop_lane();
   drain();
 }
 

@@ -20,7 +20,7 @@
 #include "lanes/tcp.h"
 #include "progress/progress_thread.h"
 #include "verbs/lane_over_queue_pair.h"
-#include "verbs/verbs_device.h"
+#include "verbs/device.h"
 
 namespace hccl::test {
 
@@ -111,11 +111,11 @@ inline std::unique_ptr<Ends> socket_lane(std::vector<std::array<int, 2>> paths,
 }
 
 // Lanes over software queue pairs over lanes.
-inline std::unique_ptr<Ends> queue_pair_lane(std::array<std::shared_ptr<Carrier>, 2> carriers) {
+inline std::unique_ptr<Ends> queue_pair_lane(std::array<std::shared_ptr<UnderlyingLane>, 2> lanes) {
   auto lane = std::make_unique<Ends>();
   auto end = [&](int peer) {
     auto device = std::make_shared<VerbsDevice>(progress());
-    auto pair = QueuePair::connected(std::move(device), carriers[static_cast<size_t>(1 - peer)],
+    auto pair = QueuePair::connected(std::move(device), lanes[static_cast<size_t>(1 - peer)],
                                      LaneOverQueuePair::attributes());
     return std::make_unique<LaneOverQueuePair>(peer, std::move(pair), slot_bytes, lane->statistics);
   };
@@ -124,9 +124,9 @@ inline std::unique_ptr<Ends> queue_pair_lane(std::array<std::shared_ptr<Carrier>
   return lane;
 }
 
-inline std::array<std::shared_ptr<Carrier>, 2> tcp_carriers() {
+inline std::array<std::shared_ptr<UnderlyingLane>, 2> tcp_underlying_lanes() {
   std::array<int, 2> ends = tcp_sockets();
-  return {tcp_carrier(Descriptor(ends[0])), tcp_carrier(Descriptor(ends[1]))};
+  return {tcp_underlying_lane(Descriptor(ends[0])), tcp_underlying_lane(Descriptor(ends[1]))};
 }
 
 struct Provider {
@@ -143,8 +143,8 @@ inline const Provider providers[] = {
      [] { return socket_lane({tcp_sockets(), tcp_sockets(), tcp_sockets()}); }, true},
     {"tcp, two paths, checksums",
      [] { return socket_lane({tcp_sockets(), tcp_sockets()}, true); }, true},
-    {"queue pair over shared memory", [] { return queue_pair_lane(loopback_carriers()); }, true},
-    {"queue pair over tcp", [] { return queue_pair_lane(tcp_carriers()); }, true},
+    {"queue pair over shared memory", [] { return queue_pair_lane(loopback_underlying_lanes()); }, true},
+    {"queue pair over tcp", [] { return queue_pair_lane(tcp_underlying_lanes()); }, true},
 };
 
 // Message `number` of `size` bytes: every byte depends on both its place and the number.

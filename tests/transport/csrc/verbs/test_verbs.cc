@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "lanes.h"
-#include "verbs/verbs_device.h"
+#include "verbs/device.h"
 
 namespace hccl::test {
 namespace {
@@ -31,8 +31,8 @@ struct End {
     pair->modify(QueuePairState::init);
   }
 
-  void connect(std::shared_ptr<Carrier> carrier) {
-    pair->attach(std::move(carrier));
+  void connect(std::shared_ptr<UnderlyingLane> lane) {
+    pair->attach(std::move(lane));
     pair->modify(QueuePairState::rtr);
     pair->modify(QueuePairState::rts);
   }
@@ -66,15 +66,15 @@ struct End {
 
 struct Pair {
   End a, b;
-  Pair(std::array<std::shared_ptr<Carrier>, 2> carriers, const QueuePairAttributes& attributes)
+  Pair(std::array<std::shared_ptr<UnderlyingLane>, 2> lanes, const QueuePairAttributes& attributes)
       : a(attributes), b(attributes) {
-    a.connect(std::move(carriers[0]));
-    b.connect(std::move(carriers[1]));
+    a.connect(std::move(lanes[0]));
+    b.connect(std::move(lanes[1]));
   }
 };
 
-using Connect = std::array<std::shared_ptr<Carrier>, 2> (*)();
-constexpr Connect providers_of_carriers[] = {loopback_carriers, tcp_carriers};
+using Connect = std::array<std::shared_ptr<UnderlyingLane>, 2> (*)();
+constexpr Connect providers_of_lanes[] = {loopback_underlying_lanes, tcp_underlying_lanes};
 
 std::unique_ptr<Pair> connected(Connect connect, const QueuePairAttributes& attributes = {}) {
   return std::make_unique<Pair>(connect(), attributes);
@@ -169,7 +169,7 @@ void closing_while_the_peer_sends(Connect connect) {
 
 template <void (*test)(Connect)>
 void over_all() {
-  for (Connect connect : providers_of_carriers) test(connect);
+  for (Connect connect : providers_of_lanes) test(connect);
 }
 
 const Test tests[] = {

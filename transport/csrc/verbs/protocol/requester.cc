@@ -1,4 +1,4 @@
-#include "verbs/requester.h"
+#include "verbs/protocol/requester.h"
 
 #include <algorithm>
 #include <cstring>
@@ -14,28 +14,28 @@ bool is_remote(Opcode opcode) {
 
 }  // namespace
 
-Requester::Requester(Session& session, CompletionQueue& queue, uint32_t qp_num)
-    : session_(session),
+Requester::Requester(PacketLane& packets, CompletionQueue& queue, uint32_t qp_num)
+    : packets_(packets),
       queue_(queue),
       qp_num_(qp_num),
-      entries_(session.attributes.max_send_wr),
-      pieces_(session.attributes.max_send_wr * session.attributes.max_sge),
-      inline_bytes_(session.attributes.max_send_wr * session.attributes.max_inline) {}
+      entries_(packets.attributes.max_send_wr),
+      pieces_(packets.attributes.max_send_wr * packets.attributes.max_sge),
+      inline_bytes_(packets.attributes.max_send_wr * packets.attributes.max_inline) {}
 
 std::span<const ScatterGather> Requester::pieces(uint64_t index) const {
   size_t slot = index % entries_.size();
-  return {&pieces_[slot * session_.attributes.max_sge], entries_[slot].num_pieces};
+  return {&pieces_[slot * packets_.attributes.max_sge], entries_[slot].num_pieces};
 }
 
 void Requester::check(const SendRequest& request, size_t size) const {
   if (request.opcode > Opcode::rdma_read) throw InvalidVerb("not an opcode that can be sent");
-  if (request.pieces.size() > session_.attributes.max_sge) {
+  if (request.pieces.size() > packets_.attributes.max_sge) {
     throw InvalidVerb("more scatter/gather pieces than max_sge");
   }
   if (size > max_message_bytes) throw InvalidVerb("a message has 2^31 bytes at most");
   if (!(request.flags & send_inline)) return;
   if (request.opcode == Opcode::rdma_read) throw InvalidVerb("a read cannot be INLINE");
-  if (size > session_.attributes.max_inline) throw InvalidVerb("more bytes than max_inline");
+  if (size > packets_.attributes.max_inline) throw InvalidVerb("more bytes than max_inline");
 }
 
 void Requester::post(const SendRequest& request) {
@@ -43,10 +43,10 @@ void Requester::post(const SendRequest& request) {
   check(request, size);
   if (full()) throw QueueFull("max_send_wr requests are under way");
   size_t slot = tail_ % entries_.size();
-  ScatterGather* kept = &pieces_[slot * session_.attributes.max_sge];
+  ScatterGather* kept = &pieces_[slot * packets_.attributes.max_sge];
   std::copy(request.pieces.begin(), request.pieces.end(), kept);
   if (request.flags & send_inline) {
-    std::byte* copy = inline_bytes_.data() + slot * session_.attributes.max_inline;
+    std::byte* copy = inline_bytes_.data() + slot * packets_.attributes.max_inline;
     for (const ScatterGather& piece : request.pieces) {
       std::memcpy(copy, reinterpret_cast<const void*>(piece.address), piece.length);
       copy += piece.length;
@@ -74,12 +74,12 @@ bool Requester::may_start(const Entry& entry, VerbsClock::time_point* now) {
   }
   if (num_reads_ == 0) return true;
   if (entry.flags & send_fence) return false;
-  return entry.opcode != Opcode::rdma_read || num_reads_ < session_.attributes.max_rd_atomic;
+  return entry.opcode != Opcode::rdma_read || num_reads_ < packets_.attributes.max_rd_atomic;
 }
 
 bool Requester::transmit(VerbsClock::time_point* now) {
   bool moved = false;
-  while (next_ != tail_ && session_.lane->flushed()) {
+  while (next_ != tail_ && packets_.lane->flushed()) {
     Entry& current = entry(next_);
     if (current.problem != Status::success) break;
     if (!started_ && !may_start(current, now)) break;
@@ -115,13 +115,13 @@ void Requester::send_fragment() {
   size_t length = 0;
   if (current.flags & send_inline) {
     size_t slot = next_ % entries_.size();
-    payload = inline_bytes_.data() + slot * session_.attributes.max_inline + offset_;
-    length = std::min(current.size - offset_, session_.mtu);
+    payload = inline_bytes_.data() + slot * packets_.attributes.max_inline + offset_;
+    length = std::min(current.size - offset_, packets_.mtu);
   } else if (offset_ < current.size) {
     Cursor cursor = locate(pieces(next_), offset_);
-    length = session_.fragment_length(cursor.address, cursor.left);
+    length = packets_.fragment_length(cursor.address, cursor.left);
     payload = cursor.address;
-    if (!session_.domain.allows(cursor.lkey, reinterpret_cast<uint64_t>(payload), length, 0)) {
+    if (!packets_.domain.allows(cursor.lkey, reinterpret_cast<uint64_t>(payload), length, 0)) {
       current.problem = Status::local_protection_error;
       return;
     }
@@ -130,8 +130,8 @@ void Requester::send_fragment() {
   if (started_) packet.kind = PacketKind::more;
   packet.last = offset_ + length == current.size;
   packet.wants_ack = packet.last && next_ + 1 == tail_;
-  session_.send(packet, payload, length);
-  current.last_on_lane = session_.posted;
+  packets_.send(packet, payload, length);
+  current.last_on_lane = packets_.posted;
   offset_ += length;
   started_ = !packet.last;
   if (started_) return;
@@ -142,15 +142,15 @@ void Requester::send_fragment() {
 void Requester::send_read() {
   Entry& current = entry(next_);
   for (const ScatterGather& piece : pieces(next_)) {
-    if (!session_.domain.allows(piece.lkey, piece.address, piece.length, access_local_write)) {
+    if (!packets_.domain.allows(piece.lkey, piece.address, piece.length, access_local_write)) {
       current.problem = Status::local_protection_error;
       return;
     }
   }
   Packet packet = first_packet(current);
   packet.last = true;
-  session_.send(packet, nullptr, 0);
-  current.last_on_lane = session_.posted;
+  packets_.send(packet, nullptr, 0);
+  current.last_on_lane = packets_.posted;
   current.received = 0;
   ++num_reads_;
   ++next_;
@@ -177,11 +177,11 @@ void Requester::not_ready(uint16_t number, std::chrono::microseconds timer) {
   if (index < acked_ || index > next_) {
     throw Fault{.send = Status::remote_operation_error, .text = "it is not ready for no message"};
   }
-  session_.statistics.rnr_retries.add(1);
+  packets_.statistics.retries.add(1);
   if (index != rnr_index_) num_rnr_ = 0;
   rnr_index_ = index;
   ++num_rnr_;
-  int limit = session_.attributes.rnr_retry;
+  int limit = packets_.attributes.rnr_retry;
   if (limit != infinite_rnr_retry && num_rnr_ > limit) {
     throw Fault{.send = Status::rnr_retry_exceeded, .text = "the peer has no RECV posted"};
   }
@@ -202,11 +202,11 @@ bool Requester::take_response(const Packet& packet, size_t length) {
     throw Fault{.send = Status::remote_operation_error, .text = "it answered no read of ours"};
   }
   if (read.problem == Status::success) {
-    Delivery delivery = session_.deliver(pieces(index), read.received, length);
+    Delivery delivery = packets_.deliver(pieces(index), read.received, length);
     if (delivery == Delivery::not_yet) return false;
     if (delivery == Delivery::forbidden) read.problem = Status::local_protection_error;
   }
-  if (read.problem != Status::success && session_.lend() == nullptr) return false;
+  if (read.problem != Status::success && packets_.lend() == nullptr) return false;
   read.received += static_cast<uint32_t>(length);
   return true;
 }
@@ -216,9 +216,9 @@ void Requester::complete() {
     Entry& oldest = entry(head_);
     // Its own failure shows once all before it has ended, whether it was acknowledged or not.
     if (oldest.problem != Status::success) throw Fault{.send = oldest.problem};
-    if (head_ == acked_ || session_.lane->completed() < oldest.last_on_lane) return;
-    session_.statistics.sent_messages.add(1);
-    session_.statistics.sent_bytes.add(oldest.size);
+    if (head_ == acked_ || packets_.lane->completed() < oldest.last_on_lane) return;
+    packets_.statistics.messages.add(1);
+    packets_.statistics.bytes.add(oldest.size);
     if (oldest.flags & send_signaled) report(oldest, Status::success);
     ++head_;
   }
@@ -231,21 +231,21 @@ void Requester::check_silence(VerbsClock::time_point now) {
     num_timeouts_ = 0;
     return;
   }
-  if (now - last_heard_ < session_.attributes.timeout) return;
+  if (now - last_heard_ < packets_.attributes.timeout) return;
   last_heard_ = now;
-  session_.statistics.timeouts.add(1);
-  if (++num_timeouts_ > session_.attributes.retry_count) {
+  packets_.statistics.timeouts.add(1);
+  if (++num_timeouts_ > packets_.attributes.retry_count) {
     throw Fault{.send = Status::retry_exceeded, .text = "the peer does not answer"};
   }
-  if (!session_.lane->flushed()) return;
+  if (!packets_.lane->flushed()) return;
   Packet probe;
   probe.kind = PacketKind::probe;
-  session_.send(probe, nullptr, 0);
+  packets_.send(probe, nullptr, 0);
 }
 
 VerbsClock::time_point Requester::next_timer() const {
   if (next_ != tail_ && not_before_ != VerbsClock::time_point{}) return not_before_;
-  if (waits()) return last_heard_ + session_.attributes.timeout;
+  if (waits()) return last_heard_ + packets_.attributes.timeout;
   return VerbsClock::time_point::max();
 }
 

@@ -1,19 +1,20 @@
-#include "engine/loopback.h"
+// Connects communicators of one process to each other, with threads as ranks.
+//
+// Ranks with the same `nodes` entry share memory. Others use socket pairs, so that both providers and
+// every hierarchical plan run without a network.
+#pragma once
 
-#include <fcntl.h>
 #include <sys/socket.h>
 
 #include <array>
-#include <cerrno>
-#include <system_error>
+#include <memory>
+#include <vector>
 
 #include "engine/communicator.h"
 
 namespace hccl {
 
-namespace {
-
-std::array<Descriptor, 2> socket_pair() {
+inline std::array<Descriptor, 2> socket_pair() {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) {
     throw std::system_error(errno, std::generic_category(), "socketpair");
@@ -21,9 +22,7 @@ std::array<Descriptor, 2> socket_pair() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-}  // namespace
-
-void connect_loopback(const std::vector<std::shared_ptr<Communicator>>& ranks,
+inline void connect_loopback(const std::vector<std::shared_ptr<Communicator>>& ranks,
                       const std::vector<int>& nodes, int num_lanes) {
   for (size_t a = 0; a < ranks.size(); ++a) {
     for (size_t b = a + 1; b < ranks.size(); ++b) {

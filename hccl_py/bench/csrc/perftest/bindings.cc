@@ -1,11 +1,11 @@
 // The loops of hccl-perftest for Python; the GIL is released while they run.
-#include "bindings/perftest.h"
+#include "perftest/bindings.h"
 
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
-#include "verbs/perftest.h"
+#include "perftest/loops.h"
 
 namespace nb = nanobind;
 

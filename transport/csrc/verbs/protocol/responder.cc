@@ -1,4 +1,4 @@
-#include "verbs/responder.h"
+#include "verbs/protocol/responder.h"
 
 #include <algorithm>
 
@@ -21,15 +21,15 @@ bool is_send(PacketKind kind) {
 
 }  // namespace
 
-Responder::Responder(Session& session, CompletionQueue& queue, uint32_t qp_num)
-    : session_(session),
+Responder::Responder(PacketLane& packets, CompletionQueue& queue, uint32_t qp_num)
+    : packets_(packets),
       queue_(queue),
       qp_num_(qp_num),
-      recvs_(session.attributes.max_recv_wr),
-      pieces_(session.attributes.max_recv_wr * session.attributes.max_sge) {}
+      recvs_(packets.attributes.max_recv_wr),
+      pieces_(packets.attributes.max_recv_wr * packets.attributes.max_sge) {}
 
 void Responder::post(const RecvRequest& request) {
-  size_t max_sge = session_.attributes.max_sge;
+  size_t max_sge = packets_.attributes.max_sge;
   size_t size = total_length(request.pieces);
   if (request.pieces.size() > max_sge) {
     throw InvalidVerb("more scatter/gather pieces than max_sge");
@@ -44,7 +44,7 @@ void Responder::post(const RecvRequest& request) {
 
 std::span<const ScatterGather> Responder::pieces() const {
   size_t slot = recv_head_ % recvs_.size();
-  return {&pieces_[slot * session_.attributes.max_sge], recvs_[slot].num_pieces};
+  return {&pieces_[slot * packets_.attributes.max_sge], recvs_[slot].num_pieces};
 }
 
 bool Responder::take(const Packet& packet, size_t length) {
@@ -59,7 +59,7 @@ bool Responder::take(const Packet& packet, size_t length) {
     fragment_begun_ = true;
   }
   if (fragment_dropped_) {
-    if (length > 0 && session_.lend() == nullptr) return false;
+    if (length > 0 && packets_.lend() == nullptr) return false;
   } else if (receiving_) {
     if (!deliver(length)) return false;
     offset_ += length;
@@ -97,7 +97,7 @@ bool Responder::begin(const Packet& packet, size_t length) {
 
 bool Responder::begin_message(const Packet& packet) {
   if (!is_send(packet.kind) && packet.size > 0 &&
-      !session_.domain.allows(packet.rkey, packet.remote_address, packet.size,
+      !packets_.domain.allows(packet.rkey, packet.remote_address, packet.size,
                               access_remote_write)) {
     refuse(Status::remote_access_error, Status::flushed, "a write outside of its region");
   }
@@ -107,9 +107,9 @@ bool Responder::begin_message(const Packet& packet) {
       answer.kind = PacketKind::receiver_not_ready;
       answer.number = packet.number;
       auto timer = std::chrono::duration_cast<std::chrono::microseconds>(
-          session_.attributes.min_rnr_timer);
+          packets_.attributes.min_rnr_timer);
       answer.imm = static_cast<uint32_t>(timer.count());
-      session_.send(answer, nullptr, 0);
+      packets_.send(answer, nullptr, 0);
       return false;
     }
     if (is_send(packet.kind) && packet.size > recvs_[recv_head_ % recvs_.size()].size) {
@@ -124,7 +124,7 @@ bool Responder::begin_message(const Packet& packet) {
 }
 
 void Responder::begin_read(const Packet& packet) {
-  if (packet.size > 0 && !session_.domain.allows(packet.rkey, packet.remote_address, packet.size,
+  if (packet.size > 0 && !packets_.domain.allows(packet.rkey, packet.remote_address, packet.size,
                                                  access_remote_read)) {
     refuse(Status::remote_access_error, Status::flushed, "a read outside of its region");
   }
@@ -139,7 +139,7 @@ void Responder::begin_read(const Packet& packet) {
 bool Responder::deliver(size_t length) {
   Delivery delivery;
   if (is_send(message_.kind)) {
-    delivery = session_.deliver(pieces(), offset_, length);
+    delivery = packets_.deliver(pieces(), offset_, length);
     if (delivery == Delivery::forbidden) {
       refuse(Status::remote_operation_error, Status::local_protection_error, "a faulty RECV");
     }
@@ -148,18 +148,18 @@ bool Responder::deliver(size_t length) {
   if (length == 0) return true;
   uint64_t address = message_.remote_address + offset_;
   // Again for every fragment: the key may have been revoked meanwhile.
-  if (!session_.domain.allows(message_.rkey, address, length, access_remote_write)) {
+  if (!packets_.domain.allows(message_.rkey, address, length, access_remote_write)) {
     refuse(Status::remote_access_error, Status::flushed, "a write into a revoked region");
   }
-  return session_.receive(reinterpret_cast<std::byte*>(address), length);
+  return packets_.receive(reinterpret_cast<std::byte*>(address), length);
 }
 
 void Responder::finish() {
   receiving_ = false;
   ++executed_;
   count_up();
-  session_.statistics.received_messages.add(1);
-  session_.statistics.received_bytes.add(message_.size);
+  packets_.statistics.received_messages.add(1);
+  packets_.statistics.received_bytes.add(message_.size);
   if (!consumes_recv(message_.kind)) return;
   Completion completion;
   completion.wr_id = recvs_[recv_head_ % recvs_.size()].wr_id;
@@ -174,20 +174,20 @@ void Responder::finish() {
 
 // A read is carried out when its answer has left, and acknowledgements are in order.
 void Responder::count_up() {
-  session_.to_acknowledge = reads_.empty() ? executed_ : reads_.front().index;
+  packets_.to_acknowledge = reads_.empty() ? executed_ : reads_.front().index;
 }
 
 bool Responder::answer_reads() {
   bool moved = false;
-  while (!reads_.empty() && session_.lane->flushed()) {
+  while (!reads_.empty() && packets_.lane->flushed()) {
     Read& read = reads_.front();
     Packet packet;
     packet.kind = PacketKind::read_response;
     packet.number = static_cast<uint16_t>(read.index);
     uint64_t address = read.address + read.sent;
     auto* source = reinterpret_cast<const std::byte*>(address);
-    size_t length = session_.fragment_length(source, read.size - read.sent);
-    if (length > 0 && !session_.domain.allows(read.rkey, address, length, access_remote_read)) {
+    size_t length = packets_.fragment_length(source, read.size - read.sent);
+    if (length > 0 && !packets_.domain.allows(read.rkey, address, length, access_remote_read)) {
       throw Fault{.refusal = Status::remote_access_error,
                   .number = packet.number,
                   .text = "a read from a revoked region"};
@@ -198,8 +198,8 @@ bool Responder::answer_reads() {
       reads_.pop_front();
       count_up();
     }
-    session_.send(packet, source, length);
-    last_answer_ = session_.posted;
+    packets_.send(packet, source, length);
+    last_answer_ = packets_.posted;
     moved = true;
   }
   return moved;
@@ -207,16 +207,16 @@ bool Responder::answer_reads() {
 
 bool Responder::acknowledge(bool idle) {
   bool owes = owes_acknowledgement();
-  bool much = session_.to_acknowledge - session_.acknowledged >= messages_per_ack ||
+  bool much = packets_.to_acknowledge - packets_.acknowledged >= messages_per_ack ||
               bytes_since_ack_ >= bytes_per_ack;
   wants_ack_ &= owes || !reads_.empty();
   if (!probed_ && !(owes && (wants_ack_ || idle)) && !much) return false;
-  if (!session_.lane->flushed()) return false;
+  if (!packets_.lane->flushed()) return false;
   wants_ack_ = probed_ = false;
   bytes_since_ack_ = 0;
   Packet packet;
   packet.kind = PacketKind::acknowledge;
-  session_.send(packet, nullptr, 0);
+  packets_.send(packet, nullptr, 0);
   return true;
 }
 

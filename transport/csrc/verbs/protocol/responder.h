@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "verbs/completion_queue.h"
-#include "verbs/session.h"
+#include "verbs/protocol/packet_lane.h"
 
 namespace hccl {
 
 // Guarded by the lock of its queue pair.
 class Responder {
  public:
-  Responder(Session& session, CompletionQueue& queue, uint32_t qp_num);
+  Responder(PacketLane& packets, CompletionQueue& queue, uint32_t qp_num);
 
   // Takes a RECV; throws InvalidVerb or QueueFull.
   void post(const RecvRequest& request);
@@ -25,7 +25,7 @@ class Responder {
   // Says how far we are if the peer waits to hear it and no other packet told it. `idle`: nothing
   // came for a while.
   bool acknowledge(bool idle);
-  bool owes_acknowledgement() const { return session_.acknowledged != session_.to_acknowledge; }
+  bool owes_acknowledgement() const { return packets_.acknowledged != packets_.to_acknowledge; }
   void probed() { probed_ = true; }
   // RECVs that were reported.
   uint64_t num_received() const { return recv_head_; }
@@ -63,7 +63,7 @@ class Responder {
   void count_up();
   [[noreturn]] void refuse(Status refusal, Status recv, const char* text);
 
-  Session& session_;
+  PacketLane& packets_;
   CompletionQueue& queue_;
   const uint32_t qp_num_;
 

@@ -5,7 +5,7 @@
 
 #include "base/arena.h"
 #include "verbs/memory_region.h"
-#include "verbs/packet.h"
+#include "verbs/protocol/packet.h"
 #include "base/statistics.h"
 
 namespace hccl {
@@ -19,18 +19,10 @@ struct Fault {
   std::string text = {};
 };
 
-// Counters of one queue pair.
-struct VerbsStatistics {
-  Counter sent_messages, sent_bytes, received_messages, received_bytes;
-  Counter rnr_retries;  // the peer had no RECV posted, so a message was sent again
-  Counter timeouts;     // the peer was silent for `timeout`
-  Counter stalls;       // the lane could not take a fragment at once
-};
-
 enum class Delivery { done, not_yet, forbidden };
 
 // Guarded by the lock of its queue pair.
-struct Session {
+struct PacketLane {
   ProtectionDomain& domain;
   QueuePairAttributes attributes;
   Lane* lane = nullptr;
@@ -40,7 +32,7 @@ struct Session {
   uint32_t to_acknowledge = 0;  // every packet tells it; the responder counts it up
   uint32_t acknowledged = 0;    // what the peer was told last
   uint64_t posted = 0;          // number of the last message on the lane
-  VerbsStatistics statistics = {};
+  QueuePairStatistics statistics = {};
 
   uint64_t last_reference = 0;            // number on the lane of the last packet by reference
   Reference reference = {};              // the one that the lane may still have to send

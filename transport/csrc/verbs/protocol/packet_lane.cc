@@ -1,4 +1,4 @@
-#include "verbs/session.h"
+#include "verbs/protocol/packet_lane.h"
 
 #include <algorithm>
 #include <cstring>
@@ -14,7 +14,7 @@ constexpr size_t max_reference_bytes = 1 << 20;
 
 }  // namespace
 
-void Session::send(Packet packet, const std::byte* payload, size_t length) {
+void PacketLane::send(Packet packet, const std::byte* payload, size_t length) {
   packet.acked = to_acknowledge;
   acknowledged = to_acknowledge;
   if (arena != nullptr && length >= min_reference_bytes) {
@@ -30,7 +30,7 @@ void Session::send(Packet packet, const std::byte* payload, size_t length) {
   if (!lane->flushed()) statistics.stalls.add(1);
 }
 
-size_t Session::fragment_length(const std::byte* address, size_t left) const {
+size_t PacketLane::fragment_length(const std::byte* address, size_t left) const {
   size_t referenced_length = std::min(left, max_reference_bytes);
   if (attributes.path_mtu == 0 && arena != nullptr && left > mtu &&
       arena->offset_of(address, referenced_length)) {
@@ -39,7 +39,7 @@ size_t Session::fragment_length(const std::byte* address, size_t left) const {
   return std::min(left, mtu);
 }
 
-size_t Session::payload_length(const Packet& packet, const Header& header) {
+size_t PacketLane::payload_length(const Packet& packet, const Header& header) {
   referenced = nullptr;
   if (!packet.by_reference) return header.length;
   Reference place{};
@@ -52,7 +52,7 @@ size_t Session::payload_length(const Packet& packet, const Header& header) {
   return place.length;
 }
 
-bool Session::receive(std::byte* destination, size_t length) {
+bool PacketLane::receive(std::byte* destination, size_t length) {
   if (referenced == nullptr) return lane->receive(destination);
   std::memcpy(destination, referenced, length);
   return true;
@@ -75,7 +75,7 @@ size_t total_length(std::span<const ScatterGather> pieces) {
   return total;
 }
 
-Delivery Session::deliver(std::span<const ScatterGather> pieces, size_t offset, size_t length) {
+Delivery PacketLane::deliver(std::span<const ScatterGather> pieces, size_t offset, size_t length) {
   if (length == 0) return Delivery::done;
   // The whole fragment is looked at before a byte is written.
   size_t checked = 0;

@@ -1,4 +1,4 @@
-#include "verbs/verbs_device.h"
+#include "verbs/device.h"
 
 #include <algorithm>
 

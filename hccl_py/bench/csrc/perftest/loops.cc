@@ -1,4 +1,4 @@
-#include "verbs/perftest.h"
+#include "perftest/loops.h"
 
 #include <fcntl.h>
 #include <sys/socket.h>

@@ -7,16 +7,16 @@
 #include <vector>
 
 #include "verbs/completion_queue.h"
-#include "verbs/session.h"
+#include "verbs/protocol/packet_lane.h"
 
 namespace hccl {
 
 // Guarded by the lock of its queue pair.
 class Requester {
  public:
-  Requester(Session& session, CompletionQueue& queue, uint32_t qp_num);
+  Requester(PacketLane& packets, CompletionQueue& queue, uint32_t qp_num);
 
-  bool full() const { return tail_ - head_ == session_.attributes.max_send_wr; }
+  bool full() const { return tail_ - head_ == packets_.attributes.max_send_wr; }
   bool idle() const { return head_ == tail_; }
   // Whether the peer owes an answer.
   bool waits() const { return acked_ != next_ || started_; }
@@ -70,7 +70,7 @@ class Requester {
   void report(const Entry& entry, Status status);
   void pop();
 
-  Session& session_;
+  PacketLane& packets_;
   CompletionQueue& queue_;
   const uint32_t qp_num_;
   std::vector<Entry> entries_;
