@@ -34,8 +34,8 @@ from hccl_py.plan_cache import PlanCache
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
 from hccl_py.transport.bootstrap.mesh import Mesh
-from hccl_py.transport.bootstrap.reconnect import Repair
-from hccl_py.transport.control.clocks import ClockReading
+from hccl_py.transport.bootstrap.reconnect import Reconnector
+from hccl_py.transport.control.clock import ClockReading
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import CommunicatorError
 from hccl_py.transport.network.identity import Identity
@@ -309,7 +309,7 @@ class Communicator:
             self.world_size,
             self._num_shrinks,
             self._coordination,
-            self._reporter.lost,  # not the engine, whose memory is to go when this is closed
+            self._reporter.ended_ranks,  # not the engine, whose memory is to go when this is closed
         )
         made, members = regroup(old, excluded, timeout_s, connect)
         made.old_ranks = tuple(members)
@@ -396,7 +396,7 @@ def _clock(coordination: Coordination | None) -> ClockReading | None:
 
 
 def _close_threads(
-    repair: Repair | None, coordination: Coordination | None, reporter: Reporter
+    repair: Reconnector | None, coordination: Coordination | None, reporter: Reporter
 ) -> None:
     if repair is not None:
         repair.close()

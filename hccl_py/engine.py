@@ -9,7 +9,7 @@ from typing import Any
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap.mesh import Mesh, connect
-from hccl_py.transport.bootstrap.reconnect import Repair
+from hccl_py.transport.bootstrap.reconnect import Reconnector
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.open_sockets import OpenSockets
 from hccl_py.transport.progress import progress_thread
@@ -34,7 +34,7 @@ class ConnectedEngine:
     core: _core.Communicator
     mesh: Mesh
     sockets: OpenSockets
-    repair: Repair | None
+    repair: Reconnector | None
 
 
 def connect_engine(
@@ -76,7 +76,7 @@ def connect_engine(
     sockets = _attach(core, mesh, rank)
     repair = None
     if mesh.party is not None and mesh.listeners:
-        repair = Repair(core, mesh.party, mesh.listeners, sockets)
+        repair = Reconnector(core, mesh.party, mesh.listeners, sockets)
     return ConnectedEngine(core, mesh, sockets, repair)
 
 

@@ -15,7 +15,7 @@ from hccl_py.diagnosis.report import Report, Reports
 from hccl_py.diagnosis.timeout import find_timeout
 from hccl_py.fingerprint import describe
 from hccl_py.transport._core import Cause
-from hccl_py.transport.control.principal import Absence
+from hccl_py.transport.control.reporter import Absence
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from hccl_py.diagnosis.finding import Finding
 from hccl_py.diagnosis.record import Failure
 from hccl_py.diagnosis.report import EndedPeer, Report, Reports, ranks
 from hccl_py.transport._core import Cause
-from hccl_py.transport.control.principal import Absent
+from hccl_py.transport.control.reporter import Absent
 
 _MAX_NAMED = 4
 _SILENT = "connections closed without a goodbye"

@@ -7,7 +7,7 @@ from typing import Any
 from hccl_py.diagnosis.record import Failure, Stage, decode
 from hccl_py.fingerprint import count_of, describe, without_number
 from hccl_py.transport._core import Cause
-from hccl_py.transport.control.principal import Absence
+from hccl_py.transport.control.reporter import Absence
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """One rank of one communicator in the control plane: sends its report, applies the diagnosis.
 
-The other half of `transport/control/principal.py`. All of it runs on the control thread, never on
+The other half of `transport/control/reporter.py`. All of it runs on the control thread, never on
 that of a call, unless a method says otherwise.
 """
 
@@ -76,24 +76,24 @@ class Reporter:
         gone: Any = None
         self._core = self._timer = self._warnings = self._recorder = gone
 
-    # What the control plane asks, see `Principal`.
+    # What the control plane asks, see `control.reporter.Reporter`.
 
     def news_fd(self) -> int:
-        """See `Principal`."""
+        """See `control.reporter.Reporter`."""
         return self._core.report_fd()
 
-    def look(self) -> None:
-        """See `Principal`."""
+    def check_peers(self) -> None:
+        """See `control.reporter.Reporter`."""
         self._core.poll()
 
-    def lost(self) -> list[tuple[int, bool, int]]:
-        """See `Principal`. Any thread may."""
+    def ended_ranks(self) -> list[tuple[int, bool, int]]:
+        """See `control.reporter.Reporter`. Any thread may."""
         core = self._core  # another thread may close it
         peers = core.ended_peers() if core is not None else []
         return [(one.rank, one.cause == Cause.LEFT, one.last_sequence) for one in peers]
 
-    def failing(self) -> bool:
-        """See `Principal`. Any thread may."""
+    def has_failure(self) -> bool:
+        """See `control.reporter.Reporter`. Any thread may."""
         core = self._core  # another thread may close it
         if self._failure is None and core is not None:
             native = core.take_report()  # handed out once; more than one thread may ask
@@ -107,14 +107,14 @@ class Reporter:
         return self._timer.must_compare()
 
     def report(self) -> dict[str, Any]:
-        """See `Principal`."""
+        """See `control.reporter.Reporter`."""
         return self.observed().packed()
 
     def observed(self) -> Report:
         """Return what this rank knows now."""
         core = self._core
         core.poll()  # the end of a connection may be news to this rank itself
-        failure = self._failure if self.failing() else None
+        failure = self._failure if self.has_failure() else None
         progress: Progress = decode(Progress, core.progress())
         everyone = _all_reporters()
         callers = [one._core.caller() for one in everyone]
@@ -146,8 +146,8 @@ class Reporter:
             )
         )
 
-    def verdict(self) -> dict[str, Any] | None:
-        """See `Principal`."""
+    def diagnosis(self) -> dict[str, Any] | None:
+        """See `control.reporter.Reporter`."""
         if self._diagnosis is None:
             failure = self._core.failure()
             if failure is not None:
@@ -157,34 +157,34 @@ class Reporter:
                 self._applied.set()
         return self._diagnosis
 
-    def adopt(self, verdict: Mapping[str, Any]) -> None:
-        """See `Principal`."""
-        diagnosis = Diagnosis.unpacked(verdict["packed"])
+    def adopt(self, message: Mapping[str, Any]) -> None:
+        """See `control.reporter.Reporter`."""
+        diagnosis = Diagnosis.unpacked(message["packed"])
         adopted = [
             (other._core, other._seen_from_here(diagnosis).packed())
             for other in _all_reporters()
             if other.member.id in diagnosis.also
         ]
-        adopted.append((self._core, verdict["packed"]))
+        adopted.append((self._core, message["packed"]))
         # A caller that is released in one communicator may go to the next, which must have ended.
         for core, packed in adopted:
             core.adopt_diagnosis(diagnosis.cause, packed)
         self._adopted = [core for core, _ in adopted]
 
-    def conclude(self, verdict: Mapping[str, Any]) -> None:
-        """See `Principal`."""
+    def conclude(self, message: Mapping[str, Any]) -> None:
+        """See `control.reporter.Reporter`."""
         if not self._adopted:
-            self.adopt(verdict)
+            self.adopt(message)
         for core in self._adopted:
             core.apply_diagnosis()
         self._adopted = []
         self._applied.set()
-        self._record(Diagnosis.unpacked(verdict["packed"]))  # this process may soon be stopped
+        self._record(Diagnosis.unpacked(message["packed"]))  # this process may soon be stopped
 
-    def judge(
+    def diagnose(
         self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, Any]
     ) -> dict[str, Any]:
-        """See `Principal`; raises ValueError if there is no failure."""
+        """See `control.reporter.Reporter`; raises ValueError if there is no failure."""
         collected = reports_of(reports, absent, self.member.processes)
         diagnosis = diagnose(collected)
         if diagnosis is None:
@@ -197,7 +197,7 @@ class Reporter:
     def report_ended(self, rank: int) -> None:
         """Report that a rank ended though no call waits for it: this one needs it elsewhere."""
         core = self._core  # another thread may close it
-        if core is None or self.failing() or core.failed():
+        if core is None or self.has_failure() or core.failed():
             return
         peer = next(one for one in core.ended_peers() if one.rank == rank)
         self._failure = Failure(
@@ -213,7 +213,7 @@ class Reporter:
     def await_diagnosis(self) -> None:
         """Wait until a failure that this rank has reported is decided, for a limited time."""
         core = self._core  # another thread may close it
-        if core is not None and self.failing() and not core.failed():
+        if core is not None and self.has_failure() and not core.failed():
             self._applied.wait(DIAGNOSIS_TIMEOUT_S)
 
     # Helpers.

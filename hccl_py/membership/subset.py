@@ -107,7 +107,7 @@ def _trouble(parent: Parent, members: Sequence[int], leaving_counts: bool = True
         return f"the communicator {parent.state.name} failed"
     gone = [
         rank
-        for rank, left, _ in parent.reporter.lost()
+        for rank, left, _ in parent.reporter.ended_ranks()
         if rank in members and (leaving_counts or not left)
     ]
     if not gone:

@@ -21,8 +21,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from hccl_py.transport.control.unique_id_client import ServerAddress, UniqueIdClient
-from hccl_py.transport.control.unique_id_server import UniqueIdServer
+from hccl_py.transport.bootstrap.unique_id_client import ServerAddress, UniqueIdClient
+from hccl_py.transport.bootstrap.unique_id_server import UniqueIdServer
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.interfaces import LocalAddress, address_family, choose_addresses

@@ -12,7 +12,7 @@ from hccl_py.diagnosis.record import Failure, PathTrouble, Stage
 from hccl_py.diagnosis.report import EndedPeer, LoggedCall, OtherCall, Progress, Report, Reports
 from hccl_py.fingerprint import pack
 from hccl_py.transport._core import Cause
-from hccl_py.transport.control.principal import Absence, Absent
+from hccl_py.transport.control.reporter import Absence, Absent
 from hccl_py.transport.types import DType, ReduceOp
 
 PROCESSES = [("h", 100 + rank) for rank in range(4)]

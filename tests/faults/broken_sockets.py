@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from hccl_py import Communicator
 from hccl_py.transport import _core
-from hccl_py.transport.bootstrap.connection import Connection, Line
+from hccl_py.transport.bootstrap.connection import Connection, PendingConnection
 from hccl_py.transport.bootstrap.handshake import CONTROL
 
 FRAME_MAGIC = b"HL\x01\x00"
@@ -137,19 +137,19 @@ def _is_connected(descriptor: int) -> bool:
 @contextlib.contextmanager
 def noisy_lanes(seed: int) -> Iterator[None]:
     """Have lanes that connect meanwhile lose, double, delay and spoil some of their frames."""
-    detach, chance = Line.detach, random.Random(seed)
+    detach, chance = PendingConnection.detach, random.Random(seed)
 
-    def detach_and_spoil(line: Line) -> Connection:
+    def detach_and_spoil(line: PendingConnection) -> Connection:
         connection = detach(line)
         if line.socket.family == socket.AF_UNIX or line.handshake.index == CONTROL:
             return connection
         return _core.FaultyStream(connection, chance.randrange(1 << 32), **NOISE)
 
-    Line.detach = detach_and_spoil  # type: ignore[method-assign,assignment]
+    PendingConnection.detach = detach_and_spoil  # type: ignore[method-assign,assignment]
     try:
         yield
     finally:
-        Line.detach = detach  # type: ignore[method-assign]
+        PendingConnection.detach = detach  # type: ignore[method-assign]
 
 
 Break = Callable[[int, random.Random], None]

@@ -1,1 +1,8 @@
-"""How the ranks of a communicator meet, authenticate and connect; `mesh.py` is the entry."""
+"""How the ranks of a communicator meet, authenticate and connect.
+
+mesh.py            the entry: from a store to all connections
+rendezvous.py      ranks exchange cards at a store
+full_mesh.py       makes all connections: connector.py, connection.py, handshake.py, tls.py
+reconnect.py       replaces connections that break later
+unique_id_*.py     the store for ranks that know nothing but a unique id
+"""

@@ -1,4 +1,4 @@
-"""One non-blocking connection that runs a handshake; the seam to the operating system's sockets."""
+"""A non-blocking connection that runs a handshake, and the calls to the operating system."""
 
 import array
 import contextlib
@@ -14,12 +14,11 @@ from hccl_py.transport.bootstrap.handshake import (
     Handshake,
     Receive,
     Received,
-    RefusedError,
+    RejectedError,
     Send,
     Steps,
 )
-from hccl_py.transport.bootstrap.tls import fingerprint
-from hccl_py.transport.bootstrap.tls_stream import TlsStream
+from hccl_py.transport.bootstrap.tls import TlsStream, fingerprint
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import Target, address_family, describe_target
 from hccl_py.transport.network.listeners import bind_to_device
@@ -35,7 +34,7 @@ _WATCH_OPTIONS = {
 }
 
 
-class Line:
+class PendingConnection:
     """A connected socket on its way through the handshake. Owns socket and received descriptors.
 
     Attributes:
@@ -68,7 +67,7 @@ class Line:
             The selector event to wait for, or None if the handshake is complete.
 
         Raises:
-            RefusedError: the other side is wrong or gone.
+            RejectedError: the other side is wrong or gone.
         """
         try:
             if self._request is None:
@@ -83,31 +82,31 @@ class Line:
             waits_to_write = isinstance(error, SSLWantWriteError) or bool(self._outgoing)
             return selectors.EVENT_WRITE if waits_to_write else selectors.EVENT_READ
         except OSError as error:
-            raise RefusedError(f"the connection broke: {error.strerror or error}") from error
+            raise RejectedError(f"the connection broke: {error.strerror or error}") from error
 
     def _secure(self) -> None:
-        """Agree on keys, where the connection is a TLS one; whoever dialled knows by whom."""
+        """Run the TLS handshake; a connector knows which certificate it expects."""
         if isinstance(self.socket, SSLSocket):
             self.socket.do_handshake()
             self._check_certificate()
 
     def _check_certificate(self) -> None:
-        """Refuse a certificate that is another rank's; an acceptor learns late which rank it is."""
+        """Reject the certificate of another rank. An acceptor learns late which rank it expects."""
         peer = self.handshake.peer
         if isinstance(self.socket, SSLSocket) and peer is not None:
             shown = self.socket.getpeercert(binary_form=True) or b""
             if fingerprint(shown) != fingerprint(peer.certificate):
-                raise RefusedError("its TLS certificate is not the one of its rendezvous card")
+                raise RejectedError("its TLS certificate is not the one of its rendezvous card")
 
     def begin(self) -> None:
-        """Prepare the socket; refuses a process of another user at the end of a Unix socket."""
+        """Prepare the socket; reject a process of another user at the end of a Unix socket."""
         if self.socket.family != socket.AF_UNIX:
             # Before the handshake: Nagle's delay would cost 40 ms per connection there already.
             self._set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             return
         _, user = _peer_process(self.socket)
         if user != os.geteuid():
-            raise RefusedError(f"it belongs to user {user}, this process to {os.geteuid()}")
+            raise RejectedError(f"it belongs to user {user}, this process to {os.geteuid()}")
 
     def watch_peer(self) -> None:
         """Have the kernel notice a silent host; for control connections only.
@@ -143,7 +142,7 @@ class Line:
         try:
             self.socket.setsockopt(level, option, value)
         except OSError as error:  # reset by the peer meanwhile
-            raise RefusedError(f"the connection broke: {error.strerror}") from error
+            raise RejectedError(f"the connection broke: {error.strerror}") from error
 
     def _take(self, request: Send | Receive) -> None:
         self._request = request
@@ -176,7 +175,7 @@ class Line:
             else:
                 data = self.socket.recv(missing)
             if not data:
-                raise RefusedError("it closed the connection")
+                raise RejectedError("it closed the connection")
             self._incoming += data
         return Received(self._incoming, self.descriptors)
 

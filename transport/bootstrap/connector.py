@@ -1,11 +1,10 @@
 """Makes connections: dials, listens and authenticates, all on one selector and one thread.
 
-A silent or hostile client blocks nobody: strangers, as accepted connections are called until they
-prove that they know the secret, have `STRANGER_TIMEOUT_S` for that, and there are never many. Where
-too many come, those go first that have not even named this communicator's id, which no outsider
-knows: so a flood does not wash members away. Which connections are wanted, and what a failure
-means, its owner decides (`Owner`): at the start `wiring.py`, for which it is an error, later
-`repair.py`, which tries again.
+A stranger is an accepted connection that has not proved that it knows the secret. A stranger has
+`STRANGER_TIMEOUT_S` for that and blocks no other connection. Where there are too many, those that
+have not named this communicator's id, which no outsider knows, are dropped first: a flood does not
+keep members out. The owner decides which connections are wanted and what a failure means: at the
+start `full_mesh.py`, for which it is an error, later `reconnect.py`, which tries again.
 """
 
 import contextlib
@@ -21,11 +20,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
-from hccl_py.transport.bootstrap.connection import Line, describe_client, start_connecting
-from hccl_py.transport.bootstrap.handshake import CONTROL, Handshake, Party, RefusedError
+from hccl_py.transport.bootstrap.connection import (
+    PendingConnection,
+    describe_client,
+    start_connecting,
+)
+from hccl_py.transport.bootstrap.handshake import CONTROL, Handshake, Party, RejectedError
 from hccl_py.transport.network.identity import Endpoint, Member
 from hccl_py.transport.network.interfaces import Target, describe_target
-from hccl_py.transport.network.rejections import Refusals
+from hccl_py.transport.network.rejections import Rejections
 
 STRANGER_TIMEOUT_S = 10.0
 """How long an accepted connection may take to prove that it knows the secret."""
@@ -53,19 +56,19 @@ class Owner(Protocol):
     def is_expected(self, key: Key) -> bool:
         """Say whether a higher rank may make this connection now."""
 
-    def connected(self, key: Key, line: Line) -> None:
+    def connected(self, key: Key, pending: PendingConnection) -> None:
         """Take over a connection whose handshake is complete."""
 
     def failed(self, key: Key, what: str, cause: Exception) -> None:
-        """Hear that an attempt of a member, or to reach one, failed; raise, or retry later."""
+        """Learn that an attempt of a member, or to reach one, failed; raise, or retry later."""
 
     def out_of_descriptors(self, cause: OSError) -> None:
-        """Hear that a connection cannot be accepted; raise, or wait a little."""
+        """Learn that no descriptor is left for a connection; raise, or wait a little."""
 
 
 @dataclass(frozen=True)
 class Pace:
-    """How patient a connector is.
+    """Time limits of a connector.
 
     Attributes:
         first_retry_s: pause after a first failed attempt; doubles with each further one.
@@ -108,35 +111,39 @@ class Connector:
         self._rests_until_s = 0.0
         # Handshakes by deadline. Strangers are those of them that have proved nothing yet, in
         # order of arrival.
-        self._lines: dict[Line, float] = {}
-        self._strangers: dict[Line, float] = {}
+        self._pending: dict[PendingConnection, float] = {}
+        self._strangers: dict[PendingConnection, float] = {}
         # What this rank dials or will dial again: from `dial` until it is connected or given up.
         self._under_way: set[Key] = set()
         self._dialling: dict[Key, tuple[socket.socket, float]] = {}
         self._retries: list[tuple[float, Key]] = []
         self._retry_s: dict[Key, float] = {}
-        self._refusals = Refusals(f"rank {party.rank}")
+        self._rejections = Rejections(f"rank {party.rank}")
 
     def close(self) -> None:
         """Close all connections under way. Idempotent."""
         if self._is_shared:
             dialled = [one for one, _ in self._dialling.values()]
-            for watched in (*self._listeners, *(line.socket for line in self._lines), *dialled):
+            for watched in (
+                *self._listeners,
+                *(pending.socket for pending in self._pending),
+                *dialled,
+            ):
                 with contextlib.suppress(KeyError, ValueError):  # it is not watched just now
                     self._selector.unregister(watched)
         else:
             self._selector.close()
-        self._refusals.tell_rest()
+        self._rejections.log_rest()
         self.close_in_child()
 
     def close_in_child(self) -> None:
         """Close the connections alone: the selector of a forked child is its parent's."""
-        for line in self._lines:
-            line.close()
+        for pending in self._pending:
+            pending.close()
         for dialled, _ in self._dialling.values():
             dialled.close()
-        gone: Any = None
-        self._owner = gone  # it holds this connector: neither need wait for the collector of cycles
+        none: Any = None
+        self._owner = none  # it holds this connector: neither need wait for the collector of cycles
 
     def listen(self, listener: socket.socket) -> None:
         """Serve a listening, non-blocking socket; it stays the caller's."""
@@ -158,7 +165,7 @@ class Connector:
 
     def next_s(self) -> float:
         """Return when to call `tick` at the latest."""
-        limits_s = [*self._lines.values(), *(limit_s for _, limit_s in self._dialling.values())]
+        limits_s = [*self._pending.values(), *(limit_s for _, limit_s in self._dialling.values())]
         if self._retries:
             limits_s.append(self._retries[0][0])
         if self._rests_until_s:
@@ -179,8 +186,8 @@ class Connector:
 
     def drop_strangers(self, reason: str) -> None:
         """Close every connection that has not proved itself."""
-        for line in tuple(self._strangers):
-            self._drop_stranger(line, reason)
+        for pending in tuple(self._strangers):
+            self._drop_stranger(pending, reason)
 
     # Dialling.
 
@@ -243,9 +250,9 @@ class Connector:
         steps = handshake.connect(peer, key.index, key.path)
         if self._party.tls is not None and not self._party.is_local(peer.rank):
             dialled = self._party.tls.wrap_dialled(dialled)
-        line = Line(dialled, handshake, steps, describe_target(self.target(key)))
-        self._lines[line] = limit_s
-        self._begin(line)
+        pending = PendingConnection(dialled, handshake, steps, describe_target(self.target(key)))
+        self._pending[pending] = limit_s
+        self._begin(pending)
 
     def _redial(self) -> None:
         while self._retries and self._retries[0][0] <= time.monotonic():
@@ -288,17 +295,19 @@ class Connector:
             accepted.close()
             return
         handshake = Handshake(self._party)
-        line = Line(accepted, handshake, handshake.accept(partial(self._admits, is_local)), client)
+        pending = PendingConnection(
+            accepted, handshake, handshake.accept(partial(self._admits, is_local)), client
+        )
         if len(self._strangers) >= self._pace.max_strangers:
             suspect = self._most_suspect()
             assert suspect is not None
             self._drop_stranger(suspect, "too many others are waiting")
-        self._lines[line] = self._strangers[line] = time.monotonic() + STRANGER_TIMEOUT_S
-        self._begin(line)
+        self._pending[pending] = self._strangers[pending] = time.monotonic() + STRANGER_TIMEOUT_S
+        self._begin(pending)
 
-    def _most_suspect(self) -> Line | None:
+    def _most_suspect(self) -> PendingConnection | None:
         """Return the oldest stranger that has not named the communicator; or else the oldest."""
-        unnamed = (line for line in self._strangers if line.handshake.peer is None)
+        unnamed = (pending for pending in self._strangers if pending.handshake.peer is None)
         return next(unnamed, next(iter(self._strangers), None))
 
     def _admits(self, is_local: bool, rank: int, index: int, path: int) -> bool:
@@ -308,82 +317,82 @@ class Connector:
             and self._owner.is_expected(Key(rank, index, path))
         )
 
-    def _drop_stranger(self, line: Line, reason: str) -> None:
-        self._forget(line)
-        line.close()
-        self._refusals.note(line.address, reason)
+    def _drop_stranger(self, pending: PendingConnection, reason: str) -> None:
+        self._forget(pending)
+        pending.close()
+        self._rejections.note(pending.address, reason)
 
     # Handshakes.
 
-    def _begin(self, line: Line) -> None:
-        self._watch(line.socket, partial(self._advance, line))
+    def _begin(self, pending: PendingConnection) -> None:
+        self._watch(pending.socket, partial(self._advance, pending))
         try:
-            line.begin()
-        except RefusedError as refusal:
-            self._refuse(line, refusal)
+            pending.begin()
+        except RejectedError as rejection:
+            self._reject(pending, rejection)
             return
-        self._advance(line)
+        self._advance(pending)
 
-    def _advance(self, line: Line) -> None:
-        if line.closed:  # by an earlier event of the same turn
+    def _advance(self, pending: PendingConnection) -> None:
+        if pending.closed:  # by an earlier event of the same turn
             return
         try:
-            event = line.advance()
-        except RefusedError as refusal:
-            self._refuse(line, refusal)
+            event = pending.advance()
+        except RejectedError as rejection:
+            self._reject(pending, rejection)
             return
-        if line.handshake.authenticated and self._strangers.pop(line, None) is not None:
-            self._lines[line] = time.monotonic() + self._pace.attempt_s
+        if pending.handshake.authenticated and self._strangers.pop(pending, None) is not None:
+            self._pending[pending] = time.monotonic() + self._pace.attempt_s
         if event is None:
-            self._finish(line)
+            self._finish(pending)
         else:
-            self._selector.modify(line.socket, event, partial(self._advance, line))
+            self._selector.modify(pending.socket, event, partial(self._advance, pending))
 
-    def _refuse(self, line: Line, refusal: RefusedError) -> None:
-        if line in self._strangers and not line.handshake.authenticated:
-            self._drop_stranger(line, str(refusal))
+    def _reject(self, pending: PendingConnection, rejection: RejectedError) -> None:
+        if pending in self._strangers and not pending.handshake.authenticated:
+            self._drop_stranger(pending, str(rejection))
             return
-        what = f"{line.handshake.step}: {refusal}"
-        if line.handshake.step == "proof":  # an acceptor drops strangers without a word
+        what = f"{pending.handshake.step}: {rejection}"
+        if pending.handshake.step == "proof":  # an acceptor drops strangers and says nothing
             what += " (is HCCL_SECRET the same on both?)"
-        key = _key_of(line)
+        key = _key_of(pending)
         assert key is not None
-        self._forget(line)
-        line.close()
-        self._fail(key, what, refusal)
+        self._forget(pending)
+        pending.close()
+        self._fail(key, what, rejection)
 
-    def _finish(self, line: Line) -> None:
-        key = _key_of(line)
+    def _finish(self, pending: PendingConnection) -> None:
+        key = _key_of(pending)
         assert key is not None
-        self._forget(line)
+        self._forget(pending)
         self._retry_s.pop(key, None)
         self._under_way.discard(key)
         try:
             if key.index == CONTROL:
-                line.watch_peer()
-        except RefusedError as refusal:
-            line.close()
-            self._fail(key, str(refusal), refusal)
+                pending.watch_peer()
+        except RejectedError as rejection:
+            pending.close()
+            self._fail(key, str(rejection), rejection)
             return
-        self._owner.connected(key, line)
+        self._owner.connected(key, pending)
 
-    def _forget(self, line: Line) -> None:
-        del self._lines[line]
-        self._strangers.pop(line, None)
-        self._selector.unregister(line.socket)
+    def _forget(self, pending: PendingConnection) -> None:
+        del self._pending[pending]
+        self._strangers.pop(pending, None)
+        self._selector.unregister(pending.socket)
 
     # The clock.
 
     def _drop_late(self) -> None:
         now_s = time.monotonic()
-        for line, limit_s in tuple(self._lines.items()):
+        for pending, limit_s in tuple(self._pending.items()):
             if limit_s > now_s:
                 continue
-            if line in self._strangers:
+            if pending in self._strangers:
                 reason = f"it did not prove itself in {STRANGER_TIMEOUT_S:g} s"
-                self._drop_stranger(line, reason)
+                self._drop_stranger(pending, reason)
             else:
-                self._refuse(line, RefusedError(f"no answer in {self._pace.attempt_s:g} s"))
+                self._reject(pending, RejectedError(f"no answer in {self._pace.attempt_s:g} s"))
         for key, (dialled, limit_s) in tuple(self._dialling.items()):
             if limit_s <= now_s:
                 del self._dialling[key]
@@ -392,21 +401,21 @@ class Connector:
                 what = f"connecting: no answer in {self._pace.attempt_s:g} s"
                 self._fail(key, what, TimeoutError(what))
 
-    # What is said about it.
+    # For messages.
 
     def waiting_at(self) -> dict[Key, str]:
         """Return the step at which each handshake under way is."""
-        steps = {_key_of(line): line.handshake.step for line in self._lines}
+        steps = {_key_of(pending): pending.handshake.step for pending in self._pending}
         return {key: step for key, step in steps.items() if key is not None}
 
-    def refusals(self) -> str:
-        """Summarise the connections that were refused; empty if none was."""
-        return self._refusals.summary()
+    def rejections(self) -> str:
+        """Summarise the connections that were rejected; empty if none was."""
+        return self._rejections.summary()
 
 
-def _key_of(line: Line) -> Key | None:
-    """Return which connection a line claims to be; None before it said so."""
-    handshake = line.handshake
+def _key_of(pending: PendingConnection) -> Key | None:
+    """Return which connection a pending claims to be; None before it said so."""
+    handshake = pending.handshake
     if handshake.peer is None:
         return None
     return Key(handshake.peer.rank, handshake.index, handshake.path)

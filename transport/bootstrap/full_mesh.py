@@ -7,7 +7,7 @@ nodes share, over each path, a TCP control connection and one TCP connection per
 import socket
 from collections.abc import Sequence
 
-from hccl_py.transport.bootstrap.connection import Line
+from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector, Key, Pace
 from hccl_py.transport.bootstrap.handshake import CONTROL, Party
 from hccl_py.transport.deadline import Deadline
@@ -22,7 +22,7 @@ _LONGEST_TURN_S = 0.1
 """Where it has to be asked now and then whether waiting still makes sense."""
 
 
-class Wiring:
+class FullMesh:
     """Makes all connections of one rank."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Wiring:
         for member in party.members:
             if member.rank != party.rank:
                 self._awaited |= _keys(party, member.rank)
-        self._finished: dict[Key, Line] = {}
+        self._finished: dict[Key, PendingConnection] = {}
         num_inbound = sum(key.rank > party.rank for key in self._awaited)
         max_strangers = num_inbound + stranger_limit()
         # No limit to an attempt: a rank may be slow, and there is a deadline for it all.
@@ -52,17 +52,17 @@ class Wiring:
     def close(self) -> None:
         """Close all connections that were not detached. Idempotent."""
         self._connector.close()
-        for line in self._finished.values():
-            line.close()
+        for pending in self._finished.values():
+            pending.close()
 
-    def run(self) -> dict[Key, Line]:
+    def run(self) -> dict[Key, PendingConnection]:
         """Connect to every peer.
 
         Returns:
-            One finished line per connection. They stay owned by this object until detached.
+            One finished pending per connection. They stay owned by this object until detached.
 
         Raises:
-            BootstrapError: a peer refused, failed or did not come; everything is to be closed.
+            BootstrapError: a peer rejected, failed or did not come; everything is to be closed.
         """
         for listener in self._listeners:
             self._connector.listen(listener)
@@ -84,18 +84,18 @@ class Wiring:
             raise BootstrapError(f"rank {self._party.rank}: gave up to connect: {reason}")
         return min(_LONGEST_TURN_S, self._deadline.remaining_s)
 
-    # What the connector asks and tells.
+    # Owner of the connector.
 
     def is_expected(self, key: Key) -> bool:
         """Say whether this connection is still to come."""
         return key in self._awaited
 
-    def connected(self, key: Key, line: Line) -> None:
+    def connected(self, key: Key, pending: PendingConnection) -> None:
         """Keep a finished connection."""
         if key not in self._awaited:
-            line.close()
+            pending.close()
             self.failed(key, "it connected twice", BootstrapError())
-        self._finished[key] = line
+        self._finished[key] = pending
         self._awaited.remove(key)
 
     def failed(self, key: Key, what: str, cause: Exception) -> None:
@@ -103,7 +103,7 @@ class Wiring:
         peer = self._party.members[key.rank]
         raise BootstrapError(
             f"rank {self._party.rank}: no connection with {peer} at {self._where(key)}: {key}: "
-            f"{what}; look at the log of rank {peer.rank} first{self._connector.refusals()}"
+            f"{what}; look at the log of rank {peer.rank} first{self._connector.rejections()}"
         ) from cause
 
     def out_of_descriptors(self, cause: OSError) -> None:
@@ -139,7 +139,7 @@ class Wiring:
         return (
             f"rank {self._party.rank}: connections are missing {self._deadline}: "
             f"{'; '.join(shown)}; look at the logs of those ranks, and whether a firewall or the "
-            f"wrong interface (HCCL_SOCKET_IFNAME) is in the way{self._connector.refusals()}"
+            f"wrong interface (HCCL_SOCKET_IFNAME) is in the way{self._connector.rejections()}"
         )
 
 

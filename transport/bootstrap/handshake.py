@@ -1,7 +1,7 @@
 """How two ranks prove who they are on a fresh connection, without I/O.
 
-Each side is a generator that yields `Send` and `Receive` requests; `line.py` serves them. So the
-protocol can be tested byte by byte, and one thread can run hundreds of handshakes.
+Each side is a generator that yields `Send` and `Receive` requests, which `connection.py` serves. So
+the protocol can be tested byte by byte, and one thread can run hundreds of handshakes.
 
     step          connector                      acceptor
     hello         fixed size, nonce     ->
@@ -41,7 +41,7 @@ _PROOF_BYTES = 32
 _DESCRIPTORS, _ACKNOWLEDGE = b"D", b"A"
 
 
-class RefusedError(Exception):
+class RejectedError(Exception):
     """The other side of a connection is not what it should be; says why, without secrets."""
 
 
@@ -171,11 +171,11 @@ class _Hello:
         magic, *fields = _HELLO.unpack(data)
         hello = cls(*fields)
         if magic != _MAGIC:
-            raise RefusedError("it does not speak this protocol")
+            raise RejectedError("it does not speak this protocol")
         if hello.version != PROTOCOL_VERSION:
-            raise RefusedError(f"it speaks version {hello.version}, this is {PROTOCOL_VERSION}")
+            raise RejectedError(f"it speaks version {hello.version}, this is {PROTOCOL_VERSION}")
         if hello.role != role:
-            raise RefusedError("it is on the wrong side of the connection")
+            raise RejectedError("it is on the wrong side of the connection")
         return hello
 
 
@@ -201,7 +201,7 @@ class Handshake:
 
     def connect(self, peer: Member, index: int, path: int = 0) -> Steps:
         """Return the side that dialled `peer`, ready to run."""
-        # Not in the generator: whoever refuses the line before it runs must know the peer too.
+        # Not in the generator: a connection that is rejected before it runs needs a peer too.
         self.peer, self.index, self.path = peer, index, path
         return self._connect(peer)
 
@@ -211,7 +211,7 @@ class Handshake:
         answer = yield from _receive(_HELLO.size)
         theirs = _Hello.unpack(answer, _ACCEPTOR)
         if theirs.source != peer.rank or not self._fits(theirs):
-            raise RefusedError("it answered for another connection")
+            raise RejectedError("it answered for another connection")
         self.step = "proof"
         yield Send(self._party.sign(b"connector", hello, answer))
         self._check_mac(
@@ -230,11 +230,11 @@ class Handshake:
         theirs = _Hello.unpack(hello, _CONNECTOR)
         is_member = theirs.source < len(self._party.members)
         if not (is_member and is_expected(theirs.source, theirs.index, theirs.path)):
-            raise RefusedError("it claims to be a connection that is not expected here")
+            raise RejectedError("it claims to be a connection that is not expected here")
         self.peer = self._party.members[theirs.source]
         self.index, self.path = theirs.index, theirs.path
         if not self._fits(theirs):
-            raise RefusedError("it dialled for another rank or communicator")
+            raise RejectedError("it dialled for another rank or communicator")
         answer = self._hello(_ACCEPTOR)
         yield Send(answer)
         self.step = "proof"
@@ -254,7 +254,7 @@ class Handshake:
         yield Send(_FRAME_HEADER.pack(len(content), mac) + content)
         num_bytes, mac = _FRAME_HEADER.unpack((yield from _receive(_FRAME_HEADER.size)))
         if num_bytes > MAX_IDENTITY_BYTES:
-            raise RefusedError(f"its identity has {num_bytes} bytes, > {MAX_IDENTITY_BYTES}")
+            raise RejectedError(f"its identity has {num_bytes} bytes, > {MAX_IDENTITY_BYTES}")
         content = yield from _receive(num_bytes)
         self._check_mac(mac, self._party.sign(there + b" identity", transcript, content))
         self._check_identity(content)
@@ -264,13 +264,13 @@ class Handshake:
             yield Send(_DESCRIPTORS, self._party.segment)
             received = yield Receive(len(_DESCRIPTORS), NUM_DESCRIPTORS)
             if received.data != _DESCRIPTORS or len(received.descriptors) != NUM_DESCRIPTORS:
-                raise RefusedError(
+                raise RejectedError(
                     f"it passed {len(received.descriptors)} descriptors, not {NUM_DESCRIPTORS}"
                 )
         self.step = "acknowledge"
         yield Send(_ACKNOWLEDGE)
         if (yield from _receive(len(_ACKNOWLEDGE))) != _ACKNOWLEDGE:
-            raise RefusedError("it did not acknowledge")
+            raise RejectedError("it did not acknowledge")
 
     def _hello(self, role: int) -> bytes:
         assert self.peer is not None
@@ -294,17 +294,19 @@ class Handshake:
 
     def _check_mac(self, received: bytes, expected: bytes) -> None:
         if not hmac.compare_digest(received, expected):
-            raise RefusedError("it does not know this communicator's secret (HCCL_SECRET differs?)")
+            raise RejectedError(
+                "it does not know this communicator's secret (HCCL_SECRET differs?)"
+            )
 
     def _check_identity(self, content: bytes) -> None:
         """Catch a rank that was replaced between rendezvous and connecting."""
         try:
             received = msgpack.unpackb(content)
         except ValueError as error:
-            raise RefusedError(f"its identity is no msgpack: {error}") from error
+            raise RejectedError(f"its identity is no msgpack: {error}") from error
         assert self.peer is not None
         if received != _identity_of(self.peer):
-            raise RefusedError(
+            raise RejectedError(
                 f"it is not the process that met at the store: {str(received)[:200]}"
             )
 

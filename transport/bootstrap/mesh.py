@@ -1,9 +1,9 @@
 """From a store to a mesh of authenticated connections, ready for the engine.
 
     rendezvous.py   who is there, on which node, where do they listen, what is the secret
-    wiring.py       which connections there must be (connector.py, handshake.py, line.py)
-    bootstrap.py    both in order; hands out a `Mesh`
-    repair.py       afterwards: replaces connections that break
+    full_mesh.py    which connections there must be (connector.py, handshake.py, connection.py)
+    mesh.py         both in order; hands out a `Mesh`
+    reconnect.py    afterwards: replaces connections that break
 
 Nothing here moves payload. C++ gets connections only after both sides proved that they know the
 communicator's secret, and with no byte left unread on them.
@@ -15,14 +15,14 @@ import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hccl_py.transport.bootstrap.connection import Line
+from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.connector import Key
-from hccl_py.transport.bootstrap.full_mesh import Wiring
+from hccl_py.transport.bootstrap.full_mesh import FullMesh
 from hccl_py.transport.bootstrap.handshake import CONTROL, Party
-from hccl_py.transport.bootstrap.rendezvous import Card, Meeting, Store, meet, telling_failure
+from hccl_py.transport.bootstrap.rendezvous import Card, Meeting, Store, meet, sharing_failure
 from hccl_py.transport.bootstrap.tls import Credentials, Tls
+from hccl_py.transport.control.control_plane import ControlPlane, Roster, hold, release
 from hccl_py.transport.control.coordination import Coordination
-from hccl_py.transport.control.plane import ControlPlane, Roll, hold, release
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint, Identity, Member, group_by_node
@@ -124,17 +124,17 @@ def connect(
         return Mesh(None, (alone,), ((0,),), (), ())
     settings = NetworkSettings.from_environment()
     with contextlib.ExitStack() as opened:
-        seat = _take_seat(settings, identity, _Shape(rank, world_size, num_lanes), opened)
-        meeting = meet(store, rank, seat.card, settings.secret, deadline)
+        offer = _make_offer(settings, identity, _Shape(rank, world_size, num_lanes), opened)
+        meeting = meet(store, rank, offer.card, settings.secret, deadline)
         deadline.hopeless = getattr(store, "hopeless_to_connect", deadline.hopeless)
         # Told before anything closes, the connections under way too: peers would fail in turn, and
         # one of them be first to tell.
-        with telling_failure(store, rank, settings.secret):
-            coordination = _coordination(seat, meeting, rank)
+        with sharing_failure(store, rank, settings.secret):
+            coordination = _coordination(offer, meeting, rank)
             opened.callback(coordination.close)
-            mesh = _connect_all(seat, meeting, rank, make_segment, deadline)
+            mesh = _connect_all(offer, meeting, rank, make_segment, deadline)
             mesh = replace(mesh, coordination=coordination)
-        release(seat.plane)  # the coordination has a hold of its own
+        release(offer.plane)  # the coordination has a hold of its own
         opened.pop_all()  # what is still open is the caller's from here on
     return mesh
 
@@ -149,7 +149,7 @@ class _Shape:
 
 
 @dataclass(frozen=True)
-class _Seat:
+class _Offer:
     """What a rank brings to the rendezvous: its card, and what the card describes.
 
     `opened` closes all of it, and what is opened later, if the bootstrap fails.
@@ -164,9 +164,9 @@ class _Seat:
     plane: ControlPlane
 
 
-def _take_seat(
+def _make_offer(
     settings: NetworkSettings, identity: Identity, shape: _Shape, opened: contextlib.ExitStack
-) -> _Seat:
+) -> _Offer:
     credentials = Credentials.make() if settings.tls else None
     unix = opened.enter_context(_bind_unix())
     tcp, endpoints, problem = _bind_tcp(settings)
@@ -191,18 +191,18 @@ def _take_seat(
         settings.checksum,
         plane.contact(endpoints[0].host if endpoints else "", settings.ports),
     )
-    return _Seat(opened, card, unix, tcp, credentials, provider, plane)
+    return _Offer(opened, card, unix, tcp, credentials, provider, plane)
 
 
 def _connect_all(
-    seat: _Seat,
+    offer: _Offer,
     meeting: Meeting,
     rank: int,
     make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]],
     deadline: Deadline,
 ) -> Mesh:
     """Connect to all ranks; closes what is only needed for that, and nothing else."""
-    card, provider = seat.card, seat.provider
+    card, provider = offer.card, offer.provider
     members, nodes = _members(meeting)
     shares_memory = card.transport == AUTO
     local_ranks = nodes[members[rank].node] if shares_memory else (rank,)
@@ -214,29 +214,29 @@ def _connect_all(
         make_segment(local_ranks),
         card.num_lanes if provider is None else 0,
         card.num_connections,
-        _tls(seat.credentials, members, local_ranks),
+        _tls(offer.credentials, members, local_ranks),
         shares_memory,
     )
-    _tell_unused(party)
+    _log_unused(party)
     is_networked = len(local_ranks) < len(members)
     if party.ties_interfaces and not _shares_machine_with_other_nodes(party):
-        bind_to_devices(seat.tcp, card.endpoints)
-    listeners = [seat.unix] if len(local_ranks) > 1 else []
-    listeners += seat.tcp if is_networked else []
+        bind_to_devices(offer.tcp, card.endpoints)
+    listeners = [offer.unix] if len(local_ranks) > 1 else []
+    listeners += offer.tcp if is_networked else []
     for listener in listeners:
         listener.listen(BACKLOG)
-    wiring = Wiring(party, listeners, deadline)
-    seat.opened.callback(wiring.close)
-    lines = wiring.run()
+    full_mesh = FullMesh(party, listeners, deadline)
+    offer.opened.callback(full_mesh.close)
+    made = full_mesh.run()
     provided: Mapping[int, Sequence[Lane]] = {}
     if provider is not None:
         provided = provider.connect([card.provider for card in meeting.cards], deadline)
-    links = _links(party, lines, provided)
-    wiring.close()
+    links = _links(party, made, provided)
+    full_mesh.close()
     # Only the engine's own connections can be replaced.
     can_reconnect = is_networked and card.transport in (AUTO, TCP)
-    kept = tuple(seat.tcp) if can_reconnect else ()
-    for unused in {seat.unix, *seat.tcp} - set(kept):
+    kept = tuple(offer.tcp) if can_reconnect else ()
+    for unused in {offer.unix, *offer.tcp} - set(kept):
         unused.close()
     return Mesh(party, members, nodes, links, kept, provider)
 
@@ -293,11 +293,11 @@ def _provider_card(transport: str, provider: Provider) -> bytes:
     return card
 
 
-def _coordination(seat: _Seat, meeting: Meeting, rank: int) -> Coordination:
+def _coordination(offer: _Offer, meeting: Meeting, rank: int) -> Coordination:
     """Admit all ranks' control planes, before any of them can have reason to dial this one."""
     contacts = tuple(card.contact for card in meeting.cards)
-    near = tuple(card.identity.machine == seat.card.identity.machine for card in meeting.cards)
-    return Coordination(Roll(meeting.communicator_id, rank, contacts, near))
+    near = tuple(card.identity.machine == offer.card.identity.machine for card in meeting.cards)
+    return Coordination(Roster(meeting.communicator_id, rank, contacts, near))
 
 
 def _tls(
@@ -308,7 +308,7 @@ def _tls(
     return Tls(credentials, [one.certificate for one in members if one.rank not in local_ranks])
 
 
-def _tell_unused(party: Party) -> None:
+def _log_unused(party: Party) -> None:
     """Warn of interfaces that some peer has no counterpart for."""
     me = party.members[party.rank]
     fewest = min(
@@ -355,20 +355,20 @@ def _members(meeting: Meeting) -> tuple[tuple[Member, ...], tuple[tuple[int, ...
 
 
 def _links(
-    party: Party, lines: Mapping[Key, Line], provided: Mapping[int, Sequence[Lane]]
+    party: Party, made: Mapping[Key, PendingConnection], provided: Mapping[int, Sequence[Lane]]
 ) -> tuple[Link, ...]:
-    """Hand finished lines over; nothing can fail once the first is detached."""
+    """Hand finished made over; nothing can fail once the first is detached."""
     links = []
     for peer in (member.rank for member in party.members if member.rank != party.rank):
         if party.is_local(peer):
-            control = lines[Key(peer, CONTROL, 0)]
+            control = made[Key(peer, CONTROL, 0)]
             segment_fd, doorbell_fd, arena_fd = control.descriptors
             unix = (control.detach(),)
             links.append(Link(peer, unix, (), (), segment_fd, doorbell_fd, arena_fd))
             continue
         paths = range(party.num_paths(peer))
         controls, *lanes = [
-            tuple(lines[Key(peer, index, path)].detach() for path in paths)
+            tuple(made[Key(peer, index, path)].detach() for path in paths)
             for index in range(1 + party.num_lanes)
         ]
         names = tuple(party.path_name(peer, path) for path in paths)

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from hccl_py.transport._core import EndedPeer
-from hccl_py.transport.bootstrap.connection import Line
+from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector, Key, Pace
 from hccl_py.transport.bootstrap.handshake import Party
-from hccl_py.transport.control.plane import hold, release
+from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.network.open_sockets import Connection, OpenSockets
 from hccl_py.transport.network.rejections import stranger_limit
 
@@ -58,7 +58,7 @@ class Engine(Protocol):
         """Return the ranks that have left or died, each with how and when."""
 
 
-class Repair:
+class Reconnector:
     """Replaces broken connections of one communicator, until it is closed."""
 
     def __init__(
@@ -81,7 +81,7 @@ class Repair:
         self._listeners = listeners
         self._opened = opened
         self._broken: dict[tuple[int, int], set[int]] = {}  # indices by rank and path
-        self._refused: set[Key] = set()  # about which the log has complained since they broke
+        self._logged: set[Key] = set()  # whose failed attempts are in the log since they broke
         # Peers that in some respect no path leads to; replaced, never changed.
         self._unreachable: set[int] = set()
         self._closing = False
@@ -152,7 +152,7 @@ class Repair:
             self._look_s = time.monotonic() + _LOOK_PERIOD_S
             self._take_broken()
 
-    # What the engine reports.
+    # Breaks that the engine reports.
 
     def _take_broken(self, but: Key | None = None) -> None:
         """Note what broke, and dial it again; not `but`, to which there is a new connection."""
@@ -172,20 +172,20 @@ class Repair:
 
         self._unreachable = {rank for rank, _ in self._broken if is_cut_off(rank)}
 
-    # What the connector asks and tells.
+    # Owner of the connector.
 
     def is_expected(self, key: Key) -> bool:
         """Accept any connection there may be: the other side may have noticed a break first."""
         return key.index <= self._party.num_lanes and key.path < self._party.num_paths(key.rank)
 
-    def connected(self, key: Key, line: Line) -> None:
+    def connected(self, key: Key, pending: PendingConnection) -> None:
         """Hand a new connection to the engine."""
         # What the engine has told so far is of the old one: noted later, it would stay for ever.
         self._take_broken(but=key)
-        connection = line.detach()
+        connection = pending.detach()
         self._opened.add(connection)
         self._engine.replace_connection(key.rank, key.index, key.path, connection)
-        self._refused.discard(key)
+        self._logged.discard(key)
         indices = self._broken.get((key.rank, key.path), set())
         if indices:
             indices.discard(key.index)
@@ -195,8 +195,8 @@ class Repair:
 
     def failed(self, key: Key, what: str, cause: Exception) -> None:
         """Try again, if it was this rank that dialled."""
-        if key not in self._refused:
-            self._refused.add(key)
+        if key not in self._logged:
+            self._logged.add(key)
             logger.info("%s: %s: %s; trying again", self._name(key), key, what)
         if key.rank < self._party.rank:
             self._connector.retry_later(key)

@@ -132,7 +132,7 @@ def meet(store: Store, rank: int, card: Card, secret: bytes | None, deadline: De
 
 
 @contextlib.contextmanager
-def telling_failure(store: Store, rank: int, secret: bytes | None) -> Iterator[None]:
+def sharing_failure(store: Store, rank: int, secret: bytes | None) -> Iterator[None]:
     """Run the block; if it fails, tell the other ranks why, or learn which rank failed first.
 
     A rank that gives up closes its connections, and its peers would blame it or each other. The
@@ -368,7 +368,7 @@ def _set(store: Store, key: str, value: bytes) -> None:
     try:
         store.set(key, value)
     except Exception as error:
-        raise BootstrapError(f"the store refused to set {key!r}: {error}") from error
+        raise BootstrapError(f"the store did not set {key!r}: {error}") from error
 
 
 def _get(store: Store, key: str) -> bytes:

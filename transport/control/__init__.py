@@ -1,14 +1,13 @@
-"""How the ranks of a communicator speak about it, off the data path: failures, agreements, clocks.
+"""The control plane: how ranks exchange failures, agreements and clocks, off the data path.
 
-    plane.py, sockets.py     one thread a process, its encrypted sockets
-    doorway.py               keeps strangers few
-    coordination.py          what a communicator holds of it: states, agreements, a store, clocks
-    place.py                 one rank of one communicator in it, made of parts without I/O:
-        participant.py         heartbeats, who coordinates now, reports
-        coordinator.py         the serving side: from reports to one verdict for all
-        agreements.py, store_host.py, clocks.py
-    principal.py             whom a place speaks for: an engine and its judge
-    message.py, contact.py, timing.py
-
-Reports and verdicts are opaque here; `hccl_py/diagnosis/` knows what they mean.
+loop.py                  the one control thread of a process
+control_plane.py         messages between the ranks of all processes
+    sockets.py, listener.py, strangers.py, message.py
+coordination.py          what a communicator sees of it
+participant.py           one rank of one communicator, made of parts without I/O:
+    coordinator_client.py  heartbeats, reports, questions
+    coordinator.py         from reports to one diagnosis for all
+    agreement.py, store.py, clock.py, timing.py
+reporter.py              what it asks of a rank; `hccl_py/diagnosis` implements it
+unique_id_server.py, unique_id_client.py    the same store for ranks without a communicator
 """

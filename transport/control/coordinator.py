@@ -1,230 +1,258 @@
-"""From the reports of several ranks to one verdict for all: the serving side, without I/O.
+"""From the reports of several ranks to one diagnosis for all: the serving side, without I/O.
 
-    rank 2   --report-->  coordinator  --ask-->     all other ranks
-                                       <--report--
-                          judge()
-             <--verdict--              --verdict--> all others
-                                       <--taken--
-             and last the coordinator's own rank, whose process may end with its calls
+    rank 2   --report-->    coordinator  --ask-->     all other ranks
+                                         <--reported--
+                            diagnose()
+             <--diagnosis--              --diagnosis--> all
 
-Any rank can be asked to serve; the lowest that is neither dead nor silent normally is. When
-opinions are split, two may serve at once: one that hears that a rank was acknowledged by a lower
-one follows it, and one that hears of a verdict hands on that one. Time is an argument, so tests
-need not wait.
+Every rank can serve; normally the lowest that is neither ended nor silent does. When opinions
+differ, two ranks may serve at once. A coordinator that learns that a lower one has a report waits
+for that one, and a coordinator that learns of a diagnosis passes that one on. The time is an
+argument, so tests need not wait.
 """
 
 import logging
+import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
-from .principal import Absence, Absent, Lost, Report, Verdict
-from .timing import Timing
+from hccl_py.transport.control.clock import wall_ns
+from hccl_py.transport.control.reporter import Absence, Absent, Diagnosis, Report
 
 logger = logging.getLogger("hccl_py.transport")
 
 Send = Callable[[int, str, Any], None]
 """Receiver, kind and body of a message."""
+Diagnose = Callable[[Mapping[int, Report], Mapping[int, Absence]], Diagnosis]
+"""See `Reporter.diagnose`."""
+
+_RANKS_AT_FULL_PACE = 128
+_DELIVERY_S = 0.2
+"""How long the coordinator's own rank waits for the others to have the diagnosis."""
 
 
-_HAND_OUT_S = 0.2
-"""How long the coordinator's own rank waits for the others to have the verdict."""
+@dataclass(frozen=True)
+class Timing:
+    """All in seconds.
 
+    Attributes:
+        period_s: between heartbeats.
+        silence_s: without a heartbeat after which a rank counts as silent.
+        window_s: how long a coordinator waits for the other ranks' reports, at most.
+        ack_s: how long a report may go without an answer until the next rank is asked.
+        diagnosis_s: the same for the diagnosis, once the report was acknowledged.
+    """
 
-class Judge(Protocol):
-    """Decides; see `Principal.judge`."""
+    period_s: float = 0.25
+    silence_s: float = 0.8
+    window_s: float = 0.25
+    ack_s: float = 0.25
+    diagnosis_s: float = 0.7
 
-    def __call__(self, reports: Mapping[int, Report], absent: Mapping[int, Absence], /) -> Verdict:
-        """Return the verdict."""
+    @classmethod
+    def of_world(cls, world_size: int) -> "Timing":
+        """Return what suits a number of ranks: one coordinator receives all their heartbeats."""
+        period_s = 0.25 * max(1.0, world_size / _RANKS_AT_FULL_PACE)
+        return cls(period_s=period_s, silence_s=3.2 * period_s)
 
 
 class Coordinator:
-    """The serving side of one communicator at one rank. Idle until somebody writes to it."""
+    """The serving side of one communicator at one rank. Idle until a rank writes to it."""
 
     def __init__(
-        self, rank: int, world_size: int, judge: Judge, send: Send, timing: Timing
+        self, rank: int, world_size: int, diagnose: Diagnose, send: Send, timing: Timing
     ) -> None:
         """Serve as `rank`."""
         self._rank = rank
-        self._world_size = world_size
-        self._judge = judge
+        self._ranks = range(world_size)
+        self._diagnose = diagnose
         self._send = send
         self._timing = timing
-        self._heard_s: dict[int, float] = {}
-        self._lost: dict[int, Absence] = {}
+        self._seen_s: dict[int, float] = {}
+        self._ended: dict[int, Absence] = {}
         self._reports: dict[int, Report] = {}
-        self._opened_s: float | None = None
-        self._inquiring = False  # nobody has proposed a failure
+        self._opened_s: float | None = None  # since when reports are collected
+        self._inquiring = False  # no rank has observed a failure
         self._window_s = timing.window_s
-        self._following: int | None = None
-        self.verdict: Verdict | None = None
-        self._untaken: set[int] = set()  # other ranks that were sent the verdict
+        self._following: int | None = None  # a lower rank that coordinates too
+        self.diagnosis: Diagnosis | None = None
+        self._unconfirmed: set[int] = set()  # other ranks that were sent the diagnosis
         self._mine_s: float | None = None  # when this rank gets it, at the latest
 
-    def present(self, now_s: float) -> list[int]:
-        """List the ranks that are neither lost nor silent."""
-        ranks = range(self._world_size)
-        return [
-            rank for rank in ranks if rank not in self._lost and not self._silent_s(rank, now_s)
-        ]
+    def handlers(self) -> Mapping[str, Callable[[int, Any, float], None]]:
+        """Return what takes which kind of message."""
+        return {
+            "beat": self._on_beat,
+            "report": self._on_report,
+            "reported": self._on_answer,
+            "inquire": self._on_inquiry,
+            "adopted": self._on_diagnosis,
+            "taken": self._on_confirmation,
+        }
 
-    def standing(self) -> list[int]:
-        """List the ranks that are not lost; some may be silent."""
-        return [rank for rank in range(self._world_size) if rank not in self._lost]
+    def remaining(self) -> list[int]:
+        """List the ranks that have not ended; some may be silent."""
+        return [rank for rank in self._ranks if rank not in self._ended]
 
-    def hear_beat(self, sender: int, has_verdict: bool, now_s: float) -> None:
-        """Note that a rank lives; one that has missed the verdict gets it, from this or that."""
-        self._heard_s[sender] = now_s
-        if self.verdict is not None and not has_verdict:
-            self._send(sender, "verdict", self.verdict)
-        elif self.verdict is None and has_verdict:
+    # Messages.
+
+    def _on_beat(self, sender: int, body: Any, now_s: float) -> None:
+        """Note that a rank lives; a rank that has missed the diagnosis gets it, or passes it on."""
+        sent_ns, has_diagnosis, ended, silent_s = body
+        self._send(sender, "beat-back", [sent_ns, wall_ns()])
+        self._note_ended(sender, ended)
+        for rank, one_s in silent_s.items():  # where nothing else is known
+            self._seen_s.setdefault(rank, now_s - one_s)
+        self._seen_s[sender] = now_s
+        if self.diagnosis is not None and not has_diagnosis:
+            self._send(sender, "diagnosis", self.diagnosis)
+        elif self.diagnosis is None and has_diagnosis:
             self._send(sender, "ask", None)
 
-    def hear_lost(self, sender: int, lost: list[Lost]) -> None:
-        """Note which ranks some rank has lost. The goodbye of a rank outweighs its silence.
+    def _note_ended(self, sender: int, ended: Any) -> None:
+        """Note which ranks ended, as one rank knows. A goodbye outweighs silence.
 
-        That a rank is dead this rank's own engine knows as soon as any other. What others alone
-        lost may live, and coordinate: then only the connection between the two is gone, and two
-        coordinators must not tell two stories of it.
+        This rank's own engine knows of a death as soon as any other. A rank that only others lost
+        may live, and coordinate: then the connection between the two is broken, and two
+        coordinators must not come to two diagnoses.
         """
-        for rank, left, sequence in lost:
+        for rank, left, sequence in ended:
             if left:
-                self._lost[rank] = Absence(Absent.LEFT, sequence)
+                self._ended[int(rank)] = Absence(Absent.LEFT, int(sequence))
             elif sender == self._rank:
-                self._lost.setdefault(rank, Absence(Absent.DEAD))
+                self._ended.setdefault(int(rank), Absence(Absent.DEAD))
 
-    def hear_silent(self, silent_s: Mapping[int, float], now_s: float) -> None:
-        """Note who was silent towards some rank, and for how long, where nothing else is known."""
-        for rank, one_s in silent_s.items():
-            self._heard_s.setdefault(rank, now_s - one_s)
-
-    def hear_report(
-        self, sender: int, report: Report, acknowledged_by: int | None, now_s: float
-    ) -> None:
-        """Take a report, and begin to collect all others if it is the first.
-
-        Args:
-            sender: whose it is.
-            report: what it saw.
-            acknowledged_by: which coordinator already has it.
-            now_s: the time.
-        """
+    def _on_report(self, sender: int, body: Any, now_s: float) -> None:
+        """Take a report; the first makes this coordinator collect those of all ranks."""
         self._inquiring = False
-        self._take(sender, report, acknowledged_by, now_s)
+        self._take(sender, body, now_s)
 
-    def _take(self, sender: int, report: Report, acknowledged_by: int | None, now_s: float) -> None:
-        self._heard_s[sender] = now_s
+    def _on_answer(self, sender: int, body: Any, now_s: float) -> None:
+        """Take a report that was asked for: it starts nothing."""
+        if self._opened_s is not None:
+            self._take(sender, body, now_s)
+
+    def _take(self, sender: int, body: Any, now_s: float) -> None:
+        content, acknowledged_by = body
+        report = _mapping(content)
+        self._seen_s[sender] = now_s
         self._reports[sender] = report
-        if self.verdict is not None:
-            self._send(sender, "verdict", self.verdict)
+        if self.diagnosis is not None:
+            self._send(sender, "diagnosis", self.diagnosis)
             return
         self._send(sender, "ack", None)
-        if (
-            acknowledged_by is not None
-            and acknowledged_by < self._rank
-            and acknowledged_by not in self._lost
-        ):
+        is_lower = acknowledged_by is not None and acknowledged_by < self._rank
+        if is_lower and acknowledged_by not in self._ended:
             self._following = acknowledged_by
         self._window_s = min(self._window_s, report.get("window_s") or self._timing.window_s)
         self._open(sender, now_s)
 
     def _open(self, sender: int, now_s: float) -> None:
-        if self._opened_s is None:
-            self._opened_s = now_s
-            if self._silent_s(self._rank, now_s):
-                # Not in office: the others' heartbeats went elsewhere, which is no silence.
-                self._heard_s = {sender: now_s, self._rank: now_s}
-            for rank in self.standing():
-                if rank not in self._reports:
-                    self._send(rank, "ask", None)
-
-    def hear_answer(
-        self, sender: int, report: Report, acknowledged_by: int | None, now_s: float
-    ) -> None:
-        """Take a report that was asked for: nothing begins with it."""
         if self._opened_s is not None:
-            self._take(sender, report, acknowledged_by, now_s)
+            return
+        self._opened_s = now_s
+        if self._silent_s(self._rank, now_s):
+            # The others' heartbeats went to another coordinator, which is no silence.
+            self._seen_s = {sender: now_s, self._rank: now_s}
+        for rank in self.remaining():
+            if rank not in self._reports:
+                self._send(rank, "ask", None)
 
-    def inquire(self, sender: int, now_s: float) -> None:
-        """Collect all reports although nobody proposes a failure: they may show one together."""
-        if self._opened_s is None and self.verdict is None:
+    def _on_inquiry(self, sender: int, body: Any, now_s: float) -> None:
+        """Collect all reports although no rank observed a failure: together they may show one."""
+        if self._opened_s is None and self.diagnosis is None:
             self._inquiring = True
             self._open(sender, now_s)
 
-    def hear_taken(self, sender: int) -> None:
-        """Note that a rank has the verdict."""
-        self._untaken.discard(sender)
+    def _on_confirmation(self, sender: int, body: Any, now_s: float) -> None:
+        self._unconfirmed.discard(sender)
 
-    def hear_verdict(self, verdict: Verdict, now_s: float) -> None:
-        """Hand on a verdict that some rank has adopted already: there shall be no second one."""
-        if self.verdict is not None:
+    def _on_diagnosis(self, sender: int, body: Any, now_s: float) -> None:
+        """Pass on the diagnosis that some rank has adopted: there must be no second one."""
+        diagnosis = _mapping(body)
+        if self.diagnosis is not None:
             return
-        self.verdict = verdict
+        self.diagnosis = diagnosis
         if self._opened_s is not None:
-            self._hand_out(verdict, now_s)
+            self._send_to_all(diagnosis, now_s)
+
+    # Time.
 
     def tick(self, now_s: float) -> None:
-        """Decide when all have reported, or time is up; then hand out."""
-        if (
-            self.verdict is not None
-            and self._mine_s is not None
-            and (self._untaken <= self._lost.keys() or now_s >= self._mine_s)
-        ):
-            self._mine_s = None
-            self._send(self._rank, "verdict", self.verdict)
-        if self._opened_s is None or self.verdict is not None:
+        """Decide when all have reported, or time is up."""
+        if self.diagnosis is not None:
+            self._deliver_here(self.diagnosis, now_s)
             return
-        awaited = [rank for rank in self.present(now_s) if rank not in self._reports]
-        if awaited and now_s < self._opened_s + self._window_s:
+        if self._opened_s is None:
             return
-        follows = self._following is not None and self._following not in self._lost
-        # Its verdict comes to this rank too; then hear_verdict() serves whoever asked here.
-        if follows and now_s < self._opened_s + self._timing.verdict_s:
+        awaited = (
+            rank
+            for rank in self.remaining()
+            if rank not in self._reports and not self._silent_s(rank, now_s)
+        )
+        if now_s < self._opened_s + self._window_s and any(True for _ in awaited):
+            return
+        # The lower rank's diagnosis comes to this rank too, and goes to all that asked here.
+        follows = self._following is not None and self._following not in self._ended
+        if follows and now_s < self._opened_s + self._timing.diagnosis_s:
             return
         self._decide(now_s)
 
-    def next_s(self) -> float | None:
-        """Return when to call `tick` again, at the latest; None: whenever."""
-        if self._opened_s is None or self.verdict is not None:
-            return self._mine_s
-        patience_s = self._window_s if self._following is None else self._timing.verdict_s
-        return self._opened_s + patience_s
+    def next_s(self) -> float:
+        """Return when to call `tick` again, at the latest."""
+        if self._opened_s is None or self.diagnosis is not None:
+            return math.inf if self._mine_s is None else self._mine_s
+        follows = self._following is not None
+        return self._opened_s + (self._timing.diagnosis_s if follows else self._window_s)
 
     def _decide(self, now_s: float) -> None:
         absent = {
-            rank: self._lost.get(rank) or self._absence(rank, now_s)
-            for rank in range(self._world_size)
+            rank: self._ended.get(rank) or self._absence(rank, now_s)
+            for rank in self._ranks
             if rank not in self._reports
         }
-        # A rank that reported and died since is dead all the same; its report says why it went.
+        # A rank that reported and died since is dead all the same; its report says why it ended.
         try:
-            verdict = self._judge(dict(self._reports), absent)
+            self.diagnosis = self._diagnose(dict(self._reports), absent)
         except Exception:
-            if self._inquiring:  # all is well, as far as anybody can tell
-                self._opened_s = None
+            self._opened_s = None
+            if self._inquiring:  # the reports show no failure
                 self._reports.clear()
                 return
-            # Every engine then ends by its own account, late but surely.
-            logger.exception("rank %d could not come to a verdict", self._rank)
-            self._opened_s = None
+            # Every engine then ends by what it observed itself, late but surely.
+            logger.exception("rank %d could not come to a diagnosis", self._rank)
             return
-        self.verdict = verdict
-        self._hand_out(verdict, now_s)
+        self._send_to_all(self.diagnosis, now_s)
 
-    def _hand_out(self, verdict: Verdict, now_s: float) -> None:
-        self._send(self._rank, "adopt", verdict)
-        for rank in self.standing():
+    def _send_to_all(self, diagnosis: Diagnosis, now_s: float) -> None:
+        self._send(self._rank, "adopt", diagnosis)
+        for rank in self.remaining():
             if rank != self._rank:
-                self._send(rank, "verdict", verdict)
-        self._untaken = set(self._reports) - {self._rank}
-        self._mine_s = now_s + _HAND_OUT_S
-        self.tick(now_s)
+                self._send(rank, "diagnosis", diagnosis)
+        self._unconfirmed = set(self._reports) - {self._rank}
+        self._mine_s = now_s + _DELIVERY_S
+        self._deliver_here(diagnosis, now_s)
+
+    def _deliver_here(self, diagnosis: Diagnosis, now_s: float) -> None:
+        """End the calls of this rank last: its process may end as soon as they do."""
+        if self._mine_s is None:
+            return
+        if self._unconfirmed <= self._ended.keys() or now_s >= self._mine_s:
+            self._mine_s = None
+            self._send(self._rank, "diagnosis", diagnosis)
 
     def _silent_s(self, rank: int, now_s: float) -> float:
         """Return for how long a rank has been silent; 0 if it is not."""
-        heard_s = self._heard_s.setdefault(rank, now_s)
-        silent_s = now_s - heard_s
+        silent_s = now_s - self._seen_s.setdefault(rank, now_s)
         return silent_s if silent_s > self._timing.silence_s else 0.0
 
     def _absence(self, rank: int, now_s: float) -> Absence:
         silent_s = self._silent_s(rank, now_s)
         return Absence(Absent.SILENT if silent_s else Absent.NO_ANSWER, silent_s=silent_s)
+
+
+def _mapping(body: Any) -> dict[str, Any]:
+    if not isinstance(body, dict):
+        raise ValueError(f"expected a mapping, got {type(body).__name__}")
+    return body

@@ -16,7 +16,7 @@ import zmq
 from hccl_py.transport.control.strangers import Strangers
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.open_sockets import OpenSockets
-from hccl_py.transport.network.rejections import Refusals, stranger_limit
+from hccl_py.transport.network.rejections import Rejections, stranger_limit
 
 _HANDSHAKE_MS = 10_000
 _LINGER_MS = 100
@@ -76,7 +76,7 @@ class CurveListener:
         self.is_admitted = is_admitted
         self._router = router
         self._poller = poller
-        self._strangers = Strangers(router, stranger_limit(), Refusals(who))
+        self._strangers = Strangers(router, stranger_limit(), Rejections(who))
         self._opened = OpenSockets()
         for one in (router, self._strangers.monitor):
             poller.register(one, zmq.POLLIN)

@@ -12,7 +12,7 @@ unique id hosts one for ranks that have no communicator yet (`unique_id_server.p
 
 from collections.abc import Callable, Hashable
 from datetime import timedelta
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from hccl_py.transport.deadline import Deadline
 
@@ -21,6 +21,8 @@ Client = TypeVar("Client", bound=Hashable)
 
 class StoreServer(Generic[Client]):
     """Keys and values that all clients can set and wait for."""
+
+    KINDS: ClassVar = frozenset({"set", "get", "check", "cancel"})
 
     def __init__(self, answer: Callable[[Client, int, Any], None]) -> None:
         """Start empty; `answer` sends a client the answer to its question of a number."""

@@ -20,14 +20,14 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from hccl_py.transport.network.interfaces import describe_target
-from hccl_py.transport.network.rejections import Refusals
+from hccl_py.transport.network.rejections import Rejections
 
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 THIS_MACHINE = "this machine"
-# ZeroMQ tells nobody's address, and of a connection that it closed at once nobody else can.
-_GONE = "an address that is gone"
-_NO_REASON = "it does not speak this protocol, or went"
-_ENDED = "it went, or said nothing, before it proved itself"
+# ZeroMQ reports no address, and of a connection that it closed at once the kernel has none.
+_UNKNOWN = "an unknown address"
+_NO_REASON = "it does not speak this protocol, or closed the connection"
+_ENDED = "it closed the connection, or sent nothing, before it proved itself"
 _FAILED = {
     int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): _ENDED,
     int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "it does not speak this protocol",
@@ -39,31 +39,31 @@ _MONITORED = int(zmq.EVENT_ACCEPTED) | int(zmq.EVENT_DISCONNECTED) | sum(_FAILED
 class Strangers:
     """The strangers of one socket that listens. The socket's thread uses it."""
 
-    def __init__(self, listening: "zmq.Socket[bytes]", limit: int, refusals: Refusals) -> None:
+    def __init__(self, listening: "zmq.Socket[bytes]", limit: int, rejections: Rejections) -> None:
         """Watch a socket that does not listen yet.
 
         Args:
             listening: whose monitor this takes.
             limit: of strangers.
-            refusals: logs those that were rejected.
+            rejections: logs those that were rejected.
         """
         self.monitor: zmq.Socket[bytes] = listening.get_monitor_socket(_MONITORED)
         self._listening = listening
         self._limit = limit
         self._expected: Collection[str] = ()
-        self._refusals = refusals
+        self._rejections = rejections
         self._ports: list[socket.socket] = []
-        # For a look at a connection when no other descriptor is left: a copy is put in the place of
-        # the first, and taken out again with the second.
-        self._place = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        # To inspect a connection when no other descriptor is left: a copy takes the number of the
+        # first, which then becomes a copy of the second again.
+        self._slot = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._strangers: OrderedDict[int, str] = OrderedDict()
         self._num_members: Counter[str] = Counter()  # admitted, without a message so far; by host
         self._reason = ""
-        self._shut = False
+        self._drops_all = False
 
     def add_listener(self, descriptor: int) -> None:
-        """Learn which descriptor listens; it stays the socket's."""
+        """Note which descriptor listens; it stays the socket's."""
         self._ports.append(socket.socket(fileno=os.dup(descriptor)))
 
     def admitted(self, host: str) -> None:
@@ -71,14 +71,14 @@ class Strangers:
         self._num_members[host] += 1
 
     def proved(self, descriptor: int) -> None:
-        """Learn that a message came over a connection."""
+        """Note that a message came over a connection."""
         address = self._strangers.pop(descriptor, None)
         if address is not None:
             self._was_member(address)
 
     def _was_member(self, address: str) -> bool:
         """Say whether a connection from this address was admitted, and count that one no more."""
-        # Of a connection that ended before we could look nobody knows the host.
+        # The host of a connection that ended before it was looked up is unknown.
         hosts = [_host(address)] if address else list(self._num_members)
         for host in hosts:
             if self._num_members[host]:
@@ -102,8 +102,8 @@ class Strangers:
         """Drop the oldest strangers, if they are too many."""
         while self._is_full():
             self._cut_oldest()
-        if self._shut:
-            self._shut = False
+        if self._drops_all:
+            self._drops_all = False
             self._filter(_SO_DETACH_FILTER)
 
     def _is_full(self) -> bool:
@@ -111,7 +111,7 @@ class Strangers:
 
     def close(self) -> None:
         """Watch no more."""
-        self._refusals.tell_rest()
+        self._rejections.log_rest()
         self._listening.disable_monitor()
         self.monitor.close(0)
         self.close_copies()
@@ -120,7 +120,7 @@ class Strangers:
         """Close the descriptors that are not ZeroMQ's own; in a forked child nothing else."""
         for port in self._ports:
             port.close()
-        os.close(self._place)
+        os.close(self._slot)
         os.close(self._nothing)
 
     def _take(self, message: Mapping[str, Any]) -> None:
@@ -128,10 +128,10 @@ class Strangers:
         if event in _FAILED:
             self._reason = _FAILED[event]  # the end of that connection follows at once
         elif event == zmq.EVENT_ACCEPTED:
-            with self._look_at(value) as copy:
-                self._strangers[value] = _name(copy)
-            if not self._shut and self._is_full():
-                self._shut = True
+            with self._inspect(value) as copy:
+                self._strangers[value] = _peer_address(copy)
+            if not self._drops_all and self._is_full():
+                self._drops_all = True
                 self._filter(_SO_ATTACH_FILTER)
         else:
             address, reason = self._strangers.pop(value, None), self._reason
@@ -140,23 +140,23 @@ class Strangers:
                 return  # the messages of a member may still be in the queue, or it had none to send
             if reason == _ENDED and self._expected and _host(address) in ("", *self._expected):
                 return  # a member may end while it connects
-            self._refusals.note(address or _GONE, reason or _NO_REASON)
+            self._rejections.note(address or _UNKNOWN, reason or _NO_REASON)
 
     def _cut_oldest(self) -> None:
         descriptor, address = self._strangers.popitem(last=False)
-        self._refusals.note(address or _GONE, "too many others are waiting")
+        self._rejections.note(address or _UNKNOWN, "too many others are waiting")
         # ZeroMQ may have closed it by now, and the number may be another's.
-        with self._look_at(descriptor) as copy, contextlib.suppress(OSError):
-            if copy is not None and address and _name(copy) == address:
+        with self._inspect(descriptor) as copy, contextlib.suppress(OSError):
+            if copy is not None and address and _peer_address(copy) == address:
                 copy.shutdown(socket.SHUT_RDWR)
 
     @contextlib.contextmanager
-    def _look_at(self, descriptor: int) -> Iterator[socket.socket | None]:
-        """Hold a copy of a connection, which stays what it is; None if it is gone already."""
+    def _inspect(self, descriptor: int) -> Iterator[socket.socket | None]:
+        """Hold a copy of a connection, which stays open; None if it is closed already."""
         copy = None
         try:
-            os.dup2(descriptor, self._place, inheritable=False)
-            copy = socket.socket(fileno=self._place)
+            os.dup2(descriptor, self._slot, inheritable=False)
+            copy = socket.socket(fileno=self._slot)
         except OSError:
             pass  # closed, or meanwhile something else than a socket
         try:
@@ -164,7 +164,7 @@ class Strangers:
         finally:
             if copy is not None:
                 copy.detach()
-            os.dup2(self._nothing, self._place, inheritable=False)
+            os.dup2(self._nothing, self._slot, inheritable=False)
 
     def _filter(self, option: int) -> None:
         """Have the kernel drop, or no longer drop, all packets to the listening sockets."""
@@ -175,8 +175,8 @@ class Strangers:
                 port.setsockopt(socket.SOL_SOCKET, option, program)
 
 
-def _name(connected: socket.socket | None) -> str:
-    """Return who is at the other end; "" if it is gone already."""
+def _peer_address(connected: socket.socket | None) -> str:
+    """Return the address of the other end; "" if the connection is closed already."""
     if connected is None:
         return ""
     if connected.family == socket.AF_UNIX:

@@ -1,7 +1,7 @@
-"""What is said of connections that were refused: once for each address and reason, never a flood.
+"""The log of rejected connections: one line for each address and reason, never a flood.
 
-Whoever can reach a port can make it refuse as fast as it likes. So lines are few, memory is
-bounded, and what was not told one by one is counted.
+A client that reaches a port can be rejected as often as it likes. So lines are few, memory is
+bounded, and what is not logged one by one is counted.
 """
 
 import logging
@@ -29,25 +29,25 @@ def stranger_limit() -> int:
     return max(_FEWEST_STRANGERS, min(_MOST_STRANGERS, limit // _DESCRIPTORS_PER_STRANGER))
 
 
-class Refusals:
-    """The refused connections of one listening party. For one thread at a time."""
+class Rejections:
+    """The rejected connections of one listener. For one thread at a time."""
 
     def __init__(self, who: str) -> None:
         """Start with none.
 
         Args:
-            who: refuses, for the log.
+            who: rejects, for the log.
         """
         self._who = who
-        self._told: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._reasons: Counter[str] = Counter()
-        self._num_untold = 0
-        self._last_untold = ""
+        self._num_unlogged = 0
+        self._last_unlogged = ""
         self._num_lines = 0
         self._period_ends_s = 0.0
 
     def note(self, address: str, reason: str) -> None:
-        """Count a refused connection, and log it if it is news and there is room.
+        """Count a rejected connection, and log it if it is new and there is room.
 
         Args:
             address: of the client, with its port.
@@ -56,37 +56,37 @@ class Refusals:
         known = reason in self._reasons or len(self._reasons) < _MAX_REASONS
         self._reasons[reason if known else _OTHERS] += 1
         if time.monotonic() >= self._period_ends_s:
-            self.tell_rest()
+            self.log_rest()
             self._num_lines = 0
             self._period_ends_s = time.monotonic() + _PERIOD_S
         key = (_host(address), reason)
-        if key in self._told or self._num_lines == _LINES_PER_PERIOD:
-            self._num_untold += 1
-            self._last_untold = f"{address}: {reason}"
+        if key in self._logged or self._num_lines == _LINES_PER_PERIOD:
+            self._num_unlogged += 1
+            self._last_unlogged = f"{address}: {reason}"
             return
         self._num_lines += 1
-        self._told[key] = None
-        if len(self._told) > _MAX_REMEMBERED:
-            self._told.popitem(last=False)
-        logger.warning("%s refused a connection from %s: %s", self._who, address, reason)
+        self._logged[key] = None
+        if len(self._logged) > _MAX_REMEMBERED:
+            self._logged.popitem(last=False)
+        logger.warning("%s rejected a connection from %s: %s", self._who, address, reason)
 
-    def tell_rest(self) -> None:
-        """Log how many were refused and not told yet, if any were."""
-        if self._num_untold:
+    def log_rest(self) -> None:
+        """Log how many were rejected and are not in the log yet."""
+        if self._num_unlogged:
             logger.warning(
-                "%s refused %d more connections, the last from %s",
+                "%s rejected %d more connections, the last from %s",
                 self._who,
-                self._num_untold,
-                self._last_untold,
+                self._num_unlogged,
+                self._last_unlogged,
             )
-            self._num_untold = 0
+            self._num_unlogged = 0
 
     def summary(self) -> str:
-        """Return how many were refused and why, for an error message; empty if none was."""
+        """Return how many were rejected and why, for an error message; empty if none was."""
         if not self._reasons:
             return ""
         reasons = [f"{count} ({reason})" for reason, count in self._reasons.most_common(4)]
-        return f"; connections refused meanwhile: {', '.join(reasons)}"
+        return f"; connections rejected meanwhile: {', '.join(reasons)}"
 
 
 def _host(address: str) -> str:

@@ -1,6 +1,6 @@
 """The shm and tcp providers: one authenticated connection between two queue pairs.
 
-Wiring and handshake are those of communicators, with a party of two. The order of the two
+FullMesh and handshake are those of communicators, with a party of two. The order of the two
 addresses says who is rank 0, and the higher rank dials.
 """
 
@@ -15,7 +15,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.connector import Key
-from hccl_py.transport.bootstrap.full_mesh import Wiring
+from hccl_py.transport.bootstrap.full_mesh import FullMesh
 from hccl_py.transport.bootstrap.handshake import CONTROL, Party
 from hccl_py.transport.network.identity import Endpoint, Identity, Member
 from hccl_py.transport.network.listeners import bind_listeners
@@ -126,10 +126,10 @@ class ShmSocketEndpoint(_SocketEndpoint):
             )
         shared = (self._shm.segment_fd(), self._shm.doorbell_fd(), self._arena.fd())
         party = self._party(remote, (0, 0), shared)
-        with closing(Wiring(party, [self._listener], Deadline(timeout_s))) as wiring:
-            line = wiring.run()[Key(1 - party.rank, CONTROL, 0)]
-            segment_fd, doorbell_fd, arena_fd = line.descriptors
-            control = line.detach()
+        with closing(FullMesh(party, [self._listener], Deadline(timeout_s))) as full_mesh:
+            pending = full_mesh.run()[Key(1 - party.rank, CONTROL, 0)]
+            segment_fd, doorbell_fd, arena_fd = pending.descriptors
+            control = pending.detach()
             assert isinstance(control, int)
             _connected.add(control)
             return self._shm.connect(party.rank, segment_fd, doorbell_fd, arena_fd, control)
@@ -152,8 +152,8 @@ class RendezvousEndpoint(_SocketEndpoint):
             The two ends, and the bare connection, non-blocking.
         """
         party = self._party(remote, (0, 1), _NO_DESCRIPTORS)
-        with closing(Wiring(party, [self._listener], Deadline(timeout_s))) as wiring:
-            connected = wiring.run()[Key(1 - party.rank, CONTROL, 0)].detach()
+        with closing(FullMesh(party, [self._listener], Deadline(timeout_s))) as full_mesh:
+            connected = full_mesh.run()[Key(1 - party.rank, CONTROL, 0)].detach()
             assert isinstance(connected, int)
             return party, socket.socket(fileno=connected)
 

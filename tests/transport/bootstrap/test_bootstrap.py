@@ -139,7 +139,7 @@ class SwappedCertificates(WaitingStore):
         return hmac.digest(b"", key.encode() + b"\0" + content, "sha256") + bytes(content)
 
 
-def test_connect_with_tls_certificate_of_another_rank_is_refused(
+def test_connect_with_tls_certificate_of_another_rank_is_rejected(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
@@ -224,7 +224,7 @@ class WrongSecretStore(WaitingStore):
 
 
 @pytest.mark.parametrize("node_ids", ["aaa", "abc"])
-def test_connect_wrong_secret_is_refused_and_every_error_says_so(
+def test_connect_wrong_secret_is_rejected_and_every_error_says_so(
     node_ids: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = open_descriptors()
@@ -267,7 +267,7 @@ def test_connect_failure_is_told_before_connections_close() -> None:
     assert closed_before == [False]
 
 
-def test_connect_process_of_another_user_is_refused(
+def test_connect_process_of_another_user_is_rejected(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # Only root can start a process of another user; so this process claims to be one.

@@ -12,7 +12,7 @@ from hccl_py.transport.bootstrap.handshake import (
     Party,
     Receive,
     Received,
-    RefusedError,
+    RejectedError,
     Send,
     Steps,
 )
@@ -43,7 +43,7 @@ class Side:
             self.request = next(self.steps) if answer is None else self.steps.send(answer)
         except StopIteration:
             self.outcome = "done"
-        except RefusedError as refusal:
+        except RejectedError as refusal:
             self.outcome = str(refusal)
 
 
@@ -112,7 +112,7 @@ def test_handshake_between_members_succeeds_on_both_sides(
     )
 
 
-def test_handshake_every_changed_byte_is_refused() -> None:
+def test_handshake_every_changed_byte_is_rejected() -> None:
     _, _, connect, accept = pair(1, 0)
     lengths = [sum(map(len, side.sent)) for side in converse(connect, accept)]
     assert min(lengths) > 76 + 32 + 36
@@ -143,7 +143,7 @@ def test_handshake_stranger_gets_nothing_but_a_hello() -> None:
     ids=["secret", "communicator"],
 )
 @pytest.mark.parametrize("outsider", [0, 1])
-def test_handshake_outsider_is_refused(change: dict[str, bytes], outsider: int) -> None:
+def test_handshake_outsider_is_rejected(change: dict[str, bytes], outsider: int) -> None:
     parties = [party(1), party(0)]
     parties[outsider] = replace(parties[outsider], **change)
     a, b = Handshake(parties[0]), Handshake(parties[1])
@@ -152,7 +152,7 @@ def test_handshake_outsider_is_refused(change: dict[str, bytes], outsider: int) 
     assert not a.authenticated and not b.authenticated
 
 
-def test_handshake_replayed_connection_is_refused() -> None:
+def test_handshake_replayed_connection_is_rejected() -> None:
     _, _, connect, accept = pair(1, 0)
     recorded = b"".join(converse(connect, accept)[0].sent)
     acceptor = Handshake(party(0))
@@ -168,7 +168,7 @@ def test_handshake_replayed_connection_is_refused() -> None:
     assert "secret" in side.outcome
 
 
-def test_handshake_connection_that_is_not_expected_is_refused() -> None:
+def test_handshake_connection_that_is_not_expected_is_rejected() -> None:
     asked = []
 
     def is_expected(rank: int, index: int, path: int) -> bool:
@@ -182,7 +182,7 @@ def test_handshake_connection_that_is_not_expected_is_refused() -> None:
     assert sides[1].sent == []
 
 
-def test_handshake_oversized_identity_is_refused_before_it_is_read() -> None:
+def test_handshake_oversized_identity_is_rejected_before_it_is_read() -> None:
     def lie(sender: int, position: int, data: bytes) -> bytes:
         if sender == 0 and position == 76 + 32:
             return b"\x00\x00\x10\x01" + data[4:]
@@ -192,7 +192,7 @@ def test_handshake_oversized_identity_is_refused_before_it_is_read() -> None:
     assert "4097 bytes, > 4096" in (converse(connect, accept, lie)[1].outcome or "")
 
 
-def test_handshake_rank_replaced_by_another_process_is_refused() -> None:
+def test_handshake_rank_replaced_by_another_process_is_rejected() -> None:
     replaced = tuple(replace(member, pid=7) if member.rank == 1 else member for member in MEMBERS)
     impostor = Handshake(replace(party(1), members=replaced))
     acceptor = Handshake(party(0))

@@ -21,7 +21,7 @@ def test_identity_of_this_process_reads_the_environment(monkeypatch: pytest.Monk
     assert len(identity.boot_id) == 36
 
 
-def test_identity_overlong_node_id_is_refused() -> None:
+def test_identity_overlong_node_id_is_rejected() -> None:
     with pytest.raises(BootstrapError, match="HCCL_NODE_ID is longer than 256 bytes"):
         Identity.of_this_process("x" * 257)
 

@@ -23,7 +23,7 @@ from hccl_py.transport.bootstrap.handshake import (
     Handshake,
     Receive,
     Received,
-    RefusedError,
+    RejectedError,
     Send,
     _identity_of,
 )
@@ -113,7 +113,7 @@ def test_parser_of_a_hello_refuses(data: bytes, begins_well: bool) -> None:
     steps = handshake.accept(lambda rank, index, path: True)
     inbox = (b"HCCL-PY\0" if begins_well else b"") + data + bytes(100)
     request = next(steps)
-    with pytest.raises(RefusedError):
+    with pytest.raises(RejectedError):
         while True:
             if isinstance(request, Send):
                 request = steps.send(Received())
@@ -131,7 +131,7 @@ def test_parser_of_an_identity_refuses_all_but_the_one(data: bytes) -> None:
     handshake.peer = MEMBERS[1]
     try:
         handshake._check_identity(data)
-    except RefusedError:
+    except RejectedError:
         return
     assert msgpack.unpackb(data) == _identity_of(MEMBERS[1])
 

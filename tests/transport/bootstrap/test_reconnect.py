@@ -22,7 +22,7 @@ from bootstrapped import (
 
 from hccl_py.transport.bootstrap.connector import Key
 from hccl_py.transport.bootstrap.mesh import Mesh
-from hccl_py.transport.bootstrap.reconnect import Repair
+from hccl_py.transport.bootstrap.reconnect import Reconnector
 from hccl_py.transport.network.open_sockets import Connection, OpenSockets
 
 TIMEOUT_S = 20.0
@@ -86,7 +86,7 @@ class Pair:
     def __init__(self, job: Job) -> None:
         self.engines = [ReportingEngine(), ReportingEngine()]
         self.meshes: list[Mesh] = [one.mesh for one in job.ranks if one.mesh is not None]
-        self.repairs: list[Repair] = []
+        self.repairs: list[Reconnector] = []
         for rank in (0, 1):
             self.start(rank)
 
@@ -94,7 +94,7 @@ class Pair:
         mesh = self.meshes[rank]
         assert mesh.party is not None
         listeners = [listener.dup() for listener in mesh.listeners]
-        self.repairs.append(Repair(self.engines[rank], mesh.party, listeners, OpenSockets()))
+        self.repairs.append(Reconnector(self.engines[rank], mesh.party, listeners, OpenSockets()))
 
     def check(self, index: int, path: int) -> None:
         """Wait for a replacement on both sides and talk over it, both ways."""

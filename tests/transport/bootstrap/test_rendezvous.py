@@ -16,7 +16,7 @@ from hccl_py.transport.bootstrap.rendezvous import (
     Card,
     Meeting,
     meet,
-    telling_failure,
+    sharing_failure,
 )
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
@@ -137,7 +137,7 @@ def test_meet_disagreement_is_the_same_verdict_on_both_ranks(other: Card, messag
 @pytest.mark.parametrize(
     "secrets", [[b"one", b"two"], [b"one", None], [None, b"two"]], ids=["both", "rank 0", "rank 1"]
 )
-def test_meet_different_secrets_are_refused(secrets: list[bytes | None]) -> None:
+def test_meet_different_secrets_are_rejected(secrets: list[bytes | None]) -> None:
     store = dist.HashStore()
     for outcome in meet_all([store, store], [card(1), card(2)], secrets):
         assert isinstance(outcome, str) and "set HCCL_SECRET to the same value" in outcome
@@ -173,7 +173,7 @@ def test_meet_other_protocol_version_is_told(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("size", [0, 5, 32, 40, 10 * MAX_CARD_BYTES])
 @pytest.mark.parametrize("key, rank", [("member/1", 0), ("members", 1)])
-def test_meet_damaged_values_are_refused(key: str, rank: int, size: int) -> None:
+def test_meet_damaged_values_are_rejected(key: str, rank: int, size: int) -> None:
     store = dist.HashStore()
     store.set(key, b"\xc1" * size)
     with pytest.raises(BootstrapError, match="does not verify|has 40960 bytes"):
@@ -183,10 +183,10 @@ def test_meet_damaged_values_are_refused(key: str, rank: int, size: int) -> None
 def test_telling_failure_later_failures_quote_the_first() -> None:
     store = dist.HashStore()
     store.set_timeout(timedelta(seconds=TIMEOUT_S))
-    with pytest.raises(MemoryError), telling_failure(store, 3, b"key"):
+    with pytest.raises(MemoryError), sharing_failure(store, 3, b"key"):
         raise MemoryError("no room")
     quoted = "peer gone; the first failure was rank 3: MemoryError: no room"
-    with pytest.raises(BootstrapError, match=quoted), telling_failure(store, 1, b"key"):
+    with pytest.raises(BootstrapError, match=quoted), sharing_failure(store, 1, b"key"):
         raise BootstrapError("peer gone")
-    with pytest.raises(BootstrapError, match="peer gone$"), telling_failure(store, 1, b"other"):
+    with pytest.raises(BootstrapError, match="peer gone$"), sharing_failure(store, 1, b"other"):
         raise BootstrapError("peer gone")

@@ -11,8 +11,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
 
-from hccl_py.transport.bootstrap.tls import Credentials, Tls, fingerprint
-from hccl_py.transport.bootstrap.tls_stream import TlsStream
+from hccl_py.transport.bootstrap.tls import Credentials, Tls, TlsStream, fingerprint
 from hccl_py.transport.errors import InvalidArgumentError
 
 TIMEOUT_S = 20.0
@@ -101,7 +100,7 @@ def test_tls_bytes_arrive_and_the_wire_shows_none_of_them() -> None:
 
 
 @pytest.mark.parametrize("stranger", [0, 1], ids=["dials", "listens"])
-def test_tls_certificate_that_was_not_at_the_rendezvous_is_refused(stranger: int) -> None:
+def test_tls_certificate_that_was_not_at_the_rendezvous_is_rejected(stranger: int) -> None:
     credentials = [Credentials.make() for _ in range(3)]
     left, right = socket.socketpair()
     shown = credentials[:2]

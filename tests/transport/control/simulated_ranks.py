@@ -3,7 +3,7 @@
 ranks = SimulatedRanks(4)
 ranks.engines[2].fail()
 ranks.run(0.1)                                   # seconds of simulated time
-assert ranks.verdicts() == ...
+assert ranks.diagnoses() == ...
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
 
-from principals import FakeEngine
+from fake_engine import FakeEngine
 
-from hccl_py.transport.control.agreements import Proposal
+from hccl_py.transport.control.agreement import Proposal
 from hccl_py.transport.control.message import Contact, Entry, pack, unpack
-from hccl_py.transport.control.place import Place
+from hccl_py.transport.control.participant import Participant
 
 LATENCY_S = 0.001
 _ID = bytes(16)
@@ -31,8 +31,8 @@ class SimulatedRanks:
         self.now_s = 100.0
         self.engines = [FakeEngine(rank) for rank in range(world_size)]
         contacts = [Contact()] * world_size
-        self.places = [
-            Place(_ID, rank, contacts, engine, self._post)
+        self.participants = [
+            Participant(_ID, rank, contacts, engine, self._post)
             for rank, engine in enumerate(self.engines)
         ]
         self.dead: set[int] = set()
@@ -45,7 +45,7 @@ class SimulatedRanks:
         for engine in self.engines:
             engine.close()
 
-    def _post(self, place: Place, entry: Entry) -> None:
+    def _post(self, participant: Participant, entry: Entry) -> None:
         (message,) = pack([entry])
         (entry,) = unpack(message)  # what does not fit the wire shall fail here
         delay_s = 0.0 if entry.sender == entry.receiver else LATENCY_S
@@ -60,23 +60,23 @@ class SimulatedRanks:
                 engine.gone += [(victim, False, 0) for victim in victims]
 
     def fail(self, *ranks: int) -> None:
-        """Have engines propose a failure, and tell their places."""
+        """Have engines propose a failure, and tell their participants."""
         for rank in ranks:
             self.engines[rank].fails = True
         for rank in ranks:
-            self.places[rank].participant.news(self.now_s)
+            self.participants[rank].client.on_news(self.now_s)
 
     def news(self) -> None:
-        """Have every engine alive tell its place that there is something new."""
+        """Have every engine alive tell its participant that there is something new."""
         for rank in self._alive():
-            self.places[rank].participant.news(self.now_s)
+            self.participants[rank].client.on_news(self.now_s)
 
     def run(self, seconds: float) -> None:
         """Let so much time pass."""
         end_s = self.now_s + seconds
         while True:
             alive = self._alive()
-            ticks_s = [(self.places[rank].next_s(), rank) for rank in alive]
+            ticks_s = [(self.participants[rank].next_s(), rank) for rank in alive]
             due = [one for one in self._pending if one[2].receiver in alive]
             next_s = min([when for when, _ in ticks_s] + [one[0] for one in due])
             if next_s > end_s:
@@ -89,19 +89,19 @@ class SimulatedRanks:
             heapq.heapify(self._pending)
             for when_s, rank in ticks_s:
                 if when_s <= self.now_s and rank in self._alive():
-                    self.places[rank].tick(self.now_s)
+                    self.participants[rank].tick(self.now_s)
 
     def _deliver(self, entry: Entry) -> None:
         if entry.receiver in self._alive():
-            place = self.places[entry.receiver]
-            place.hear(entry.sender, entry.kind, entry.body, self.now_s)
-            place.settle(self.now_s)
+            participant = self.participants[entry.receiver]
+            participant.receive(entry.sender, entry.kind, entry.body, self.now_s)
+            participant.decide(self.now_s)
 
     def _alive(self) -> list[int]:
-        ranks = range(len(self.places))
+        ranks = range(len(self.participants))
         return [rank for rank in ranks if rank not in self.dead and rank not in self.stopped]
 
-    def verdicts(self) -> list[Any]:
+    def diagnoses(self) -> list[Any]:
         """Return what each rank alive has adopted."""
         return [self.engines[rank].adopted for rank in self._alive()]
 
@@ -116,5 +116,5 @@ class SimulatedRanks:
         """Have a rank agree."""
         future: Future[Any] = Future()
         proposal = Proposal(key, value, timeout_s, among)
-        self.places[rank].participant.agree(proposal, future)
+        self.participants[rank].client.agree(proposal, future)
         return future

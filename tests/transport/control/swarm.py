@@ -11,11 +11,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 import zmq
-from principals import FakeEngine
+from fake_engine import FakeEngine
 
+from hccl_py.transport.control.coordinator import Timing
+from hccl_py.transport.control.coordinator_client import CoordinatorClient
 from hccl_py.transport.control.message import Contact, Entry, pack, unpack
-from hccl_py.transport.control.participant import Participant
-from hccl_py.transport.control.timing import Timing
 
 WORLD_SIZE = 512
 COMMUNICATOR = bytes(range(16))
@@ -34,7 +34,7 @@ class Client:
         self.beat_s: list[float] = []
         self.answer_s: list[float] = []
         timing = Timing.of_world(WORLD_SIZE)
-        self.participant = Participant(rank, WORLD_SIZE, self.engine, self._send, timing)
+        self.client = CoordinatorClient(rank, self.engine, {}, self._send, timing)
         self._rank = rank
 
     def _send(self, receiver: int, kind: str, body: Any) -> None:
@@ -49,7 +49,7 @@ class Client:
         for entry in unpack(self.socket.recv()):
             if entry.kind == "beat-back":
                 self.answer_s.append(time.monotonic() - self.beat_s[-1])
-            self.participant.hear(entry.sender, entry.kind, entry.body, time.monotonic())
+            self.client.receive(entry.sender, entry.kind, entry.body, time.monotonic())
 
 
 def swarm(pipe: Connection, ranks: range, keys: list[tuple[bytes, bytes]], to: Contact) -> None:
@@ -73,17 +73,17 @@ def swarm(pipe: Connection, ranks: range, keys: list[tuple[bytes, bytes]], to: C
                     client.answer_s.clear()
             elif word == "fail":
                 clients[-1].engine.fail()
-                clients[-1].participant.news(time.monotonic())
+                clients[-1].client.on_news(time.monotonic())
             elif word == "stop":
                 answers = [client.answer_s for client in clients]
-                verdicts = [(one.engine.adopted, one.engine.adopted_s) for one in clients]
-                pipe.send((answers, verdicts))
+                diagnoses = [(one.engine.adopted, one.engine.adopted_s) for one in clients]
+                pipe.send((answers, diagnoses))
                 context.destroy(linger=0)
                 return
         now_s = time.monotonic()
         for client in clients:
-            if client.participant.next_s() <= now_s:
-                client.participant.tick(now_s)
+            if client.client.next_s() <= now_s:
+                client.client.tick(now_s)
         if not told and all(client.answer_s for client in clients):
             told = True
             pipe.send("connected")

@@ -1,4 +1,4 @@
-"""One verdict for all, whoever dies or is silent meanwhile: both state machines, simulated time."""
+"""One diagnosis for all, whatever rank dies or is silent: both state machines, simulated time."""
 
 from __future__ import annotations
 
@@ -20,33 +20,33 @@ def ranks() -> Iterator[SimulatedRanks]:
     made.close()
 
 
-def only(verdicts: list[Any]) -> dict[str, Any]:
-    """Return the verdict that all have."""
-    assert None not in verdicts
-    assert all(one == verdicts[0] for one in verdicts)
-    verdict: dict[str, Any] = verdicts[0]
-    return verdict
+def only(diagnoses: list[Any]) -> dict[str, Any]:
+    """Return the diagnosis that all have."""
+    assert None not in diagnoses
+    assert all(one == diagnoses[0] for one in diagnoses)
+    diagnosis: dict[str, Any] = diagnoses[0]
+    return diagnosis
 
 
 def test_failure_of_one_reaches_all_with_everybodys_report(ranks: SimulatedRanks) -> None:
     ranks.fail(3)
     ranks.run(0.01)  # a few messages, and no waiting
-    assert only(ranks.verdicts()) == {"judge": 0, "reports": [0, 1, 2, 3, 4], "absent": {}}
+    assert only(ranks.diagnoses()) == {"judge": 0, "reports": [0, 1, 2, 3, 4], "absent": {}}
 
 
 def test_nothing_happens_without_a_failure(ranks: SimulatedRanks) -> None:
     ranks.kill(1)
     ranks.news()
     ranks.run(5.0)
-    assert ranks.verdicts() == [None] * 4
+    assert ranks.diagnoses() == [None] * 4
 
 
 def test_two_deaths_at_once_are_waited_for_by_nobody(ranks: SimulatedRanks) -> None:
     ranks.kill(0, 2)
     ranks.fail(1, 3)
     ranks.run(0.01)
-    verdict = only(ranks.verdicts())
-    assert verdict == {"judge": 1, "reports": [1, 3, 4], "absent": {0: "dead", 2: "dead"}}
+    diagnosis = only(ranks.diagnoses())
+    assert diagnosis == {"judge": 1, "reports": [1, 3, 4], "absent": {0: "dead", 2: "dead"}}
 
 
 def test_goodbye_is_told_apart_from_death(ranks: SimulatedRanks) -> None:
@@ -55,14 +55,14 @@ def test_goodbye_is_told_apart_from_death(ranks: SimulatedRanks) -> None:
         engine.gone = [(4, True, 41)]
     ranks.fail(2)
     ranks.run(0.01)
-    assert only(ranks.verdicts())["absent"] == {4: "left after collective 41"}
+    assert only(ranks.diagnoses())["absent"] == {4: "left after collective 41"}
 
 
 @pytest.mark.parametrize("heard", [[1], [3], [], [2, 4]])
-def test_coordinator_dies_while_it_hands_out_the_verdict(
+def test_coordinator_dies_while_it_hands_out_the_diagnosis(
     ranks: SimulatedRanks, heard: list[int]
 ) -> None:
-    ranks.lost = lambda entry: entry.kind == "verdict" and entry.receiver not in heard
+    ranks.lost = lambda entry: entry.kind == "diagnosis" and entry.receiver not in heard
     ranks.fail(4)
     ranks.run(0.25)
     first = ranks.engines[0].adopted
@@ -72,38 +72,38 @@ def test_coordinator_dies_while_it_hands_out_the_verdict(
     ranks.kill(0)
     ranks.news()
     ranks.run(0.6)  # two heartbeats
-    verdict = only(ranks.verdicts())
+    diagnosis = only(ranks.diagnoses())
     if heard:  # there shall be no second one
-        assert verdict == first
+        assert diagnosis == first
     else:
-        assert verdict["judge"] == 1
+        assert diagnosis["judge"] == 1
 
 
 def test_coordinator_dies_before_it_has_all_reports(ranks: SimulatedRanks) -> None:
     ranks.lost = lambda entry: entry.kind == "reported"
     ranks.fail(2)
     ranks.run(0.01)
-    assert ranks.verdicts() == [None] * 5
+    assert ranks.diagnoses() == [None] * 5
     ranks.lost = lambda entry: False
     ranks.kill(0)
     ranks.news()
     ranks.run(0.02)
-    verdict = only(ranks.verdicts())
-    assert verdict == {"judge": 1, "reports": [1, 2, 3, 4], "absent": {0: "dead"}}
+    diagnosis = only(ranks.diagnoses())
+    assert diagnosis == {"judge": 1, "reports": [1, 2, 3, 4], "absent": {0: "dead"}}
 
 
-def test_stopped_coordinator_is_passed_over_and_hears_the_verdict_later(
+def test_stopped_coordinator_is_passed_over_and_hears_the_diagnosis_later(
     ranks: SimulatedRanks,
 ) -> None:
     ranks.stopped.add(0)
     ranks.fail(3)
     ranks.run(0.8)  # not long enough to count as silent: the report goes unanswered
-    verdict = only(ranks.verdicts())
-    assert verdict["judge"] == 1
-    assert verdict["reports"] == [1, 2, 3, 4]
+    diagnosis = only(ranks.diagnoses())
+    assert diagnosis["judge"] == 1
+    assert diagnosis["reports"] == [1, 2, 3, 4]
     ranks.stopped.clear()
     ranks.run(1.0)
-    assert only(ranks.verdicts()) == verdict
+    assert only(ranks.diagnoses()) == diagnosis
 
 
 def test_long_stopped_coordinator_costs_no_time(ranks: SimulatedRanks) -> None:
@@ -111,22 +111,22 @@ def test_long_stopped_coordinator_costs_no_time(ranks: SimulatedRanks) -> None:
     ranks.run(3.0)
     ranks.fail(3)
     ranks.run(0.01)
-    verdict = only(ranks.verdicts())
-    assert verdict["judge"] == 2
-    assert set(verdict["absent"]) == {0, 1}
-    assert all(why.startswith("silent for ") for why in verdict["absent"].values())
+    diagnosis = only(ranks.diagnoses())
+    assert diagnosis["judge"] == 2
+    assert set(diagnosis["absent"]) == {0, 1}
+    assert all(why.startswith("silent for ") for why in diagnosis["absent"].values())
 
 
 def test_woken_coordinator_is_in_office_again(ranks: SimulatedRanks) -> None:
     ranks.stopped.add(0)
     ranks.run(3.0)
-    assert ranks.places[3].participant.coordinator == 1
+    assert ranks.participants[3].client.coordinator == 1
     ranks.stopped.clear()
     ranks.run(1.0)
-    assert [place.participant.coordinator for place in ranks.places] == [0] * 5
+    assert [one.client.coordinator for one in ranks.participants] == [0] * 5
     ranks.fail(4)
     ranks.run(0.01)
-    assert only(ranks.verdicts())["judge"] == 0
+    assert only(ranks.diagnoses())["judge"] == 0
 
 
 def test_rank_that_was_stopped_itself_blames_nobody(ranks: SimulatedRanks) -> None:
@@ -134,7 +134,7 @@ def test_rank_that_was_stopped_itself_blames_nobody(ranks: SimulatedRanks) -> No
     ranks.run(30.0)
     ranks.stopped.clear()
     ranks.run(0.01)
-    assert ranks.places[4].participant.coordinator == 0
+    assert ranks.participants[4].client.coordinator == 0
 
 
 def test_silent_rank_is_waited_for_no_longer_than_the_window(ranks: SimulatedRanks) -> None:
@@ -142,48 +142,54 @@ def test_silent_rank_is_waited_for_no_longer_than_the_window(ranks: SimulatedRan
     ranks.engines[2].window_s = 0.05
     ranks.fail(2)
     ranks.run(0.04)
-    assert ranks.verdicts() == [None] * 4
+    assert ranks.diagnoses() == [None] * 4
     ranks.run(0.02)
-    assert only(ranks.verdicts())["absent"] == {4: "no answer"}
+    assert only(ranks.diagnoses())["absent"] == {4: "no answer"}
 
 
-def test_latecomer_gets_the_verdict_with_its_next_heartbeat(ranks: SimulatedRanks) -> None:
+def test_latecomer_gets_the_diagnosis_with_its_next_heartbeat(ranks: SimulatedRanks) -> None:
     ranks.lost = lambda entry: entry.receiver == 4
     ranks.fail(2)
     ranks.run(0.5)
-    verdict = ranks.engines[0].adopted
-    assert verdict is not None
+    diagnosis = ranks.engines[0].adopted
+    assert diagnosis is not None
     assert ranks.engines[4].adopted is None
     ranks.lost = lambda entry: False
     ranks.run(0.5)
-    assert only(ranks.verdicts()) == verdict
+    assert only(ranks.diagnoses()) == diagnosis
 
 
-def test_split_opinions_on_who_coordinates_end_in_one_verdict(ranks: SimulatedRanks) -> None:
+def test_split_opinions_on_who_coordinates_end_in_one_diagnosis(ranks: SimulatedRanks) -> None:
     def cut(entry: Entry) -> bool:
         ends = {entry.sender, entry.receiver}
         return 0 in ends and bool(ends & {3, 4})
 
     ranks.lost = cut
     ranks.run(3.0)
-    assert [place.participant.coordinator for place in ranks.places] == [0, 0, 0, 1, 1]
+    assert [one.client.coordinator for one in ranks.participants] == [
+        0,
+        0,
+        0,
+        1,
+        1,
+    ]
     ranks.fail(2, 4)  # reported to two coordinators at the same moment
     ranks.run(0.5)
-    assert only(ranks.verdicts())["judge"] == 0
+    assert only(ranks.diagnoses())["judge"] == 0
 
 
-def test_verdict_that_came_over_another_way_is_handed_on(ranks: SimulatedRanks) -> None:
+def test_diagnosis_that_came_over_another_way_is_handed_on(ranks: SimulatedRanks) -> None:
     ranks.lost = lambda entry: entry.kind == "reported"  # so that nothing is decided meanwhile
     ranks.fail(2)
     ranks.run(0.01)
     flooded = {"judge": 7}
     ranks.engines[3].adopted = dict(flooded)
-    ranks.places[3].participant.news(ranks.now_s)
+    ranks.participants[3].client.on_news(ranks.now_s)
     ranks.lost = lambda entry: False
     ranks.kill(0)
     ranks.news()
     ranks.run(0.02)
-    assert only(ranks.verdicts()) == flooded
+    assert only(ranks.diagnoses()) == flooded
 
 
 def test_judge_that_fails_leaves_the_decision_to_the_engines(ranks: SimulatedRanks) -> None:
@@ -191,10 +197,10 @@ def test_judge_that_fails_leaves_the_decision_to_the_engines(ranks: SimulatedRan
         raise ValueError("no idea")
 
     made = SimulatedRanks(3)
-    made.places[0].coordinator._judge = judge
+    made.participants[0].coordinator._diagnose = judge
     made.fail(1)
     made.run(0.1)
-    assert made.verdicts() == [None] * 3
+    assert made.diagnoses() == [None] * 3
     made.close()
 
 
@@ -255,17 +261,17 @@ def test_agreement_outlives_its_coordinator(ranks: SimulatedRanks, heard: list[i
 
 def test_store_is_set_again_at_the_next_coordinator(ranks: SimulatedRanks) -> None:
     was_set: Future[Any] = Future()
-    ranks.places[3].participant.ask("set", ["key", b"value"], was_set)
+    ranks.participants[3].client.ask("set", ["key", b"value"], was_set)
     ranks.run(0.01)
     assert was_set.result(0) is True
     got: Future[Any] = Future()
-    ranks.places[4].participant.ask("get", [["key", "other"]], got)
+    ranks.participants[4].client.ask("get", [["key", "other"]], got)
     ranks.run(0.01)
     assert not got.done()
     ranks.kill(0)
     ranks.news()
     again: Future[Any] = Future()
-    ranks.places[2].participant.ask("set", ["other", b"more"], again)
+    ranks.participants[2].client.ask("set", ["other", b"more"], again)
     ranks.run(0.01)
     assert got.result(0) == [b"value", b"more"]
 
@@ -274,9 +280,9 @@ def test_what_a_coordinator_is_asked_before_it_is_connected_is_asked_again() -> 
     ranks = SimulatedRanks(5)
     ranks.lost = lambda entry: entry.receiver == 0
     was_set: Future[Any] = Future()
-    ranks.places[3].participant.ask("set", ["key", b"value"], was_set)
+    ranks.participants[3].client.ask("set", ["key", b"value"], was_set)
     got: Future[Any] = Future()
-    ranks.places[4].participant.ask("get", [["key"]], got)
+    ranks.participants[4].client.ask("get", [["key"]], got)
     agreed = [ranks.agree(rank, "k", rank) for rank in range(1, 5)]
     ranks.run(0.01)
     assert not was_set.done()

@@ -154,7 +154,7 @@ def test_nothing_readable_is_on_the_wire() -> None:
 
 
 @pytest.mark.parametrize("imposter", [0, 1], ids=["dialled", "dialling"])
-def test_wrong_key_is_refused(imposter: int) -> None:
+def test_wrong_key_is_rejected(imposter: int) -> None:
     with two_providers() as providers:
         cards = [provider.card() for provider in providers]
         _, *place = msgpack.unpackb(cards[imposter])
@@ -165,7 +165,7 @@ def test_wrong_key_is_refused(imposter: int) -> None:
         outcomes = connect_all(providers, views, timeout_s=2)
     assert all(isinstance(outcome, BootstrapError) for outcome in outcomes), outcomes
     if imposter == 1:
-        assert "rank 0 refused lane 0: its key is not the one" in str(outcomes[1])
+        assert "rank 0 rejected lane 0: its key is not the one" in str(outcomes[1])
     else:
         assert "zmq connections are missing" in str(outcomes[0])
 

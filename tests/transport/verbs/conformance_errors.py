@@ -41,7 +41,7 @@ class Errors(Provider):
     @pytest.mark.parametrize(
         "fault", ["wrong key", "revoked key", "one too far", "one before", "wraps", "no access"]
     )
-    def test_remote_access_is_refused(self, opcode: Opcode, fault: str) -> None:
+    def test_remote_access_is_rejected(self, opcode: Opcode, fault: str) -> None:
         access = Access.LOCAL_WRITE if fault == "no access" else ALL
         with self.connected(num_bytes=4096, access=access) as (a, b):
             a.memory[:] = 3
@@ -227,7 +227,7 @@ class Closing(Provider):
             for seed, opcode in enumerate(EVERY):
                 transfer(a, b, opcode, 5000, seed)
 
-    def test_illegal_steps_are_refused(self) -> None:
+    def test_illegal_steps_are_rejected(self) -> None:
         with self.connected() as (a, b):
             pair = QueuePair(a.domain, a.queue)
             for state in (State.RTR, State.RTS):
@@ -338,7 +338,7 @@ class Closing(Provider):
             assert (pair.attributes.timeout_s, pair.attributes.rnr_retry) == (9.0, 0)
 
     @pytest.mark.parametrize("opcode", [Opcode.RECV, 7, 256, -1])
-    def test_opcode_that_cannot_be_sent_is_refused(self, opcode: Opcode) -> None:
+    def test_opcode_that_cannot_be_sent_is_rejected(self, opcode: Opcode) -> None:
         with self.connected() as (a, _):
             with pytest.raises(InvalidArgumentError, match="opcode"):
                 a.pair.post_send(SendRequest(opcode))

@@ -2,8 +2,8 @@
 
 A socket's descriptor tells only that its state may have changed, and every call on the socket may
 swallow that sign, whichever direction it was for. So each call here ends with a look at the state:
-if an earlier answer is outdated by it, the lane rings a bell of its own, an eventfd. Socket,
-monitor and bell hang in one epoll set, whose descriptor is the lane's.
+if an earlier answer is outdated by it, the lane writes an eventfd of its own. Socket,
+monitor and eventfd are in one epoll set, whose descriptor is the lane's.
 """
 
 import contextlib
@@ -18,33 +18,33 @@ LINGER_MS = 2000
 
 _CLOSED = "the connection was closed"
 _BEGINNINGS = zmq.EVENT_ACCEPTED | zmq.EVENT_CONNECTED
-_REFUSALS: dict[int, str] = {
+_REJECTIONS: dict[int, str] = {
     zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL: "the connection ended within the handshake",
     zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL: "no CURVE handshake of ZeroMQ",
     zmq.EVENT_HANDSHAKE_FAILED_AUTH: "its key is not the one in the peer's card",
 }
-MONITORED = _BEGINNINGS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | sum(_REFUSALS)
+MONITORED = _BEGINNINGS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED | sum(_REJECTIONS)
 
 
 class ZmqLane:
     """One PAIR socket, which it owns; see `provider.Lane` for what it promises.
 
     Attributes:
-        monitor: readable when `standing` or `refusal` may have changed.
-        refusal: why the last handshake failed.
+        monitor: readable when `standing` or `rejection` may have changed.
+        rejection: why the last handshake failed.
     """
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
         """Take a socket that is neither bound nor connected yet."""
         self._socket = socket
         self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(MONITORED)
-        self.refusal: str | None = None
+        self.rejection: str | None = None
         self._connections: set[int] = set()
         self._stood = False
-        self._refused = self._drained = self._rung = False
-        self._bell = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._is_full = self._drained = self._is_set = False
+        self._event_fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._epoll = select.epoll()
-        for descriptor in (socket.fileno(), self.monitor.fileno(), self._bell):
+        for descriptor in (socket.fileno(), self.monitor.fileno(), self._event_fd):
             self._epoll.register(descriptor, select.EPOLLIN)
 
     @property
@@ -60,7 +60,7 @@ class ZmqLane:
             elif event == zmq.EVENT_DISCONNECTED:
                 self._connections.discard(descriptor)
             else:
-                self.refusal = _REFUSALS[event]
+                self.rejection = _REJECTIONS[event]
         # Strangers come and go on a bound socket too; the peer is gone when nobody is left.
         return self._stood and bool(self._connections)
 
@@ -70,15 +70,15 @@ class ZmqLane:
         Raises:
             ConnectionError: the connection ended, and will not come back.
         """
-        self._hush()
+        self._clear_event()
         self._check_standing()
         try:
             self._socket.send(b"".join((header, payload)), zmq.NOBLOCK)
-            self._refused = False
+            self._is_full = False
         except zmq.Again:
-            self._refused = True
-        self._ring_if_outdated()
-        return not self._refused
+            self._is_full = True
+        self._set_if_outdated()
+        return not self._is_full
 
     def receive(self) -> zmq.Frame | None:
         """Return the next message or None; see `provider.Lane`.
@@ -86,7 +86,7 @@ class ZmqLane:
         Raises:
             ConnectionError: the connection ended, and all that came before was received.
         """
-        self._hush()
+        self._clear_event()
         standing = self.standing  # looked at first: what came before the end comes out before it
         frame = None
         with contextlib.suppress(zmq.Again):
@@ -94,7 +94,7 @@ class ZmqLane:
         self._drained = frame is None
         if frame is None and not standing:
             raise ConnectionError(_CLOSED)
-        self._ring_if_outdated()
+        self._set_if_outdated()
         return frame
 
     def fd(self) -> int:
@@ -107,7 +107,7 @@ class ZmqLane:
             return
         linger_ms = LINGER_MS if self.standing else 0
         self._epoll.close()
-        os.close(self._bell)
+        os.close(self._event_fd)
         self._socket.disable_monitor()
         self.monitor.close(0)
         self._socket.close(linger_ms)
@@ -116,19 +116,19 @@ class ZmqLane:
         if not self.standing:
             raise ConnectionError(_CLOSED)
 
-    def _ring_if_outdated(self) -> None:
-        if not (self._refused or self._drained):
+    def _set_if_outdated(self) -> None:
+        if not (self._is_full or self._drained):
             return
         state = _state(self._socket)
         writable, readable = state & zmq.POLLOUT, state & zmq.POLLIN
-        if (self._refused and writable) or (self._drained and readable):
-            os.eventfd_write(self._bell, 1)
-            self._rung = True
+        if (self._is_full and writable) or (self._drained and readable):
+            os.eventfd_write(self._event_fd, 1)
+            self._is_set = True
 
-    def _hush(self) -> None:
-        if self._rung:
-            os.eventfd_read(self._bell)
-            self._rung = False
+    def _clear_event(self) -> None:
+        if self._is_set:
+            os.eventfd_read(self._event_fd)
+            self._is_set = False
 
 
 def _state(socket: "zmq.Socket[bytes]") -> int:

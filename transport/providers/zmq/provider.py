@@ -30,7 +30,7 @@ _NEVER_MS = 2**31 - 1
 _MAX_LANES_IN_MESSAGE = 8
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 
-_Place = tuple[int, int]
+_LaneKey = tuple[int, int]
 """Rank of the peer and index of the lane."""
 
 
@@ -51,14 +51,14 @@ class ZmqProvider:
         # A lane is a socket and the two of its monitor; some are ZeroMQ's own.
         num_lanes = site.num_lanes * site.world_size
         self._context.set(zmq.MAX_SOCKETS, 4 * num_lanes + 64)
-        self._lanes: dict[_Place, ZmqLane] = {}
+        self._lanes: dict[_LaneKey, ZmqLane] = {}
         self._ports: list[int] = []
         self._first_port = 0  # of the range, that may be free
         self._public_key, self._secret_key = zmq.curve_keypair()
         # Before anybody can dial. It answers in connect(), and is closed for good after it: not the
         # listeners, which would take their connections along.
-        self._door = self._context.socket(zmq.REP)
-        self._door.bind(_ZAP_ENDPOINT)
+        self._zap = self._context.socket(zmq.REP)
+        self._zap.bind(_ZAP_ENDPOINT)
         try:
             for peer in range(site.rank + 1, site.world_size):
                 for index in range(site.num_lanes):
@@ -88,7 +88,7 @@ class ZmqProvider:
             for index in range(self._site.num_lanes if peer < self._site.rank else 0):
                 self._dial((peer, index), key, _endpoint(address, ports[first + index]))
         self._await_lanes(keys, deadline)
-        self._door.close(0)
+        self._zap.close(0)
         return {
             peer: [self._lanes[peer, index] for index in range(self._site.num_lanes)]
             for peer in range(self._site.world_size)
@@ -99,7 +99,7 @@ class ZmqProvider:
         """Close all lanes; waits for what was sent to leave, `zmq_lane.LINGER_MS` at most."""
         for lane in self._lanes.values():
             lane.close()
-        self._door.close(0)
+        self._zap.close(0)
         self._context.term()
 
     def _socket(self) -> "zmq.Socket[bytes]":
@@ -113,11 +113,11 @@ class ZmqProvider:
         socket.curve_secretkey = self._secret_key
         return socket
 
-    def _listen(self, place: _Place) -> None:
+    def _listen(self, lane_key: _LaneKey) -> None:
         socket = self._socket()
-        self._lanes[place] = ZmqLane(socket)
+        self._lanes[lane_key] = ZmqLane(socket)
         socket.curve_server = True
-        socket.zap_domain = str(place[0]).encode()
+        socket.zap_domain = str(lane_key[0]).encode()
         socket.zap_enforce_domain = True  # without a door-keeper nobody comes in
         self._ports.append(self._bind(socket))
 
@@ -141,49 +141,49 @@ class ZmqProvider:
             f"on {self._site.address}: zmq needs {self._site.num_lanes} for each pair of ranks"
         )
 
-    def _dial(self, place: _Place, key: bytes, endpoint: str) -> None:
+    def _dial(self, lane_key: _LaneKey, key: bytes, endpoint: str) -> None:
         socket = self._socket()
-        self._lanes[place] = ZmqLane(socket)
+        self._lanes[lane_key] = ZmqLane(socket)
         socket.curve_serverkey = key
         socket.connect(endpoint)
 
     def _await_lanes(self, keys: Mapping[bytes, bytes], deadline: Deadline) -> None:
         poller = zmq.Poller()
-        poller.register(self._door, zmq.POLLIN)
-        awaited = {lane.monitor: place for place, lane in self._lanes.items()}
+        poller.register(self._zap, zmq.POLLIN)
+        awaited = {lane.monitor: lane_key for lane_key, lane in self._lanes.items()}
         for monitor in awaited:
             poller.register(monitor, zmq.POLLIN)
         while awaited:
             if deadline.expired:
                 raise BootstrapError(self._timeout_message(list(awaited.values()), deadline))
             for ready, _ in poller.poll(int(deadline.remaining_s * 1000) + 1):
-                if ready is self._door:
+                if ready is self._zap:
                     self._answer(keys)
                     continue
-                place = awaited[ready]
-                if self._lanes[place].standing:
+                lane_key = awaited[ready]
+                if self._lanes[lane_key].standing:
                     del awaited[ready]
                     poller.unregister(ready)
-                elif place[0] < self._site.rank and (refusal := self._lanes[place].refusal):
+                elif lane_key[0] < self._site.rank and (reason := self._lanes[lane_key].rejection):
                     raise BootstrapError(
-                        f"rank {self._site.rank}: rank {place[0]} refused lane {place[1]}: "
-                        f"{refusal}; look at the log of rank {place[0]} first"
+                        f"rank {self._site.rank}: rank {lane_key[0]} rejected lane {lane_key[1]}: "
+                        f"{reason}; look at the log of rank {lane_key[0]} first"
                     )
 
     def _answer(self, keys: Mapping[bytes, bytes]) -> None:
         """Let one connection in, or not. The domain is the rank that its listener waits for."""
         version, request, domain, _address, _identity, mechanism, *proofs = (
-            self._door.recv_multipart()
+            self._zap.recv_multipart()
         )
         admitted = mechanism == b"CURVE" and proofs == [keys[domain]]
         status, text = (b"200", b"OK") if admitted else (b"400", b"not a member")
-        self._door.send_multipart([version, request, status, text, domain, b""])
+        self._zap.send_multipart([version, request, status, text, domain, b""])
 
-    def _timeout_message(self, awaited: Sequence[_Place], deadline: Deadline) -> str:
+    def _timeout_message(self, awaited: Sequence[_LaneKey], deadline: Deadline) -> str:
         missing = []
         for peer, index in sorted(awaited)[:_MAX_LANES_IN_MESSAGE]:
-            refusal = self._lanes[peer, index].refusal
-            missing.append(f"rank {peer} lane {index}" + (f" ({refusal})" if refusal else ""))
+            reason = self._lanes[peer, index].rejection
+            missing.append(f"rank {peer} lane {index}" + (f" ({reason})" if reason else ""))
         if len(awaited) > len(missing):
             missing.append(f"and {len(awaited) - len(missing)} more")
         return (

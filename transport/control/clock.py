@@ -18,7 +18,7 @@ class ClockReading(NamedTuple):
     Attributes:
         coordinator: whose clock it is compared with.
         offset_ns: what to add to this rank's CLOCK_REALTIME to get the coordinator's.
-        round_trip_ns: of the heartbeat that told; half of it bounds the error.
+        round_trip_ns: of the heartbeat that measured it; half of it bounds the error.
         monotonic_offset_ns: this rank's CLOCK_REALTIME minus its CLOCK_MONOTONIC.
     """
 
@@ -36,8 +36,8 @@ class ClockProbe:
         self._coordinator = coordinator
         self._samples: deque[tuple[int, int]] = deque(maxlen=_SAMPLES)
 
-    def hear(self, sent_ns: int, theirs_ns: int, now_ns: int) -> None:
-        """Take a heartbeat's way: sent here, answered there, back here; each by its own clock."""
+    def add(self, sent_ns: int, theirs_ns: int, now_ns: int) -> None:
+        """Add a heartbeat: when it was sent here, answered there and back here, by each clock."""
         if now_ns >= sent_ns:
             self._samples.append((now_ns - sent_ns, theirs_ns - (sent_ns + now_ns) // 2))
 

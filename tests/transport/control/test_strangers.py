@@ -107,7 +107,7 @@ def test_doorway_flood_of_silent_clients_takes_few_descriptors_and_members_get_i
     late.close()
     told = [record.getMessage() for record in caplog.records]
     assert 1 <= len(told) <= 16
-    assert "the coordinator refused a connection from 127.0.0.1:" in told[0]
+    assert "the coordinator rejected a connection from 127.0.0.1:" in told[0]
 
 
 def test_doorway_without_a_free_descriptor_serves_on(coordinator: Coordinator) -> None:
@@ -141,11 +141,11 @@ def test_doorway_without_a_free_descriptor_serves_on(coordinator: Coordinator) -
     [
         (os.urandom(300), ""),
         (b"\xff" + bytes(8) + b"\x7f\x03\0NULL" + bytes(48), "does not speak this protocol"),
-        (b"", "it went, or said nothing"),
+        (b"", "it closed the connection, or sent nothing"),
     ],
     ids=["random bytes", "no CURVE", "nothing"],
 )
-def test_doorway_stranger_is_refused_and_told_with_its_address(
+def test_doorway_stranger_is_rejected_and_told_with_its_address(
     coordinator: Coordinator,
     caplog: pytest.LogCaptureFixture,
     garbage: bytes,
@@ -164,12 +164,12 @@ def test_doorway_stranger_is_refused_and_told_with_its_address(
         assert time.monotonic() < deadline_s
     (record,) = caplog.records
     # A connection that is over by the time we look has no address any more.
-    told = record.getMessage().replace("an address that is gone", name)
-    assert told.startswith(f"the coordinator refused a connection from {name}: ")
+    told = record.getMessage().replace("an unknown address", name)
+    assert told.startswith(f"the coordinator rejected a connection from {name}: ")
     assert reason in record.getMessage()
 
 
-def test_doorway_key_of_no_member_is_refused(
+def test_doorway_key_of_no_member_is_rejected(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     stranger = ControlSockets(zmq.Poller())
@@ -183,7 +183,7 @@ def test_doorway_key_of_no_member_is_refused(
     coordinator.hear(coordinator.member, b"still here")
 
 
-def test_doorway_member_that_ends_before_it_is_read_is_heard_and_not_logged(
+def test_doorway_member_that_ends_before_it_is_read_is_seen_and_not_logged(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = open_descriptors()

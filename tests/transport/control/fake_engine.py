@@ -7,11 +7,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from hccl_py.transport.control.principal import Absence
+from hccl_py.transport.control.reporter import Absence
 
 
 class FakeEngine:
-    """What `Principal` asks for; the verdict says who judged, on whose reports."""
+    """What `Reporter` asks for; the diagnosis says who judged, on whose reports."""
 
     def __init__(self, rank: int = 0) -> None:
         self.rank = rank
@@ -29,33 +29,33 @@ class FakeEngine:
     def news_fd(self) -> int:
         return self._fd
 
-    def look(self) -> None:
+    def check_peers(self) -> None:
         pass
 
-    def lost(self) -> list[tuple[int, bool, int]]:
+    def ended_ranks(self) -> list[tuple[int, bool, int]]:
         return self.gone
 
-    def failing(self) -> bool:
+    def has_failure(self) -> bool:
         return self.fails
 
     def report(self) -> dict[str, Any]:
         return {"from": self.rank, "window_s": self.window_s}
 
-    def verdict(self) -> dict[str, Any] | None:
+    def diagnosis(self) -> dict[str, Any] | None:
         return self.adopted
 
-    def adopt(self, verdict: Mapping[str, Any]) -> None:
+    def adopt(self, diagnosis: Mapping[str, Any]) -> None:
         pass
 
-    def conclude(self, verdict: Mapping[str, Any]) -> None:
+    def conclude(self, diagnosis: Mapping[str, Any]) -> None:
         # The same may come again, on another way.
-        if self.adopted == verdict:
+        if self.adopted == diagnosis:
             return
-        assert self.adopted is None, "a second verdict"
-        self.adopted = dict(verdict)
+        assert self.adopted is None, "a second diagnosis"
+        self.adopted = dict(diagnosis)
         self.adopted_s = time.monotonic()
 
-    def judge(
+    def diagnose(
         self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, Absence]
     ) -> dict[str, Any]:
         return {

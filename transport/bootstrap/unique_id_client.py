@@ -11,10 +11,10 @@ import msgpack  # type: ignore[import-untyped]
 import zmq
 from zmq.utils.monitor import recv_monitor_message
 
+from hccl_py.transport.bootstrap.unique_id_server import MAX_MESSAGE_BYTES, curve_keys
+from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.control.listener import curve_socket
-from hccl_py.transport.control.plane import hold, release
 from hccl_py.transport.control.store import StoreClient
-from hccl_py.transport.control.unique_id_server import MAX_MESSAGE_BYTES, curve_keys
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 

@@ -25,8 +25,8 @@ import msgpack  # type: ignore[import-untyped]
 import zmq
 from zmq.utils import z85
 
+from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.control.listener import KeyPair
-from hccl_py.transport.control.plane import hold, release
 from hccl_py.transport.control.store import StoreServer
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.process_lifecycle import Stage, register

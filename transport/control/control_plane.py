@@ -1,12 +1,8 @@
-"""The control plane of this process: a service of the control thread (`loop.py`).
+"""The control plane of this process: messages between ranks, a service of the control thread.
 
-It holds the process's half of every coordinator: `Place` for each rank of each communicator here,
-`ControlSockets` to the other processes. Ranks of one process talk to each other without sockets.
-It lives from the first communicator that has peers to the last one.
-
-    hold()                      bind, before the rendezvous: cards carry the contact
-    plane.enrol(...)            after it: admit the members; hands out a `Coordination`
-    coordination.attach(...)    once all connections stand: speak for a principal
+`hold` starts it before the rendezvous, because cards carry its contact. It lives from the first
+communicator that has peers to the last. Ranks of one process exchange messages without sockets.
+`coordination.py` is what a communicator sees of it.
 """
 
 import contextlib
@@ -22,26 +18,25 @@ from functools import partial
 
 import zmq
 
+from hccl_py.transport.control.loop import ControlLoop
+from hccl_py.transport.control.message import Contact, Entry, pack, unpack
+from hccl_py.transport.control.participant import Participant
+from hccl_py.transport.control.sockets import ControlSockets
+from hccl_py.transport.control.strangers import THIS_MACHINE
+from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.interfaces import LocalAddress
 from hccl_py.transport.network.listeners import bind_listener
 from hccl_py.transport.process_lifecycle import Stage, register
 
-from ..errors import BootstrapError
-from .loop import ControlLoop
-from .message import Contact, Entry, pack, unpack
-from .place import Place
-from .sockets import ControlSockets
-from .strangers import THIS_MACHINE
-
 logger = logging.getLogger("hccl_py.transport")
 
-_MAX_LOGGED_COMPLAINTS = 16
+_MAX_LOGGED = 16
 _NUM_DESCRIPTORS = 48  # more than a plane and the first peers that it dials need
 
 
 @dataclass(frozen=True)
-class Roll:
-    """The members of a communicator, as its control planes know them.
+class Roster:
+    """The list of the ranks of a communicator, for their control planes.
 
     Attributes:
         communicator_id: random, public.
@@ -55,6 +50,11 @@ class Roll:
     contacts: tuple[Contact, ...]
     near: tuple[bool, ...]
 
+    @property
+    def key(self) -> tuple[bytes, int]:
+        """Tells it from all others of this process."""
+        return self.communicator_id, self.rank
+
 
 class ControlPlane:
     """The messages between ranks. `hold` and `release` look after the only one there is."""
@@ -66,14 +66,14 @@ class ControlPlane:
         self._lock = threading.Lock()
         self._bound: dict[str, tuple[socket.socket | None, int]] = {}
         # The thread's own.
-        self._places: dict[tuple[bytes, int], Place] = {}
-        self._rolls: dict[tuple[bytes, int], Roll] = {}
-        self._num_rolls_of: Counter[bytes] = Counter()
+        self._participants: dict[tuple[bytes, int], Participant] = {}
+        self._rosters: dict[tuple[bytes, int], Roster] = {}
+        self._num_communicators: Counter[bytes] = Counter()  # by the key of a process
         self._near: dict[bytes, bool] = {}
         self._here: deque[Entry] = deque()
         self._outgoing: dict[bytes, tuple[Contact, list[Entry]]] = {}
-        self._touched: set[Place] = set()
-        self._num_complaints = 0
+        self._undecided: set[Participant] = set()
+        self._num_logged = 0
         self.loop.add(self)
         self.loop.start(self._close)
 
@@ -96,17 +96,17 @@ class ControlPlane:
         host = host if port else ""
         return Contact(self.sockets.public_key, self.sockets.unix_name, host, port, problem)
 
-    def enrol(self, roll: Roll) -> None:
+    def admit(self, roster: Roster) -> None:
         """Admit the members of a communicator; returns when they are."""
-        self.loop.call(lambda: self._enrol(roll))
+        self.loop.call(lambda: self._admit(roster))
 
-    def attach(self, place: Place) -> None:
-        """Begin to speak for a rank of a communicator on the roll."""
-        self.loop.call(lambda: self._attach(place))
+    def attach(self, participant: Participant) -> None:
+        """Begin to take part for a rank of a communicator whose members are admitted."""
+        self.loop.call(lambda: self._attach(participant))
 
-    def leave(self, roll: Roll) -> None:
-        """Speak for a rank no more, and forget its peers; nothing is touched after the return."""
-        self.loop.call(lambda: self._leave(roll))
+    def leave(self, roster: Roster) -> None:
+        """End the part of a rank, and dismiss its peers; nothing is touched after the return."""
+        self.loop.call(lambda: self._leave(roster))
 
     def stop(self) -> None:
         """End the thread and close the sockets."""
@@ -130,119 +130,117 @@ class ControlPlane:
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        return min((place.next_s() for place in self._places.values()), default=math.inf)
+        return min((one.next_s() for one in self._participants.values()), default=math.inf)
 
     def turn(self) -> None:
         """See `loop.Service`."""
         for key, message in self.sockets.receive():
             self._take(key, message)
         now_s = time.monotonic()
-        for place in tuple(self._places.values()):
-            if place.next_s() <= now_s:
-                self.loop.guard(partial(place.tick, now_s))
+        for participant in tuple(self._participants.values()):
+            if participant.next_s() <= now_s:
+                self.loop.guard(partial(participant.tick, now_s))
         self._flush()
 
-    def _news(self, place: Place) -> None:
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(place.principal.news_fd())
-        place.participant.news(time.monotonic())
-
-    def _take(self, key: bytes, message: bytes) -> None:
-        """Deliver the entries of an authenticated process, as far as they are its own ranks'."""
-        try:
-            entries = unpack(message)
-        except ValueError as error:
-            self._complain(f"a member's message was dropped: {error}")
-            return
-        for entry in entries:
-            place = self._places.get((entry.communicator, entry.receiver))
-            if place is None:
-                continue  # not attached yet, or gone already
-            if entry.sender >= len(place.contacts) or place.contacts[entry.sender].key != key:
-                self._complain(f"a member claimed to be rank {entry.sender}, which it is not")
-                continue
-            self._deliver(place, entry)
-
-    def _deliver(self, place: Place, entry: Entry) -> None:
-        now_s = time.monotonic()
-        self._touched.add(place)
-        self.loop.guard(partial(place.hear, entry.sender, entry.kind, entry.body, now_s))
-
-    def dispatch(self, place: Place, entry: Entry) -> None:
-        """Take what a place has to say; it leaves at the end of the turn."""
-        contact = place.contacts[entry.receiver]
+    def send(self, participant: Participant, entry: Entry) -> None:
+        """Take a message of a participant; it leaves at the end of the turn."""
+        contact = participant.contacts[entry.receiver]
         if contact.key == self.sockets.public_key:
             self._here.append(entry)
         else:
             self._outgoing.setdefault(contact.key, (contact, []))[1].append(entry)
 
-    def _complain(self, what: str) -> None:
-        self._num_complaints += 1
-        if self._num_complaints <= _MAX_LOGGED_COMPLAINTS:
-            logger.warning("%s", what)
+    def _on_news(self, participant: Participant) -> None:
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(participant.reporter.news_fd())
+        participant.client.on_news(time.monotonic())
+
+    def _take(self, key: bytes, message: bytes) -> None:
+        """Deliver the entries of an authenticated process, but only those of its own ranks."""
+        try:
+            entries = unpack(message)
+        except ValueError as error:
+            self._log(f"a member's message was dropped: {error}")
+            return
+        for entry in entries:
+            participant = self._participants.get((entry.communicator, entry.receiver))
+            if participant is None:
+                continue  # not attached yet, or left already
+            contacts = participant.contacts
+            if entry.sender >= len(contacts) or contacts[entry.sender].key != key:
+                self._log(f"a member claimed to be rank {entry.sender}, which it is not")
+                continue
+            self._deliver(participant, entry)
+
+    def _deliver(self, participant: Participant, entry: Entry) -> None:
+        self._undecided.add(participant)
+        now_s = time.monotonic()
+        self.loop.guard(partial(participant.receive, entry.sender, entry.kind, entry.body, now_s))
 
     def _flush(self) -> None:
-        """Deliver what ranks of this process have for each other, then send what is for others."""
-        while self._here or self._touched:
+        """Deliver the messages between ranks of this process, then send those for others."""
+        while self._here or self._undecided:
             while self._here:
                 entry = self._here.popleft()
-                place = self._places.get((entry.communicator, entry.receiver))
-                if place is not None:
-                    self._deliver(place, entry)
+                receiver = self._participants.get((entry.communicator, entry.receiver))
+                if receiver is not None:
+                    self._deliver(receiver, entry)
             now_s = time.monotonic()
-            while self._touched:  # perhaps the last word that was missing has come
-                place = self._touched.pop()
-                self.loop.guard(partial(place.settle, now_s))
+            while self._undecided:  # perhaps the last report that was missing has come
+                self.loop.guard(partial(self._undecided.pop().decide, now_s))
         outgoing, self._outgoing = self._outgoing, {}
         for key, (contact, entries) in outgoing.items():
             if key in self._near:
                 self._send(contact, entries)
 
     def _send(self, contact: Contact, entries: list[Entry]) -> None:
-        """Send to one process; without a descriptor for it, all others shall hear all the same.
-
-        Who waits for an answer asks again.
-        """
+        """Send to one process. A failure must not keep the messages from the others."""
         try:
             for message in pack(entries):
                 self.sockets.send(contact, self._near[contact.key], message)
-        except zmq.ZMQError as error:
-            self._complain(f"the control plane could not reach a member: {error}")
+        except zmq.ZMQError as error:  # no descriptor is left; a rank that waits asks again
+            self._log(f"the control plane could not reach a member: {error}")
 
-    def _enrol(self, roll: Roll) -> None:
-        self._rolls[roll.communicator_id, roll.rank] = roll
-        for contact, near in zip(roll.contacts, roll.near, strict=True):
-            self._num_rolls_of[contact.key] += 1
+    def _log(self, what: str) -> None:
+        self._num_logged += 1
+        if self._num_logged <= _MAX_LOGGED:
+            logger.warning("%s", what)
+
+    def _admit(self, roster: Roster) -> None:
+        self._rosters[roster.key] = roster
+        hosts = {}
+        for contact, near in zip(roster.contacts, roster.near, strict=True):
+            self._num_communicators[contact.key] += 1
             self._near[contact.key] = near
-        pairs = zip(roll.contacts, roll.near, strict=True)
-        self.sockets.admit({one.key: THIS_MACHINE if near else one.host for one, near in pairs})
-        if not all(roll.near):
-            host = roll.contacts[roll.rank].host
+            hosts[contact.key] = THIS_MACHINE if near else contact.host
+        self.sockets.admit(hosts)
+        if not all(roster.near):
+            host = roster.contacts[roster.rank].host
             bound, port = self._bound[host]
             if bound is not None:
                 self._bound[host] = None, port
                 self.sockets.listen(bound)
 
-    def _attach(self, place: Place) -> None:
-        self._places[place.communicator_id, place.rank] = place
-        self.loop.watch(place.principal.news_fd(), partial(self._news, place))
+    def _attach(self, participant: Participant) -> None:
+        self._participants[participant.communicator_id, participant.rank] = participant
+        self.loop.watch(participant.reporter.news_fd(), partial(self._on_news, participant))
 
-    def _leave(self, roll: Roll) -> None:
-        if self._rolls.pop((roll.communicator_id, roll.rank), None) is None:
+    def _leave(self, roster: Roster) -> None:
+        if self._rosters.pop(roster.key, None) is None:
             return
-        place = self._places.pop((roll.communicator_id, roll.rank), None)
+        participant = self._participants.pop(roster.key, None)
         self._flush()
-        if place is not None:
-            self.loop.selector.unregister(place.principal.news_fd())
-        self._num_rolls_of.subtract(contact.key for contact in roll.contacts)
+        if participant is not None:
+            self.loop.selector.unregister(participant.reporter.news_fd())
+        self._num_communicators.subtract(contact.key for contact in roster.contacts)
         # Not at once: the garbage collector may have called this in the midst of a turn.
-        self.loop.post(self._dismiss_gone)
+        self.loop.post(self._dismiss)
 
-    def _dismiss_gone(self) -> None:
-        gone = [key for key, count in self._num_rolls_of.items() if count <= 0]
-        self.sockets.dismiss(gone)
-        for key in gone:
-            del self._num_rolls_of[key]
+    def _dismiss(self) -> None:
+        unused = [key for key, count in self._num_communicators.items() if count <= 0]
+        self.sockets.dismiss(unused)
+        for key in unused:
+            del self._num_communicators[key]
             del self._near[key]
 
 
@@ -267,7 +265,7 @@ def hold() -> ControlPlane:
 
 
 def _require_descriptors() -> None:
-    """Look before ZeroMQ does, which ends the process where it gets none for its own threads."""
+    """Check before ZeroMQ does, which ends the process where it gets none for its own threads."""
     taken: list[int] = []
     try:
         taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
@@ -285,7 +283,7 @@ def _require_descriptors() -> None:
 
 
 def release(plane: ControlPlane) -> None:
-    """Let go of the control plane; the last one ends its thread."""
+    """Release the control plane; the last release ends its thread."""
     global _plane, _num_holders
     with _lock:
         if plane is not _plane:

@@ -14,13 +14,13 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 import zmq
 from bootstrapped import bootstrapped
-from principals import FakeEngine
+from fake_engine import FakeEngine
 
-from hccl_py.transport.control import plane as plane_module
+from hccl_py.transport.control import control_plane as plane_module
+from hccl_py.transport.control.control_plane import ControlPlane, Roster
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, Contact, Entry, pack, unpack
-from hccl_py.transport.control.place import Place
-from hccl_py.transport.control.plane import ControlPlane, Roll
+from hccl_py.transport.control.participant import Participant
 from hccl_py.transport.errors import BootstrapError
 
 ID = bytes(range(16))
@@ -43,10 +43,10 @@ class Server:
         self.contact = self.plane.contact("", None)
         others = (Contact(self.keys[rank][0], "nobody") for rank in (1, 2))
         contacts = (self.contact, *others)
-        self.roll = Roll(ID, 0, contacts, (True,) * 3)
+        self.roll = Roster(ID, 0, contacts, (True,) * 3)
         self.engine = FakeEngine(0)
-        self.plane.enrol(self.roll)
-        self.plane.attach(Place(ID, 0, contacts, self.engine, self.plane.dispatch))
+        self.plane.admit(self.roll)
+        self.plane.attach(Participant(ID, 0, contacts, self.engine, self.plane.send))
         self.context = zmq.Context()
 
     def dial(self, keys: tuple[bytes, bytes]) -> zmq.Socket[bytes]:
@@ -98,7 +98,7 @@ def test_member_is_answered_and_its_word_counts_for_itself_alone(
     assert "claimed to be rank 2" in caplog.text
 
 
-def test_stranger_with_a_key_of_its_own_is_refused(server: Server) -> None:
+def test_stranger_with_a_key_of_its_own_is_rejected(server: Server) -> None:
     stranger, member = server.dial(zmq.curve_keypair()), server.dial(server.keys[2])
     stranger.send(beat(1))
     assert answers(member, 2)
@@ -225,10 +225,10 @@ def test_ranks_of_other_machines_come_over_tcp(host: str, ports: range | None) -
     assert all(contact.host == host for contact in contacts)
     assert ports is None or all(contact.port in ports for contact in contacts)
     engines = [FakeEngine(rank) for rank in range(2)]
-    rolls = [Roll(ID, rank, contacts, (rank == 0, rank == 1)) for rank in range(2)]
+    rolls = [Roster(ID, rank, contacts, (rank == 0, rank == 1)) for rank in range(2)]
     for plane, roll, engine in zip(planes, rolls, engines, strict=True):
-        plane.enrol(roll)
-        plane.attach(Place(ID, roll.rank, contacts, engine, plane.dispatch))
+        plane.admit(roll)
+        plane.attach(Participant(ID, roll.rank, contacts, engine, plane.send))
     engines[1].fail()
     wait_until(lambda: all(engine.adopted for engine in engines))
     assert engines[0].adopted == engines[1].adopted
@@ -272,7 +272,7 @@ def test_plane_whose_thread_has_ended_is_stopped_all_the_same() -> None:
 
 
 def test_a_member_that_cannot_be_dialled_does_not_end_the_plane(server: Server) -> None:
-    place = server.plane._places[ID, 0]
+    participant = server.plane._participants[ID, 0]
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     filled = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
     while filled[-1] < 256:
@@ -280,7 +280,7 @@ def test_a_member_that_cannot_be_dialled_does_not_end_the_plane(server: Server) 
     resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1], hard))
     try:
         entry = Entry(ID, 0, 1, "ask", None)
-        server.plane.loop.call(lambda: server.plane.dispatch(place, entry))
+        server.plane.loop.call(lambda: server.plane.send(participant, entry))
         server.plane.loop.call(lambda: None)  # the turn is over
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -324,6 +324,6 @@ def test_a_plane_needs_fewer_descriptors_than_are_asked_for() -> None:
 def test_a_roll_that_cannot_be_served_leaves_no_thread() -> None:
     contacts = (Contact(zmq.curve_keypair()[0]), Contact(zmq.curve_keypair()[0]))
     with pytest.raises(KeyError):  # it has no address for the other machine
-        Coordination(Roll(ID, 0, contacts, (True, False)))
+        Coordination(Roster(ID, 0, contacts, (True, False)))
     assert plane_module._plane is None
     wait_until(lambda: "hccl-control" not in [one.name for one in threading.enumerate()])

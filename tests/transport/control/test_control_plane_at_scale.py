@@ -12,13 +12,13 @@ import time
 
 import pytest
 import zmq
-from principals import FakeEngine
+from fake_engine import FakeEngine
 from swarm import COMMUNICATOR, WORLD_SIZE, swarm
 
+from hccl_py.transport.control.control_plane import ControlPlane, Roster
+from hccl_py.transport.control.coordinator import Timing
 from hccl_py.transport.control.message import Contact
-from hccl_py.transport.control.place import Place
-from hccl_py.transport.control.plane import ControlPlane, Roll
-from hccl_py.transport.control.timing import Timing
+from hccl_py.transport.control.participant import Participant
 
 NUM_PROCESSES = 2
 CONNECT_S = 40.0
@@ -32,15 +32,15 @@ def cpu_s() -> float:
 
 
 @pytest.mark.nightly("scale")
-def test_512_ranks_one_coordinator_keeps_up_and_all_hear_one_verdict() -> None:
+def test_512_ranks_one_coordinator_keeps_up_and_all_hear_one_diagnosis() -> None:
     plane = ControlPlane()
     mine = plane.contact("", None)
     keys = [zmq.curve_keypair() for _ in range(WORLD_SIZE)]
     contacts = (mine, *(Contact(public, f"hccl-{os.getpid()}-none") for public, _ in keys[1:]))
-    roll = Roll(COMMUNICATOR, 0, contacts, (True,) * WORLD_SIZE)
+    roll = Roster(COMMUNICATOR, 0, contacts, (True,) * WORLD_SIZE)
     engine = FakeEngine(0)
-    plane.enrol(roll)
-    plane.attach(Place(COMMUNICATOR, 0, contacts, engine, plane.dispatch))
+    plane.admit(roll)
+    plane.attach(Participant(COMMUNICATOR, 0, contacts, engine, plane.send))
     forks = multiprocessing.get_context("forkserver")
     pipes, processes = [], []
     for index in range(NUM_PROCESSES):
@@ -75,15 +75,15 @@ def test_512_ranks_one_coordinator_keeps_up_and_all_hear_one_verdict() -> None:
             process.join(10)
             process.kill()
     answers = [one for clients, _ in results for one in clients]
-    verdicts = [one for _, clients in results for one in clients]
+    diagnoses = [one for _, clients in results for one in clients]
     slowest_s = max(max(one) for one in answers)
-    heard_s = max(adopted_s for _, adopted_s in verdicts) - failed_s
-    print(f"{share:.1%} of a core, slowest answer {slowest_s:.3f} s, verdict in {heard_s:.3f} s")
+    heard_s = max(adopted_s for _, adopted_s in diagnoses) - failed_s
+    print(f"{share:.1%} of a core, slowest answer {slowest_s:.3f} s, diagnosis in {heard_s:.3f} s")
     assert len(answers) == WORLD_SIZE - 1
     assert all(len(one) >= NUM_PERIODS - 1 for one in answers)
     assert slowest_s < period_s
     assert share < 0.5
     assert engine.adopted is not None
     assert WORLD_SIZE - 1 in engine.adopted["reports"]
-    assert all(adopted == engine.adopted for adopted, _ in verdicts)
+    assert all(adopted == engine.adopted for adopted, _ in diagnoses)
     assert heard_s < VERDICT_S
