@@ -72,17 +72,6 @@ class Hangs(_OverGloo):
         return super().all_reduce(data, reduce_op) if self._rank != 1 else threading.Event().wait
 
 
-class SaysWhereItIs(_OverGloo):
-    """Its statistics are what the environment says of its rank."""
-
-    def statistics(self) -> str:
-        env = os.environ
-        return (
-            f"rank {env['RANK']} of {env['WORLD_SIZE']}, "
-            f"local {env['LOCAL_RANK']} of {env['LOCAL_WORLD_SIZE']}, node {env['HCCL_NODE_ID']}"
-        )
-
-
 if __name__ == "__main__":
     APIS["torch"] = Hangs
     sys.exit(main.main())

@@ -75,17 +75,6 @@ def test_parse_wrong_arguments_says_so_in_one_line(
     assert message.count("\n") == 1
 
 
-def test_parse_help_has_examples_method_and_exit_codes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit) as left:
-        parse(["--help"])
-    text = capsys.readouterr().out
-    assert left.value.code == 0
-    for part in ("hccl-bench --nproc 8 --compare gloo", "mean over its calls", "exit codes"):
-        assert part in text
-
-
 def test_op_all_measures_every_collective_each_with_options_of_its_own() -> None:
     every = {each.op: each for each in parse(["--op", "all", "--reduce-op", "max"])}
     assert tuple(every) == tuple(CASES)

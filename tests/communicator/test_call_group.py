@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import pytest
@@ -93,19 +92,6 @@ def test_every_collective_can_be_collected(ranks: ThreadRanks) -> None:
     ]
 
 
-def test_several_communicators_take_part(ranks: ThreadRanks) -> None:
-    def collect(comm: Communicator) -> tuple[float, float]:
-        with comm.subset(range(comm.world_size), "second") as second:
-            mine, its = np.ones(LARGE), np.ones(LARGE)
-            with group():
-                # In different orders: two communicators owe each other nothing.
-                for one, data in [(comm, mine), (second, its)][:: 1 - 2 * (comm.rank % 2)]:
-                    one.all_reduce(data)
-            return float(mine[-1]), float(its[-1])
-
-    assert ranks.run(collect) == [(3.0, 3.0)] * 3
-
-
 def test_nonblocking_call_gives_a_handle_at_once(ranks: ThreadRanks) -> None:
     def collect(comm: Communicator) -> float:
         data = np.ones(LARGE)
@@ -189,25 +175,3 @@ def check_torch_is_left_alone(rank: int, world_size: int) -> list[float]:
 
 def test_calls_of_torch_are_never_collected() -> None:
     assert run_ranks(check_torch_is_left_alone, 2, backend="hccl") == [[4.0, 4.0]] * 2
-
-
-def test_a_wrong_deadline_is_refused_where_it_is_given(ranks: ThreadRanks) -> None:
-    def use(comm: Communicator) -> tuple[str, list[float]]:
-        data = np.ones(2)
-        wrong: Any = "soon"
-        with pytest.raises(InvalidArgumentError, match="timeout_s: .* seconds, got 'soon'"):
-            comm.all_reduce(data, timeout_s=wrong)
-        with (
-            pytest.raises(InvalidArgumentError, match="timeout_s: .* seconds, got 'soon'"),
-            group(),
-        ):
-            work = comm.nonblocking.all_reduce(data)
-            comm.send(data, 0, timeout_s=wrong)
-        with pytest.raises(InvalidArgumentError, match="never started") as dropped:
-            work.wait()
-        comm.all_reduce(data)
-        return str(dropped.value), data.tolist()
-
-    for reason, data in ranks.run(use):
-        assert "was left by InvalidArgumentError" in reason
-        assert data == [3.0, 3.0]

@@ -107,21 +107,6 @@ def test_wrong_argument_is_named_and_harms_nothing(
     assert ranks.run(wrong) == [3, 3, 3]
 
 
-def test_read_only_sources_are_welcome(ranks: ThreadRanks) -> None:
-    def calls(comm: Communicator) -> None:
-        data = read_only()
-        comm.all_gather(floats(9), data)
-        comm.reduce_scatter(floats(1), data)
-        comm.all_to_all(floats(3), data)
-        comm.reduce(data if comm.rank else floats(3), 0)
-        comm.broadcast(floats(3) if comm.rank else data, 0)
-        work = comm.nonblocking.send(data, comm.rank)
-        comm.recv(floats(3), comm.rank)
-        work.wait()
-
-    ranks.run(calls)
-
-
 def test_attributes_say_who_and_where(ranks: ThreadRanks) -> None:
     for rank, comm in enumerate(ranks.communicators):
         assert (comm.rank, comm.world_size, comm.name) == (rank, 3, "aab")

@@ -119,27 +119,6 @@ def test_reduce_scatter_every_op_and_size_equals_numpy(ranks: ThreadRanks, dtype
                 assert_reduced(output.values, mine, inputs, dtype)
 
 
-@pytest.mark.parametrize("count", [3, 20_011])
-def test_reduce_scatter_in_place_and_from_lists(ranks: ThreadRanks, count: int) -> None:
-    n = ranks.world_size
-    inputs = _contributions(n, "int32", count * n)
-    expected = reduced(inputs, "int32", ReduceOp.SUM).reshape(n, count)
-
-    def reduce_scatter(comm: Communicator) -> tuple[Array, Array]:
-        whole = Guarded(inputs[comm.rank], "int32")
-        own = whole.buffer[comm.rank * count : (comm.rank + 1) * count]
-        comm.reduce_scatter(own, whole.buffer)
-        parts = [Guarded(part, "int32") for part in inputs[comm.rank].reshape(n, count)]
-        output = Guarded(np.zeros(count), "int32")
-        comm.reduce_scatter(output.buffer, [part.buffer for part in parts])
-        assert whole.bytes
-        return own.copy(), output.values
-
-    for rank, (in_place, from_list) in enumerate(ranks.run(reduce_scatter)):
-        np.testing.assert_array_equal(in_place, expected[rank])
-        np.testing.assert_array_equal(from_list, expected[rank])
-
-
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 @pytest.mark.parametrize("op", [ReduceOp.SUM, ReduceOp.AVG])
 def test_complex_sums_and_averages(ranks: ThreadRanks, dtype: str, op: ReduceOp) -> None:

@@ -133,30 +133,6 @@ def test_wait_too_short_raises_and_can_be_repeated(ranks: ThreadRanks) -> None:
     assert ranks.run(calls) == [_sum(ranks)] * ranks.world_size
 
 
-def test_calls_from_many_threads_of_a_rank(ranks: ThreadRanks) -> None:
-    """Same sizes, so that any order fits; no call may get lost or mix with another."""
-    per_thread, num_threads = 30, 3
-
-    def calls(comm: Communicator) -> list[int]:
-        results: list[int] = []
-
-        def loop() -> None:
-            for _ in range(per_thread):
-                data = _ones(comm, 1_001)
-                comm.all_reduce(data)
-                results.append(int(data.min()) if (data == data[0]).all() else -1)
-
-        threads = [threading.Thread(target=loop) for _ in range(num_threads)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(30)
-        return results
-
-    expected = [_sum(ranks)] * per_thread * num_threads
-    assert ranks.run(calls) == [expected] * ranks.world_size
-
-
 def test_transfers_run_beside_collectives_in_any_order(ranks: ThreadRanks) -> None:
     def calls(comm: Communicator) -> tuple[list[int], int]:
         n, me = comm.world_size, comm.rank

@@ -15,6 +15,9 @@
 
 namespace hccl::test {
 
+// An entry of the table that `run_tests` runs.
+#define HCCL_TEST(name) {#name, name}
+
 struct Test {
   const char* name;
   void (*run)();

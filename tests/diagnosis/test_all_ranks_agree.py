@@ -11,13 +11,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch.distributed as dist
 from namespaces import TWO_HOSTS, Hosts
 from ranks import run_ranks
 from thread_ranks import wait_until
 
 from hccl_py import Communicator, CommunicatorError
-from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import Blame
 
 NOTICE_S = 2.0
@@ -154,27 +152,6 @@ def test_stopped_coordinator_is_named_when_the_time_is_up(nodes: int) -> None:
     assert "bytes moved, waiting for rank" in text
 
 
-def late(rank: int, world_size: int) -> Story:
-    comm = Communicator(timeout_s=TIMEOUT_S)
-    other = Communicator(name="other", timeout_s=20)
-    comm.barrier()
-    if rank == 3:
-        wait = other.nonblocking.all_reduce(np.ones(5))
-        wait_until(lambda: bool(comm._core.failed()), "the others give up", 2 * NOTICE_S)
-        del wait
-    told = loops(comm, lambda number: None)
-    other.close()
-    comm.close()
-    return told
-
-
-def test_late_rank_is_named_with_what_it_does_instead() -> None:
-    text, blame = same(run_ranks(late, 4))
-    assert (blame.rank, blame.cause, blame.sequence) == (3, "timed out", 2)
-    assert "which is in all_reduce(sum, float64[5]) number 1 of group other, has not" in text
-    assert "ranks 0, 1, 2 have arrived; rank" in text
-
-
 # ------------------------------------------------------------------------------ exceptions
 
 
@@ -218,12 +195,3 @@ def test_exception_that_ends_the_interpreter_is_told_to_all() -> None:
     text, blame = same(run_ranks(ends_by_exception, 2, victims=[1]))
     assert (blame.rank, blame.cause, blame.sequence) == (1, "uncaught exception", 2)
     assert "failed: uncaught KeyError: 'no such thing'" in text
-
-
-def test_error_of_torch_says_the_same() -> None:
-    blame = Blame(2, "h", 7, "died", "barrier()", 17)
-    ours = CommunicatorError("barrier() number 17: rank 2 died", blame)
-    torchs = as_torch_error(ours)
-    assert isinstance(torchs, dist.DistBackendError)
-    assert story(torchs)[:2] == story(ours)[:2]
-    assert torchs.__cause__ is ours

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 
 import numpy as np
@@ -52,30 +51,6 @@ def test_both_groups_end_on_all_ranks_with_the_same_story(world_size: int, nodes
     assert "all_reduce(sum, float64[7]) number 2 of group " in text
     for stories in results:
         assert all(seconds < 10 for _, _, seconds in stories)
-
-
-def another_thread_comes(rank: int, world_size: int) -> float:
-    """Both ranks wait in another group for a while; but there are other threads, which come."""
-    first, second = _in_other_order(rank)
-
-    def come_late() -> None:
-        second.barrier()
-        time.sleep(4.5)  # long enough to be accused if this thread were not known
-        second.barrier()
-
-    other = threading.Thread(target=come_late)
-    other.start()
-    first.barrier()
-    began = time.monotonic()
-    first.barrier()
-    other.join()
-    return time.monotonic() - began
-
-
-@pytest.mark.nightly("faults")
-def test_program_with_several_threads_is_not_accused() -> None:
-    for seconds in run_ranks(another_thread_comes, 2):
-        assert seconds > 4
 
 
 def waits_for_who_computes(rank: int, world_size: int) -> str:

@@ -193,22 +193,3 @@ def test_sixteen_ranks_on_two_nodes_learn_in_two_minutes(
     reached = re.findall(r"accuracy (\d+\.\d\d)%", printed)
     assert float(reached[-1]) >= 97.0
     assert torch.load(checkpoint, weights_only=True)["epoch"] == len(reached)
-
-
-@pytest.mark.nightly("training")
-@pytest.mark.timeout(180)
-def test_rank_0_alone_prints_progress(sixteen: tuple[str, float, Path]) -> None:
-    *epochs, last = sixteen[0].splitlines()
-    for epoch, line in enumerate(epochs, 1):
-        assert re.fullmatch(
-            rf"epoch {epoch:2}/20  loss \d+\.\d{{4}}  held-out accuracy \d+\.\d\d%  "
-            r"[\d,]+ images/s",
-            line,
-        )
-    cores = len(os.sched_getaffinity(0))
-    shared = rf" \(16 ranks shared {cores} cores\)" if cores < 16 else ""
-    assert re.fullmatch(
-        rf"16 ranks on 2 emulated nodes reached \d+\.\d\d% held-out accuracy{shared}; "
-        rf"the checkpoint is {sixteen[2]}",
-        last,
-    )

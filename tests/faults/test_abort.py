@@ -84,19 +84,6 @@ def test_concurrent_aborts_end_in_one_verdict(nodes: str) -> None:
         assert {str(error) for error in later} == {text}
 
 
-def test_abort_after_close_and_twice_does_nothing() -> None:
-    with ThreadRanks("aa") as ranks:
-        first, second = ranks.communicators
-        first.abort("once")
-        first.abort("twice")
-        with pytest.raises(AbortedError, match="once"):
-            second.barrier()
-        first.close()
-        first.abort("after the end")
-        with pytest.raises(AbortedError, match="the communicator is closed"):
-            first.barrier()
-
-
 def aborts_in_a_signal_handler(rank: int, world_size: int) -> str:
     comm = Communicator()
     comm.barrier()

@@ -33,27 +33,6 @@ layouts = pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"]
 # ------------------------------------------------------------------------------ abort, close
 
 
-def test_close_from_another_thread_ends_calls() -> None:
-    with ThreadRanks("aa") as ranks:
-        first = ranks.communicators[0]
-        call = ranks.start(lambda comm: comm.recv(np.zeros(1), 1 - comm.rank))[0]
-        wait_until(lambda: first.statistics()["sleeps"] > 0, "rank 0 waits")
-        first.close()
-        assert isinstance(call.exception(NOTICE_S), AbortedError)
-
-
-def test_failed_works_tell_why_without_being_waited_for() -> None:
-    with ThreadRanks("aa") as ranks:
-        first = ranks.communicators[0]
-        works = [first.nonblocking.all_reduce(np.ones(5)) for _ in range(3)]
-        first.abort("enough")
-        for work in works:
-            wait_until(work.done, "the work ends")
-            assert isinstance(work.exception(), AbortedError)
-            with pytest.raises(AbortedError, match="enough"):
-                work.wait()
-
-
 # ------------------------------------------------------------------------------ leaving, dying
 
 

@@ -15,9 +15,6 @@ from thread_ranks import wait_until
 
 from hccl_py import AbortedError, Communicator
 
-# At once; the rest is for a machine that has other things to do.
-NOTICE_S = 2.0
-
 
 def one_is_interrupted(rank: int, world_size: int) -> tuple[float, str, int | None]:
     comm = Communicator()
@@ -63,38 +60,3 @@ def test_interrupt_ends_the_call_at_once_everywhere(nodes: int) -> None:
         assert culprit == 0
         assert "aborted by rank 0 (host" in message
         assert "a signal interrupted the call half-way" in message
-
-
-def interrupted_in_the_background(rank: int, world_size: int) -> bool:
-    """The blocking call lines up behind another thread's: the signal still counts."""
-    comm = Communicator()
-    pids = Pids(comm)
-    if rank == 1:
-        with pytest.raises(AbortedError, match="aborted by rank 0"):
-            comm.recv(np.zeros(1), 0)
-        return True
-
-    def drive() -> None:
-        with pytest.raises(AbortedError):
-            comm.all_reduce(np.ones(10))
-
-    driver = threading.Thread(target=drive)
-    driver.start()
-    wait_until(lambda: comm.statistics()["sleeps"] > 2, "the other thread drives")
-
-    def interrupt() -> None:
-        wait_until(lambda: is_asleep(pids[0]), "the main thread waits")
-        os.kill(os.getpid(), signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
-    try:
-        comm.all_reduce(np.ones(10))
-    except KeyboardInterrupt:
-        # Its buffers are gone now, so nothing may go on with them.
-        driver.join(NOTICE_S)
-        return not driver.is_alive()
-    return False
-
-
-def test_interrupt_of_a_call_that_another_thread_drives() -> None:
-    assert run_ranks(interrupted_in_the_background, 2) == [True, True]

@@ -231,23 +231,6 @@ def flood(address: Address) -> None:
         client.close()
 
 
-def drip(address: Address) -> None:
-    """Send a byte now and then, and never finish: to be hung up on within the time for a hello."""
-    with dial(address) as client:
-        started_s = time.monotonic()
-        client.settimeout(0.2)
-        for byte in hello(PROTOCOL_VERSION):
-            try:
-                client.send(bytes([byte]))
-                if client.recv(4096) == b"":
-                    return
-            except TimeoutError:
-                assert time.monotonic() - started_s < 15
-            except ConnectionError:
-                return
-    raise AssertionError("it was never hung up on")
-
-
 def knock_with_a_key_of_its_own(address: Address) -> None:
     """Speak CURVE, without being a member."""
     public, secret = zmq.curve_keypair()

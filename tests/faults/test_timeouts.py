@@ -7,12 +7,10 @@ import re
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 import torch.distributed as dist
 from injections import ONE_NODE, TWO_NODES, Layout, write_mark
 from ranks import run_ranks
@@ -120,29 +118,6 @@ def one_does_not_wait(rank: int, world_size: int) -> list[Late]:
     return seen
 
 
-def one_does_not_come_to_torch(rank: int, world_size: int) -> list[Late]:
-    _undisturbed()
-    dist.init_process_group("hccl", timeout=timedelta(seconds=60))
-    everyone = dist.new_group(timeout=timedelta(seconds=1))
-    dist.barrier()
-    dist.barrier(group=everyone)
-    seen = []
-    data = torch.ones(COUNT)
-    _together(rank, "torch")
-    if rank != ABSENT:
-        work = dist.all_reduce(data.clone(), async_op=True)
-        seen = [
-            _timed(OF_WAIT, 0.5, lambda: work.wait(timedelta(seconds=0.5))),
-            _timed("new_group(timeout)", 1.0, lambda: dist.all_reduce(data, group=everyone)),
-        ]
-    _wait_for_others(rank, world_size, "torch")
-    if rank == ABSENT:
-        work = dist.all_reduce(data.clone(), async_op=True)
-    work.wait()
-    dist.destroy_process_group()
-    return seen
-
-
 def check_times(stories: list[list[Late]], layout: Layout) -> None:
     """The time of a call runs from the first that calls and is up for all; a wait's is its own."""
     assert stories[ABSENT] == []
@@ -177,10 +152,4 @@ def test_timeout_of_group_and_call_is_kept(tmp_path: Path, layout: Layout) -> No
 @layouts
 def test_timeout_of_wait_is_kept_and_harms_nobody(tmp_path: Path, layout: Layout) -> None:
     stories = run_ranks(one_does_not_wait, layout.world_size, env=_env(layout, tmp_path))
-    check_times(stories, layout)
-
-
-@layouts
-def test_timeouts_of_torch_are_kept(tmp_path: Path, layout: Layout) -> None:
-    stories = run_ranks(one_does_not_come_to_torch, layout.world_size, env=_env(layout, tmp_path))
     check_times(stories, layout)

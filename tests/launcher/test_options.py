@@ -110,16 +110,3 @@ def test_port_in_use_is_one_line_and_exit_code_2(
     assert last.startswith("hccl-launch: error: ")
     assert f"127.0.0.1:{port}" in last
     assert "in use" in last
-
-
-def test_help_shows_examples_before_the_groups_of_options(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    with pytest.raises(SystemExit) as stop:
-        main(["--help"])
-    assert stop.value.code == 0
-    text = capsys.readouterr().out
-    marks = ["hccl-launch --nnodes 2 --nproc-per-node 8", "size of the job:", "where real nodes"]
-    places = [text.index(mark) for mark in (*marks, "failures:", "logs:", "torchrun's other")]
-    assert places == sorted(places)
-    assert text.count("\n  --node-rank") == 1

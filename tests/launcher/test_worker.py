@@ -59,16 +59,6 @@ def test_exception_is_recorded_in_elastics_format(tmp_path: Path, error_file: Pa
     assert lines[-1] == "KeyError: 'weight'"
 
 
-def test_exception_without_a_place_for_the_record_is_printed(
-    tmp_path: Path, error_file: Path
-) -> None:
-    path = tmp_path / "script.py"
-    path.write_text("1 / 0")
-    done = run_worker(path, TORCHELASTIC_ERROR_FILE=error_file / "nowhere")
-    assert done.returncode == 1
-    assert done.stderr.rstrip().endswith("ZeroDivisionError: division by zero")
-
-
 def test_syntax_error_names_file_and_line(tmp_path: Path, error_file: Path) -> None:
     path = tmp_path / "script.py"
     path.write_text("x = (\n")

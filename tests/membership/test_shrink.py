@@ -183,20 +183,6 @@ def test_ranks_that_disagree_on_whom_to_exclude_all_hear_it() -> None:
         assert "rank 3 is this rank" in str(errors[3])
 
 
-def test_late_rank_is_told_that_the_others_went_on() -> None:
-    with ThreadRanks("aab") as ranks:
-        came = ranks.start(
-            lambda comm: comm.shrink(timeout_s=0.3) if comm.rank else comm.statistics()
-        )
-        for call in came[1:]:
-            with call.result(NEVER_MORE_S) as left:
-                assert (left.world_size, left.name) == (2, "aab/shrunk-1")
-        with pytest.raises(
-            BootstrapError, match="rank 0 was left out: ranks 1, 2 decided without it"
-        ):
-            ranks.communicators[0].shrink(timeout_s=0.3)
-
-
 @pytest.mark.parametrize(
     ("came", "may_go_on"), [([0], False), ([2, 3], False), ([0, 3], True), ([1, 2, 3], True)]
 )

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch.distributed as dist
 from open_now import open_now, wait_for_no_more_than
 from ranks import run_ranks
 from thread_ranks import ThreadRanks
@@ -181,21 +180,3 @@ def test_group_hears_at_once_of_the_death_of_a_member(nodes: int, waits: str) ->
     assert blame[3] == "died"
     # The kernel may not tell how it ended.
     assert re.search(r"died: (killed by signal 9|its connections closed without a goodbye)", text)
-
-
-def dies_beside_new_group(rank: int, world_size: int) -> Story | None:
-    dist.barrier()
-    if rank == world_size - 1:
-        os.kill(os.getpid(), signal.SIGKILL)
-    began_s = time.monotonic()
-    with pytest.raises(dist.DistBackendError) as raised:
-        dist.new_group()
-    error: Any = raised.value
-    return time.monotonic() - began_s, str(error), error.rank, error.cause
-
-
-def test_new_group_of_torch_hears_at_once_of_the_death_of_a_member() -> None:
-    stories = run_ranks(dies_beside_new_group, 3, backend="hccl", victims={2})
-    assert all(story[0] < RAISE_S for story in stories[:2]), stories
-    assert {story[2:] for story in stories[:2]} == {(2, "died")}
-    assert len({story[1] for story in stories[:2]}) == 1, stories

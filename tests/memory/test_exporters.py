@@ -8,7 +8,6 @@ from __future__ import annotations
 import array
 import ctypes
 import gc
-import importlib
 import mmap
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -90,17 +89,6 @@ def test_buffers_are_reduced_and_moved(ranks: ThreadRanks, name: str) -> None:
         return [float(one) for one in np.asarray(memoryview(other)).reshape(-1)]
 
     assert ranks.run(use) == [[6.0] * 8] * 3
-
-
-def test_bytes_are_sent_and_not_written_to(ranks: ThreadRanks) -> None:
-    def use(comm: Communicator) -> bytes:
-        every = bytearray(3 * comm.world_size)
-        comm.all_gather(every, f"<{comm.rank}>".encode())
-        return bytes(every)
-
-    assert ranks.run(use) == [b"<0><1><2>"] * 3
-    with pytest.raises(InvalidArgumentError, match="expected writable memory, got a read-only"):
-        ranks.communicators[0].all_reduce(b"123")
 
 
 def test_memory_stays_where_it_is_until_the_call_is_done(ranks: ThreadRanks) -> None:
@@ -248,32 +236,3 @@ def test_read_only_export_is_an_input_only() -> None:
     assert span_of(Frozen()).count == 3
     with pytest.raises(InvalidArgumentError, match="read-only .*Frozen; pass a writable buffer"):
         span_of(Frozen(), writable=True)
-
-
-def test_host_memory_pinned_by_a_device_library_is_memory() -> None:
-    for pinned in (3, 11):
-        assert span_of(Exporter(torch.zeros(3), (pinned, 0)), writable=True).count == 3
-
-
-def jax_array(values: Any, dtype: str) -> Any:
-    pytest.importorskip("jax")
-    return importlib.import_module("jax.numpy").asarray(values, dtype)
-
-
-def tensorflow_tensor(values: Any, dtype: str) -> Any:
-    pytest.importorskip("tensorflow")
-    return importlib.import_module("tensorflow").constant(values, dtype)
-
-
-@pytest.mark.parametrize("make", [jax_array, tensorflow_tensor])
-def test_immutable_arrays_are_reduced_out_of_place(ranks: ThreadRanks, make: Any) -> None:
-    source = make([1.0, 2.0], "float32")
-
-    def use(comm: Communicator) -> list[float]:
-        total = np.empty(2, np.float32)
-        comm.all_reduce(source, output=total)
-        return total.tolist()
-
-    assert ranks.run(use) == [[3.0, 6.0]] * 3
-    with pytest.raises(InvalidArgumentError, match="immutable: have a numpy array take the result"):
-        ranks.communicators[0].all_reduce(source)

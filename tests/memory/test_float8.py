@@ -10,8 +10,6 @@ import torch
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator, ReduceOp
-from hccl_py.algorithms.topology import Topology
-from hccl_py.algorithms.tuner import choose
 from hccl_py.transport.types import IN_ONE_STEP
 
 DTYPES = [getattr(torch, dtype.name.lower()) for dtype in sorted(IN_ONE_STEP)]
@@ -96,14 +94,3 @@ def test_array_of_ml_dtypes_is_summed_too(ranks: ThreadRanks) -> None:
         return [float(value) for value in data]
 
     assert ranks.run(reduce) == [[1.5 * ranks.world_size] * 3] * ranks.world_size
-
-
-@pytest.mark.parametrize("asked", ["", "ring", "all_reduce=mesh", "one_shot"])
-def test_only_algorithms_that_reduce_in_one_step_are_chosen(asked: str) -> None:
-    nodes = Topology(((0, 1), (2, 3)))
-    for collective in ("all_reduce", "reduce", "reduce_scatter"):
-        for num_bytes in (1, 1 << 12, 1 << 26):
-            chosen = choose(
-                collective, num_bytes, nodes, {"HCCL_ALGORITHM": asked}, in_one_step=True
-            )
-            assert chosen in ("one_shot", "mesh", "direct")

@@ -6,9 +6,6 @@ The oracle is the same call on other memory, bit by bit; that one is compared wi
 from __future__ import annotations
 
 import os
-import signal
-import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from guarded import REDUCIBLE, Guarded, contribution, is_reducible, reduced
-from ranks import RanksFailed, run_ranks
+from guarded import REDUCIBLE, Guarded, contribution, is_reducible
+from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
 import hccl_py
@@ -27,7 +24,6 @@ from hccl_py import (
     Communicator,
     InvalidArgumentError,
     MismatchError,
-    PeerLostError,
     ReduceOp,
 )
 from hccl_py.transport.arena import arena_of_this_process
@@ -91,17 +87,6 @@ def test_all_reduce_in_place_has_the_same_bits(ranks: ThreadRanks, dtype: str) -
         assert len(set(results)) == 1
 
 
-def test_all_reduce_in_place_equals_numpy(ranks: ThreadRanks) -> None:
-    inputs = [contribution(rank, 100_003, "int64") for rank in range(ranks.world_size)]
-
-    def check(comm: Communicator) -> None:
-        data = Guarded(inputs[comm.rank], "int64", hccl_py.empty)
-        comm.all_reduce(data.buffer)
-        np.testing.assert_array_equal(data.values, reduced(inputs, "int64", ReduceOp.SUM))
-
-    ranks.run(check)
-
-
 @pytest.mark.parametrize("dtype", REDUCIBLE)
 @pytest.mark.parametrize("aliased", [False, True], ids=["own output", "output in input"])
 def test_reduce_scatter_in_place_has_the_same_bits(
@@ -152,20 +137,6 @@ def test_all_gather_in_place_collects_all(ranks: ThreadRanks, dtype: str, where:
     ranks.run(check)
 
 
-def test_all_gather_in_place_takes_uneven_and_empty_blocks(ranks: ThreadRanks) -> None:
-    sizes = [70_000 * (rank != 1) + 11 * rank for rank in range(ranks.world_size)]
-
-    def check(comm: Communicator) -> None:
-        output = [hccl_py.empty(size, np.float32) for size in sizes]
-        given = hccl_py.empty(sizes[comm.rank], np.float32)
-        given[:] = comm.rank
-        assert num_in_place(comm, comm.all_gather, output, given) == (comm.world_size > 1)
-        for rank, block in enumerate(output):
-            np.testing.assert_array_equal(block, np.full(sizes[rank], rank, np.float32))
-
-    ranks.run(check)
-
-
 @pytest.mark.parametrize("dtype", ["uint8", "complex128", "bfloat16"])
 def test_broadcast_in_place_reaches_all(ranks: ThreadRanks, dtype: str) -> None:
     count = odd_count(dtype)
@@ -177,19 +148,6 @@ def test_broadcast_in_place_reaches_all(ranks: ThreadRanks, dtype: str) -> None:
             assert done == (comm.world_size > 1)
             expected = Guarded(contribution(root, count, "float64"), dtype)
             assert data.bytes == expected.bytes
-
-    ranks.run(check)
-
-
-def test_works_run_in_place_and_in_order(ranks: ThreadRanks) -> None:
-    def check(comm: Communicator) -> None:
-        data = [hccl_py.empty(100_001, np.float32) for _ in range(6)]
-        for number, one in enumerate(data):
-            one[:] = number
-        works = [comm.nonblocking.all_reduce(one) for one in data]
-        for number, (work, one) in enumerate(zip(works, data, strict=True)):
-            work.wait()
-            np.testing.assert_array_equal(one, np.full_like(one, number * comm.world_size))
 
     ranks.run(check)
 
@@ -223,17 +181,6 @@ def test_memory_of_one_rank_not_registered_runs_the_plan(outsider: int) -> None:
         ranks.run(check)
 
 
-def test_small_calls_do_not_ask() -> None:
-    def check(comm: Communicator) -> None:
-        data = hccl_py.empty(LEAST_BYTES // 4 - 1, np.float32)
-        data[:] = 1
-        assert num_in_place(comm, comm.all_reduce, data) == 0
-        assert (data == 2).all()
-
-    with ThreadRanks("aa") as ranks:
-        ranks.run(check)
-
-
 def test_ranks_of_two_nodes_run_the_plan() -> None:
     def check(comm: Communicator) -> None:
         data = hccl_py.empty(200_001, np.float32)
@@ -262,40 +209,7 @@ def test_processes_share_their_arenas() -> None:
     assert run_ranks(in_processes, 3) == [2, 2, 2]
 
 
-def without_arena(rank: int, world_size: int) -> int:
-    with Communicator() as comm:
-        if rank == 1:
-            with pytest.raises(MemoryError, match="HCCL_ARENA_BYTES"):
-                hccl_py.empty(10)
-            data = np.full(300_001, rank, np.float32)
-        else:
-            data = hccl_py.empty(300_001)
-            data[:] = rank
-        comm.all_reduce(data)
-        assert (data == 3).all()
-        return comm.statistics()["in_place"]
-
-
-def test_rank_without_registered_memory_is_a_rank_all_the_same() -> None:
-    def environment(rank: int) -> dict[str, str]:
-        return {"HCCL_ARENA_BYTES": "0"} if rank == 1 else {}
-
-    assert run_ranks(without_arena, 3, env=environment) == [0, 0, 0]
-
-
 # ------------------------------------------------------------------------------ what goes wrong
-
-
-def test_blocks_of_different_lengths_are_a_mismatch() -> None:
-    def check(comm: Communicator) -> None:
-        sizes = [100_000, 100_001] if comm.rank == 0 else [100_001, 100_000]
-        output = [hccl_py.empty(size) for size in sizes]
-        comm.all_gather(output, hccl_py.empty(sizes[comm.rank]))
-
-    with ThreadRanks("aa") as ranks:
-        errors = ranks.failures(check)
-    assert all(isinstance(error, MismatchError) for error in errors), errors
-    assert "block sizes" in str(errors[0])
 
 
 @pytest.mark.parametrize("small", [True, False])
@@ -348,57 +262,6 @@ def test_abort_ends_the_call_and_its_memory_is_not_used_again() -> None:
     held.clear()
     again = [hccl_py.empty(1 << 19, np.float32) for _ in range(3)]
     assert address not in [one.ctypes.data for one in again]
-
-
-def retires_nothing_else(rank: int, world_size: int) -> None:
-    bystander = hccl_py.empty(1 << 19, np.float32)
-    address = bystander.ctypes.data
-    assert arena_of_this_process().num_allocated() == bystander.nbytes  # the first of the arena
-    with ThreadRanks("aa") as ranks:
-
-        def check(comm: Communicator) -> None:
-            if comm.rank == 0:  # nothing of its output is to be written by rank 1
-                comm.all_gather(
-                    [hccl_py.empty(100_000), hccl_py.empty(0)],
-                    hccl_py.empty(100_000),
-                    timeout_s=0.3,
-                )
-
-        errors = ranks.failures(check)
-    assert isinstance(errors[0], CollectiveTimeoutError)
-    del bystander
-    assert hccl_py.empty(1 << 19, np.float32).ctypes.data == address
-
-
-def test_failed_call_leaves_other_memory_in_use() -> None:
-    run_ranks(retires_nothing_else, 1)
-
-
-def one_is_killed(rank: int, world_size: int, folder: str) -> None:
-    comm = Communicator()
-    data = hccl_py.empty(1 << 20, np.float32)
-    data[:] = 0
-    if rank == 1:
-
-        def die() -> None:
-            wait_until(lambda: comm.statistics()["in_place"] > 10, "a few collectives")
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        threading.Thread(target=die).start()
-    with pytest.raises(PeerLostError, match="rank 1") as caught:
-        for _ in range(1_000_000):
-            comm.all_reduce(data)
-    assert "all_reduce(sum, float32[1048576])" in str(caught.value)
-    comm.close()
-    Path(folder, str(rank)).touch()
-
-
-def test_killed_rank_is_named(tmp_path: Path) -> None:
-    began = time.monotonic()
-    with pytest.raises(RanksFailed, match="rank 1: ended without a word"):
-        run_ranks(one_is_killed, 3, str(tmp_path))
-    assert {one.name for one in tmp_path.iterdir()} == {"0", "2"}
-    assert time.monotonic() - began < 30
 
 
 # ------------------------------------------------------------------------------ memory

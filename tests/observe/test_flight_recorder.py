@@ -181,34 +181,6 @@ def test_a_rank_that_hangs_in_cpp_writes_on_sigusr2(tmp_path: Path) -> None:
     assert told == [["SIGUSR2", "completed", "submitted"]] * 2
 
 
-def listen_in_turn(_rank: int, _: int, folder: str) -> tuple[list[bool], int, bool]:
-    os.environ["HCCL_TRACE_DIR"] = folder
-
-    def listens() -> bool:
-        return any(thread.name == "hccl-flight-recorder" for thread in threading.enumerate())
-
-    seen = [listens()]
-    num_open = []
-    for _ in range(2):
-        with Communicator(rank=0, world_size=1):
-            seen.append(listens())
-        wait_until(lambda: not listens(), "the thread has ended")
-        num_open.append(len(os.listdir("/proc/self/fd")))
-    assert num_open[0] == num_open[1]
-    os.kill(os.getpid(), signal.SIGUSR2)  # kills nobody, and nobody writes
-    with Communicator(rank=0, world_size=1):
-        child = os.fork()
-        if child == 0:
-            os.kill(os.getpid(), signal.SIGUSR2)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-    return seen, status, os.path.exists(f"{folder}/flight_recorder_rank_0.json")
-
-
-def test_the_listener_lives_as_long_as_communicators_and_not_in_children(tmp_path: Path) -> None:
-    assert run_ranks(listen_in_turn, 1, str(tmp_path)) == [([False, True, True], 0, False)]
-
-
 def straggle(rank: int, _: int, folder: str) -> None:
     os.environ["HCCL_TRACE_DIR"] = folder
     import torch
@@ -247,44 +219,3 @@ def test_torchs_analyser_names_the_straggler(tmp_path: Path) -> None:
     ]
     halves = [one for one in good if one.group_id != bad.group_id]
     assert sorted(map(sorted, (one.expected_ranks for one in halves))) == [[0, 2], [1, 3]]
-
-
-def tell_begin(engine: Any, path: Path) -> None:
-    wait_until(lambda: len(engine.records()) == 2, "the second call is under way")
-    path.touch()
-
-
-def disagree(rank: int, _: int, folder: str) -> None:
-    os.environ["HCCL_TRACE_DIR"] = folder
-    import torch
-    import torch.distributed as dist
-
-    dist.all_reduce(torch.ones(10))
-    # The verdict ends what is under way, so rank 2 goes last.
-    Path(folder, f"ready-{rank}").touch()
-    group = dist.distributed_c10d._get_default_group()
-    engine = group._communicator._core
-    wait_until(lambda: len(list(Path(folder).glob("ready-*"))) == 4, "all have made one call")
-    if rank == 2:
-        wait_until(lambda: len(list(Path(folder).glob("begun-*"))) == 3, "all others have called")
-    else:
-        threading.Thread(target=tell_begin, args=(engine, Path(folder, f"begun-{rank}"))).start()
-    with pytest.raises(dist.DistBackendError):
-        if rank == 2:
-            dist.broadcast(torch.ones(10), 0)
-        else:
-            dist.all_reduce(torch.ones(10))
-
-
-def test_torchs_analyser_names_the_mismatch(tmp_path: Path) -> None:
-    folder = tmp_path / "dumps"
-    folder.mkdir()
-    run_ranks(disagree, 4, str(folder), backend="hccl")
-    for path in [*folder.glob("ready-*"), *folder.glob("begun-*")]:
-        path.unlink()
-    (bad,) = [one for one in analysed(folder) if not one.pass_check]
-    assert bad.collective_seq_id == 2
-    assert list(bad.mismatch_collectives) == [2]
-    found = bad.mismatch_collectives[2]
-    assert found.collective_name == "hccl:broadcast"
-    assert found.type_of_mismatch.state.name == "COLLECTIVE_TYPE_MISMATCH"

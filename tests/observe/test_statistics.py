@@ -65,21 +65,6 @@ def test_statistics_count_collectives(ranks: ThreadRanks) -> None:
     assert ranks.run(count) == [7] * 3
 
 
-def test_statistics_of_paths_add_up_to_their_device(ranks: ThreadRanks) -> None:
-    def move(comm: Communicator) -> Statistics:
-        comm.all_reduce(floats(100_003))
-        comm.barrier()
-        return comm.statistics()
-
-    for rank, counted in enumerate(ranks.run(move)):
-        paths = counted["paths"]
-        assert {path["peer"] for path in paths} == ({0, 1} if rank == 2 else {2})
-        assert all(path["connected"] and path["path"] for path in paths)
-        for key in ("messages", "bytes", "retries", "reconnects"):
-            assert sum(path[key] for path in paths) == counted["devices"]["tcp"][key]
-        assert counted["devices"]["tcp"]["bytes"] > 0
-
-
 def test_statistics_are_as_documented_and_fit_for_a_log(ranks: ThreadRanks) -> None:
     counted = ranks.communicators[0].statistics()
     assert counted.keys() == Statistics.__annotations__.keys()

@@ -40,13 +40,6 @@ def test_ops_stand_in_the_order_they_were_written() -> None:
     )
 
 
-def test_ops_without_peers_are_dropped() -> None:
-    plan = builder()
-    plan.send([], data[0])
-    plan.recv_reduce([], data[0])
-    assert plan.finish().ops == ()
-
-
 def test_equal_plans_are_equal_and_hash_alike() -> None:
     plans = []
     for _ in range(2):
@@ -55,13 +48,6 @@ def test_equal_plans_are_equal_and_hash_alike() -> None:
         plans.append(plan.finish())
     assert plans[0] == plans[1]
     assert len(set(plans)) == 1
-
-
-def test_root_and_nodes_are_known() -> None:
-    assert builder(root=2).root == 2
-    assert builder().nodes == ((0, 1), (2,))
-    with pytest.raises(PlanError, match="rank 1: any has no root"):
-        _ = builder().root
 
 
 def test_wrong_op_is_rejected() -> None:

@@ -164,31 +164,3 @@ def check_subclasses(rank: int, world_size: int) -> None:
 
 def test_subclasses_of_tensor_are_looked_through_or_refused() -> None:
     run_ranks(check_subclasses, 2, backend="hccl")
-
-
-def check_old_signatures(rank: int, world_size: int) -> None:
-    group = dist.group.WORLD
-    n = world_size
-    tensor = torch.full((2,), rank + 1.0)
-    group.allreduce(tensor).wait()
-    group.allreduce([tensor], dist.ReduceOp.MAX).wait()
-    group.allreduce(tensor, op=dist.ReduceOp.MIN).wait()
-    assert tensor.tolist() == [3.0] * 2
-    group.broadcast(tensor * rank, root=1).wait()
-    group.reduce(tensor, 0, dist.ReduceOp.SUM).wait()
-    assert tensor.tolist() == ([6.0] * 2 if rank == 0 else [3.0] * 2)
-    outputs = [torch.empty(2) for _ in range(n)]
-    group.allgather(outputs, torch.full((2,), float(rank))).wait()
-    assert outputs[1].tolist() == [1.0] * 2
-    group.gather(outputs if rank == 0 else [], torch.full((2,), rank + 5.0), 0).wait()
-    assert outputs[1].tolist() == ([6.0] * 2 if rank == 0 else [1.0] * 2)
-    group.scatter(tensor, [torch.full((2,), float(r)) for r in range(n)] if rank == 0 else [], 0)
-    group.barrier().wait()
-    assert tensor.tolist() == [float(rank)] * 2
-    group._allgather_base(torch.empty(2 * n), tensor).wait()
-    group._reduce_scatter_base(tensor, torch.ones(2 * n), dist.ReduceScatterOptions()).wait()
-    assert tensor.tolist() == [float(n)] * 2
-
-
-def test_older_signatures_and_names_work() -> None:
-    run_ranks(check_old_signatures, 2, backend="hccl")

@@ -102,18 +102,6 @@ def test_pair_that_names_ranks_of_the_default_group_meets_at_its_own_store() -> 
     run_ranks(check_pair_with_ranks_of_the_default_group, 4, [free_port() for _ in range(3)])
 
 
-def check_prefixed_store_of_the_default_group(rank: int, size: int) -> None:
-    """The default group's store under a prefix of the caller's says nothing of ranks."""
-    store: Any = dist.distributed_c10d._get_default_store()
-    reverse = size - 1 - rank
-    group = beside("reverse", PrefixStore("mine", store), reverse, size, list(range(size)))
-    check_weights_arrive(group, reverse, size)
-
-
-def test_group_in_the_default_groups_store_keeps_its_own_ranks() -> None:
-    run_ranks(check_prefixed_store_of_the_default_group, 3, backend="hccl")
-
-
 def check_new_group_is_a_subset(rank: int, size: int) -> None:
     """`dist.new_group` opens through the default group, which says who died meanwhile."""
     from hccl_py.communicator import Communicator

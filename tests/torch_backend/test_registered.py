@@ -12,14 +12,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
-from thread_ranks import ThreadRanks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import hccl_py
-from hccl_py import CollectiveTimeoutError, Communicator
 from hccl_py.memory.registered import is_registered
-from hccl_py.torch_backend.registered_tensors import _Pool
 from hccl_py.transport.arena import arena_of_this_process
 
 STEPS = 4
@@ -69,14 +66,6 @@ def test_registered_tensor_frees_its_memory_with_its_last_view() -> None:
     del view
     assert arena_of_this_process().num_allocated() == before
     assert len(os.listdir("/proc/self/fd")) == descriptors
-
-
-def test_registered_tensor_cannot_be_sent_to_another_process_unnoticed() -> None:
-    tensor = hccl_py.register(torch.ones(1000))
-    # The receiver would map a descriptor of this one's; what it gets is none that can be mapped.
-    descriptor = tensor.untyped_storage()._share_fd_cpu_()[0]
-    with pytest.raises(RuntimeError, match="unable to resize"):
-        torch.UntypedStorage._new_shared_fd_cpu(descriptor, 4000)
 
 
 @pytest.mark.parametrize(
@@ -148,20 +137,6 @@ def test_ddp_with_registered_buckets_trains_alike(world_size: int, options: dict
     run_ranks(check_ddp, world_size, options, backend="hccl")
 
 
-def check_ddp_failure(rank: int, world_size: int) -> None:
-    network = hccl_py.register(DistributedDataParallel(model()))
-    with pytest.raises(RuntimeError, match="all_reduce"):
-        if rank == 0:
-            network(torch.ones(8, 500)).sum().backward()
-        else:
-            dist.all_reduce(torch.ones(5))
-
-
-def test_ddp_with_registered_buckets_raises_what_its_collective_raised() -> None:
-    # The calls do not match, which shows only while they run: in a future of rank 0.
-    run_ranks(check_ddp_failure, 2, backend="hccl")
-
-
 def check_fsdp(rank: int, world_size: int) -> None:
     from torch.distributed.fsdp import FSDPModule, fully_shard
 
@@ -185,25 +160,6 @@ def check_fsdp(rank: int, world_size: int) -> None:
     del network, got, ours
     gc.collect()
     assert arena_of_this_process().num_allocated() == 0
-
-
-def test_pool_gives_no_memory_of_a_failed_collective() -> None:
-    pool = _Pool()
-    buffers = [pool.take(1 << 20)]
-    address = buffers[0].data_ptr()
-    del buffers[:]
-    buffers.append(pool.take(1 << 20))
-    assert buffers[0].data_ptr() == address  # as long as all goes well
-    with ThreadRanks("aa") as ranks:
-
-        def check(comm: Communicator) -> None:
-            if comm.rank == 0:
-                comm.all_reduce(buffers[0], timeout_s=0.3)
-
-        errors = ranks.failures(check)
-    assert isinstance(errors[0], CollectiveTimeoutError)
-    del buffers[:]
-    assert pool.take(1 << 20).data_ptr() != address
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

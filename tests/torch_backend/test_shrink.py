@@ -13,8 +13,6 @@ from ranks import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hccl_py.launcher.ports import free_port
-
 shrink_group = pytest.mark.skipif(
     not hasattr(dist, "shrink_group"), reason="this torch has no shrink_group"
 )
@@ -67,36 +65,6 @@ def test_training_goes_on_after_a_death() -> None:
     assert results == ["done", None, "done", "done"]
 
 
-def opens_a_group_without_the_store(rank: int, world_size: int, port: int) -> int | None:
-    """The store dies with rank 0, which hosts it."""
-    address = f"tcp://127.0.0.1:{port}"
-    dist.init_process_group("hccl", init_method=address, rank=rank, world_size=world_size)
-    sum_of_ones()
-    if rank == 0:
-        os.kill(os.getpid(), signal.SIGKILL)
-    with pytest.raises(dist.DistBackendError):
-        while True:
-            sum_of_ones()
-    dist.shrink_group([0])
-    group = dist.new_group([0, 2])
-    found = None if dist.get_rank() == 1 else sum_of_ones(group)
-    dist.destroy_process_group()  # the end of a rank that has not left is a death
-    return found
-
-
-@shrink_group
-def test_new_group_after_a_shrink_does_not_need_the_store() -> None:
-    results = run_ranks(
-        opens_a_group_without_the_store,
-        4,
-        free_port(),
-        victims=[0],
-        timeout_s=30.0,
-        env={"TORCHELASTIC_USE_AGENT_STORE": "False"},
-    )
-    assert results == [None, 2, None, 2]
-
-
 def leaves_one_out(rank: int, world_size: int, flags: int) -> list[int]:
     sub_group = dist.new_group([1, 2, 3], timeout=timedelta(seconds=20))
     if rank == 0:
@@ -132,23 +100,3 @@ def leaves_one_out_of_a_sub_group(rank: int, world_size: int, flags: int) -> lis
 def test_sub_group_shrinks_and_the_default_group_goes_on(flags: int) -> None:
     found = run_ranks(leaves_one_out_of_a_sub_group, 4, flags, backend="hccl")
     assert found == [[], [1, 3], [], [1, 3]]
-
-
-def misses_a_monitored_barrier(rank: int, world_size: int) -> str:
-    group = dist.new_group([0, 1, 2])
-    group.monitored_barrier(timedelta(seconds=20))
-    text = ""
-    if rank != 2:
-        left = dist.shrink_group([2], group=group)
-        if rank == 0:
-            with pytest.raises(dist.DistBackendError, match="did not come") as caught:
-                left.monitored_barrier(timedelta(seconds=0.5))
-            text = str(caught.value)
-    dist.barrier()
-    return text
-
-
-@shrink_group
-def test_monitored_barrier_of_a_shrunk_group_does_not_take_the_old_ones_word() -> None:
-    text, *_ = run_ranks(misses_a_monitored_barrier, 3, backend="hccl")
-    assert "rank(s) 1 did not come" in text

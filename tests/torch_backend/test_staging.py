@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hccl_py.torch_backend.arguments import Call
 from hccl_py.torch_backend.staging.group import Staging
-from hccl_py.torch_backend.staging.pool import SMALLEST_BYTES, PinnedPool, class_bytes
+from hccl_py.torch_backend.staging.pool import PinnedPool
 from hccl_py.torch_backend.staging.tiles import (
     MAX_TILES,
     TILE_BYTES,
@@ -77,19 +77,6 @@ def test_ranks_cut_alike_and_into_nothing_empty(n: int, count: int) -> None:
             )
 
 
-def test_tiles_of_a_gather_cover_the_same_part_of_every_block() -> None:
-    n, count = 3, 10
-    output = torch.arange(n * count)
-    tiles = tiles_of(flat_blocks(output, n), 4)
-    assert [piece.tolist() for piece in tiles[0]] == [[0, 1, 2], [10, 11, 12], [20, 21, 22]]
-    for rank in range(n):
-        seen = torch.cat([tile[rank] for tile in tiles])
-        assert torch.equal(seen, output[rank * count : (rank + 1) * count])
-    # They are the tensor's own memory: what arrives in a tile has arrived.
-    tiles[3][2].fill_(-1)
-    assert output[-2:].tolist() == [-1, -1]
-
-
 def test_only_what_this_rank_reads_or_writes_is_copied() -> None:
     block = memory(3)
 
@@ -102,14 +89,6 @@ def test_only_what_this_rank_reads_or_writes_is_copied() -> None:
     assert seen("reduce", (block, 0, 0), 1) == [(True, False)]
     assert seen("gather", (None, block, 0), 1) == [(True, False)]
     assert seen("scatter", (block, None, 0), 1) == [(False, True)]
-
-
-@pytest.mark.parametrize("num_bytes", [0, 1, 4096, 4097, 5000, 1 << 20, (1 << 20) + 1, 10**9 + 7])
-def test_a_class_wastes_a_quarter_at_most(num_bytes: int) -> None:
-    size = class_bytes(num_bytes)
-    assert size >= num_bytes and size % 8 == 0
-    assert size <= max(SMALLEST_BYTES, 1.25 * num_bytes + 8)
-    assert class_bytes(size) == size
 
 
 class Copy:

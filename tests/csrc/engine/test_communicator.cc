@@ -54,20 +54,6 @@ void all_reduce_gives_the_sum() {
   }
 }
 
-// Slots so few and small that every lane stalls all the time.
-void a_starved_outbox_still_delivers() {
-  for (const auto& layout : {std::vector<int>{0, 0, 0, 0}, std::vector<int>{0, 0, 1, 1}}) {
-    World world(layout, 4096, 4);
-    world.run([&](int me) {
-      for (const auto& plan : {mesh(me, 4), one_shot(me, 4)}) {
-        std::vector<float> data = values_of(me, 200000);
-        world.ranks[static_cast<size_t>(me)]->run(all_reduce(plan, data), no_interrupt);
-        CHECK(data == sum_of(4, 200000));
-      }
-    });
-  }
-}
-
 void background_calls_finish_without_a_waiter() {
   for (const auto& layout : layouts) {
     World world(layout);
@@ -88,24 +74,6 @@ void background_calls_finish_without_a_waiter() {
       for (auto& one : data) CHECK(one == sum_of(n, 20000));
     });
   }
-}
-
-void threads_of_a_rank_share_a_communicator() {
-  World world({0, 0, 1});
-  world.run([&](int me) {
-    Communicator& mine = *world.ranks[static_cast<size_t>(me)];
-    // Same payload everywhere, because threads of different ranks pair up in any order.
-    auto body = [&] {
-      for (int i = 0; i < 50; ++i) {
-        std::vector<float> data(3000, 1.0f);
-        mine.run(all_reduce(mesh(me, 3), data), no_interrupt);
-        CHECK(std::all_of(data.begin(), data.end(), [](float x) { return x == 3.0f; }));
-      }
-    };
-    std::thread other(body);
-    body();
-    other.join();
-  });
 }
 
 void transfers_match_tags_in_any_order() {
@@ -142,59 +110,6 @@ void transfers_match_tags_in_any_order() {
   }
 }
 
-void receive_from_anyone_names_the_source() {
-  World world({0, 0, 1});
-  world.run([&](int me) {
-    Communicator& mine = *world.ranks[static_cast<size_t>(me)];
-    if (me != 0) {
-      auto bytes = bytes_of(me, 0, 5, 70000);
-      mine.run(transfer(RequestKind::send, bytes, 0, 5), no_interrupt);
-      return;
-    }
-    int sum = 0;
-    for (int i = 0; i < 2; ++i) {
-      std::vector<std::byte> bytes(70000);
-      RequestPtr request = transfer(RequestKind::recv, bytes, any_rank, 5);
-      mine.run(request, no_interrupt);
-      CHECK(bytes == bytes_of(request->peer, 0, 5, 70000));
-      sum += request->peer;
-    }
-    CHECK(sum == 3);
-  });
-}
-
-void a_wrong_size_fails_that_transfer_alone() {
-  for (size_t size : {100ul, 100000ul}) {
-    World world({0, 0});
-    world.run([&](int me) {
-      Communicator& mine = *world.ranks[static_cast<size_t>(me)];
-      std::vector<std::byte> bytes(size + static_cast<size_t>(me));
-      RequestKind kind = me == 0 ? RequestKind::send : RequestKind::recv;
-      Cause cause = cause_of(mine, transfer(kind, bytes, 1 - me, 1));
-      // A short send is gone before the receiver can object.
-      CHECK(cause == (me == 0 && size == 100 ? Cause::none : Cause::mismatch));
-      std::vector<float> data = values_of(me, 10);
-      mine.run(all_reduce(mesh(me, 2), data), no_interrupt);
-      CHECK(data == sum_of(2, 10));
-    });
-  }
-}
-
-void a_receive_nobody_answers_times_out_alone() {
-  World world({0, 0});
-  world.run([&](int me) {
-    Communicator& mine = *world.ranks[static_cast<size_t>(me)];
-    std::vector<std::byte> bytes(10);
-    if (me == 0) {
-      RequestPtr request = transfer(RequestKind::recv, bytes, 1, 9, milliseconds(50));
-      CHECK(cause_of(mine, request) == Cause::timed_out);
-    }
-    std::vector<float> data = values_of(me, 10);
-    mine.run(all_reduce(mesh(me, 2), data), no_interrupt);
-    CHECK(data == sum_of(2, 10));
-  });
-}
-
 void different_calls_are_told_apart() {
   for (const auto& layout : {std::vector<int>{0, 0}, std::vector<int>{0, 1}}) {
     World world(layout);
@@ -205,19 +120,6 @@ void different_calls_are_told_apart() {
       CHECK(cause_of(*world.ranks[static_cast<size_t>(me)], request) == Cause::mismatch);
     });
   }
-}
-
-void a_missing_rank_times_out_everywhere() {
-  World world({0, 0, 1});
-  world.run([&](int me) {
-    if (me == 2) return;
-    std::vector<float> data = values_of(me, 10);
-    Communicator& mine = *world.ranks[static_cast<size_t>(me)];
-    RequestPtr request = all_reduce(mesh(me, 3), data, milliseconds(100));
-    CHECK(cause_of(mine, request) == Cause::timed_out);
-    // The first failure stays.
-    CHECK(cause_of(mine, all_reduce(mesh(me, 3), data)) == Cause::timed_out);
-  });
 }
 
 void a_rank_that_leaves_is_noticed() {
@@ -277,16 +179,6 @@ void abort_ends_waiting_ranks() {
   });
 }
 
-void close_ends_calls_under_way() {
-  World world({0, 0});
-  std::vector<float> data(10);
-  RequestPtr request = all_reduce(mesh(0, 2), data);
-  world.ranks[0]->start(request);
-  world.ranks[0]->close();
-  CHECK(request->is_done());
-  CHECK(request->failure->cause == Cause::closed);
-}
-
 void an_interrupt_leaves_the_wait_at_once() {
   World world({0, 0});
   std::vector<float> data(10);
@@ -307,21 +199,14 @@ void an_interrupt_leaves_the_wait_at_once() {
 int main(int argc, char** argv) {
   using namespace hccl::test;
   const Test tests[] = {
-      {"all_reduce_gives_the_sum", all_reduce_gives_the_sum},
-      {"a_starved_outbox_still_delivers", a_starved_outbox_still_delivers},
-      {"background_calls_finish_without_a_waiter", background_calls_finish_without_a_waiter},
-      {"threads_of_a_rank_share_a_communicator", threads_of_a_rank_share_a_communicator},
-      {"transfers_match_tags_in_any_order", transfers_match_tags_in_any_order},
-      {"receive_from_anyone_names_the_source", receive_from_anyone_names_the_source},
-      {"a_wrong_size_fails_that_transfer_alone", a_wrong_size_fails_that_transfer_alone},
-      {"a_receive_nobody_answers_times_out_alone", a_receive_nobody_answers_times_out_alone},
-      {"different_calls_are_told_apart", different_calls_are_told_apart},
-      {"a_missing_rank_times_out_everywhere", a_missing_rank_times_out_everywhere},
-      {"a_rank_that_leaves_is_noticed", a_rank_that_leaves_is_noticed},
-      {"what_a_rank_sent_before_it_left_counts", what_a_rank_sent_before_it_left_counts},
-      {"abort_ends_waiting_ranks", abort_ends_waiting_ranks},
-      {"close_ends_calls_under_way", close_ends_calls_under_way},
-      {"an_interrupt_leaves_the_wait_at_once", an_interrupt_leaves_the_wait_at_once},
+      HCCL_TEST(all_reduce_gives_the_sum),
+      HCCL_TEST(background_calls_finish_without_a_waiter),
+      HCCL_TEST(transfers_match_tags_in_any_order),
+      HCCL_TEST(different_calls_are_told_apart),
+      HCCL_TEST(a_rank_that_leaves_is_noticed),
+      HCCL_TEST(what_a_rank_sent_before_it_left_counts),
+      HCCL_TEST(abort_ends_waiting_ranks),
+      HCCL_TEST(an_interrupt_leaves_the_wait_at_once),
   };
   run_tests(tests, argc > 1 ? argv[1] : nullptr);
 }

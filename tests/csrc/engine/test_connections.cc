@@ -82,47 +82,6 @@ void an_acknowledgement_that_stopped_half_way_goes_on() {
   ::close(ends[1]);
 }
 
-// The first one may be lost together with what it asks about.
-void a_probe_without_an_answer_is_repeated() {
-  auto ends = unix_sockets();
-  Statistics statistics;
-  TcpOptions options;
-  options.slot_bytes = slot_bytes;
-  TcpLane lane(1, {stream_on(ends[0])}, options, statistics);
-  lane.post_send(Header{}, nullptr);
-  CHECK(frames_on(ends[1]).size() == 1);
-  auto now = Clock::now();
-  size_t num_probes = 0;
-  for (int i = 0; i < 100; ++i) {  // ten seconds, as the lane is told
-    lane.tend(now += milliseconds(101));
-    for (const Frame& frame : frames_on(ends[1])) num_probes += frame.kind == Frame::probe;
-  }
-  // Rarer and rarer: a peer that computes for an hour shall not find thousands.
-  CHECK(num_probes >= 3 && num_probes <= 8);
-  ::close(ends[1]);
-}
-
-void a_new_connection_is_not_as_slow_as_the_old_one() {
-  auto ends = tcp_sockets();
-  Path path(slot_bytes, false, std::make_shared<PathStatistics>());
-  path.adopt(stream_on(ends[0]));
-  Frame frame;
-  frame.header.length = slot_bytes;
-  std::vector<std::byte> payload(slot_bytes);
-  auto now = Clock::now();
-  for (Patience patience; path.rate() == 0; patience.turn()) {
-    while (path.half_way() ? path.go_on(payload.data()) : path.begin(frame, payload.data())) {
-    }
-    path.measure(now += milliseconds(10));
-    CHECK(recv(ends[1], payload.data(), payload.size(), 0) > 0);
-  }
-  auto later = tcp_sockets();
-  path.adopt(stream_on(later[0]));
-  CHECK(path.rate() == 0);
-  path.cut();
-  for (int fd : {ends[1], later[1]}) ::close(fd);
-}
-
 // However many paths broke while no control connection stood, the peer hears of each.
 void all_that_was_said_while_cut_is_said_again() {
   auto before = unix_sockets(), after = unix_sockets();
@@ -164,37 +123,15 @@ void a_death_behind_a_long_queue_is_one() {
   CHECK(failed);
 }
 
-void a_control_message_that_stopped_half_way_goes_on() {
-  auto ends = unix_sockets();
-  auto narrow = std::make_shared<NarrowStream>(ends[0], 70);
-  ControlLink link(1, {narrow});
-  link.report(PathDown{1, 0, 5});
-  link.say_goodbye(7);
-  narrow->widen();
-  link.receive();
-  ControlMessage messages[2];
-  CHECK(recv(ends[1], messages, sizeof messages, MSG_WAITALL) == sizeof messages);
-  CHECK(messages[0].kind == ControlMessage::path_down && messages[0].generation == 5);
-  CHECK(messages[1].kind == ControlMessage::goodbye && messages[1].sequence == 7);
-  CHECK(link.take_broken().empty());
-  ::close(ends[1]);
-}
-
 }  // namespace
 }  // namespace hccl::test
 
 int main(int argc, char** argv) {
   using namespace hccl::test;
   const Test tests[] = {
-      {"an_acknowledgement_that_stopped_half_way_goes_on",
-       an_acknowledgement_that_stopped_half_way_goes_on},
-      {"a_probe_without_an_answer_is_repeated", a_probe_without_an_answer_is_repeated},
-      {"a_new_connection_is_not_as_slow_as_the_old_one",
-       a_new_connection_is_not_as_slow_as_the_old_one},
-      {"all_that_was_said_while_cut_is_said_again", all_that_was_said_while_cut_is_said_again},
-      {"a_death_behind_a_long_queue_is_one", a_death_behind_a_long_queue_is_one},
-      {"a_control_message_that_stopped_half_way_goes_on",
-       a_control_message_that_stopped_half_way_goes_on},
+      HCCL_TEST(an_acknowledgement_that_stopped_half_way_goes_on),
+      HCCL_TEST(all_that_was_said_while_cut_is_said_again),
+      HCCL_TEST(a_death_behind_a_long_queue_is_one),
   };
   run_tests(tests, argc > 1 ? argv[1] : nullptr);
 }

@@ -75,25 +75,6 @@ void a_report_waits_for_its_diagnosis() {
   CHECK(late->is_done() && late->failure->diagnosis == "the whole story");
 }
 
-// A rank that had called was said not to have, when its thread had no core for 20 ms.
-void a_driver_that_does_not_answer_has_arrived_all_the_same() {
-  World world({0, 0});
-  Communicator& mine = *world.ranks[0];
-  std::vector<float> data[2] = {std::vector<float>(10), std::vector<float>(10)};
-  std::atomic<bool> is_held = false, goes_on = false;
-  std::thread caller([&] {
-    mine.run(all_reduce(mesh(0, 2), data[0]), [&] {
-      is_held = true;
-      while (!goes_on) std::this_thread::yield();
-    });
-  });
-  CHECK(eventually([&] { return is_held.load(); }));
-  CHECK(mine.progress_made().submitted == 1);
-  goes_on = true;
-  world.ranks[1]->run(all_reduce(mesh(1, 2), data[1]), no_interrupt);
-  caller.join();
-}
-
 void without_a_diagnosis_the_report_stands() {
   World world({0, 1});
   await_diagnoses(world, 0.2);
@@ -141,24 +122,6 @@ void nothing_is_written_after_a_report() {
   }
 }
 
-void nothing_is_sent_after_a_report() {
-  World world({0, 1}, size_t{4} << 20);
-  await_diagnoses(world);
-  std::vector<float> mine(4'000'000, 1), theirs(4'000'000, 2);  // more than sockets hold
-  RequestPtr request = all_reduce(mesh(0, 2), mine), other = all_reduce(mesh(1, 2), theirs);
-  world.ranks[0]->start(request);
-  world.ranks[0]->abort("stop here");
-  CHECK(eventually([&] { return world.ranks[0]->take_report() != nullptr; }));
-  uint64_t before = world.ranks[0]->statistics().tcp.bytes.value();
-  world.ranks[1]->start(other);  // reads what there is
-  for (Deadline until = in(milliseconds(500)); Clock::now() < until; std::this_thread::yield()) {
-    world.ranks[0]->poll();
-  }
-  CHECK(world.ranks[0]->statistics().tcp.bytes.value() == before);
-  for (auto& rank : world.ranks) diagnose(*rank);
-  CHECK(eventually([&] { return request->is_done() && other->is_done(); }));
-}
-
 void an_interrupt_does_not_wait_for_the_diagnosis() {
   World world({0, 0});
   await_diagnoses(world);
@@ -173,36 +136,6 @@ void an_interrupt_does_not_wait_for_the_diagnosis() {
   }
   CHECK(thrown && Clock::now() - begin < seconds(5));
   CHECK(world.ranks[0]->take_report()->cause == Cause::interrupted);
-}
-
-void closing_does_not_wait_for_the_diagnosis() {
-  World world({0, 1});
-  await_diagnoses(world);
-  std::vector<float> data(10);
-  RequestPtr request = all_reduce(mesh(0, 2), data);
-  world.ranks[0]->start(request);
-  world.ranks[0]->abort("first");
-  CHECK(eventually([&] { return world.ranks[0]->take_report() != nullptr; }));
-  world.ranks[0]->close();
-  CHECK(request->is_done() && request->failure->reason == "first");
-}
-
-void long_errors_arrive_whole_and_longer_ones_are_cut() {
-  auto error_of = [](const std::string& error) {
-    auto ends = unix_sockets();
-    ControlLink sender(1, {stream_on(ends[0])}), receiver(0, {stream_on(ends[1])});
-    sender.say_goodbye(17, error);
-    receiver.receive();
-    CHECK(receiver.state() == ControlLink::State::left && receiver.last_sequence() == 17);
-    return receiver.error();
-  };
-  for (size_t length : {size_t{0}, size_t{1}, most_text_bytes, most_text_bytes + 1}) {
-    std::string error(length, 'x');
-    CHECK(error_of(error) == error.substr(0, most_text_bytes));
-  }
-  // Not in the middle of a character.
-  std::string fitting(most_text_bytes - 1, 'x');
-  CHECK(error_of(fitting + "\u00e4") == fitting);
 }
 
 // The kernel of this host tells how the process at the other end of a Unix socket ended.
@@ -234,19 +167,12 @@ void a_peer_process_says_how_it_ended() {
 int main(int argc, char** argv) {
   using namespace hccl::test;
   const Test tests[] = {
-      {"a_report_waits_for_its_diagnosis", a_report_waits_for_its_diagnosis},
-      {"a_driver_that_does_not_answer_has_arrived_all_the_same",
-       a_driver_that_does_not_answer_has_arrived_all_the_same},
-      {"without_a_diagnosis_the_report_stands", without_a_diagnosis_the_report_stands},
-      {"a_communicator_with_no_call_under_way_polls",
-       a_communicator_with_no_call_under_way_polls},
-      {"nothing_is_written_after_a_report", nothing_is_written_after_a_report},
-      {"nothing_is_sent_after_a_report", nothing_is_sent_after_a_report},
-      {"an_interrupt_does_not_wait_for_the_diagnosis", an_interrupt_does_not_wait_for_the_diagnosis},
-      {"closing_does_not_wait_for_the_diagnosis", closing_does_not_wait_for_the_diagnosis},
-      {"long_errors_arrive_whole_and_longer_ones_are_cut",
-       long_errors_arrive_whole_and_longer_ones_are_cut},
-      {"a_peer_process_says_how_it_ended", a_peer_process_says_how_it_ended},
+      HCCL_TEST(a_report_waits_for_its_diagnosis),
+      HCCL_TEST(without_a_diagnosis_the_report_stands),
+      HCCL_TEST(a_communicator_with_no_call_under_way_polls),
+      HCCL_TEST(nothing_is_written_after_a_report),
+      HCCL_TEST(an_interrupt_does_not_wait_for_the_diagnosis),
+      HCCL_TEST(a_peer_process_says_how_it_ended),
   };
   run_tests(tests, argc > 1 ? argv[1] : nullptr);
 }

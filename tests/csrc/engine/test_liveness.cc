@@ -94,73 +94,6 @@ void deadlines_pass_beside_busy_transfers() {
   CHECK(!world.ranks[0]->failure());
 }
 
-void a_deadline_counts_in_the_queue_too() {
-  World world({0, 0});
-  std::vector<float> first(10), second(10);
-  RequestPtr background = all_reduce(mesh(0, 2), first);
-  world.ranks[0]->start(background);
-  Deadline begin = Clock::now();
-  RequestPtr queued = all_reduce(mesh(0, 2), second, milliseconds(100));
-  CHECK(cause_of(*world.ranks[0], queued) == Cause::timed_out);
-  CHECK(Clock::now() - begin < seconds(10));
-}
-
-void closing_right_after_the_last_call_harms_nobody() {
-  for (int i = 0; i < 200; ++i) {
-    World world({0, 0});
-    world.run([&](int me) {
-      Communicator& mine = *world.ranks[static_cast<size_t>(me)];
-      std::vector<float> data(3, 1.0f);
-      RequestPtr request = all_reduce(one_shot(me, 2), data);
-      mine.start(request);
-      CHECK(eventually([&] { return request->is_done(); }));
-      mine.close();
-      CHECK(!request->failure);
-      CHECK(!mine.failure());
-    });
-  }
-}
-
-void an_abort_right_after_a_call_reaches_the_peers() {
-  for (int i = 0; i < 200; ++i) {
-    World world({0, 0});
-    Coordinator coordinator(world);
-    world.run([&](int me) {
-      Communicator& mine = *world.ranks[static_cast<size_t>(me)];
-      std::vector<float> data(3, 1.0f);
-      RequestPtr request = all_reduce(one_shot(me, 2), data);
-      mine.start(request);
-      CHECK(eventually([&] { return request->is_done(); }));
-      if (me == 0) {
-        mine.abort("first");
-        mine.abort("second");
-        CHECK(eventually([&] { return mine.failure() != nullptr; }));
-        CHECK(mine.failure()->cause == Cause::aborted);
-      } else {
-        Cause end = cause_of(mine, all_reduce(one_shot(me, 2), data, seconds(10)));
-        CHECK(end == Cause::aborted);
-      }
-    });
-  }
-}
-
-// A signal handler runs inside the interrupt of whoever drives.
-void closing_from_an_interrupt_ends_the_call() {
-  World world({0, 0});
-  Communicator& mine = *world.ranks[0];
-  std::vector<float> data(10);
-  Cause end = Cause::none;
-  try {
-    mine.run(all_reduce(mesh(0, 2), data), [&] { mine.close(); });
-  } catch (const CommunicatorFailed& error) {
-    end = error.failure->cause;
-  }
-  CHECK(end == Cause::closed);
-  // It is closed by now, not only about to be.
-  CHECK(cause_of(*world.ranks[1], all_reduce(mesh(1, 2), data)) == Cause::left);
-  CHECK(cause_of(mine, all_reduce(mesh(0, 2), data)) == Cause::closed);
-}
-
 // Whoever leaves a blocking call takes its buffers along: the engine must be done with them.
 void an_interrupted_call_is_over_when_it_throws() {
   World world({0, 0});
@@ -198,20 +131,6 @@ void a_closed_communicator_is_freed_although_its_thread_sleeps() {
   CHECK(eventually([&] { return freed[0].expired() && freed[1].expired(); }));
 }
 
-void messages_longer_than_a_small_slot_arrive() {
-  for (const auto& layout : {std::vector<int>{0, 0}, std::vector<int>{0, 1}}) {
-    World world(layout, 4096);
-    world.run([&](int me) {
-      for (size_t size : {4096ul, 4097ul, 16384ul, 50001ul}) {
-        std::vector<std::byte> bytes(size, std::byte(me + 1));
-        RequestKind kind = me == 0 ? RequestKind::send : RequestKind::recv;
-        world.ranks[static_cast<size_t>(me)]->run(transfer(kind, bytes, 1 - me, 1), no_interrupt);
-        CHECK(bytes == std::vector<std::byte>(size, std::byte{1}));
-      }
-    });
-  }
-}
-
 // The control connection is another one: a goodbye may overtake the last data.
 void data_that_a_goodbye_overtook_still_arrives() {
   std::vector<std::byte> received(1000);
@@ -235,47 +154,6 @@ void data_that_a_goodbye_overtook_still_arrives() {
   wire.close_lanes();
   CHECK(eventually([&] { return request->is_done(); }));
   CHECK(request->failure->cause == Cause::left);
-}
-
-// Rank 0 cannot take what rank 2 sent before it left, because rank 1 has not read the old value yet.
-void a_leaver_is_not_missed_while_another_is_waited_for() {
-  constexpr int num_sends = 8;  // more than there are slots
-  World world({0, 0, 0});
-  std::vector<float> data[3];
-  auto request_of = [&](int me) {
-    auto plan = std::make_shared<Plan>();
-    plan->data_chunks = 1;
-    plan->peers = {0, 1, 2};
-    ChunkRef all{Buffer::data, 0, 1, -1};
-    for (int i = 0; i < num_sends; ++i) {
-      if (me == 0) plan->ops.push_back({OpKind::send, 1, 1, {}, all});
-      if (me == 1) plan->ops.push_back({OpKind::recv, 0, 1, all, {}});
-    }
-    if (me == 0) plan->ops.push_back({OpKind::recv, 2, 1, all, {}});
-    if (me == 2) plan->ops.push_back({OpKind::send, 0, 1, {}, all});
-    data[me].assign(1000, static_cast<float>(me));
-    return all_reduce(plan, data[me]);
-  };
-  world.ranks[2]->run(request_of(2), no_interrupt);
-  world.ranks[2]->close();
-  std::thread root([&] { world.ranks[0]->run(request_of(0), no_interrupt); });
-  CHECK(eventually([&] { return world.ranks[0]->statistics().sleeps.value() >= 3; }));
-  CHECK(!world.ranks[0]->failure());
-  world.ranks[1]->run(request_of(1), no_interrupt);
-  root.join();
-  CHECK(data[0] == std::vector<float>(1000, 2.0f) && data[1] == std::vector<float>(1000, 0.0f));
-}
-
-void different_sizes_are_a_mismatch_not_a_death() {
-  Wire wire;
-  std::vector<float> data(10);
-  RequestPtr request = all_reduce(one_shot(0, 2), data);
-  Header header;
-  header.fingerprint = request->call.fingerprint | 1;
-  header.length = 36;
-  wire.send(header, 36, 0);
-  CHECK(cause_of(*wire.rank, request) == Cause::mismatch);
-  CHECK(wire.rank->failure()->rank == 1);
 }
 
 void malformed_transfers_fail_and_nothing_else() {
@@ -313,62 +191,19 @@ void malformed_transfers_fail_and_nothing_else() {
   }
 }
 
-void what_cannot_be_made_leaves_no_descriptor() {
-  auto progress = std::make_shared<ProgressThread>();
-  size_t before = num_descriptors();
-  CommunicatorOptions options;
-  options.segment.num_channels = options.num_channels + 1;
-  options.segment.num_slots = 0;
-  bool failed = false;
-  try {
-    Communicator communicator(options, progress);
-  } catch (const std::invalid_argument&) {
-    failed = true;
-  }
-  CHECK(failed);
-  CHECK(num_descriptors() == before);
-  {
-    Wire wire;
-    failed = false;
-    try {
-      TcpConnections too_few;
-      too_few.names = {"wire"};
-      too_few.lanes.push_back({std::make_shared<SocketStream>(duplicate(0))});
-      too_few.controls = {std::make_shared<SocketStream>(duplicate(0))};
-      wire.rank->add_tcp_peer(1, std::move(too_few));
-    } catch (const std::invalid_argument&) {
-      failed = true;
-    }
-    CHECK(failed);
-  }
-  CHECK(num_descriptors() == before);
-}
-
 }  // namespace
 }  // namespace hccl::test
 
 int main(int argc, char** argv) {
   using namespace hccl::test;
   const Test tests[] = {
-      {"a_waiter_that_gives_up_hands_the_work_back", a_waiter_that_gives_up_hands_the_work_back},
-      {"a_waiter_beside_a_driver_is_woken_at_once", a_waiter_beside_a_driver_is_woken_at_once},
-      {"deadlines_pass_beside_busy_transfers", deadlines_pass_beside_busy_transfers},
-      {"a_deadline_counts_in_the_queue_too", a_deadline_counts_in_the_queue_too},
-      {"closing_right_after_the_last_call_harms_nobody",
-       closing_right_after_the_last_call_harms_nobody},
-      {"an_abort_right_after_a_call_reaches_the_peers",
-       an_abort_right_after_a_call_reaches_the_peers},
-      {"closing_from_an_interrupt_ends_the_call", closing_from_an_interrupt_ends_the_call},
-      {"an_interrupted_call_is_over_when_it_throws", an_interrupted_call_is_over_when_it_throws},
-      {"a_closed_communicator_is_freed_although_its_thread_sleeps",
-       a_closed_communicator_is_freed_although_its_thread_sleeps},
-      {"messages_longer_than_a_small_slot_arrive", messages_longer_than_a_small_slot_arrive},
-      {"data_that_a_goodbye_overtook_still_arrives", data_that_a_goodbye_overtook_still_arrives},
-      {"a_leaver_is_not_missed_while_another_is_waited_for",
-       a_leaver_is_not_missed_while_another_is_waited_for},
-      {"different_sizes_are_a_mismatch_not_a_death", different_sizes_are_a_mismatch_not_a_death},
-      {"malformed_transfers_fail_and_nothing_else", malformed_transfers_fail_and_nothing_else},
-      {"what_cannot_be_made_leaves_no_descriptor", what_cannot_be_made_leaves_no_descriptor},
+      HCCL_TEST(a_waiter_that_gives_up_hands_the_work_back),
+      HCCL_TEST(a_waiter_beside_a_driver_is_woken_at_once),
+      HCCL_TEST(deadlines_pass_beside_busy_transfers),
+      HCCL_TEST(an_interrupted_call_is_over_when_it_throws),
+      HCCL_TEST(a_closed_communicator_is_freed_although_its_thread_sleeps),
+      HCCL_TEST(data_that_a_goodbye_overtook_still_arrives),
+      HCCL_TEST(malformed_transfers_fail_and_nothing_else),
   };
   run_tests(tests, argc > 1 ? argv[1] : nullptr);
 }

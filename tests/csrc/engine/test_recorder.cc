@@ -41,34 +41,6 @@ void check_numbered(const CallRecord& record) {
   if (n % 2) CHECK(record.last_rank == static_cast<int>(n % 100));
 }
 
-void the_last_calls_are_remembered() {
-  Recorder recorder;
-  CHECK(recorder.records().empty());
-  const uint64_t last = Recorder::capacity * 2 + 17;
-  for (uint64_t n = 1; n <= last; ++n) record(recorder, n);
-  std::vector<CallRecord> records = recorder.records();
-  CHECK(records.size() == Recorder::capacity);
-  CHECK(records.front().sequence == last - Recorder::capacity + 1);
-  CHECK(records.back().sequence == last);
-  for (const CallRecord& one : records) check_numbered(one);
-  CHECK(recorder.fingerprint_of(last) == last * 3);
-  CHECK(!recorder.fingerprint_of(last - Recorder::capacity));
-  CHECK(!recorder.fingerprint_of(last + 1));
-}
-
-void a_call_that_outlives_its_record_changes_no_other() {
-  Recorder recorder;
-  Numbered old(1);
-  recorder.open(old);
-  for (uint64_t n = 2; n <= Recorder::capacity + 1; ++n) record(recorder, n);
-  recorder.start(old, 7);
-  recorder.end(old, CallState::failed, {});
-  for (const CallRecord& one : recorder.records()) {
-    check_numbered(one);
-    CHECK(one.state == CallState::completed);
-  }
-}
-
 void what_is_open_fails_and_what_has_ended_stays() {
   Recorder recorder;
   record(recorder, 1);
@@ -182,12 +154,10 @@ void transfers_say_when_the_other_side_came() {
 int main(int argc, char** argv) {
   using namespace hccl::test;
   const Test tests[] = {
-      {"the_last_calls_are_remembered", the_last_calls_are_remembered},
-      {"a_call_that_outlives_its_record_changes_no_other", a_call_that_outlives_its_record_changes_no_other},
-      {"what_is_open_fails_and_what_has_ended_stays", what_is_open_fails_and_what_has_ended_stays},
-      {"a_reader_sees_whole_records_while_they_are_written", a_reader_sees_whole_records_while_they_are_written},
-      {"the_blame_reaches_the_late_rank", the_blame_reaches_the_late_rank},
-      {"transfers_say_when_the_other_side_came", transfers_say_when_the_other_side_came},
+      HCCL_TEST(what_is_open_fails_and_what_has_ended_stays),
+      HCCL_TEST(a_reader_sees_whole_records_while_they_are_written),
+      HCCL_TEST(the_blame_reaches_the_late_rank),
+      HCCL_TEST(transfers_say_when_the_other_side_came),
   };
   run_tests(tests, argc > 1 ? argv[1] : nullptr);
 }

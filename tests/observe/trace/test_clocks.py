@@ -4,11 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
-from recorded import MS, T0, change, entry, header, job
+from recorded import MS, change, job
 
 from hccl_py.observe.trace.clocks import offsets
 from hccl_py.observe.trace.files import read
-from hccl_py.observe.trace.timeline import Timeline
 
 SKEWS_NS = (0, 3_000 * MS, -1_234_567_890, 17)
 
@@ -52,26 +51,3 @@ def test_without_a_call_in_common_nothing_is_guessed(tmp_path: Path) -> None:
     change(paths[1], entries=[])
     offset = offsets(read(paths))[1]
     assert (offset.offset_ns, offset.error_ns) == (0, None)
-
-
-def test_communicators_of_one_rank_are_not_taken_for_one_another(tmp_path: Path) -> None:
-    paths = job(tmp_path, SKEWS_NS)
-    expected = offsets(read(paths))
-    for rank, path in enumerate(paths):
-        content = json.loads(path.read_text())
-        # The same numbers at quite different times.
-        begin_ns = T0 + (1 + rank) * 1000 * MS
-        alone = [
-            entry(number, begin_ns, begin_ns + MS, process_group=["alone", ""])
-            for number in range(1, 4)
-        ]
-        about = header(0, 1, name="alone", id="", boot_id=f"boot {rank}")
-        change(
-            path,
-            communicators=[*content["communicators"], about],
-            entries=[*content["entries"], *alone],
-        )
-    assert offsets(read(paths)) == expected
-    files = read(paths)
-    arrows = [one for one in Timeline(files, expected).trace()["traceEvents"] if one["ph"] == "s"]
-    assert len(arrows) == 20  # one for each collective that several ranks made

@@ -15,12 +15,6 @@ def complaint(capsys: pytest.CaptureFixture[str], *paths: Path) -> str:
     return capsys.readouterr().err
 
 
-def test_no_json_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "notes.txt"
-    path.write_text("hello")
-    assert "notes.txt: is not JSON" in complaint(capsys, path)
-
-
 def test_a_truncated_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (path,) = job(tmp_path, (0,))
     whole = path.read_bytes()
@@ -33,14 +27,6 @@ def test_a_truncated_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_the_pickle_for_torch_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job(tmp_path, (0,))
     assert "torch_rank_* is for torchfrtrace" in complaint(capsys, tmp_path / "torch_rank_0")
-
-
-def test_two_files_of_one_rank_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = job(tmp_path, (0, 0))
-    change(paths[1], rank=0)
-    told = complaint(capsys, *paths)
-    assert "are both of rank 0" in told
-    assert all(str(path) in told for path in paths)
 
 
 def test_different_jobs_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -66,13 +52,6 @@ def test_other_json_is_told(
     path = tmp_path / "file.json"
     path.write_text(json.dumps(content))
     assert message in complaint(capsys, path)
-
-
-def test_what_is_not_there_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert "No such file" in complaint(capsys, tmp_path / "nothing.json")
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    assert "there is no flight_recorder_rank_*.json" in complaint(capsys, empty)
 
 
 def test_missing_ranks_are_named_and_the_others_merged(

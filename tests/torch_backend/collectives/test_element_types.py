@@ -121,19 +121,3 @@ def test_reducing_float8(rank: int, world_size: int) -> list[torch.Tensor]:
             dist.all_reduce(tensor, op)
             results.append(tensor.float())
     return results
-
-
-@feature(
-    SECTION,
-    "moving quantized tensors",
-    alone=lambda n: [[10, 20, 30] * 3] * n,
-    note="the integers move; scale and zero point are each rank's own",
-)
-def test_moving_quantized_tensors(rank: int, world_size: int) -> list[int]:
-    numbers = torch.tensor([1.0, 2.0, 3.0]) * (1 - rank)
-    tensor = torch.quantize_per_tensor(numbers, 0.1, 0, torch.qint8)
-    others = [torch.quantize_per_tensor(torch.zeros(3), 0.1, 0, torch.qint8) for _ in range(2)]
-    dist.all_gather(others, tensor)
-    dist.broadcast(tensor, 0)
-    integers = [tensor.int_repr(), others[0].int_repr(), tensor.int_repr()]
-    return torch.cat(integers).tolist()

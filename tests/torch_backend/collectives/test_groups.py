@@ -7,8 +7,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from features import feature
-from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 
 SECTION = "Groups"
 RANKS = 4
@@ -212,30 +210,6 @@ def test_initialisation_again(rank: int, world_size: int, backend: str) -> list[
     return found
 
 
-@feature(
-    SECTION,
-    "abort ends what is in flight on every rank",
-    world_size=RANKS,
-    alone=lambda n: [["DistBackendError", expected(*range(n))]] * n,
-)
-def test_abort(rank: int, world_size: int) -> list[Any]:
-    """Of a call that can never end, as one rank does not take part."""
-    group = dist.new_group()
-    found: list[Any] = []
-    if rank == 0:
-        dist.barrier()
-        group.abort()
-        found.append("DistBackendError")
-    else:
-        work = dist.all_reduce(torch.ones(3), group=group, async_op=True)
-        dist.barrier()
-        try:
-            work.wait()
-        except dist.DistBackendError as error:
-            found.append(type(error).__name__)
-    return [*found, sum_of_ranks()]
-
-
 def sums_of_shrunk(world_size: int) -> list[Any]:
     return [[[0, 1, 2], 3, rank, 303] if rank < 3 else [] for rank in range(world_size)]
 
@@ -279,24 +253,3 @@ def test_record_comm(rank: int, world_size: int) -> list[Any]:
     with torch.profiler.profile() as profile, dist.record_comm("of the user's"):
         total = sum_of_ranks()
     return [total, any("of the user's" in event.key for event in profile.key_averages())]
-
-
-def gradients_of_ranks(world_size: int) -> list[Any]:
-    mean = sum(range(world_size)) / world_size
-    return [[expected(*range(world_size)), expected(0, 1, 2, 3), [mean] * 2]] * world_size
-
-
-@feature(
-    SECTION,
-    "TORCH_DISTRIBUTED_DEBUG=DETAIL",
-    world_size=RANKS,
-    env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_CPP_LOG_LEVEL": "ERROR"},
-    alone=gradients_of_ranks,
-    note="hccl compares the calls of all ranks anyway, see docs/mismatch.md",
-)
-def test_debug_detail(rank: int, world_size: int) -> list[Any]:
-    found: list[Any] = [sum_of_ranks(), sum_of_ranks(dist.new_group())]
-    network = DistributedDataParallel(nn.Linear(2, 1, bias=False))
-    network(torch.full((1, 2), float(rank))).sum().backward()
-    dist.barrier()
-    return [*found, network.module.weight.grad.flatten().tolist()]

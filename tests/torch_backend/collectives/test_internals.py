@@ -6,9 +6,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from features import feature
-from torch.distributed import collective_utils
-from torch.distributed.utils import _sync_module_states, _verify_param_shape_across_processes
-from training import model, parameters_of
+from torch.distributed.utils import _verify_param_shape_across_processes
+from training import model
 
 SECTION = "Beside the group"
 
@@ -34,40 +33,6 @@ def test_verify_parameters(rank: int, world_size: int) -> list[str]:
         except RuntimeError as error:
             answers.append(str(error).partition("appears not to match")[0][:60])
     return answers
-
-
-@feature(SECTION, "_sync_module_states", world_size=3)
-def test_sync_module_states(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = torch.nn.Sequential(model(), torch.nn.BatchNorm1d(8))
-    for value in network.state_dict().values():
-        value.add_(rank)
-    _sync_module_states(network, dist.group.WORLD, 1 << 20, 2, ())
-    return [*parameters_of(network), *(buffer.clone() for buffer in network.buffers())]
-
-
-@feature(SECTION, "torch.distributed.collective_utils", world_size=3)
-def test_collective_utils(rank: int, world_size: int) -> list[object]:
-    """A function that one rank calls, or all, and what it returns on each."""
-    group = dist.group.WORLD
-    return [
-        collective_utils.broadcast(lambda: f"of rank {rank}", rank=1, pg=group),
-        collective_utils.all_gather(lambda: rank * rank, pg=group),
-        collective_utils.all_gather(f"rank {rank}", pg=group),
-        raised_by_one(rank),
-    ]
-
-
-def raised_by_one(rank: int) -> str:
-    """One rank's failure is told on all."""
-
-    def fail() -> int:
-        raise ValueError("on purpose")
-
-    try:
-        collective_utils.broadcast(fail, rank=2, pg=dist.group.WORLD)
-    except Exception as error:
-        return f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    return "no error"
 
 
 @feature(SECTION, "a group's own methods, by the names of their arguments")

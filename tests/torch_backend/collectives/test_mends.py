@@ -89,27 +89,6 @@ def test_split_group(rank: int, world_size: int) -> list[Any]:
     ]
 
 
-def own_split(group: Any, ranks: list[int]) -> int:
-    part = group.split_group(ranks)
-    if part is None:
-        return 0
-    tensor = torch.ones(1)
-    part.allreduce([tensor]).wait()
-    return int(tensor)
-
-
-@feature(
-    "Groups",
-    "a group's own split_group",
-    world_size=3,
-    alone=lambda n: [[2, 3], [0, 3], [2, 3]],
-)
-def test_split_group_method(rank: int, world_size: int) -> list[int]:
-    """Torch knows nothing of what it returns; ranks that are not in it get nothing."""
-    group = dist.new_group()
-    return [own_split(group, [2, 0]), own_split(group, [0, 1, 2])]
-
-
 @feature(
     "Coalesced calls",
     "an exception inside _coalescing_manager",

@@ -35,27 +35,6 @@ def test_broadcast_of_what_torch_protects(rank: int, world_size: int) -> list[to
     return [tensor.detach().clone() for tensor in tensors]
 
 
-def with_a_column_of_ones(world_size: int) -> list[torch.Tensor]:
-    wholes = [torch.full((4, 4), float(rank)) for rank in range(world_size)]
-    for whole in wholes:
-        whole[:, 1] = whole[2:, 2:] = 1.0
-    return wholes
-
-
-@feature(
-    SECTION,
-    "broadcast of views with gaps",
-    alone=with_a_column_of_ones,
-    differs="sends what lies in the gaps, and writes to it",
-)
-def test_broadcast_of_views_with_gaps(rank: int, world_size: int) -> torch.Tensor:
-    """A column, and a transposed corner."""
-    whole = torch.full((4, 4), float(rank))
-    dist.broadcast(whole[:, 1], 1)
-    dist.broadcast(whole[2:, 2:].t(), 1)
-    return whole
-
-
 @feature(SECTION, "all_gather", covers=("all_gather",), world_size=3)
 def test_all_gather(rank: int, world_size: int) -> list[torch.Tensor]:
     """Into a list of tensors, which may be views of one buffer."""
@@ -113,20 +92,6 @@ def test_all_gather_single(rank: int, world_size: int) -> list[torch.Tensor]:
         output_tensor=whole, input_tensor=torch.tensor([rank]), async_op=True
     ).wait()
     return [*results, whole]
-
-
-def stacks(world_size: int) -> list[list[torch.Tensor]]:
-    blocks = torch.stack([torch.arange(6.0).view(2, 3) + rank for rank in range(world_size)])
-    return [[blocks, torch.arange(1.0, world_size + 1)]] * world_size
-
-
-@feature(SECTION, "all_gather_single into a stack, or of scalars", alone=stacks)
-def test_all_gather_single_into_a_stack(rank: int, world_size: int) -> list[torch.Tensor]:
-    """The blocks lie along a dimension of their own."""
-    output, scalars = torch.empty(world_size, 2, 3), torch.empty(world_size)
-    dist.all_gather_single(output, torch.arange(6.0).view(2, 3) + rank)
-    dist.all_gather_single(scalars, torch.tensor(rank + 1.0))
-    return [output, scalars]
 
 
 @feature(
@@ -195,14 +160,6 @@ def test_scatter_and_gather_of_views_with_gaps(rank: int, world_size: int) -> li
     return [mine, rows]
 
 
-@feature(SECTION, "scatter of different sizes", alone=lambda n: [[0.0], [1.0, 1.0]])
-def test_scatter_of_uneven_lists(rank: int, world_size: int) -> list[float]:
-    output = torch.empty(rank + 1)
-    inputs = [torch.full((r + 1,), float(r)) for r in range(world_size)]
-    dist.scatter(output, inputs if rank == 0 else None, 0)
-    return output.tolist()
-
-
 def sizes_exchanged(world_size: int) -> list[list[list[int]]]:
     ranks = range(world_size)
     return [[[10 * source + rank] * (source * rank) for source in ranks] for rank in ranks]
@@ -231,18 +188,6 @@ def test_all_to_all_single(rank: int, world_size: int) -> list[torch.Tensor]:
     other = torch.empty(world_size, dtype=torch.int64)
     dist.all_to_all_single(other, torch.arange(world_size) + 10 * rank, async_op=True).wait()
     return [output, other]
-
-
-@feature(
-    SECTION,
-    "all_to_all_single of views with gaps",
-    alone=lambda n: [torch.tensor([rank, 10.0 + rank]) for rank in range(n)],
-    differs="writes to what lies in the gaps",
-)
-def test_all_to_all_single_of_views_with_gaps(rank: int, world_size: int) -> torch.Tensor:
-    whole = torch.zeros(world_size, 2)
-    dist.all_to_all_single(whole[:, 1], (torch.arange(4.0).view(2, 2).t()[0] / 2) + 10 * rank)
-    return whole[:, 1].clone()
 
 
 @feature(SECTION, "all_to_all_single with split sizes, some of them zero", world_size=3)

@@ -70,14 +70,3 @@ def test_send_and_recv_object_list(rank: int, world_size: int) -> list[Any]:
     other: list[Any] = [None]
     dist.recv_object_list(other, group_src=0, device=CPU)
     return [source, objects, other]
-
-
-@feature(SECTION, "an object that cannot be pickled is refused before anything is sent")
-def test_objects_that_cannot_be_pickled(rank: int, world_size: int) -> list[Any]:
-    objects: list[Any] = [None] * world_size
-    try:
-        dist.all_gather_object(objects, lambda: rank)
-    except Exception as error:
-        said = type(error).__name__
-    dist.all_gather_object(objects, rank)
-    return [said, objects]

@@ -79,16 +79,6 @@ def test_recv_from_any_source(rank: int, world_size: int) -> object:
     return received
 
 
-@feature(SECTION, "irecv from any source", covers=("irecv",))
-def test_irecv_from_any_source(rank: int, world_size: int) -> list[float]:
-    peer = 1 - rank
-    buffer = torch.empty(2)
-    work = dist.irecv(buffer, tag=3)
-    dist.isend(torch.full((2,), float(rank)), dst=peer, tag=3).wait()
-    work.wait()
-    return [*buffer.tolist(), float(work._source_rank())]
-
-
 @feature(SECTION, "batch_isend_irecv", covers=("batch_isend_irecv",), world_size=3)
 def test_batch_isend_irecv(rank: int, world_size: int) -> list[torch.Tensor]:
     """Round the ring in both directions; receives come first in the list."""
@@ -103,15 +93,6 @@ def test_batch_isend_irecv(rank: int, world_size: int) -> list[torch.Tensor]:
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     return [from_left, from_right]
-
-
-@feature(SECTION, "isend, irecv to oneself", alone=lambda n: [[0.0] * 2, [1.0] * 2])
-def test_messages_to_oneself(rank: int, world_size: int) -> list[float]:
-    buffer = torch.empty(2)
-    receive = dist.irecv(buffer, rank)
-    dist.isend(torch.full((2,), float(rank)), rank).wait()
-    receive.wait()
-    return buffer.tolist()
 
 
 @feature(SECTION, "messages of views with gaps", alone=lambda n: [[0.0, 1.0, 0.0, 3.0]] * n)
@@ -164,18 +145,6 @@ def test_message_of_another_size_is_an_error(rank: int, world_size: int) -> obje
         said = f"{buffer.tolist()} arrived"
     dist.all_reduce(torch.ones(1))
     return said
-
-
-@feature(SECTION, "messages and collectives at once")
-def test_messages_beside_collectives(rank: int, world_size: int) -> list[float]:
-    """A receive that stays open does not keep collectives from going on."""
-    buffer, tensor = torch.empty(4), torch.ones(4)
-    receive = dist.irecv(buffer, 1 - rank)
-    for _ in range(3):
-        dist.all_reduce(tensor)
-    dist.isend(tensor + rank, 1 - rank).wait()
-    receive.wait()
-    return buffer.tolist()
 
 
 @feature(SECTION, "a send to oneself, and ranks that do not exist, are refused by torch")

@@ -81,23 +81,6 @@ def test_all_reduce_of_negated_views(rank: int, world_size: int) -> list[float]:
     return imaginary.tolist()
 
 
-def logic(world_size: int) -> list[list[list[bool]]]:
-    values = np.stack([[True, False, rank == 0] for rank in range(world_size)])
-    every, some = values.all(0).tolist(), values.any(0).tolist()
-    return [[some, every, some, every]] * world_size
-
-
-@feature(SECTION, "all_reduce of bool", alone=logic)
-def test_all_reduce_of_bool(rank: int, world_size: int) -> list[list[bool]]:
-    """SUM and MAX are "or", PRODUCT and MIN are "and"."""
-    results = []
-    for op in (SUM, dist.ReduceOp.PRODUCT, MAX, dist.ReduceOp.MIN):
-        tensor = torch.tensor([True, False, rank == 0])
-        dist.all_reduce(tensor, op)
-        results.append(tensor.tolist())
-    return results
-
-
 @feature(SECTION, "all_reduce of leaves, inference tensors, scalars and nothing")
 def test_all_reduce_of_what_torch_protects(rank: int, world_size: int) -> list[object]:
     leaf = torch.full((3,), rank + 1.0, requires_grad=True)
@@ -204,24 +187,6 @@ def test_reduce_scatter_of_uneven_blocks(rank: int, world_size: int) -> list[tor
     return [sums, most]
 
 
-def columns_of_sums(world_size: int) -> list[torch.Tensor]:
-    whole = torch.arange(8.0).view(4, 2) * sum(range(1, world_size + 1))
-    return [whole[:, rank : rank + 1] for rank in range(world_size)]
-
-
-@feature(
-    SECTION,
-    "reduce_scatter of views with gaps",
-    alone=columns_of_sums,
-    differs="takes what lies in the gaps",
-)
-def test_reduce_scatter_of_views_with_gaps(rank: int, world_size: int) -> torch.Tensor:
-    """The blocks are columns, and the output is one."""
-    whole, output = torch.arange(8.0).view(4, 2) * (rank + 1), torch.zeros(4, 2)
-    dist.reduce_scatter(output[:, rank], list(whole.unbind(1)))
-    return output[:, rank : rank + 1].clone()
-
-
 @feature(
     SECTION,
     "reduce_scatter_single, _tensor, _base",
@@ -244,12 +209,3 @@ def test_reduce_scatter_single(rank: int, world_size: int) -> list[torch.Tensor]
     )
     work.wait()
     return [*results, output]
-
-
-@feature(SECTION, "reduce_scatter_single within its own input")
-def test_reduce_scatter_single_in_place(rank: int, world_size: int) -> list[float]:
-    """The output is this rank's part of the input, as FSDP has it."""
-    blocks = torch.arange(world_size * 4.0) + rank
-    mine = blocks[rank * 4 : rank * 4 + 4]
-    dist.reduce_scatter_single(mine, blocks)
-    return mine.tolist()

@@ -147,38 +147,6 @@ def test_wait_with_a_timeout(rank: int, world_size: int) -> list[object]:
     return [timed_out, late, ended, tensor.tolist()]
 
 
-@feature(SECTION, "timeouts in seconds, and in place of options")
-def test_timeouts_in_seconds(rank: int, world_size: int) -> list[object]:
-    """Rank 1 comes to none of the calls that time out."""
-    tensor = ones()
-    results: list[object] = [dist.all_reduce(tensor, async_op=True).wait(20.0), tensor]
-    groups = [dist.new_group() for _ in range(3)]
-    groups[2].set_timeout(0.1)
-    store = dist.distributed_c10d._get_default_store()
-    if rank == 1:
-        store.wait(["all have timed out"])
-        return results
-    for group, tail in zip(groups, ((timedelta(milliseconds=100),), (0.1,), ()), strict=True):
-        try:
-            group.allreduce(ones(), dist.ReduceOp.SUM, *tail).wait()
-        except RuntimeError as error:
-            results.append("timed out" in str(error).lower())
-    store.set("all have timed out", "")
-    return results
-
-
-@feature(SECTION, "works dropped without a wait")
-def test_works_that_are_dropped(rank: int, world_size: int) -> list[torch.Tensor]:
-    tensors = [ones(1000) * i for i in range(20)]
-    for tensor in tensors:
-        dist.all_reduce(tensor, async_op=True)
-        dist.all_reduce(ones(50_000), async_op=True)  # its tensor is dropped, too
-    gc.collect()
-    dist.all_reduce(ones(), async_op=True).wait()
-    dist.barrier()
-    return tensors
-
-
 @feature(SECTION, "get_future().then(...), chained")
 def test_futures(rank: int, world_size: int) -> list[object]:
     tensor = ones()
@@ -205,25 +173,6 @@ def test_callbacks_that_communicate(rank: int, world_size: int) -> list[torch.Te
         future = dist.all_reduce(ones(1000) * i, async_op=True).get_future()
         results.append(future.then(nested).then(nested).wait()[0])
     return results
-
-
-@feature(SECTION, "a callback that raises")
-def test_callbacks_that_raise(rank: int, world_size: int) -> list[object]:
-    """Who waits for its future is told; the work and the group are fine."""
-
-    def fail(done: object) -> None:
-        raise ValueError("the callback's own")
-
-    tensor = ones()
-    work = dist.all_reduce(tensor, async_op=True)
-    failed = work.get_future().then(fail)
-    try:
-        failed.wait()
-    except RuntimeError as error:
-        said = "the callback's own" in str(error)
-    work.wait()
-    dist.all_reduce(tensor)
-    return [said, work.is_success(), tensor]
 
 
 @feature(SECTION, "works and tensors that outlive their group")

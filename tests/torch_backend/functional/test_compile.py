@@ -79,20 +79,6 @@ def test_compiled_gradients(rank: int, world_size: int) -> list[torch.Tensor]:
     return [value.detach(), leaf.grad]
 
 
-@feature(SECTION, "async_op=True within torch.compile")
-def test_compiled_around_a_graph_break(rank: int, world_size: int) -> torch.Tensor:
-    """torch traces what is before and behind it, and runs the call as it is."""
-
-    @torch.compile(backend="aot_eager")
-    def step(tensor: torch.Tensor) -> torch.Tensor:
-        doubled = tensor * 2
-        work = dist.all_reduce(doubled, async_op=True)
-        work.wait()
-        return doubled + 1
-
-    return step(torch.full((3,), rank + 1.0)).clone()
-
-
 @pytest.mark.nightly("training")
 @pytest.mark.skipif(shutil.which("g++") is None, reason="Inductor needs a C++ compiler")
 @feature(SECTION, "functional collectives compiled by Inductor")

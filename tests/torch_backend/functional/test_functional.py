@@ -52,14 +52,6 @@ def test_functional_reduce_scatter(rank: int, world_size: int) -> list[torch.Ten
     return [result + 0 for result in results]
 
 
-@feature(SECTION, "functional all_to_all_single, even and uneven", world_size=3)
-def test_functional_all_to_all(rank: int, world_size: int) -> list[torch.Tensor]:
-    sizes = [rank + r for r in range(world_size)]
-    even = functional.all_to_all_single(numbers(rank, 6, 2), None, None, world())
-    uneven = functional.all_to_all_single(numbers(rank, sum(sizes), 2), sizes, sizes, world())
-    return [even + 0, uneven + 0]
-
-
 @feature(SECTION, "functional coalesced forms")
 def test_functional_coalesced(rank: int, world_size: int) -> list[torch.Tensor]:
     tensors = [numbers(rank, 4), numbers(rank, 2, 3) + 1]
@@ -93,16 +85,6 @@ def test_functional_in_place(rank: int, world_size: int) -> list[torch.Tensor]:
     return [one, other, *several, gathered, scattered, *lists, into, exchanged]
 
 
-@feature(SECTION, "wait_tensor of a result, late, twice and never")
-def test_functional_waits(rank: int, world_size: int) -> list[torch.Tensor]:
-    results = [functional.all_reduce(numbers(rank, 1000) + i, "sum", world()) for i in range(20)]
-    dropped = functional.all_reduce(numbers(rank, 1000), "sum", world())
-    del dropped
-    last = functional.wait_tensor(functional.wait_tensor(results.pop()))
-    views = [result.view(10, 100)[0, :3].clone() for result in results]
-    return [last + 0, *(view + 0 for view in views)]
-
-
 def gradient(call: Any, tensor: torch.Tensor, rank: int) -> list[torch.Tensor]:
     """Return what `call` makes of `tensor`, and the gradient of a weighted sum of it."""
     leaf = tensor.clone().requires_grad_()
@@ -134,19 +116,6 @@ def test_functional_gradients(rank: int, world_size: int) -> list[torch.Tensor]:
     for result in functional.all_reduce_coalesced(leaves, "sum", world()):
         (result * result).sum().backward()
     return [*results, *(leaf.grad + 0 for leaf in leaves if leaf.grad is not None)]
-
-
-@feature(SECTION, "functional collectives on a dimension of a mesh", world_size=4)
-def test_functional_on_a_mesh(rank: int, world_size: int) -> list[torch.Tensor]:
-    mesh = dist.init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "columns"))
-    tensor = numbers(rank, 4)
-    results = [
-        functional.all_reduce(tensor, "sum", (mesh, 0)),
-        functional.all_reduce(tensor, "sum", mesh["columns"]),
-        functional.all_gather_single(tensor, 0, (mesh, 1)),
-        functional.reduce_scatter_single(tensor, "sum", 0, (mesh, 0)),
-    ]
-    return [result + 0 for result in results]
 
 
 @feature(SECTION, "dist.* on the result of a functional collective that nobody waited for")

@@ -12,14 +12,9 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_tensor
 from training import model, parameters_of, train
 
 SECTION = "Checkpoints"
-
-
-def numbers() -> torch.Tensor:
-    return torch.arange(21.0).reshape(7, 3)
 
 
 def sharded(rank: int) -> tuple[nn.Module, torch.optim.Optimizer]:
@@ -83,30 +78,6 @@ def test_four_ranks_save_and_two_load(
         finally:
             os.environ["WORLD_SIZE"] = str(world_size)
         return values
-
-
-@feature(SECTION, "save, load, load into other placements", world_size=4)
-def test_placements_may_be_others_when_loaded(rank: int, world_size: int) -> list[torch.Tensor]:
-    with folder_of_all(rank) as folder:
-        mesh = init_device_mesh("cpu", (2, 2))
-        saved = {
-            "rows": distribute_tensor(numbers(), mesh, [Shard(0), Shard(0)]),
-            "both": distribute_tensor(numbers() + 1, mesh, [Shard(1), Shard(0)]),
-            "plain": numbers() + 2,
-            "number": 3,
-        }
-        checkpoint.save(saved, checkpoint_id=folder)
-        flat = init_device_mesh("cpu", (world_size,))
-        found: dict[str, object] = {
-            "rows": distribute_tensor(torch.zeros(7, 3), flat, [Shard(1)]),
-            "both": distribute_tensor(torch.zeros(7, 3), flat, [Replicate()]),
-            "plain": torch.zeros(7, 3),
-            "number": 0,
-        }
-        checkpoint.load(found, checkpoint_id=folder)
-        assert found["number"] == 3
-        whole = [value for value in found.values() if isinstance(value, torch.Tensor)]
-        return [value.full_tensor() if isinstance(value, DTensor) else value for value in whole]
 
 
 @feature(SECTION, "async_save")

@@ -1,11 +1,9 @@
 """DistributedDataParallel: every way to use it that does not need an accelerator."""
 
 import torch
-import torch.distributed as dist
 from features import feature
 from torch import nn
 from torch.distributed._composable import replicate
-from torch.distributed.algorithms.join import Join, Joinable, JoinHook
 from torch.nn.parallel import DistributedDataParallel
 from training import batches, model, parameters_of, part_of, sgd, train, trained_alone
 
@@ -101,17 +99,6 @@ def test_ddp_no_sync(rank: int, world_size: int) -> list[torch.Tensor]:
     return accumulate(DistributedDataParallel(model()), rank, world_size)
 
 
-@feature(SECTION, "DDP of bfloat16 parameters", tolerance=2e-2)
-def test_ddp_bfloat16(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = DistributedDataParallel(model().to(torch.bfloat16))
-    optimizer = sgd(network)
-    for inputs, _ in batches(2):
-        optimizer.zero_grad()
-        network(part_of(inputs, rank, world_size).to(torch.bfloat16)).pow(2).mean().backward()
-        optimizer.step()
-    return parameters_of(network)
-
-
 @feature(SECTION, "broadcast_buffers")
 def test_ddp_broadcasts_buffers(rank: int, world_size: int) -> list[list[torch.Tensor]]:
     """Running statistics are rank 0's before every forward, unless they were not wanted."""
@@ -127,15 +114,6 @@ def test_ddp_broadcasts_buffers(rank: int, world_size: int) -> list[list[torch.T
 def train_norm(network: nn.Module, rank: int, world_size: int) -> None:
     for inputs, _ in batches():
         network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
-
-
-@feature(SECTION, "DDP in a group of some ranks", world_size=3)
-def test_ddp_in_a_subgroup(rank: int, world_size: int) -> list[torch.Tensor]:
-    group = dist.new_group([0, 2])
-    if rank == 1:
-        return []
-    network = DistributedDataParallel(model(), process_group=group)
-    return train(network, dist.get_rank(group), 2)
 
 
 def inputs_of(rank: int) -> int:
@@ -189,54 +167,3 @@ def test_ddp_join_raises_when_one_has_ended(rank: int, world_size: int) -> tuple
     except RuntimeError as error:
         return done, str(error)
     return done, "no error"
-
-
-class Counted(Joinable):
-    """Sums one number a step over the ranks that have not ended."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.sum = torch.zeros(1)
-
-    def step(self) -> None:
-        Join.notify_join_context(self)
-        one = torch.ones(1)
-        dist.all_reduce(one)
-        self.sum += one
-
-    def join_hook(self, **options: object) -> JoinHook:
-        hook = JoinHook()
-        hook.main_hook = lambda: dist.all_reduce(torch.zeros(1))
-        return hook
-
-    @property
-    def join_device(self) -> torch.device:
-        return torch.device("cpu")
-
-    @property
-    def join_process_group(self) -> dist.ProcessGroup:
-        return dist.group.WORLD
-
-
-@feature(SECTION, "Join of several joinables")
-def test_join_of_several(rank: int, world_size: int) -> tuple[list[torch.Tensor], float]:
-    network, counted = DistributedDataParallel(model()), Counted()
-    optimizer = sgd(network)
-    # The one that the first in the list tells of is asked first in every step.
-    with Join([network, counted]):
-        for inputs, _ in batches(inputs_of(rank)):
-            optimizer.zero_grad()
-            network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
-            counted.step()
-            optimizer.step()
-    return parameters_of(network), counted.sum.item()
-
-
-@feature(
-    SECTION,
-    "DDP with TORCH_DISTRIBUTED_DEBUG=DETAIL",
-    alone=trained_alone,
-    env={"TORCH_DISTRIBUTED_DEBUG": "DETAIL"},
-)
-def test_ddp_debug_detail(rank: int, world_size: int) -> list[torch.Tensor]:
-    return train(DistributedDataParallel(model()), rank, world_size)

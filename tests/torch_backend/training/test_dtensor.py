@@ -87,16 +87,6 @@ def test_operations_on_dtensors(rank: int, world_size: int) -> list[torch.Tensor
     return [result.full_tensor() for result in results]
 
 
-@feature(SECTION, "gradients through DTensors", world_size=3)
-def test_gradients_through_dtensors(rank: int, world_size: int) -> list[torch.Tensor]:
-    mesh = init_device_mesh("cpu", (world_size,))
-    weight = distribute_tensor(numbers(6, 4), mesh, [Shard(0)]).requires_grad_()
-    inputs = distribute_tensor(numbers(5, 4), mesh, [Replicate()])
-    local = (inputs @ weight.t()).redistribute(placements=[Replicate()]).to_local()
-    local.pow(2).sum().backward()
-    return [local.detach(), weight.grad.full_tensor()]
-
-
 @feature(SECTION, "distribute_module", world_size=3, alone=trained_alone)
 def test_distribute_module(rank: int, world_size: int) -> list[torch.Tensor]:
     """A replicated model, trained on parts of a batch."""
@@ -109,17 +99,3 @@ def test_distribute_module(rank: int, world_size: int) -> list[torch.Tensor]:
         return outputs.full_tensor()
 
     return train(distribute_module(model(), mesh, input_fn=spread, output_fn=collect), 0, 1)
-
-
-@feature(SECTION, "ShardedTensor", world_size=3)
-def test_sharded_tensor(rank: int, world_size: int) -> object:
-    from torch.distributed._shard import sharded_tensor
-    from torch.distributed._shard.sharding_spec import ChunkShardingSpec
-
-    spec = ChunkShardingSpec(0, [f"rank:{one}/cpu" for one in range(world_size)])
-    tensor = sharded_tensor.zeros(spec, 5, 2)
-    for shard in tensor.local_shards():
-        shard.tensor.fill_(rank + 1)
-    whole = torch.empty(5, 2) if rank == 0 else None
-    tensor.gather(0, whole)
-    return whole if rank == 0 else list(tensor.size())

@@ -78,34 +78,6 @@ def test_fsdp1_mixed_precision(rank: int, world_size: int) -> list[torch.Tensor]
     return values_of(network)
 
 
-def clipped(
-    network: nn.Module, clip: object, rank: int, world_size: int
-) -> tuple[float, list[torch.Tensor]]:
-    optimizer = sgd(network)
-    for inputs, _ in batches(2):
-        optimizer.zero_grad()
-        network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
-        norm = clip(0.01)
-        optimizer.step()
-    return norm.item(), [parameter.detach() for parameter in network.parameters()]
-
-
-def clipped_alone(world_size: int) -> list[tuple[float, list[torch.Tensor]]]:
-    network = model()
-
-    def clip(limit: float) -> torch.Tensor:
-        return nn.utils.clip_grad_norm_(network.parameters(), limit)
-
-    return [clipped(network, clip, 0, 1)] * world_size
-
-
-@feature(SECTION, "FSDP1, clip_grad_norm_", alone=clipped_alone)
-def test_fsdp1_clips_gradients(rank: int, world_size: int) -> tuple[float, list[torch.Tensor]]:
-    network = sharded(use_orig_params=True)
-    norm, _ = clipped(network, network.clip_grad_norm_, rank, world_size)
-    return norm, values_of(network)
-
-
 @feature(SECTION, "FSDP1, full, sharded and local state_dict")
 def test_fsdp1_state_dicts(rank: int, world_size: int) -> list[object]:
     """Each kind is saved, and loaded into a new model that then has the same values."""

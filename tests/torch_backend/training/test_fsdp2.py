@@ -20,7 +20,7 @@ from torch.distributed.fsdp import (
     fully_shard,
 )
 from torch.distributed.tensor import Shard
-from training import batches, model, parameters_of, part_of, sgd, train, trained_alone, whole
+from training import batches, model, parameters_of, part_of, sgd, train, trained_alone
 
 SECTION = "Fully sharded"
 
@@ -97,40 +97,6 @@ def test_fully_shard_options(rank: int, world_size: int) -> list[list[torch.Tens
     return [train(network, rank, world_size) for network in networks]
 
 
-def divided_alone(world_size: int) -> list[list[list[torch.Tensor]]]:
-    results = []
-    for factor in FACTORS:
-        network = model()
-        for parameter in network.parameters():
-            parameter.register_hook(lambda gradient, f=factor: gradient * world_size / f)
-        results.append(train(network, 0, 1))
-    return [results] * world_size
-
-
-FACTORS = 1.0, 3.0
-
-
-@feature(SECTION, "set_gradient_divide_factor", alone=divided_alone)
-def test_fully_shard_divide_factor(rank: int, world_size: int) -> list[list[torch.Tensor]]:
-    """Gradients are summed and divided by any number."""
-    results = []
-    for factor in FACTORS:
-        network = sharded()
-        each(network, lambda one, factor=factor: one.set_gradient_divide_factor(factor))
-        results.append(train(network, rank, world_size))
-    return results
-
-
-@feature(SECTION, "set_modules_to_forward_prefetch and _backward_prefetch", alone=trained_alone)
-def test_fully_shard_prefetch(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = sharded()
-    network[0].set_modules_to_forward_prefetch([network[2]])
-    network[2].set_modules_to_backward_prefetch([network[0]])
-    network.set_unshard_in_backward(True)
-    network.unshard(async_op=True).wait()
-    return train(network, rank, world_size)
-
-
 @feature(SECTION, "set_requires_gradient_sync: accumulation without communication")
 def test_fully_shard_accumulates(rank: int, world_size: int) -> list[torch.Tensor]:
     network = sharded()
@@ -142,25 +108,6 @@ def test_fully_shard_accumulates(rank: int, world_size: int) -> list[torch.Tenso
             optimizer.step()
             optimizer.zero_grad()
     return parameters_of(network)
-
-
-def clipped(network: nn.Module, rank: int, world_size: int) -> list[torch.Tensor]:
-    optimizer = sgd(network)
-    for inputs, _ in batches(2):
-        optimizer.zero_grad()
-        network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
-        norm = nn.utils.clip_grad_norm_(network.parameters(), 0.01)
-        optimizer.step()
-    return [whole(norm), *parameters_of(network)]
-
-
-def clipped_alone(world_size: int) -> list[list[torch.Tensor]]:
-    return [clipped(model(), 0, 1)] * world_size
-
-
-@feature(SECTION, "clip_grad_norm_ of sharded parameters", alone=clipped_alone)
-def test_fully_shard_clips_gradients(rank: int, world_size: int) -> list[torch.Tensor]:
-    return clipped(sharded(), rank, world_size)
 
 
 @feature(SECTION, "get_state_dict, set_model_state_dict, set_optimizer_state_dict", world_size=3)

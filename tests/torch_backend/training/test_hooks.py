@@ -8,7 +8,6 @@ import torch.distributed as dist
 from features import feature
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import (
-    debugging_hooks,
     default_hooks,
     optimizer_overlap_hooks,
     post_localSGD_hook,
@@ -47,14 +46,6 @@ def trained_alone(world_size: int) -> list[list[torch.Tensor]]:
 
 def over_buckets() -> DistributedDataParallel:
     return DistributedDataParallel(model(), bucket_cap_mb=0.0003)
-
-
-def with_hook(
-    rank: int, world_size: int, hook: Callable[..., Any], state: Any = None
-) -> list[torch.Tensor]:
-    network = over_buckets()
-    network.register_comm_hook(state, hook)
-    return train(network, rank, world_size)
 
 
 HOOKS = (
@@ -99,15 +90,6 @@ def with_power_sgd(rank: int, world_size: int, hook: Callable[..., Any]) -> list
 @feature(SECTION, "hook: PowerSGD", tolerance=1e-4)
 def test_power_sgd_hook(rank: int, world_size: int) -> list[torch.Tensor]:
     return with_power_sgd(rank, world_size, powerSGD_hook.powerSGD_hook)
-
-
-def trained_apart(world_size: int) -> list[list[torch.Tensor]]:
-    return [train(model(), rank, world_size) for rank in range(world_size)]
-
-
-@feature(SECTION, "hook: noop", alone=trained_apart)
-def test_noop_hook(rank: int, world_size: int) -> list[torch.Tensor]:
-    return with_hook(rank, world_size, debugging_hooks.noop_hook)
 
 
 def trained_on_averages(world_size: int) -> list[list[torch.Tensor]]:

@@ -1,22 +1,15 @@
 """torch.distributed.optim and the averagers of models."""
 
-from collections import OrderedDict
-
 import torch
 import torch.distributed as dist
 from features import feature
-from torch.distributed.algorithms.ddp_comm_hooks import post_localSGD_hook
 from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import (
     hook_with_zero_step,
     hook_with_zero_step_interleaved,
 )
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.distributed.algorithms.join import Join
 from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
-from torch.distributed.algorithms.model_averaging.hierarchical_model_averager import (
-    HierarchicalModelAverager,
-)
-from torch.distributed.optim import PostLocalSGDOptimizer, ZeroRedundancyOptimizer
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from training import STEPS, batches, model, parameters_of, part_of, train
 
@@ -58,18 +51,6 @@ def test_zero_consolidate(rank: int, world_size: int) -> tuple[dict[int, torch.T
     again.load_state_dict(told[0])
     values = train(network, rank, world_size, optimizer=again)
     return state if rank == 1 else {}, values
-
-
-@feature(SECTION, "ZeroRedundancyOptimizer with Join")
-def test_zero_join(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = DistributedDataParallel(model())
-    optimizer = zero_of(network)
-    with Join([network, optimizer]):
-        for inputs, _ in batches(2 + rank):
-            optimizer.zero_grad()
-            network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
-            optimizer.step()
-    return parameters_of(network)
 
 
 def overlapped_alone(world_size: int) -> list[list[torch.Tensor]]:
@@ -118,19 +99,6 @@ def test_zero_overlaps_with_ddp(rank: int, world_size: int) -> list[list[torch.T
     return [train_overlapped(rank, world_size, hook) for hook in hooks]
 
 
-@feature(SECTION, "PostLocalSGDOptimizer", world_size=4)
-def test_post_local_sgd(rank: int, world_size: int) -> list[torch.Tensor]:
-    """After a start together, pairs train for themselves and are averaged now and then."""
-    pair, _ = dist.new_subgroups(2)
-    network = DistributedDataParallel(model())
-    state = post_localSGD_hook.PostLocalSGDState(None, pair, start_localSGD_iter=1)
-    network.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
-    averager = PeriodicModelAverager(period=2, warmup_steps=1)
-    local = torch.optim.SGD(network.parameters(), lr=0.1)
-    optimizer = PostLocalSGDOptimizer(local, averager)
-    return train(network, rank, world_size, optimizer=optimizer, steps=5)
-
-
 def scaled_model(rank: int) -> torch.nn.Module:
     network = model()
     for parameter in network.parameters():
@@ -149,15 +117,3 @@ def test_periodic_model_averager(rank: int, world_size: int) -> list[torch.Tenso
     network = scaled_model(rank)
     PeriodicModelAverager(period=1).average_parameters(network.parameters())
     return parameters_of(network)
-
-
-@feature(SECTION, "HierarchicalModelAverager", world_size=4)
-def test_hierarchical_model_averager(rank: int, world_size: int) -> list[list[torch.Tensor]]:
-    """Pairs at every second step, all at every fourth."""
-    network = scaled_model(rank)
-    averager = HierarchicalModelAverager(OrderedDict([(2, 2), (4, world_size)]))
-    values = []
-    for _ in range(5):
-        averager.average_parameters(network.parameters())
-        values.append(parameters_of(network)[1])
-    return values

@@ -9,8 +9,6 @@ from torch.distributed.tensor import Replicate, Shard
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     PrepareModuleInput,
-    PrepareModuleInputOutput,
-    PrepareModuleOutput,
     RowwiseParallel,
     SequenceParallel,
     loss_parallel,
@@ -69,25 +67,6 @@ def test_sequence_parallel(rank: int, world_size: int) -> list[torch.Tensor]:
         "down": RowwiseParallel(),
     }
     return train_block(parallelize_module(Block(), mesh, styles), sequence())
-
-
-@feature(SECTION, "PrepareModuleInput, PrepareModuleOutput", world_size=4)
-def test_prepared_inputs_and_outputs(rank: int, world_size: int) -> list[torch.Tensor]:
-    mesh = init_device_mesh("cpu", (world_size,))
-    there = {"input_layouts": Shard(0), "desired_input_layouts": Replicate()}
-    back = {"output_layouts": Replicate(), "desired_output_layouts": Shard(1)}
-    both = {"use_local_input": True, "use_local_output": True}
-    styles = (
-        PrepareModuleInput(**there, use_local_output=True),
-        PrepareModuleInputOutput(**there, **back, **both),
-    )
-    results = []
-    inputs = torch.arange(12.0).reshape(3, 4) + rank
-    for style in styles:
-        network = parallelize_module(nn.Identity(), mesh, style)
-        results.append(network(inputs))
-    network = parallelize_module(nn.Identity(), mesh, PrepareModuleOutput(**back))
-    return [*results, network(torch.arange(12.0).reshape(3, 4))]
 
 
 def losses_alone(world_size: int) -> list[list[torch.Tensor]]:

@@ -82,11 +82,6 @@ def connections(link: Link) -> list[tuple[tuple[int, int], Connection]]:
     ]
 
 
-def descriptors_of(link: Link) -> list[int]:
-    """Return the descriptors of all connections of a link."""
-    return [one if isinstance(one, int) else one.fd() for _, one in connections(link)]
-
-
 def make_doorbell() -> int:
     return os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
 

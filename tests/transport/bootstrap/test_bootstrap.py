@@ -1,10 +1,8 @@
 """The whole bootstrap, with threads as ranks, real sockets and hostile clients."""
 
 import contextlib
-import fcntl
 import hmac
 import os
-import select
 import socket
 import threading
 import time
@@ -21,7 +19,6 @@ from bootstrapped import (
     check_connections,
     check_shared_memory,
     connections,
-    descriptors_of,
     open_descriptors,
 )
 
@@ -77,33 +74,6 @@ def test_connect_every_layout_links_all_pairs(
     assert open_descriptors() == before
 
 
-def test_connect_descriptors_are_non_blocking_and_close_on_exec() -> None:
-    with bootstrapped("aab") as job:
-        for one in job.ranks:
-            for link in one.mesh.links if one.mesh else ():
-                for descriptor in descriptors_of(link):
-                    assert not os.get_blocking(descriptor)
-                    assert not os.get_inheritable(descriptor)
-                for shared in (link.segment_fd, link.doorbell_fd, link.arena_fd):
-                    assert shared is None or fcntl.fcntl(shared, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-
-
-def test_connect_several_connections_are_paths_of_their_own(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HCCL_CONNECTIONS", "3")
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    before = open_descriptors()
-    with bootstrapped("abb") as job:
-        check_connections(job)
-        link = job.ranks[0].link(1)
-        assert (len(link.controls), [len(lane) for lane in link.lanes]) == (3, [3, 3])
-        route = "lo 127.0.0.1 -> 127.0.0.1"
-        assert link.paths == tuple(f"{route} connection {n} of 3" for n in (1, 2, 3))
-        assert job.ranks[1].link(2).paths == ()
-    assert open_descriptors() == before
-
-
 def test_connect_with_tls_encrypts_what_leaves_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
     monkeypatch.setenv("HCCL_TLS", "1")
@@ -116,68 +86,6 @@ def test_connect_with_tls_encrypts_what_leaves_the_node(monkeypatch: pytest.Monk
         for value in job.store.values.values():
             assert b"PRIVATE" not in value
     assert open_descriptors() == before
-
-
-class SwappedCertificates(WaitingStore):
-    """Tells one rank that ranks 1 and 2 show each other's certificates."""
-
-    def __init__(self, real: WaitingStore) -> None:
-        super().__init__()
-        self.real = real
-        self.set, self.wait, self.check = real.set, real.wait, real.check  # type: ignore[method-assign]
-
-    def get(self, key: str) -> bytes:
-        value = self.real.get(key)
-        if key != "members":
-            return value
-        members = msgpack.unpackb(value[SEAL_BYTES:])
-        cards = [msgpack.unpackb(card) for card in members["cards"]]
-        swapped = (cards[2]["certificate"], cards[1]["certificate"])
-        cards[1]["certificate"], cards[2]["certificate"] = swapped
-        members["cards"] = [msgpack.packb(card) for card in cards]
-        content = msgpack.packb(members)
-        return hmac.digest(b"", key.encode() + b"\0" + content, "sha256") + bytes(content)
-
-
-def test_connect_with_tls_certificate_of_another_rank_is_rejected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
-    monkeypatch.setenv("HCCL_TLS", "1")
-    shared = WaitingStore()
-    swapped = SwappedCertificates(shared)
-    with Job("abc", timeout_s=5.0, stores=lambda rank: shared if rank else swapped) as job:
-        assert "its TLS certificate is not the one of its rendezvous card" in job.error(0)
-
-
-def free_ports(count: int) -> range:
-    """Return ports in a row that nobody uses just now."""
-    for first in range(21_000, 31_000, 50):
-        with contextlib.ExitStack() as opened:
-            try:
-                for port in range(first, first + count):
-                    opened.enter_context(socket.create_server(("127.0.0.1", port)))
-            except OSError:
-                continue
-            return range(first, first + count)
-    pytest.fail("no free ports")
-
-
-def test_connect_port_range_is_used_and_again_by_the_next_job(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    ports = free_ports(3)  # the third is the process's, for its coordinators
-    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
-    monkeypatch.setenv("HCCL_PORT_RANGE", f"{ports[0]}-{ports[-1]}")
-    for _ in range(2):
-        with bootstrapped("ab") as job:
-            check_connections(job)
-            used = []
-            for one in job.ranks:
-                assert one.mesh is not None
-                used += [listener.getsockname()[1] for listener in one.mesh.listeners]
-            assert len(set(used)) == 2
-            assert set(used) < set(ports)
 
 
 def test_connect_absent_ranks_are_named_by_all_within_the_deadline() -> None:
@@ -237,34 +145,6 @@ def test_connect_wrong_secret_is_rejected_and_every_error_says_so(
             assert "HCCL_SECRET" in job.error(rank)
     assert "does not know this communicator's secret" in caplog.text
     assert open_descriptors() == before
-
-
-def test_connect_failure_is_told_before_connections_close() -> None:
-    """Whoever saw them close first would be taken for the first to fail."""
-    failed = threading.Event()
-    closed_before: list[bool] = []
-
-    class WatchedStore(WaitingStore):
-        def set(self, key: str, value: bytes) -> None:
-            if key == "failure" and not failed.is_set():
-                closed_before.append(bool(select.select([client], [], [], 0)[0]))
-                failed.set()
-            super().set(key, value)
-
-    def hold_rank_1(rank: int) -> None:
-        if rank == 1:
-            assert failed.wait(TIMEOUT_S)
-
-    store = WatchedStore()
-    with Job("aa", timeout_s=1.0, stores=lambda _: store, before_segment=hold_rank_1) as job:
-        attack = Attack(store, 0)
-        with attack.dial(*attack.targets[0]) as client:
-            with attack.dial(*attack.targets[0]) as later:
-                later.sendall(bytes(76))
-                assert later.recv(1) == b"", "so the first one was accepted"
-            assert "rank 1" in job.error(0)
-        assert "the first failure was rank 0" in job.error(1)
-    assert closed_before == [False]
 
 
 def test_connect_process_of_another_user_is_rejected(

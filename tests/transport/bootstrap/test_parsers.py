@@ -28,9 +28,8 @@ from hccl_py.transport.bootstrap.handshake import (
     _identity_of,
 )
 from hccl_py.transport.control.message import pack, unpack
-from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity
-from hccl_py.transport.verbs.sockets import _Address
 
 ROUNDS = int(os.environ.get("HCCL_TEST_ROUNDS", "1"))
 
@@ -90,23 +89,6 @@ def test_parser_of_cards_refuses_or_reads(data: bytes) -> None:
 
 
 @fuzz
-@given(
-    packed
-    | replaced(
-        {"communicator_id": b"i" * 16, "secret": b"s" * 32, "cards": [msgpack.packb(FIELDS)]}
-    ).map(msgpack.packb)
-)
-def test_parser_of_the_list_of_members_refuses_or_reads(data: bytes) -> None:
-    try:
-        meeting = rendezvous._read_members(0, CARD, msgpack.packb(FIELDS), data, None)
-    except BootstrapError:
-        return
-    assert len(meeting.cards) == 1
-    assert isinstance(meeting.secret, bytes)
-    assert isinstance(meeting.communicator_id, bytes)
-
-
-@fuzz
 @given(st.binary(max_size=200), st.booleans())
 def test_parser_of_a_hello_refuses(data: bytes, begins_well: bool) -> None:
     handshake = Handshake(party(0))
@@ -134,15 +116,6 @@ def test_parser_of_an_identity_refuses_all_but_the_one(data: bytes) -> None:
     except RejectedError:
         return
     assert msgpack.unpackb(data) == _identity_of(MEMBERS[1])
-
-
-@fuzz
-@given(packed)
-def test_parser_of_a_queue_pairs_address_refuses_or_reads(data: bytes) -> None:
-    try:
-        _Address.unpack(data)
-    except InvalidArgumentError:
-        return
 
 
 @fuzz

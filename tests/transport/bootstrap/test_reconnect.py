@@ -12,7 +12,6 @@ from types import SimpleNamespace
 
 import pytest
 from bootstrapped import (
-    Attack,
     Job,
     bootstrapped,
     open_descriptors,
@@ -212,29 +211,6 @@ def test_repair_peer_that_is_not_there_yet_is_dialled_until_it_is(
         pair.check(0, 0)
         pair.close()
     assert caplog.text.count("trying again") == 1
-
-
-def test_repair_strangers_at_run_time_are_dropped_and_harm_nobody(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("hccl_py.transport.bootstrap.connector.STRANGER_TIMEOUT_S", 0.3)
-    before = open_descriptors()
-    with repaired_pair() as (pair, job):
-        attack = Attack(job.store, 0)
-        attack.targets = attack.targets[1:]
-        attack.run()
-        flood = [attack.dial(*attack.targets[0]) for _ in range(100)]
-        assert flood[0].recv(1) == b"", "the oldest must be gone"
-        pair.engines[1].report(Key(0, 1, 0))
-        wait_until(lambda: Key(1, 1, 0) in pair.engines[0].replaced, "a replacement")
-        wait_until(lambda: Key(0, 1, 0) in pair.engines[1].replaced, "a replacement")
-        pair.check(1, 0)
-        for client in (*flood, *attack.silent):
-            with contextlib.suppress(ConnectionError):
-                assert client.recv(1) == b""
-            client.close()
-        assert pair.engines[0].num_replaced == 1
-    assert open_descriptors() == before
 
 
 def test_repair_shares_one_thread_that_ends_with_the_last_and_is_not_in_a_child() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +16,6 @@ from fake_engine import FakeEngine
 
 from hccl_py.transport.control import control_plane as plane_module
 from hccl_py.transport.control.control_plane import ControlPlane, Roster
-from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, Contact, Entry, pack, unpack
 from hccl_py.transport.control.participant import Participant
 from hccl_py.transport.errors import BootstrapError
@@ -217,113 +214,8 @@ def test_secrets_stay_out_of_the_logs(
     assert "a secret of the job" not in shown
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-@pytest.mark.parametrize("ports", [None, range(23400, 23500)], ids=["any port", "of a range"])
-def test_ranks_of_other_machines_come_over_tcp(host: str, ports: range | None) -> None:
-    planes = [ControlPlane() for _ in range(2)]
-    contacts = tuple(plane.contact(host, ports) for plane in planes)
-    assert all(contact.host == host for contact in contacts)
-    assert ports is None or all(contact.port in ports for contact in contacts)
-    engines = [FakeEngine(rank) for rank in range(2)]
-    rolls = [Roster(ID, rank, contacts, (rank == 0, rank == 1)) for rank in range(2)]
-    for plane, roll, engine in zip(planes, rolls, engines, strict=True):
-        plane.admit(roll)
-        plane.attach(Participant(ID, roll.rank, contacts, engine, plane.send))
-    engines[1].fail()
-    wait_until(lambda: all(engine.adopted for engine in engines))
-    assert engines[0].adopted == engines[1].adopted
-    for plane, roll, engine in zip(planes, rolls, engines, strict=True):
-        plane.leave(roll)
-        plane.stop()
-        engine.close()
-
-
 def test_address_that_cannot_be_bound_is_told_and_the_rest_works(server: Server) -> None:
     contact = server.plane.contact("192.0.2.1", None)
     assert (contact.host, contact.port) == ("", 0)
     assert "cannot listen on" in contact.problem
     assert answers(server.dial(server.keys[1]), 1)
-
-
-def test_failure_of_what_it_is_asked_is_the_callers() -> None:
-    plane = ControlPlane()
-
-    def fail() -> None:
-        raise ValueError("no such thing")
-
-    with pytest.raises(ValueError, match="no such thing"):
-        plane.loop.call(fail)
-    done: list[bool] = []
-    plane.loop.post(fail)
-    plane.loop.call(lambda: done.append(True))
-    plane.stop()
-    assert done == [True]
-
-
-def test_plane_whose_thread_has_ended_is_stopped_all_the_same() -> None:
-    # As when the thread wakes up by itself between the wish that it ends and the knock.
-    plane = ControlPlane()
-    plane.loop._stopping = True
-    os.eventfd_write(plane.loop._wake_fd, 1)
-    plane.loop._thread.join(DEADLINE_S)
-    plane.stop()
-    with pytest.raises(OSError):
-        os.fstat(plane.loop._wake_fd)
-
-
-def test_a_member_that_cannot_be_dialled_does_not_end_the_plane(server: Server) -> None:
-    participant = server.plane._participants[ID, 0]
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    filled = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
-    while filled[-1] < 256:
-        filled.append(os.dup(filled[0]))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1], hard))
-    try:
-        entry = Entry(ID, 0, 1, "ask", None)
-        server.plane.loop.call(lambda: server.plane.send(participant, entry))
-        server.plane.loop.call(lambda: None)  # the turn is over
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for descriptor in filled:
-            os.close(descriptor)
-    assert server.plane.loop._thread.is_alive()
-    assert answers(server.dial(server.keys[1]), 1)
-
-
-@pytest.mark.parametrize("num_free", [0, 1, 10, 47])
-def test_too_few_descriptors_are_an_error_that_says_so(num_free: int) -> None:
-    assert plane_module._plane is None
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    filled = [os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)]
-    while filled[-1] < 256:
-        filled.append(os.dup(filled[0]))
-    resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1] + 1 + num_free, hard))
-    try:
-        with pytest.raises(BootstrapError) as caught:
-            plane_module.hold()
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        for descriptor in filled:
-            os.close(descriptor)
-    text = str(caught.value)
-    assert f"expected 48 free descriptors, got {num_free} (Too many open files)" in text
-    assert "ulimit -n" in text
-    assert plane_module._plane is None
-    plane_module.release(plane_module.hold())  # with room again, nothing stands in the way
-
-
-def test_a_plane_needs_fewer_descriptors_than_are_asked_for() -> None:
-    before = len(os.listdir("/proc/self/fd"))
-    plane = plane_module.hold()
-    try:
-        assert len(os.listdir("/proc/self/fd")) - before < plane_module._NUM_DESCRIPTORS
-    finally:
-        plane_module.release(plane)
-
-
-def test_a_roll_that_cannot_be_served_leaves_no_thread() -> None:
-    contacts = (Contact(zmq.curve_keypair()[0]), Contact(zmq.curve_keypair()[0]))
-    with pytest.raises(KeyError):  # it has no address for the other machine
-        Coordination(Roster(ID, 0, contacts, (True, False)))
-    assert plane_module._plane is None
-    wait_until(lambda: "hccl-control" not in [one.name for one in threading.enumerate()])

@@ -169,20 +169,6 @@ def test_doorway_stranger_is_rejected_and_told_with_its_address(
     assert reason in record.getMessage()
 
 
-def test_doorway_key_of_no_member_is_rejected(
-    coordinator: Coordinator, caplog: pytest.LogCaptureFixture
-) -> None:
-    stranger = ControlSockets(zmq.Poller())
-    stranger.send(coordinator.contact, False, b"let me in")
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not caplog.records:
-        assert b"let me in" not in coordinator.turn()
-        assert time.monotonic() < deadline_s
-    assert "it is not a member" in caplog.text
-    stranger.close()
-    coordinator.hear(coordinator.member, b"still here")
-
-
 def test_doorway_member_that_ends_before_it_is_read_is_seen_and_not_logged(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -178,21 +178,6 @@ def compare(hosts: Hosts, count: int) -> tuple[float, float]:
     return one, both
 
 
-def best_gain(rates_mbit: list[float], count: int, enough: float) -> float:
-    """Say how much faster a call is over all links: tried again, as a busy machine may hide it."""
-    gains: list[float] = []
-    with Hosts(num_links=len(rates_mbit), rates_mbit=rates_mbit) as hosts:
-        while len(gains) < 3 and max(gains, default=0.0) <= enough:
-            one_s, both_s = compare(hosts, count)
-            print(f"links of {rates_mbit} Mbit/s: the first {one_s:.3f} s, all {both_s:.3f} s")
-            gains.append(one_s / both_s)
-    return max(gains)
-
-
-def test_paths_two_limited_links_add_up() -> None:
-    assert best_gain([100, 100], 1 << 20, 1.3) > 1.3
-
-
 # ------------------------------------------------------------------------ resets
 
 
@@ -296,10 +281,3 @@ def test_paths_tls_hides_what_travels(capsys: pytest.CaptureFixture[str]) -> Non
     assert min(seen for seen, _ in plain) > 1000
     assert [seen for seen, _ in encrypted] == [0, 0]
     print(f"all_reduce of 8 MB: {plain[0][1]:.2f} GB/s plain, {encrypted[0][1]:.2f} GB/s with TLS")
-
-
-def test_paths_tls_connection_that_breaks_is_replaced_by_an_encrypted_one() -> None:
-    pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
-    with Hosts() as hosts:
-        env = {"HCCL_CONNECTIONS": "2", "HCCL_TLS": "1"}
-        assert min(run_ranks(connections_are_reset, 2, hosts=hosts, env=env)) > 0

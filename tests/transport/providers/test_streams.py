@@ -1,9 +1,8 @@
 """Connections that are objects, written in Python or faulty: engines as threads over them."""
 
-import itertools
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -142,44 +141,3 @@ def test_streams_that_delay_and_slow_down_lose_nothing() -> None:
     assert sum(stream.num_faults() for stream in faulty) > 0
     for engine in engines:
         engine.close()
-
-
-class Interrupted(Exception):
-    """What a signal handler raises."""
-
-
-class InterruptedStream(PythonStream):
-    """Runs a signal handler once, after it has moved bytes that it then cannot tell of."""
-
-    def __init__(self, connected: socket.socket, calls: Iterator[int]) -> None:
-        super().__init__(connected)
-        self._calls = calls
-
-    def send(self, data: memoryview) -> int:
-        num_sent = super().send(data)
-        if len(data) > 1000 and next(self._calls) == 1:
-            raise Interrupted
-        return num_sent
-
-
-def test_streams_that_a_signal_handler_interrupts_leave_the_error_to_the_caller() -> None:
-    calls = itertools.count()
-    engines = connected_engines(lambda end: InterruptedStream(end, calls))
-    sent = np.arange(300_000, dtype=np.uint8)
-    received = np.zeros_like(sent)
-
-    def receive() -> None:
-        arguments = (False, received.ctypes.data, received.nbytes, 0, 7, TIMEOUT_S, received)
-        with pytest.raises(_core.CommunicatorFailed, match="interrupted"):
-            engines[1].run_transfer(*arguments)
-
-    other = threading.Thread(target=receive)
-    other.start()
-    with pytest.raises(Interrupted):
-        engines[0].run_transfer(True, sent.ctypes.data, sent.nbytes, 1, 7, TIMEOUT_S, sent)
-    other.join(TIMEOUT_S)
-    for engine in engines:
-        engine.close()
-    # Nothing came twice in place of what follows it.
-    position = int(np.argmax(received != sent)) if (received != sent).any() else len(sent)
-    assert not received[position:].any()

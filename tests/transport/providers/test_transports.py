@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
-import torch.distributed as dist
 from guarded import Guarded, assert_reduced, contribution, reduced
 from ranks import RanksFailed, run_ranks
 from stores import MemoryStore
@@ -102,36 +100,6 @@ def test_moves_carry_every_byte(ranks: ThreadRanks, dtype: str) -> None:
             comm.barrier()
 
     ranks.run(move)
-
-
-def test_messages_went_over_it(ranks: ThreadRanks, transport: str) -> None:
-    counters = ranks.run(lambda comm: comm.statistics())
-    counted = "provider" if transport == "zmq" else transport
-    for statistics in counters:
-        assert statistics["devices"]["shm"]["messages"] == 0
-        assert (statistics["devices"][counted]["bytes"] > 1 << 20) == (ranks.world_size > 1)
-
-
-def check_process_group(rank: int, world_size: int) -> None:
-    tensor = torch.full((1000,), float(rank))
-    dist.all_reduce(tensor)
-    assert tensor.tolist() == [3.0] * 1000
-    works = [dist.all_reduce(torch.ones(50_000), async_op=True) for _ in range(5)]
-    for work in works:
-        work.wait()
-    assert all(work.is_completed() for work in works)
-    objects: list[Any] = [None] * world_size
-    dist.all_gather_object(objects, {"rank": rank})
-    assert objects == [{"rank": peer} for peer in range(world_size)]
-    half = dist.new_group([0, 2])
-    if rank != 1:
-        data = torch.tensor([rank])
-        dist.broadcast(data, 2, group=half)
-        assert data.item() == 2
-
-
-def test_process_group_with_subgroup_and_works(transport: str) -> None:
-    run_ranks(check_process_group, 3, backend="hccl", env={"HCCL_TRANSPORT": transport})
 
 
 def one_dies(rank: int, world_size: int) -> None:

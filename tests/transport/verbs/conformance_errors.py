@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from conformance_transfers import EVERY, RDMA, Provider, transfer
-from queue_pairs import ALL, PATIENCE_S, End, connect, wait_until
+from queue_pairs import ALL, PATIENCE_S, connect, wait_until
 
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.verbs import (
     Access,
-    CompletionQueue,
     CompletionQueueOverflowError,
     CompletionTimeoutError,
     Opcode,
-    ProtectionDomain,
     QueuePair,
     RecvRequest,
     ScatterGather,
@@ -134,26 +130,6 @@ class Errors(Provider):
             assert (b.memory == 4).all()
             b.expect(Status.FLUSHED)
 
-    def test_read_into_memory_that_may_not_be_written(self) -> None:
-        with self.connected() as (a, b):
-            frozen = a.domain.register(bytes(64), Access.LOCAL_READ)
-            request = SendRequest(
-                Opcode.RDMA_READ,
-                (frozen.piece(),),
-                remote_address=b.region.address,
-                rkey=b.region.rkey,
-            )
-            a.pair.post_send(request)
-            a.expect(Status.LOCAL_PROTECTION_ERROR)
-
-    def test_recv_whose_memory_was_revoked(self) -> None:
-        with self.connected() as (a, b):
-            b.post_recv(8)
-            b.region.close()
-            a.post_send(num_bytes=8)
-            a.expect(Status.REMOTE_OPERATION_ERROR)
-            b.expect(Status.LOCAL_PROTECTION_ERROR)
-
     def test_completion_queue_that_overflows_says_so(self) -> None:
         with self.connected(capacity=4) as (a, b):
             for _ in range(6):
@@ -182,20 +158,6 @@ class Closing(Provider):
             assert flushed.wr_id == 1
             a.post_send(num_bytes=8)
             a.expect(Status.FLUSHED)
-
-    def test_request_under_way_to_a_peer_that_closes(self) -> None:
-        with self.connected() as (a, b):
-            a.post_send(num_bytes=8, wr_id=1)  # no RECV: it cannot end
-            a.post_send(num_bytes=8, wr_id=2)
-            wait_until(lambda: self._knows_of_retry(a), "a retry")
-            b.pair.close()
-            done = a.expect(Status.RETRY_EXCEEDED, Status.FLUSHED)
-            assert [one.wr_id for one in done] == [1, 2]
-
-    @staticmethod
-    def _knows_of_retry(end: End) -> bool:
-        assert end.queue.poll() == []
-        return end.pair.statistics()["retries"] >= 1
 
     @pytest.mark.parametrize("state", [State.RESET, State.INIT, State.RTS, State.ERROR])
     def test_close_in_every_state(self, state: State) -> None:
@@ -285,72 +247,3 @@ class Closing(Provider):
             timeout=PATIENCE_S,
         )
         assert ended.returncode == 0, ended.stderr
-
-    def test_forked_child_leaves_the_queue_pairs_to_its_parent(self) -> None:
-        with self.connected() as (a, b):
-            transfer(a, b, Opcode.SEND, 100, 1)
-            child = os.fork()
-            if child == 0:
-                self._end_child(a)
-            wait_until(lambda: os.waitid(os.P_PID, child, _ENDED) is not None, "the child ends")
-            _, status = os.waitpid(child, 0)
-            assert os.waitstatus_to_exitcode(status) == 0
-            transfer(a, b, Opcode.RDMA_READ, 5000, 2)
-            transfer(b, a, Opcode.SEND, 5000, 3)
-
-    @staticmethod
-    def _end_child(end: End) -> NoReturn:
-        """Use what was inherited, destroy it, and end."""
-        refused = False
-        try:
-            end.post_send(num_bytes=8)
-        except InvalidArgumentError as error:
-            refused = "forked" in str(error)
-        end.pair.close()
-        end.device.close()
-        for name in list(vars(end)):
-            delattr(end, name)
-        gc.collect()
-        os._exit(0 if refused else 1)
-
-    def test_device_counts_what_its_queue_pairs_moved(self) -> None:
-        with self.connected(num_bytes=1000) as (a, b):
-            assert a.device.statistics()["messages"] == 0
-            for num_bytes in (0, 1, 999):
-                transfer(a, b, Opcode.SEND, num_bytes, 0)
-            QueuePair(a.domain, a.queue).close()
-            counted = a.device.statistics(), b.device.statistics()
-            assert (counted[0]["messages"], counted[0]["bytes"]) == (3, 1000)
-            assert (counted[1]["received_messages"], counted[1]["received_bytes"]) == (3, 1000)
-            assert counted[0] == a.pair.statistics()
-            a.pair.close()
-            assert a.device.statistics()["bytes"] == 1000
-
-    def test_attributes_that_cannot_change_stay(self) -> None:
-        with self.connected() as (a, _):
-            before = a.pair.attributes
-            for changes in ({"timeout_s": 9.0}, {"max_send_wr": 1}):  # in RTS; a size
-                with pytest.raises(InvalidArgumentError):
-                    a.pair.modify(State.RTS, **changes)
-            assert a.pair.attributes == before
-            pair = QueuePair(a.domain, a.queue)
-            pair.modify(State.INIT, timeout_s=9.0, rnr_retry=0)
-            assert (pair.attributes.timeout_s, pair.attributes.rnr_retry) == (9.0, 0)
-
-    @pytest.mark.parametrize("opcode", [Opcode.RECV, 7, 256, -1])
-    def test_opcode_that_cannot_be_sent_is_rejected(self, opcode: Opcode) -> None:
-        with self.connected() as (a, _):
-            with pytest.raises(InvalidArgumentError, match="opcode"):
-                a.pair.post_send(SendRequest(opcode))
-            assert a.pair.state is State.RTS
-
-    def test_device_closes_everything_on_it(self) -> None:
-        with self.connected() as (a, _):
-            other = CompletionQueue(a.device, 4)
-            domain = ProtectionDomain(a.device)
-            QueuePair(domain, other).modify(State.INIT)
-            a.device.close()
-            for use in (other.poll, lambda: domain.register(bytearray(1))):
-                with pytest.raises(InvalidArgumentError):
-                    use()
-            assert a.pair.state is State.RESET

@@ -104,14 +104,6 @@ def test_interruption_inside_a_lane_is_raised_and_ends_the_queue_pair(
     assert (flushed.wr_id, flushed.status) == (5, Status.FLUSHED)
 
 
-def test_close_that_is_interrupted_has_closed(over_lane: Fixture) -> None:
-    over_lane.lane.answer = KeyboardInterrupt("now")
-    with pytest.raises(KeyboardInterrupt, match="now"):
-        over_lane.pair.close()
-    assert over_lane.pair.state is State.RESET
-    assert over_lane.queue.poll() == []
-
-
 def test_silence_while_nothing_was_asked_is_no_timeout(over_lane: Fixture) -> None:
     def poll_until_it_looks_at_the_clock() -> None:
         for _ in range(200):

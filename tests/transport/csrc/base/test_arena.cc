@@ -86,28 +86,6 @@ void allocations_never_overlap_and_merge_again() {
   arena->release(arena->allocate(32 * MiB));
 }
 
-void too_much_is_refused_and_the_rest_stays_usable() {
-  auto arena = Arena::create(8 * MiB);
-  CHECK(throws<std::bad_alloc>([&] { arena->allocate(9 * MiB); }));
-  CHECK(throws<std::bad_alloc>([&] { arena->allocate(~size_t{0}); }));
-  std::byte* memory = arena->allocate(8 * MiB);
-  CHECK(throws<std::bad_alloc>([&] { arena->allocate(1); }));
-  CHECK(throws<std::invalid_argument>([&] { arena->release(memory + 4096); }));
-  arena->release(memory);
-  CHECK(throws<std::invalid_argument>([&] { arena->release(memory); }));
-}
-
-void arena_without_memory_says_why() {
-  auto off = Arena::create(0);
-  CHECK(!off->unavailable().empty() && off->window() == nullptr && off->fd() >= 0);
-  CHECK(throws<std::bad_alloc>([&] { off->allocate(1); }));
-  int local = 0;
-  CHECK(!off->offset_of(reinterpret_cast<std::byte*>(&local), 1));
-  auto huge = Arena::create(size_t{1} << 60);  // more than there are addresses
-  CHECK(huge->unavailable().find("address space") != std::string::npos);
-  CHECK(Arena::create(2 * MiB)->open_peer(duplicate(off->fd())) == nullptr);
-}
-
 void peers_are_mapped_once_and_bounds_are_checked() {
   auto mine = Arena::create(8 * MiB), theirs = Arena::create(4 * MiB);
   CHECK(mine->open_peer(duplicate(mine->fd())) == mine->window());
@@ -124,13 +102,6 @@ void peers_are_mapped_once_and_bounds_are_checked() {
   CHECK(!theirs->offset_of(theirs->window()->at(0, 1) + 4 * MiB - 10, 11));
 }
 
-void unsealed_memory_of_a_peer_is_refused() {
-  auto mine = Arena::create(2 * MiB);
-  Descriptor unsealed(memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  CHECK(ftruncate(unsealed.get(), 2 * MiB) == 0);
-  CHECK(throws<std::invalid_argument>([&] { mine->open_peer(std::move(unsealed)); }));
-}
-
 void retired_memory_is_never_allocated_again() {
   auto arena = Arena::create(4 * MiB);
   std::byte* memory = arena->allocate(2 * MiB);
@@ -139,26 +110,6 @@ void retired_memory_is_never_allocated_again() {
   CHECK(resident_bytes(*arena) == 0);
   CHECK(arena->allocate(2 * MiB) != memory);
   CHECK(throws<std::bad_alloc>([&] { arena->allocate(2 * MiB); }));
-}
-
-void memory_shown_elsewhere_is_the_same_memory() {
-  auto arena = Arena::create(4 * MiB);
-  constexpr size_t size = 10000;
-  auto* place = static_cast<std::byte*>(
-      mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
-  place[size - 1] = std::byte{7};
-  std::byte* memory = arena->allocate(size);
-  CHECK(!arena->offset_of(place, size));
-  arena->show_at(place, memory, size);
-  CHECK(place[size - 1] == std::byte{7} && memory[size - 1] == std::byte{7});
-  place[0] = std::byte{8};
-  CHECK(memory[0] == std::byte{8});
-  CHECK(*arena->offset_of(place + 1000, 9000) == *arena->offset_of(memory + 1000, 9000));
-  CHECK(!arena->offset_of(place + 1000, 9001) && !arena->offset_of(place - 1, 1));
-  arena->withdraw(place);
-  CHECK(!arena->offset_of(place, size));
-  munmap(place, size);
-  arena->release(memory);
 }
 
 void forked_child_releases_nothing() {
@@ -200,18 +151,12 @@ void threads_allocate_at_once() {
 int main(int argc, char** argv) {
   using namespace hccl::test;
   const Test tests[] = {
-      {"memory_is_zero_aligned_and_returned", memory_is_zero_aligned_and_returned},
-      {"allocations_never_overlap_and_merge_again", allocations_never_overlap_and_merge_again},
-      {"too_much_is_refused_and_the_rest_stays_usable",
-       too_much_is_refused_and_the_rest_stays_usable},
-      {"arena_without_memory_says_why", arena_without_memory_says_why},
-      {"peers_are_mapped_once_and_bounds_are_checked",
-       peers_are_mapped_once_and_bounds_are_checked},
-      {"unsealed_memory_of_a_peer_is_refused", unsealed_memory_of_a_peer_is_refused},
-      {"retired_memory_is_never_allocated_again", retired_memory_is_never_allocated_again},
-      {"memory_shown_elsewhere_is_the_same_memory", memory_shown_elsewhere_is_the_same_memory},
-      {"forked_child_releases_nothing", forked_child_releases_nothing},
-      {"threads_allocate_at_once", threads_allocate_at_once},
+      HCCL_TEST(memory_is_zero_aligned_and_returned),
+      HCCL_TEST(allocations_never_overlap_and_merge_again),
+      HCCL_TEST(peers_are_mapped_once_and_bounds_are_checked),
+      HCCL_TEST(retired_memory_is_never_allocated_again),
+      HCCL_TEST(forked_child_releases_nothing),
+      HCCL_TEST(threads_allocate_at_once),
   };
   run_tests(tests, argc > 1 ? argv[1] : nullptr);
 }
