@@ -149,13 +149,13 @@ NB_MODULE(_core, module) {
       .def("repair_fd", [](PyCommunicator& c) { return c.engine->repair_fd(); })
       .def("take_broken",
            [](PyCommunicator& c) {
-             std::vector<Broken> broken;
+             std::vector<BrokenPath> broken;
              {
                nb::gil_scoped_release release;
                broken = c.engine->take_broken();
              }
              nb::list result;
-             for (const Broken& b : broken) result.append(nb::make_tuple(b.peer, b.index, b.path));
+             for (const BrokenPath& b : broken) result.append(nb::make_tuple(b.peer, b.index, b.path));
              return result;
            })
       .def("replace_connection",
@@ -169,7 +169,7 @@ NB_MODULE(_core, module) {
       .def("sequence", [](PyCommunicator& c) { return c.engine->sequence(); })
       .def("caller",
            [](PyCommunicator& c) {
-             Communicator::Caller caller = c.engine->caller();
+             Caller caller = c.engine->caller();
              size_t thread = caller.thread == std::thread::id()
                                  ? 0
                                  : std::hash<std::thread::id>()(caller.thread);

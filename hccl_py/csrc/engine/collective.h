@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "lanes/lane.h"
-#include "engine/failure.h"
+#include "engine/failure/failure.h"
 #include "engine/lateness.h"
 #include "engine/plan.h"
 

@@ -5,7 +5,7 @@
 #include <chrono>
 #include <memory>
 
-#include "engine/failure.h"
+#include "engine/failure/failure.h"
 #include "engine/plan.h"
 
 namespace hccl {

@@ -129,7 +129,7 @@ class Coordinator {
 };
 
 inline Failure failure_of(Communicator& communicator, const RequestPtr& request,
-                          const Communicator::Interrupt& interrupt = no_interrupt) {
+                          const Interrupt& interrupt = no_interrupt) {
   try {
     communicator.run(request, interrupt);
   } catch (const CommunicatorFailed& error) {

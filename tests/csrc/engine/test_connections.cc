@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <set>
 
-#include "engine/control_link.h"
+#include "engine/connection/control_link.h"
 #include "wire.h"
 
 namespace hccl::test {

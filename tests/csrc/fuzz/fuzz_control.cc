@@ -1,6 +1,6 @@
 // Control messages from a peer: each is taken once, or the connection is lost.
 #include "check.h"
-#include "engine/control_link.h"
+#include "engine/connection/control_link.h"
 #include "feed.h"
 
 namespace hccl::fuzz {

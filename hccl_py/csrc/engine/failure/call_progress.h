@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "engine/failure.h"
+#include "engine/failure/failure.h"
 
 namespace hccl {
 

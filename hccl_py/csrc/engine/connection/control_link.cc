@@ -1,4 +1,4 @@
-#include "engine/control_link.h"
+#include "engine/connection/control_link.h"
 
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -8,7 +8,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "engine/peer_process.h"
+#include "engine/connection/peer_process.h"
 
 namespace hccl {
 

@@ -1,4 +1,4 @@
-#include "engine/peer_process.h"
+#include "engine/connection/peer_process.h"
 
 #include <poll.h>
 #include <sys/ioctl.h>

@@ -1,0 +1,195 @@
+#include "engine/collective_queue.h"
+
+#include <algorithm>
+
+namespace hccl {
+
+namespace {
+
+constexpr uint64_t sequence_mask = 0xffff;  // the low bits of a fingerprint
+// Above them: what kind of call it is, for the counters.
+constexpr int kind_shift = 16;
+constexpr uint64_t kind_mask = 0xf;
+
+}  // namespace
+
+CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels, size_t slot_bytes,
+                                 Recorder& recorder, Statistics& statistics)
+    : rank_(rank),
+      slot_bytes_(slot_bytes),
+      recorder_(recorder),
+      statistics_(statistics),
+      lateness_(rank, world_size) {
+  channels_.reserve(static_cast<size_t>(num_channels));
+  for (int i = 0; i < num_channels; ++i) {
+    channels_.emplace_back(rank, world_size, slot_bytes, lateness_);
+  }
+}
+
+void CollectiveQueue::use_in_place(const std::vector<std::shared_ptr<Segment>>& segments,
+                                   std::shared_ptr<Arena> arena) {
+  in_place_ = std::make_unique<InPlace>(rank_, channels_.at(0).lanes(), segments, std::move(arena),
+                                        lateness_);
+}
+
+void CollectiveQueue::set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs) {
+  if (in_place_) in_place_->set_window(peer, std::move(theirs));
+}
+
+bool CollectiveQueue::advance() {
+  if (!active_) begin();
+  bool moved = false;
+  bool finished = true;
+  if (in_place_ && in_place_->state() != InPlace::State::idle) {
+    moved = advance_in_place();
+    lateness_.turn(moved, may_spin_);
+    return moved;
+  }
+  for (Channel& channel : channels_) {
+    moved |= channel.step();
+    moved |= channel.flush();
+    finished &= channel.finished();
+  }
+  if (finished) end(false);
+  moved |= finished;
+  lateness_.turn(moved, may_spin_);
+  return moved;
+}
+
+void CollectiveQueue::begin() {
+  active_ = std::move(waiting_.front());
+  waiting_.pop_front();
+  Call& call = active_->call;
+  call.fingerprint = (call.fingerprint & ~sequence_mask) | (active_->sequence & sequence_mask);
+  recorder_.start(*active_, last_end_ns_);
+  lateness_.begin(active_->sequence);
+  if (in_place_ && InPlace::wants(call)) {
+    in_place_->begin(call);
+  } else {
+    begin_plan();
+  }
+}
+
+// Collectives on registered memory need no plan, once all ranks know that all of it is.
+bool CollectiveQueue::advance_in_place() {
+  bool moved = in_place_->step();
+  if (in_place_->state() == InPlace::State::declined) {
+    in_place_->leave();
+    begin_plan();
+  } else if (in_place_->state() == InPlace::State::finished) {
+    in_place_->leave();
+    statistics_.in_place.add(1);
+    end(true);
+  }
+  return moved;
+}
+
+void CollectiveQueue::begin_plan() {
+  const Call& call = active_->call;
+  int num_channels = static_cast<int>(channels_.size());
+  active_->tiling = Tiling(call, slot_bytes_, num_channels);
+  for (int i = 0; i < num_channels; ++i) {
+    channels_[static_cast<size_t>(i)].start(call, active_->tiling, i, num_channels);
+  }
+}
+
+void CollectiveQueue::end(bool in_place) {
+  statistics_.collectives.add(1);
+  record_end(CallState::completed, in_place);
+  RequestPtr request = std::move(active_);
+  active_.reset();
+  request->finish();
+}
+
+void CollectiveQueue::record_end(CallState state, bool in_place) {
+  last_end_ns_ = steady_ns(Clock::now());
+  recorder_.end(*active_, state, {last_end_ns_, lateness_.late_ns(), lateness_.arrived_ns(),
+                                  lateness_.last_rank(), in_place});
+  lateness_.end();
+  if (state != CallState::completed) return;
+  uint64_t busy_ns = last_end_ns_ - active_->started_ns;
+  uint64_t waiting_ns = std::min(busy_ns, lateness_.late_ns());
+  statistics_.calls[active_->call.fingerprint >> kind_shift & kind_mask].add(waiting_ns,
+                                                                            busy_ns - waiting_ns);
+}
+
+bool CollectiveQueue::unflushed() const {
+  return (in_place_ && in_place_->unflushed()) ||
+         std::any_of(channels_.begin(), channels_.end(),
+                     [](const Channel& channel) { return channel.unflushed(); });
+}
+
+void CollectiveQueue::look_for_strays() {
+  if (!active_) return;
+  for (Channel& channel : channels_) channel.look_for_strays(active_->call.fingerprint);
+}
+
+bool CollectiveQueue::is_late(Deadline now) const {
+  auto late = [now](const RequestPtr& request) { return now >= request->deadline; };
+  return active_ && (late(active_) || std::any_of(waiting_.begin(), waiting_.end(), late));
+}
+
+bool CollectiveQueue::waits_for(int peer) const {
+  if (!active_) return false;
+  auto has_peer = [peer](const std::vector<int>& ranks) {
+    return std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
+  };
+  return (in_place_ && has_peer(in_place_->waiting_for())) ||
+         std::any_of(channels_.begin(), channels_.end(), [&](const Channel& channel) {
+           return has_peer(channel.waiting_for());
+         });
+}
+
+void CollectiveQueue::measure(CallProgress& progress) const {
+  if (!active_) return;
+  const Call& call = active_->call;
+  progress.sequence = active_->sequence;
+  progress.fingerprint = call.fingerprint;
+  progress.timeout_s =
+      std::chrono::duration<double>(active_->deadline - active_->submitted).count();
+  progress.bytes_total = call.total_bytes;
+  if (in_place_ && in_place_->state() != InPlace::State::idle) {
+    progress.stage = in_place_->stage();
+    progress.waiting_for = in_place_->waiting_for();
+    return;
+  }
+  double done = 0;
+  int num_channels = static_cast<int>(channels_.size());
+  std::vector<int>& ranks = progress.waiting_for;
+  for (int i = 0; i < num_channels; ++i) {
+    const Channel& channel = channels_[static_cast<size_t>(i)];
+    done += channel.tiles_done(active_->tiling, i, num_channels);
+    if (channel.finished()) continue;
+    std::vector<int> its_ranks = channel.waiting_for();
+    ranks.insert(ranks.end(), its_ranks.begin(), its_ranks.end());
+    if (progress.stage.num_steps == 0) progress.stage = channel.stage();
+  }
+  std::sort(ranks.begin(), ranks.end());
+  ranks.erase(std::unique(ranks.begin(), ranks.end()), ranks.end());
+  if (active_->tiling.num_tiles() > 0) {
+    double part = done / static_cast<double>(active_->tiling.num_tiles());
+    progress.bytes_done = static_cast<size_t>(part * static_cast<double>(call.total_bytes));
+  }
+}
+
+void CollectiveQueue::abandon(std::vector<RequestPtr>& unfinished) {
+  if (active_) {
+    CallProgress progress;
+    measure(progress);
+    lateness_.give_up(progress.waiting_for.empty() ? any_rank : progress.waiting_for.front());
+    record_end(CallState::failed, false);
+    unfinished.push_back(std::move(active_));
+    active_.reset();
+  }
+  unfinished.insert(unfinished.end(), waiting_.begin(), waiting_.end());
+  waiting_.clear();
+  for (Channel& channel : channels_) channel.abandon();
+  if (in_place_) in_place_->abandon();
+}
+
+void CollectiveQueue::close() {
+  in_place_.reset();
+  channels_.clear();
+}
+
+}  // namespace hccl

@@ -1,0 +1,79 @@
+// The collectives of one communicator, in the order submitted: one runs, the others wait.
+//
+// Touched by the driver only, but for the counters of lateness().
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "engine/collective.h"
+#include "engine/failure/call_progress.h"
+#include "engine/in_place.h"
+#include "engine/lateness.h"
+#include "engine/recorder.h"
+#include "engine/request.h"
+
+namespace hccl {
+
+class CollectiveQueue {
+ public:
+  // `recorder` and `statistics` outlive this.
+  CollectiveQueue(int rank, int world_size, int num_channels, size_t slot_bytes, Recorder& recorder,
+                  Statistics& statistics);
+
+  // Before the first request.
+  std::vector<Channel>& channels() { return channels_; }
+  void set_may_spin(bool may_spin) { may_spin_ = may_spin; }
+  // All ranks share this node: collectives on registered memory may run in place.
+  void use_in_place(const std::vector<std::shared_ptr<Segment>>& segments,
+                    std::shared_ptr<Arena> arena);
+  void set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs);
+
+  void push(const RequestPtr& request) { waiting_.push_back(request); }
+  bool idle() const { return !active_ && waiting_.empty(); }
+  const Request* active() const { return active_.get(); }
+  // Moves what can move. True if anything did. Throws LaneError, Mismatch.
+  bool advance();
+  // Whether something sent waits for room, or until peers have read it.
+  bool unflushed() const;
+  // Throws Mismatch if a rank has sent what belongs to another call than the one that runs: it may
+  // say why this rank waits.
+  void look_for_strays();
+  void sleeps() { lateness_.sleeps(); }
+
+  // Whether a call is late; of those that wait only where one runs.
+  bool is_late(Deadline now) const;
+  Deadline deadline() const { return active_ ? active_->deadline : Deadline::max(); }
+  bool waits_for(int peer) const;
+  // What is known here of how far the rank has got.
+  void measure(CallProgress& progress) const;
+  // Forgets all calls and appends them to `unfinished`; for a communicator that has failed.
+  void abandon(std::vector<RequestPtr>& unfinished);
+
+  // Frees the lanes.
+  void close();
+
+  const Lateness& lateness() const { return lateness_; }
+
+ private:
+  void begin();
+  void begin_plan();
+  bool advance_in_place();
+  void end(bool in_place);
+  void record_end(CallState state, bool in_place);
+
+  const int rank_;
+  const size_t slot_bytes_;
+  Recorder& recorder_;
+  Statistics& statistics_;
+  Lateness lateness_;
+  bool may_spin_ = false;
+  std::vector<Channel> channels_;
+  std::unique_ptr<InPlace> in_place_;
+  std::deque<RequestPtr> waiting_;
+  RequestPtr active_;
+  uint64_t last_end_ns_ = 0;  // of the collective before this one
+};
+
+}  // namespace hccl

@@ -1,0 +1,300 @@
+// The driving thread's turns: what it moves, what it checks, how it sleeps, how it fails. How threads
+// come to drive stands in driver_calls.cc.
+#include <algorithm>
+
+#include "engine/driver/driver.h"
+
+namespace hccl {
+
+namespace {
+
+// Without a core of our own every yield lets another rank run; after these it is asleep anyway.
+constexpr int num_yields = 200;
+constexpr auto signal_period = std::chrono::milliseconds(50);
+
+}  // namespace
+
+// Drives until the request is done or the deadline has passed.
+void Driver::drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt) {
+  struct End {
+    Driver& driver;
+    ~End() {
+      bool close = std::exchange(driver.close_afterwards_, false);
+      driver.driver_.store(std::thread::id(), std::memory_order_relaxed);
+      driver.hand_over();
+      if (close) driver.close({});
+    }
+  } end{*this};
+  driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  Idle idle(may_spin_ ? &spins_ : nullptr, num_yields);
+  int num_moves = 0;
+  Deadline next_signals = Clock::now() + signal_period;
+  while (!request->is_done()) {
+    notify_waiters();
+    bool moved = progress_or_fail();
+    rethrow_interruption();
+    if (!moved && idle.begins_to_spin() && shares_core()) idle.give_up();
+    bool signalled = false;
+    if (moved) {
+      idle.reset();
+      if ((++num_moves & 255) != 0) continue;
+      connections_.handle_events(0);  // that something moves says nothing about the rest
+    } else if (idle.turn()) {
+      if (!idle.look_at_clock()) continue;
+    } else {
+      signalled = sleep(deadline);
+    }
+    Deadline now = Clock::now();
+    check(now);
+    if (signalled || now >= next_signals) {
+      ask_signals(interrupt);
+      next_signals = now + signal_period;
+    }
+    if (now >= deadline) return;
+  }
+}
+
+// Lets the caller interrupt the wait. It may cost milliseconds: Python has to give us its lock.
+void Driver::ask_signals(const Interrupt& interrupt) {
+  try {
+    interrupt();
+  } catch (...) {
+    fail(observed(Cause::interrupted, rank_));
+    throw;
+  }
+}
+
+// Whether the scheduler has put another rank of this node on our core, where it waits for us to stop
+// spinning. A sleeper is woken on a core that is free.
+bool Driver::shares_core() {
+  uint32_t core = segment_->note_core();
+  return std::any_of(local_segments_.begin(), local_segments_.end(), [core](const auto& segment) {
+    return segment->header().core.load(std::memory_order_relaxed) == core;
+  });
+}
+
+bool Driver::progress(bool thoroughly) {
+  bool moved = submissions_.has_incoming();
+  if (moved) accept();
+  if (connections_.reconnection().has_offers()) {
+    connections_.use_replacements(traffic());
+    moved = true;
+  }
+  if (asks_.load(std::memory_order_seq_cst) != 0 && answer_asks()) return true;
+  if (connections_.holds_traffic()) return moved;
+  if (!collectives_.idle()) moved |= collectives_.advance();
+  if (!point_to_point_->idle()) moved |= point_to_point_->progress();
+  // A rank that waits for one peer may have been sent something by another that says why.
+  if (thoroughly && !moved) collectives_.look_for_strays();
+  return moved;
+}
+
+bool Driver::progress_or_fail(bool thoroughly) {
+  try {
+    return progress(thoroughly);
+  } catch (const LaneError& error) {
+    connections_.suspect(error.peer(), error.what());
+    take_failures();
+  } catch (const LaneInterrupted& interrupted) {
+    fail(observed(Cause::interrupted, rank_));
+    interruption_ = interrupted.cause;
+  } catch (const Mismatch& mismatch) {
+    Failure failure = observed(Cause::mismatch, mismatch.peer);
+    failure.call = mismatch.call;
+    failure.their_call = mismatch.their_call;
+    failure.sent_bytes = mismatch.sent_bytes;
+    failure.expected_bytes = mismatch.expected_bytes;
+    if (collectives_.active()) failure.sequence = collectives_.active()->sequence;
+    fail(std::move(failure));
+  } catch (const std::exception& error) {
+    Failure failure = observed(Cause::internal_error, rank_);
+    failure.reason = error.what();
+    fail(std::move(failure));
+  }
+  return true;
+}
+
+// A lane's own code ran into the caller's signal handler: what that raised is the caller's.
+void Driver::rethrow_interruption() {
+  if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
+}
+
+void Driver::accept() {
+  if (failures_.phase() != FailureState::Phase::none) {
+    stop_moving();
+    return release_if_ended();
+  }
+  submissions_.take(accepted_);
+  // A lane may throw here: then stop_moving() finds what is still in the list.
+  while (!accepted_.empty()) {
+    recorder_.open(*accepted_.front());
+    if (accepted_.front()->kind == RequestKind::collective) {
+      collectives_.push(accepted_.front());
+    } else {
+      point_to_point_->post(accepted_.front());
+    }
+    accepted_.erase(accepted_.begin());
+  }
+}
+
+// True if that ended or stopped the calls.
+bool Driver::answer_asks() {
+  unsigned asks = asks_.exchange(0, std::memory_order_seq_cst);
+  if (asks & ask_progress) {
+    keep_progress();
+    std::lock_guard lock(asks_mutex_);
+    ++num_answers_;
+    answered_.notify_all();
+  }
+  FailurePtr stop;
+  {
+    std::lock_guard lock(asks_mutex_);
+    if (asks & (ask_stop | ask_close)) stop = stop_;
+  }
+  if (!stop || (!(asks & ask_stop) && !has_calls())) return false;
+  fail(*stop);
+  return true;
+}
+
+// ---------------------------------------------------------------- time
+
+// Whatever has a deadline of its own.
+void Driver::check(Deadline now) {
+  check_deadlines(now);
+  connections_.tend(now, traffic());
+  take_failures();
+}
+
+void Driver::check_deadlines(Deadline now) {
+  if (failures_.phase() == FailureState::Phase::reported) {
+    if (failures_.expire(now)) release_if_ended();
+    return;
+  }
+  if (collectives_.is_late(now)) fail(timed_out());
+  if (point_to_point_->idle()) return;
+  RequestPtr late = point_to_point_->expire(now);
+  if (!late) return;
+  Failure failure = observed(Cause::timed_out, late->peer);
+  failure.half_done = true;
+  failure.paths = connections_.troubles_with({late->peer});
+  fail(std::move(failure));
+}
+
+// A rank of this node that left has written all it had to say before its goodbye, so a call that still
+// waits for it after another look waits in vain. Of other nodes a goodbye may overtake the data; but
+// their lanes end after the last byte, and say so themselves.
+void Driver::check_leavers() {
+  for (int peer : connections_.local_leavers()) {
+    if (failures_.phase() != FailureState::Phase::none || progress_or_fail()) return;
+    if (!point_to_point_->waits_for(peer) && !collectives_.waits_for(peer)) continue;
+    connections_.fail_by_end(peer, {});
+    return take_failures();
+  }
+}
+
+Deadline Driver::next_deadline() const {
+  return std::min({collectives_.deadline(), failures_.deadline(), connections_.next_check()});
+}
+
+// True if a signal ended the sleep.
+bool Driver::sleep(Deadline deadline) {
+  // First the sign that we sleep, then one more look: a peer that posts after the look sees the sign.
+  Sleep announced(Sleeper::caller);
+  announce_sleep(announced);
+  if (progress_or_fail(true)) return false;
+  announced.limit(std::min(deadline, next_deadline()));
+  statistics_.sleeps.add(1);
+  bool whole = connections_.handle_events(announced.left_ms(connections_.longest_sleep_ms()));
+  check_leavers();
+  return !whole;
+}
+
+// From here on, a peer or a thread that has something for this rank rings.
+void Driver::announce_sleep(Sleep& sleep) {
+  segment_->note_starved(point_to_point_->unflushed() || collectives_.unflushed());
+  sleep.announce(segment_);
+  connections_.prepare_sleep(sleep);
+  collectives_.sleeps();
+}
+
+// ---------------------------------------------------------------- failing
+
+Connections::Traffic Driver::traffic() const {
+  switch (failures_.phase()) {
+    case FailureState::Phase::none: return Connections::Traffic::flows;
+    case FailureState::Phase::reported: return Connections::Traffic::held;
+    case FailureState::Phase::ended: break;
+  }
+  return Connections::Traffic::ended;
+}
+
+void Driver::take_failures() {
+  if (connections_.take_news()) failures_.notify();
+  while (std::optional<Failure> failure = connections_.take_failure()) {
+    if (const Request* active = collectives_.active()) {
+      failure->call = active->call.fingerprint;
+      failure->sequence = active->sequence;
+    }
+    fail(std::move(*failure));
+  }
+}
+
+Failure Driver::timed_out() const {
+  CallProgress progress = measure();
+  const std::vector<int>& ranks = progress.waiting_for;
+  Failure failure = observed(Cause::timed_out, ranks.empty() ? any_rank : ranks.front());
+  failure.call = progress.fingerprint;
+  failure.sequence = progress.sequence;
+  failure.stage = progress.stage;
+  failure.waiting_for = ranks;
+  failure.paths = connections_.troubles_with(ranks);
+  return failure;
+}
+
+void Driver::fail(Failure failure) {
+  if (failures_.phase() == FailureState::Phase::none) keep_progress();
+  if (!failures_.observe(std::move(failure))) return;
+  stop_moving();
+  release_if_ended();
+}
+
+void Driver::release_if_ended() {
+  if (failures_.phase() != FailureState::Phase::ended) return;
+  failures_.release();
+  submissions_.notify_waiters();
+}
+
+// Nothing is read into the callers' buffers or sent from them after this; the calls end later.
+void Driver::stop_moving() {
+  std::vector<RequestPtr>& held = failures_.held();
+  std::vector<RequestPtr> incoming;
+  submissions_.take(incoming);
+  for (const RequestPtr& request : incoming) recorder_.open(*request);
+  collectives_.abandon(held);
+  recorder_.fail_open();
+  held.insert(held.end(), incoming.begin(), incoming.end());
+  held.insert(held.end(), accepted_.begin(), accepted_.end());
+  accepted_.clear();
+  segment_->withdraw();
+  for (const RequestPtr& request : point_to_point_->abandon()) held.push_back(request);
+}
+
+// ---------------------------------------------------------------- how far this rank has got
+
+CallProgress Driver::measure() const {
+  CallProgress progress;
+  progress.finished = statistics_.collectives.value();
+  progress.num_transfers = point_to_point_->num_pending();
+  collectives_.measure(progress);
+  return progress;
+}
+
+// What was under way when it failed is what matters then.
+void Driver::keep_progress() {
+  if (failures_.phase() != FailureState::Phase::none) return;
+  CallProgress progress = measure();
+  std::lock_guard lock(asks_mutex_);
+  progress_made_ = std::move(progress);
+}
+
+}  // namespace hccl

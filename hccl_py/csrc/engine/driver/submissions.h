@@ -1,0 +1,74 @@
+// Requests on their way to the driver, and which thread drives.
+//
+// At most one thread at a time has the right to drive. A thread that submits or waits takes the right
+// if it is free; requests that no thread waits for are driven by the progress thread, which leaves the
+// right to a waiter. Any thread may call everything here.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "engine/request.h"
+
+namespace hccl {
+
+// Who calls: to tell a rank that cannot go on from one that has other threads to do so.
+struct Caller {
+  std::thread::id thread;  // that submitted last; none: no thread has
+  bool several = false;    // threads have submitted so far
+  bool blocked = false;    // one waits in the engine now
+};
+
+class Submissions {
+ public:
+  enum class Submitted { queued, drives, closed };
+  // Queues a request. `drives`: the caller has the right to drive now.
+  Submitted submit(const RequestPtr& request);
+  bool has_incoming() const { return num_incoming_.load(std::memory_order_seq_cst) > 0; }
+  // Moves all queued requests to `accepted`, which is empty.
+  void take(std::vector<RequestPtr>& accepted);
+  uint64_t sequence() const;  // collectives submitted
+  bool is_closed() const;
+  Caller caller(bool drives) const;
+
+  bool try_drive();
+  // The same for the progress thread: false while a thread waits, which then hands the work back.
+  bool try_drive_unawaited();
+  void stop_driving();
+
+  enum class Closing { closed_before, drives, busy };
+  // After `drives`, no thread gets the right any more. `busy`: waits a moment for the driver.
+  Closing try_close();
+
+  // A wait is between begin_wait() and end_wait(). True: work that the progress thread left to this
+  // waiter goes back to it.
+  void begin_wait() { num_waiters_.fetch_add(1, std::memory_order_seq_cst); }
+  bool end_wait();
+  enum class Waited { done, drives, time_out, slice_over };
+  Waited await(const Request& request, Deadline deadline);
+  // A request has ended.
+  void notify_waiters();
+
+ private:
+  mutable std::mutex mutex_;  // guards what follows, up to the atomics
+  std::condition_variable changed_;
+  bool driving_ = false;
+  bool closed_ = false;
+  bool declined_ = false;  // the progress thread left the right to a waiter
+  std::vector<RequestPtr> incoming_;
+  uint64_t sequence_ = 0;
+  std::thread::id submitter_;
+  bool several_submitters_ = false;
+
+  // Raised by submit(); pairs with the sleeper's last look after it raised its flag (see sleep.h):
+  // either the sleeper sees the request, or the submitter sees the flag.
+  std::atomic<int> num_incoming_{0};
+  // Raised by begin_wait(); pairs with the update in notify_waiters(): either that finds the waiter,
+  // or the waiter finds its request done.
+  std::atomic<int> num_waiters_{0};
+};
+
+}  // namespace hccl

@@ -1,0 +1,91 @@
+#include "engine/failure/failure_state.h"
+
+#include <utility>
+
+namespace hccl {
+
+FailurePtr FailureState::failure() const {
+  std::lock_guard lock(mutex_);
+  return failure_;
+}
+
+bool FailureState::has_report() const {
+  std::lock_guard lock(mutex_);
+  return report_ != nullptr;
+}
+
+FailurePtr FailureState::take_report() {
+  clear_event(event_);
+  std::lock_guard lock(mutex_);
+  if (!report_ || std::exchange(is_report_taken_, true)) return nullptr;
+  return report_;
+}
+
+void FailureState::adopt(Cause cause, std::string diagnosis) {
+  Failure failure = observed(cause, any_rank);
+  failure.diagnosis = std::move(diagnosis);
+  std::lock_guard lock(mutex_);
+  if (!failure_ && !diagnosis_) diagnosis_ = std::make_shared<Failure>(std::move(failure));
+}
+
+FailurePtr FailureState::diagnosis() const {
+  std::lock_guard lock(mutex_);
+  return diagnosis_;
+}
+
+bool FailureState::observe(Failure failure) {
+  if (phase_ == Phase::ended) return false;
+  bool is_diagnosed = !failure.diagnosis.empty();
+  if (is_diagnosed || diagnosis_timeout_s_ <= 0) {
+    end_with(std::make_shared<Failure>(std::move(failure)));
+    return true;
+  }
+  if (phase_ == Phase::reported) return false;
+  phase_ = Phase::reported;
+  deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
+                                 std::chrono::duration<double>(diagnosis_timeout_s_));
+  {
+    std::lock_guard lock(mutex_);
+    // What a rank observes after the diagnosis is a consequence of it.
+    is_report_taken_ = diagnosis_ != nullptr;
+    report_ = diagnosis_ ? diagnosis_ : std::make_shared<Failure>(std::move(failure));
+  }
+  notify();
+  return true;
+}
+
+bool FailureState::expire(Deadline now) {
+  if (phase_ != Phase::reported || now < *deadline_) return false;
+  end({});
+  return true;
+}
+
+void FailureState::end(Failure failure) {
+  if (phase_ == Phase::ended) return;
+  FailurePtr report;
+  {
+    std::lock_guard lock(mutex_);
+    report = report_;
+  }
+  end_with(report ? report : std::make_shared<Failure>(std::move(failure)));
+}
+
+void FailureState::end_with(FailurePtr failure) {
+  phase_ = Phase::ended;
+  deadline_.reset();
+  {
+    std::lock_guard lock(mutex_);
+    failure_ = std::move(failure);
+  }
+  has_ended_.store(true, std::memory_order_release);
+  notify();
+}
+
+void FailureState::release() {
+  if (phase_ != Phase::ended) return;
+  FailurePtr why = failure();
+  for (const RequestPtr& request : held_) request->fail(why);
+  held_.clear();
+}
+
+}  // namespace hccl
