@@ -114,6 +114,11 @@ class Failure:
         sent, expected = self.sent_bytes, self.expected_bytes
         if self.sends:
             return f"rank {self.rank} receives {expected} bytes where this rank sends {sent}"
+        if not self.sequence:  # one recv
+            return (
+                f"a message of {sent} bytes came from rank {self.rank} "
+                f"for a buffer of {expected} bytes"
+            )
         return f"rank {self.rank} gives {sent} bytes where {expected} bytes were expected"
 
 
