@@ -45,7 +45,6 @@ class CheckedCalls:
         self._group = weakref.ref(group)
         self._state = state
         self._submitter = submitter
-        self._submit = submitter.submit
         self._rank = state.rank
         self._world_size = state.world_size
 
@@ -72,7 +71,9 @@ class CheckedCalls:
     def _all_reduce(self, call: Call, tensors: Sequence[Tensor], opts: Any) -> dist.Work:
         ours, factor = reduce_op(call, opts)
         buffers = [call.accumulator("tensors", tensor, factor) for tensor in tensors]
-        return self._submit(call, opts, "all_reduce", *((buffer, ours) for buffer in buffers))
+        return self._submitter.submit(
+            call, opts, "all_reduce", *((buffer, ours) for buffer in buffers)
+        )
 
     def reduce(
         self, tensors: Data = None, opts: Any = None, *older: Any, tensor: Data = None, **named: Any
@@ -88,7 +89,7 @@ class CheckedCalls:
         else:
             buffer = call.contribution("tensor", only, factor)
             call.results.append(only)
-        return self._submit(call, opts, "reduce", (buffer, root, ours))
+        return self._submitter.submit(call, opts, "reduce", (buffer, root, ours))
 
     def reduce_scatter(
         self,
@@ -111,12 +112,12 @@ class CheckedCalls:
         inputs = [call.contribution("input_list", block, factor, like=target) for block in blocks]
         call.same_size("output", target, inputs[self._rank].numel(), "this rank's block")
         if len({block.numel() for block in blocks}) == 1 or call.fake:
-            return self._submit(call, opts, "reduce_scatter", (buffer, inputs, ours))
+            return self._submitter.submit(call, opts, "reduce_scatter", (buffer, inputs, ours))
         # Blocks of several sizes, which all ranks see: one reduce per rank.
         inputs[self._rank] = own = inputs[self._rank].clone()
         call.copies.insert(0, (buffer, own))
         reduces = ((block, root, ours) for root, block in enumerate(inputs))
-        return self._submit(call, opts, "reduce", *reduces)
+        return self._submitter.submit(call, opts, "reduce", *reduces)
 
     def reduce_scatter_single(
         self,
@@ -152,7 +153,7 @@ class CheckedCalls:
             count = output.numel() * self._world_size
             call.same_size("input", source, count, f"{self._world_size} times `output`")
             arguments.append((buffer, blocks, ours))
-        return self._submit(call, opts, "reduce_scatter", *arguments)
+        return self._submitter.submit(call, opts, "reduce_scatter", *arguments)
 
     def broadcast(
         self, tensors: Data = None, opts: Any = None, *older: Any, tensor: Data = None, **named: Any
@@ -167,7 +168,7 @@ class CheckedCalls:
             call.results.append(only)
         else:
             buffer = call.output("tensor", only)
-        return self._submit(call, opts, "broadcast", (buffer, root))
+        return self._submitter.submit(call, opts, "broadcast", (buffer, root))
 
     def allgather(
         self,
@@ -184,7 +185,7 @@ class CheckedCalls:
         blocks = call.blocks("tensor_list", output_tensors, self._world_size)
         tensor = call.only("tensor", input_tensors, input_tensor)
         arguments = self._gather_blocks(call, blocks, tensor)
-        return self._submit(call, opts, "all_gather", arguments)
+        return self._submitter.submit(call, opts, "all_gather", arguments)
 
     def allgather_coalesced(
         self,
@@ -202,7 +203,7 @@ class CheckedCalls:
             self._gather_blocks(call, [tensors[index] for tensors in lists], tensor)
             for index, tensor in enumerate(input_list)
         ]
-        return self._submit(call, opts, "all_gather", *arguments)
+        return self._submitter.submit(call, opts, "all_gather", *arguments)
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
         """Collect every rank's tensor in one, concatenated or stacked."""
@@ -227,7 +228,7 @@ class CheckedCalls:
             count = source.numel() * self._world_size
             call.same_size("output", output, count, f"{self._world_size} times `input`")
             arguments.append((target, buffer))
-        return self._submit(call, opts, "all_gather", *arguments)
+        return self._submitter.submit(call, opts, "all_gather", *arguments)
 
     def gather(
         self,
@@ -246,10 +247,10 @@ class CheckedCalls:
         if root == self._rank:
             blocks = call.blocks("gather_list", output_tensors, self._world_size)
             outputs, source = self._gather_blocks(call, blocks, tensor)
-            return self._submit(call, opts, "gather", (outputs, source, root))
+            return self._submitter.submit(call, opts, "gather", (outputs, source, root))
         buffer = call.input("tensor", tensor)
         call.no_blocks("gather_list", output_tensors, root)
-        return self._submit(call, opts, "gather", (None, buffer, root))
+        return self._submitter.submit(call, opts, "gather", (None, buffer, root))
 
     def scatter(
         self,
@@ -273,7 +274,7 @@ class CheckedCalls:
             call.same_size("tensor", tensor, inputs[root].numel(), "this rank's block")
         else:
             call.no_blocks("scatter_list", input_tensors, root)
-        return self._submit(call, opts, "scatter", (target, inputs, root))
+        return self._submitter.submit(call, opts, "scatter", (target, inputs, root))
 
     def alltoall(
         self,
@@ -292,7 +293,7 @@ class CheckedCalls:
         blocks = [call.output("output_tensor_list", block, like=sources[0]) for block in targets]
         own = sources[self._rank].numel()
         call.same_size("output_tensor_list", targets[self._rank], own, "this rank's own block")
-        return self._submit(call, opts, "all_to_all", (blocks, buffers))
+        return self._submitter.submit(call, opts, "all_to_all", (blocks, buffers))
 
     def all_to_all_single(
         self,
@@ -314,8 +315,8 @@ class CheckedCalls:
         own = inputs[self._rank].numel()
         call.same_size("output", outputs[self._rank], own, "in the part for this rank itself")
         if len(input_split_sizes) or len(output_split_sizes):
-            return self._submit(call, opts, "all_to_all", (outputs, inputs))
-        return self._submit(call, opts, "all_to_all", (target, source))
+            return self._submitter.submit(call, opts, "all_to_all", (outputs, inputs))
+        return self._submitter.submit(call, opts, "all_to_all", (target, source))
 
     def _gather_blocks(
         self, call: Call, blocks: Sequence[Tensor], tensor: Tensor
@@ -329,7 +330,7 @@ class CheckedCalls:
     def barrier(self, opts: Any = None, *older: Any, **named: Any) -> dist.Work:
         """Block until every rank came."""
         options = read_options(BarrierOptions, opts, *older, **named)
-        return self._submit(self._call("barrier"), options, "barrier", ())
+        return self._submitter.submit(self._call("barrier"), options, "barrier", ())
 
     def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> dist.Work:  # noqa: N803
         """Send to a rank that receives with the same tag."""

@@ -9,6 +9,7 @@ tensor subclasses, timeouts of a call, the profiler and older overloads, `checke
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from operator import attrgetter
 from typing import Any
 
@@ -19,99 +20,107 @@ from hccl_py.torch_backend.work import FINISHED, as_torch_error
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 
 Method = Callable[..., Any]
-_SEQUENCES = (list, tuple)
+_op = OPS_BY_HASH.get
+
+
+class Shape(Enum):
+    """The arguments of a method of torch's process group."""
+
+    IN_PLACE = "a list of one tensor, options"
+    PAIR = "output, input, options"
+    SPLIT = "output, input, two lists of split sizes, options"
+    EMPTY = "options"
 
 
 def collective(
-    name: str,
-    method: str,
-    kind: Any,
-    num_tensors: int = 2,
-    *,
-    num_splits: int = 0,
-    rooted: bool = False,
-    reduces: bool = False,
+    name: str, method: str, kind: Any, shape: Shape, *, rooted: bool = False, reduces: bool = False
 ) -> Method:
     """Make a method of the process group.
 
     Args:
         name: of the method in torch; `CheckedCalls` has one of this name.
         method: of the communicator.
-        kind: torch's type of options, the method's last argument.
-        num_tensors: 2: an output and an input; 1: a list of one tensor; 0: none.
-        num_splits: number of lists of split sizes after the tensors; with equal parts of rows, they
-            are empty.
+        kind: torch's type of options.
+        shape: of the arguments.
         rooted: the communicator's method takes a root.
         reduces: the communicator's method takes a ReduceOp.
     """
-    num_given = 3 + num_splits if num_tensors == 2 else 1 + num_tensors
+    in_place, pair = shape is Shape.IN_PLACE, shape is Shape.PAIR
+    split, empty = shape is Shape.SPLIT, shape is Shape.EMPTY
 
-    def call(self: Any, *given: Any, **named: Any) -> Any:
+    def call(
+        self: Any, one: Any = None, two: Any = None, three: Any = None, *more: Any, **named: Any
+    ) -> Any:
         state = self._state
-        opts: Any = given[-1] if given else named.get("opts")
+        opts = two if in_place else three
+        if not (in_place or pair):
+            opts = named.get("opts", one) if empty else more[-1] if more else None
         if (
             type(opts) is kind
             and state.fast
-            and (len(given) == num_given or not num_tensors)
+            and (
+                (type(one) is list and len(one) == 1 and type(one[0]) in PLAIN_TYPES)
+                if in_place
+                else empty or (type(one) in PLAIN_TYPES and type(two) in PLAIN_TYPES)
+            )
             and opts.timeout == UNSET_TIMEOUT
             and not _profiler_enabled()
+            # Equal parts are equal numbers of rows, not of elements.
+            and not (split and (len(three) or len(more[0]) or not one.dim() or not two.dim()))
+            and not (split and (one.size(0) % state.world_size or two.size(0) % state.world_size))
         ):
-            tensors = given[:2] if num_tensors == 2 else given[0] if num_tensors else ()
-            if (
-                type(tensors) in _SEQUENCES
-                and len(tensors) == num_tensors
-                and (not num_tensors or type(tensors[0]) in PLAIN_TYPES)
-                and (num_tensors < 2 or type(tensors[1]) in PLAIN_TYPES)
-                and (not num_splits or not (len(given[2]) or len(given[3])))
-                # Equal parts are equal numbers of rows, not of elements.
-                and (not num_splits or (tensors[0].dim() and tensors[1].dim()))
-                and (not num_splits or not tensors[0].size(0) % state.world_size)
-                and (not num_splits or not tensors[1].size(0) % state.world_size)
-            ):
-                arguments = [*tensors]
-                if rooted:
-                    arguments.append(opts.rootRank)
-                if reduces:
-                    arguments.append(OPS_BY_HASH.get(hash(opts.reduceOp)))
-                try:
-                    if opts.asyncOp:
-                        native = getattr(state.communicator.nonblocking, method)(*arguments)
-                        state.sequence_number += 1
-                        return self._submitter.started(native, arguments[:1], state.lane)
-                    getattr(state.communicator, method)(*arguments)
-                    state.sequence_number += 1
+            try:
+                run = state.methods[method][opts.asyncOp]
+                if pair or split:
+                    work = run(one, two, _op(hash(opts.reduceOp))) if reduces else run(one, two)
+                elif not rooted:
+                    work = run(one[0], _op(hash(opts.reduceOp))) if in_place else run()
+                elif reduces:
+                    work = run(one[0], opts.rootRank, _op(hash(opts.reduceOp)))
+                else:
+                    work = run(one[0], opts.rootRank)
+                state.sequence_number += 1
+                if work is None:
                     return FINISHED
-                except InvalidArgumentError:
-                    pass
-                except HcclError as error:
-                    raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return getattr(self._checked, name)(*given, **named)
+                results = one if in_place else [] if empty else [one]
+                return self._submitter.started(work, results, state.lane)
+            except InvalidArgumentError:
+                pass
+            except HcclError as error:
+                raise as_torch_error(error)  # noqa: B904  # it names its cause
+        return getattr(self._checked, name)(*_given(one, two, three, *more), **named)
 
     call.__name__ = call.__qualname__ = name
     return call
 
 
+def _given(*arguments: Any) -> tuple[Any, ...]:
+    """Return the arguments without the defaults at the end."""
+    while arguments and arguments[-1] is None:
+        arguments = arguments[:-1]
+    return arguments
+
+
 def transfer(name: str) -> Method:
     """Make `send` or `recv` of the process group."""
 
-    def call(self: Any, *given: Any, **named: Any) -> Any:
+    def call(self: Any, tensors: Any = None, *more: Any, **named: Any) -> Any:
         state = self._state
-        tensors = given[0] if len(given) > 1 else ()
         if (
             type(tensors) is list
-            and state.fast
             and len(tensors) == 1
             and type(tensors[0]) in PLAIN_TYPES
+            and state.fast
             and not named
         ):
             try:
-                native = getattr(state.communicator.nonblocking, name)(tensors[0], *given[1:])
-                return self._submitter.started(native, tensors, None)
+                work = state.methods[name][True](tensors[0], *more)
+                return self._submitter.started(work, tensors, None)
             except InvalidArgumentError:
                 pass
             except HcclError as error:
                 raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return getattr(self._checked, name)(*given, **named)
+        return getattr(self._checked, name)(*_given(tensors, *more), **named)
 
     call.__name__ = call.__qualname__ = name
     return call

@@ -387,8 +387,8 @@ PATCHES = (
     ),
     Patch(
         f"{_DDP}._register_builtin_comm_hook",
-        "the fp16 hook in C++ reads a future's value as C++ tensors without a check; a future that "
-        "Python completes holds none, and the process crashes. The same hook in Python takes over.",
+        "the fp16 hook in C++ expects a C++ list of tensors in the future, which no future that "
+        "Python completes holds, and the backward pass fails. The same hook in Python takes over.",
         replacement=_register_builtin_hook,
     ),
     Patch(

@@ -34,7 +34,7 @@ from torch._C._distributed_c10d import (
 )
 
 from hccl_py.torch_backend.checked import CheckedCalls
-from hccl_py.torch_backend.fast_path import checked, collective, transfer
+from hccl_py.torch_backend.fast_path import Shape, checked, collective, transfer
 from hccl_py.torch_backend.monitored_barrier import MonitoredBarrier
 from hccl_py.torch_backend.state import GroupOptions, GroupState
 from hccl_py.torch_backend.submit import Submitter
@@ -59,15 +59,19 @@ else:
 class ProcessGroupHccl(_Base):
     """A torch.distributed process group whose collectives run on hccl-py."""
 
-    allreduce = collective("allreduce", "all_reduce", AllreduceOptions, 1, reduces=True)
-    broadcast = collective("broadcast", "broadcast", BroadcastOptions, 1, rooted=True)
-    reduce = collective("reduce", "reduce", ReduceOptions, 1, rooted=True, reduces=True)
-    all_gather_single = collective("all_gather_single", "all_gather", AllgatherOptions)
-    reduce_scatter_single = collective(
-        "reduce_scatter_single", "reduce_scatter", ReduceScatterOptions, reduces=True
+    allreduce = collective(
+        "allreduce", "all_reduce", AllreduceOptions, Shape.IN_PLACE, reduces=True
     )
-    all_to_all_single = collective("all_to_all_single", "all_to_all", AllToAllOptions, num_splits=2)
-    barrier = collective("barrier", "barrier", BarrierOptions, 0)
+    broadcast = collective("broadcast", "broadcast", BroadcastOptions, Shape.IN_PLACE, rooted=True)
+    reduce = collective(
+        "reduce", "reduce", ReduceOptions, Shape.IN_PLACE, rooted=True, reduces=True
+    )
+    all_gather_single = collective("all_gather_single", "all_gather", AllgatherOptions, Shape.PAIR)
+    reduce_scatter_single = collective(
+        "reduce_scatter_single", "reduce_scatter", ReduceScatterOptions, Shape.PAIR, reduces=True
+    )
+    all_to_all_single = collective("all_to_all_single", "all_to_all", AllToAllOptions, Shape.SPLIT)
+    barrier = collective("barrier", "barrier", BarrierOptions, Shape.EMPTY)
     send = transfer("send")
     recv = transfer("recv")
 

@@ -23,6 +23,12 @@ from hccl_py.torch_backend.names import owns
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator
 
+FAST_METHODS = (
+    *("all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "all_to_all"),
+    *("barrier", "send", "recv"),
+)
+"""The communicator's methods that the fast path calls."""
+
 STATES: weakref.WeakSet[GroupState] = weakref.WeakSet()
 """Of all groups of this process."""
 
@@ -46,6 +52,7 @@ class GroupState:
         rank: of this process in the group.
         world_size: number of ranks.
         lane: where the futures of the group's collectives complete, in order.
+        methods: of the communicator by name, each that blocks and then the one that does not.
         drain: blocks until every staged call before this one has been handed to the communicator.
         staging_busy: staged calls wait for the device; other calls must come after them.
         fast: calls on plain host tensors may take the fast path; see `choose_path`.
@@ -60,6 +67,11 @@ class GroupState:
         self.rank = rank
         self.world_size = world_size
         self.lane = Lane()
+        # Looked up once: the fast path of a small call is not much longer than a lookup.
+        self.methods = {
+            name: (getattr(communicator, name), getattr(communicator.nonblocking, name))
+            for name in FAST_METHODS
+        }
         self.drain: Callable[[], None] = _nothing
         self.staging_busy = self.fast = False
         self.sequence_number = 0

@@ -41,7 +41,7 @@ class Native(Protocol):
     def source(self) -> int | None:
         """The rank that a receive took its data from."""
 
-    def wait(self, timeout_s: float | None = None) -> None:
+    def wait(self, timeout_s: float | None = None, /) -> object:
         """Block until the call has ended; raise its error."""
 
     def done(self) -> bool:

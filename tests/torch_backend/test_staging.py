@@ -156,6 +156,9 @@ class Recorder:
     def __init__(self) -> None:
         self.issued: list[HeldCall] = []
 
+    def __getattr__(self, name: str) -> Any:
+        return self
+
 
 def test_later_calls_wait_until_staged_calls_are_issued(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder: Any = Recorder()
