@@ -85,63 +85,12 @@ GOLDEN = [
         """,
     ),
     (
-        ("all_reduce", "hierarchical", 0, Topology.from_node_keys("aabbcc")),
-        """
-        all_reduce/hierarchical, rank 0 of 6, 6 chunks
-         0  send data[3:6] to 1
-         1  recv_reduce data[0:3] from 1
-         2  send data[1] to 2
-         3  send data[2] to 4
-         4  recv_reduce data[0] from 2 4
-         5  send data[0] to 2 4
-         6  recv data[1] from 2
-         7  recv data[2] from 4
-         8  send data[0:3] to 1
-         9  recv data[3:6] from 1
-        """,
-    ),
-    (
-        ("broadcast", "hierarchical", 2, TWO_NODES, 0),
-        """
-        broadcast/hierarchical, rank 2 of 5, root 0, 2 chunks
-        0  recv data[0] from 0
-        1  send data[0] to 3 4
-        2  recv data[1] from 3
-        """,
-    ),
-    (
         ("reduce", "tree", 2, FOUR, 0),
         """
         reduce/tree, rank 2 of 4, root 0, 1 chunks
         0  copy data[0] to scratch[0] like data[0]
         1  recv_reduce scratch[0] like data[0] from 3
         2  send scratch[0] like data[0] to 0
-        """,
-    ),
-    (
-        ("all_gather", "hierarchical", 0, TWO_NODES),
-        """
-        all_gather/hierarchical, rank 0 of 5
-        0  send input[0] to 1 2
-        1  copy input[0] to output[0]
-        2  recv output[1] from 1
-        3  recv output[2] from 2
-        4  send output[2] to 1
-        5  recv output[4] from 4
-        6  send output[4] to 1
-        7  recv output[3] from 1
-        """,
-    ),
-    (
-        ("reduce_scatter", "ring", 0, Topology.one_node(3)),
-        """
-        reduce_scatter/ring, rank 0 of 3
-        0  send input[2] to 1
-        1  copy input[1] to scratch[0] like input[1]
-        2  recv_reduce scratch[0] like input[1] from 2
-        3  send scratch[0] like input[1] to 1
-        4  copy input[0] to output[0]
-        5  recv_reduce output[0] from 2
         """,
     ),
     (

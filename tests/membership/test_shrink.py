@@ -10,7 +10,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from hccl_py import (
     Communicator,
     CommunicatorError,
 )
-from hccl_py.transport.errors import HcclError
 
 RECOVERED_S = 0.5
 """From the error of a call to the end of the first call on the communicator of those left."""
@@ -229,38 +227,3 @@ def test_nothing_of_either_communicator_stays_open() -> None:
 
 
 # ------------------------------------------------------------------------------ not dead, only late
-
-
-def one_is_stopped(rank: int, world_size: int, folder: str) -> str:
-    comm = Communicator()
-    pids = np.zeros(world_size, np.int64)
-    comm.all_gather(pids, np.array([os.getpid()]))
-    if rank == 0:  # the coordinator, too
-        os.kill(os.getpid(), signal.SIGSTOP)
-        with pytest.raises(CommunicatorError):
-            comm.barrier()  # may still succeed: what the others sent before they gave up is there
-            comm.barrier()
-        wait_until(lambda: Path(folder, "done").exists(), "the others have gone on")
-        with pytest.raises(HcclError) as caught:
-            comm.shrink(timeout_s=0.5)
-        return str(caught.value)
-    wait_until(lambda: _state_of(int(pids[0])) == "T", "rank 0 stops")
-    with pytest.raises(CommunicatorError):
-        comm.barrier(timeout_s=0.5)
-    with comm.shrink(timeout_s=3.0) as left:  # others may hear up to two seconds later
-        total = sum_of_ones(left)
-        if left.rank == 0:
-            os.kill(int(pids[0]), signal.SIGCONT)
-        left.barrier()
-    Path(folder, "done").touch()
-    return f"{left.rank} of {total}"
-
-
-def _state_of(process: int) -> str:
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
-
-
-def test_rank_that_was_stopped_wakes_up_alone(tmp_path: Path) -> None:
-    awake, *others = run_ranks(one_is_stopped, 4, str(tmp_path), env=spread(2, 4))
-    assert others == ["0 of 3", "1 of 3", "2 of 3"]
-    assert "rank 0 was left out" in awake or "only rank 0 of 4 ranks that may be alive" in awake

@@ -89,28 +89,6 @@ def test_split_group(rank: int, world_size: int) -> list[Any]:
     ]
 
 
-@feature(
-    "Coalesced calls",
-    "an exception inside _coalescing_manager",
-    alone=lambda n: [[n, n, n]] * n,
-    note="on other backends torch keeps all later calls for the batch that has failed",
-    differs="the next call does nothing",
-)
-def test_exception_in_coalescing_manager(rank: int, world_size: int) -> list[int]:
-    found = []
-    for device in (None, torch.device("cpu")) if dist.get_backend() == "hccl" else (None,):
-        try:
-            with c10d._coalescing_manager(device=device):
-                dist.all_reduce(torch.ones(1))
-                raise KeyError("of the user's")
-        except KeyError:
-            found.append(sum_of_ones())
-    with c10d._coalescing_manager():
-        tensor = torch.ones(1)
-        dist.all_reduce(tensor)
-    return [*found, int(tensor)]
-
-
 @feature("Functional collectives and torch.compile", "batch_p2p_ops")
 def test_batch_p2p_ops(rank: int, world_size: int) -> list[list[float]]:
     """What a compiled batch_isend_irecv calls, eagerly and compiled."""

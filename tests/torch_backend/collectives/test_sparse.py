@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from features import feature
@@ -84,24 +83,6 @@ def empty() -> torch.Tensor:
     return torch.sparse_coo_tensor(
         torch.empty(3, 0, dtype=torch.int64), torch.empty(0), SHAPE, check_invariants=True
     )
-
-
-@feature(
-    "Reductions",
-    "all_reduce of sparse rows",
-    alone=lambda n: [torch.from_numpy(np.diag(range(1, n + 1)).repeat(3, 1)).float()] * n,
-)
-def test_all_reduce_sparse_rows(rank: int, world_size: int) -> torch.Tensor:
-    """Values that are rows: hybrid tensors, which embeddings make; a leaf that requires grad."""
-    values = torch.zeros(1, 3 * world_size)
-    values[0, 3 * rank : 3 * rank + 3] = rank + 1
-    shape = (world_size, 3 * world_size)
-    tensor = torch.sparse_coo_tensor(
-        torch.tensor([[rank]]), values, shape, check_invariants=True
-    ).requires_grad_()
-    dist.all_reduce(tensor)
-    assert tensor.requires_grad
-    return tensor.detach().to_dense()
 
 
 def embedding() -> nn.Module:

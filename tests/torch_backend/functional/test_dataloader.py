@@ -3,11 +3,8 @@
 from collections.abc import Iterator
 
 import torch
-import torch.distributed as dist
 from features import feature
-from folders import folder_of_all
 from torch import nn
-from torch.distributed import rpc
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from training import batches, model, parameters_of, sgd
@@ -78,20 +75,3 @@ def test_forked_workers(rank: int, world_size: int) -> list[torch.Tensor]:
 @feature(SECTION, "DataLoader with spawned workers", alone=without_workers)
 def test_spawned_workers(rank: int, world_size: int) -> list[torch.Tensor]:
     return loaded_by("spawn", rank, world_size)
-
-
-@feature(SECTION, "torch.distributed.rpc beside a group", own_group=True)
-def test_rpc_beside_a_group(rank: int, world_size: int, backend: str) -> list[torch.Tensor]:
-    """Both are initialised, work at the same time, and end, one after the other."""
-    dist.init_process_group(backend)
-    with folder_of_all(rank) as folder:
-        options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/rpc")
-        rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
-        asked = rpc.rpc_async(f"rank{1 - rank}", torch.add, (torch.full((3,), float(rank)), 1))
-        tensor = torch.full((3,), float(rank + 1))
-        dist.all_reduce(tensor)
-        answer = asked.wait()
-        rpc.shutdown()
-        dist.all_reduce(tensor)
-    dist.destroy_process_group()
-    return [answer, tensor]

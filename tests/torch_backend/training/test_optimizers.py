@@ -8,7 +8,6 @@ from torch.distributed.algorithms.ddp_comm_hooks.ddp_zero_hook import (
     hook_with_zero_step_interleaved,
 )
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from training import STEPS, batches, model, parameters_of, part_of, train
@@ -97,23 +96,3 @@ def test_zero_options(rank: int, world_size: int) -> list[list[torch.Tensor]]:
 def test_zero_overlaps_with_ddp(rank: int, world_size: int) -> list[list[torch.Tensor]]:
     hooks = (hook_with_zero_step, hook_with_zero_step_interleaved)
     return [train_overlapped(rank, world_size, hook) for hook in hooks]
-
-
-def scaled_model(rank: int) -> torch.nn.Module:
-    network = model()
-    for parameter in network.parameters():
-        parameter.data.mul_(rank + 1)
-        parameter.grad = torch.zeros_like(parameter)  # those without are left alone
-    return network
-
-
-def averaged_alone(world_size: int) -> list[list[torch.Tensor]]:
-    every = [parameters_of(scaled_model(rank)) for rank in range(world_size)]
-    return [[torch.stack(values).mean(0) for values in zip(*every, strict=True)]] * world_size
-
-
-@feature(SECTION, "PeriodicModelAverager", alone=averaged_alone)
-def test_periodic_model_averager(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = scaled_model(rank)
-    PeriodicModelAverager(period=1).average_parameters(network.parameters())
-    return parameters_of(network)

@@ -1,11 +1,8 @@
 """torch.distributed.pipelining: every schedule, against the model in one process."""
 
 import torch
-import torch.distributed as dist
 from features import feature
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import (
     PipelineStage,
     Schedule1F1B,
@@ -18,7 +15,6 @@ from torch.distributed.pipelining import (
     SplitPoint,
     pipeline,
 )
-from training import whole
 
 SECTION = "Pipelines and ring attention"
 WIDTH, MICROBATCHES = 8, 8
@@ -109,17 +105,3 @@ def test_pipeline_of_a_traced_model(rank: int, world_size: int) -> list[torch.Te
     stage = traced.build_stage(rank, torch.device("cpu"))
     outputs = ScheduleGPipe(stage, MICROBATCHES).step(*([inputs] if rank == 0 else []))
     return network(inputs) if rank == 0 else outputs
-
-
-@feature(SECTION, "pipeline of sharded stages, 2 x 2", world_size=4)
-def test_pipeline_of_sharded_stages(rank: int, world_size: int) -> list[torch.Tensor]:
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("pipeline", "data"))
-    index = mesh["pipeline"].get_local_rank()
-    module = fully_shard(layers(2)[index], mesh=mesh["data"])
-    group = mesh["pipeline"].get_group()
-    stage = PipelineStage(module, index, 2, torch.device("cpu"), group=group)
-    runner = Schedule1F1B(stage, MICROBATCHES, loss_fn=nn.functional.mse_loss)
-    part = [tensor.chunk(2)[mesh["data"].get_local_rank()] for tensor in batch()]
-    runner.step(part[0]) if index == 0 else runner.step(target=part[1])
-    dist.barrier()
-    return [whole(weight.grad) for weight in module.parameters()]

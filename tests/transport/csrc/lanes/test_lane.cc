@@ -322,35 +322,6 @@ struct Star {
   }
 };
 
-void one_copy_serves_many_readers() {
-  Star star(5);
-  std::vector<Lane*> all;
-  for (auto& lane : star.out) all.push_back(lane.get());
-  auto big = payload_of(0, slot_bytes);
-  auto post_to_all = [&](uint64_t i) {
-    return all[0]->post_send_to_all(all, header_of(i, slot_bytes), big.data());
-  };
-  CHECK(!all[0]->post_send_to_all(all, header_of(0, inline_bytes), big.data()));
-  CHECK(post_to_all(0) && (big = payload_of(1, slot_bytes), post_to_all(1)));
-  // The other three slots are reserved, one for each lane that holds none.
-  CHECK(!post_to_all(2));
-  big = payload_of(2, slot_bytes);
-  for (Lane* lane : all) {
-    lane->post_send(header_of(2, slot_bytes), big.data());
-    CHECK(lane->flushed());
-  }
-  // A slot comes free with its last reader.
-  for (size_t reader : {2, 0}) CHECK(star.inboxes[reader].take(0, slot_bytes, How::lend));
-  big = payload_of(3, slot_bytes);
-  CHECK(!post_to_all(3));
-  CHECK(star.inboxes[1].take(0, slot_bytes, How::lend));
-  CHECK(post_to_all(3));
-  for (Inbox& inbox : star.inboxes) {
-    for (uint64_t i : {1, 2, 3}) CHECK(inbox.take(i, slot_bytes, How::receive));
-  }
-  for (auto& reader : star.in) CHECK(reader->peek() == nullptr);
-}
-
 // With every slot but the lane's own taken, its next message goes out as soon as the last one was
 // read, at the first look: whoever looks once more before it sleeps relies on that.
 void a_freed_slot_is_found_at_the_first_look() {
@@ -396,7 +367,6 @@ int main() {
       {"malformed_shared_memory_is_refused", malformed_shared_memory_is_refused},
       {"a_peeked_message_in_shared_memory_stays_what_it_was",
        a_peeked_message_in_shared_memory_stays_what_it_was},
-      {"one_copy_serves_many_readers", one_copy_serves_many_readers},
       {"a_freed_slot_is_found_at_the_first_look", a_freed_slot_is_found_at_the_first_look},
   };
   run_tests(tests);
