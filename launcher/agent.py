@@ -25,7 +25,6 @@ from torch.distributed.elastic.rendezvous import api as rendezvous
 from torch.distributed.launcher import api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from hccl_py.launcher import exit_status
 from hccl_py.launcher.failure import Failure
 from hccl_py.launcher.ports import free_port
 
@@ -78,7 +77,6 @@ class Restart:
 def run(program: Program, channel: Connection) -> int:
     """Run the ranks to their end, send a `Report` and return the exit code of this process."""
     _detach()
-    exit_status.publish(os.environ[exit_status.VARIABLE])
     assert program.config.logs_specs is not None, "config_from_args always chooses one"
     ranks = LocalRanks(program.config.logs_specs, program.emulated_nodes)
     config = replace(program.config, logs_specs=ranks)
@@ -208,15 +206,12 @@ def _failure(
     recorded: tuple[dict[str, Any], float] | None,
     log: str,
 ) -> Failure:
-    record, at_s = recorded or ({"message": "", "extraInfo": {}}, 0.0)
+    noticed_at_s = float(process.timestamp) if process else 0.0
+    record, at_s = recorded or ({"message": "", "extraInfo": {}}, noticed_at_s)
     details = record["extraInfo"]
-    pid = process.pid if process else details.get("pid", 0)
-    if recorded is None and process is not None:
-        folder = os.environ[exit_status.VARIABLE]
-        at_s = exit_status.ended_at_s(folder, pid) or float(process.timestamp)
     return Failure(
         *place,
-        pid=pid,
+        pid=process.pid if process else details.get("pid", 0),
         # Elastic may have stopped a rank between its exception and its end.
         exit_code=process.exitcode if process and (process.exitcode > 0 or not recorded) else 1,
         kind=details.get("type", ""),

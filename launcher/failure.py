@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 _LOG_TAIL_BYTES = 4000
 _MOST_KINDS = 8
-# A death that left no record is dated when its parent notices it, a recorded exception when it
-# was raised. On a loaded machine the other ranks raise before the parent notices.
-_NOTICED_LATE_S = 1.0
+# A death that left no record is dated when elastic notices it, a recorded exception when it was
+# raised. Elastic looks every 0.1 s, later on a loaded machine; the other ranks raise before that.
+_NOTICED_LATE_S = 2.0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from multiprocessing.connection import Connection, wait
 
 from hccl_py.launcher import agent
 from hccl_py.launcher.agent import Program, Report, Restart
-from hccl_py.launcher.exit_status import children
 from hccl_py.launcher.failure import first_failure, render
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -100,7 +99,7 @@ class _Supervisor:
                 return False
         if self._kill_at_s is not None:
             # An agent without ranks may wait for other nodes in C++, where it sees no signal.
-            idle = not events and not children(self._pid)
+            idle = not events and not _children(self._pid)
             if idle or time.monotonic() >= self._kill_at_s:
                 self.kill()
         return True
@@ -128,7 +127,7 @@ class _Supervisor:
 
     def kill(self) -> None:
         """End the agent and what it started at once; it is not reaped yet, so the pid is its."""
-        for rank_pid in children(self._pid):
+        for rank_pid in _children(self._pid):
             with suppress(ProcessLookupError):
                 os.killpg(rank_pid, signal.SIGKILL)
         os.kill(self._pid, signal.SIGKILL)
@@ -149,3 +148,10 @@ class _Supervisor:
         if report.problem:
             raise LaunchError(report.problem)
         return 0
+
+
+def _children(pid: int) -> list[int]:
+    """Return the processes that a process started: an agent's ranks, each leading a group."""
+    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(word) for word in file.read().split()]
+    return []

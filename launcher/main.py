@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hccl_py.launcher import exit_status
-
 if TYPE_CHECKING:
     from hccl_py.launcher.agent import Program
     from hccl_py.launcher.options import Request
@@ -39,7 +37,7 @@ def _main(argv: Sequence[str]) -> int:
 
     try:
         request = options.parse(argv, os.environ)
-        with _folders(request):
+        with _log_folder(request):
             return job.run(_prepare(request))
     except (options.UsageError, job.LaunchError) as error:
         print(f"hccl-launch: error: {error}", file=sys.stderr)
@@ -47,24 +45,24 @@ def _main(argv: Sequence[str]) -> int:
 
 
 @contextmanager
-def _folders(request: "Request") -> Iterator[None]:
-    """Give the job a folder for exit statuses, and for logs where the user named none."""
+def _log_folder(request: "Request") -> Iterator[None]:
+    """Give the logs a folder if the command line names none; keep it only if logs are in it."""
     args = request.args
     # Local ranks, which torchrun would put before each line, repeat on every emulated node.
     os.environ.setdefault("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE", "[rank ${rank}] ")
     if args.log_dir is not None and args.tee == "0" and args.redirects == "0":
         # --log-dir alone keeps every rank's output, and prints it as well.
         args.tee = "3"
-    folder = tempfile.mkdtemp(prefix="hccl_launch_")
-    status_folder = os.environ[exit_status.VARIABLE] = os.path.join(folder, "exit_status")
-    os.mkdir(status_folder)
-    # --tee or --redirects without --log-dir: the user wants the files, so the folder stays.
-    keep = args.log_dir is None and (args.tee, args.redirects) != ("0", "0")
-    args.log_dir = args.log_dir or folder
+    if args.log_dir is not None:
+        yield
+        return
+    folder = args.log_dir = tempfile.mkdtemp(prefix="hccl_launch_")
     try:
         yield
     finally:
-        shutil.rmtree(status_folder if keep else folder, ignore_errors=True)
+        # Without --tee or --redirects it holds error files alone, which the report contains.
+        if (args.tee, args.redirects) == ("0", "0") or not os.listdir(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _import_torch_without_threads() -> None:

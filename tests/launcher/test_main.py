@@ -126,24 +126,6 @@ def test_failed_job_leaves_no_folder_unless_logs_were_asked_for(
         assert bool(list(temporary.iterdir())) == kept
 
 
-def test_ranks_of_a_node_learn_how_another_one_ended(script: Script) -> None:
-    body = f"""
-import pathlib, signal, time
-from hccl_py.transport.exit_status import exit_status
-folder = pathlib.Path(os.environ["HCCL_EXIT_STATUS_DIR"]).parent
-if rank == 0:
-    (folder / "new").write_text(str(os.getpid()))
-    (folder / "new").rename(folder / "pid")
-    os.kill(os.getpid(), signal.SIGKILL)
-while not (folder / "pid").exists():
-    time.sleep(0.01)
-os.write(1, b"%d" % exit_status(int((folder / "pid").read_text()), timeout_s=20))
-{SLEEP}
-"""
-    done = launch("--nproc-per-node", 2, "--monitor-interval", 3, script(body))
-    assert done.stdout == "-9"
-
-
 def test_rank_killed_by_a_signal_is_blamed_and_not_its_peers(
     script: Script, tmp_path: Path
 ) -> None:
