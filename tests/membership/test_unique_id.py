@@ -140,7 +140,7 @@ def test_end_of_the_process_that_made_the_id_ends_the_wait(killed: bool) -> None
         maker.stdin.close()
         (told,) = waiting.result(TIMEOUT_S / 2)
     assert f"pid {maker.pid}" in told
-    assert ("is gone" if killed else "ended before all ranks had met") in told
+    assert ("has ended" if killed else "ended before all ranks had met") in told
 
 
 def meet_at_the_given_address(rank: int, world_size: int) -> list[list[float]]:

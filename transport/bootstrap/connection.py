@@ -67,7 +67,7 @@ class PendingConnection:
             The selector event to wait for, or None if the handshake is complete.
 
         Raises:
-            RejectedError: the other side is wrong or gone.
+            RejectedError: the other side is wrong, or closed the connection.
         """
         try:
             if self._request is None:

@@ -291,7 +291,7 @@ class Connector:
         try:
             if self._party.tls is not None and not is_local:
                 accepted = self._party.tls.wrap_accepted(accepted)
-        except OSError:  # it is gone already
+        except OSError:  # it is closed already
             accepted.close()
             return
         handshake = Handshake(self._party)

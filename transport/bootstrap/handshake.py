@@ -104,12 +104,12 @@ class Party:
         return self.shares_memory and self.members[rank].node == self.members[self.rank].node
 
     def shares_machine(self, rank: int) -> bool:
-        """Say whether this rank reaches another one by loopback, whatever address it dials."""
+        """Say whether this rank reaches another one by loopback, at any of its addresses."""
         return self.members[rank].machine == self.members[self.rank].machine
 
     @property
     def ties_interfaces(self) -> bool:
-        """Whether paths have to be told apart by their interface, because there are several."""
+        """Whether paths are tied to interfaces, because there are several."""
         return len(self.members[self.rank].endpoints) > 1
 
     def route(self, rank: int, path: int) -> tuple[Endpoint, Endpoint]:
@@ -246,7 +246,7 @@ class Handshake:
         yield from self._introduce(b"acceptor", b"connector", hello + answer)
 
     def _introduce(self, here: bytes, there: bytes, transcript: bytes) -> Steps:
-        """Exchange identities, descriptors and the last word; the same on both sides."""
+        """Exchange identities, descriptors and acknowledgements; the same on both sides."""
         self.step = "identity"
         me = self._party.members[self._party.rank]
         content = bytes(msgpack.packb(_identity_of(me)))

@@ -127,8 +127,8 @@ def connect(
         offer = _make_offer(settings, identity, _Shape(rank, world_size, num_lanes), opened)
         meeting = meet(store, rank, offer.card, settings.secret, deadline)
         deadline.hopeless = getattr(store, "hopeless_to_connect", deadline.hopeless)
-        # Told before anything closes, the connections under way too: peers would fail in turn, and
-        # one of them be first to tell.
+        # Shared before anything closes, pending connections too: peers would fail in turn, and one
+        # of them would be the first to share its failure.
         with sharing_failure(store, rank, settings.secret):
             coordination = _coordination(offer, meeting, rank)
             opened.callback(coordination.close)

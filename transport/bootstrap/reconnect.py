@@ -27,7 +27,7 @@ _LONGEST_RETRY_S = 1.0
 _ATTEMPT_S = 3.0
 """Less than the kernel's second pause between attempts to connect over a link that is down."""
 _LOOK_PERIOD_S = 1.0
-"""How often the engine gets to look after the connections while no call does."""
+"""How often the engine checks the connections while no call does."""
 _WITHOUT_DESCRIPTORS_S = 0.1
 _SETTLE_PERIOD_S = 0.002
 _SETTLE_S = 2.0
@@ -94,7 +94,7 @@ class Reconnector:
     def settle(self) -> None:
         """Wait a moment for peers out of reach, and for what they have not got yet.
 
-        Without a goodbye this rank's end is a death. Those that are gone themselves need none, and
+        Without a goodbye this rank's end is a death. Peers that ended need none, and
         nobody will bring the way to them back.
         """
         until = time.monotonic() + _SETTLE_S
@@ -180,7 +180,7 @@ class Reconnector:
 
     def connected(self, key: Key, pending: PendingConnection) -> None:
         """Hand a new connection to the engine."""
-        # What the engine has told so far is of the old one: noted later, it would stay for ever.
+        # Breaks reported so far are of the old connection: noted later, they would stay for ever.
         self._take_broken(but=key)
         connection = pending.detach()
         self._opened.add(connection)

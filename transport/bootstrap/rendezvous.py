@@ -57,7 +57,7 @@ class Store(Protocol):
 
 @dataclass(frozen=True)
 class Card:
-    """What a rank tells all others before any connection exists.
+    """What a rank publishes before any connection exists.
 
     Attributes:
         identity: where it runs.
@@ -69,7 +69,7 @@ class Card:
         tcp_problem: why there are none; an error only if it has a peer on another node.
         certificate: what it will show in TLS, in DER; empty without TLS.
         transport: HCCL_TRANSPORT.
-        provider: what its provider tells the others'; empty without one.
+        provider: the card of its provider; empty without one.
         checksum: HCCL_CHECKSUM.
         contact: of its process's control plane.
     """
@@ -109,7 +109,7 @@ def meet(store: Store, rank: int, card: Card, secret: bytes | None, deadline: De
 
     Raises:
         BootstrapError: ranks did not arrive, disagree or cannot reach each other. Rank 0 decides,
-            the others raise the same verdict.
+            the others raise the same error.
     """
     seal_key = secret or b""
     packed = _pack_card(card)
@@ -133,7 +133,7 @@ def meet(store: Store, rank: int, card: Card, secret: bytes | None, deadline: De
 
 @contextlib.contextmanager
 def sharing_failure(store: Store, rank: int, secret: bytes | None) -> Iterator[None]:
-    """Run the block; if it fails, tell the other ranks why, or learn which rank failed first.
+    """Run the block; if it fails, share the reason, or learn which rank failed first.
 
     A rank that gives up closes its connections, and its peers would blame it or each other. The
     store keeps the first failure instead, which every later error then quotes.
@@ -161,7 +161,7 @@ def _first_failure(store: Store, seal_key: bytes, mine: str) -> str | None:
             store.set("failure", _seal(seal_key, "failure", content))
             return None
         first = _open_seal(seal_key, "failure", bytes(store.get("failure")))
-    except Exception:  # the store may be gone with the rank that held it; the cause is known
+    except Exception:  # the store may have ended with its rank; the cause is known
         return None
     return None if first is None else first[:MAX_CARD_BYTES].decode(errors="replace")
 
@@ -170,7 +170,7 @@ def _await_members(store: Store, rank: int, world_size: int, deadline: Deadline)
     try:
         _wait(store, ["members"], deadline)
     except Exception as error:
-        # The others' deadlines pass at about the same time as rank 0's: do not rely on its verdict.
+        # The others' deadlines pass at about the same time as rank 0's: do not rely on its error.
         missing = _missing_ranks(store, world_size)
         reason = "rank 0 published no list of members; look at its log"
         if missing:
@@ -181,15 +181,15 @@ def _await_members(store: Store, rank: int, world_size: int, deadline: Deadline)
 
 
 def _collect(store: Store, mine: Card, secret: bytes | None, deadline: Deadline) -> bytes:
-    """As rank 0, gather all cards and return the list, or publish the verdict and raise it."""
+    """As rank 0, gather all cards and return the list, or publish the error and raise it."""
     try:
         packed = _collect_cards(store, mine.world_size, secret or b"", deadline)
         cards = [_unpack_card(rank, card) for rank, card in enumerate(packed)]
         _check_agreement(mine, cards)
         _check_reachable(cards)
     except BootstrapError as error:
-        verdict = msgpack.packb({"verdict": str(error)[:MAX_CARD_BYTES]})
-        _set(store, "members", _seal(secret or b"", "members", verdict))
+        failure = msgpack.packb({"failure": str(error)[:MAX_CARD_BYTES]})
+        _set(store, "members", _seal(secret or b"", "members", failure))
         raise
     content = {
         "communicator_id": secrets.token_bytes(COMMUNICATOR_ID_BYTES),
@@ -232,8 +232,8 @@ def _read_members(
 ) -> Meeting:
     try:
         members = msgpack.unpackb(content)
-        if "verdict" in members:
-            raise BootstrapError(f"rank {rank}: rank 0 ended the bootstrap: {members['verdict']}")
+        if "failure" in members:
+            raise BootstrapError(f"rank {rank}: rank 0 ended the bootstrap: {members['failure']}")
         cards, own_secret = members["cards"], secret or members["secret"]
         for value, kind in (
             (cards, list),
@@ -278,7 +278,7 @@ def _check_agreement(mine: Card, cards: Sequence[Card]) -> None:
 
 
 def _check_reachable(cards: Sequence[Card]) -> None:
-    """Refuse what would only end in a connection timeout on some other rank."""
+    """Reject what would end in a connection timeout on some other rank."""
     is_one_node = len(group_by_node([card.identity for card in cards])) == 1
     if is_one_node and cards[0].transport == AUTO:
         return
@@ -379,7 +379,7 @@ def _get(store: Store, key: str) -> bytes:
 
 
 def _wait(store: Store, keys: list[str], deadline: Deadline) -> None:
-    """Wait until all keys are set; raises whatever the store raises if they are not in time."""
+    """Wait until all keys are set; raises the store's own error if they are not in time."""
     wait = getattr(store, "wait", None)
     if wait is not None:
         wait(keys, timedelta(seconds=max(deadline.remaining_s, _SHORTEST_WAIT_S)))
@@ -394,7 +394,7 @@ def _missing_ranks(store: Store, world_size: int) -> list[int]:
 
 
 def _has(store: Store, key: str) -> bool:
-    """Say whether a key is set; True where the store cannot tell in a bounded time."""
+    """Say whether a key is set; True where the store cannot answer in a bounded time."""
     check, wait = getattr(store, "check", None), getattr(store, "wait", None)
     try:
         if check is not None:

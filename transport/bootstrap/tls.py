@@ -121,7 +121,7 @@ class TlsStream(_core.Stream):
         """
         num_sent = 0
         # Record by record, and no record longer at the second try than at the first: OpenSSL has
-        # encrypted it by then and would refuse a shorter one.
+        # encrypted it by then and would reject a shorter one.
         with contextlib.suppress(ssl.SSLWantWriteError, ssl.SSLWantReadError):
             while num_sent < len(data):
                 num_sent += self._socket.send(data[num_sent : num_sent + _RECORD_BYTES])
@@ -141,7 +141,7 @@ class TlsStream(_core.Stream):
             while num_received < len(into):
                 received = self._socket.recv_into(into[num_received:])
                 if received == 0:
-                    if num_received:  # hand out what came before; the next call tells the end
+                    if num_received:  # hand out what came before; the next call raises
                         break
                     raise ConnectionResetError("the connection was closed")
                 num_received += received
@@ -153,7 +153,7 @@ class TlsStream(_core.Stream):
 
 
 def fingerprint(certificate: bytes) -> bytes:
-    """Return what tells a certificate (DER) from all others."""
+    """Return what identifies a certificate (DER)."""
     return hashlib.sha256(certificate).digest()
 
 

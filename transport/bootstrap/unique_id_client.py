@@ -19,7 +19,7 @@ from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 
 _GONE_S = 1.0
-"""How long nobody may answer at the place, after it was there or where it ought to be."""
+"""How long the server may be unreachable, once it was there or where it ought to be."""
 _TURN_MS = 50
 _LINGER_MS = 1000
 _HEARTBEAT_MS = 1000
@@ -104,7 +104,7 @@ class UniqueIdClient(StoreClient):
             self._dealer.send(msgpack.packb([next(self._numbers), "leave"]), zmq.NOBLOCK)
         self._dealer.disable_monitor()
         self._monitor.close(0)
-        # What was sent leaves within the linger; a server that is gone is not waited for.
+        # What was sent leaves within the linger; a server that ended is not waited for.
         self._dealer.close(_LINGER_MS if self._is_up else 0)
         release(self._plane)
 
@@ -160,7 +160,7 @@ class UniqueIdClient(StoreClient):
     def _check_server(self) -> None:
         may_come = self._address.comes_later and not self._was_up
         if self._down is not None and self._down.expired and not self._is_up and not may_come:
-            why = "answers for another unique id" if self._rejected else "is gone"
+            why = "answers for another unique id" if self._rejected else "has ended"
             self.problem = self.problem or (
                 f"{self._server()} {why}: either that process ended, or all ranks of this id had "
                 "met already; make a new id for every communicator"

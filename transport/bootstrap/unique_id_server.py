@@ -77,7 +77,7 @@ class UniqueIdServer:
         return self._over.wait(timeout_s)
 
     def expect_no_more(self) -> None:
-        """Let nobody wait for the end: the rendezvous failed, and late ranks are only told so."""
+        """End every `wait`: the rendezvous failed, and late ranks only get the reason."""
         self._over.set()
 
     def close(self) -> None:
@@ -97,8 +97,8 @@ class UniqueIdServer:
         for _, route, message in self._listener.receive([""] * missing):
             self._take(route, message)
         all_left = not self._problem and 0 < self._world_size <= len(self._left)
-        told = len(self._left) >= len(self._joined)
-        if all_left or (self._farewell is not None and (told or self._farewell.expired)):
+        informed = len(self._left) >= len(self._joined)
+        if all_left or (self._farewell is not None and (informed or self._farewell.expired)):
             self._close()
 
     def _open(self, bound: socket.socket, keys: KeyPair) -> None:

@@ -52,12 +52,12 @@ class Roster:
 
     @property
     def key(self) -> tuple[bytes, int]:
-        """Tells it from all others of this process."""
+        """Identifies it in this process."""
         return self.communicator_id, self.rank
 
 
 class ControlPlane:
-    """The messages between ranks. `hold` and `release` look after the only one there is."""
+    """The messages between ranks. `hold` and `release` own the only one of this process."""
 
     def __init__(self) -> None:
         """Start the control thread."""
@@ -274,7 +274,7 @@ def _require_descriptors() -> None:
     except OSError as error:
         raise BootstrapError(
             f"the control plane: expected {_NUM_DESCRIPTORS} free descriptors, got {len(taken)} "
-            f"({error.strerror}); raise the limit (ulimit -n), or look for what is left open in "
+            f"({error.strerror}); raise the limit (ulimit -n), or see what is left open in "
             f"/proc/{os.getpid()}/fd"
         ) from error
     finally:

@@ -1,8 +1,8 @@
-"""What control planes say to each other: entries, many of which travel in one ZeroMQ message.
+"""What control planes send each other: entries, many of which travel in one ZeroMQ message.
 
-An entry belongs to one communicator and goes from one rank to another. Reports, verdicts and the
-values of agreements are opaque here. Only messages of authenticated members are ever parsed, and
-those with limits all the same.
+An entry belongs to one communicator and goes from one rank to another. Reports, diagnoses and the
+values of agreements are opaque here. Only messages of authenticated members are parsed, within
+limits.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgpack  # type: ignore[import-untyped]
 
 MAX_MESSAGE_BYTES = 4 << 20
-"""ZeroMQ drops the connection of whoever announces more."""
+"""ZeroMQ drops a connection that announces more."""
 
 MAX_BODY_BYTES = 2 << 20
 MAX_STATE_BYTES = 16 << 10
@@ -44,7 +44,7 @@ class Contact:
 
 
 class Entry(NamedTuple):
-    """One word of one rank to another."""
+    """One message of one rank to another."""
 
     communicator: bytes
     sender: int

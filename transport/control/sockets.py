@@ -63,7 +63,7 @@ class ControlSockets:
         is_admitted: Callable[[bytes], bool],
         max_message_bytes: int,
     ) -> CurveListener:
-        """Open another listening socket, whose ZAP domain tells it from the others."""
+        """Open another listening socket; its ZAP domain identifies it."""
         router = curve_socket(self.context, zmq.ROUTER, keys, max_message_bytes)
         router.set_hwm(_QUEUED_MESSAGES)
         router.zap_domain = domain

@@ -67,7 +67,7 @@ class Strangers:
         self._ports.append(socket.socket(fileno=os.dup(descriptor)))
 
     def admitted(self, host: str) -> None:
-        """Count a member of `host` whose key was accepted; ZeroMQ does not tell its descriptor."""
+        """Count a member of `host` whose key was accepted; ZeroMQ does not name its descriptor."""
         self._num_members[host] += 1
 
     def proved(self, descriptor: int) -> None:
@@ -78,7 +78,7 @@ class Strangers:
 
     def _was_member(self, address: str) -> bool:
         """Say whether a connection from this address was admitted, and count that one no more."""
-        # The host of a connection that ended before it was looked up is unknown.
+        # The host of a connection that ended before it was inspected is unknown.
         hosts = [_host(address)] if address else list(self._num_members)
         for host in hosts:
             if self._num_members[host]:

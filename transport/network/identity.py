@@ -44,7 +44,7 @@ class Identity:
             node_id: replaces the environment's HCCL_NODE_ID.
 
         Raises:
-            BootstrapError: /proc does not tell, or the node id is too long.
+            BootstrapError: /proc does not say, or the node id is too long.
         """
         if node_id is None:
             node_id = os.environ.get("HCCL_NODE_ID", "")
@@ -55,7 +55,7 @@ class Identity:
                 boot_id = file.read().strip()
             network_namespace = os.stat("/proc/self/ns/net").st_ino
         except OSError as error:
-            raise BootstrapError(f"cannot tell which node this is: {error}") from error
+            raise BootstrapError(f"cannot determine which node this is: {error}") from error
         return cls(socket.gethostname(), os.getpid(), boot_id, network_namespace, node_id)
 
     @property

@@ -162,7 +162,7 @@ def _address_towards(host: str | None, family: socket.AddressFamily | None) -> s
         loopback = "::1" if family == socket.AF_INET6 else "127.0.0.1"
         return _source_address(host, family) or loopback
     # A host name may resolve to loopback on the host that bears it (Debian's 127.0.1.1), so only
-    # an explicit loopback address is taken at its word.
+    # an explicit loopback address is accepted as one.
     for probe in (host, *_DEFAULT_ROUTE_PROBES):
         address = _source_address(probe, family) if probe is not None else None
         if address is not None and not is_loopback(address):

@@ -17,10 +17,9 @@ MAX_PROVIDER_CARD_BYTES = 1024
 class Lane(Protocol):
     """One ordered, reliable stream of messages to another rank.
 
-    Messages arrive once, whole and in the order sent. Whichever thread drives the communicator
-    calls the methods, one at a time, holding the GIL; none may block. Whatever they raise ends the
-    communicator, with its text in the error that every rank gets, and they raise it again when
-    asked again.
+    Messages arrive once, whole and in the order sent. The thread that drives the communicator calls
+    the methods, one at a time, with the GIL; none may block. An exception ends the communicator,
+    and its text is in the error of every rank; a later call raises it again.
     """
 
     def send(self, header: bytes, payload: memoryview, /) -> bool:
@@ -29,7 +28,7 @@ class Lane(Protocol):
         Args:
             header: 32 bytes.
             payload: at most the slot size of the communicator (128 KiB); may be empty. It is the
-                caller's memory and changes after the return: whatever is still needed is copied.
+                caller's memory and changes after the return: copy what is needed later.
 
         Returns:
             False: no room now; the same message is offered again when `fd` says so. Room must be

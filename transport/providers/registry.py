@@ -45,7 +45,7 @@ class Endpoint(Protocol):
         """
 
     def close(self) -> None:
-        """Let go of everything that `connect` did not hand out. Idempotent."""
+        """Release everything that `connect` did not hand out. Idempotent."""
 
 
 _providers: dict[str, Callable[[], Endpoint]] = {}

@@ -1,7 +1,7 @@
 """A lane over a PAIR socket of ZeroMQ. `zmq_provider.py` makes and connects them.
 
-A socket's descriptor tells only that its state may have changed, and every call on the socket may
-swallow that sign, whichever direction it was for. So each call here ends with a look at the state:
+A socket's descriptor signals only that its state may have changed, and every call on the socket may
+clear that signal, for either direction. So each call here ends with a check of the state:
 if an earlier answer is outdated by it, the lane writes an eventfd of its own. Socket,
 monitor and eventfd are in one epoll set, whose descriptor is the lane's.
 """
@@ -61,7 +61,7 @@ class ZmqLane:
                 self._connections.discard(descriptor)
             else:
                 self.rejection = _REJECTIONS[event]
-        # Strangers come and go on a bound socket too; the peer is gone when nobody is left.
+        # A bound socket has strangers too; the peer has ended when no connection is left.
         return self._stood and bool(self._connections)
 
     def send(self, header: bytes, payload: memoryview, /) -> bool:
@@ -87,7 +87,7 @@ class ZmqLane:
             ConnectionError: the connection ended, and all that came before was received.
         """
         self._clear_event()
-        standing = self.standing  # looked at first: what came before the end comes out before it
+        standing = self.standing  # first: what came before the end is received before it
         frame = None
         with contextlib.suppress(zmq.Again):
             frame = self._socket.recv(zmq.NOBLOCK, copy=False)
@@ -98,7 +98,7 @@ class ZmqLane:
         return frame
 
     def fd(self) -> int:
-        """Return the descriptor that tells of news."""
+        """Return the descriptor that signals a change."""
         return self._epoll.fileno()
 
     def close(self) -> None:
