@@ -1,7 +1,7 @@
 """Every collective, once: arguments are checked and become addresses, counts and a plan.
 
-How a call then runs stands in `running.py`; whether to its end or in the background, the two
-subclasses at the end say. Nothing is sent before all arguments of a call were found good.
+Each call ends in `submit.py`, which hands it to the engine. Nothing is sent before all arguments of
+a call have been checked.
 """
 
 from collections.abc import Sequence
@@ -9,7 +9,8 @@ from typing import Any, Generic
 
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.fingerprint import Transfer
-from hccl_py.memory.buffers import Kind, Span, blocks_of, require_kind, span_of
+from hccl_py.memory.buffers import Span, blocks_of, span_of
+from hccl_py.memory.checks import check_block, check_op, check_tag, not_reducible, start_alike
 from hccl_py.memory.copies import copy_to_output, set_aside
 from hccl_py.memory.scaled import PremulSum
 from hccl_py.observe.call_sites import CallSites
@@ -40,7 +41,6 @@ _BYTE = int(DType.UINT8)
 _SUM = int(ReduceOp.SUM)
 _AVG = int(ReduceOp.AVG)
 _ANY_RANK = -1
-_MAX_TAG = (1 << 64) - 1
 
 
 class Collectives(Generic[Result]):
@@ -86,7 +86,7 @@ class Collectives(Generic[Result]):
             if isinstance(op, PremulSum):
                 scaled, target = op.applied(span), data if output is None else output
                 return self.all_reduce(scaled, output=target, timeout_s=timeout_s)
-            raise _not_reducible(op, kind)
+            raise not_reducible(op, kind)
         if output is not None:
             address, data = copy_to_output(span, output), output
         state = self._state
@@ -152,7 +152,7 @@ class Collectives(Generic[Result]):
         if isinstance(op, PremulSum):
             target = output if output is not None or not is_root else data
             return self.reduce(op.applied(span), root, output=target, timeout_s=timeout_s)
-        _check_op(op, kind)
+        check_op(op, kind)
         if output is not None and is_root:
             address, data = copy_to_output(span, output), output
         state = self._state
@@ -228,7 +228,7 @@ class Collectives(Generic[Result]):
         if not isinstance(input, (list, tuple)):
             source, total, its_kind = span_of(input, "input")
             if total == count * n and (its_kind is kind or its_kind == kind):
-                _check_op(op, kind)
+                check_op(op, kind)
                 prepared = state.plans["reduce_scatter", kind.number, op, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step, avg = (output, input), count * kind.parts, op == _AVG
@@ -240,8 +240,8 @@ class Collectives(Generic[Result]):
                 )
         sources = blocks_of(input, "input", n)
         for rank, block in enumerate(sources):
-            _check_block("input", rank, block, "output", target)
-        _check_op(op, kind)
+            check_block("input", rank, block, "output", target)
+        check_op(op, kind)
         prepared = state.plans["reduce_scatter", kind.number, op, count * n, None]
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         parts_in = [(block.address, block.count * kind.parts) for block in sources]
@@ -291,7 +291,7 @@ class Collectives(Generic[Result]):
         self._check_own_block("output", targets, "input", sources[state.rank])
         # What is set aside has to live as long as the call.
         kept: object = input
-        if any(_starts_alike(*pair) for pair in zip(sources, targets, strict=True)):
+        if any(start_alike(*pair) for pair in zip(sources, targets, strict=True)):
             kept, sources = set_aside(sources)
         number = sources[0].kind.number
         prepared = state.plans["all_to_all", number, _SUM, 0, None]
@@ -341,7 +341,7 @@ class Collectives(Generic[Result]):
             timeout_s: deadline of this call.
         """
         self._check_rank("peer", peer)
-        _check_tag(tag)
+        check_tag(tag)
         span = span_of(data)
         return self._transfer(Transfer(True, peer, tag, span.num_bytes), span, data, timeout_s)
 
@@ -351,7 +351,7 @@ class Collectives(Generic[Result]):
         """Receive into `data` from `peer`, or, if that is None, from whoever sends first."""
         if peer is not None:
             self._check_rank("peer", peer)
-        _check_tag(tag)
+        check_tag(tag)
         span = span_of(data, writable=True)
         return self._transfer(Transfer(False, peer, tag, span.num_bytes), span, data, timeout_s)
 
@@ -391,7 +391,7 @@ class Collectives(Generic[Result]):
         self, name: str, blocks: Sequence[Span], other_name: str, other: Span
     ) -> None:
         rank = self._state.rank
-        _check_block(name, rank, blocks[rank], other_name, other)
+        check_block(name, rank, blocks[rank], other_name, other)
 
     def _check_rank(self, name: str, rank: int) -> None:
         n = self._state.world_size
@@ -408,47 +408,6 @@ class Collectives(Generic[Result]):
                 f"(this is rank {self._state.rank}, root is {root}), got {type(blocks).__name__}"
             )
         return is_root
-
-
-def _check_op(op: int, kind: Kind) -> None:
-    try:
-        known = op in kind.ops
-    except TypeError:  # an array
-        known = False
-    if not known:
-        raise _not_reducible(op, kind)
-
-
-def _not_reducible(op: object, kind: Kind) -> InvalidArgumentError:
-    if hasattr(op, "dtype") and getattr(op, "shape", None) != ():
-        return InvalidArgumentError(
-            f"op: expected a ReduceOp, got {type(op).__name__}; to leave data as it is, pass "
-            "what takes the result as output="
-        )
-    if not isinstance(op, int) or op not in range(len(ReduceOp)):
-        return InvalidArgumentError(f"op: expected a ReduceOp, got {op!r}")
-    name = ReduceOp(op).name.lower()
-    return InvalidArgumentError(
-        f"op: expected one that is defined for elements of type {kind.name}, got {name}"
-    )
-
-
-def _starts_alike(one: Span, other: Span) -> bool:
-    return one.address == other.address and one.count > 0 < other.count
-
-
-def _check_block(name: str, rank: int, block: Span, other_name: str, other: Span) -> None:
-    require_kind(block, name, other, other_name)
-    if block.count != other.count:
-        raise InvalidArgumentError(
-            f"{name}: expected block {rank} to have {other.count} elements like {other_name}, "
-            f"got {block.count}"
-        )
-
-
-def _check_tag(tag: int) -> None:
-    if not isinstance(tag, int) or not 0 <= tag <= _MAX_TAG:
-        raise InvalidArgumentError(f"tag: expected a number of 0..2^64-1, got {tag!r}")
 
 
 def collectives_of(

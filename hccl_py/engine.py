@@ -108,8 +108,8 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
         elif None not in shared:
             core.add_shm_peer(link.rank, *shared, *link.controls)  # type: ignore[arg-type]
         elif device is not None:
-            lanes, (control,) = [lane[0] for lane in link.lanes], link.controls
-            core.add_verbs_peer(device, link.rank, lanes, control)  # type: ignore[arg-type]
+            first_paths, (control,) = [lane[0] for lane in link.lanes], link.controls
+            core.add_verbs_peer(device, link.rank, first_paths, control)  # type: ignore[arg-type]
         else:
             lanes = [list(lane) for lane in link.lanes]
             core.add_tcp_peer(link.rank, lanes, list(link.controls), list(link.paths))

@@ -57,7 +57,7 @@ class StallTimer:
 
     def _reset(self, num_finished: int) -> None:
         self._num_finished = num_finished
-        self._bytes_done = 0
+        self._bytes_done: int | None = None  # when the stall began, or at its last warning
         self.stalled_s = 0.0
         self._comparison_s = _FIRST_COMPARISON_S
         self._next_warning_s = self._warning_s
@@ -72,6 +72,8 @@ class StallTimer:
             self._reset(num_finished)
             return False
         self.stalled_s += turn_s
+        if self._bytes_done is None:
+            self._bytes_done = self._core.progress()["bytes_done"]
         warns = 0 < self._next_warning_s <= self.stalled_s
         compares = self.stalled_s >= self._comparison_s
         if warns:
@@ -85,7 +87,7 @@ class StallTimer:
 
     def _has_moved(self) -> bool:
         before, self._bytes_done = self._bytes_done, self._core.progress()["bytes_done"]
-        return bool(self._bytes_done > before)
+        return before is not None and self._bytes_done != before
 
 
 class StallWarnings:
