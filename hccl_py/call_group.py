@@ -60,7 +60,7 @@ class DeferredCall:
         return bool(self._dropped) if self._native is None else self._native.failed()
 
     def source(self) -> int:
-        """Return the rank that a finished recv heard from, else -1."""
+        """Return the rank that a finished recv took its data from, else -1."""
         return -1 if self._native is None else self._native.source()
 
 

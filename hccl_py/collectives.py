@@ -348,7 +348,7 @@ class Collectives(Generic[Result]):
     def recv(
         self, data: Buffer, peer: int | None, tag: int = 0, *, timeout_s: float | None = None
     ) -> Result:
-        """Receive into `data` from `peer`, or, if that is None, from whoever sends first."""
+        """Receive into `data` from `peer`, or, if that is None, from the first rank that sends."""
         if peer is not None:
             self._check_rank("peer", peer)
         check_tag(tag)

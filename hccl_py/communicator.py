@@ -24,7 +24,7 @@ from hccl_py.diagnosis.exceptions import describe_error, handled_error, uncaught
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S, Membership, Reporter
 from hccl_py.engine import connect_engine
 from hccl_py.membership.environment import meeting_at, rank_and_size
-from hccl_py.membership.shrink import Departed, check_excluded, regroup
+from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.split import packed, part_of
 from hccl_py.membership.subset import Parent, check_members, open_group
 from hccl_py.observe.call_sites import CallSites
@@ -191,8 +191,8 @@ class Communicator:
         """End every call under way, here and on all ranks, with an AbortedError.
 
         Any thread may call it, at any time, a signal handler too. Ranks without a call under way
-        hear of it in their next one. What failed first stays the reason. It returns when all ranks
-        are told, or after 1.5 s; inside a call of this thread (a signal handler) at once.
+        raise in their next one. The first failure stays the reason. It returns when all ranks know,
+        or after 1.5 s; inside a call of this thread (a signal handler) at once.
         """
         self._abort(reason, Cause.ABORTED)
 
@@ -304,17 +304,11 @@ class Communicator:
             alone.old_ranks = (0,)
             return alone
         self._num_shrinks += 1
-        old = Departed(
-            self.rank,
-            self.world_size,
-            self._num_shrinks,
-            self._coordination,
-            self._reporter.ended_ranks,  # not the engine, whose memory is to go when this is closed
-        )
-        made, members = regroup(old, excluded, timeout_s, connect)
+        parent = Parent(self._state, self._coordination, self._reporter)
+        made, members = regroup(parent, self._num_shrinks, excluded, timeout_s, connect)
         made.old_ranks = tuple(members)
-        # Once a rank is past it, all have left the agreement, and this coordinator may go. Whoever
-        # dies from now on is the new communicator's affair: its calls tell.
+        # When a rank has passed it, all have left the agreement, and this coordinator may end. The
+        # calls of the new communicator report a rank that dies from now on.
         with contextlib.suppress(CommunicatorError):
             made.barrier(timeout_s=timeout_s)
         if self._core.failed():
@@ -324,8 +318,8 @@ class Communicator:
     def close(self) -> None:
         """Say goodbye to all ranks and free everything. Calls under way are aborted. Idempotent.
 
-        While an exception is handled, as in a `finally` that it passes through, the goodbye says so
-        to whoever still waits for this rank.
+        While an exception is handled, as in a `finally` that it passes through, the goodbye names
+        it to the ranks that still wait for this one.
         """
         _open.discard(self)
         core = self._state.core
@@ -368,27 +362,26 @@ class Communicator:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, *_: object) -> None:
-        """Close. Left by an exception: tell all ranks of it first, and end their calls."""
+        """Close. After an exception: report it to all ranks first, which ends their calls."""
         if isinstance(error, Exception):
             self._leave_by(error)
         self.close()
 
     def _leave_by(self, error: BaseException) -> None:
-        """Tell all ranks which exception ends this one, unless it is what they all raise."""
+        """Report to all ranks which exception ends this one, unless all of them raise it."""
         if self._state.condition is Condition.OPEN:
             self._abort(describe_error(error), Cause.UNCAUGHT_EXCEPTION)
 
 
 def _group(name: str, rank: int, mesh: Mesh) -> Group:
-    places = tuple(f"host {member.host}, pid {member.pid}" for member in mesh.members)
+    hosts = tuple(f"host {member.host}, pid {member.pid}" for member in mesh.members)
     size = len(mesh.members)
-    # In the job that a launcher made, the ranks of everyone are those of the job; a process group
-    # tells of its own.
+    # With all processes in it, its ranks are those of the job; a process group sets its own.
     everyone = os.environ.get("WORLD_SIZE", str(size)) == str(size)
     ranks = tuple(range(size)) if everyone else None
     boot_id = Identity.of_this_process().boot_id
     identity = mesh.coordination.communicator_id.hex() if mesh.coordination else ""
-    return Group(name, "", rank, size, identity, ranks, places, boot_id)
+    return Group(name, "", rank, size, identity, ranks, hosts, boot_id)
 
 
 def _clock(coordination: Coordination | None) -> ClockReading | None:
@@ -409,7 +402,7 @@ _open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
 
 
 def report_exception_at_exit() -> None:
-    """Tell the ranks of every open communicator which exception ends this process, if one does."""
+    """Report to all ranks the exception that ends this process, if one does."""
     error = uncaught_at_exit()
     if error is None:
         return

@@ -76,7 +76,7 @@ def describe(call: int | Transfer, count: int | None = None) -> str:
 
     Args:
         call: a fingerprint, or a transfer.
-        count: its number of elements, where that is known better than the bits tell.
+        count: its number of elements, where that is known exactly.
     """
     if isinstance(call, Transfer):
         verb, way = ("send", "to") if call.sends else ("recv", "from")

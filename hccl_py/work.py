@@ -102,6 +102,6 @@ class Work:
 
     @property
     def source(self) -> int | None:
-        """The rank that a finished recv heard from."""
+        """The rank that a finished recv took its data from."""
         peer = self.native.source()
         return peer if peer >= 0 else None

@@ -1,9 +1,8 @@
 """Opening a communicator of some ranks of another one, as a call of that other one.
 
-Ranks that only share a store learn of each other what is in it: who waits for a rank that died
-before it came can wait for its whole time. Members of one communicator know more. So they meet in
-the store of its coordinator, and whatever ends it, or takes a member away, ends the opening too: on
-all of them with the error that every other call of it raises.
+The members meet in the store of the parent's coordinator. Any failure of the parent, and the end of
+any member, ends the opening on all members, with the error that every other call of the parent
+raises. Ranks that only share a store would wait for a dead member until their timeout.
 """
 
 import time
@@ -22,17 +21,13 @@ Connect = Callable[[StoreClient | None, int, int], Made]
 """Makes a communicator of a store, a rank and a world size."""
 
 _NEWS_S = 0.3
-"""How much later than a connection's end the end of its rank may be known."""
+"""The end of a rank may be known so much later than the end of a connection to it."""
 _TURN_S = 0.01
 
 
 @dataclass(frozen=True)
 class Parent:
-    """A communicator of which some ranks make another, as one of them sees it.
-
-    Attributes:
-        state: names its engine, for as long as it is open: errors keep all this, and no engine.
-    """
+    """A communicator of which some ranks make another, as one of them sees it."""
 
     state: CommunicatorState
     coordination: Coordination
@@ -63,7 +58,7 @@ def check_members(world_size: int, rank: int, members: Iterable[int]) -> tuple[i
 def open_group(
     parent: Parent, members: Sequence[int], key: str, timeout_s: float, connect: Connect[Made]
 ) -> Made:
-    """Connect the members of a group, or raise what befell the parent meanwhile.
+    """Connect the members of a group, or raise the parent's failure.
 
     Args:
         parent: knows all of them.
@@ -76,16 +71,9 @@ def open_group(
         CommunicatorError: the parent failed, or a member died or left before all were connected.
         BootstrapError: a member did not come in time, or could not be connected.
     """
-
-    def hopeless() -> str:
-        return _trouble(parent, members)
-
-    def hopeless_to_connect() -> str:
-        # Who has connected to all may have left the parent before others have.
-        return _trouble(parent, members, leaving_counts=False)
-
-    store = parent.coordination.store(f"{key}/", timeout_s, hopeless)
-    store.hopeless_to_connect = hopeless_to_connect
+    store = parent.coordination.store(f"{key}/", timeout_s, lambda: _trouble(parent, members))
+    # A member that has connected to all others may leave the parent before they have.
+    store.hopeless_to_connect = lambda: _trouble(parent, members, leaving_counts=False)
     try:
         made = connect(store, members.index(parent.state.rank), len(members))
     except BootstrapError as error:
@@ -101,19 +89,16 @@ def open_group(
 
 
 def _trouble(parent: Parent, members: Sequence[int], leaving_counts: bool = True) -> str:
-    """Say why it is in vain to wait for the members; "" if it is not."""
-    parent.state.require_engine().poll()
-    if parent.state.core.failed():
+    """Return why waiting for the members is in vain; "" if it is not."""
+    core = parent.state.require_engine()
+    core.poll()
+    if core.failed():
         return f"the communicator {parent.state.name} failed"
-    gone = [
-        rank
-        for rank, left, _ in parent.reporter.ended_ranks()
-        if rank in members and (leaving_counts or not left)
-    ]
-    if not gone:
-        return ""
-    parent.reporter.report_ended(gone[0])
-    return f"rank {gone[0]} of the communicator {parent.state.name} is gone"
+    for rank, left, _ in parent.reporter.ended_ranks():
+        if rank in members and (leaving_counts or not left):
+            parent.reporter.report_ended(rank)
+            return f"rank {rank} of the communicator {parent.state.name} ended"
+    return ""
 
 
 def _failure(parent: Parent, members: Sequence[int]) -> CommunicatorError | None:
@@ -124,7 +109,6 @@ def _failure(parent: Parent, members: Sequence[int]) -> CommunicatorError | None
             return None
         time.sleep(_TURN_S)
     parent.reporter.await_diagnosis()
-    failure = parent.state.core.failure()
-    if failure is None:  # no coordinator is left to decide
-        return None
-    return parent.state.errors.of_failure(failure)
+    failure = parent.state.require_engine().failure()
+    # None: no coordinator is left to decide.
+    return None if failure is None else parent.state.errors.of_failure(failure)

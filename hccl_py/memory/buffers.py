@@ -1,7 +1,7 @@
 """What a caller's array or tensor is to the engine: an address, a count and an element type.
 
 numpy arrays and torch tensors are read through their own attributes; torch is never imported here,
-it is there already when somebody has a tensor. Everything else goes through `foreign.py`.
+it is there already when somebody has a tensor. Everything else goes through `exporters.py`.
 """
 
 from typing import Any, NamedTuple
@@ -143,7 +143,7 @@ def blocks_of(blocks: Any, name: str, world_size: int, writable: bool = False) -
 
 
 def require_kind(span: Span, name: str, other: Span, other_name: str) -> None:
-    """Refuse two element types in one call.
+    """Check that a call has one element type.
 
     Raises:
         InvalidArgumentError: the types differ.
@@ -189,9 +189,9 @@ def _refusal(buffer: Any, name: str) -> InvalidArgumentError:
             f"{expected}, or what has the buffer protocol or __dlpack__, "
             f"got {type(buffer).__name__}"
         )
-    place = str(getattr(buffer, "device", "cpu"))
-    if place != "cpu":
-        return InvalidArgumentError(f"{expected}, got one on {place}; copy it with .cpu()")
+    device = str(getattr(buffer, "device", "cpu"))
+    if device != "cpu":
+        return InvalidArgumentError(f"{expected}, got one on {device}; copy it with .cpu()")
     return InvalidArgumentError(
         f"{expected}, got {type(buffer).__name__} of shape {tuple(buffer.shape)} that is not; "
         "make a plain copy first (.contiguous(), .resolve_conj(), numpy.ascontiguousarray)"

@@ -1,8 +1,8 @@
 """Memory of objects that are neither numpy's nor torch's, through two protocols that all speak.
 
 `__dlpack__`: JAX, CuPy, TensorFlow and others, none of which is imported. The buffer protocol:
-bytearray, array.array, memoryview, ctypes arrays, mmap. What is found stays exported, and so in its
-place, for as long as its `HeldAddress` lives.
+bytearray, array.array, memoryview, ctypes arrays, mmap. What is found stays exported, and does
+not move, for as long as its `HeldAddress` lives.
 """
 
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ _WHOLE_NAMES = {
 
 
 class HeldAddress(int):
-    """An address; `holder` keeps what lies there alive, and in its place."""
+    """An address; `holder` keeps what lies there alive and where it is."""
 
     holder: object
 
@@ -135,10 +135,10 @@ def _by_dlpack(exporter: Any, name: str, writable: bool) -> Memory:
             f"{name}: {kind} does not say where its memory is (DLPack): {error}"
         ) from error
     if device not in _ON_THE_HOST:
-        place = f"{_DEVICES.get(device, f'DLPack device {device}')}:{number}"
+        device_name = f"{_DEVICES.get(device, f'DLPack device {device}')}:{number}"
         raise InvalidArgumentError(
-            f"{name}: expected memory of the host, got {kind} on {place}; pass a copy on the host "
-            "(CuPy: array.get() or cupy.asnumpy; JAX: numpy.array; torch: .cpu()), and put the "
+            f"{name}: expected memory of the host, got {kind} on {device_name}; pass a copy on the "
+            "host (CuPy: array.get() or cupy.asnumpy; JAX: numpy.array; torch: .cpu()), and put the "
             "result back"
         )
     if writable and _is_immutable(exporter):

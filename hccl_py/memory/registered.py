@@ -21,7 +21,7 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
     """Make an array or tensor in registered memory.
 
     The memory is there from the start, not from its first use on, and goes back to the system when
-    the last view of it is gone. What a fresh buffer holds is not defined.
+    its last view is freed. What a fresh buffer holds is not defined.
 
     Args:
         shape: as numpy and torch take it.
@@ -55,7 +55,7 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
 
 
 def is_registered(address: int, num_bytes: int) -> bool:
-    """Tell whether all of a buffer is registered memory of this process."""
+    """Return whether all of a buffer is registered memory of this process."""
     return arena_of_this_process().holds(address, num_bytes)
 
 

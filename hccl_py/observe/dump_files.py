@@ -47,7 +47,7 @@ _TORCH_KEYS = [
 
 
 class Dump(NamedTuple):
-    """What one communicator has to tell: about itself, and its calls."""
+    """What one communicator writes: about itself, and its calls."""
 
     header: dict[str, Any]
     entries: list[dict[str, Any]]
@@ -60,7 +60,7 @@ def folder_of_failures() -> Path | None:
 
 
 def default_folder() -> Path:
-    """Return where to write what was asked for with no place given."""
+    """Return where to write what was asked for without a folder."""
     return folder_of_failures() or Path(tempfile.gettempdir()) / f"hccl_trace_{os.getuid()}"
 
 
@@ -113,7 +113,7 @@ def _own(folder: Path) -> None:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    """Put a file in place, whole or not at all; readable by its owner alone."""
+    """Replace a file, whole or not at all; readable by its owner alone."""
     descriptor, name = tempfile.mkstemp(prefix=".writing-", dir=path.parent)  # mode 0600
     try:
         with os.fdopen(descriptor, "wb") as file:

@@ -52,7 +52,7 @@ class Bell:
             ).start()
 
     def release(self) -> None:
-        """Stop listening when the last holder is gone. From then on the signal does nothing."""
+        """Stop listening with the last holder. From then on the signal does nothing."""
         with self._lock:
             if self._num_holders == 0:
                 return  # in a forked child: the parent's

@@ -49,7 +49,7 @@ _TORCH_DTYPES = {
 
 
 class Group(NamedTuple):
-    """Who the ranks of a communicator are.
+    """The ranks of a communicator.
 
     Attributes:
         name: of the communicator, as its messages say it.
@@ -153,11 +153,11 @@ class FlightRecorder:
             if self._recorded_failure:
                 return
             self._recorded_failure = True
-            with contextlib.suppress(Exception):  # the failure is what has to be told
+            with contextlib.suppress(Exception):  # the failure itself matters more
                 _dump(folder, f"failure: {text}", self.home_rank)
 
     def record_failure_soon(self, text: str) -> None:
-        """Have it written by a thread of its own, for who must go on; also if no call ever raises.
+        """Write it in a thread of its own: the caller must go on, and no call may ever raise.
 
         A call that raises meanwhile waits for that thread, so the file is there before the error.
         """

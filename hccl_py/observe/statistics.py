@@ -1,10 +1,10 @@
 """What a communicator counted, as plain numbers that can be logged, subtracted and written as JSON.
 
-Everything counts what this rank sent, from the communicator's first connection on, and never goes
-back. A queue pair of `hccl_py.transport.verbs` counts for itself, see its `statistics`.
+Everything counts what this rank sent, from the communicator's first connection on, and never
+decreases. A queue pair of `hccl_py.transport.verbs` counts for itself, see its `statistics`.
 """
 
-from typing import TypedDict
+from typing import Any, TypedDict, cast
 
 from hccl_py.fingerprint import NAMES
 from hccl_py.transport import _core
@@ -13,7 +13,7 @@ TRANSFERS = ("send", "recv")
 _FIRST_TRANSFER = 16  # kind_of_send in csrc/statistics.h; below, the numbers of collectives
 
 DEVICES = ("shm", "tcp", "verbs", "provider")
-"""Shared memory, TCP connections, queue pairs, and a provider in Python (HCCL_TRANSPORT)."""
+"""Shared memory, TCP, queue pairs, and the lanes of a provider in Python (HCCL_TRANSPORT)."""
 
 
 class DeviceStatistics(TypedDict):
@@ -35,7 +35,7 @@ class DeviceStatistics(TypedDict):
     reconnects: int
 
 
-class PathStatistics(TypedDict):
+class PathStatistics(DeviceStatistics):
     """Counters of one connection of one lane, through all its reconnects.
 
     Keys:
@@ -43,7 +43,6 @@ class PathStatistics(TypedDict):
         lane: which lane to that peer; the last one is for send and recv.
         path: interface, addresses and number of the connection.
         connected: whether it stands now.
-        messages, bytes, stalls, retries, reconnects: see `DeviceStatistics`.
         checksum_errors: frames that arrived damaged (HCCL_CHECKSUM=1).
         bytes_per_second: measured while it was busy; 0 if it has not been long enough.
     """
@@ -52,22 +51,16 @@ class PathStatistics(TypedDict):
     lane: int
     path: str
     connected: bool
-    messages: int
-    bytes: int
-    stalls: int
-    retries: int
-    reconnects: int
     checksum_errors: int
     bytes_per_second: float
 
 
 class CallStatistics(TypedDict):
-    """Where the time of all calls of one kind went, from their start to their end.
+    """How long all calls of one kind took, from their start to their end.
 
-    A wait counts as waiting for late ranks until the rank that held this one up has sent its first
-    message of the call, its way here included. Waits of about a microsecond and less are not seen.
-    For `send` and `recv`, which may be posted long before they are waited for, it is the time
-    until the other side met them.
+    A wait counts as waiting for late ranks until the first message of the rank that held this one
+    up has arrived. Waits of about a microsecond and less are not seen. For `send` and `recv` it is
+    the time until the other side had made its call.
 
     Keys:
         calls: that ended without error.
@@ -81,9 +74,7 @@ class CallStatistics(TypedDict):
 
 
 class PeerStatistics(TypedDict):
-    """How late one rank was, as this rank felt it in collectives.
-
-    Ranks that it kept waiting in turn pass the blame on to it: a late rank is named by all.
+    """How late one rank was for this rank's collectives, over any number of hops.
 
     Keys:
         waited_s: how long this rank waited for it.
@@ -124,37 +115,26 @@ class Statistics(TypedDict):
 
 def read_statistics(core: _core.Communicator) -> Statistics:
     """Read all counters of an engine. Any thread may, at any time."""
-    counted = core.statistics()
+    counted: dict[str, Any] = core.statistics()
     paths: list[PathStatistics] = core.path_statistics()
-    devices: dict[str, DeviceStatistics] = {
-        name: {
-            "messages": counted[name]["messages"],
-            "bytes": counted[name]["bytes"],
-            "stalls": counted[name]["stalls"],
-            "retries": counted[name]["retries"],
-            "reconnects": 0,
-        }
-        for name in DEVICES
-    }
+    devices = {name: {"retries": 0, **counted.pop(name), "reconnects": 0} for name in DEVICES}
+    for key in ("retries", "reconnects"):
+        devices["tcp"][key] += sum(path[key] for path in paths)
     calls = _calls(counted["calls"])
     collectives = [one for name, one in calls.items() if name not in TRANSFERS]
-    devices["tcp"]["retries"] += sum(path["retries"] for path in paths)
-    devices["tcp"]["reconnects"] = sum(path["reconnects"] for path in paths)
-    return {
-        "collectives": counted["collectives"],
-        "in_place": counted["in_place"],
-        "sleeps": counted["sleeps"],
-        "doorbells": counted["doorbells"],
+    peers = [
+        {"waited_s": waited_ns / 1e9, "times_last": times} for waited_ns, times in counted["peers"]
+    ]
+    read = {
+        **counted,
         "waiting_s": sum(one["waiting_s"] for one in collectives),
         "moving_s": sum(one["moving_s"] for one in collectives),
         "calls": calls,
-        "peers": [
-            {"waited_s": waited_ns / 1e9, "times_last": times_last}
-            for waited_ns, times_last in counted["peers"]
-        ],
+        "peers": peers,
         "devices": devices,
         "paths": paths,
     }
+    return cast(Statistics, read)
 
 
 def _calls(counted: list[tuple[int, int, int]]) -> dict[str, CallStatistics]:
