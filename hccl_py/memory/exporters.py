@@ -138,8 +138,8 @@ def _by_dlpack(exporter: Any, name: str, writable: bool) -> Memory:
         device_name = f"{_DEVICES.get(device, f'DLPack device {device}')}:{number}"
         raise InvalidArgumentError(
             f"{name}: expected memory of the host, got {kind} on {device_name}; pass a copy on the "
-            "host (CuPy: array.get() or cupy.asnumpy; JAX: numpy.array; torch: .cpu()), and put the "
-            "result back"
+            "host (CuPy: array.get() or cupy.asnumpy; JAX: numpy.array; torch: .cpu()), and put "
+            "the result back"
         )
     if writable and _is_immutable(exporter):
         raise _read_only(exporter, name)
