@@ -116,7 +116,7 @@ class Communicator:
         state.errors = CallErrors(rank, processes, self.flight_recorder)
         self._bind()
         communicator_id = mesh.coordination.communicator_id if mesh.coordination else b""
-        member = Membership(name, communicator_id, processes)
+        member = Membership(name, rank, communicator_id, processes)
         self._reporter = Reporter(member, core, self.flight_recorder, self._sites)
         # Their threads keep the engine alive, but must not outlive a communicator nobody holds.
         self._end_threads = weakref.finalize(
@@ -127,6 +127,7 @@ class Communicator:
             core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
             mesh.coordination.on_suspicion(self._reporter.suspects)
             mesh.coordination.attach(self._reporter)
+            state.errors.survey = partial(self._reporter.survey, mesh.coordination.survey)
         _open.add(self)
 
     def _bind(self) -> None:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from hccl_py.fingerprint import Transfer
 from hccl_py.transport import _core
-from hccl_py.transport.errors import CollectiveTimeoutError, CommunicatorError
+from hccl_py.transport.errors import CommunicatorError
 
 if TYPE_CHECKING:
     from hccl_py.diagnosis.errors import CallErrors
@@ -81,10 +81,8 @@ class Work:
         except _core.CommunicatorFailed as failure:
             raise self._errors.of_call(failure, self._timeout_s, identify(self._call)) from None
         if not finished:
-            raise CollectiveTimeoutError(
-                f"Timed out after {timeout_s:g} s of waiting for a work; the call itself goes on, "
-                f"its own timeout is {self._timeout_s:g} s"
-            )
+            assert timeout_s is not None
+            raise self._errors.of_wait(timeout_s, self._timeout_s, identify(self._call))
 
     def done(self) -> bool:
         """Whether the call has ended, well or not. Never blocks."""

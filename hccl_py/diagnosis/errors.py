@@ -4,13 +4,13 @@ A diagnosis comes with its whole text, which all ranks share. Where no coordinat
 out of reach, or the failure is one call's alone) the rules of a diagnosis are applied here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from hccl_py.diagnosis.diagnosis import Diagnosis, complete, diagnose
 from hccl_py.diagnosis.finding import Finding
 from hccl_py.diagnosis.record import Failure, word
 from hccl_py.diagnosis.report import Report, Reports
-from hccl_py.diagnosis.timeout import position
+from hccl_py.diagnosis.timeout import activity, arrivals, missing_rank, position
 from hccl_py.fingerprint import Transfer, describe
 from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
@@ -38,6 +38,9 @@ _ERRORS = {
     Cause.INTERNAL_ERROR: CommunicatorError,
 }
 _OF_ONE_CALL = (Cause.TIMED_OUT, Cause.MISMATCH)
+_SURVEYED_WAIT_S = 0.1
+"""A wait that was shorter is a poll, which must not take longer for a better message."""
+_WINDOW_OF_WAIT = 0.05
 
 
 class CallErrors:
@@ -50,6 +53,8 @@ class CallErrors:
         self._rank = rank
         self._processes = processes
         self._recorder = recorder
+        # Returns the reports of all ranks that come in time; None: this rank is alone.
+        self.survey: Callable[[float], Reports] | None = None
 
     def of_call(
         self, failed: _core.CommunicatorFailed, timeout_s: float, call: int | Transfer
@@ -78,6 +83,33 @@ class CallErrors:
         diagnosis = diagnose(reports)
         assert diagnosis is not None, "there is a rule for every cause"
         return _error(diagnosis)
+
+    def of_wait(
+        self, waited_s: float, timeout_s: float, call: int | Transfer
+    ) -> CollectiveTimeoutError:
+        """Return the exception of a wait that was too short for its call, which goes on."""
+        reports = Reports({}, {}, self._processes)
+        if self.survey is not None:
+            window_s = _WINDOW_OF_WAIT * waited_s if waited_s >= _SURVEYED_WAIT_S else 0.0
+            reports = self.survey(window_s)
+        where, rank = "", None
+        mine = reports.by_rank.get(self._rank)
+        if isinstance(call, Transfer):
+            rank = call.peer
+            if rank is not None:
+                other = reports.by_rank.get(rank)
+                doing = f", which is {activity(other)}" if other is not None else ""
+                where = f"waiting for {reports.name(rank)}{doing}; "
+        elif mine is not None and mine.progress.sequence:
+            rank = missing_rank(reports, mine.progress.sequence)
+            where = f"{arrivals(reports, mine.progress.sequence)}; "
+        text = (
+            f"{describe(call)}: Timed out after {waited_s:g} s of waiting for its Work: {where}"
+            f"the call itself goes on, its own timeout is {timeout_s:g} s"
+        )
+        error = _error(complete(Finding(Cause.TIMED_OUT, rank, (0, 0), text), self._processes))
+        assert isinstance(error, CollectiveTimeoutError)
+        return error
 
     def _of_one_call(self, failure: Failure, timeout_s: float, call: int | Transfer) -> Diagnosis:
         """Diagnose what concerns this rank's call alone: the communicator may well go on."""

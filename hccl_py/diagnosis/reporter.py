@@ -8,19 +8,20 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hccl_py.diagnosis.diagnosis import Diagnosis, diagnose, reports_of
 from hccl_py.diagnosis.record import Failure, decode
-from hccl_py.diagnosis.report import EndedPeer, LoggedCall, OtherCall, Progress, Report
+from hccl_py.diagnosis.report import EndedPeer, LoggedCall, OtherCall, Progress, Report, Reports
 from hccl_py.diagnosis.stall import STUCK_S, StallTimer, StallWarnings, warning_from_environment
 from hccl_py.fingerprint import without_number
 from hccl_py.observe.call_sites import CallSites
 from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
+from hccl_py.transport.control.reporter import Absence, Absent
 
 DIAGNOSIS_TIMEOUT_S = 1.5
 """How long a failure waits for the diagnosis of all ranks, before this rank's own view stands."""
@@ -37,11 +38,13 @@ class Membership:
 
     Attributes:
         name: of the communicator.
+        rank: of this process.
         id: equal on all ranks, and on no other communicator.
         processes: host and pid of every rank.
     """
 
     name: str
+    rank: int
     id: bytes
     processes: Sequence[tuple[str, int]]
 
@@ -111,7 +114,7 @@ class Reporter:
         return self.observed().packed()
 
     def observed(self) -> Report:
-        """Return what this rank knows now."""
+        """Return what this rank knows now. Any thread may."""
         core = self._core
         core.poll()  # the end of a connection may be news to this rank itself
         failure = self._failure if self.has_failure() else None
@@ -215,6 +218,17 @@ class Reporter:
         core = self._core  # another thread may close it
         if core is not None and self.has_failure() and not core.failed():
             self._applied.wait(DIAGNOSIS_TIMEOUT_S)
+
+    def survey(
+        self, ask: Callable[[float], Mapping[int, Mapping[str, Any]]], timeout_s: float
+    ) -> Reports:
+        """Return the reports of all ranks that come in time; without time only this rank's."""
+        if timeout_s <= 0:
+            return Reports({self.member.rank: self.observed()}, {}, self.member.processes)
+        reports = ask(timeout_s)
+        missing = set(range(len(self.member.processes))) - set(reports)
+        absent = {rank: Absence(Absent.NO_ANSWER) for rank in missing}
+        return reports_of(reports, absent, self.member.processes)
 
     # Helpers.
 

@@ -51,7 +51,7 @@ def arrivals(reports: Reports, sequence: int) -> str:
     ]
     parts = [_absent(reports)] if reports.absent else []
     if late:
-        names = [f"{reports.name(rank)}, which is {_activity(one)}" for rank, one in late.items()]
+        names = [f"{reports.name(rank)}, which is {activity(one)}" for rank, one in late.items()]
         parts.append(f"{_shortened(names)}, {'has' if len(late) == 1 else 'have'} not arrived")
     if arrived:
         verb = "have" if len(arrived) > 1 else "has"
@@ -98,7 +98,7 @@ def _absent(reports: Reports) -> str:
     return _shortened(names)
 
 
-def _activity(report: Report) -> str:
+def activity(report: Report) -> str:
     """Return what a rank does instead."""
     if report.progress.call:
         return f"still in {report.progress.call}"
@@ -120,12 +120,17 @@ def _position(rank: int, report: Report) -> str:
     )
 
 
-def _culprit(reports: Reports, sequence: int, failures: Mapping[int, Failure]) -> int | None:
+def missing_rank(reports: Reports, sequence: int) -> int | None:
+    """Return the first rank that has not arrived in a collective; None: all have."""
     # A silent rank may be what the late ranks wait for, for instance while they open a group.
-    arrived, late = _arrived(reports, sequence)
-    missing = reports.absent or late
-    if missing:
-        return min(missing)
+    return min(reports.absent or _arrived(reports, sequence)[1], default=None)
+
+
+def _culprit(reports: Reports, sequence: int, failures: Mapping[int, Failure]) -> int | None:
+    missing = missing_rank(reports, sequence)
+    if missing is not None:
+        return missing
+    arrived, _ = _arrived(reports, sequence)
     slowest = _slowest(arrived, sequence)
     waits = arrived[slowest].progress.waiting_for if slowest is not None else ()
     blamed = [*waits, *(one.rank for one in failures.values() if one.rank >= 0)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import re
 import threading
 import time
 import weakref
@@ -192,3 +193,53 @@ def test_recv_timeout_ends_that_recv_only(ranks: ThreadRanks) -> None:
         comm.barrier()
 
     ranks.run(calls)
+
+
+def test_wait_that_expires_names_the_ranks_that_have_not_arrived() -> None:
+    expired = threading.Barrier(3)
+
+    def call(comm: Communicator) -> CollectiveTimeoutError | None:
+        data = np.ones(1000, np.float32)
+        if comm.rank == 2:
+            expired.wait(10)
+            comm.all_reduce(data)
+            return None
+        work = comm.nonblocking.all_reduce(data)
+        with pytest.raises(CollectiveTimeoutError) as caught:
+            work.wait(0.3)
+        expired.wait(10)
+        work.wait()
+        assert data[0] == 3
+        return caught.value
+
+    with ThreadRanks("aab") as ranks:
+        for error in ranks.run(call)[:2]:
+            assert error is not None
+            assert (error.rank, error.cause) == (2, "timed out")
+            assert re.search(
+                r"Timed out after 0\.3 s of waiting for its Work: rank 2 \(host .*\), which is .*, "
+                r"has not arrived; ranks 0, 1 have arrived; .*; the call itself goes on, its own "
+                r"timeout is 30 s",
+                str(error),
+            ), error
+
+
+def test_wait_for_a_recv_that_expires_names_its_sender() -> None:
+    with ThreadRanks("ab") as ranks:
+
+        def call(comm: Communicator) -> str:
+            data = np.ones(4)
+            if comm.rank == 1:
+                comm.barrier()
+                comm.send(data, 0)
+                return ""
+            work = comm.nonblocking.recv(data, 1)
+            with pytest.raises(CollectiveTimeoutError) as caught:
+                work.wait(0.2)
+            comm.barrier()
+            work.wait()
+            return str(caught.value)
+
+        text = ranks.run(call)[0]
+        assert "recv(32 bytes from rank 1, tag 0): Timed out after 0.2 s" in text
+        assert "waiting for rank 1 (host " in text

@@ -1,6 +1,5 @@
 """What a rank can do through the control plane of its communicator; any thread may.
 
-    coordination.add_state("calls", recorder.tail)       goes along with every report of a failure
     coordination.agree("shrink-1", mine, timeout_s=2)    {rank: value} of all ranks that remain
     coordination.store("next/")                          a rendezvous store for a new communicator
     coordination.clock()                                 this rank's clock against the coordinator's
@@ -18,8 +17,9 @@ from hccl_py.transport.control.agreement import Proposal
 from hccl_py.transport.control.clock import ClockReading
 from hccl_py.transport.control.control_plane import Roster, hold, release
 from hccl_py.transport.control.participant import Participant
-from hccl_py.transport.control.reporter import Reporter
+from hccl_py.transport.control.reporter import Report, Reporter
 from hccl_py.transport.control.store import StoreClient
+from hccl_py.transport.control.survey import Survey
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, CommunicatorError
 
@@ -38,7 +38,6 @@ class Coordination:
         self._plane = hold()
         self._roster = roster
         self._participant: Participant | None = None
-        self._states: dict[str, Callable[[], Any]] = {}
         self._suspects: Callable[[], bool] | None = None
         self._closed = False
         try:
@@ -57,21 +56,9 @@ class Coordination:
         participant = Participant(
             *self._roster.key, self._roster.contacts, reporter, self._plane.send
         )
-        participant.states.update(self._states)
-        self._states = participant.states
         participant.suspects = self._suspects
         self._participant = participant
         self._plane.attach(participant)
-
-    def add_state(self, name: str, provider: Callable[[], Any]) -> None:
-        """Have every report of a failure carry, under `name`, what `provider` returns then.
-
-        Args:
-            name: a key of the report.
-            provider: called on the control thread; must not block. What it returns has to fit
-                msgpack, in 16 KiB; what it raises is reported instead.
-        """
-        self._states[name] = provider
 
     def on_suspicion(self, suspects: Callable[[], bool]) -> None:
         """Ask `suspects` with every heartbeat; True makes all ranks report.
@@ -148,6 +135,13 @@ class Coordination:
                 f"{deadline.timeout_s:g} s"
             ) from None
 
+    def survey(self, timeout_s: float) -> dict[int, Report]:
+        """Ask all ranks for their reports; return those that come in time, by rank."""
+        participant, survey = self._require(), Survey()
+        self._plane.loop.post(lambda: participant.surveys.begin(survey))
+        survey.complete.wait(timeout_s)
+        return dict(survey.reports)
+
     def clock(self) -> ClockReading | None:
         """Return how this rank's clock stands against the coordinator's; None: not known yet."""
         return None if self._participant is None else self._participant.client.clock()
@@ -162,7 +156,6 @@ class Coordination:
             return
         self._closed = True
         self._plane.leave(self._roster)
-        self._states.clear()  # their providers may hold much memory
         self._suspects = None
         if self._participant is not None:
             self._participant.suspects = None

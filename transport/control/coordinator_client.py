@@ -9,13 +9,10 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
-
 from hccl_py.transport.control.agreement import Proposal
 from hccl_py.transport.control.clock import ClockProbe, ClockReading, wall_ns
 from hccl_py.transport.control.coordinator import Send, Timing
-from hccl_py.transport.control.message import MAX_STATE_BYTES
-from hccl_py.transport.control.reporter import Diagnosis, Ended, Report, Reporter
+from hccl_py.transport.control.reporter import Diagnosis, Ended, Reporter
 
 _MAX_UNANSWERED = 3
 """Heartbeats; counted, not timed: a process that was stopped itself must not blame the others."""
@@ -28,14 +25,12 @@ class CoordinatorClient:
         self,
         rank: int,
         reporter: Reporter,
-        states: Mapping[str, Callable[[], Any]],
         send: Send,
         timing: Timing,
     ) -> None:
-        """Send the reports of `reporter`, each with what `states` return."""
+        """Send the reports of `reporter`."""
         self._rank = rank
         self._reporter = reporter
-        self._states = states
         self._send = send
         self._timing = timing
         self._next_beat_s = 0.0
@@ -141,20 +136,7 @@ class CoordinatorClient:
     def _send_report(self, now_s: float) -> None:
         self._reported_s = now_s
         self._acknowledged_by = None
-        self._send(self._current, "report", [self._report(), None])
-
-    def _report(self) -> Report:
-        report = dict(self._reporter.report())
-        for name, provider in tuple(self._states.items()):
-            try:
-                state = provider()
-                size = len(msgpack.packb(state))
-                if size > MAX_STATE_BYTES:
-                    state = f"{size} bytes, more than {MAX_STATE_BYTES}"
-            except Exception as error:  # the failure itself matters more
-                state = f"not available: {type(error).__name__}: {error}"
-            report[name] = state
-        return report
+        self._send(self._current, "report", [self._reporter.report(), None])
 
     def _follow_coordinator(self, now_s: float) -> None:
         """If there is another coordinator than before, ask it all open questions."""
@@ -208,7 +190,7 @@ class CoordinatorClient:
         if self.diagnosis is not None:
             self._send(sender, "adopted", self.diagnosis)
         else:
-            self._send(sender, "reported", [self._report(), self._acknowledged_by])
+            self._send(sender, "reported", [self._reporter.report(), self._acknowledged_by])
 
     def _on_diagnosis(self, sender: int, body: Any) -> None:
         self._send(sender, "taken", None)  # first: this process may end as soon as its calls do

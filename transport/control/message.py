@@ -15,7 +15,6 @@ MAX_MESSAGE_BYTES = 4 << 20
 """ZeroMQ drops a connection that announces more."""
 
 MAX_BODY_BYTES = 2 << 20
-MAX_STATE_BYTES = 16 << 10
 """What one provider of extra state may add to a report."""
 
 _ENTRY_BYTES = 64

@@ -9,6 +9,7 @@ from hccl_py.transport.control.coordinator_client import CoordinatorClient
 from hccl_py.transport.control.message import Contact, Entry
 from hccl_py.transport.control.reporter import Reporter
 from hccl_py.transport.control.store import StoreServer
+from hccl_py.transport.control.survey import Surveys
 
 Post = Callable[["Participant", Entry], None]
 Handler = Callable[[int, Any, float], None]
@@ -32,15 +33,16 @@ class Participant:
         self.contacts = contacts
         self.reporter = reporter
         self._post = post
-        self.states: dict[str, Callable[[], Any]] = {}
         timing = Timing.of_world(len(contacts))
-        self.client = CoordinatorClient(rank, reporter, self.states, self._send, timing)
+        self.client = CoordinatorClient(rank, reporter, self._send, timing)
         self.coordinator = Coordinator(rank, len(contacts), reporter.diagnose, self._send, timing)
         self._agreements = AgreementServer(self._send, self.coordinator.remaining)
+        self.surveys = Surveys(reporter, len(contacts), self._send)
         self._store = StoreServer(self._answer)
         self._of_coordinator: Mapping[str, Handler] = {
             **self.coordinator.handlers(),
             **self._agreements.handlers(),
+            **self.surveys.handlers(),
         }
         self.suspects: Callable[[], bool] | None = None
         self._period_s = timing.period_s
