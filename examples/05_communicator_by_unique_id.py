@@ -15,7 +15,7 @@ from hccl_py import Communicator, UniqueId
 def run_rank(unique_id: UniqueId, rank: int, world_size: int) -> None:
     """Exchange numbers with all other ranks."""
     with Communicator(unique_id, rank, world_size) as comm:
-        # In place, out of place, and in the background.
+        # In position, out of position, and in the background.
         data = np.full(1_000_000, rank + 1.0, np.float32)
         total = np.empty_like(data)
         comm.all_reduce(data, output=total)
@@ -39,9 +39,9 @@ def run_rank(unique_id: UniqueId, rank: int, world_size: int) -> None:
         with half:
             first = np.array([rank])
             half.broadcast(first, root=0)
-            place = f"rank {half.rank} of {half.world_size}, where rank 0 was {first[0]}"
+            position = f"rank {half.rank} of {half.world_size}, where rank 0 was {first[0]}"
             # One write for the whole line: the ranks share the terminal.
-            print(f"rank {rank} of {world_size} is {place}\n", end="", flush=True)
+            print(f"rank {rank} of {world_size} is {position}\n", end="", flush=True)
 
 
 def main() -> None:

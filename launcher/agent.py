@@ -2,7 +2,7 @@
 
 `job` forks it and reads its pipe: a `Restart` each time its ranks start again, and one `Report`
 when they ended. An agent that was stopped sends no report. Emulated nodes have one agent: to
-elastic their ranks are those of one node, and `LocalRanks` gives each its place.
+elastic their ranks are those of one node, and `LocalRanks` gives each rank its node.
 """
 
 import ctypes
@@ -184,8 +184,8 @@ class LocalRanks(LogsSpecs):
             process = noticed.get(number)
             if record is not None or process is not None:
                 log = self._files.stderrs[number] or self._files.stdouts[number]
-                place = (int(env["RANK"]), int(env["NODE_RANK"]), int(env["LOCAL_RANK"]))
-                found.append(_failure(place, process, record, "" if log == os.devnull else log))
+                numbers = (int(env["RANK"]), int(env["NODE_RANK"]), int(env["LOCAL_RANK"]))
+                found.append(_failure(numbers, process, record, "" if log == os.devnull else log))
         return tuple(found)
 
 
@@ -201,7 +201,7 @@ def _read_record(path: str) -> tuple[dict[str, Any], float] | None:
 
 
 def _failure(
-    place: tuple[int, int, int],
+    numbers: tuple[int, int, int],
     process: ProcessFailure | None,
     recorded: tuple[dict[str, Any], float] | None,
     log: str,
@@ -210,7 +210,7 @@ def _failure(
     record, at_s = recorded or ({"message": "", "extraInfo": {}}, noticed_at_s)
     details = record["extraInfo"]
     return Failure(
-        *place,
+        *numbers,
         pid=process.pid if process else details.get("pid", 0),
         # Elastic may have stopped a rank between its exception and its end.
         exit_code=process.exitcode if process and (process.exitcode > 0 or not recorded) else 1,

@@ -72,9 +72,9 @@ def render(failures: Sequence[Failure], world_size: int | None) -> str:
     """Render the report: the later failures in a line, then the first one in full."""
     first = first_failure(failures)
     of = f" of {world_size}" if world_size else ""
-    place = f"node {first.node}, local rank {first.local_rank}, pid {first.pid}"
-    place += f", exit code {first.exit_code}" * (first.exit_code > 0)
-    lines = [f"hccl-launch: rank {first.rank}{of} {_how(first)} ({place})"]
+    details = f"node {first.node}, local rank {first.local_rank}, pid {first.pid}"
+    details += f", exit code {first.exit_code}" * (first.exit_code > 0)
+    lines = [f"hccl-launch: rank {first.rank}{of} {_how(first)} ({details})"]
     if first.log:
         lines.append(f"  log: {first.log}")
     text = first.traceback or first.message or _tail(first.log)
@@ -122,7 +122,7 @@ def _tail(path: str) -> str:
         return ""
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - _LOG_TAIL_BYTES))
-        return file.read().decode(errors="replace")
+        return file.read().decode(errors="redetails")
 
 
 def _signal_name(number: int) -> str:

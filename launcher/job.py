@@ -1,7 +1,7 @@
 """The process that the user sees: forks the agent of this machine, watches it, ends it.
 
-The agent is forked before any thread exists in this process, and sits in a session of its own. A
-Ctrl-C reaches this process alone, which then stops the agent, and the agent its ranks, in order.
+This process forks the agent before it has any thread. The agent calls setsid(), so Ctrl-C reaches
+this process alone, which stops the agent; the agent stops its ranks.
 """
 
 import os

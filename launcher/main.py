@@ -68,7 +68,7 @@ def _log_folder(request: "Request") -> Iterator[None]:
 def _import_torch_without_threads() -> None:
     """Import torch so that no thread starts: this process forks the agent.
 
-    numpy's BLAS, which torch imports, starts one thread per core unless told otherwise.
+    numpy's BLAS, which torch imports, starts one thread per core by default.
     """
     name = "OPENBLAS_NUM_THREADS"
     before = os.environ.get(name)

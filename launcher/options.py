@@ -1,7 +1,7 @@
 """The command line: torchrun's options under torchrun's names, and whether nodes are emulated.
 
-The parser is torchrun's own, so a new torch's options are here without a change; this file regroups
-its help, checks what a person can get wrong, and works out where the nodes are.
+The parser is torchrun's own, so options of a newer torch work without a change here. This file
+regroups its help, checks the values, and decides where the nodes are.
 """
 
 import argparse
@@ -45,13 +45,13 @@ _GROUPS = {
     "failures": ("max_restarts", "monitor_interval", "shutdown_timeout", "signals_to_handle"),
     "logs": ("log_dir", "redirects", "tee", "local_ranks_filter"),
 }
-# Any of these says that the nodes are real ones, or that somebody else arranged them.
+# Any of these says that the nodes are real ones.
 _MEETING = ("node_rank", "master_addr", "rdzv_backend", "rdzv_endpoint", "rdzv_id")
 _SCHEDULER = ("SLURM_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "GROUP_RANK", "NODE_RANK")
 
 
 class UsageError(Exception):
-    """The command line asks for something impossible; the message says what, in one line."""
+    """The command line cannot be carried out; the message says why, in one line."""
 
 
 @dataclass(frozen=True)

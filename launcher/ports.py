@@ -1,4 +1,4 @@
-"""A port for what listens a little later."""
+"""Choose a port for a process that listens a little later."""
 
 import random
 import socket
@@ -11,8 +11,8 @@ _MOST_TRIES = 64
 def free_port(host: str = "0.0.0.0") -> int:
     """Choose a port that is free, and that no outgoing connection will take.
 
-    The kernel gives those of its ephemeral range to whoever connects, or asks for any port: on a
-    busy machine one that was free a moment ago is soon somebody's.
+    The kernel gives ports of its ephemeral range to outgoing connections. On a busy machine such a
+    port may be taken between this choice and its use.
 
     Args:
         host: IPv4 address at which it has to be free.

@@ -1,6 +1,6 @@
 """Runs one rank's script as `python script.py` would, and records the exception that ends it.
 
-The agent starts this file by its path, in place of the script: `worker.py script.py ARGS` or
+The agent starts this file by its path, instead of the script: `worker.py script.py ARGS` or
 `worker.py -m module ARGS`. It imports the standard library alone, so the script still decides
 what happens before torch is imported, and a script without torch starts at once.
 
@@ -37,8 +37,8 @@ def main() -> None:
             sys.exit(1)
         raise
     except BaseException as error:
-        # The interpreter sets these for an uncaught exception; hccl_py reads them at exit and
-        # reports the exception to the other ranks.
+        # The interpreter sets these for an exception that ends the program. hccl_py reads them at
+        # exit and reports the exception to the other ranks.
         sys.last_type, sys.last_value, sys.last_traceback = type(error), error, error.__traceback__
         text = _format(error)
         name = type(error).__name__
@@ -87,7 +87,7 @@ def _record(kind: str, message: str, text: str) -> bool:
     details = {"timestamp": stamp, "py_callstack": text, "type": kind, "pid": os.getpid()}
     record = {"message": {"message": message, "extraInfo": details}}
     try:
-        # Renamed into place: the agent may read it, or kill this process, at any moment.
+        # The rename is atomic: the agent may read it, or kill this process, at any moment.
         with open(path + ".partial", "w") as file:
             json.dump(record, file)
         os.replace(path + ".partial", path)

@@ -70,7 +70,7 @@ def _rounds(
     num_calls = _calls_per_round(checked, call)
     pairs = []
     for turn in range(_NUM_ROUNDS):
-        # Whoever comes second finds the caches warm: take turns at that too.
+        # The second one finds the caches warm, so the order alternates.
         if turn % 2:
             without_us = _time_us(unchecked, call, num_calls)
             pairs.append((_time_us(checked, call, num_calls), without_us))

@@ -3,7 +3,7 @@
 What ranks on different hosts send each other takes the kernel's whole way through two network
 stacks, as between two machines that have no wire; they share the kernel and its clock, but no
 loopback interface, no abstract Unix sockets and hence no shared memory. Link k is called `link0`,
-`link1`, ... on both hosts. It can be slow (a token bucket), cut and mended. Needs root, iproute2
+`link1`, ... on both hosts. It can be slow (a token bucket), cut and restored. Needs root, iproute2
 and, for slow links, tc.
 """
 
@@ -56,7 +56,7 @@ class Hosts:
         """Make hosts and links.
 
         Raises:
-            NamespaceError: not root, a tool is missing, or the kernel refuses. Nothing is left.
+            NamespaceError: not root, a tool is missing, or the kernel rejects it. Nothing is left.
         """
         if os.geteuid() != 0:
             raise NamespaceError("network namespaces need root: run this with sudo")
@@ -94,7 +94,7 @@ class Hosts:
         for name in self.names:
             _run("ip", "-n", name, "link", "set", self.interfaces[link], "down")
 
-    def mend(self, link: int) -> None:
+    def restore(self, link: int) -> None:
         """Take a link up again, with its addresses: the kernel drops IPv6 ones with the link."""
         for name in self.names:
             _run("ip", "-n", name, "link", "set", self.interfaces[link], "up")
@@ -112,7 +112,7 @@ class Hosts:
                 burst = str(max(16_384, int(rate * 1e6 / 8 * _BURST_S)))
                 bucket = ["tbf", "rate", f"{rate}mbit", "burst", burst, "latency", "20ms"]
                 _run("tc", "-n", name, "qdisc", "add", "dev", interface, "root", *bucket)
-        self.mend(link)
+        self.restore(link)
 
     def _add_address(self, host: int, link: int) -> None:
         address = ["address", "replace", f"{self.address(host, link)}/{64 if self._ipv6 else 24}"]

@@ -66,7 +66,7 @@ class Rank:
         _fill(at.input, contribution(self._call, self._rank))
         self._barriers[contender]()
         if self._op == "barrier":
-            time.sleep(self._rank * _STAGGER_S)  # a barrier that waits for nobody shows up
+            time.sleep(self._rank * _STAGGER_S)  # a barrier that does not wait is noticed
         entered_ns = time.monotonic_ns()
         self._calls[contender]()
         left_ns = time.monotonic_ns()

@@ -213,7 +213,7 @@ def _serve(pipe: connection.Connection, assignment: Assignment) -> None:
 def free_ports(number: int) -> list[int]:
     """Choose ports that were free a moment ago, and that no outgoing connection will take.
 
-    The kernel gives those of its ephemeral range to whoever connects, as the ranks themselves do.
+    The kernel gives ports of its ephemeral range to outgoing connections, also to those of the ranks.
     Only where none is left below it they are of that range.
     """
     below = range(_LOWEST_PORT, int(Path(_EPHEMERAL).read_text().split()[0]))

@@ -110,7 +110,7 @@ class End:
         if self._starts:
             self._link.receive()
         times = self._loop(trial)
-        # A passive end must not look at its memory before the other one is done with it.
+        # A passive end must not read its memory before the other end is done with it.
         self._link.send("ended")
         self._link.receive()
         self._check(trial)
@@ -125,7 +125,7 @@ class End:
             self.run(Trial(**message))
 
     def finish(self) -> None:
-        """Tell the other end that it may stop serving."""
+        """Ask the other end to stop serving."""
         self._link.send(None)
 
     def _connect(self) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
-_PATIENCE_S = 60.0
+_TIMEOUT_S = 60.0
 _RETRY_S = 0.05
 _SILENCE_S = 10
 """How long the other end may take to prove that it knows the secret."""
@@ -47,7 +47,7 @@ class Link:
         except OSError as error:
             raise LinkError(f"the other end is gone: {error}") from error
 
-    def receive(self, timeout_s: float = _PATIENCE_S) -> Any:
+    def receive(self, timeout_s: float = _TIMEOUT_S) -> Any:
         """Receive one message.
 
         Raises:
@@ -58,7 +58,7 @@ class Link:
                 raise LinkError(f"the other end said nothing for {timeout_s:g} s")
             return msgpack.unpackb(self._connection.recv_bytes())
         except (EOFError, OSError) as error:
-            raise LinkError("the other end is gone; look at its output") from error
+            raise LinkError("the other end has ended; see its output") from error
 
 
 def listen(port: int) -> socket.socket:

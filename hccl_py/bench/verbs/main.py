@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     if options.latency and options.op == "write" and options.size == 0:
-        parser.error("--op write --latency: expected -s 1 or more, its last byte tells of it")
+        parser.error("--op write --latency: expected -s 1 or more, its last byte shows the arrival")
     try:
         if options.local:
             with _local_server() as link:

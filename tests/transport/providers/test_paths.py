@@ -90,7 +90,7 @@ def one_link_goes_and_returns(rank: int, world_size: int, hosts: Hosts) -> None:
         check_sum(comm, LARGE)
         assert sent(comm)["link0"] > before["link0"]
         if rank == 0:
-            hosts.mend(1)
+            hosts.restore(1)
         agree_until(comm, lambda: connected(comm, "link1") == {True}, "the path returns")
         before = sent(comm)
         agree_until(comm, lambda: carries(comm, "link1", before["link1"]), "it is used again")
