@@ -213,8 +213,8 @@ def _serve(pipe: connection.Connection, assignment: Assignment) -> None:
 def free_ports(number: int) -> list[int]:
     """Choose ports that were free a moment ago, and that no outgoing connection will take.
 
-    The kernel gives ports of its ephemeral range to outgoing connections, also to those of the ranks.
-    Only where none is left below it they are of that range.
+    The kernel gives ports of its ephemeral range to outgoing connections, those of the ranks too.
+    The ports are of that range only where none below it is free.
     """
     below = range(_LOWEST_PORT, int(Path(_EPHEMERAL).read_text().split()[0]))
     candidates = [*random.sample(below, min(len(below), _MOST_TRIES)), *[0] * number]
