@@ -13,7 +13,7 @@ _endpoints: "weakref.WeakValueDictionary[bytes, LoopbackEndpoint]" = weakref.Wea
 
 
 class LoopbackEndpoint:
-    """One end; whoever connects first makes both ends and leaves one for the other."""
+    """One end. The end that connects first makes both lanes and leaves one for the other end."""
 
     def __init__(self) -> None:
         """Make this end known in the process."""

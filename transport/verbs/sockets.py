@@ -1,7 +1,7 @@
 """The shm and tcp providers: one authenticated connection between two queue pairs.
 
 FullMesh and handshake are those of communicators, with a party of two. The order of the two
-addresses says who is rank 0, and the higher rank dials.
+addresses decides which is rank 0, and the higher rank dials.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ register(Stage.QUEUE_PAIRS, in_forked_child=_connected.close_copies)
 
 @dataclass(frozen=True)
 class _Address:
-    """What one end tells the other."""
+    """What one end sends the other."""
 
     secret: bytes
     host: str
@@ -64,7 +64,7 @@ class _Address:
 
 
 class _SocketEndpoint:
-    """A listening socket and what a handshake needs. Subclasses say what it becomes."""
+    """A listening socket and what a handshake needs. Subclasses make a lane of it."""
 
     def __init__(self, listener: socket.socket, unix_name: str, endpoint: Endpoint) -> None:
         listener.listen(_BACKLOG)
@@ -95,7 +95,7 @@ class _SocketEndpoint:
         members = tuple(
             end.member(rank, node) for rank, (end, node) in enumerate(zip(ends, nodes, strict=True))
         )
-        # HCCL_SECRET never travels: who only saw the addresses cannot connect.
+        # HCCL_SECRET never travels: the addresses alone do not suffice to connect.
         key = NetworkSettings.from_environment().secret or b""
         secret = hmac.digest(key, b"queue pair" + ends[0].secret + ends[1].secret, "sha256")
         pair_id = hashlib.sha256(b"\0".join(addresses)).digest()[:16]
@@ -104,7 +104,7 @@ class _SocketEndpoint:
 
 
 class ShmSocketEndpoint(_SocketEndpoint):
-    """Shared memory: the Unix connection passes the descriptors, then tells of the peer's death."""
+    """Shared memory: the Unix connection passes descriptors, and its end shows that of the peer."""
 
     def __init__(self) -> None:
         """Make the shared memory, and listen on a Unix socket without a file."""
@@ -162,7 +162,7 @@ class TcpSocketEndpoint(RendezvousEndpoint):
     """One TCP connection, which carries the queue pair's messages."""
 
     def __init__(self) -> None:
-        """Listen; refuses where everything is to be encrypted."""
+        """Listen; raises where everything has to be encrypted."""
         if NetworkSettings.from_environment().tls:
             raise InvalidArgumentError(
                 "HCCL_TLS=1: queue pairs over tcp are not encrypted; choose zmq, which always is"

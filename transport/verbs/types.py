@@ -1,4 +1,4 @@
-"""Words and records of verbs, with the numbers that C++ (`csrc/verbs.h`) uses.
+"""Names and records of verbs, with the numbers that C++ (`csrc/verbs.h`) uses.
 
 Each name is libibverbs' name, written out; the docstrings give the original.
 """
@@ -33,7 +33,7 @@ class Status(IntEnum):
     LOCAL_PROTECTION_ERROR = 2
     """IBV_WC_LOC_PROT_ERR: a wrong lkey, range or access on this side."""
     FLUSHED = 3
-    """IBV_WC_WR_FLUSH_ERR: the queue pair is in ERROR; an earlier completion says why."""
+    """IBV_WC_WR_FLUSH_ERR: the queue pair is in ERROR; an earlier completion has the cause."""
     REMOTE_INVALID_REQUEST_ERROR = 4
     """IBV_WC_REM_INV_REQ_ERR: the peer cannot take this message."""
     REMOTE_ACCESS_ERROR = 5
@@ -41,7 +41,7 @@ class Status(IntEnum):
     REMOTE_OPERATION_ERROR = 6
     """IBV_WC_REM_OP_ERR: the peer's own RECV was faulty."""
     RETRY_EXCEEDED = 7
-    """IBV_WC_RETRY_EXC_ERR: the peer is gone, or silent for timeout_s x (retry_count + 1)."""
+    """IBV_WC_RETRY_EXC_ERR: the peer has ended, or is silent for timeout_s x (retry_count + 1)."""
     RNR_RETRY_EXCEEDED = 8
     """IBV_WC_RNR_RETRY_EXC_ERR: the peer had no RECV posted, however often it was asked."""
 
@@ -146,7 +146,7 @@ class Completion:
 
 @dataclass(frozen=True)
 class QueuePairAttributes:
-    """Sizes and patience of a queue pair; ibv_qp_cap and ibv_qp_attr.
+    """Sizes, timers and retries of a queue pair; ibv_qp_cap and ibv_qp_attr.
 
     Attributes:
         max_send_wr: send requests under way, at most 16384.

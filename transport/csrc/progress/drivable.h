@@ -9,7 +9,7 @@ class Drivable {
  public:
   enum class Turn {
     moved,
-    waiting,   // nothing moved, but somebody waits for it: look again soon
+    waiting,   // nothing moved, but a caller waits for it: turn again soon
     quiet,     // nothing moved, and a sleep may begin at once
     not_mine,  // another thread drives it, or nothing is left: until the next kick()
   };
@@ -17,7 +17,7 @@ class Drivable {
   virtual ~Drivable() = default;
   // Moves what can move; returns at once.
   virtual Turn progress_turn() = 0;
-  // Announces a sleep and looks once more. False: do not sleep.
+  // Announces a sleep and checks once more. False: do not sleep.
   virtual bool prepare_sleep(Sleep& sleep) = 0;
 };
 

@@ -20,50 +20,49 @@ inline void pause_cpu() {
 #endif
 }
 
-// Whether spinning has paid lately, over the waits of one owner. Spinning in vain is worse than
-// useless where the peer could run only on our core, which nobody tells us of a peer of another host
-// or process: there each message waits until we stop.
+// Whether spinning has paid lately, over the waits of one owner. Where the peer can run only on this
+// core, each message waits until the spinning stops, and no process knows that of its peers.
 class SpinRecord {
  public:
   enum class Advice { sleep, spin, try_again };
 
   Advice next_wait() {
-    if (misses_.load(std::memory_order_relaxed) < patience) return Advice::spin;
+    if (failures_.load(std::memory_order_relaxed) < failures_until_sleep) return Advice::spin;
     unsigned waits = waits_.fetch_add(1, std::memory_order_relaxed) + 1;
     return waits % waits_between_tries == 0 ? Advice::try_again : Advice::sleep;
   }
-  void hit() {
-    if (misses_.load(std::memory_order_relaxed) != 0) misses_.store(0, std::memory_order_relaxed);
+  void succeed() {
+    if (failures_.load(std::memory_order_relaxed) != 0) failures_.store(0, std::memory_order_relaxed);
   }
-  void miss() { misses_.fetch_add(1, std::memory_order_relaxed); }
+  void fail() { failures_.fetch_add(1, std::memory_order_relaxed); }
 
  private:
-  static constexpr unsigned patience = 8;
+  static constexpr unsigned failures_until_sleep = 8;
   static constexpr unsigned waits_between_tries = 64;
   // Several threads may wait for one owner. Relaxed: a lost count costs one spin.
-  std::atomic<unsigned> misses_{0};
+  std::atomic<unsigned> failures_{0};
   std::atomic<unsigned> waits_{0};
 };
 
 class Idle {
  public:
-  // Spinning pays only while every rank of the host has a core of its own; else it steals the
-  // core from the very rank that is waited for, and a yield hands it over at once. But a rank with
-  // a core of its own must not yield: there it hands a whole time slice to a stranger, and only a
-  // sleeper is let in ahead of strangers when its bell rings.
+  // Spinning pays only while every rank of the host has a core of its own. With fewer cores it takes
+  // the core from the very rank that it waits for, and a yield gives the core up at once. A rank with
+  // a core of its own must not yield: another program would get a whole time slice. The scheduler
+  // prefers a sleeper that is woken.
   //
-  // `spins`: what came of earlier waits; nullptr for one that must not spin.
+  // `spins`: the record of earlier waits; nullptr for a wait that must not spin.
   Idle(SpinRecord* spins, int num_yields)
       : spins_(spins), num_yields_(spins != nullptr ? 0 : num_yields) {}
 
   void reset() {
-    if (spinning_) spins_->hit();
+    if (spinning_) spins_->succeed();
     spinning_ = false;
     count_ = 0;
   }
   // Whether the next turn is the first one after progress, and may spin.
   bool begins_to_spin() const { return count_ == 0 && spins_ != nullptr; }
-  // Ends the waiting awake: the next turn says sleep.
+  // The next turn() returns false.
   void give_up() { count_ = max_turns; }
   // One turn without progress. False: time to sleep.
   bool turn() {
@@ -83,15 +82,15 @@ class Idle {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // By the clock, because a turn may be a look at memory or a system call per socket. Longer than
-  // a message takes; but whoever spins away its time slice is kept from its core when the message
-  // does come: on a busy machine 4 bytes between hosts took 600 us after a millisecond of spinning.
+  // A time, because a turn may be a read of memory or a system call per socket. Longer than a message
+  // takes. A thread that has used up its time slice waits for a core when the message comes: on a busy
+  // machine 4 bytes between hosts took 600 us after a millisecond of spinning.
   static constexpr auto spin_time = std::chrono::microseconds(40);
   // A peer that has begun to sleep as well needs longer for its answer.
   static constexpr auto longer_spin_time = std::chrono::microseconds(100);
-  // Many times what the yields take among ranks that all wait. Where strangers want the core, each
-  // may last several of their time slices, and no deadline is seen meanwhile: on a busy machine a
-  // wait of 0.5 s took 1.4 s. A sleeper is woken in time.
+  // Many times what the yields take among ranks that all wait. Where other programs want the core, a
+  // yield may last several of their time slices, and no deadline is checked meanwhile: on a busy
+  // machine a wait of 0.5 s took 1.4 s.
   static constexpr auto yield_time = std::chrono::milliseconds(2);
   static constexpr int max_turns = 1 << 30;
 
@@ -107,7 +106,7 @@ class Idle {
     Clock::time_point now = Clock::now();
     if (count_ == 15) began_ = now;
     if (now - began_ <= limit_) return false;
-    spins_->miss();
+    spins_->fail();
     spinning_ = false;
     give_up();
     return true;

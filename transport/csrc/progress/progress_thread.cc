@@ -22,7 +22,7 @@ ProgressThread::ProgressThread() : bell_(new_event()) {}
 void ProgressThread::start() {
   std::lock_guard lock(mutex_);
   if (stopping_ || thread_.joinable()) return;
-  // Signals belong to the main thread, where Python looks at them.
+  // Signals belong to the main thread, where Python handles them.
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);
@@ -88,8 +88,8 @@ void ProgressThread::loop() {
   }
 }
 
-// The most urgent of all turns. What is done, or driven by another thread, leaves the list: whoever
-// leaves work behind kicks again.
+// The most urgent of all turns. What is done, or driven by another thread, leaves the list until the
+// next kick().
 Drivable::Turn ProgressThread::turn(const Drivables& drivables) {
   auto most_urgent = Drivable::Turn::not_mine;
   for (const auto& drivable : drivables) {

@@ -13,6 +13,7 @@
 
 namespace hccl {
 
+// What it drives may hold it: stop() has to come before its last owner goes.
 class ProgressThread {
  public:
   ProgressThread();
@@ -38,7 +39,7 @@ class ProgressThread {
   void list(const std::shared_ptr<Drivable>& drivable);
 
   const Descriptor bell_;  // eventfd
-  // Raised before the last look at active_; pairs with kick(), which looks at it after it listed.
+  // Raised before the last read of active_; pairs with kick(), which reads it after it listed.
   std::atomic<bool> asleep_{false};
   std::mutex mutex_;
   std::condition_variable kicked_;

@@ -2,7 +2,7 @@
 //
 //   1. announce() raises the flag of each object that something may come for. Threads and peers that
 //      bring something see the flag, and ring a descriptor that the sleeper watches.
-//   2. The sleeper looks once more at each object: what came before its flag was up.
+//   2. The sleeper checks each object once more, for what came before its flag was up.
 //   3. wait() blocks in poll(), or the sleeper does so in an epoll set of its own.
 //   4. The destructor lowers the flags.
 #pragma once
@@ -18,7 +18,7 @@ namespace hccl {
 
 enum class Sleeper { caller, progress_thread };
 
-// Says to others that a thread sleeps, or is about to. Several threads may sleep on one object.
+// Shows others that a thread sleeps, or is about to. Several threads may sleep on one object.
 class SleepFlag {
  public:
   virtual ~SleepFlag() = default;

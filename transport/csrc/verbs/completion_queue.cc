@@ -13,9 +13,9 @@ constexpr int num_yields = 200;
 constexpr auto look_period = std::chrono::milliseconds(50);
 constexpr int longest_sleep_ms = 100;
 constexpr auto parting_time = std::chrono::milliseconds(500);
-// Peers that only read and write keep us moving without a completion: a look at the clock all the
-// same, every so many turns.
-constexpr uint32_t turns_per_look_at_clock = 64;
+// A peer that only reads and writes keeps us moving without a completion: the deadline is checked
+// every so many turns.
+constexpr uint32_t turns_per_check = 64;
 
 }  // namespace
 
@@ -82,7 +82,7 @@ size_t CompletionQueue::wait(std::span<Completion> out, VerbsClock::time_point d
     if (closed_.load(std::memory_order_seq_cst)) throw InvalidVerb("the completion queue was closed");
     if (drive()) {
       idle.reset();
-      if (turn % turns_per_look_at_clock != 0) continue;
+      if (turn % turns_per_check != 0) continue;
     } else if (idle.turn()) {
       if (!idle.look_at_clock()) continue;
     } else {

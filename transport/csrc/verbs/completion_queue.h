@@ -1,4 +1,4 @@
-// Where finished work requests are reported. Whoever polls or waits drives the queue pairs.
+// Where finished work requests are reported. A thread that polls or waits drives the queue pairs.
 #pragma once
 
 #include <atomic>
@@ -57,10 +57,10 @@ class CompletionQueue : public SleepFlag, public std::enable_shared_from_this<Co
   bool push(const Completion& completion);
   void attach(QueuePair* pair);
   void detach(QueuePair* pair);
-  // Ends the sleep of those that wait: something has to be looked at.
+  // Ends the sleep of the threads that wait.
   void wake();
 
-  // Announces a sleep that ends with a completion, and looks once more. True: no sleep.
+  // Announces a sleep that ends with a completion, and drives once more. True: do not sleep.
   bool prepare_sleep(Sleep& sleep);
   int descriptor() const { return bell_.get(); }
 
@@ -81,13 +81,13 @@ class CompletionQueue : public SleepFlag, public std::enable_shared_from_this<Co
   std::mutex mutex_;  // ring_, head_; an innermost lock
   std::vector<Completion> ring_;
   uint64_t head_ = 0;
-  // Completions there, for those who look without the lock; stored under it.
+  // Number of completions; stored under the lock, read without it.
   std::atomic<size_t> size_{0};
   std::atomic<bool> overflowed_{false};
-  std::atomic<bool> closed_{false};   // stored before the wake() that tells of it
+  std::atomic<bool> closed_{false};   // stored before wake()
   std::atomic<int> num_guests_{0};    // what close() polls
 
-  // Raised before the last look at size_; pairs with wake(), which comes after the push.
+  // Raised before the last read of size_; pairs with wake(), which comes after the push.
   std::atomic<int> sleepers_{0};
   const Descriptor bell_;  // eventfd
 };

@@ -15,6 +15,7 @@ void VerbsDevice::attach(QueuePair* pair) {
   {
     std::lock_guard lock(mutex_);
     entries_.push_back({pair, 0});
+    if (stopped_) return;
   }
   progress_->start();
   progress_->kick(shared_from_this());
@@ -33,7 +34,7 @@ void VerbsDevice::stop() {
   wake();
 }
 
-// Drives what no other thread has driven since the last look.
+// Drives what no other thread has driven since the last turn.
 Drivable::Turn VerbsDevice::progress_turn() {
   std::lock_guard lock(mutex_);
   if (stopped_ || entries_.empty()) return Turn::not_mine;
@@ -55,7 +56,7 @@ bool VerbsDevice::prepare_sleep(Sleep& sleep) {
   if (stopped_) return false;
   bool moved = false;
   for (Entry& entry : entries_) {
-    // Where others poll, a look every now and then is enough.
+    // Another thread drives it: enough to come back now and then.
     if (entry.pair->num_drives() != entry.num_drives || entry.pair->has_caller()) {
       sleep.limit(VerbsClock::now() + takeover_time);
       entry.num_drives = entry.pair->num_drives();

@@ -22,7 +22,7 @@ class VerbsDevice final : public Drivable, public std::enable_shared_from_this<V
   void detach(QueuePair* pair);
   // Leaves the progress thread: from now on only polling drives. Idempotent.
   void stop();
-  // There is something new to look at.
+  // Ends the sleep of the progress thread: a queue pair has something to do.
   void wake() { progress_->wake(); }
 
   Turn progress_turn() override;
@@ -31,7 +31,7 @@ class VerbsDevice final : public Drivable, public std::enable_shared_from_this<V
  private:
   struct Entry {
     QueuePair* pair;
-    uint64_t num_drives;  // at our last look
+    uint64_t num_drives;  // as of our last turn
   };
 
   const std::shared_ptr<ProgressThread> progress_;

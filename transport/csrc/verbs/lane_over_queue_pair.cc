@@ -137,7 +137,7 @@ bool LaneOverQueuePair::has_room() const {
   return their_address_ != 0 && sent_ - credited_ < num_slots && sent_ - ended_ < num_slots;
 }
 
-// With flags other than 0 it completes, and says that all messages up to now have left their slots.
+// With send_signaled, its completion means that all messages up to now have left their slots.
 void LaneOverQueuePair::write(const std::byte* source, size_t length, uint32_t flags, uint32_t imm) {
   ScatterGather piece{reinterpret_cast<uint64_t>(source), static_cast<uint32_t>(length), lkey_};
   SendRequest request;

@@ -72,7 +72,7 @@ class LaneOverQueuePair final : public QueuedLane {
 
   const size_t stride_;
   std::vector<std::byte> memory_;  // slots of the peer's messages, slots of ours, advertisements
-  const std::shared_ptr<QueuePairFace> pair_;  // before the memory, it is gone
+  const std::shared_ptr<QueuePairFace> pair_;  // destroyed before the memory
   uint32_t lkey_ = 0;
   uint64_t their_address_ = 0;  // 0: not advertised yet
   uint32_t their_rkey_ = 0;
@@ -84,7 +84,7 @@ class LaneOverQueuePair final : public QueuedLane {
   uint64_t credited_ = 0;  // of these, whose slot at the peer is free again
   uint64_t arrived_ = 0;
   uint64_t released_ = 0;
-  uint64_t returned_ = 0;  // of these, what the peer was told
+  uint64_t returned_ = 0;  // of these, what the peer knows
 
   size_t lengths_[num_slots] = {};  // of what arrived, by slot
   // The peeked message as it was when it was looked at: the peer can write to its slot again.

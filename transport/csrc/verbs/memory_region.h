@@ -1,4 +1,4 @@
-// Protection domain: which memory may be touched by whom, and the keys that say so.
+// Protection domain: the memory that requests may touch, and the keys to it.
 #pragma once
 
 #include <cstdint>

@@ -10,7 +10,7 @@ namespace {
 
 // Without a message for so many turns, an acknowledgement goes by itself.
 constexpr int turns_until_ack = 16;
-constexpr int turns_per_look_at_clock = 64;
+constexpr int turns_per_check = 64;
 
 std::atomic<uint32_t> next_number{1};  // relaxed: only unique
 
@@ -58,7 +58,7 @@ QueuePair::~QueuePair() {
   try {
     close();
   } catch (const LaneInterrupted&) {
-    // Nobody is left to be told.
+    // A destructor cannot raise it.
   }
 }
 
@@ -136,7 +136,7 @@ void QueuePair::step(QueuePairState from, QueuePairState to) {
 }
 
 void QueuePair::forget() {
-  if (underlying_ && state() != QueuePairState::error) tell_peer(Fault{});
+  if (underlying_ && state() != QueuePairState::error) notify_peer(Fault{});
   drop_lane();
   requester_.reset();
   responder_.reset();
@@ -161,7 +161,7 @@ void QueuePair::post_send(const SendRequest& request) {
       return;
     }
     try {
-      // Only the oldest is sent here: a long queue is for those who wait.
+      // Only the oldest is sent here: a thread that waits sends the rest.
       VerbsClock::time_point clock;
       requester_.transmit(&clock);
     } catch (const LaneError&) {
@@ -191,7 +191,7 @@ bool QueuePair::drive() {
   return turn();
 }
 
-// Called from a catch: the lane may have lost a message, or sent it though it did not say so.
+// Called from a catch: the lane may have lost a message, or sent it without reporting that.
 void QueuePair::interrupted() {
   std::exception_ptr interruption = std::current_exception();
   fail(Fault{.text = "a signal handler raised inside of its provider"});
@@ -226,8 +226,8 @@ bool QueuePair::turn() {
     num_idle_turns_ = moved ? 0 : num_idle_turns_ + 1;
     moved |= responder_.acknowledge(num_idle_turns_ >= turns_until_ack);
     if (!packets_.lane->settled()) moved |= packets_.lane->flush();
-    if (num_idle_turns_ % turns_per_look_at_clock == turns_per_look_at_clock - 1) {
-      look_at_clock(VerbsClock::now());
+    if (num_idle_turns_ % turns_per_check == turns_per_check - 1) {
+      check_timers(VerbsClock::now());
     }
     return moved;
   } catch (...) {
@@ -236,7 +236,7 @@ bool QueuePair::turn() {
   return true;
 }
 
-void QueuePair::look_at_clock(VerbsClock::time_point now) {
+void QueuePair::check_timers(VerbsClock::time_point now) {
   underlying_->tend();
   requester_.check_silence(now);
   // What the peer said before it went is still received, then the queue pair fails.
@@ -246,19 +246,19 @@ void QueuePair::look_at_clock(VerbsClock::time_point now) {
 bool QueuePair::receive() {
   bool moved = false;
   uint64_t num_received = responder_.num_received();
-  // To look for more may be a system call, and somebody waits for the message that came.
+  // A further peek may be a system call, and a thread waits for the message that came.
   for (int i = 0; i < packets_per_turn && responder_.num_received() == num_received; ++i) {
     const Header* header = packets_.lane->peek();
     if (header == nullptr) break;
-    requester_.heard();
+    requester_.received();
     Packet packet = decode(*header);
     size_t length = packets_.payload_length(packet, *header);
     if (!take(packet, length)) break;
     packets_.lane->release();
     moved = true;
     requester_.acknowledge(packet.acked);
-    if (packet.kind == PacketKind::refuse) {
-      throw Fault{.send = static_cast<Status>(packet.imm), .text = "the peer refused a request"};
+    if (packet.kind == PacketKind::reject) {
+      throw Fault{.send = static_cast<Status>(packet.imm), .text = "the peer rejected a request"};
     }
   }
   return moved;
@@ -283,7 +283,7 @@ bool QueuePair::take(const Packet& packet, size_t length) {
       return true;
     case PacketKind::acknowledge:
       return true;
-    case PacketKind::refuse:
+    case PacketKind::reject:
       peer_left_ = true;
       if (packet.imm == 0 || packet.imm > static_cast<uint32_t>(Status::rnr_retry_exceeded)) break;
       return true;
@@ -329,7 +329,7 @@ bool QueuePair::announce_sleep(Sleep& sleep) {
     if (ending_) until = ending_until_;
   } else {
     try {
-      look_at_clock(VerbsClock::now());
+      check_timers(VerbsClock::now());
       responder_.acknowledge(true);
     } catch (...) {
       fail_by_exception();

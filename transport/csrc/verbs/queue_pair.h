@@ -1,8 +1,8 @@
 // A queue pair: a reliable connection with verbs' semantics, in software over any lane.
 //
 // requester.h is its sending half, responder.h its receiving half, packet.h what travels;
-// queue_pair_end.cc has what happens at its end. Nothing moves by itself: whoever polls a completion
-// queue drives its queue pairs, and the device's thread drives those that nobody polls.
+// queue_pair_end.cc has what happens at its end. A thread that polls a completion queue drives its
+// queue pairs; the progress thread drives those that no thread polls.
 #pragma once
 
 #include <memory>
@@ -58,10 +58,10 @@ class QueuePair final : public QueuePairFace {
 
   // Moves what can move; nothing if another thread is at it. True if anything did.
   bool drive();
-  // Announces a sleep until something comes for this queue pair, and looks once more. True if
+  // Announces a sleep until something comes for this queue pair, and drives once more. True if
   // anything moved.
   bool announce_sleep(Sleep& sleep);
-  // Says goodbye, waits a moment for the peer's, and lets go of the connection. No completions.
+  // Sends a goodbye, waits a moment for the peer's, and releases the lane. No completions.
   void close();
 
   const QueuePairStatistics& statistics() const { return packets_.statistics; }
@@ -83,9 +83,9 @@ class QueuePair final : public QueuePairFace {
   [[noreturn]] void interrupted();
   void fail_by_exception();
   bool part();
-  void look_at_clock(VerbsClock::time_point now);
+  void check_timers(VerbsClock::time_point now);
   void fail(const Fault& fault);
-  void tell_peer(const Fault& fault);
+  void notify_peer(const Fault& fault);
   void end_requests();
   void drop_lane();
   void drop_lost_peer(const char* text);
@@ -111,7 +111,7 @@ class QueuePair final : public QueuePairFace {
   Requester requester_;
   Responder responder_;
   int num_idle_turns_ = 0;
-  bool peer_left_ = false;  // it said goodbye or its connection broke
+  bool peer_left_ = false;  // it sent a goodbye, or its connection broke
   bool closed_ = false;
   bool ending_ = false;  // in ERROR, but the lane may still borrow what was posted
   Fault fault_;

@@ -8,7 +8,7 @@ namespace hccl {
 
 namespace {
 
-// How long a broken or closing queue pair waits for its last words to leave.
+// How long a queue pair that has failed or closes waits for its last packet to leave.
 constexpr auto parting_time = std::chrono::milliseconds(500);
 constexpr int longest_sleep_ms = 100;
 
@@ -22,17 +22,17 @@ void QueuePair::fail(const Fault& fault) {
   fault_ = fault;
   ending_ = true;
   ending_until_ = VerbsClock::now() + parting_time;
-  if (underlying_ && before >= QueuePairState::rtr) tell_peer(fault);
+  if (underlying_ && before >= QueuePairState::rtr) notify_peer(fault);
   drain();
 }
 
-void QueuePair::tell_peer(const Fault& fault) {
+void QueuePair::notify_peer(const Fault& fault) {
   Packet packet;
   packet.kind = PacketKind::goodbye;
-  if (fault.refusal != Status::success) {
-    packet.kind = PacketKind::refuse;
+  if (fault.rejection != Status::success) {
+    packet.kind = PacketKind::reject;
     packet.number = fault.number;
-    packet.imm = static_cast<uint32_t>(fault.refusal);
+    packet.imm = static_cast<uint32_t>(fault.rejection);
   }
   try {
     packets_.send(packet, nullptr, 0);
@@ -41,7 +41,7 @@ void QueuePair::tell_peer(const Fault& fault) {
   }
 }
 
-// A turn in ERROR: last words leave, what the peer still sends is thrown away.
+// A turn in ERROR: the last packet leaves, what the peer still sends is discarded.
 bool QueuePair::drain() {
   bool moved = false;
   if (underlying_) {
@@ -52,7 +52,7 @@ bool QueuePair::drain() {
         const Header* header = lane.peek();
         if (header == nullptr) break;
         auto kind = decode(*header).kind;
-        peer_left_ |= kind == PacketKind::goodbye || kind == PacketKind::refuse;
+        peer_left_ |= kind == PacketKind::goodbye || kind == PacketKind::reject;
         if (header->length > 0 && lane.lend() == nullptr) break;
         lane.release();
         moved = true;
@@ -105,7 +105,7 @@ void QueuePair::close() {
   if (interruption) std::rethrow_exception(interruption);
 }
 
-// Says goodbye and waits a moment for the peer's. False if that was done before.
+// Sends a goodbye and waits a moment for the peer's. False if that was done before.
 bool QueuePair::part() {
   {
     Turn turn(*this);
@@ -136,8 +136,8 @@ void QueuePair::release_region() {
   for (;;) {
     {
       Turn turn(*this);
-      // The next fragment of such a read is refused; those on the lane have to leave, and what the
-      // peer is to copy from where it lies has to be copied.
+      // The next fragment of such a read is rejected. Those on the lane have to leave, and the peer
+      // has to copy what was sent by reference.
       if (!underlying_ || (packets_.lane->completed() >= responder_.last_answer() &&
                         packets_.lane->taken() >= packets_.last_reference)) {
         return;

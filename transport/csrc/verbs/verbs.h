@@ -1,6 +1,6 @@
 // The vocabulary of verbs: what is posted to a queue pair and what comes back.
 //
-// The words are those of libibverbs, written out; docs/transport.md has the table. A reliable
+// The names are those of libibverbs, written out; docs/transport.md has the table. A reliable
 // connection is ordered and exactly once; an error moves the queue pair to ERROR, which ends
 // everything posted before and after with FLUSHED.
 #pragma once
@@ -32,7 +32,7 @@ enum class Status : uint8_t {
   remote_invalid_request_error = 4,  // IBV_WC_REM_INV_REQ_ERR: the peer could not take it
   remote_access_error = 5,           // IBV_WC_REM_ACCESS_ERR: wrong rkey, range or access
   remote_operation_error = 6,        // IBV_WC_REM_OP_ERR: the peer's own RECV was faulty
-  retry_exceeded = 7,                // IBV_WC_RETRY_EXC_ERR: the peer is silent or gone
+  retry_exceeded = 7,                // IBV_WC_RETRY_EXC_ERR: the peer is silent or has ended
   rnr_retry_exceeded = 8,            // IBV_WC_RNR_RETRY_EXC_ERR: it never posted a RECV
 };
 
@@ -106,7 +106,7 @@ class InvalidVerb : public std::invalid_argument {
   using std::invalid_argument::invalid_argument;
 };
 
-// A queue has no room; libibverbs says ENOMEM.
+// A queue has no room; ENOMEM in libibverbs.
 class QueueFull : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

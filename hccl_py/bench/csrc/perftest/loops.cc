@@ -13,7 +13,7 @@ namespace hccl {
 
 namespace {
 
-constexpr auto patience = std::chrono::seconds(30);
+constexpr auto longest_wait = std::chrono::seconds(30);
 // RECVs that are posted ahead, so that a new one can wait until the answer is on its way.
 constexpr size_t recvs_ahead = 4;
 
@@ -38,7 +38,7 @@ void await(PerftestEnd& end, bool recv, VerbsClock::time_point deadline) {
 }
 
 void await(PerftestEnd& end, bool recv) {
-  await(end, recv, VerbsClock::now() + patience);
+  await(end, recv, VerbsClock::now() + longest_wait);
 }
 
 ScatterGather half(const PerftestEnd& end, bool second) {
@@ -106,21 +106,21 @@ std::vector<double> send_ping_pong(PerftestEnd& end, size_t iterations, bool sta
   uint32_t flags = flags_of(end);
   for (size_t i = 0; i < std::min(iterations, recvs_ahead); ++i) post_recv(end);
   auto begin = VerbsClock::now();
-  auto deadline = begin + patience;
+  auto deadline = begin + longest_wait;
   for (size_t i = 0; i < iterations; ++i) {
     if (!starts) await(end, true, deadline);
     bool is_last = i + 1 == iterations;
     post(end, Opcode::send, is_last && !starts ? flags | send_signaled : flags);
     if (i + recvs_ahead < iterations) post_recv(end);
     if (!starts) {
-      if (i % 4096 == 0) deadline = VerbsClock::now() + patience;
+      if (i % 4096 == 0) deadline = VerbsClock::now() + longest_wait;
       continue;
     }
     await(end, true, deadline);
     auto now = VerbsClock::now();
     times.push_back(microseconds(now - begin) / 2);
     begin = now;
-    deadline = now + patience;
+    deadline = now + longest_wait;
   }
   if (!starts) await(end, false);
   return times;
@@ -134,7 +134,7 @@ std::vector<double> write_ping_pong(PerftestEnd& end, size_t iterations, bool st
   // lock, which the next poll takes too.
   volatile auto* mine = reinterpret_cast<unsigned char*>(end.address) + end.size - 1;
   volatile auto* theirs = mine + end.size;
-  auto deadline = VerbsClock::now() + patience;
+  auto deadline = VerbsClock::now() + longest_wait;
   bool last_has_ended = false;  // the only signaled one
   auto begin = VerbsClock::now();
   for (size_t i = 0; i < iterations; ++i) {

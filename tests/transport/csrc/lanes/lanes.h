@@ -28,8 +28,12 @@ inline constexpr size_t slot_bytes = 8192;
 
 // The one of this process, which ends with it.
 inline const std::shared_ptr<ProgressThread>& progress() {
-  static const auto thread = std::make_shared<ProgressThread>();
-  return thread;
+  struct Owner {
+    std::shared_ptr<ProgressThread> thread = std::make_shared<ProgressThread>();
+    ~Owner() { thread->stop(); }  // what it drives holds it too
+  };
+  static const Owner owner;
+  return owner.thread;
 }
 
 struct Ends {

@@ -1,5 +1,5 @@
-// What queue pairs say to each other, packed into the lane's Header: the base transport header of
-// an InfiniBand reliable connection, in our words.
+// What queue pairs send each other, packed into the header of a lane: the base transport header of an
+// InfiniBand reliable connection.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@
 namespace hccl {
 
 enum class PacketKind : uint8_t {
-  // Requests: the first fragment of a message says all about it.
+  // Requests: the first fragment of a message describes it.
   send = 1,
   send_with_imm = 2,
   write = 3,
@@ -20,7 +20,7 @@ enum class PacketKind : uint8_t {
   read_response = 7,
   acknowledge = 8,
   receiver_not_ready = 9,  // message `number` and all after it are to be sent again
-  refuse = 10,             // message `number` failed with status `imm`; the sender is in ERROR
+  reject = 10,             // message `number` failed with status `imm`; the sender is in ERROR
   // Both.
   probe = 11,    // are you there? Answered by acknowledge
   goodbye = 12,  // the sender is in ERROR or closed: nothing follows

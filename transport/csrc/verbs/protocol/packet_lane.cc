@@ -9,7 +9,7 @@ namespace {
 
 // Below, two copies through the lane are as fast as looking for the peer's memory.
 constexpr size_t min_reference_bytes = 4096;
-// As much as a driver copies before it looks at anything else.
+// The most that a driver copies in one turn.
 constexpr size_t max_reference_bytes = 1 << 20;
 
 }  // namespace

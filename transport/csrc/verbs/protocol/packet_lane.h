@@ -10,11 +10,11 @@
 
 namespace hccl {
 
-// Ends the queue pair, and says what becomes of the requests.
+// What ends the queue pair, and the statuses of the requests that end with it.
 struct Fault {
   Status send = Status::flushed;  // of the oldest send request that is not acknowledged
   Status recv = Status::flushed;  // of the oldest RECV
-  Status refusal = Status::success;  // told to the peer, about its message `number`
+  Status rejection = Status::success;  // sent to the peer, about its message `number`
   uint16_t number = 0;
   std::string text = {};
 };
@@ -29,8 +29,8 @@ struct PacketLane {
   const Arena* arena = nullptr;             // ours, if the peer maps it
   const ArenaWindow* peer_arena = nullptr;  // the peer's, if we map it
   size_t mtu = 0;
-  uint32_t to_acknowledge = 0;  // every packet tells it; the responder counts it up
-  uint32_t acknowledged = 0;    // what the peer was told last
+  uint32_t to_acknowledge = 0;  // every packet carries it; the responder counts it up
+  uint32_t acknowledged = 0;    // as of the last packet
   uint64_t posted = 0;          // number of the last message on the lane
   QueuePairStatistics statistics = {};
 

@@ -83,7 +83,7 @@ bool Requester::transmit(VerbsClock::time_point* now) {
     Entry& current = entry(next_);
     if (current.problem != Status::success) break;
     if (!started_ && !may_start(current, now)) break;
-    if (!waits()) heard_ = true;  // its silence so far was none
+    if (!waits()) has_received_ = true;  // it owed no answer until now
     if (current.opcode == Opcode::rdma_read) {
       send_read();
     } else {
@@ -225,14 +225,14 @@ void Requester::complete() {
 }
 
 void Requester::check_silence(VerbsClock::time_point now) {
-  if (heard_ || !waits()) {
-    heard_ = false;
-    last_heard_ = now;
+  if (has_received_ || !waits()) {
+    has_received_ = false;
+    last_received_ = now;
     num_timeouts_ = 0;
     return;
   }
-  if (now - last_heard_ < packets_.attributes.timeout) return;
-  last_heard_ = now;
+  if (now - last_received_ < packets_.attributes.timeout) return;
+  last_received_ = now;
   packets_.statistics.timeouts.add(1);
   if (++num_timeouts_ > packets_.attributes.retry_count) {
     throw Fault{.send = Status::retry_exceeded, .text = "the peer does not answer"};
@@ -245,7 +245,7 @@ void Requester::check_silence(VerbsClock::time_point now) {
 
 VerbsClock::time_point Requester::next_timer() const {
   if (next_ != tail_ && not_before_ != VerbsClock::time_point{}) return not_before_;
-  if (waits()) return last_heard_ + packets_.attributes.timeout;
+  if (waits()) return last_received_ + packets_.attributes.timeout;
   return VerbsClock::time_point::max();
 }
 
@@ -285,7 +285,7 @@ void Requester::reset() {
   head_ = acked_ = next_ = tail_ = 0;
   not_before_ = {};
   rnr_index_ = ~uint64_t{0};
-  heard_ = true;
+  has_received_ = true;
   num_timeouts_ = 0;
 }
 

@@ -34,9 +34,9 @@ class Requester {
   bool take_response(const Packet& packet, size_t length);
   // Reports what has ended. Throws Fault for a request that failed on this side.
   void complete();
-  // Looks for a silent peer; sends a probe. Throws Fault.
+  // Sends a probe to a silent peer. Throws Fault.
   void check_silence(VerbsClock::time_point now);
-  void heard() { heard_ = true; }
+  void received() { has_received_ = true; }
   VerbsClock::time_point next_timer() const;
   // Ends everything: the oldest unacknowledged request with `status`, later ones with FLUSHED.
   void flush(Status status);
@@ -85,8 +85,8 @@ class Requester {
   uint64_t rnr_index_ = ~uint64_t{0};
   int num_rnr_ = 0;
 
-  bool heard_ = true;
-  VerbsClock::time_point last_heard_{};
+  bool has_received_ = true;
+  VerbsClock::time_point last_received_{};
   int num_timeouts_ = 0;
 };
 

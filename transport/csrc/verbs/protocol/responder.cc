@@ -52,7 +52,7 @@ bool Responder::take(const Packet& packet, size_t length) {
     try {
       fragment_dropped_ = !begin(packet, length);
     } catch (const Fault&) {
-      // Reads that came before get their answer before the peer hears of this.
+      // Reads that came before are answered before this request is rejected.
       if (!reads_.empty()) return false;
       throw;
     }
@@ -66,7 +66,7 @@ bool Responder::take(const Packet& packet, size_t length) {
     bytes_since_ack_ += length;
     if (packet.last) finish();
   }
-  // Whoever takes a RECV is about to answer, as a rule: that packet will tell.
+  // An end that takes a RECV usually answers: the answer carries the acknowledgement.
   wants_ack_ |= packet.wants_ack && !consumes_recv(message_.kind);
   fragment_begun_ = false;
   return true;
@@ -77,7 +77,7 @@ bool Responder::begin(const Packet& packet, size_t length) {
   if (packet.kind == PacketKind::more) {
     if (receiving_ && (length > message_.size - offset_ ||
                        packet.last != (offset_ + length == message_.size))) {
-      refuse(Status::remote_invalid_request_error, Status::flushed, "a malformed fragment");
+      reject(Status::remote_invalid_request_error, Status::flushed, "a malformed fragment");
     }
     return receiving_;
   }
@@ -86,7 +86,7 @@ bool Responder::begin(const Packet& packet, size_t length) {
       (packet.kind == PacketKind::read
            ? length != 0
            : length > packet.size || packet.last != (length == packet.size))) {
-    refuse(Status::remote_invalid_request_error, Status::flushed, "a malformed message");
+    reject(Status::remote_invalid_request_error, Status::flushed, "a malformed message");
   }
   if (packet.kind == PacketKind::read) {
     begin_read(packet);
@@ -99,7 +99,7 @@ bool Responder::begin_message(const Packet& packet) {
   if (!is_send(packet.kind) && packet.size > 0 &&
       !packets_.domain.allows(packet.rkey, packet.remote_address, packet.size,
                               access_remote_write)) {
-    refuse(Status::remote_access_error, Status::flushed, "a write outside of its region");
+    reject(Status::remote_access_error, Status::flushed, "a write outside of its region");
   }
   if (consumes_recv(packet.kind)) {
     if (recv_head_ == recv_tail_) {
@@ -113,7 +113,7 @@ bool Responder::begin_message(const Packet& packet) {
       return false;
     }
     if (is_send(packet.kind) && packet.size > recvs_[recv_head_ % recvs_.size()].size) {
-      refuse(Status::remote_invalid_request_error, Status::local_length_error,
+      reject(Status::remote_invalid_request_error, Status::local_length_error,
              "a message longer than its RECV");
     }
   }
@@ -126,10 +126,10 @@ bool Responder::begin_message(const Packet& packet) {
 void Responder::begin_read(const Packet& packet) {
   if (packet.size > 0 && !packets_.domain.allows(packet.rkey, packet.remote_address, packet.size,
                                                  access_remote_read)) {
-    refuse(Status::remote_access_error, Status::flushed, "a read outside of its region");
+    reject(Status::remote_access_error, Status::flushed, "a read outside of its region");
   }
   if (reads_.size() >= max_work_requests) {
-    refuse(Status::remote_invalid_request_error, Status::flushed, "too many reads");
+    reject(Status::remote_invalid_request_error, Status::flushed, "too many reads");
   }
   message_ = packet;
   reads_.push_back({packet.remote_address, packet.rkey, packet.size, 0, executed_});
@@ -141,7 +141,7 @@ bool Responder::deliver(size_t length) {
   if (is_send(message_.kind)) {
     delivery = packets_.deliver(pieces(), offset_, length);
     if (delivery == Delivery::forbidden) {
-      refuse(Status::remote_operation_error, Status::local_protection_error, "a faulty RECV");
+      reject(Status::remote_operation_error, Status::local_protection_error, "a faulty RECV");
     }
     return delivery == Delivery::done;
   }
@@ -149,7 +149,7 @@ bool Responder::deliver(size_t length) {
   uint64_t address = message_.remote_address + offset_;
   // Again for every fragment: the key may have been revoked meanwhile.
   if (!packets_.domain.allows(message_.rkey, address, length, access_remote_write)) {
-    refuse(Status::remote_access_error, Status::flushed, "a write into a revoked region");
+    reject(Status::remote_access_error, Status::flushed, "a write into a revoked region");
   }
   return packets_.receive(reinterpret_cast<std::byte*>(address), length);
 }
@@ -188,7 +188,7 @@ bool Responder::answer_reads() {
     auto* source = reinterpret_cast<const std::byte*>(address);
     size_t length = packets_.fragment_length(source, read.size - read.sent);
     if (length > 0 && !packets_.domain.allows(read.rkey, address, length, access_remote_read)) {
-      throw Fault{.refusal = Status::remote_access_error,
+      throw Fault{.rejection = Status::remote_access_error,
                   .number = packet.number,
                   .text = "a read from a revoked region"};
     }
@@ -220,9 +220,9 @@ bool Responder::acknowledge(bool idle) {
   return true;
 }
 
-void Responder::refuse(Status refusal, Status recv, const char* text) {
+void Responder::reject(Status rejection, Status recv, const char* text) {
   throw Fault{.recv = recv,
-              .refusal = refusal,
+              .rejection = rejection,
               .number = static_cast<uint16_t>(executed_),
               .text = text};
 }

@@ -22,8 +22,8 @@ class Responder {
   bool take(const Packet& packet, size_t length);
   // Sends the answers to reads that the lane takes now. True if anything moved. Throws Fault.
   bool answer_reads();
-  // Says how far we are if the peer waits to hear it and no other packet told it. `idle`: nothing
-  // came for a while.
+  // Acknowledges what was carried out, if the peer waits for that and no other packet did so.
+  // `idle`: nothing came for a while.
   bool acknowledge(bool idle);
   bool owes_acknowledgement() const { return packets_.acknowledged != packets_.to_acknowledge; }
   void probed() { probed_ = true; }
@@ -61,7 +61,7 @@ class Responder {
   bool deliver(size_t length);
   void finish();
   void count_up();
-  [[noreturn]] void refuse(Status refusal, Status recv, const char* text);
+  [[noreturn]] void reject(Status rejection, Status recv, const char* text);
 
   PacketLane& packets_;
   CompletionQueue& queue_;

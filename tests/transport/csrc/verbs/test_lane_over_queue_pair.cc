@@ -1,0 +1,226 @@
+// The lane over a queue pair that does what the test says: malformed peers, and queue pairs that fail.
+// What every lane promises is tested by lanes/test_lane.cc, over software queue pairs.
+#include <cstring>
+#include <deque>
+#include <functional>
+
+#include "check.h"
+#include "verbs/lane_over_queue_pair.h"
+
+namespace hccl::test {
+namespace {
+
+constexpr size_t slot_bytes = 1024;
+constexpr uint32_t message_bit = uint32_t{1} << 31;
+
+struct Advertisement {
+  uint64_t magic, address, slot_bytes;
+  uint32_t num_slots, rkey;
+};
+
+// Keeps what is posted. The test hands out completions, and plays the peer's writes.
+class ScriptedQueuePair final : public QueuePairFace {
+ public:
+  MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) override {
+    regions.push_back({reinterpret_cast<uint64_t>(memory.data()), memory.size(),
+                       static_cast<uint32_t>(regions.size() + 1), access});
+    return regions.back();
+  }
+  void post_send(const SendRequest& request) override {
+    if (full) throw QueueFull("the test has no room");
+    sent.push_back(request);
+  }
+  void post_recv(const RecvRequest& request) override {
+    ++num_recvs;
+    if (!request.pieces.empty()) advertised_to = request.pieces[0].address;
+  }
+  size_t poll(std::span<Completion> out) override {
+    size_t count = std::min(out.size(), completions.size());
+    std::copy_n(completions.begin(), count, out.begin());
+    completions.erase(completions.begin(), completions.begin() + static_cast<long>(count));
+    return count;
+  }
+  std::string reason() override { return "the test says so"; }
+  std::vector<int> descriptors() override { return {}; }
+  bool prepare_sleep(Sleep&) override { return false; }
+
+  void complete(Opcode opcode, size_t length, uint32_t imm = 0, uint64_t wr_id = 0) {
+    Completion completion;
+    completion.opcode = opcode;
+    completion.byte_len = static_cast<uint32_t>(length);
+    completion.imm = imm;
+    completion.wr_id = wr_id;
+    completions.push_back(completion);
+  }
+  void advertise(const Advertisement& theirs) {
+    std::memcpy(reinterpret_cast<void*>(advertised_to), &theirs, sizeof theirs);
+    complete(Opcode::recv, sizeof theirs);
+  }
+  // The peer's message `number`, whose completion claims `length` bytes.
+  void deliver(uint64_t number, const Header& header, size_t length, uint32_t credits = 0) {
+    auto* slots = reinterpret_cast<std::byte*>(regions[1].address);
+    std::memcpy(slots + number % 8 * (regions[1].length / 8), &header, sizeof header);
+    complete(Opcode::recv_rdma_with_imm, length, message_bit | credits);
+  }
+  void fail(Status status) {
+    completions.emplace_back();
+    completions.back().status = status;
+  }
+
+  std::vector<MemoryRegion> regions;
+  std::vector<SendRequest> sent;
+  std::deque<Completion> completions;
+  size_t num_recvs = 0;
+  uint64_t advertised_to = 0;
+  bool full = false;
+};
+
+struct Fixture {
+  Statistics statistics;
+  std::shared_ptr<ScriptedQueuePair> pair = std::make_shared<ScriptedQueuePair>();
+  std::unique_ptr<LaneOverQueuePair> lane =
+      std::make_unique<LaneOverQueuePair>(3, pair, slot_bytes, statistics);
+  Advertisement theirs;
+
+  Fixture() {
+    const auto* mine = reinterpret_cast<const Advertisement*>(pair->advertised_to) - 1;
+    theirs = *mine;
+    theirs.rkey = 77;
+  }
+  static Header header_of(uint32_t length) {
+    Header header;
+    header.length = length;
+    return header;
+  }
+  // The text of the LaneError, which names the peer.
+  std::string error_of_peek() {
+    try {
+      lane->peek();
+    } catch (const LaneError& error) {
+      CHECK(error.peer() == 3);
+      return error.what();
+    }
+    return {};
+  }
+  bool fails_with(const char* text) { return error_of_peek().find(text) != std::string::npos; }
+};
+
+void nothing_is_written_before_the_peer_has_advertised() {
+  Fixture fixture;
+  std::byte payload[8] = {};
+  fixture.lane->post_send(Fixture::header_of(8), payload);
+  CHECK(!fixture.lane->flushed() && fixture.pair->sent.size() == 1);
+  fixture.pair->advertise(fixture.theirs);
+  CHECK(fixture.lane->flush() && fixture.lane->flushed());
+  CHECK(fixture.pair->sent.back().rkey == 77);
+  CHECK(fixture.pair->sent.back().opcode == Opcode::rdma_write_with_imm);
+}
+
+void only_the_slots_are_open_to_the_peer() {
+  Fixture fixture;
+  CHECK(fixture.pair->regions.size() == 2);
+  CHECK(!(fixture.pair->regions[0].access & access_remote_write));
+  CHECK(fixture.pair->regions[1].length < fixture.pair->regions[0].length / 2 + 1);
+  CHECK(fixture.pair->num_recvs == LaneOverQueuePair::attributes().max_recv_wr);
+}
+
+void a_sender_stops_at_its_last_credit() {
+  Fixture fixture;
+  fixture.pair->advertise(fixture.theirs);
+  std::byte payload[8] = {};
+  for (int i = 0; i < 9; ++i) fixture.lane->post_send(Fixture::header_of(8), payload);
+  CHECK(fixture.lane->completed() == 8 && !fixture.lane->flushed());
+  fixture.pair->complete(Opcode::rdma_write_with_imm, 0, 0, 8);  // its slots here are free
+  CHECK(!fixture.lane->flush());
+  fixture.pair->complete(Opcode::recv_rdma_with_imm, 0, 1);  // and one at the peer
+  CHECK(fixture.lane->flush() && fixture.lane->flushed());
+}
+
+void credits_go_back_by_themselves_and_again_when_the_queue_was_full() {
+  Fixture fixture;
+  fixture.pair->advertise(fixture.theirs);
+  fixture.pair->full = true;
+  for (uint64_t i = 0; i < 4; ++i) {
+    fixture.pair->deliver(i, Fixture::header_of(0), sizeof(Header));
+    CHECK(fixture.lane->peek() != nullptr);
+    fixture.lane->release();
+  }
+  CHECK(fixture.pair->sent.size() == 1);
+  fixture.pair->full = false;
+  CHECK(fixture.lane->peek() == nullptr);
+  CHECK(fixture.pair->sent.size() == 2 && fixture.pair->sent.back().imm == 4);
+}
+
+void what_came_before_a_failure_is_received() {
+  Fixture fixture;
+  fixture.pair->advertise(fixture.theirs);
+  fixture.pair->deliver(0, Fixture::header_of(5), sizeof(Header) + 5);
+  fixture.pair->fail(Status::retry_exceeded);
+  CHECK(fixture.lane->peek() != nullptr && fixture.lane->peek()->length == 5);
+  fixture.lane->release();
+  CHECK(fixture.fails_with("the test says so"));
+  bool thrown = false;
+  try {
+    fixture.lane->post_send(Fixture::header_of(0), nullptr);
+  } catch (const LaneError&) {
+    thrown = true;
+  }
+  CHECK(thrown);
+}
+
+void a_malformed_peer_fails_the_lane() {
+  const std::function<void(Fixture&)> cases[] = {
+      [](Fixture& f) { f.theirs.magic = 0, f.pair->advertise(f.theirs); },
+      [](Fixture& f) { f.theirs.slot_bytes = 512, f.pair->advertise(f.theirs); },
+      [](Fixture& f) { f.theirs.num_slots = 9, f.pair->advertise(f.theirs); },
+      [](Fixture& f) { f.theirs.address = 0, f.pair->advertise(f.theirs); },
+      [](Fixture& f) { f.pair->advertise(f.theirs), f.pair->advertise(f.theirs); },
+      [](Fixture& f) { f.pair->complete(Opcode::recv, 3); },
+      [](Fixture& f) { f.pair->complete(Opcode::recv_rdma_with_imm, 0, 1); },  // a credit too many
+      [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(slot_bytes + 1), 2000); },
+      [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(5), sizeof(Header) + 6); },
+      [](Fixture& f) { f.pair->deliver(0, Fixture::header_of(0), 0); },
+  };
+  for (const auto& spoil : cases) {
+    Fixture fixture;
+    spoil(fixture);
+    CHECK(!fixture.error_of_peek().empty());
+  }
+  Fixture fixture;
+  fixture.pair->advertise(fixture.theirs);
+  for (uint64_t i = 0; i < 9; ++i) fixture.pair->deliver(i, Fixture::header_of(0), sizeof(Header));
+  for (int i = 0; i < 8; ++i) {
+    CHECK(fixture.lane->peek() != nullptr);
+    fixture.lane->release();
+  }
+  CHECK(fixture.fails_with("without a credit"));
+}
+
+void a_peeked_header_stays_what_it_was() {
+  Fixture fixture;
+  fixture.pair->advertise(fixture.theirs);
+  fixture.pair->deliver(0, Fixture::header_of(5), sizeof(Header) + 5);
+  CHECK(fixture.lane->peek()->length == 5);
+  Header other = Fixture::header_of(1 << 30);
+  std::memcpy(reinterpret_cast<void*>(fixture.pair->regions[1].address), &other, sizeof other);
+  CHECK(fixture.lane->peek()->length == 5);
+}
+
+const Test tests[] = {
+    {"nothing_is_written_before_the_peer_has_advertised",
+     nothing_is_written_before_the_peer_has_advertised},
+    {"only_the_slots_are_open_to_the_peer", only_the_slots_are_open_to_the_peer},
+    {"a_sender_stops_at_its_last_credit", a_sender_stops_at_its_last_credit},
+    {"credits_go_back_by_themselves_and_again_when_the_queue_was_full",
+     credits_go_back_by_themselves_and_again_when_the_queue_was_full},
+    {"what_came_before_a_failure_is_received", what_came_before_a_failure_is_received},
+    {"a_malformed_peer_fails_the_lane", a_malformed_peer_fails_the_lane},
+    {"a_peeked_header_stays_what_it_was", a_peeked_header_stays_what_it_was},
+};
+
+}  // namespace
+}  // namespace hccl::test
+
+int main(int argc, char** argv) {
+  hccl::test::run_tests(hccl::test::tests, argc > 1 ? argv[1] : nullptr);
+}
