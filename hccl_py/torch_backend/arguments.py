@@ -19,8 +19,6 @@ from hccl_py.torch_backend.names import ALIAS, NAME, owns
 from hccl_py.torch_backend.types import (
     OPS_BY_NAME,
     PLAIN_TYPES,
-    PREMUL_SUM,
-    REDUCE_OPS,
     TensorLists,
     Tensors,
 )
@@ -319,11 +317,11 @@ def write_back(copies: Sequence[tuple[Tensor, Tensor]]) -> None:
 
 
 def reduce_op(call: Call, options: Any) -> tuple[ReduceOp, Any]:
-    """Return our operation and the factor that PREMUL_SUM scales every input with (else None)."""
-    number = int(options.reduceOp.op)
-    if number == PREMUL_SUM:
+    """Return the operation, and the factor of PREMUL_SUM (else None)."""
+    name = options.reduceOp.op.name
+    if name == "PREMUL_SUM":
         return ReduceOp.SUM, options.reduceOp.factor
-    ours = REDUCE_OPS[number]
+    ours = OPS_BY_NAME.get(name)
     if ours is None:
         raise call.invalid(f"`op` must be one of {list(OPS_BY_NAME)}, got {options.reduceOp.op}")
     return ours, None

@@ -24,11 +24,6 @@ PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
 OPS_BY_NAME = {op.name: op for op in ReduceOp}
 _RED_OPS: dict[str, Any] = dist.ReduceOp.RedOpType.__members__  # type: ignore[assignment]
-REDUCE_OPS: list[ReduceOp | None] = [None] * (1 + max(int(value) for value in _RED_OPS.values()))
-"""hccl-py's by torch's number. A list: hashing torch's enum costs as much as the lookup."""
-for _name, _value in _RED_OPS.items():
-    REDUCE_OPS[int(_value)] = OPS_BY_NAME.get(_name)
-PREMUL_SUM = int(_RED_OPS["PREMUL_SUM"])
 
 
 def _ops_by_hash() -> dict[int, ReduceOp]:

@@ -162,5 +162,5 @@ def check_subclasses(rank: int, world_size: int) -> None:
     check_dtensor(rank, world_size)
 
 
-def test_subclasses_of_tensor_are_looked_through_or_refused() -> None:
+def test_subclasses_of_tensor_are_unwrapped_or_rejected() -> None:
     run_ranks(check_subclasses, 2, backend="hccl")

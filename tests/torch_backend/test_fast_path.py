@@ -97,7 +97,7 @@ def test_every_kind_of_tensor_gives_the_same_values() -> None:
 
 
 def check_conjugates(rank: int, world_size: int) -> list[complex]:
-    # torch's functions look at complex tensors as pairs, which conjugates are not, and refuse them.
+    # torch's functions look at complex tensors as pairs, which conjugates are not, and reject them.
     sent = torch.complex(torch.ones(2), torch.ones(2)).conj()
     received = torch.zeros(2, dtype=torch.complex64).conj()
     group: Any = dist.group.WORLD

@@ -108,7 +108,7 @@ def test_batch_p2p_ops(rank: int, world_size: int) -> list[list[float]]:
 
 
 def refusals(calls: list[Any]) -> list[str]:
-    """Return what each call says that is refused."""
+    """Return the error of each rejected call."""
     texts = []
     for call in calls:
         try:
@@ -118,7 +118,7 @@ def refusals(calls: list[Any]) -> list[str]:
     return texts
 
 
-def test_wrong_splits_are_refused_with_what_was_expected() -> None:
+def test_wrong_splits_are_rejected_with_what_was_expected() -> None:
     from ranks import run_ranks
 
     for texts in run_ranks(wrong_splits, 2, backend="hccl"):

@@ -147,7 +147,7 @@ def test_message_of_another_size_is_an_error(rank: int, world_size: int) -> obje
     return said
 
 
-@feature(SECTION, "a send to oneself, and ranks that do not exist, are refused by torch")
+@feature(SECTION, "a send to oneself, and ranks that do not exist, are rejected by torch")
 def test_wrong_peers_are_refused(rank: int, world_size: int) -> list[str]:
     calls = {
         "send to oneself": lambda: dist.send(torch.ones(1), rank),

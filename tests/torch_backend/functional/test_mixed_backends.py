@@ -46,8 +46,9 @@ def test_cpu(rank: int, world_size: int, backend: str) -> list[Any]:
     own_group=True,
     alone=sums("cpu:hccl,cuda:nccl"),
     differs="its name",
-    note='CUDA tensors are refused with what to write, `new_group(backend="nccl")`: torch gives a '
-    "group with a backend in Python in it to that one alone",
+    note="CUDA tensors are rejected; the error says what to write, "
+    '`new_group(backend="nccl")`: torch gives a group with a backend in Python in it to that one '
+    "alone",
 )
 def test_cpu_tensors_beside_nccl(rank: int, world_size: int, backend: str) -> list[Any]:
     """NCCL stands behind hccl, where torch does not come to."""
@@ -62,7 +63,7 @@ def test_cpu_tensors_beside_nccl(rank: int, world_size: int, backend: str) -> li
     own_group=True,
     alone=refusals("cpu:gloo,cuda:hccl"),
     differs="gloo takes them where all backends are torch's own",
-    note='refused with what to write, `new_group(backend="gloo")`',
+    note='rejected; the error says what to write, `new_group(backend="gloo")`',
 )
 def test_cpu_tensors_of_gloo(rank: int, world_size: int, backend: str) -> list[Any]:
     if backend == "gloo":
@@ -91,12 +92,12 @@ def test_second_group_of_another_backend(rank: int, world_size: int, backend: st
     return found
 
 
-def test_every_method_refuses_and_says_what_to_write() -> None:
+def test_every_method_rejects_and_says_what_to_write() -> None:
     from ranks import run_ranks
 
-    for refused in run_ranks(every_method, 2):
-        assert len(refused) >= 18
-        for name, text in refused.items():
+    for rejected in run_ranks(every_method, 2):
+        assert len(rejected) >= 18
+        for name, text in rejected.items():
             assert name in text
             assert 'new_group(backend="gloo")' in text
 
@@ -126,21 +127,21 @@ def every_method(rank: int, world_size: int) -> dict[str, str]:
         "recv": ([one], 1 - rank),
         "recv_anysource": ([one],),
     }
-    refused = {}
+    rejected = {}
     part = group.split_group([0, 1])
     for each in (group, part):
         for name, arguments in calls.items():
             try:
                 getattr(each, name)(*arguments)
             except InvalidArgumentError as error:
-                refused[name] = str(error)
+                rejected[name] = str(error)
     assert group._device_types == [] or torch.accelerator.is_available()
     sub = dist.new_group()
     try:
         dist.broadcast(one, 0, group=sub)
     except InvalidArgumentError as error:
-        refused["broadcast"] = str(error)
+        rejected["broadcast"] = str(error)
     part.shutdown()
     dist.barrier()
     dist.destroy_process_group()
-    return refused
+    return rejected

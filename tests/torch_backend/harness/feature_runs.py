@@ -129,7 +129,7 @@ def _read(folder: Path, index: int, size: int) -> tuple[Outcome, bool]:
     if not raised:
         return Outcome(None, "hangs", story), everyone_lives
     causes = [message for message in raised if not _SECOND_HAND.search(message)]
-    return Outcome(None, f"refuses: {_short((causes or raised)[0])}", story), everyone_lives
+    return Outcome(None, f"raises {_short((causes or raised)[0])}", story), everyone_lives
 
 
 _SECOND_HAND = re.compile(r"(?i)connection (closed|reset)|timed? ?out|aborted|lost|uncaught")

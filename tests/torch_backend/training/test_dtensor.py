@@ -31,7 +31,7 @@ def numbers(*shape: int) -> torch.Tensor:
 
 
 def changed(tensor: DTensor, placements: list[Placement]) -> object:
-    """Return what each rank has after a change, and the whole, or why torch refuses it."""
+    """Return what each rank has after a change, and the whole, or why torch rejects it."""
     try:
         after = tensor.redistribute(placements=placements)
         return after.to_local(), after.full_tensor()
