@@ -17,7 +17,7 @@ from injected_groups import GROUPS, Group
 from injected_strikes import LeftError, ModelExplodedError, Striker
 from injections import HARMLESS, STUCK, Injection, Story, note_strike, write_mark
 from leftovers import settled_holdings, wait_for_return
-from random_calls import NativeCalls, RandomCalls
+from random_calls import KINDS, NativeCalls, RandomCalls
 
 from hccl_py import Communicator, CommunicatorError
 
@@ -52,7 +52,9 @@ def _live(rank: int, injection: Injection) -> Story:
         group = GROUPS[injection.api]("job")
         group.comm.barrier()
     group.set_timeout(injection.timeout_s)
-    calls = RandomCalls(group.calls, injection.seed)
+    # A message that a stuck rank does not answer ends alone, with a timeout of its own.
+    kinds = [kind for kind in KINDS if kind != "ring" or injection.kind not in STUCK]
+    calls = RandomCalls(group.calls, injection.seed, kinds)
     striker = Striker(injection, group, sockets_before) if rank == injection.victim else None
     closes = injection.variant % 2 == 0
     error: Exception | None = None

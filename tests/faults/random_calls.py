@@ -13,7 +13,7 @@ from __future__ import annotations
 import functools
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, NamedTuple, Protocol
 
@@ -48,7 +48,7 @@ class Call(NamedTuple):
     op: str = "SUM"
 
 
-def draw(seed: str, number: int, world_size: int) -> Call:
+def draw(seed: str, number: int, world_size: int, kinds: Sequence[str] = KINDS) -> Call:
     """Return call `number`, from 4 bytes up to 4 MB, small and large ones equally often."""
     chance = random.Random(f"{seed}/{number}")
     dtype = chance.choice(DTYPES)
@@ -56,7 +56,7 @@ def draw(seed: str, number: int, world_size: int) -> Call:
     count = -(-num_bytes // np.dtype(dtype).itemsize // world_size) * world_size
     root = chance.randrange(world_size)
     blocks, registered = chance.random() < 0.5, chance.random() < 0.3
-    kind, op = chance.choice(KINDS), chance.choice(("SUM", "MAX"))
+    kind, op = chance.choice(kinds), chance.choice(("SUM", "MAX"))
     return Call(kind, dtype, count, root, blocks, registered, op)
 
 
@@ -132,9 +132,10 @@ class TorchCalls:
 class RandomCalls:
     """A stream of random calls; at most a few are in flight, and every result is checked."""
 
-    def __init__(self, target: Target, seed: str) -> None:
+    def __init__(self, target: Target, seed: str, kinds: Sequence[str] = KINDS) -> None:
         self._target = target
         self._seed = seed
+        self._kinds = kinds
         self._in_flight: deque[tuple[Wait, Wait]] = deque()
         self.num_started = 0
         self.num_checked = 0
@@ -147,7 +148,7 @@ class RandomCalls:
             AssertionError: a result is wrong.
         """
         number, n = self.num_started, self._target.world_size
-        call = draw(self._seed, number, n)
+        call = draw(self._seed, number, n, self._kinds)
         output, data = self._buffers(call, number)
         self.num_started += 1
         wait = self._target.start(call, output, data)
