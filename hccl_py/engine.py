@@ -12,9 +12,9 @@ from hccl_py.transport.bootstrap.mesh import Mesh, connect
 from hccl_py.transport.bootstrap.reconnect import Reconnector
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.network.open_sockets import OpenSockets
+from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.progress import progress_thread
 from hccl_py.transport.providers.registry import VERBS
-from hccl_py.transport.settings import NetworkSettings
 
 _NUM_CHANNELS = 2
 _MIN_SLOTS = 8

@@ -27,7 +27,7 @@ from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.interfaces import LocalAddress, address_family, choose_addresses
 from hccl_py.transport.network.listeners import bind_listener
-from hccl_py.transport.settings import NetworkSettings
+from hccl_py.transport.network.settings import NetworkSettings
 
 _VARIABLE = "HCCL_COMM_ID"
 _MAGIC = b"HCCL-ID\1"

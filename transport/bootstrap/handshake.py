@@ -21,6 +21,7 @@ import secrets
 import struct
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -142,29 +143,18 @@ class Party:
         return hmac.digest(key, b"\0".join((purpose, *parts)), "sha256")
 
 
-@dataclass(frozen=True)
-class _Hello:
+class _Hello(NamedTuple):
     version: int
     role: int
     source: int
     target: int
-    index: int
+    carried: int
     path: int
     communicator_id: bytes
     nonce: bytes
 
     def pack(self) -> bytes:
-        return _HELLO.pack(
-            _MAGIC,
-            self.version,
-            self.role,
-            self.source,
-            self.target,
-            self.index,
-            self.path,
-            self.communicator_id,
-            self.nonce,
-        )
+        return _HELLO.pack(_MAGIC, *self)
 
     @classmethod
     def unpack(cls, data: bytes, role: int) -> "_Hello":
@@ -229,10 +219,10 @@ class Handshake:
         hello = yield from _receive(_HELLO.size)
         theirs = _Hello.unpack(hello, _CONNECTOR)
         is_member = theirs.source < len(self._party.members)
-        if not (is_member and is_expected(theirs.source, theirs.index, theirs.path)):
+        if not (is_member and is_expected(theirs.source, theirs.carried, theirs.path)):
             raise RejectedError("it claims to be a connection that is not expected here")
         self.peer = self._party.members[theirs.source]
-        self.index, self.path = theirs.index, theirs.path
+        self.index, self.path = theirs.carried, theirs.path
         if not self._fits(theirs):
             raise RejectedError("it dialled for another rank or communicator")
         answer = self._hello(_ACCEPTOR)
@@ -288,7 +278,7 @@ class Handshake:
     def _fits(self, hello: _Hello) -> bool:
         return (
             hello.target == self._party.rank
-            and (hello.index, hello.path) == (self.index, self.path)
+            and (hello.carried, hello.path) == (self.index, self.path)
             and hello.communicator_id == self._party.communicator_id
         )
 

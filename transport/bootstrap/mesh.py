@@ -29,9 +29,9 @@ from hccl_py.transport.network.identity import Endpoint, Identity, Member, group
 from hccl_py.transport.network.listeners import BACKLOG, bind_listeners, bind_to_devices
 from hccl_py.transport.network.open_sockets import Connection
 from hccl_py.transport.network.rejections import logger
+from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
 from hccl_py.transport.providers.registry import AUTO, TCP, VARIABLE, provider_class
-from hccl_py.transport.settings import NetworkSettings
 
 
 @dataclass(frozen=True)
@@ -219,12 +219,7 @@ def _connect_all(
     )
     _log_unused(party)
     is_networked = len(local_ranks) < len(members)
-    if party.ties_interfaces and not _shares_machine_with_other_nodes(party):
-        bind_to_devices(offer.tcp, card.endpoints)
-    listeners = [offer.unix] if len(local_ranks) > 1 else []
-    listeners += offer.tcp if is_networked else []
-    for listener in listeners:
-        listener.listen(BACKLOG)
+    listeners = _listen(offer, party, len(local_ranks) > 1, is_networked)
     full_mesh = FullMesh(party, listeners, deadline)
     offer.opened.callback(full_mesh.close)
     made = full_mesh.run()
@@ -239,6 +234,19 @@ def _connect_all(
     for unused in {offer.unix, *offer.tcp} - set(kept):
         unused.close()
     return Mesh(party, members, nodes, links, kept, provider)
+
+
+def _listen(
+    offer: _Offer, party: Party, shares_memory: bool, is_networked: bool
+) -> list[socket.socket]:
+    """Listen where ranks will dial, and return these sockets."""
+    if party.ties_interfaces and not _shares_machine_with_other_nodes(party):
+        bind_to_devices(offer.tcp, offer.card.endpoints)
+    listeners = [offer.unix] if shares_memory else []
+    listeners += offer.tcp if is_networked else []
+    for listener in listeners:
+        listener.listen(BACKLOG)
+    return listeners
 
 
 def _check_arguments(rank: int, world_size: int, num_lanes: int, timeout_s: float) -> None:

@@ -36,8 +36,7 @@ class CoordinatorClient:
         self._next_beat_s = 0.0
         self._ended: dict[int, Ended] = {}
         self._silent_since_s: dict[int, float] = {}
-        # Did not answer a report in time: not asked again before there is a diagnosis.
-        self._passed_over: set[int] = set()
+        self._passed_over: set[int] = set()  # late with its answer; until there is a diagnosis
         self._current = 0
         self._answered_s = 0.0
         # A coordinator that is still connecting gets nothing, and would never answer.
@@ -47,8 +46,7 @@ class CoordinatorClient:
         self._acknowledged_by: int | None = None
         self._probe = ClockProbe(0)
         self.diagnosis: Diagnosis | None = None
-        # Open questions, to be asked again elsewhere. What was set in the store stays listed,
-        # because the next coordinator needs it too.
+        # Open questions, to be asked again elsewhere; the next coordinator needs all `_sets` too.
         self._agreeing: dict[str, tuple[Proposal, Future[dict[int, Any]]]] = {}
         self._agreed: dict[str, dict[int, Any]] = {}
         self._questions: dict[int, tuple[str, list[Any], Future[Any]]] = {}

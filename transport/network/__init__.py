@@ -1,1 +1,1 @@
-"""This host on the network: identity of a rank, interfaces, listening sockets, rejected clients."""
+"""This host on the network: settings, identity, interfaces, listening sockets, rejected clients."""

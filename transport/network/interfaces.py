@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.settings import NetworkSettings
+from hccl_py.transport.network.settings import NetworkSettings
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCGIFADDR = 0x8915

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import LocalAddress, address_family, choose_addresses
-from hccl_py.transport.settings import NetworkSettings
+from hccl_py.transport.network.settings import NetworkSettings
 
 BACKLOG = 4096
 

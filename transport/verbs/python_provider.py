@@ -11,11 +11,11 @@ from collections.abc import Callable
 
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.handshake import Party
+from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Provider, Site
 
 from ..deadline import Deadline
 from ..errors import BootstrapError
-from ..settings import NetworkSettings
 from .sockets import RendezvousEndpoint
 
 _FRAME_HEADER = struct.Struct("!I32s")

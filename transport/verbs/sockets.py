@@ -20,12 +20,12 @@ from hccl_py.transport.bootstrap.handshake import CONTROL, Party
 from hccl_py.transport.network.identity import Endpoint, Identity, Member
 from hccl_py.transport.network.listeners import bind_listeners
 from hccl_py.transport.network.open_sockets import OpenSockets
+from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.process_lifecycle import Stage, register
 
 from ..arena import arena_of_this_process
 from ..deadline import Deadline
 from ..errors import BootstrapError, InvalidArgumentError
-from ..settings import NetworkSettings
 
 _BACKLOG = 16
 _NO_DESCRIPTORS = (-1, -1, -1)

@@ -12,7 +12,7 @@ from hccl_py.transport.network.interfaces import (
     is_loopback,
     select_interfaces,
 )
-from hccl_py.transport.settings import NetworkSettings
+from hccl_py.transport.network.settings import NetworkSettings
 
 INTERFACES = tuple(
     Interface(name, (f"10.0.0.{index}",))

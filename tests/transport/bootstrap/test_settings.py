@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.settings import NetworkSettings
+from hccl_py.transport.network.settings import NetworkSettings
 
 VARIABLES = [
     "HCCL_SOCKET_IFNAME",

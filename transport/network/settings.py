@@ -20,9 +20,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.providers.registry import AUTO, TCP, VARIABLE, check_transport
-
-from .errors import InvalidArgumentError
 
 MAX_CONNECTIONS = 32
 _FAMILIES = {"AF_INET": socket.AF_INET, "AF_INET6": socket.AF_INET6}
