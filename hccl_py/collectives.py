@@ -14,16 +14,7 @@ from hccl_py.memory.checks import check_block, check_op, check_tag, not_reducibl
 from hccl_py.memory.copies import copy_to_output, set_aside
 from hccl_py.memory.scaled import PremulSum
 from hccl_py.observe.call_sites import CallSites
-from hccl_py.submit import (
-    BACKGROUND,
-    BLOCKING,
-    BLOCKS,
-    DATA,
-    EQUAL,
-    TRANSFER,
-    Result,
-    Submitter,
-)
+from hccl_py.submit import BACKGROUND, BLOCKING, Result, Submitter
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import DType, ReduceOp
@@ -54,12 +45,13 @@ class Collectives(Generic[Result]):
     its old values are gone even if the call fails.
     """
 
-    __slots__ = ("_state", "_submit")
+    __slots__ = ("_blocks", "_data", "_equal", "_state", "_submit", "_transferring")
 
     def __init__(self, state: CommunicatorState, submitter: Submitter[Result]) -> None:
         """Hand the calls of the communicator of `state` to `submitter`."""
         self._state = state
         self._submit = submitter.submit
+        self._data, self._blocks, self._equal, self._transferring = submitter.entries
 
     def all_reduce(
         self,
@@ -77,7 +69,7 @@ class Collectives(Generic[Result]):
             output: takes the result instead; then `data` is only read.
             timeout_s: deadline of this call.
         """
-        address, count, kind = span = span_of(data, writable=output is None)
+        address, count, kind = span = span_of(data, "data", output is None)
         try:
             known = op in kind.ops
         except TypeError:  # an array
@@ -92,9 +84,7 @@ class Collectives(Generic[Result]):
         state = self._state
         prepared = state.plans["all_reduce", kind.number, op, count, None]
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        return self._submit(
-            DATA, prepared, limit_s, (state.core, prepared, limit_s, address, op == _AVG, data)
-        )
+        return self._submit(self._data, (state.core, prepared, limit_s, address, op == _AVG, data))
 
     def broadcast(
         self,
@@ -118,14 +108,12 @@ class Collectives(Generic[Result]):
         is_root = root == state.rank
         if output is not None and not is_root:
             data = output
-        address, count, kind = span = span_of(data, writable=not is_root)
+        address, count, kind = span = span_of(data, "data", not is_root)
         if output is not None and is_root:
             address, data = copy_to_output(span, output), output
         prepared = state.plans["broadcast", kind.number, _SUM, count * kind.units, root]
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        return self._submit(
-            DATA, prepared, limit_s, (state.core, prepared, limit_s, address, False, data)
-        )
+        return self._submit(self._data, (state.core, prepared, limit_s, address, False, data))
 
     def reduce(
         self,
@@ -148,7 +136,7 @@ class Collectives(Generic[Result]):
         """
         self._check_rank("root", root)
         is_root = root == self._state.rank
-        address, count, kind = span = span_of(data, writable=is_root and output is None)
+        address, count, kind = span = span_of(data, "data", is_root and output is None)
         if isinstance(op, PremulSum):
             target = output if output is not None or not is_root else data
             return self.reduce(op.applied(span), root, output=target, timeout_s=timeout_s)
@@ -160,9 +148,7 @@ class Collectives(Generic[Result]):
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         # Only the root holds a sum to be divided.
         divide = op == _AVG and is_root
-        return self._submit(
-            DATA, prepared, limit_s, (state.core, prepared, limit_s, address, divide, data)
-        )
+        return self._submit(self._data, (state.core, prepared, limit_s, address, divide, data))
 
     def barrier(self, *, timeout_s: float | None = None) -> Result:
         """Return once every rank has called it."""
@@ -170,9 +156,7 @@ class Collectives(Generic[Result]):
         prepared = state.plans["barrier", _BYTE, _SUM, 1, None]
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         address, byte = state.barrier_address, state.barrier_byte
-        return self._submit(
-            DATA, prepared, limit_s, (state.core, prepared, limit_s, address, False, byte)
-        )
+        return self._submit(self._data, (state.core, prepared, limit_s, address, False, byte))
 
     def all_gather(
         self, output: Blocks, input: Buffer, *, timeout_s: float | None = None
@@ -194,9 +178,7 @@ class Collectives(Generic[Result]):
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step = (output, input), count * kind.item_bytes
                 return self._submit(
-                    EQUAL,
-                    prepared,
-                    limit_s,
+                    self._equal,
                     (state.core, prepared, limit_s, address, 1, target, n, step, False, both),
                 )
         targets = blocks_of(output, "output", n, writable=True)
@@ -233,9 +215,7 @@ class Collectives(Generic[Result]):
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step, avg = (output, input), count * kind.parts, op == _AVG
                 return self._submit(
-                    EQUAL,
-                    prepared,
-                    limit_s,
+                    self._equal,
                     (state.core, prepared, limit_s, source, n, address, 1, step, avg, both),
                 )
         sources = blocks_of(input, "input", n)
@@ -247,9 +227,7 @@ class Collectives(Generic[Result]):
         parts_in = [(block.address, block.count * kind.parts) for block in sources]
         blocks_in_out = parts_in, [(address, count * kind.parts)]
         return self._submit(
-            BLOCKS,
-            prepared,
-            limit_s,
+            self._blocks,
             (state.core, prepared, limit_s, *blocks_in_out, op == _AVG, (output, input)),
         )
 
@@ -281,9 +259,7 @@ class Collectives(Generic[Result]):
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step = (output, input), total // n * kind.item_bytes
                 return self._submit(
-                    EQUAL,
-                    prepared,
-                    limit_s,
+                    self._equal,
                     (state.core, prepared, limit_s, source, n, target, n, step, False, both),
                 )
         sources = blocks_of(input, "input", n)
@@ -367,10 +343,7 @@ class Collectives(Generic[Result]):
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         source, target = ([(block.address, block.num_bytes) for block in side] for side in spans)
         return self._submit(
-            BLOCKS,
-            prepared,
-            limit_s,
-            (state.core, prepared, limit_s, source, target, False, buffers),
+            self._blocks, (state.core, prepared, limit_s, source, target, False, buffers)
         )
 
     def _transfer(
@@ -381,10 +354,9 @@ class Collectives(Generic[Result]):
         sends, peer, tag, num_bytes = transfer
         to = _ANY_RANK if peer is None else peer
         return self._submit(
-            TRANSFER,
-            transfer,
-            limit_s,
+            self._transferring,
             (state.core, sends, span.address, num_bytes, to, tag, limit_s, buffer),
+            transfer,
         )
 
     def _check_own_block(

@@ -19,9 +19,6 @@ from hccl_py.work import Work, identify
 
 Result = TypeVar("Result", covariant=True)
 
-DATA, BLOCKS, EQUAL, TRANSFER = range(4)
-"""Which of the engine's entries a call takes; what these expect stands in `bindings/calls.cc`."""
-
 Entry = Callable[..., Any]
 _ENGINE = _core.Communicator
 BLOCKING: tuple[Entry, ...] = (
@@ -30,7 +27,7 @@ BLOCKING: tuple[Entry, ...] = (
     _ENGINE.run_equal,
     _ENGINE.run_transfer,
 )
-"""Run a call on the calling thread and return None."""
+"""Run a call on the calling thread and return None; `bindings/calls.cc` says what each takes."""
 BACKGROUND: tuple[Entry, ...] = (
     _ENGINE.start_data,
     _ENGINE.start_blocks,
@@ -49,30 +46,25 @@ def require_seconds(limit_s: object) -> None:
 class Submitter(Generic[Result]):
     """Hands calls of one communicator to its engine, all of them blocking or none."""
 
-    __slots__ = ("_entries", "_starts", "_state")
+    __slots__ = ("_starts", "_state", "entries")
 
     def __init__(
         self, state: CommunicatorState, entries: tuple[Entry, ...], starts: tuple[Entry, ...]
     ) -> None:
         """Use `entries`; calls of a group begin through `starts`, which never block."""
         self._state = state
-        self._entries = entries
-        self._starts = starts
+        self.entries = entries
+        self._starts = dict(zip(entries, starts, strict=True))
 
     def submit(
-        self,
-        entry: int,
-        call: _core.Prepared | Transfer,
-        limit_s: float,
-        arguments: tuple[Any, ...],
+        self, entry: Entry, arguments: tuple[Any, ...], transfer: Transfer | None = None
     ) -> Result:
         """Make a call.
 
         Args:
-            entry: DATA, BLOCKS, EQUAL or TRANSFER.
-            call: for messages.
-            limit_s: deadline of the call.
-            arguments: of the entry: the engine, then what the call is.
+            entry: one of `entries`.
+            arguments: of the entry: the engine, then of a collective the Prepared and the deadline.
+            transfer: the call, if it is no collective.
 
         Returns:
             None from a blocking entry, else a Work.
@@ -80,55 +72,59 @@ class Submitter(Generic[Result]):
         if BATCHES and self._state.in_groups:
             batch = BATCHES.get(get_ident())
             if batch is not None:
-                return self._collect(batch, entry, call, limit_s, arguments)
+                return self._collect(batch, entry, arguments, transfer)
         try:
-            started = self._entries[entry](*arguments)
+            started = entry(*arguments)
         except (_core.CommunicatorFailed, TypeError) as error:
-            raised = self._error(error, call, limit_s)
+            raised = self._error(error, arguments, transfer)
             del arguments  # the traceback of what is raised must not keep the engine
             raise raised from None
         if started is None:
             return None  # type: ignore[return-value]
+        limit_s, call = (
+            (arguments[2], arguments[1]) if transfer is None else (arguments[6], transfer)
+        )
         return Work(started, self._state.errors, limit_s, call)  # type: ignore[return-value]
 
     def _collect(
         self,
         batch: Batch,
-        entry: int,
-        call: _core.Prepared | Transfer,
-        limit_s: float,
+        entry: Entry,
         arguments: tuple[Any, ...],
+        transfer: Transfer | None,
     ) -> Result:
         """Keep a call for the end of its group."""
+        limit_s, call = _call_of(arguments, transfer)
         require_seconds(limit_s)  # the engine would reject it only after other calls have begun
-        begin = partial(self._begin, entry, call, limit_s, arguments)
-        if self._entries is not self._starts:
-            batch.add(begin, None)
+        start = self._starts[entry]
+        deferred = DeferredCall() if start is entry else None
+        batch.add(partial(self._begin, start, arguments, transfer), deferred)
+        if deferred is None:
             return None  # type: ignore[return-value]
-        deferred = DeferredCall()
-        batch.add(begin, deferred)
         return Work(deferred, self._state.errors, limit_s, call)  # type: ignore[return-value]
 
-    def _begin(
-        self,
-        entry: int,
-        call: _core.Prepared | Transfer,
-        limit_s: float,
-        arguments: tuple[Any, ...],
-    ) -> Work:
+    def _begin(self, start: Entry, arguments: tuple[Any, ...], transfer: Transfer | None) -> Work:
         """Start a call whose group has ended."""
         try:
-            started = self._starts[entry](*arguments)
+            started = start(*arguments)
         except (_core.CommunicatorFailed, TypeError) as error:
-            raise self._error(error, call, limit_s) from None
-        return Work(started, self._state.errors, limit_s, call)
+            raise self._error(error, arguments, transfer) from None
+        return Work(started, self._state.errors, *_call_of(arguments, transfer))
 
     def _error(
-        self, error: Exception, call: _core.Prepared | Transfer, limit_s: float
+        self, error: Exception, arguments: tuple[Any, ...], transfer: Transfer | None
     ) -> Exception:
         """Return what to raise for a call that the engine failed or did not take."""
+        limit_s, call = _call_of(arguments, transfer)
         if isinstance(error, _core.CommunicatorFailed):
             return self._state.errors.of_call(error, limit_s, identify(call))
         self._state.require_engine()
         require_seconds(limit_s)
         return error
+
+
+def _call_of(
+    arguments: tuple[Any, ...], transfer: Transfer | None
+) -> tuple[float, _core.Prepared | Transfer]:
+    """Return the deadline of a call, and what messages name it by."""
+    return (arguments[2], arguments[1]) if transfer is None else (arguments[6], transfer)

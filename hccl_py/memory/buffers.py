@@ -59,10 +59,13 @@ class Span(NamedTuple):
         return self.count * self.kind.item_bytes
 
 
-_new_span = tuple.__new__  # a named tuple's own constructor takes twice as long
-
 # Filled as element types are met: numpy and torch dtypes as keys.
 _kinds: dict[Any, Kind] = {}
+# Names of this module are found faster than attributes of others; every call comes here.
+_new_span = tuple.__new__  # a named tuple's own constructor takes twice as long
+_ndarray = np.ndarray
+_address_of = _core.address_of
+_kind_of = _kinds.get
 
 
 def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
@@ -77,35 +80,35 @@ def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
     Raises:
         InvalidArgumentError: not such a buffer, or a read-only one to be written to.
     """
-    if isinstance(buffer, np.ndarray):
+    if isinstance(buffer, _ndarray):
         try:
-            address = _core.address_of(buffer, writable)
+            address = _address_of(buffer, writable)
         except (ValueError, BufferError):
             if writable and not buffer.flags.writeable:
                 raise InvalidArgumentError(
                     f"{name}: expected a writable array, got a read-only one"
                 ) from None
             if not buffer.flags.c_contiguous:
-                raise _refusal(buffer, name) from None
+                raise _not_memory(buffer, name) from None
             address = buffer.ctypes.data  # dates and the like, which are no Python buffers
-        kind = _kinds.get(buffer.dtype) or _numpy_kind(buffer.dtype, name)
+        kind = _kind_of(buffer.dtype) or _numpy_kind(buffer.dtype, name)
         return _new_span(Span, (address, buffer.size, kind))
     try:
-        # Its place first, which only tensors have: what else has a dtype may have one of numpy's
-        # that is not to be learnt as it is.
+        # Only tensors have is_cpu. Other objects with a dtype may have one of numpy's, which must
+        # not be learnt as it is.
         if buffer.is_cpu and buffer.is_contiguous():
-            kind = _kinds.get(buffer.dtype) or _learn(buffer.dtype)
+            kind = _kind_of(buffer.dtype) or _learn(buffer.dtype)
             # A tensor may stand for the conjugate or the negative of what is in its memory.
             if not (buffer.is_neg() or (kind.parts == 2 and buffer.is_conj())):
                 return _new_span(Span, (buffer.data_ptr(), buffer.numel(), kind))
     except (AttributeError, RuntimeError):
         pass  # no tensor at all, or one without plain memory
     if hasattr(buffer, "data_ptr"):  # a tensor
-        raise _refusal(buffer, name)
+        raise _not_memory(buffer, name)
     memory = memory_of(buffer, name, writable)
     if memory is None:
-        raise _refusal(buffer, name)
-    kind = _kinds.get(memory.dtype) or _learn_foreign(memory.dtype, name)
+        raise _not_memory(buffer, name)
+    kind = _kind_of(memory.dtype) or _learn_exported(memory.dtype, name)
     return _new_span(Span, (memory.address, memory.num_elements, kind))
 
 
@@ -163,7 +166,7 @@ def _numpy_kind(dtype: np.dtype[Any], name: str) -> Kind:
     return _learn(dtype)
 
 
-def _learn_foreign(dtype: Any, name: str) -> Kind:
+def _learn_exported(dtype: Any, name: str) -> Kind:
     return _numpy_kind(dtype, name) if isinstance(dtype, np.dtype) else _learn(dtype)
 
 
@@ -182,7 +185,7 @@ def _learn(dtype: Any) -> Kind:
     return _kinds.setdefault(dtype, kind)
 
 
-def _refusal(buffer: Any, name: str) -> InvalidArgumentError:
+def _not_memory(buffer: Any, name: str) -> InvalidArgumentError:
     expected = f"{name}: expected a contiguous CPU torch tensor or C-contiguous numpy array"
     if not hasattr(buffer, "dtype") or not hasattr(buffer, "shape"):
         return InvalidArgumentError(

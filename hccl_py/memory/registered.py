@@ -69,10 +69,10 @@ def allocate(num_bytes: int) -> _core.Region:
     try:
         return _core.Region(arena, num_bytes)
     except MemoryError:
-        raise MemoryError(_refusal(arena, num_bytes)) from None
+        raise MemoryError(_exhausted(arena, num_bytes)) from None
 
 
-def _refusal(arena: _core.Arena, num_bytes: int) -> str:
+def _exhausted(arena: _core.Arena, num_bytes: int) -> str:
     if arena.unavailable():
         return f"this process has no registered memory: {arena.unavailable()} (see {VARIABLE})"
     return (

@@ -57,9 +57,10 @@ _BLAME = tuple(field.name for field in fields(Blame))
 
 
 def as_torch_error(error: HcclError) -> Exception:
-    """Return the error that torch's users catch, caused by `error`; a wrong argument stays one.
+    """Return the error that torch's users catch in place of `error`; a wrong argument stays one.
 
-    It has the attributes of `error` that name the failed rank: `.rank`, `.host`, `.pid`, and so on.
+    It has the text of `error` and the attributes that name the failed rank: `.rank`, `.host`,
+    `.pid`, and so on. A traceback prints it alone, because both texts are the same.
     """
     if isinstance(error, InvalidArgumentError):
         return error
@@ -70,7 +71,7 @@ def as_torch_error(error: HcclError) -> Exception:
     if isinstance(error, CommunicatorError):
         for name in _BLAME:
             setattr(translated, name, getattr(error, name))
-    translated.__cause__ = error
+    translated.__cause__ = None  # which also suppresses the context
     return translated
 
 
@@ -130,7 +131,7 @@ class HcclWork(dist.Work):
                 # Not zero, which means no limit of its own.
                 native.wait(deadline and max(deadline - time.monotonic(), 1e-6))
         except HcclError as error:
-            raise as_torch_error(error)  # noqa: B904  # it names its cause
+            raise as_torch_error(error)  # noqa: B904  # it says all
         self._settle()
         return True
 
