@@ -41,7 +41,7 @@ def collective(
         name: of the method in torch; `CheckedCalls` has one of this name.
         method: of the communicator.
         kind: torch's type of options.
-        shape: of the arguments.
+        shape: of the arguments. With SPLIT only equal numbers of rows take the fast path.
         rooted: the communicator's method takes a root.
         reduces: the communicator's method takes a ReduceOp.
     """
@@ -65,7 +65,6 @@ def collective(
             )
             and opts.timeout == UNSET_TIMEOUT
             and not _profiler_enabled()
-            # Equal parts are equal numbers of rows, not of elements.
             and not (split and (len(three) or len(more[0]) or not one.dim() or not two.dim()))
             and not (split and (one.size(0) % state.world_size or two.size(0) % state.world_size))
         ):

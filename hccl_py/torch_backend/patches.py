@@ -39,7 +39,7 @@ class Patch:
     Attributes:
         target: dotted name of what is changed.
         reason: what goes wrong without the change.
-        torch: the versions of torch that were seen to need it.
+        torch: the version of torch that was last seen to need it.
         replacement: takes torch's function and the type of the groups that need the change, and
             returns the function to put in its place; None: `apply` does something else.
         apply: makes a change that replaces no function; takes the type of the groups.
@@ -47,7 +47,7 @@ class Patch:
 
     target: str
     reason: str
-    torch: str = "2.13 to 2.15"
+    torch: str = "2.13"
     replacement: Callable[[Function, type[Any]], Function] | None = None
     apply: Callable[[type[Any]], None] | None = None
 
@@ -365,12 +365,11 @@ PATCHES = (
     Patch(
         f"{_C10D}._set_pg_timeout",
         "torch sets the timeout of gloo and nccl only, and warns for all others.",
-        "2.13 and 2.14",
         replacement=_set_timeout,
     ),
     Patch(
         f"{_C10D}.split_group",
-        "torch up to 2.14 splits only groups that are bound to an accelerator.",
+        "torch splits only groups that are bound to an accelerator.",
         replacement=_split_group,
     ),
     Patch(

@@ -266,10 +266,9 @@ class ProcessGroupHccl(_Base):
         Args:
             ranks: of this group, in the order that they have in the new one; all of them call.
             timeout: of the new group; None: the same as here.
-            opts: ignored; a group has no options.
+            opts: ignored, as `device_types` is.
             group_name: of the new group, the same on all of its ranks.
             group_desc: for the user.
-            device_types: ignored.
 
         Returns:
             The group; None on a rank that is not in it.

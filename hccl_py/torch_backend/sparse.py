@@ -34,8 +34,7 @@ def all_reduce_sparse(
     """Sum a sparse tensor of one shape over all ranks, in place; the result is coalesced.
 
     Args:
-        state: of the group.
-        submitter: of the group.
+        state, submitter: of the group.
         call: so far without buffers.
         tensor: of this rank; the numbers of its values may differ.
         opts: torch's; the operation is SUM, AVG or a pre-multiplied sum.
