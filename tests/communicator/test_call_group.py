@@ -16,7 +16,6 @@ from hccl_py import (
     AbortedError,
     Communicator,
     InvalidArgumentError,
-    MismatchError,
     group,
 )
 
@@ -136,19 +135,6 @@ def test_wrong_argument_raises_in_the_block_and_starts_nothing(ranks: ThreadRank
         return data.tolist()
 
     assert ranks.run(leave) == [[1.0]] * 3
-
-
-def test_failure_at_the_end_is_raised_there() -> None:
-    def differ(comm: Communicator) -> None:
-        data = np.ones(8)
-        with group():
-            comm.all_reduce(data[: 4 + comm.rank])
-            comm.barrier()
-
-    with ThreadRanks("aa") as ranks:
-        errors = ranks.failures(differ)
-    assert all(isinstance(error, MismatchError) for error in errors)
-    assert "all_reduce(sum, float64[4]" in str(errors[0])
 
 
 def test_communicator_closed_in_the_block_says_so() -> None:

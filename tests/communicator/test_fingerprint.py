@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from hccl_py.fingerprint import Transfer, describe, pack
+from hccl_py.fingerprint import describe, pack
 from hccl_py.memory.element_types import BYTES, NUMBERS
 from hccl_py.transport.types import DType, ReduceOp
 
@@ -59,8 +59,3 @@ def test_pack_different_calls_differ_and_fit() -> None:
     assert len(set(packed)) == len(calls)
     assert max(packed) < 1 << 64
     assert all(one & 0xFFFF == 0 for one in packed), "the engine's bits"
-
-
-def test_describe_transfers() -> None:
-    assert describe(Transfer(True, 3, 7, 80)) == "send(80 bytes to rank 3, tag 7)"
-    assert describe(Transfer(False, None, 0, 8)) == "recv(8 bytes from any rank, tag 0)"

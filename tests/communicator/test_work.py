@@ -134,29 +134,6 @@ def test_wait_too_short_raises_and_can_be_repeated(ranks: ThreadRanks) -> None:
     assert ranks.run(calls) == [_sum(ranks)] * ranks.world_size
 
 
-def test_transfers_run_beside_collectives_in_any_order(ranks: ThreadRanks) -> None:
-    def calls(comm: Communicator) -> tuple[list[int], int]:
-        n, me = comm.world_size, comm.rank
-        right, left = (me + 1) % n, (me - 1) % n
-        received = [np.zeros(COUNT, np.int64) for _ in range(4)]
-        receives = [comm.nonblocking.recv(one, left, tag) for tag, one in enumerate(received)]
-        total = _ones(comm)
-        collective = comm.nonblocking.all_reduce(total)
-        sends = [
-            comm.nonblocking.send(np.full(COUNT, 10 * me + tag), right, tag)
-            for tag in reversed(range(4))
-        ]
-        for work in [*sends, *receives, collective]:
-            work.wait(20)
-        assert [work.source for work in receives] == [left] * 4
-        return [int(one[-1]) for one in received], int(total[0])
-
-    n = ranks.world_size
-    for rank, (received, total) in enumerate(ranks.run(calls)):
-        assert received == [10 * ((rank - 1) % n) + tag for tag in range(4)]
-        assert total == _sum(ranks)
-
-
 @pytest.mark.parametrize("count", [3, 10_000], ids=["short", "long"])
 def test_recv_of_another_size_fails_alone(ranks: ThreadRanks, count: int) -> None:
     def calls(comm: Communicator) -> str | None:

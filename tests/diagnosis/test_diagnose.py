@@ -137,35 +137,6 @@ def test_connection_that_closed_between_two_who_live_is_no_death() -> None:
     )
 
 
-def test_rank_that_lost_who_lost_it_lives() -> None:
-    cut_off = died(0, EndedPeer(0, Cause.DIED), EndedPeer(1, Cause.DIED))
-    reports = {0: died(2), 1: died(2), 2: cut_off, 3: report()}
-    diagnosis = decide(reports, {})
-    assert (diagnosis.cause, diagnosis.rank) == (Cause.UNREACHABLE, 2)
-    assert "rank 2 (host h, pid 102) can be reached no more: " in diagnosis.text
-    assert "died" not in diagnosis.text
-    assert "look at the output of ranks 0, 1, 2 first" in diagnosis.text
-
-
-def test_rank_that_answered_and_died_since_is_dead() -> None:
-    both = died(1, EndedPeer(1, Cause.DIED), EndedPeer(2, Cause.DIED))
-    diagnosis = decide({0: both, 2: died(1)}, {1: DEAD, 3: NO_ANSWER})
-    assert (diagnosis.cause, diagnosis.rank) == (Cause.DIED, 1)
-    assert "ranks 1 (host h, pid 101) and 2 (host h, pid 102) died" in diagnosis.text
-
-
-def test_first_call_that_could_not_end_is_named() -> None:
-    reports = {0: died(3, sequence=18), 1: died(3, sequence=17), 2: report(sequence=19)}
-    assert decide(reports, {3: DEAD}).sequence == 17
-
-
-def test_death_between_calls_names_none() -> None:
-    idle = report(Cause.DIED, 3, 0, progress={"fingerprint": 0})
-    diagnosis = decide({0: idle}, {3: DEAD})
-    assert (diagnosis.fingerprint, diagnosis.sequence) == (0, 0)
-    assert diagnosis.text.startswith("rank 3 (host h, pid 103) died: ")
-
-
 def test_clean_leave_says_after_which_collective() -> None:
     diagnosis = decide({0: left(3, 41, sequence=42)}, {3: Absence(Absent.LEFT, 41)})
     assert (
@@ -212,14 +183,6 @@ def test_timeout_says_what_the_late_do_instead(
     reports = {0: report(Cause.TIMED_OUT, 1), 1: report(**report_of_late)}
     text = decide(reports, {}, 2).text
     assert f"rank 1 (host h, pid 101), which is {occupation}, has not arrived" in text
-
-
-def test_timeout_does_not_take_a_cut_line_for_a_stopped_process() -> None:
-    path = PathTrouble(1, "eth0 10.0.0.1 -> 10.0.0.2", True, 1.9, "")
-    late = report(Cause.TIMED_OUT, 1, waiting_for=(1,), stage=AT, paths=(path,))
-    diagnosis = decide({0: late}, {1: SILENT})
-    assert "rank 1 (host h, pid 101) is out of reach: silent for 2.0 s; " in diagnosis.text
-    assert f"rank 0, to rank 1: {path}; " in diagnosis.text
 
 
 def test_nothing_proposed_is_no_diagnosis() -> None:

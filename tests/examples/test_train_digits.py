@@ -133,14 +133,6 @@ def test_resumed_run_equals_an_uninterrupted_one(
 
 
 @pytest.mark.nightly("training")
-def test_resume_without_a_checkpoint_is_told_once(tmp_path: Path) -> None:
-    missing = tmp_path / "digits.pt"
-    done = launch("--nproc-per-node", 2, EXAMPLE, "--resume", "--checkpoint", missing)
-    assert done.returncode == 1
-    assert done.stderr.count(f"--resume: there is no checkpoint {missing}") == 1
-
-
-@pytest.mark.nightly("training")
 @pytest.mark.parametrize("runner", ["python", "torchrun"])
 def test_runs_unchanged_under_python_and_torchrun(tmp_path: Path, runner: str) -> None:
     torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", 2)

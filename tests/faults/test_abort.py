@@ -11,14 +11,12 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from open_now import open_now, wait_for_no_more_than
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
@@ -141,29 +139,3 @@ def aborts_a_group(rank: int, world_size: int, how: str) -> None:
 @pytest.mark.parametrize("how", ["abort", "_abort_process_group"])
 def test_torch_group_is_aborted_and_destroyed_and_the_others_go_on(how: str) -> None:
     run_ranks(aborts_a_group, 3, how, backend="hccl")
-
-
-def aborts_all_groups(rank: int, world_size: int) -> None:
-    def use(end: Callable[[], None]) -> None:
-        dist.init_process_group("hccl", timeout=timedelta(seconds=30))
-        dist.new_group([0, 1])
-        dist.barrier()
-        end()
-
-    use(dist.destroy_process_group)  # starts what stays, once for the process
-    before = open_now()
-    if rank == 0:
-        use(dist.distributed_c10d._abort_process_group)
-    else:
-
-        def hear_and_destroy() -> None:
-            with pytest.raises(dist.DistBackendError, match=r"abort\(\) was called"):
-                dist.barrier()
-            dist.destroy_process_group()
-
-        use(hear_and_destroy)
-    wait_for_no_more_than(before)
-
-
-def test_aborted_groups_leave_nothing_open() -> None:
-    run_ranks(aborts_all_groups, 2)

@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from broken_sockets import engine_sockets, reset_socket
-from rank_processes import Pids, is_alive, on_nodes
+from rank_processes import Pids, is_alive
 from ranks import RanksFailed, run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
@@ -34,20 +34,6 @@ layouts = pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"]
 
 
 # ------------------------------------------------------------------------------ leaving, dying
-
-
-def leaves_after_last(rank: int, world_size: int) -> int:
-    """Nobody who still has to read what the leaver sent is disturbed by its goodbye."""
-    for _ in range(20):
-        comm = Communicator()
-        data = np.full(200_000, rank)
-        comm.all_reduce(data)
-        if rank == 0:
-            comm.send(data, 1)
-        if rank == 1:
-            comm.recv(data, 0)
-        comm.close()
-    return int(data[-1])
 
 
 @pytest.mark.parametrize("leaver", [0, 1])
@@ -69,11 +55,6 @@ def test_leaving_waits_until_a_message_has_gone_out_over_a_new_connection(leaver
             return data.tolist()
 
         assert ranks.run(send_and_leave) == [[0, 1, 2, 3, 4]] * 2
-
-
-@layouts
-def test_leaving_after_the_last_call_disturbs_nobody(nodes: int) -> None:
-    assert run_ranks(leaves_after_last, 4, env=on_nodes(nodes)) == [6] * 4
 
 
 def killed_with_a_child(rank: int, world_size: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
 import pytest
 import torch
 from thread_ranks import ThreadRanks
@@ -83,14 +82,3 @@ def test_reduce_and_reduce_scatter_round_once(ranks: ThreadRanks, dtype: torch.d
     results = ranks.run(reduce)
     assert same(torch.cat([block for block, _ in results]), wanted)
     assert same(results[n - 1][1], wanted)
-
-
-def test_array_of_ml_dtypes_is_summed_too(ranks: ThreadRanks) -> None:
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-
-    def reduce(comm: Communicator) -> list[float]:
-        data = np.full(3, 1.5, ml_dtypes.float8_e4m3fn)
-        comm.all_reduce(data)
-        return [float(value) for value in data]
-
-    assert ranks.run(reduce) == [[1.5 * ranks.world_size] * 3] * ranks.world_size

@@ -81,17 +81,6 @@ def test_a_dump_tells_every_call(ranks: ThreadRanks, tmp_path: Path) -> None:
     assert (received["profiling_name"], received["peer"]) == ("hccl:recv 2<-0", 0)
 
 
-def test_only_the_last_4096_calls_are_kept(tmp_path: Path) -> None:
-    with Communicator(rank=0, world_size=1) as comm:
-        for _ in range(5000):
-            comm.barrier()
-        content = read(comm.dump_flight_recorder(tmp_path))
-    assert len(content["entries"]) == 4096
-    numbers = [entry["collective_seq_id"] for entry in content["entries"]]
-    assert numbers == list(range(905, 5001))
-    assert content["entries"][0]["record_id"] == 904
-
-
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "on demand"
     with Communicator(rank=0, world_size=1) as comm:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
@@ -119,26 +118,3 @@ def test_torchs_operations_are_told_apart_by_their_hash() -> None:
     assert len(OPS_BY_HASH) == len(ReduceOp)
     for number, ours in OPS_BY_HASH.items():
         assert hash(dist.ReduceOp(getattr(dist.ReduceOp, ours.name))) == number
-
-
-def check_numbers(rank: int, world_size: int) -> list[int]:
-    group: Any = dist.group.WORLD
-    numbers = [group._get_sequence_number_for_group()]
-    tensor = torch.ones(2)
-    for call in (
-        lambda: dist.all_reduce(tensor),
-        lambda: dist.broadcast(tensor, 0, async_op=True).wait(),  # type: ignore[union-attr]
-        lambda: dist.all_reduce(torch.ones(2, 2).t()),
-        lambda: dist.all_gather_single(torch.empty(4), tensor),
-        lambda: dist.barrier(),
-    ):
-        call()
-        numbers.append(group._get_sequence_number_for_group())
-    with pytest.raises(ValueError, match="must have 4 elements"):
-        dist.all_gather_single(torch.empty(5), tensor)
-    return [*numbers, group._get_sequence_number_for_group()]
-
-
-def test_sequence_numbers_count_calls_whichever_way_they_take() -> None:
-    first = run_ranks(check_numbers, 2, backend="hccl")[0]
-    assert [number - first[0] for number in first] == [0, 1, 2, 3, 4, 5, 5]

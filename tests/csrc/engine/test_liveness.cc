@@ -37,32 +37,6 @@ void a_waiter_that_gives_up_hands_the_work_back() {
   }
 }
 
-void a_waiter_beside_a_driver_is_woken_at_once() {
-  World world({0, 0});
-  Communicator& mine = *world.ranks[0];
-  std::vector<float> data(10), other_data(10);
-  std::thread driver([&] { mine.run(all_reduce(mesh(0, 2), data), no_interrupt); });
-  CHECK(eventually([&] { return mine.sequence() == 1; }));
-  Deadline begin = Clock::now();
-  std::thread peer([&] {
-    std::vector<std::byte> bytes(8);
-    for (int i = 0; i < 100; ++i) {
-      world.ranks[1]->run(transfer(RequestKind::send, bytes, 0, 1), no_interrupt);
-      world.ranks[1]->run(transfer(RequestKind::recv, bytes, 0, 2), no_interrupt);
-    }
-  });
-  std::vector<std::byte> bytes(8);
-  for (int i = 0; i < 100; ++i) {
-    mine.run(transfer(RequestKind::recv, bytes, 1, 1), no_interrupt);
-    mine.run(transfer(RequestKind::send, bytes, 1, 2), no_interrupt);
-  }
-  // A waiter that had to look for itself would need 50 ms each time.
-  CHECK(Clock::now() - begin < milliseconds(2500));
-  peer.join();
-  world.ranks[1]->run(all_reduce(mesh(1, 2), other_data), no_interrupt);
-  driver.join();
-}
-
 void deadlines_pass_beside_busy_transfers() {
   World world({0, 0});
   // Of different lengths, so that they never end together.
@@ -198,7 +172,6 @@ int main(int argc, char** argv) {
   using namespace hccl::test;
   const Test tests[] = {
       HCCL_TEST(a_waiter_that_gives_up_hands_the_work_back),
-      HCCL_TEST(a_waiter_beside_a_driver_is_woken_at_once),
       HCCL_TEST(deadlines_pass_beside_busy_transfers),
       HCCL_TEST(an_interrupted_call_is_over_when_it_throws),
       HCCL_TEST(a_closed_communicator_is_freed_although_its_thread_sleeps),

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
-from recorded import change, job
+from recorded import job
 
 from hccl_py.observe.trace.main import main
 
@@ -27,14 +27,6 @@ def test_a_truncated_file_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_the_pickle_for_torch_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job(tmp_path, (0,))
     assert "torch_rank_* is for torchfrtrace" in complaint(capsys, tmp_path / "torch_rank_0")
-
-
-def test_different_jobs_are_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    paths = job(tmp_path, (0, 0))
-    communicators = json.loads(paths[1].read_text())["communicators"]
-    communicators[0]["id"] = "another"
-    change(paths[1], communicators=communicators)
-    assert "no communicator in common" in complaint(capsys, *paths)
 
 
 @pytest.mark.parametrize(

@@ -52,18 +52,6 @@ def test_all_gather_single_coalesced(rank: int, world_size: int) -> list[torch.T
     return results
 
 
-@feature(SECTION, "a group's reduce_scatter_single_coalesced, reduce_scatter_tensor_coalesced")
-def test_reduce_scatter_single_coalesced(rank: int, world_size: int) -> list[torch.Tensor]:
-    group = dist.group.WORLD
-    results = []
-    for name in ("reduce_scatter_single_coalesced", "reduce_scatter_tensor_coalesced"):
-        inputs = [torch.arange(4.0) + rank, torch.arange(8.0).view(4, 2) * rank]
-        outputs = [torch.empty(2), torch.empty(2, 2)]
-        getattr(group, name)(outputs, inputs).wait()
-        results += outputs
-    return results
-
-
 @feature(SECTION, "the coalescing manager, without a device")
 def test_coalescing_manager(rank: int, world_size: int) -> list[torch.Tensor]:
     """torch makes one coalesced call of calls of one kind."""

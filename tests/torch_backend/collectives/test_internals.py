@@ -6,8 +6,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from features import feature
-from torch.distributed.utils import _verify_param_shape_across_processes
-from training import model
 
 SECTION = "Beside the group"
 
@@ -19,20 +17,6 @@ def test_broadcast_coalesced(rank: int, world_size: int) -> list[torch.Tensor]:
     tensors += [torch.arange(4) + rank, torch.full((2, 2), rank, dtype=torch.bfloat16)]
     dist._broadcast_coalesced(dist.group.WORLD, tensors, 100, 1)
     return tensors
-
-
-@feature(SECTION, "_verify_params_across_processes", world_size=3)
-def test_verify_parameters(rank: int, world_size: int) -> list[str]:
-    """The same shapes are accepted; others are told of where they are."""
-    answers = []
-    for width in (8, 8 + rank // 2):
-        try:
-            tensors = list(model(width).parameters())
-            _verify_param_shape_across_processes(dist.group.WORLD, tensors)
-            answers.append("equal")
-        except RuntimeError as error:
-            answers.append(str(error).partition("appears not to match")[0][:60])
-    return answers
 
 
 @feature(SECTION, "a group's own methods, by the names of their arguments")

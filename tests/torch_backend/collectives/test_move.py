@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from features import feature
@@ -22,17 +21,6 @@ def test_broadcast(rank: int, world_size: int) -> list[torch.Tensor]:
         dist.broadcast(other, group=group, group_src=root, async_op=True).wait()
         results += [tensor, other]
     return results
-
-
-@feature(SECTION, "broadcast of leaves, inference tensors, scalars and nothing")
-def test_broadcast_of_what_torch_protects(rank: int, world_size: int) -> list[torch.Tensor]:
-    leaf = torch.full((3,), float(rank), requires_grad=True)
-    with torch.inference_mode():
-        inferred = torch.full((3,), float(rank))
-    tensors = [leaf, inferred, torch.tensor(rank), torch.empty(0)]
-    for tensor in tensors:
-        dist.broadcast(tensor, 1)
-    return [tensor.detach().clone() for tensor in tensors]
 
 
 @feature(SECTION, "all_gather", covers=("all_gather",), world_size=3)
@@ -142,24 +130,6 @@ def test_scatter(rank: int, world_size: int) -> list[torch.Tensor]:
     return [*results, output]
 
 
-@feature(
-    SECTION,
-    "scatter and gather of views with gaps",
-    alone=lambda n: [
-        [torch.tensor([[0.0, 0.0], [0.0, 2.0]]), torch.tensor([[0.0, 0.0], [2.0, 3.0]])],
-        [torch.tensor([[0.0, 1.0], [0.0, 3.0]]), torch.zeros(2, 2)],
-    ],
-    differs="sends what lies in the gaps, and writes to it",
-)
-def test_scatter_and_gather_of_views_with_gaps(rank: int, world_size: int) -> list[torch.Tensor]:
-    """Columns of one rank become a column of each, and come back as rows."""
-    mine, rows = torch.zeros(2, 2), torch.zeros(2, 2)
-    columns = list(torch.arange(4.0).view(2, 2).unbind(1))
-    dist.scatter(mine[:, 1], columns if rank == 0 else None, 0)
-    dist.gather(mine[1, 1], list(rows[1].unbind()) if rank == 0 else None, 0)
-    return [mine, rows]
-
-
 def sizes_exchanged(world_size: int) -> list[list[list[int]]]:
     ranks = range(world_size)
     return [[[10 * source + rank] * (source * rank) for source in ranks] for rank in ranks]
@@ -188,27 +158,6 @@ def test_all_to_all_single(rank: int, world_size: int) -> list[torch.Tensor]:
     other = torch.empty(world_size, dtype=torch.int64)
     dist.all_to_all_single(other, torch.arange(world_size) + 10 * rank, async_op=True).wait()
     return [output, other]
-
-
-@feature(SECTION, "all_to_all_single with split sizes, some of them zero", world_size=3)
-def test_all_to_all_single_with_splits(rank: int, world_size: int) -> list[torch.Tensor]:
-    """Rank a sends a + b rows to rank b: none from 0 to 0."""
-    sizes = [rank + r for r in range(world_size)]
-    rows = torch.arange(sum(sizes) * 2.0).view(-1, 2) + 100 * rank
-    output = torch.empty_like(rows)
-    dist.all_to_all_single(output, rows, sizes, sizes)
-    # Everything to rank 0.
-    inputs = [2, 0, 0]
-    outputs = [2] * world_size if rank == 0 else [0] * world_size
-    at_root = torch.empty(sum(outputs), dtype=torch.int64)
-    dist.all_to_all_single(
-        at_root, torch.full((2,), rank), output_split_sizes=outputs, input_split_sizes=inputs
-    )
-    # Sizes in what else has a length.
-    others = [torch.empty_like(rows) for _ in range(3)]
-    for other, kind in zip(others, (tuple, np.array, torch.Size), strict=True):
-        dist.all_to_all_single(other, rows, kind(sizes), kind(sizes))
-    return [output, at_root, *others]
 
 
 @feature(SECTION, "barrier", covers=("barrier",), world_size=3)

@@ -47,23 +47,6 @@ def test_isend_and_irecv(rank: int, world_size: int) -> list[torch.Tensor]:
     return buffers
 
 
-@feature(
-    SECTION,
-    "blocking sends, received in another order",
-    alone=lambda n: [["sent"], [2.0, 1.0]],
-    note="a small message leaves before its receive comes",
-)
-def test_blocking_sends_are_received_in_another_order(rank: int, world_size: int) -> list[Any]:
-    if rank == 0:
-        dist.send(torch.tensor([1.0]), 1, tag=1)
-        dist.send(torch.tensor([2.0]), 1, tag=2)
-        return ["sent"]
-    received = [torch.empty(1), torch.empty(1)]
-    for buffer, tag in zip(received, (2, 1), strict=True):
-        dist.recv(buffer, 0, tag=tag)
-    return [buffer.item() for buffer in received]
-
-
 @feature(SECTION, "recv from any source", covers=("recv",), world_size=3)
 def test_recv_from_any_source(rank: int, world_size: int) -> object:
     """The call says who it was, and each rank's messages keep their order."""
@@ -93,16 +76,6 @@ def test_batch_isend_irecv(rank: int, world_size: int) -> list[torch.Tensor]:
     for work in dist.batch_isend_irecv(ops):
         work.wait()
     return [from_left, from_right]
-
-
-@feature(SECTION, "messages of views with gaps", alone=lambda n: [[0.0, 1.0, 0.0, 3.0]] * n)
-def test_messages_of_views_with_gaps(rank: int, world_size: int) -> list[float]:
-    """Every second element arrives as every second element."""
-    peer, whole = 1 - rank, torch.zeros(4)
-    receive = dist.irecv(whole[1::2], peer)
-    dist.isend(torch.arange(4.0)[1::2], peer).wait()
-    receive.wait()
-    return whole.tolist()
 
 
 @feature(SECTION, "messages of scalars, leaves and inference tensors")

@@ -138,18 +138,6 @@ def test_reduce(rank: int, world_size: int) -> list[object]:
     return results
 
 
-@feature(
-    SECTION,
-    "reduce leaves the other ranks' tensors alone",
-    alone=lambda n: [[1.0], [3.0]],
-    differs="uses them for its own sums",
-)
-def test_reduce_keeps_the_input(rank: int, world_size: int) -> list[float]:
-    tensor = torch.full((1,), rank + 1.0)
-    dist.reduce(tensor, 1)
-    return tensor.tolist()
-
-
 @feature(SECTION, "reduce_scatter", covers=("reduce_scatter",), world_size=3)
 def test_reduce_scatter(rank: int, world_size: int) -> list[torch.Tensor]:
     """A list of blocks, of which each rank gets the sum of its own."""
@@ -162,29 +150,6 @@ def test_reduce_scatter(rank: int, world_size: int) -> list[torch.Tensor]:
     whole, output = torch.arange(18.0) * (rank + 1), torch.empty(6)
     dist.reduce_scatter(output, list(whole.chunk(world_size)), async_op=True).wait()
     return [*results, output]
-
-
-def sums_of_uneven_blocks(world_size: int) -> list[list[torch.Tensor]]:
-    ranks = sum(range(1, world_size + 1))
-    sums = [torch.arange(2.0 * r) * ranks for r in range(world_size)]
-    most = [torch.full((r,), world_size + r) for r in range(world_size)]
-    return [[sums[r], most[r]] for r in range(world_size)]
-
-
-@feature(
-    SECTION,
-    "reduce_scatter of a list of blocks of several sizes",
-    world_size=3,
-    alone=sums_of_uneven_blocks,
-)
-def test_reduce_scatter_of_uneven_blocks(rank: int, world_size: int) -> list[torch.Tensor]:
-    """Rank 0 gets nothing; waiting, and in the background."""
-    sums = torch.zeros(2 * rank)
-    dist.reduce_scatter(sums, [torch.arange(2.0 * r) * (rank + 1) for r in range(world_size)])
-    most = torch.empty(rank, dtype=torch.int64)
-    blocks = [torch.full((r,), rank + r + 1) for r in range(world_size)]
-    dist.reduce_scatter(most, blocks, MAX, async_op=True).wait()
-    return [sums, most]
 
 
 @feature(

@@ -47,29 +47,3 @@ def test_groups_in_threads(rank: int, world_size: int) -> list[list[float]]:
         return results
 
     return run_in_threads(*(lambda number=number: work_on(number) for number in range(4)))
-
-
-@feature(SECTION, "a thread that computes while collectives run")
-def test_computing_beside_collectives(rank: int, world_size: int) -> list[object]:
-    """A blocking call lets other threads of Python run."""
-    counted, end = [0], threading.Event()
-
-    def count() -> int:
-        while not end.is_set():
-            counted[0] += 1
-            end.wait(0.001)
-        return counted[0]
-
-    def communicate() -> torch.Tensor:
-        tensor = torch.ones(1000)
-        if rank == 0:
-            while counted[0] < 5:
-                end.wait(0.001)
-        dist.all_reduce(tensor)
-        while counted[0] < 5:
-            end.wait(0.001)
-        end.set()
-        return tensor
-
-    several, tensor = run_in_threads(count, communicate)
-    return [several >= 5, tensor]

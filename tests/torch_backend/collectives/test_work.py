@@ -1,6 +1,5 @@
 """Works: what an asynchronous call returns."""
 
-import gc
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -97,33 +96,6 @@ def test_works_of_a_single_rank(rank: int, world_size: int) -> list[torch.Tensor
     return results
 
 
-@feature(SECTION, "every function with nothing in its tensors")
-def test_works_of_nothing(rank: int, world_size: int) -> list[object]:
-    def none() -> torch.Tensor:
-        return torch.empty(0, 3)
-
-    several = [none() for _ in range(world_size)]
-    root = several if rank == 0 else None
-    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
-        (dist.all_reduce, (none(),)),
-        (dist.broadcast, (none(), 1)),
-        (dist.reduce, (none(), 1)),
-        (dist.all_gather, (several, none())),
-        (dist.all_gather_single, (none(), none())),
-        (dist.gather, (none(), root)),
-        (dist.scatter, (none(), root)),
-        (dist.reduce_scatter, (none(), several)),
-        (dist.reduce_scatter_single, (none(), none())),
-        (dist.all_to_all, (several, [none() for _ in range(world_size)])),
-        (dist.all_to_all_single, (none(), none())),
-    ]
-    passed: list[object] = []
-    for function, arguments in calls:
-        function(*arguments)
-        passed.append(function(*arguments, async_op=True).wait())
-    return passed
-
-
 @feature(
     SECTION,
     "wait(timeout) that is too short",
@@ -173,18 +145,6 @@ def test_callbacks_that_communicate(rank: int, world_size: int) -> list[torch.Te
         future = dist.all_reduce(ones(1000) * i, async_op=True).get_future()
         results.append(future.then(nested).then(nested).wait()[0])
     return results
-
-
-@feature(SECTION, "works and tensors that outlive their group")
-def test_works_outlive_their_group(rank: int, world_size: int) -> list[object]:
-    group = dist.new_group()
-    tensor = ones()
-    work = dist.all_reduce(tensor, group=group, async_op=True)
-    work.wait()
-    dist.destroy_process_group(group)
-    del group
-    gc.collect()
-    return [work.wait(), work.is_success(), work.get_future().wait()[0].clone(), tensor]
 
 
 def averages_of_clones(world_size: int) -> list[torch.Tensor]:

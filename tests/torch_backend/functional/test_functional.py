@@ -42,29 +42,6 @@ def test_functional_gathers(rank: int, world_size: int) -> list[torch.Tensor]:
     return [result + 0 for result in results]
 
 
-@feature(SECTION, "functional reduce_scatter_single, reduce_scatter_tensor", world_size=3)
-def test_functional_reduce_scatter(rank: int, world_size: int) -> list[torch.Tensor]:
-    tensor = numbers(rank, 3, 6)
-    results = []
-    for function in (functional.reduce_scatter_single, functional.reduce_scatter_tensor):
-        for op in ("sum", "max"):
-            results += [function(tensor, op, scatter_dim=dim, group=world()) for dim in (0, 1)]
-    return [result + 0 for result in results]
-
-
-@feature(SECTION, "functional coalesced forms")
-def test_functional_coalesced(rank: int, world_size: int) -> list[torch.Tensor]:
-    tensors = [numbers(rank, 4), numbers(rank, 2, 3) + 1]
-    results = [
-        *functional.all_reduce_coalesced(tensors, "sum", world()),
-        *functional.all_gather_single_coalesced(tensors, world()),
-        *functional.all_gather_into_tensor_coalesced(tensors, world()),
-        *functional.reduce_scatter_single_coalesced(tensors, "sum", [0, 0], world()),
-        *functional.reduce_scatter_tensor_coalesced(tensors, "max", [0, 0], world()),
-    ]
-    return [result + 0 for result in results]
-
-
 @feature(SECTION, "functional forms in place, and into a given tensor")
 def test_functional_in_place(rank: int, world_size: int) -> list[torch.Tensor]:
     ops, name = torch.ops._c10d_functional, world().group_name

@@ -7,8 +7,6 @@ import torch
 import torch.distributed as dist
 from features import feature
 
-from hccl_py.transport.errors import InvalidArgumentError
-
 SECTION = "Accelerators and mixed backends"
 
 
@@ -90,58 +88,3 @@ def test_second_group_of_another_backend(rank: int, world_size: int, backend: st
         dist.barrier()
         dist.destroy_process_group()
     return found
-
-
-def test_every_method_rejects_and_says_what_to_write() -> None:
-    from ranks import run_ranks
-
-    for rejected in run_ranks(every_method, 2):
-        assert len(rejected) >= 18
-        for name, text in rejected.items():
-            assert name in text
-            assert 'new_group(backend="gloo")' in text
-
-
-def every_method(rank: int, world_size: int) -> dict[str, str]:
-    dist.init_process_group("cpu:gloo,cuda:hccl")
-    group: Any = dist.group.WORLD
-    one, two = torch.ones(2), torch.ones(4)
-    halves = [torch.ones(2), torch.ones(2)]
-    calls: dict[str, tuple[Any, ...]] = {
-        "allreduce": ([one],),
-        "allreduce_coalesced": ([one, two],),
-        "reduce": ([one],),
-        "broadcast": ([one],),
-        "reduce_scatter": ([one], [halves]),
-        "reduce_scatter_single": (one, two),
-        "reduce_scatter_single_coalesced": ([one], [two]),
-        "allgather": ([halves], [one]),
-        "allgather_coalesced": ([[one], [one]], [one]),
-        "all_gather_single": (two, one),
-        "all_gather_single_coalesced": ([two], [one]),
-        "gather": ([halves], [one]),
-        "scatter": ([one], [halves]),
-        "alltoall": (halves, halves),
-        "all_to_all_single": (one, one, [], []),
-        "send": ([one], 1 - rank),
-        "recv": ([one], 1 - rank),
-        "recv_anysource": ([one],),
-    }
-    rejected = {}
-    part = group.split_group([0, 1])
-    for each in (group, part):
-        for name, arguments in calls.items():
-            try:
-                getattr(each, name)(*arguments)
-            except InvalidArgumentError as error:
-                rejected[name] = str(error)
-    assert group._device_types == [] or torch.accelerator.is_available()
-    sub = dist.new_group()
-    try:
-        dist.broadcast(one, 0, group=sub)
-    except InvalidArgumentError as error:
-        rejected["broadcast"] = str(error)
-    part.shutdown()
-    dist.barrier()
-    dist.destroy_process_group()
-    return rejected

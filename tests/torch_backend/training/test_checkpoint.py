@@ -12,7 +12,7 @@ from torch import nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
-from training import model, parameters_of, train
+from training import model, train
 
 SECTION = "Checkpoints"
 
@@ -78,28 +78,3 @@ def test_four_ranks_save_and_two_load(
         finally:
             os.environ["WORLD_SIZE"] = str(world_size)
         return values
-
-
-@feature(SECTION, "async_save")
-def test_save_while_training_goes_on(rank: int, world_size: int) -> list[list[torch.Tensor]]:
-    """What is saved is what was there when it was called."""
-    with folder_of_all(rank) as folder:
-        # It talks in a thread of its own, by a group of its own.
-        others = dist.new_group()
-        network, optimizer = sharded(rank)
-        before = train(network, rank, world_size, optimizer=optimizer)
-        saving = checkpoint.async_save(
-            state_of(network, optimizer), checkpoint_id=folder, process_group=others
-        )
-        after = train(network, rank, world_size, optimizer=optimizer)
-        saving.result()
-        dist.barrier()
-        again, fresh = sharded(rank)
-        state = state_of(again, fresh)
-        checkpoint.load(state, checkpoint_id=folder)
-        set_state_dict(
-            again, fresh, model_state_dict=state["model"], optim_state_dict=state["optimizer"]
-        )
-        assert all(map(torch.equal, parameters_of(again), before))
-        continued = train(again, rank, world_size, optimizer=fresh)
-        return [after, continued]

@@ -153,17 +153,3 @@ def train_joined(rank: int, world_size: int, divide_by_all: bool) -> list[torch.
 def test_ddp_join(rank: int, world_size: int) -> list[list[torch.Tensor]]:
     """Gradients are divided by the number of ranks, or of those that have not ended."""
     return [train_joined(rank, world_size, divide_by_all=divide) for divide in (True, False)]
-
-
-@feature(SECTION, "join, throw_on_early_termination")
-def test_ddp_join_raises_when_one_has_ended(rank: int, world_size: int) -> tuple[int, str]:
-    network = DistributedDataParallel(model())
-    done = 0
-    try:
-        with network.join(throw_on_early_termination=True):
-            for inputs, _ in batches(inputs_of(rank)):
-                network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
-                done += 1
-    except RuntimeError as error:
-        return done, str(error)
-    return done, "no error"

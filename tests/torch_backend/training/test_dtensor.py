@@ -67,26 +67,6 @@ def test_distribute_tensor(rank: int, world_size: int) -> list[torch.Tensor]:
     return results
 
 
-@feature(SECTION, "DTensor operations", world_size=3)
-def test_operations_on_dtensors(rank: int, world_size: int) -> list[torch.Tensor]:
-    mesh = init_device_mesh("cpu", (world_size,))
-    left = distribute_tensor(numbers(6, 4), mesh, [Shard(0)])
-    right = distribute_tensor(numbers(4, 6), mesh, [Shard(0)])
-    results = [
-        left @ right,
-        left.sum(),
-        left.mean(0),
-        left.max(),
-        left.t() + right,
-        torch.softmax(left, 0),
-        torch.cat([left, left]),
-        torch.linalg.vector_norm(left),
-    ]
-    made = (torch.distributed.tensor.ones, torch.distributed.tensor.zeros)
-    results += [make(5, 2, device_mesh=mesh, placements=[Shard(0)]) for make in made]
-    return [result.full_tensor() for result in results]
-
-
 @feature(SECTION, "distribute_module", world_size=3, alone=trained_alone)
 def test_distribute_module(rank: int, world_size: int) -> list[torch.Tensor]:
     """A replicated model, trained on parts of a batch."""

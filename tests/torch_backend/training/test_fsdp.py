@@ -6,7 +6,6 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import (
     BackwardPrefetch,
-    FullOptimStateDictConfig,
     FullStateDictConfig,
     FullyShardedDataParallel,
     LocalStateDictConfig,
@@ -97,19 +96,3 @@ def test_fsdp1_state_dicts(rank: int, world_size: int) -> list[object]:
         every.append((sorted(state), values_of(again)))
     assert all(map(torch.equal, values_of(network), every[0][1]))
     return every
-
-
-@feature(SECTION, "FSDP1, optim_state_dict")
-def test_fsdp1_optimizer_state(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = sharded(use_orig_params=True)
-    optimizer = torch.optim.Adam(network.parameters(), lr=0.01)
-    train(network, rank, world_size, optimizer=optimizer)
-    full = StateDictType.FULL_STATE_DICT
-    settings = FullStateDictConfig(), FullOptimStateDictConfig(rank0_only=False)
-    with FullyShardedDataParallel.state_dict_type(network, full, *settings):
-        state = FullyShardedDataParallel.optim_state_dict(network, optimizer)
-        kept = {name: one["exp_avg"].clone() for name, one in state["state"].items()}
-        again = FullyShardedDataParallel.optim_state_dict_to_load(network, optimizer, state)
-        optimizer.load_state_dict(again)
-    train(network, rank, world_size, optimizer=optimizer)
-    return [*(kept[name] for name in sorted(kept)), *values_of(network)]

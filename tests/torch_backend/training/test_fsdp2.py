@@ -97,19 +97,6 @@ def test_fully_shard_options(rank: int, world_size: int) -> list[list[torch.Tens
     return [train(network, rank, world_size) for network in networks]
 
 
-@feature(SECTION, "set_requires_gradient_sync: accumulation without communication")
-def test_fully_shard_accumulates(rank: int, world_size: int) -> list[torch.Tensor]:
-    network = sharded()
-    optimizer = sgd(network)
-    for step, (inputs, _) in enumerate(batches(4)):
-        network.set_requires_gradient_sync(step % 2 == 1)
-        network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
-        if step % 2 == 1:
-            optimizer.step()
-            optimizer.zero_grad()
-    return parameters_of(network)
-
-
 @feature(SECTION, "get_state_dict, set_model_state_dict, set_optimizer_state_dict", world_size=3)
 def test_state_of_sharded_model_and_optimizer(rank: int, world_size: int) -> list[torch.Tensor]:
     """The whole state of rank 0 goes to new models, and training goes on as if nothing was."""

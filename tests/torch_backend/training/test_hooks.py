@@ -9,7 +9,6 @@ from features import feature
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import (
     default_hooks,
-    optimizer_overlap_hooks,
     post_localSGD_hook,
     powerSGD_hook,
 )
@@ -112,24 +111,6 @@ def test_post_local_sgd_hook(rank: int, world_size: int) -> list[torch.Tensor]:
     network.register_comm_hook(state, post_localSGD_hook.post_localSGD_hook)
     averager = PeriodicModelAverager(period=1, warmup_steps=0)
     return train(network, rank, world_size, after=averager.average_parameters)
-
-
-@feature(SECTION, "hook: an optimizer that runs inside of it", alone=trained_alone)
-def test_optimizer_overlap_hook(rank: int, world_size: int) -> list[torch.Tensor]:
-    """The hook steps as soon as a bucket is there; the optimizer of the loop finds no gradient."""
-    from torch.distributed.optim.functional_sgd import _FunctionalSGD
-
-    network = over_buckets()
-    optimizer = _FunctionalSGD([], lr=0.1, _allow_empty_param_list=True)
-    state = optimizer_overlap_hooks._OptimizerHookState(optimizer)
-    hook = optimizer_overlap_hooks._hook_then_optimizer(default_hooks.allreduce_hook, state)
-    network.register_comm_hook(None, hook)
-    random = torch.Generator().manual_seed(1)
-    for _ in range(STEPS):
-        data = torch.randn(BATCH, 9, generator=random).chunk(world_size)[rank]
-        nn.functional.mse_loss(network(data[:, :6]), data[:, 6:]).backward()
-        network.zero_grad()
-    return [parameter.detach().clone() for parameter in network.parameters()]
 
 
 def averages(world_size: int) -> Sequence[list[float]]:

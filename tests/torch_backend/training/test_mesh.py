@@ -24,17 +24,6 @@ def test_mesh_of_two_dimensions(rank: int, world_size: int) -> list[object]:
     return [sum_of_ranks(columns), sum_of_ranks(rows), ranks, local, mesh.get_coordinate()]
 
 
-@feature(SECTION, "DeviceMesh.from_group", world_size=4)
-def test_mesh_from_groups(rank: int, world_size: int) -> list[float]:
-    pairs = [dist.new_group(ranks) for ranks in ([0, 1], [2, 3])]
-    crossed = [dist.new_group(ranks) for ranks in ([0, 2], [1, 3])]
-    groups = [crossed[rank % 2], pairs[rank // 2]]
-    mesh = DeviceMesh.from_group(
-        groups, "cpu", torch.arange(4).reshape(2, 2), mesh_dim_names=("across", "pair")
-    )
-    return [sum_of_ranks(mesh["across"]), sum_of_ranks(mesh["pair"])]
-
-
 @feature(SECTION, "init_device_mesh with backend_override", world_size=4)
 def test_mesh_with_other_backends(rank: int, world_size: int) -> list[object]:
     """Some dimensions on gloo, some on hccl."""

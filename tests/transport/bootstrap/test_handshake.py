@@ -152,22 +152,6 @@ def test_handshake_outsider_is_rejected(change: dict[str, bytes], outsider: int)
     assert not a.authenticated and not b.authenticated
 
 
-def test_handshake_replayed_connection_is_rejected() -> None:
-    _, _, connect, accept = pair(1, 0)
-    recorded = b"".join(converse(connect, accept)[0].sent)
-    acceptor = Handshake(party(0))
-    side = Side(acceptor.accept(lambda rank, index, path: True), inbox=recorded)
-    side.take(None)
-    while side.outcome is None:
-        if isinstance(side.request, Receive):
-            size = side.request.num_bytes
-            data, side.inbox = side.inbox[:size], side.inbox[size:]
-            side.take(Received(data))
-        else:
-            side.take(Received())
-    assert "secret" in side.outcome
-
-
 def test_handshake_connection_that_is_not_expected_is_rejected() -> None:
     asked = []
 

@@ -58,12 +58,6 @@ def test_choose_addresses_loopback_rendezvous_stays_on_loopback(
     assert chosen.interface == "lo"
 
 
-def test_choose_addresses_family_decides_where_an_interface_has_both() -> None:
-    assert choose("192.0.2.1", "lo", socket.AF_INET6) == ["::1"]
-    assert choose("::1", "lo", socket.AF_INET) == ["127.0.0.1"]
-    assert choose("localhost", None, socket.AF_INET6) == ["::1"]
-
-
 def test_choose_addresses_every_match_is_a_path_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     lo = Interface("lo", ("127.0.0.1",))
     monkeypatch.setattr(

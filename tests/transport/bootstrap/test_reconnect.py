@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import os
-import select
 import signal
 import threading
 import time
@@ -190,27 +189,6 @@ def test_repair_settle_waits_for_a_peer_that_is_out_of_reach(
         assert time.monotonic() - began_s < TIMEOUT_S
         assert {Key(0, 0, 0), Key(0, 0, 1)} & set(pair.engines[1].replaced)
         pair.close()
-
-
-def test_repair_peer_that_is_not_there_yet_is_dialled_until_it_is(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    caplog.set_level(logging.INFO)
-    with bootstrapped("ab") as job:
-        pair = Pair(job)
-        pair.repairs[0].close()
-        (listener,) = pair.meshes[0].listeners
-        pair.engines[1].report(Key(0, 0, 0))
-        # Nobody answers, then somebody who goes without a word, then rank 0.
-        select.select([listener], [], [], TIMEOUT_S)
-        listener.accept()[0].close()
-        wait_until(lambda: "trying again" in caplog.text, "the refusal is told")
-        pair.start(0)
-        wait_until(lambda: Key(1, 0, 0) in pair.engines[0].replaced, "a replacement")
-        wait_until(lambda: Key(0, 0, 0) in pair.engines[1].replaced, "a replacement")
-        pair.check(0, 0)
-        pair.close()
-    assert caplog.text.count("trying again") == 1
 
 
 def test_repair_shares_one_thread_that_ends_with_the_last_and_is_not_in_a_child() -> None:

@@ -159,20 +159,3 @@ def test_agreement_outlives_its_coordinator(ranks: SimulatedRanks, heard: list[i
     ranks.run(0.05)
     expected = {rank: rank for rank in range(0 if heard else 1, 5)}
     assert results(futures[1:]) == [expected] * 4
-
-
-def test_store_is_set_again_at_the_next_coordinator(ranks: SimulatedRanks) -> None:
-    was_set: Future[Any] = Future()
-    ranks.participants[3].client.ask("set", ["key", b"value"], was_set)
-    ranks.run(0.01)
-    assert was_set.result(0) is True
-    got: Future[Any] = Future()
-    ranks.participants[4].client.ask("get", [["key", "other"]], got)
-    ranks.run(0.01)
-    assert not got.done()
-    ranks.kill(0)
-    ranks.news()
-    again: Future[Any] = Future()
-    ranks.participants[2].client.ask("set", ["other", b"more"], again)
-    ranks.run(0.01)
-    assert got.result(0) == [b"value", b"more"]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from conformance_transfers import EVERY, RDMA, Provider, transfer
-from queue_pairs import ALL, PATIENCE_S, connect, wait_until
+from queue_pairs import ALL, PATIENCE_S, wait_until
 
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.verbs import (
@@ -177,17 +177,6 @@ class Closing(Provider):
             pair.close()
             with pytest.raises(InvalidArgumentError):
                 pair.post_send(SendRequest(Opcode.SEND))
-
-    def test_reset_and_a_new_connection(self) -> None:
-        with self.connected() as (a, b):
-            transfer(a, b, Opcode.SEND, 100, 1)
-            for end in (a, b):
-                end.pair.modify(State.RESET)
-                end.pair.modify(State.INIT)
-                assert end.queue.poll() == []
-            connect(a.pair, b.pair)
-            for seed, opcode in enumerate(EVERY):
-                transfer(a, b, opcode, 5000, seed)
 
     def test_illegal_steps_are_rejected(self) -> None:
         with self.connected() as (a, b):

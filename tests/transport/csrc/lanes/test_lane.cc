@@ -322,24 +322,6 @@ struct Star {
   }
 };
 
-// With every slot but the lane's own taken, its next message goes out as soon as the last one was
-// read, at the first look: whoever looks once more before it sleeps relies on that.
-void a_freed_slot_is_found_at_the_first_look() {
-  Star star(4);
-  auto big = payload_of(0, slot_bytes);
-  std::vector<Lane*> all;
-  for (auto& lane : star.out) all.push_back(lane.get());
-  CHECK(all[0]->post_send_to_all(all, header_of(0, slot_bytes), big.data()));
-  auto later = payload_of(1, slot_bytes), last = payload_of(2, slot_bytes);
-  all[0]->post_send(header_of(1, slot_bytes), later.data());
-  all[0]->post_send(header_of(2, slot_bytes), last.data());
-  CHECK(!all[0]->flushed());
-  CHECK(star.inboxes[0].take(0, slot_bytes, How::lend));
-  CHECK(star.inboxes[0].take(1, slot_bytes, How::lend));
-  CHECK(all[0]->flush() && all[0]->flushed());
-  CHECK(star.inboxes[0].take(2, slot_bytes, How::lend));
-}
-
 }  // namespace
 }  // namespace hccl::test
 
@@ -367,7 +349,6 @@ int main() {
       {"malformed_shared_memory_is_refused", malformed_shared_memory_is_refused},
       {"a_peeked_message_in_shared_memory_stays_what_it_was",
        a_peeked_message_in_shared_memory_stays_what_it_was},
-      {"a_freed_slot_is_found_at_the_first_look", a_freed_slot_is_found_at_the_first_look},
   };
   run_tests(tests);
 }
