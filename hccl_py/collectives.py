@@ -12,7 +12,7 @@ from hccl_py.fingerprint import Transfer
 from hccl_py.memory.buffers import Span, blocks_of, span_of
 from hccl_py.memory.checks import check_block, check_op, check_tag, not_reducible, start_alike
 from hccl_py.memory.copies import copy_to_output, set_aside
-from hccl_py.memory.scaled import PremulSum
+from hccl_py.memory.scaled import ScaledSum
 from hccl_py.observe.call_sites import CallSites
 from hccl_py.submit import BACKGROUND, BLOCKING, Result, Submitter
 from hccl_py.transport import _core
@@ -75,7 +75,7 @@ class Collectives(Generic[Result]):
         except TypeError:  # an array
             known = False
         if not known:
-            if isinstance(op, PremulSum):
+            if isinstance(op, ScaledSum):
                 scaled, target = op.applied(span), data if output is None else output
                 return self.all_reduce(scaled, output=target, timeout_s=timeout_s)
             raise not_reducible(op, kind)
@@ -137,7 +137,7 @@ class Collectives(Generic[Result]):
         self._check_rank("root", root)
         is_root = root == self._state.rank
         address, count, kind = span = span_of(data, "data", is_root and output is None)
-        if isinstance(op, PremulSum):
+        if isinstance(op, ScaledSum):
             target = output if output is not None or not is_root else data
             return self.reduce(op.applied(span), root, output=target, timeout_s=timeout_s)
         check_op(op, kind)
@@ -199,7 +199,7 @@ class Collectives(Generic[Result]):
             op: a ReduceOp, or what `premul_sum` returned.
             timeout_s: deadline of this call.
         """
-        if isinstance(op, PremulSum):
+        if isinstance(op, ScaledSum):
             many = isinstance(input, (list, tuple))
             blocks = [op.applied(span_of(one, "input")) for one in (input if many else [input])]
             scaled = blocks if many else blocks[0]

@@ -23,7 +23,7 @@ from hccl_py.diagnosis.errors import CallErrors
 from hccl_py.diagnosis.exceptions import describe_error, handled_error, uncaught_at_exit
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S, Membership, Reporter
 from hccl_py.engine import connect_engine
-from hccl_py.membership.environment import meeting_at, rank_and_size
+from hccl_py.membership.environment import rank_and_size, rendezvous_store
 from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.split import packed, part_of
 from hccl_py.membership.subset import Parent, check_members, open_group
@@ -90,8 +90,8 @@ class Communicator:
                 which, where and at what step.
         """
         rank, world_size = rank_and_size(rank, world_size)
-        with meeting_at(store, rank, world_size, name, timeout_s) as met_at:
-            engine = connect_engine(met_at, rank, world_size, timeout_s, identity)
+        with rendezvous_store(store, rank, world_size, name, timeout_s) as rendezvous:
+            engine = connect_engine(rendezvous, rank, world_size, timeout_s, identity)
         core, mesh = engine.core, engine.mesh
         self.rank = rank
         self.world_size = world_size
@@ -106,7 +106,7 @@ class Communicator:
         self._identity = identity
         self._num_shrinks = 0
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
-        self._store = met_at  # rank 0 may host it, and others may not have read all of it yet
+        self._store = rendezvous  # rank 0 may host it, and others may not have read all of it yet
         self._sites = CallSites() if CallSites.wanted() else None
         self.flight_recorder = FlightRecorder(
             core, _group(name, rank, mesh), partial(_clock, mesh.coordination), self._sites

@@ -282,92 +282,19 @@ class Communicator:
     def path_statistics(self) -> list[Any]:
         """Return the counters of every path of every lane to ranks of other nodes."""
 
-    def run_data(
-        self,
-        prepared: Prepared,
-        timeout_s: float,
-        address: int,
-        divide: bool,
-        buffers: object,
-        /,
-    ) -> None: ...
-    def start_data(
-        self,
-        prepared: Prepared,
-        timeout_s: float,
-        address: int,
-        divide: bool,
-        buffers: object,
-        /,
-    ) -> Work: ...
-    def run_blocks(
-        self,
-        prepared: Prepared,
-        timeout_s: float,
-        input: _Blocks,
-        output: _Blocks,
-        divide: bool,
-        buffers: object,
-        /,
-    ) -> None: ...
-    def start_blocks(
-        self,
-        prepared: Prepared,
-        timeout_s: float,
-        input: _Blocks,
-        output: _Blocks,
-        divide: bool,
-        buffers: object,
-        /,
-    ) -> Work: ...
-    def run_equal(
-        self,
-        prepared: Prepared,
-        timeout_s: float,
-        input: int,
-        num_input: int,
-        output: int,
-        num_output: int,
-        count: int,
-        divide: bool,
-        buffers: object,
-        /,
-    ) -> None: ...
-    def start_equal(
-        self,
-        prepared: Prepared,
-        timeout_s: float,
-        input: int,
-        num_input: int,
-        output: int,
-        num_output: int,
-        count: int,
-        divide: bool,
-        buffers: object,
-        /,
-    ) -> Work: ...
-    def run_transfer(
-        self,
-        sends: bool,
-        address: int,
-        num_bytes: int,
-        peer: int,
-        tag: int,
-        timeout_s: float,
-        buffers: object,
-        /,
-    ) -> None: ...
-    def start_transfer(
-        self,
-        sends: bool,
-        address: int,
-        num_bytes: int,
-        peer: int,
-        tag: int,
-        timeout_s: float,
-        buffers: object,
-        /,
-    ) -> Work: ...
+    # run_ blocks, start_ does not. Both take, after the collective's Prepared and its timeout_s:
+    #   _data      address, divide, buffers
+    #   _blocks    input: _Blocks, output: _Blocks, divide, buffers
+    #   _equal     input, num_input, output, num_output, count, divide, buffers
+    # and _transfer takes sends, address, num_bytes, peer, tag, timeout_s, buffers.
+    def run_data(self, *arguments: Any) -> None: ...
+    def run_blocks(self, *arguments: Any) -> None: ...
+    def run_equal(self, *arguments: Any) -> None: ...
+    def run_transfer(self, *arguments: Any) -> None: ...
+    def start_data(self, *arguments: Any) -> Work: ...
+    def start_blocks(self, *arguments: Any) -> Work: ...
+    def start_equal(self, *arguments: Any) -> Work: ...
+    def start_transfer(self, *arguments: Any) -> Work: ...
     def sequence(self) -> int: ...
     def caller(self) -> tuple[int, bool, bool]:
         """Return the last submitting thread (0: none), whether there were several, if one waits."""

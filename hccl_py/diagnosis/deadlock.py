@@ -8,8 +8,7 @@ several threads is never suspected: another of its threads might come.
 
 from collections.abc import Iterator, Mapping
 
-from hccl_py.diagnosis.finding import Finding
-from hccl_py.diagnosis.report import OtherCall, Report, Reports
+from hccl_py.diagnosis.report import Finding, OtherCall, Report, Reports
 from hccl_py.fingerprint import without_number
 from hccl_py.transport._core import Cause
 

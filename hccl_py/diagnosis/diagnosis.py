@@ -8,10 +8,9 @@ import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.diagnosis.deadlock import find_deadlock
 from hccl_py.diagnosis.ended import find_death, find_left, find_lost, find_unreachable
-from hccl_py.diagnosis.finding import Finding
 from hccl_py.diagnosis.mismatch import find_mismatch
 from hccl_py.diagnosis.record import decode
-from hccl_py.diagnosis.report import Report, Reports
+from hccl_py.diagnosis.report import Finding, Report, Reports
 from hccl_py.diagnosis.timeout import find_timeout
 from hccl_py.fingerprint import describe
 from hccl_py.transport._core import Cause

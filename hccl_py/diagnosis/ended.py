@@ -2,9 +2,8 @@
 
 from signal import Signals
 
-from hccl_py.diagnosis.finding import Finding
 from hccl_py.diagnosis.record import Failure
-from hccl_py.diagnosis.report import EndedPeer, Report, Reports, ranks
+from hccl_py.diagnosis.report import EndedPeer, Finding, Report, Reports, ranks
 from hccl_py.transport._core import Cause
 from hccl_py.transport.control.reporter import Absent
 

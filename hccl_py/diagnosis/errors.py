@@ -7,9 +7,8 @@ out of reach, or the failure is one call's alone) the rules of a diagnosis are a
 from collections.abc import Callable, Sequence
 
 from hccl_py.diagnosis.diagnosis import Diagnosis, complete, diagnose
-from hccl_py.diagnosis.finding import Finding
 from hccl_py.diagnosis.record import Failure, word
-from hccl_py.diagnosis.report import Report, Reports
+from hccl_py.diagnosis.report import Finding, Report, Reports
 from hccl_py.diagnosis.timeout import activity, arrivals, missing_rank, position
 from hccl_py.fingerprint import Transfer, describe
 from hccl_py.observe.flight_recorder import FlightRecorder

@@ -8,9 +8,8 @@ before its time is up.
 
 from collections.abc import Mapping
 
-from hccl_py.diagnosis.finding import Finding
 from hccl_py.diagnosis.record import Failure
-from hccl_py.diagnosis.report import LoggedCall, Reports, ranks, sites
+from hccl_py.diagnosis.report import Finding, LoggedCall, Reports, ranks, sites
 from hccl_py.fingerprint import describe, number_of, without_number
 from hccl_py.transport._core import Cause
 

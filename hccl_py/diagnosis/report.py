@@ -1,8 +1,8 @@
-"""What one rank reports: its failure if it has one, how far it is, what else its process does."""
+"""What ranks report: a failure, how far each is, its calls. What a rule finds in the reports."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from hccl_py.diagnosis.record import Failure, Stage, decode
 from hccl_py.fingerprint import count_of, describe, without_number
@@ -185,6 +185,24 @@ class Reports:
             return "a rank"
         named = [f"{rank} (host {{}}, pid {{}})".format(*self.processes[rank]) for rank in known]
         return f"rank{'s' * (len(named) > 1)} {listing(named)}"
+
+
+class Finding(NamedTuple):
+    """A cause, the rank that caused it, the call that met it, and the text.
+
+    Attributes:
+        cause: its kind.
+        rank: None: nobody in particular.
+        call: number and fingerprint; 0, 0: none was under way.
+        text: what happened, without the name of the call.
+        also: ids of other communicators that cannot go on either.
+    """
+
+    cause: Cause
+    rank: int | None
+    call: tuple[int, int]
+    text: str
+    also: tuple[bytes, ...] = ()
 
 
 def listing(names: Sequence[str]) -> str:

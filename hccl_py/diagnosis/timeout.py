@@ -2,9 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from hccl_py.diagnosis.finding import Finding
 from hccl_py.diagnosis.record import Failure
-from hccl_py.diagnosis.report import Report, Reports, listing, ranks, sites
+from hccl_py.diagnosis.report import Finding, Report, Reports, listing, ranks, sites
 from hccl_py.transport._core import Cause
 
 _MAX_NAMED = 8

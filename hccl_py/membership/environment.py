@@ -39,10 +39,10 @@ def rank_and_size(rank: Any = None, world_size: Any = None) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def meeting_at(
+def rendezvous_store(
     store: Any, rank: int, world_size: int, name: str, timeout_s: float
 ) -> Iterator[Any]:
-    """Hand out the store at which the ranks of a communicator meet, for as long as they need it.
+    """Open the store through which the ranks of a communicator find each other.
 
     Args:
         store: a store, the bytes of a unique id, or None for that of the environment.
@@ -53,7 +53,7 @@ def meeting_at(
 
     Raises:
         InvalidArgumentError: the id is damaged, or the environment names no address.
-        BootstrapError: no store answered, or the meeting came to nothing.
+        BootstrapError: no store answered, or the ranks did not find each other.
     """
     if isinstance(store, bytes | bytearray | memoryview):
         with store_of_unique_id(store, rank, world_size, timeout_s) as client:

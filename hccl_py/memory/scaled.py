@@ -9,7 +9,7 @@ from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 
 
-class PremulSum:
+class ScaledSum:
     """A reduce op, made by `premul_sum`.
 
     Attributes:
@@ -45,7 +45,7 @@ class PremulSum:
         return made
 
 
-def premul_sum(factor: Any) -> PremulSum:
+def premul_sum(factor: Any) -> ScaledSum:
     """Make a reduce op: the sum of what each rank gives times its factor.
 
     `all_reduce`, `reduce` and `reduce_scatter` take it for floating-point and complex elements.
@@ -59,4 +59,4 @@ def premul_sum(factor: Any) -> PremulSum:
     """
     if not isinstance(factor, numbers.Real):
         raise InvalidArgumentError(f"factor: expected a real number, got {factor!r}")
-    return PremulSum(float(factor))
+    return ScaledSum(float(factor))

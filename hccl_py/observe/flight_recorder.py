@@ -1,8 +1,8 @@
 """The flight recorder: the last calls of this process's communicators, and how far each got.
 
 The engine writes the records (`csrc/recorder.h`); here they become entries with torch's names for
-things, and `trace_files.py` puts them into files. Written when a communicator fails (HCCL_TRACE_DIR
-says where; unset: not), on SIGUSR2 (`trace_signal.py`), and on request.
+things, and `dump_files.py` writes them to files. Written when a communicator fails (HCCL_TRACE_DIR
+says where; unset: not), on SIGUSR2 (`dump_signal.py`), and on request.
 """
 
 import contextlib
@@ -11,6 +11,7 @@ import os
 import threading
 import time
 import weakref
+from collections import namedtuple
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,24 +73,11 @@ class Group(NamedTuple):
     boot_id: str
 
 
-class _Call(NamedTuple):
-    """One record of the engine; see `_core.Communicator.records`."""
-
-    id: int
-    kind: int
-    state: int
-    in_place: bool
-    sequence: int
-    fingerprint: int
-    peer: int
-    bytes_in: int
-    bytes_out: int
-    submitted_ns: int
-    started_ns: int
-    ended_ns: int
-    late_ns: int
-    arrived_ns: int
-    last_rank: int
+_Call = namedtuple(  # one record of the engine, see `_core.Communicator.records`
+    "_Call",
+    "id kind state in_place sequence fingerprint peer bytes_in bytes_out submitted_ns started_ns "
+    "ended_ns late_ns arrived_ns last_rank",
+)
 
 
 class FlightRecorder:
@@ -184,7 +172,13 @@ class FlightRecorder:
         what = _name(call, self.group.rank, fields)
         # The engine puts the number in when the call's turn has come.
         number = call.fingerprint & ~0xFFFF | call.sequence & 0xFFFF
-        transfer = Transfer(call.kind == 1, _rank(call.peer), call.fingerprint, _size(call))
+        transfer = Transfer(
+            call.kind == 1, _rank(call.peer), call.fingerprint, call.bytes_in or call.bytes_out
+        )
+        described = describe(transfer)
+        if fields is not None:  # the fingerprint may have had no room for the exact size
+            num_bytes = max(call.bytes_in, call.bytes_out)
+            described = describe(number, num_bytes // fields.element.item_bytes)
         sizes_in, sizes_out, dtype = _sizes(call, fields)
         frames = self._sites.frames_of(call.sequence) if self._sites and is_collective else []
         return {
@@ -193,9 +187,7 @@ class FlightRecorder:
             "p2p_seq_id": 0 if is_collective else call.id + 1,
             "op_id": call.id,
             "profiling_name": f"hccl:{what}",
-            "call": describe(transfer)
-            if fields is None
-            else describe(number, _count(call, fields)),
+            "call": described,
             "time_created_ns": call.submitted_ns + clock_ns,
             "time_discovered_started_ns": call.started_ns and call.started_ns + clock_ns,
             "time_discovered_completed_ns": call.ended_ns and call.ended_ns + clock_ns,
@@ -266,21 +258,12 @@ def _rank(number: int) -> int | None:
     return None if number < 0 else number
 
 
-def _size(call: _Call) -> int:
-    return call.bytes_in or call.bytes_out
-
-
 def _name(call: _Call, rank: int, fields: Fields | None) -> str:
     if fields is not None:
         return fields.collective
     if call.kind == 1:
         return f"send {rank}->{call.peer}"
     return f"recv {rank}<-{call.peer if call.peer >= 0 else 'any'}"
-
-
-def _count(call: _Call, fields: Fields) -> int:
-    """Return what the fingerprint may have had no room for: elements, or those of all blocks."""
-    return max(call.bytes_in, call.bytes_out) // fields.element.item_bytes
 
 
 def _sizes(call: _Call, fields: Fields | None) -> tuple[list[list[int]], list[list[int]], str]:
