@@ -1,6 +1,6 @@
 // Registered memory in Python: the arena of the process, and pieces of it that live as long as what
 // is made of them.
-#include "bindings/arena.h"
+#include "bindings/bindings.h"
 
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/shared_ptr.h>

@@ -1,4 +1,4 @@
-#include "bindings/calls.h"
+#include "bindings/bindings.h"
 
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/shared_ptr.h>
@@ -9,8 +9,6 @@
 #include <array>
 #include <utility>
 #include <vector>
-
-#include "bindings/stream.h"
 
 namespace nb = nanobind;
 

@@ -1,4 +1,4 @@
-#include "bindings/dlpack.h"
+#include "bindings/bindings.h"
 
 #include <cstdint>
 #include <cstring>

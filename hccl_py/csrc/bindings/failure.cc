@@ -1,4 +1,4 @@
-#include "bindings/failure.h"
+#include "bindings/bindings.h"
 
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>

@@ -1,5 +1,7 @@
 // The Python face of the engine, one-to-one with the headers. No logic lives here. How calls become
 // requests stands in bindings_calls.cc.
+#include "bindings/bindings.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -8,15 +10,8 @@
 
 #include <vector>
 
-#include "bindings/arena.h"
-#include "bindings/calls.h"
-#include "bindings/dlpack.h"
-#include "bindings/failure.h"
 #include "perftest/bindings.h"
 #include "bindings/provider.h"
-#include "bindings/recorder.h"
-#include "bindings/stream.h"
-#include "bindings/verbs.h"
 #include "engine/communicator.h"
 #include "progress/idle.h"
 #include "progress/progress_thread.h"

@@ -1,3 +1,5 @@
+#include "bindings/bindings.h"
+
 #include "bindings/provider.h"
 
 #include <poll.h>

@@ -54,7 +54,4 @@ class PythonLane final : public QueuedLane {
 void add_python_lanes(Communicator& communicator, int peer,
                       const std::vector<nanobind::object>& lanes, Descriptor control);
 
-// What a signal handler raises inside a lane goes on from there in Python.
-void bind_provider();
-
 }  // namespace hccl

@@ -1,4 +1,4 @@
-#include "bindings/recorder.h"
+#include "bindings/bindings.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // Stream for Python: to be subclassed there, as for TLS, and the wrapper that makes one faulty.
-#include "bindings/stream.h"
+#include "bindings/bindings.h"
 
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/trampoline.h>
@@ -11,7 +11,7 @@
 #include "base/faulty_stream.h"
 
 namespace nb = nanobind;
-using namespace hccl;
+namespace hccl {
 
 namespace {
 
@@ -158,3 +158,5 @@ void bind_stream(nb::module_& module) {
       .def("close", &FaultyStream::close)
       .def("num_faults", &FaultyStream::num_faults);
 }
+
+}  // namespace hccl

@@ -2,6 +2,8 @@
 //
 // Everything that may take a queue pair's lock releases the GIL first: the holder of the lock may
 // need it for a lane that is written in Python.
+#include "bindings/bindings.h"
+
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
@@ -11,8 +13,6 @@
 #include <algorithm>
 
 #include "bindings/provider.h"
-#include "bindings/recorder.h"
-#include "bindings/verbs.h"
 #include "engine/communicator.h"
 #include "verbs/lane_over_queue_pair.h"
 #include "verbs/device.h"
