@@ -312,7 +312,7 @@ class Communicator:
         for. Times are nanoseconds of CLOCK_MONOTONIC, 0 where not reached.
         """
 
-    def history(self, first: int, last: int, /) -> list[tuple[int, int, int]]:
+    def call_log(self, first: int, last: int, /) -> list[tuple[int, int, int]]:
         """Return the collectives first..last that are still remembered.
 
         Each is number, fingerprint, and the bytes given or got here, whichever are more.

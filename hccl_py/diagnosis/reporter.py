@@ -144,7 +144,7 @@ class Reporter:
         site_of = self._sites.site_of if self._sites is not None else lambda _: ""
         return tuple(
             LoggedCall(number, without_number(fingerprint), num_bytes, site_of(number))
-            for number, fingerprint, num_bytes in self._core.history(
+            for number, fingerprint, num_bytes in self._core.call_log(
                 max(1, last - _MAX_CALLS + 1), last
             )
         )

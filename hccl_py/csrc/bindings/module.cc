@@ -174,9 +174,9 @@ NB_MODULE(_core, module) {
            [](PyCommunicator& c) { return c.engine->statistics().collectives.value(); })
       .def("statistics", [](PyCommunicator& c) { return statistics(*c.engine); })
       .def("records", [](PyCommunicator& c) { return records(c.engine->recorder()); })
-      .def("history",
+      .def("call_log",
            [](PyCommunicator& c, uint64_t first, uint64_t last) {
-             return history(c.engine->recorder(), first, last);
+             return call_log(c.engine->recorder(), first, last);
            })
       .def("failed", [](PyCommunicator& c) { return c.engine->failure() != nullptr; })
       .def("set_diagnosis_timeout",

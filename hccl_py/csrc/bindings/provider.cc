@@ -22,7 +22,7 @@ PythonLane::PythonLane(int peer, const nb::object& lane, size_t slot_bytes, Stat
 
 PythonLane::~PythonLane() {
   if (!nb::is_alive()) {
-    // The interpreter is gone, and with it whatever could close this.
+    // The interpreter has ended, so no Python code can close this.
     for (nb::object* object : {&lane_, &send_, &receive_}) object->release();
     return;
   }
@@ -37,15 +37,15 @@ PythonLane::~PythonLane() {
 }
 
 // Whether an earlier answer of the object may be outdated.
-bool PythonLane::has_news() const {
+bool PythonLane::has_changed() const {
   pollfd watched{fd_, POLLIN, 0};
   return poll(&watched, 1, 0) != 0;
 }
 
 bool PythonLane::push(const Header& header, const std::byte* payload, size_t&) {
-  if (refused_ && !has_news()) return false;
-  refused_ = !call_send(header, payload);
-  if (refused_) return false;
+  if (full_ && !has_changed()) return false;
+  full_ = !call_send(header, payload);
+  if (full_) return false;
   device_.messages.add(1);
   device_.bytes.add(header.length);
   return true;
@@ -60,7 +60,7 @@ bool PythonLane::call_send(const Header& header, const std::byte* payload) {
         static_cast<char*>(const_cast<void*>(address)), header.length, PyBUF_READ));
     if (!view.is_valid()) nb::raise_python_error();
     bool sent = nb::cast<bool>(send_(nb::bytes(&header, sizeof header), view));
-    // Whoever still holds a part of it would read memory that is the caller's again: this raises.
+    // Raises BufferError if Python still holds a part of it: that memory is the caller's again.
     view.attr("release")();
     return sent;
   } catch (const nb::python_error& error) {
@@ -72,7 +72,7 @@ bool PythonLane::call_send(const Header& header, const std::byte* payload) {
 
 const Header* PythonLane::peek() {
   if (has_message_) return &header_;
-  if (drained_ && !has_news()) return nullptr;
+  if (drained_ && !has_changed()) return nullptr;
   has_message_ = call_receive();
   drained_ = !has_message_;
   return has_message_ ? &header_ : nullptr;

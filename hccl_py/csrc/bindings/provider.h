@@ -33,17 +33,17 @@ class PythonLane final : public QueuedLane {
   bool push(const Header& header, const std::byte* payload, size_t& offset) override;
 
  private:
-  bool has_news() const;
+  bool has_changed() const;
   bool call_send(const Header& header, const std::byte* payload);
   bool call_receive();
   [[noreturn]] void fail(const nanobind::python_error& error);
 
   nanobind::object lane_, send_, receive_;
   const int fd_;
-  // What the object answered last; its descriptor tells when that has changed.
-  bool refused_ = false;  // send: no room
+  // What the object answered last; its descriptor becomes readable when that has changed.
+  bool full_ = false;  // send: no room
   bool drained_ = false;  // receive: nothing there
-  // The message that is lent. It is kept until the next one is asked for, because to let go of it
+  // The message that is lent. It is kept until the next one is received, because to release it
   // takes the GIL; `view_` refers to no object where there is none.
   Py_buffer view_{};
   Header header_;

@@ -52,7 +52,7 @@ nb::list records(const Recorder& recorder) {
   return result;
 }
 
-nb::list history(const Recorder& recorder, uint64_t first, uint64_t last) {
+nb::list call_log(const Recorder& recorder, uint64_t first, uint64_t last) {
   nb::list result;
   for (const CallRecord& call : recorder.records()) {
     if (call.kind != RequestKind::collective) continue;

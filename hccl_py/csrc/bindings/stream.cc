@@ -74,12 +74,12 @@ class PyStream final : public Stream {
         if (now < part.iov_len) break;
       }
     } catch (const nb::python_error& error) {
-      // For good: nobody knows how many bytes the call that raised this had moved.
+      // For good: it is unknown how many bytes the call that raised this had moved.
       failed_ = true;
       failed_by_peer_ = error.matches(PyExc_ConnectionError) || error.matches(PyExc_EOFError);
       why_failed_ = error.what();
       keep_interruption(error);
-      // What came before counts; the next call tells the rest.
+      // The bytes that came before count; the next call returns the rest.
       if (moved > 0 && access == PyBUF_WRITE) return moved;
       throw StreamError(why_failed_, failed_by_peer_);
     }

@@ -94,12 +94,12 @@ class Communicator {
   //
   // Readable when take_broken() has something new.
   int repair_fd() const { return driver_->connections().reconnection().event_fd(); }
-  // What broke since the last call. To be called now and then anyway: it looks after the connections
-  // while no thread waits for a call.
+  // The connections that broke since the last call. Call it every second or so in any case: it
+  // checks the connections while no call does.
   std::vector<BrokenPath> take_broken() { return driver_->take_broken(); }
   // The driver takes it into use at its next turn; no other thread may touch it any more.
-  void replace_connection(const BrokenPath& place, std::shared_ptr<Stream> connection) {
-    driver_->replace_connection(place, std::move(connection));
+  void replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection) {
+    driver_->replace_connection(path, std::move(connection));
   }
   // Whether a peer of another node still lacks something that finished calls have sent: for as long
   // connections that broke have to be brought back. Not if calls are under way that no thread awaits.

@@ -261,7 +261,7 @@ bool PointToPoint::drain_all() {
       while (drain(static_cast<int>(peer))) moved = true;
     } catch (const LaneError&) {
       if (waits_for(static_cast<int>(peer))) throw;
-      closed_[peer] = true;  // whether it left or died, the control connection tells
+      closed_[peer] = true;  // its control link says whether it left or died
     }
   }
   return moved;

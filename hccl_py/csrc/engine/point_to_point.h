@@ -3,7 +3,7 @@
 // A message up to eager_bytes_ travels with its envelope. A longer one announces itself
 // (request_to_send), waits until its receive is posted (clear_to_send) and then streams in slots
 // straight into the receive's buffer. So any number of transfers in any order make progress, and
-// what nobody has asked for yet occupies at most eager_bytes_ each.
+// a message without a posted receive occupies at most eager_bytes_ each.
 #pragma once
 
 #include <list>

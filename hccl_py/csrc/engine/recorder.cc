@@ -17,7 +17,7 @@ constexpr uint64_t state_mask = 3 << state_shift;
 constexpr uint64_t in_place_bit = 1 << 4;
 constexpr uint64_t late_bit = 1 << 5;  // the words that lie apart are this call's
 constexpr int num_attempts = 64;       // of a reader whose record is written meanwhile
-constexpr size_t line_words = 64 / sizeof(uint64_t);  // a cache line
+constexpr size_t words_per_record = 64 / sizeof(uint64_t);  // a cache line
 
 std::atomic_ref<uint64_t> word(const uint64_t& value) {
   return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(value));
@@ -75,17 +75,17 @@ class Change {
 
 // Zero is the version of a record that was never written.
 Recorder::Recorder()
-    : memory_(static_cast<uint64_t*>(std::calloc(capacity * (num_words + num_extra) + line_words,
+    : memory_(static_cast<uint64_t*>(std::calloc(capacity * (num_words + num_extra) + words_per_record,
                                                  sizeof(uint64_t))),
               &std::free),
-      lines_(aligned(memory_.get())),
-      sides_(lines_ + capacity * num_words) {
+      records_(aligned(memory_.get())),
+      sides_(records_ + capacity * num_words) {
   if (!memory_) throw std::bad_alloc();
 }
 
-// nullptr once a later call has taken the place.
-uint64_t* Recorder::line_of(uint64_t id) const {
-  uint64_t* words = line(id);
+// nullptr once a later call has replaced it.
+uint64_t* Recorder::words_of(uint64_t id) const {
+  uint64_t* words = words_at(id);
   return get(words[version]) >> version_bits == id + 1 ? words : nullptr;
 }
 
@@ -96,7 +96,7 @@ void Recorder::open(Request& request) {
   if (request.submitted == Deadline{}) request.submitted = Clock::now();
   Bytes bytes = bytes_of(request);
   bool collective = request.kind == RequestKind::collective;
-  uint64_t* words = line(id);
+  uint64_t* words = words_at(id);
   {
     Change change(words[version], (id + 1) << version_bits);
     set(words[fingerprint], collective ? request.call.fingerprint : request.tag);
@@ -113,12 +113,11 @@ void Recorder::open(Request& request) {
 
 void Recorder::start(Request& request, uint64_t earliest_ns) {
   request.started_ns = std::max(steady_ns(request.submitted), earliest_ns);
-  uint64_t* words = line_of(request.record);
+  uint64_t* words = words_of(request.record);
   if (words == nullptr) return;
   uint64_t before = get(words[status]) & ~state_mask;
   Change change(words[version]);
-  // The engine has put its number into a collective's fingerprint, and a recv from anyone has found
-  // somebody.
+  // Known only now: the number in a collective's fingerprint, and the sender of a recv from any rank.
   if (request.kind == RequestKind::collective) {
     set(words[fingerprint], request.call.fingerprint);
   } else {
@@ -129,7 +128,7 @@ void Recorder::start(Request& request, uint64_t earliest_ns) {
 }
 
 void Recorder::end(const Request& request, CallState state, const Ending& ending) {
-  uint64_t* words = line_of(request.record);
+  uint64_t* words = words_of(request.record);
   if (words == nullptr) return;
   uint64_t flags = (ending.in_place ? in_place_bit : 0) | (ending.late_ns ? late_bit : 0);
   uint64_t before = get(words[status]) & ~state_mask;
@@ -146,7 +145,7 @@ void Recorder::end(const Request& request, CallState state, const Ending& ending
 void Recorder::fail_open() {
   uint64_t now_ns = steady_ns(Clock::now());
   for (uint64_t id = 0; id < capacity; ++id) {
-    uint64_t* words = line(id);
+    uint64_t* words = words_at(id);
     uint64_t status_now = get(words[status]);
     if (get(words[version]) == 0 || get(words[ended]) != 0) continue;
     Change change(words[version]);
@@ -157,7 +156,7 @@ void Recorder::fail_open() {
 }
 
 std::optional<CallRecord> Recorder::read(uint64_t id) const {
-  const uint64_t* words = line(id);
+  const uint64_t* words = words_at(id);
   const uint64_t* extra = sides_ + id % capacity * num_extra;
   for (int attempt = 0; attempt < num_attempts; ++attempt) {
     uint64_t before = get(words[version]);

@@ -1,13 +1,11 @@
-// The flight recorder: the last calls of one communicator, collectives and transfers, for whoever
-// wants to know afterwards what happened, or what a rank that hangs is doing.
+// The flight recorder: the last collectives, sends and receives of one communicator.
 //
-// One writer at a time, the driver: a call enters when the driver takes it over, and all that happens
-// to it later happens under the same baton. So nothing is locked, and nothing allocated after the
-// beginning. Readers, in any thread, come without the baton: each record carries a version that is odd
-// while it is written and says which call the record holds. A reader takes the version, copies, and
-// takes the copy only if the version is still the same even number. All words are atomic: stores of
-// them (release) keep behind the odd version, loads of them (acquire) before the second look at it,
-// so a reader that has seen a single word of a later call sees at least its odd version as well.
+// Only the driver writes, so nothing is locked, and nothing is allocated after the beginning. Any
+// thread may read. Each record carries a version, which is odd while the record is written and says
+// which call it holds. A reader loads the version, copies the record, and keeps the copy if the
+// version is still the same even number. All words are atomic. Stores of words (release) stay behind
+// the store of the odd version; loads of words (acquire) stay before the second load of the version.
+// So a reader that has seen one word of a later call also sees its odd version.
 #pragma once
 
 #include <atomic>
@@ -50,7 +48,7 @@ class Recorder {
 
   // ---- the driver
 
-  // A call came in. Writes its place into `request.record`.
+  // A call came in. Writes its number into `request.record`.
   void open(Request& request);
   // Its turn came when it was submitted, or at `earliest_ns` if that is later.
   void start(Request& request, uint64_t earliest_ns);
@@ -81,12 +79,12 @@ class Recorder {
   static constexpr size_t num_words = output + 1;
   static constexpr size_t num_extra = arrived + 1;
 
-  uint64_t* line(uint64_t id) const { return lines_ + id % capacity * num_words; }
-  uint64_t* line_of(uint64_t id) const;
+  uint64_t* words_at(uint64_t id) const { return records_ + id % capacity * num_words; }
+  uint64_t* words_of(uint64_t id) const;
   std::optional<CallRecord> read(uint64_t id) const;
 
   const std::unique_ptr<uint64_t, decltype(&std::free)> memory_;
-  uint64_t* const lines_;  // of `capacity` records, each on a cache line
+  uint64_t* const records_;  // of `capacity` records, each on a cache line
   uint64_t* const sides_;
   std::atomic<uint64_t> num_opened_{0};  // release: read() of what is below finds a version
 };

@@ -34,7 +34,7 @@ struct Request {
   Tiling tiling;                     // collective
   uint64_t sequence = 0;             // collective: 1 for the communicator's first
 
-  int peer = any_rank;  // send, recv; a finished recv says here whom it heard from
+  int peer = any_rank;  // send, recv; of a finished recv: the sender
   uint64_t tag = 0;
   std::byte* address = nullptr;
   size_t num_bytes = 0;

@@ -119,7 +119,7 @@ void run(Feed& feed) {
       case 0: feed.append_to(streams[path]->incoming, 1 + feed.take<uint8_t>()); break;
       case 1: streams[path]->takes = !streams[path]->takes; break;
       case 2: lane.tend(TcpLane::Clock::now() + std::chrono::seconds(turn)); break;
-      case 3: lane.look(); break;
+      case 3: lane.poll(); break;
       case 4: lane.flush(); break;
       case 5: {
         Header header;

@@ -78,8 +78,8 @@ bool TcpLane::flush() {
   for (size_t i = 0; i < paths_.size(); ++i) moved |= go_on(i);
   moved |= send_waiting();
   uint64_t before = window_.acknowledged();
-  if (!looked_ && !settled()) look();
-  looked_ = false;
+  if (!polled_ && !settled()) poll();
+  polled_ = false;
   if (!settled()) throw_if_dead();
   return moved || window_.acknowledged() != before;
 }
@@ -236,8 +236,8 @@ void TcpLane::lose(size_t i, const std::string& why, bool by_peer) {
   end(i, why);
   down_[i].by_peer = by_peer;
   bool comes_back = options_.observer != nullptr && options_.observer->path_lost(*this, i);
-  if (!comes_back) gone_ = true;
-  if (gone_ && !any_up()) bury(why);
+  if (!comes_back) peer_ended_ = true;
+  if (peer_ended_ && !any_up()) bury(why);
 }
 
 void TcpLane::end(size_t i, const std::string& why) {
@@ -263,8 +263,8 @@ void TcpLane::requeue(size_t i) {
   release_acknowledged();
 }
 
-void TcpLane::peer_is_gone() {
-  gone_ = true;
+void TcpLane::peer_has_ended() {
+  peer_ended_ = true;
   if (!any_up()) bury("its connections were closed");
 }
 
@@ -299,7 +299,7 @@ void TcpLane::tend(Clock::time_point now) {
   check_paths(now);
   for (size_t i = 0; i < paths_.size(); ++i) go_on(i);
   if (window_.acknowledged() != window_.posted()) {
-    look();
+    poll();
     send_waiting();
   }
   probe(now);
@@ -355,7 +355,7 @@ bool TcpLane::delivered() const {
 }
 
 bool TcpLane::owes() const {
-  if (dead_ || gone_ || window_.acknowledged() == window_.posted()) return false;
+  if (dead_ || peer_ended_ || window_.acknowledged() == window_.posted()) return false;
   return !any_up() || !delivered();
 }
 

@@ -69,13 +69,13 @@ class TcpLane final : public Lane {
   // How many connections the path has had; both sides count alike.
   uint64_t generation(size_t path) const { return generations_[path]; }
   // No connection will be replaced any more: the peer has left or died.
-  void peer_is_gone();
+  void peer_has_ended();
   // To be called every 100 ms or so: notices cut paths and lost tails.
   void tend(Clock::time_point now);
   // Whether epoll announces all that happens.
   bool announces() const;
   // Looks at every connection: whether it ended, what was acknowledged.
-  void look();
+  void poll();
   // Whether no connection is left that the peer has not closed.
   bool hung_up() const;
   // Whether the peer closed one of those that are down.
@@ -142,7 +142,7 @@ class TcpLane final : public Lane {
   std::vector<std::unique_ptr<Path>> paths_;
   std::vector<Down> down_;
   std::vector<uint64_t> generations_;
-  bool gone_ = false;  // nothing will be replaced
+  bool peer_ended_ = false;  // nothing will be replaced
   bool dead_ = false;  // nothing will be sent or received
   std::string why_dead_;
 
@@ -151,7 +151,7 @@ class TcpLane final : public Lane {
   uint64_t cursor_ = 1;              // no lower message waits to be sent
   std::vector<uint64_t> half_way_;   // by path: the message that it is sending, or 0
   uint64_t peer_has_ = 0;            // as acknowledged; the window may be behind
-  bool looked_ = false;              // for acknowledgements, since the last flush
+  bool polled_ = false;              // for acknowledgements, since the last flush
   uint64_t progress_number_ = ~uint64_t{0};  // acknowledged when that last changed,
   Clock::time_point progress_at_{};          // and when that was
   Clock::time_point next_probe_{};

@@ -49,7 +49,7 @@ bool TcpLane::is_news(const Frame& frame) const {
   return frame.sequence >= expected() && !has_stashed(frame.sequence);
 }
 
-void TcpLane::look() {
+void TcpLane::poll() {
   for (size_t i = 0; i < paths_.size(); ++i) head_of(i);
 }
 
@@ -62,7 +62,7 @@ const Header* TcpLane::peek() {
     lent_ = nullptr;
     return &header_;
   }
-  looked_ = true;
+  polled_ = true;
   for (size_t i = 0; i < paths_.size(); ++i) {
     size_t path = (last_path_ + i) % paths_.size();
     const Frame* frame = head_of(path);

@@ -39,7 +39,7 @@ Connections::Connections(int world_size, std::vector<int> local_ranks, double pa
 // ---------------------------------------------------------------- connecting
 
 void Connections::watch(int fd, uint64_t tag, uint32_t events) {
-  // Edge-triggered: bytes that nobody asked for yet must not keep a sleeper awake. Before it
+  // Edge-triggered: bytes that no call has asked for must not keep a sleeper awake. Before it
   // sleeps, a driver has found every lane it needs empty, so whatever comes next is an edge.
   epoll_event event{};
   event.events = events | EPOLLET;
@@ -98,7 +98,7 @@ bool Connections::handle_events(int timeout_ms) {
     } else if (tag == process_tag) {
       next_check_ = {};
     } else if (tag != bell_tag && (events[i].events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR))) {
-      tcp_lanes_.at(tag - lane_tag)->look();
+      tcp_lanes_.at(tag - lane_tag)->poll();
       if (num_unsettled_ > 0) next_check_ = {};
     }
   }
@@ -120,7 +120,7 @@ void Connections::follow(int rank) {
     link.declare_lost();
   }
   if (link.state() == ControlLink::State::open || peer.has_ended) return;
-  for (TcpLane* lane : peer.lanes) lane->peer_is_gone();
+  for (TcpLane* lane : peer.lanes) lane->peer_has_ended();
   end_of_link(rank);
 }
 
@@ -142,7 +142,7 @@ void Connections::follow_paths(int rank) {
   if (link.is_closed() && has_closed_all(peer)) link.declare_lost();
 }
 
-// What the peer gave up is of no use to us either, unless it was replaced meanwhile.
+// A connection that the peer has given up is closed here as well, unless it was replaced meanwhile.
 void Connections::drop_paths(Peer& peer) {
   ControlLink& link = *peer.link;
   for (const PathDown& down : link.take_paths_down()) {
@@ -207,7 +207,7 @@ void Connections::note_end(int rank, Cause cause, const ProcessEnd& how) {
     std::lock_guard lock(ended_mutex_);
     ended_.push_back({rank, cause, peer.link->last_sequence(), how.exit_code, how.signal});
   }
-  has_news_ = true;
+  has_ended_peers_ = true;
   if (cause != Cause::left || was_suspect) fail_by_end(rank, peer.error);
 }
 
@@ -265,32 +265,32 @@ bool Connections::path_lost(const TcpLane& lane, size_t path) {
   ControlLink& link = *at(lane.peer()).link;
   if (link.state() != ControlLink::State::open) return false;
   int index = 1 + lane.index();
-  // The peer cannot always tell: of a cut line neither end hears anything.
+  // Neither end of a cut connection receives anything, so each reports it to the other.
   link.report(PathDown{index, path, lane.generation(path)});
   suspect_paths_.push_back(
       {{lane.peer(), index, static_cast<int>(path)}, Clock::now() + goodbye_time});
   return true;
 }
 
-// A rank that leaves says goodbye before it closes, but on another connection: only what has no such
-// explanation after a moment is to be replaced.
+// A rank that leaves says goodbye before it closes, but on another connection. A broken connection is
+// replaced if no goodbye came after goodbye_time.
 void Connections::report_suspects(Deadline now) {
   std::erase_if(suspect_paths_, [&](const SuspectPath& suspect) {
-    bool is_open = at(suspect.place.peer).link->state() == ControlLink::State::open;
+    bool is_open = at(suspect.path.peer).link->state() == ControlLink::State::open;
     if (is_open && now < suspect.until) return false;
-    if (is_open) reconnection_.report(suspect.place);
+    if (is_open) reconnection_.report(suspect.path);
     return true;
   });
 }
 
-void Connections::check_place(const BrokenPath& place) const {
+void Connections::check_path(const BrokenPath& path) const {
   auto is_below = [](int number, size_t limit) {
     return number >= 0 && static_cast<size_t>(number) < limit;
   };
-  size_t peer = static_cast<size_t>(place.peer);
-  if (!is_below(place.peer, num_replaceable_.size()) ||
-      !is_below(place.index, num_replaceable_[peer].first) ||
-      !is_below(place.path, num_replaceable_[peer].second)) {
+  size_t peer = static_cast<size_t>(path.peer);
+  if (!is_below(path.peer, num_replaceable_.size()) ||
+      !is_below(path.index, num_replaceable_[peer].first) ||
+      !is_below(path.path, num_replaceable_[peer].second)) {
     throw std::invalid_argument("no such connection to replace");
   }
 }
@@ -301,11 +301,11 @@ void Connections::use_replacements(Traffic traffic) {
 }
 
 void Connections::use(Replacement& replacement, Traffic traffic) {
-  int rank = replacement.place.peer;
-  size_t path = static_cast<size_t>(replacement.place.path);
+  int rank = replacement.path.peer;
+  size_t path = static_cast<size_t>(replacement.path.path);
   Peer& peer = at(rank);
   if (traffic == Traffic::ended) return replacement.connection->close();
-  if (replacement.place.index == 0) {
+  if (replacement.path.index == 0) {
     peer.link->adopt(path, std::move(replacement.connection));
     peer.cut_at = {};
     count_unsettled();
@@ -313,7 +313,7 @@ void Connections::use(Replacement& replacement, Traffic traffic) {
     return;
   }
   if (traffic == Traffic::held) return replacement.connection->close();  // it would send again
-  TcpLane* lane = peer.lanes[static_cast<size_t>(replacement.place.index) - 1];
+  TcpLane* lane = peer.lanes[static_cast<size_t>(replacement.path.index) - 1];
   lane->adopt(path, std::move(replacement.connection));
   auto number = std::find(tcp_lanes_.begin(), tcp_lanes_.end(), lane) - tcp_lanes_.begin();
   if (lane->fd(path) < 0) return;
@@ -321,7 +321,7 @@ void Connections::use(Replacement& replacement, Traffic traffic) {
         EPOLLIN | EPOLLOUT | EPOLLRDHUP);
 }
 
-// ---------------------------------------------------------------- looking after them
+// ---------------------------------------------------------------- in turn
 
 void Connections::tend(Deadline now, Traffic traffic) {
   if (num_unsettled_ > 0 && now >= next_check_) {
@@ -362,8 +362,8 @@ void Connections::check_cut(int rank, Deadline now) {
   failures_.push_back(std::move(failure));
 }
 
-// A process that ends closes everything; a line that breaks, or one connection that is reset, leaves
-// others open.
+// A process that ends closes all its connections. A network path that breaks, or one connection that
+// is reset, leaves others open.
 bool Connections::has_closed_all(const Peer& peer) {
   auto hung_up = [](const TcpLane* lane) { return lane->hung_up(); };
   auto by_peer = [](const TcpLane* lane) { return lane->closed_by_peer(); };
@@ -435,7 +435,7 @@ bool Connections::owes() const {
 void Connections::deliver_rest(Deadline until) {
   for (TcpLane* lane : tcp_lanes_) {
     while (!lane->delivered() && Clock::now() < until) {
-      lane->look();
+      lane->poll();
       lane->tend(Clock::now());
       std::this_thread::sleep_for(delivery_period);
     }

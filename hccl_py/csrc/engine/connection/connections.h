@@ -84,11 +84,11 @@ class Connections final : private PathObserver {
 
   // ---- any thread
   Reconnection& reconnection() { return reconnection_; }
-  // Throws std::invalid_argument for a place where there is no connection to replace.
-  void check_place(const BrokenPath& place) const;
+  // Throws std::invalid_argument where there is no connection to replace.
+  void check_path(const BrokenPath& path) const;
   std::vector<EndedPeer> ended_peers() const;
-  // Whether ended_peers() grew since the last call; the driver asks.
-  bool take_news() { return std::exchange(has_news_, false); }
+  // Whether ended_peers() grew since the last call. For the driver.
+  bool take_ended_peers() { return std::exchange(has_ended_peers_, false); }
   int epoll_fd() const { return epoll_.get(); }
   int longest_sleep_ms() const;
   const std::vector<std::shared_ptr<PathStatistics>>& path_statistics() const { return records_; }
@@ -112,7 +112,7 @@ class Connections final : private PathObserver {
     Deadline lives_at{};
   };
   struct SuspectPath {  // broken, but perhaps only because the peer has left
-    BrokenPath place;
+    BrokenPath path;
     Deadline until;
   };
 
@@ -153,14 +153,14 @@ class Connections final : private PathObserver {
   std::vector<SuspectPath> suspect_paths_;
   std::vector<int> local_leavers_;
   std::vector<Failure> failures_;  // to be taken
-  bool has_news_ = false;
+  bool has_ended_peers_ = false;
   int num_suspects_ = 0;   // peers whose lane broke
   int num_unsettled_ = 0;  // these, and peers that are about to end
   Deadline next_check_{};
   Deadline next_tend_{};
 
   // Written by the driver, read by the progress thread as a hint: a stale value costs one sleep.
-  std::atomic<bool> announces_{true};  // epoll tells of all that connections do
+  std::atomic<bool> announces_{true};  // epoll reports all that connections do
   mutable std::mutex ended_mutex_;
   std::vector<EndedPeer> ended_;  // guarded by ended_mutex_
 };

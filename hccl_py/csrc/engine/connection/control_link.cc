@@ -80,7 +80,7 @@ void ControlLink::flush(size_t path) {
       sent += now;
     }
   } catch (const StreamError&) {
-    // Whether the peer is gone, and what it said last, its end of the stream tells.
+    // receive() finds out how the peer ended, and its last message.
     sent = unsent.size();
   }
   unsent.erase(unsent.begin(), unsent.begin() + static_cast<std::ptrdiff_t>(sent));

@@ -15,7 +15,7 @@
 
 namespace hccl {
 
-// What a rank tells another besides data. `text_length` bytes of text follow.
+// What a rank sends to another besides data. `text_length` bytes of text follow.
 struct ControlMessage {
   enum Kind : uint32_t { goodbye = 1, path_down = 2 };
   uint32_t magic = 0x4c434348;
@@ -86,7 +86,7 @@ class ControlLink {
     std::vector<char> partial;
     std::vector<char> unsent;
     uint64_t generation = 1;
-    bool closed_by_peer = false;  // once it is gone
+    bool closed_by_peer = false;  // once it is closed
   };
 
   struct Letter {

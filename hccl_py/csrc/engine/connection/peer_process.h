@@ -9,12 +9,12 @@
 
 namespace hccl {
 
-// How a process ended, where the kernel tells: by a signal, or with an exit code.
+// How a process ended: by a signal, with an exit code, or unknown.
 struct ProcessEnd {
   std::optional<int> exit_code, signal;
 };
 
-// The process that made the other end of a Unix socket; 0: none that can be told from this one.
+// The process that made the other end of a Unix socket; 0: unknown, or this process.
 pid_t process_behind(int socket);
 
 // A descriptor that becomes readable when the process has ended; not open if it has been reaped.

@@ -21,7 +21,7 @@ struct BrokenPath {
 };
 
 struct Replacement {
-  BrokenPath place;
+  BrokenPath path;
   std::shared_ptr<Stream> connection;
 };
 
@@ -47,7 +47,7 @@ class Reconnection {
   void offer(Replacement replacement) {
     std::lock_guard lock(mutex_);
     offers_.push_back(std::move(replacement));
-    // Pairs with the sleeper's last look, as in Submissions::submit().
+    // Pairs with the sleeper's last turn, as in Submissions::submit().
     num_offers_.fetch_add(1, std::memory_order_seq_cst);
   }
   bool has_offers() const { return num_offers_.load(std::memory_order_seq_cst) > 0; }

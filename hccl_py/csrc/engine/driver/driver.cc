@@ -64,8 +64,8 @@ void Driver::ask_signals(const Interrupt& interrupt) {
   }
 }
 
-// Whether the scheduler has put another rank of this node on our core, where it waits for us to stop
-// spinning. A sleeper is woken on a core that is free.
+// Whether another rank of this node runs on the same core, where it waits until this thread stops
+// spinning. The scheduler wakes a sleeper on a free core.
 bool Driver::shares_core() {
   uint32_t core = segment_->note_core();
   return std::any_of(local_segments_.begin(), local_segments_.end(), [core](const auto& segment) {
@@ -180,9 +180,9 @@ void Driver::check_deadlines(Deadline now) {
   fail(std::move(failure));
 }
 
-// A rank of this node that left has written all it had to say before its goodbye, so a call that still
-// waits for it after another look waits in vain. Of other nodes a goodbye may overtake the data; but
-// their lanes end after the last byte, and say so themselves.
+// A rank of this node has written all its messages before its goodbye. A call that waits for it after
+// one more turn waits in vain. The goodbye of another node's rank may overtake its data; its lanes
+// end after the last byte, and then they throw.
 void Driver::check_leavers() {
   for (int peer : connections_.local_leavers()) {
     if (failures_.phase() != FailureState::Phase::none || progress_or_fail()) return;
@@ -198,7 +198,7 @@ Deadline Driver::next_deadline() const {
 
 // True if a signal ended the sleep.
 bool Driver::sleep(Deadline deadline) {
-  // First the sign that we sleep, then one more look: a peer that posts after the look sees the sign.
+  // First the sign that we sleep, then one more turn: a peer that posts after it sees the sign.
   Sleep announced(Sleeper::caller);
   announce_sleep(announced);
   if (progress_or_fail(true)) return false;
@@ -229,7 +229,7 @@ Connections::Traffic Driver::traffic() const {
 }
 
 void Driver::take_failures() {
-  if (connections_.take_news()) failures_.notify();
+  if (connections_.take_ended_peers()) failures_.notify();
   while (std::optional<Failure> failure = connections_.take_failure()) {
     if (const Request* active = collectives_.active()) {
       failure->call = active->call.fingerprint;

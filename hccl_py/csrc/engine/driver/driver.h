@@ -90,14 +90,14 @@ class Driver final : public Drivable, public std::enable_shared_from_this<Driver
   // Of now, or of the moment at which a failure stopped it.
   CallProgress progress_made();
   std::vector<BrokenPath> take_broken();
-  void replace_connection(const BrokenPath& place, std::shared_ptr<Stream> connection);
+  void replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection);
 
   // ---- the progress thread
   Turn progress_turn() override;
   bool prepare_sleep(Sleep& sleep) override;
 
  private:
-  // What a thread that does not drive asks of the driver. close spares a communicator with no calls.
+  // Requests of a thread that does not drive. ask_close does nothing where no call is under way.
   enum Ask : unsigned { ask_close = 1, ask_stop = 2, ask_progress = 4 };
 
   bool submit(const RequestPtr& request);
@@ -106,7 +106,7 @@ class Driver final : public Drivable, public std::enable_shared_from_this<Driver
   void hand_over();
   bool has_calls() const;
   bool has_work() const;
-  bool has_news() const;
+  bool has_requests() const;
   bool asked(unsigned what) const { return asks_.load(std::memory_order_seq_cst) & what; }
   void ask_to_stop(Failure failure, Ask how);
 
@@ -158,8 +158,8 @@ class Driver final : public Drivable, public std::enable_shared_from_this<Driver
   bool close_afterwards_ = false;   // close() was called inside an interrupt of the driver
   std::exception_ptr interruption_;  // raised inside a lane; for the caller that drives
 
-  // Set by a thread that does not drive, before it wakes the driver; pairs with the sleeper's last
-  // look, as in Submissions::submit().
+  // Set by a thread that does not drive, before it wakes the driver. Pairs with the sleeper's last
+  // turn, as in Submissions::submit().
   std::atomic<unsigned> asks_{0};
   std::atomic<std::thread::id> driver_;  // inside drive(); compared with the caller's own id only
   std::mutex asks_mutex_;                // guards what follows

@@ -116,13 +116,13 @@ bool Driver::has_calls() const {
          failures_.phase() == FailureState::Phase::reported || submissions_.has_incoming();
 }
 
-// Of a call that has ended, bytes may still be on their way; of a peer, why it ended.
+// Also bytes of calls that have ended, and peers of which it is open how they end.
 bool Driver::has_work() const {
   return has_calls() || !point_to_point_->idle() || connections_.is_unsettled();
 }
 
-// What came in while we drove is ours to hand on: look after another thread may drive.
-bool Driver::has_news() const { return submissions_.has_incoming() || asked(~ask_close); }
+// Whether a request came in for which no other thread was woken, because this one drove.
+bool Driver::has_requests() const { return submissions_.has_incoming() || asked(~ask_close); }
 
 // Ends this thread's driving. What is left goes to a waiter or to the progress thread.
 void Driver::hand_over() {
@@ -131,7 +131,7 @@ void Driver::hand_over() {
   if (asked(~ask_close) && submissions_.try_drive()) {
     progress_or_fail();
     submissions_.stop_driving();
-  } else if (has_rest || has_news()) {
+  } else if (has_rest || has_requests()) {
     progress_thread_->kick(shared_from_this());
   }
 }
@@ -151,7 +151,7 @@ void Driver::wake() {
 
 // ---------------------------------------------------------------- asking the driver
 
-// Has the driver answer now: this thread, or the one that drives.
+// Answers what was asked on this thread, or wakes the one that drives.
 void Driver::drive_once() {
   wake();
   if (!submissions_.try_drive()) return;
@@ -181,14 +181,14 @@ void Driver::poll() {
   connections_.handle_events(0);
   check(Clock::now());
   check_leavers();
-  // Nobody else may be there to see how it ends.
+  // No call may be under way whose thread would see how it ends.
   if (connections_.is_unsettled()) progress_thread_->start();
   hand_over();
 }
 
 bool Driver::has_undelivered() {
   for (Deadline until = Clock::now() + turn_time; !submissions_.try_drive();) {
-    if (Clock::now() >= until) return false;  // a call that nobody ends drives
+    if (Clock::now() >= until) return false;  // a call drives
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   connections_.handle_events(0);
@@ -212,7 +212,7 @@ CallProgress Driver::progress_made() {
   std::unique_lock lock(asks_mutex_);
   answered_.wait_for(lock, answer_time, [&] { return num_answers_ != before || !asked(ask_progress); });
   CallProgress made = progress_made_;
-  // Known without the driver, which may be waiting for a core: who has called has arrived.
+  // A rank that has called has arrived, even if its driver waits for a core.
   made.submitted = submitted;
   return made;
 }
@@ -228,10 +228,10 @@ std::vector<BrokenPath> Driver::take_broken() {
   return broken;
 }
 
-void Driver::replace_connection(const BrokenPath& place, std::shared_ptr<Stream> connection) {
-  connections_.check_place(place);
+void Driver::replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection) {
+  connections_.check_path(path);
   if (submissions_.is_closed() || failures_.has_ended()) return connection->close();
-  connections_.reconnection().offer({place, std::move(connection)});
+  connections_.reconnection().offer({path, std::move(connection)});
   drive_once();
 }
 
@@ -278,7 +278,7 @@ Driver::Turn Driver::progress_turn() {
   bool moved = progress_or_fail();
   bool has_rest = has_work();
   submissions_.stop_driving();
-  if (!has_rest && !has_news()) return Turn::not_mine;
+  if (!has_rest && !has_requests()) return Turn::not_mine;
   return moved ? Turn::moved : Turn::waiting;
 }
 

@@ -15,7 +15,7 @@
 
 namespace hccl {
 
-// Who calls: to tell a rank that cannot go on from one that has other threads to do so.
+// Which threads call: a rank whose only thread is blocked cannot come to another call.
 struct Caller {
   std::thread::id thread;  // that submitted last; none: no thread has
   bool several = false;    // threads have submitted so far
@@ -63,7 +63,7 @@ class Submissions {
   std::thread::id submitter_;
   bool several_submitters_ = false;
 
-  // Raised by submit(); pairs with the sleeper's last look after it raised its flag (see sleep.h):
+  // Raised by submit(); pairs with the sleeper's last turn after it raised its flag (see sleep.h):
   // either the sleeper sees the request, or the submitter sees the flag.
   std::atomic<int> num_incoming_{0};
   // Raised by begin_wait(); pairs with the update in notify_waiters(): either that finds the waiter,

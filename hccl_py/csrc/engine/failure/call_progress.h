@@ -1,4 +1,4 @@
-// How far a rank has got: what it tells the others when one of them asks why nothing moves.
+// How far a rank has got in its calls, for its reports.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct EndedPeer {
   int rank = 0;
   Cause cause = Cause::left;   // left, died or lost
   uint64_t last_sequence = 0;  // left: collectives that it had submitted
-  std::optional<int> exit_code, signal;  // died: how, where the kernel tells
+  std::optional<int> exit_code, signal;  // died; unset: unknown
 };
 
 }  // namespace hccl

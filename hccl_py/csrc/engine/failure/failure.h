@@ -46,7 +46,7 @@ struct Stage {
 
 struct Failure {
   Cause cause = Cause::none;
-  int rank = -1;          // whom this rank blames; -1: nobody
+  int rank = -1;          // which this rank blames; -1: none
   uint64_t call = 0;      // this rank's call, as a fingerprint; 0: none was under way
   uint64_t sequence = 0;  // its number; 0: none
   int64_t observed_ns = 0;  // by the system's clock, since 1970
@@ -67,7 +67,7 @@ struct Failure {
 
   // died, lost, unreachable
   bool process_lives = false;  // unreachable: though its connection closed
-  std::optional<int> exit_code;  // died: how, where the kernel tells
+  std::optional<int> exit_code;  // died; unset: unknown
   std::optional<int> signal;
   // What the operating system or the provider reported; left: what the peer was handling.
   std::string error;
