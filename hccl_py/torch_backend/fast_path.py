@@ -8,6 +8,7 @@ tensor subclasses, timeouts of a call, the profiler and older overloads, `checke
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from enum import Enum
 from operator import attrgetter
@@ -33,12 +34,11 @@ class Shape(Enum):
 
 
 def collective(
-    name: str, method: str, kind: Any, shape: Shape, *, rooted: bool = False, reduces: bool = False
-) -> Method:
-    """Make a method of the process group.
+    method: str, kind: Any, shape: Shape, *, rooted: bool = False, reduces: bool = False
+) -> Callable[[Method], Method]:
+    """Give a method of the process group a fast path; its body is the slow one.
 
     Args:
-        name: of the method in torch; `CheckedCalls` has one of this name.
         method: of the communicator.
         kind: torch's type of options.
         shape: of the arguments. With SPLIT only equal numbers of rows take the fast path.
@@ -48,49 +48,54 @@ def collective(
     in_place, pair = shape is Shape.IN_PLACE, shape is Shape.PAIR
     split, empty = shape is Shape.SPLIT, shape is Shape.EMPTY
 
-    def call(
-        self: Any, one: Any = None, two: Any = None, three: Any = None, *more: Any, **named: Any
-    ) -> Any:
-        state = self._state
-        opts = two if in_place else three
-        if not (in_place or pair):
-            opts = named.get("opts", one) if empty else more[-1] if more else None
-        if (
-            type(opts) is kind
-            and state.fast
-            and (
-                (type(one) is list and len(one) == 1 and type(one[0]) in PLAIN_TYPES)
-                if in_place
-                else empty or (type(one) in PLAIN_TYPES and type(two) in PLAIN_TYPES)
-            )
-            and opts.timeout == UNSET_TIMEOUT
-            and not _profiler_enabled()
-            and not (split and (len(three) or len(more[0]) or not one.dim() or not two.dim()))
-            and not (split and (one.size(0) % state.world_size or two.size(0) % state.world_size))
-        ):
-            try:
-                run = state.methods[method][opts.asyncOp]
-                if pair or split:
-                    work = run(one, two, _op(hash(opts.reduceOp))) if reduces else run(one, two)
-                elif not rooted:
-                    work = run(one[0], _op(hash(opts.reduceOp))) if in_place else run()
-                elif reduces:
-                    work = run(one[0], opts.rootRank, _op(hash(opts.reduceOp)))
-                else:
-                    work = run(one[0], opts.rootRank)
-                state.sequence_number += 1
-                if work is None:
-                    return FINISHED
-                results = one if in_place else [] if empty else [one]
-                return self._submitter.started(work, results, state.lane)
-            except InvalidArgumentError:
-                pass
-            except HcclError as error:
-                raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return getattr(self._checked, name)(*_given(one, two, three, *more), **named)
+    def decorate(slow: Method) -> Method:
+        @functools.wraps(slow)
+        def call(
+            self: Any, one: Any = None, two: Any = None, three: Any = None, *more: Any, **named: Any
+        ) -> Any:
+            state = self._state
+            opts = two if in_place else three
+            if not (in_place or pair):
+                opts = named.get("opts", one) if empty else more[-1] if more else None
+            if (
+                type(opts) is kind
+                and state.fast
+                and (
+                    (type(one) is list and len(one) == 1 and type(one[0]) in PLAIN_TYPES)
+                    if in_place
+                    else empty or (type(one) in PLAIN_TYPES and type(two) in PLAIN_TYPES)
+                )
+                and opts.timeout == UNSET_TIMEOUT
+                and not _profiler_enabled()
+                and not (split and (len(three) or len(more[0]) or not one.dim() or not two.dim()))
+                and not (
+                    split and (one.size(0) % state.world_size or two.size(0) % state.world_size)
+                )
+            ):
+                try:
+                    run = state.methods[method][opts.asyncOp]
+                    if pair or split:
+                        work = run(one, two, _op(hash(opts.reduceOp))) if reduces else run(one, two)
+                    elif not rooted:
+                        work = run(one[0], _op(hash(opts.reduceOp))) if in_place else run()
+                    elif reduces:
+                        work = run(one[0], opts.rootRank, _op(hash(opts.reduceOp)))
+                    else:
+                        work = run(one[0], opts.rootRank)
+                    state.sequence_number += 1
+                    if work is None:
+                        return FINISHED
+                    results = one if in_place else [] if empty else [one]
+                    return self._submitter.started(work, results, state.lane)
+                except InvalidArgumentError:
+                    pass
+                except HcclError as error:
+                    raise as_torch_error(error)  # noqa: B904  # it names its cause
+            return slow(self, *_given(one, two, three, *more), **named)
 
-    call.__name__ = call.__qualname__ = name
-    return call
+        return call
+
+    return decorate
 
 
 def _given(*arguments: Any) -> tuple[Any, ...]:
@@ -100,9 +105,11 @@ def _given(*arguments: Any) -> tuple[Any, ...]:
     return arguments
 
 
-def transfer(name: str) -> Method:
-    """Make `send` or `recv` of the process group."""
+def transfer(slow: Method) -> Method:
+    """Give `send` or `recv` of the process group a fast path; its body is the slow one."""
+    name = slow.__name__
 
+    @functools.wraps(slow)
     def call(self: Any, tensors: Any = None, *more: Any, **named: Any) -> Any:
         state = self._state
         if (
@@ -119,9 +126,8 @@ def transfer(name: str) -> Method:
                 pass
             except HcclError as error:
                 raise as_torch_error(error)  # noqa: B904  # it names its cause
-        return getattr(self._checked, name)(*_given(tensors, *more), **named)
+        return slow(self, *_given(tensors, *more), **named)
 
-    call.__name__ = call.__qualname__ = name
     return call
 
 

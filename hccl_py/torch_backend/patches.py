@@ -334,8 +334,9 @@ def _codes_of(module: ModuleType) -> Iterator[CodeType]:
         members = vars(value).values() if isinstance(value, type) else (value,)
         for member in members:
             function = getattr(member, "fget", None) or getattr(member, "__func__", member)
-            if isinstance(function, FunctionType) and function.__module__.startswith("hccl_py."):
+            while isinstance(function, FunctionType) and function.__module__.startswith("hccl_py."):
                 yield from _nested(function.__code__)
+                function = getattr(function, "__wrapped__", None)
 
 
 def _nested(code: CodeType) -> Iterator[CodeType]:

@@ -1,8 +1,8 @@
 """The process group of torch.distributed: its collectives, and what torch asks about the group.
 
-`dist.all_reduce` calls `allreduce`, and so on: names and arguments are torch's. The methods of the
-first block take the fast path (`fast_path.py`) where nothing has to be checked. All others, and all
-other arguments, go to `CheckedCalls` (`checked.py`).
+`dist.all_reduce` calls `allreduce`, and so on: names and arguments are torch's. A decorator
+(`fast_path.py`) runs the usual calls of the first block on the communicator at once. The body of
+the method is the slow path, `CheckedCalls` (`checked.py`), which takes all other calls.
 
 A Python subclass of torch's ProcessGroup has no C++ backend inside. C++ calls the names in camel
 case. Torch's Python code calls the others, whose C++ versions would raise or crash. `_get_backend`
@@ -59,21 +59,50 @@ else:
 class ProcessGroupHccl(_Base):
     """A torch.distributed process group whose collectives run on hccl-py."""
 
-    allreduce = collective(
-        "allreduce", "all_reduce", AllreduceOptions, Shape.IN_PLACE, reduces=True
-    )
-    broadcast = collective("broadcast", "broadcast", BroadcastOptions, Shape.IN_PLACE, rooted=True)
-    reduce = collective(
-        "reduce", "reduce", ReduceOptions, Shape.IN_PLACE, rooted=True, reduces=True
-    )
-    all_gather_single = collective("all_gather_single", "all_gather", AllgatherOptions, Shape.PAIR)
-    reduce_scatter_single = collective(
-        "reduce_scatter_single", "reduce_scatter", ReduceScatterOptions, Shape.PAIR, reduces=True
-    )
-    all_to_all_single = collective("all_to_all_single", "all_to_all", AllToAllOptions, Shape.SPLIT)
-    barrier = collective("barrier", "barrier", BarrierOptions, Shape.EMPTY)
-    send = transfer("send")
-    recv = transfer("recv")
+    @collective("all_reduce", AllreduceOptions, Shape.IN_PLACE, reduces=True)
+    def allreduce(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Any:
+        """Reduce in place over all ranks."""
+        return self._checked.allreduce(tensors, opts, *older, **named)
+
+    @collective("broadcast", BroadcastOptions, Shape.IN_PLACE, rooted=True)
+    def broadcast(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Any:
+        """Copy the root's tensor to all ranks."""
+        return self._checked.broadcast(tensors, opts, *older, **named)
+
+    @collective("reduce", ReduceOptions, Shape.IN_PLACE, rooted=True, reduces=True)
+    def reduce(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Any:
+        """Reduce over all ranks into the root's tensor."""
+        return self._checked.reduce(tensors, opts, *older, **named)
+
+    @collective("all_gather", AllgatherOptions, Shape.PAIR)
+    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+        """Collect every rank's tensor in one."""
+        return self._checked.all_gather_single(output, input, opts)
+
+    @collective("reduce_scatter", ReduceScatterOptions, Shape.PAIR, reduces=True)
+    def reduce_scatter_single(self, *given: Any, **named: Any) -> Any:
+        """Reduce one tensor of equal blocks and keep this rank's."""
+        return self._checked.reduce_scatter_single(*given, **named)
+
+    @collective("all_to_all", AllToAllOptions, Shape.SPLIT)
+    def all_to_all_single(self, *given: Any, **named: Any) -> Any:
+        """Send rows to each rank in turn."""
+        return self._checked.all_to_all_single(*given, **named)
+
+    @collective("barrier", BarrierOptions, Shape.EMPTY)
+    def barrier(self, *given: Any, **named: Any) -> Any:
+        """Block until every rank came."""
+        return self._checked.barrier(*given, **named)
+
+    @transfer
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:  # noqa: N803
+        """Send to a rank that receives with the same tag."""
+        return self._checked.send(tensors, dstRank, tag)
+
+    @transfer
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:  # noqa: N803
+        """Receive from a rank that sends with the same tag."""
+        return self._checked.recv(tensors, srcRank, tag)
 
     allreduce_coalesced = checked("allreduce_coalesced")
     reduce_scatter = checked("reduce_scatter")
