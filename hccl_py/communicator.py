@@ -20,7 +20,7 @@ from hccl_py.call_group import require_no_group
 from hccl_py.collectives import collectives_of
 from hccl_py.communicator_state import CommunicatorState, Condition
 from hccl_py.diagnosis.errors import CallErrors
-from hccl_py.diagnosis.exceptions import describe_error, handled_error, uncaught_at_exit
+from hccl_py.diagnosis.exceptions import describe_error, exception_at_exit, handled_error
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S, Membership, Reporter
 from hccl_py.engine import connect_engine
 from hccl_py.membership.environment import rank_and_size, rendezvous_store
@@ -111,24 +111,28 @@ class Communicator:
         self.flight_recorder = FlightRecorder(
             core, _group(name, rank, mesh), partial(_clock, mesh.coordination), self._sites
         )
-        processes = tuple((member.host, member.pid) for member in mesh.members)
         state.plans = PlanCache(rank, Topology(mesh.nodes))
+        processes = tuple((member.host, member.pid) for member in mesh.members)
         state.errors = CallErrors(rank, processes, self.flight_recorder)
         self._bind()
         communicator_id = mesh.coordination.communicator_id if mesh.coordination else b""
-        member = Membership(name, rank, communicator_id, processes)
+        self._join_control_plane(Membership(name, rank, communicator_id, processes))
+        _open.add(self)
+
+    def _join_control_plane(self, member: Membership) -> None:
+        """Begin to report failures, and to receive diagnoses."""
+        core, coordination = self._core, self._coordination
         self._reporter = Reporter(member, core, self.flight_recorder, self._sites)
         # Their threads keep the engine alive, but must not outlive a communicator nobody holds.
         self._end_threads = weakref.finalize(
-            self, _close_threads, self._repair, self._coordination, self._reporter
+            self, _close_threads, self._repair, coordination, self._reporter
         )
         self._end_threads.atexit = False
-        if mesh.coordination is not None:
+        if coordination is not None:
             core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
-            mesh.coordination.on_suspicion(self._reporter.suspects)
-            mesh.coordination.attach(self._reporter)
-            state.errors.survey = partial(self._reporter.survey, mesh.coordination.survey)
-        _open.add(self)
+            coordination.on_suspicion(self._reporter.suspects)
+            coordination.attach(self._reporter)
+            self._state.errors.survey = partial(self._reporter.survey, coordination.survey)
 
     def _bind(self) -> None:
         """Offer the blocking collectives as methods; bound here they cost no frame."""
@@ -404,7 +408,7 @@ _open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
 
 def report_exception_at_exit() -> None:
     """Report to all ranks the exception that ends this process, if one does."""
-    error = uncaught_at_exit()
+    error = exception_at_exit()
     if error is None:
         return
     for communicator in list(_open):

@@ -13,7 +13,7 @@ class ReportedToParent(Exception):
     """What `torch.multiprocessing.spawn` caught of this process; it describes itself."""
 
 
-def uncaught_at_exit() -> BaseException | None:
+def exception_at_exit() -> BaseException | None:
     """Return what the interpreter ends with; None if it ends well, or is somebody's shell.
 
     The interpreter keeps the last exception that it printed. In an interactive one that was any of

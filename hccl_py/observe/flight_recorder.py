@@ -172,13 +172,6 @@ class FlightRecorder:
         what = _name(call, self.group.rank, fields)
         # The engine puts the number in when the call's turn has come.
         number = call.fingerprint & ~0xFFFF | call.sequence & 0xFFFF
-        transfer = Transfer(
-            call.kind == 1, _rank(call.peer), call.fingerprint, call.bytes_in or call.bytes_out
-        )
-        described = describe(transfer)
-        if fields is not None:  # the fingerprint may have had no room for the exact size
-            num_bytes = max(call.bytes_in, call.bytes_out)
-            described = describe(number, num_bytes // fields.element.item_bytes)
         sizes_in, sizes_out, dtype = _sizes(call, fields)
         frames = self._sites.frames_of(call.sequence) if self._sites and is_collective else []
         return {
@@ -187,7 +180,7 @@ class FlightRecorder:
             "p2p_seq_id": 0 if is_collective else call.id + 1,
             "op_id": call.id,
             "profiling_name": f"hccl:{what}",
-            "call": described,
+            "call": _describe(call, number, fields),
             "time_created_ns": call.submitted_ns + clock_ns,
             "time_discovered_started_ns": call.started_ns and call.started_ns + clock_ns,
             "time_discovered_completed_ns": call.ended_ns and call.ended_ns + clock_ns,
@@ -264,6 +257,14 @@ def _name(call: _Call, rank: int, fields: Fields | None) -> str:
     if call.kind == 1:
         return f"send {rank}->{call.peer}"
     return f"recv {rank}<-{call.peer if call.peer >= 0 else 'any'}"
+
+
+def _describe(call: _Call, number: int, fields: Fields | None) -> str:
+    if fields is None:
+        size = call.bytes_in or call.bytes_out
+        return describe(Transfer(call.kind == 1, _rank(call.peer), call.fingerprint, size))
+    # The fingerprint may have had no room for the exact size.
+    return describe(number, max(call.bytes_in, call.bytes_out) // fields.element.item_bytes)
 
 
 def _sizes(call: _Call, fields: Fields | None) -> tuple[list[list[int]], list[list[int]], str]:
