@@ -12,8 +12,6 @@ from hccl_py.transport import _core
 from hccl_py.transport.types import IN_ONE_STEP, DType
 
 _MOST_CALLS = 4096
-# What the engine can also do on registered memory, by its numbers (`csrc/types.h`).
-_IN_PLACE = {"all_reduce": 1, "broadcast": 2, "all_gather": 3, "reduce_scatter": 4}
 
 
 Call = tuple[str, int, int, int, int | None]
@@ -64,8 +62,7 @@ class PlanCache(dict[Call, _core.Prepared]):
             algorithm = choose(collective, num_bytes, self._topology, in_one_step=in_one_step)
             plan = self._plans.setdefault(key, self._write(collective, algorithm, root))
         fingerprint = pack(collective, root, element, op, count)
-        in_place = _IN_PLACE.get(collective, 0)
-        return _core.Prepared(plan, int(dtype), op, engine_count, fingerprint, in_place, root or 0)
+        return _core.Prepared(plan, int(dtype), op, engine_count, fingerprint)
 
     def _write(self, collective: str, algorithm: str, root: int | None) -> _core.Plan:
         if self._verify:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from hccl_py.transport.providers.interface import Lane
 
 _Op = Sequence[int]
-"""kind, first peer, peers, destination and source: buffer, begin, end, scratch slot."""
+"""kind, first peer, peers, destination and source: buffer, begin, end, scratch slot; rendezvous."""
 _Blocks = Sequence[tuple[int, int]]
 """Address and element count of every block."""
 
@@ -193,8 +193,6 @@ class Prepared:
         op: int,
         count: int,
         fingerprint: int,
-        collective: int,
-        root: int,
         /,
     ) -> None: ...
     @property

@@ -1,9 +1,8 @@
-"""Registered memory: tensors and arrays that the ranks of a node read and write in place.
+"""Registered memory: tensors and arrays that the ranks of a node read and write directly.
 
-An all_reduce, all_gather, reduce_scatter or broadcast of 256 KiB or more whose ranks share one node
-skips the copies through shared slots if its buffers lie here, on every rank. Everything else takes
-registered memory as any other. `torch_registered.py` moves what torch has made there;
-docs/registered.md says what it is worth.
+Messages of 16 KiB or more from such a buffer are announced instead of copied through shared slots.
+`torch_backend/registered_tensors.py` moves torch's tensors there; docs/registered.md says what it
+is worth.
 """
 
 import math

@@ -75,7 +75,7 @@ class Group(NamedTuple):
 
 _Call = namedtuple(  # one record of the engine, see `_core.Communicator.records`
     "_Call",
-    "id kind state in_place sequence fingerprint peer bytes_in bytes_out submitted_ns started_ns "
+    "id kind state rendezvous sequence fingerprint peer bytes_in bytes_out submitted_ns started_ns "
     "ended_ns late_ns arrived_ns last_rank",
 )
 
@@ -193,7 +193,7 @@ class FlightRecorder:
             "bytes_out": call.bytes_out,
             "is_p2p": not is_collective,
             "retired": call.state >= 2,
-            "in_place": call.in_place,
+            "rendezvous": call.rendezvous,
             "waiting_ns": call.late_ns,
             "waited_until_ns": call.arrived_ns and call.arrived_ns + clock_ns,
             "waited_for": _rank(call.last_rank),

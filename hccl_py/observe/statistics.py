@@ -90,7 +90,7 @@ class Statistics(TypedDict):
 
     Keys:
         collectives: that this rank finished without error.
-        in_place: of these, the ones whose peers read registered memory where it lies.
+        rendezvous: of these, the ones with messages that were read or written in registered memory.
         sleeps: times that a waiting thread went to sleep in the kernel.
         doorbells: sleeping peers of this node that were woken.
         waiting_s: seconds of its collectives that this rank waited for late ranks.
@@ -102,7 +102,7 @@ class Statistics(TypedDict):
     """
 
     collectives: int
-    in_place: int
+    rendezvous: int
     sleeps: int
     doorbells: int
     waiting_s: float

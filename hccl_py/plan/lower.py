@@ -1,17 +1,19 @@
 """A plan as rows of integers, the form that the C++ engine runs.
 
 A row is `(kind, peers_begin, peers_count, dst_buffer, dst_begin, dst_end, dst_scratch, src_buffer,
-src_begin, src_end, src_scratch)`. Kinds and buffers are the numbers of `OpKind` and `BufferName`;
-begin and end count chunks; scratch -1 is the range itself, k >= 0 slot k with the range's length. A
-side that the op does not have is zeros with scratch -1.
+src_begin, src_end, src_scratch, rendezvous)`. Kinds and buffers are the numbers of `OpKind` and
+`BufferName`; begin and end count chunks; scratch -1 is the range itself, k >= 0 slot k with the
+range's length. A side that the op does not have is zeros with scratch -1. The last number is what
+`rendezvous.py` finds.
 """
 
 from dataclasses import dataclass
 
 from hccl_py.plan.chunks import Chunk
 from hccl_py.plan.ops import Plan
+from hccl_py.plan.rendezvous import rendezvous
 
-Row = tuple[int, int, int, int, int, int, int, int, int, int, int]
+Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
 _Side = tuple[int, int, int, int]
 _NO_SIDE: _Side = (0, 0, 0, -1)
 
@@ -38,9 +40,10 @@ def lower(plan: Plan) -> LoweredPlan:
     rows: list[Row] = []
     peers: list[int] = []
     last_scratch = -1
-    for kind, op_peers, dst, src in plan.ops:
+    ways = rendezvous(plan.ops)
+    for (kind, op_peers, dst, src), way in zip(plan.ops, ways, strict=True):
         dst_side, src_side = _side(dst), _side(src)
-        rows.append((int(kind), len(peers), len(op_peers), *dst_side, *src_side))
+        rows.append((int(kind), len(peers), len(op_peers), *dst_side, *src_side, way))
         peers += op_peers
         last_scratch = max(last_scratch, dst_side[3], src_side[3])
     return LoweredPlan(tuple(rows), tuple(peers), plan.shape.data_chunks, last_scratch + 1)

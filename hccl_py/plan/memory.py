@@ -19,7 +19,7 @@ class Memory:
     """What a rank holds, and which places its unsent messages still read.
 
     Attributes:
-        unsent: for every place, how many sends from it have not entered their lane.
+        unsent: for every place, how many sends still read it.
         last_writer: the op that wrote a place last.
     """
 
@@ -88,5 +88,5 @@ class Memory:
         self.last_writer.update(dict.fromkeys(places, op_index))
 
     def is_unsent(self, chunk: Chunk) -> bool:
-        """Tell whether an earlier send from this chunk has not entered its lane."""
+        """Tell whether an earlier send from this chunk still reads it."""
         return any(self.unsent[place] for place in self.places(chunk))

@@ -4,8 +4,9 @@
 - Every ordered pair of ranks has one lane, first in first out, with room for one message. A send
   waits in the background for its lane to be empty, behind earlier sends of that lane; a send to
   several peers waits for each of them on its own.
-- An op that overwrites a chunk waits until every earlier send from an overlapping chunk has
-  entered its lane. So a message holds what its chunk held when the send was posted.
+- An op that overwrites a chunk waits until every earlier send from an overlapping chunk was
+  received. Where `rendezvous.py` has the message copied, the op waits until it has entered its
+  lane. So a message holds what its chunk held when the send was posted.
 - `recv_reduce` waits until the messages of all its peers are there and reduces in rank order.
 
 Ranks share nothing but lanes, a receive names its lane, and nobody asks whether a message is
@@ -21,6 +22,7 @@ from hccl_py.plan.contract import Contract, Seat
 from hccl_py.plan.errors import PlanError
 from hccl_py.plan.memory import Lengths, Memory
 from hccl_py.plan.ops import Op, OpKind, Plan
+from hccl_py.plan.rendezvous import COPIED, rendezvous
 from hccl_py.plan.values import Values
 
 
@@ -31,6 +33,7 @@ class _Message:
     lengths: Lengths
     values: tuple[int, ...]
     heard: int
+    copied: bool
 
 
 @dataclass
@@ -52,6 +55,7 @@ class Simulation:
         """Put every rank before its first op."""
         self._plans = plans
         self._next = [0] * len(plans)
+        self._rendezvous = [rendezvous(plan.ops) for plan in plans]
         self._lanes: defaultdict[tuple[int, int], _Lane] = defaultdict(_Lane)
         self.values = Values()
         self.heard = [1 << plan.rank for plan in plans]
@@ -79,6 +83,8 @@ class Simulation:
         """Do the next op of `rank`; False where it has to wait."""
         index = self._next[rank]
         op, memory = self._plans[rank].ops[index], self.memories[rank]
+        if op.src and op.dst and memory.places(op.src) == memory.places(op.dst):
+            return True  # a copy of a chunk to itself, where the caller works in place
         if op.dst is not None and memory.is_unsent(op.dst):
             return False
         if op.kind in (OpKind.RECV, OpKind.RECV_REDUCE) and self._silent_peers(rank, op):
@@ -97,8 +103,9 @@ class Simulation:
     def _send(self, rank: int, index: int, op: Op) -> None:
         assert op.src is not None
         memory = self.memories[rank]
+        copied = self._rendezvous[rank][index] == COPIED
         message = _Message(
-            index, op.src, memory.lengths(op.src), memory.read(op.src), self.heard[rank]
+            index, op.src, memory.lengths(op.src), memory.read(op.src), self.heard[rank], copied
         )
         for peer in op.peers:
             memory.unsent.update(memory.places(op.src))
@@ -138,15 +145,23 @@ class Simulation:
         lane = self._lanes[source, target]
         if lane.head is None and lane.waiting:
             lane.head = lane.waiting.popleft()
-            self.memories[source].unsent.subtract(self.memories[source].places(lane.head.chunk))
+            if lane.head.copied:
+                self._release(source, lane.head)
             self._ready.extend((source, target))
 
     def _take(self, target: int, source: int) -> _Message:
         lane = self._lanes[source, target]
         assert lane.head is not None
         message, lane.head = lane.head, None
+        if not message.copied:
+            self._release(source, message)
+            self._ready.append(source)
         self._fill(source, target)
         return message
+
+    def _release(self, source: int, message: _Message) -> None:
+        memory = self.memories[source]
+        memory.unsent.subtract(memory.places(message.chunk))
 
     def _silent_peers(self, rank: int, op: Op) -> list[int]:
         return [peer for peer in op.peers if self._lanes[peer, rank].head is None]
@@ -164,7 +179,7 @@ class Simulation:
         op = self._plans[rank].ops[index]
         where = f"rank {rank}, op {index} `{op}`"
         if op.dst is not None and self.memories[rank].is_unsent(op.dst):
-            return f"{where} waits until an earlier send of this chunk has entered its lane"
+            return f"{where} waits until an earlier send of this chunk was received"
         peers = ", ".join(map(str, self._silent_peers(rank, op)))
         return f"{where} waits for a message of rank {peers}"
 

@@ -31,8 +31,8 @@ def is_in_arena(tensor: torch.Tensor) -> bool:
     return is_registered(tensor.data_ptr(), tensor.numel() * tensor.itemsize)
 
 
-def num_in_place() -> int:
-    return int(dist.group.WORLD.statistics()["in_place"])  # type: ignore[union-attr]
+def num_rendezvous() -> int:
+    return int(dist.group.WORLD.statistics()["rendezvous"])  # type: ignore[union-attr]
 
 
 # ------------------------------------------------------------------------------ tensors
@@ -108,10 +108,10 @@ def train(network: nn.Module, rank: int) -> list[torch.Tensor]:
 
 def check_ddp(rank: int, world_size: int, options: dict[str, Any]) -> None:
     expected = train(DistributedDataParallel(model(), **options), rank)
-    assert num_in_place() == 0
+    assert num_rendezvous() == 0
     network = hccl_py.register(DistributedDataParallel(model(), **options))
     got = train(network, rank)
-    assert num_in_place() >= STEPS
+    assert num_rendezvous() >= STEPS
     for ours, plain in zip(got, expected, strict=True):
         if world_size == 2:  # to halve is exact, before or after the sum
             assert torch.equal(ours, plain)
@@ -147,11 +147,11 @@ def check_fsdp(rank: int, world_size: int) -> None:
         return fully_shard(network)
 
     expected = train(sharded(), rank)
-    assert num_in_place() == 0
+    assert num_rendezvous() == 0
     network = hccl_py.register(sharded())
     got = train(network, rank)
     # Every step gathers every layer (the last one is kept for backward) and reduces its gradients.
-    assert num_in_place() >= STEPS * (4 + 4)
+    assert num_rendezvous() >= STEPS * (4 + 4)
     for ours, plain in zip(got, expected, strict=True):
         assert torch.equal(ours.to_local(), plain.to_local())  # type: ignore[attr-defined]
     after_steps = arena_of_this_process().num_allocated()

@@ -13,7 +13,7 @@ _PATH_WIDTHS = (5, 12, 16, 7, 8, 10, 8, 11)
 def describe(counted: Statistics) -> str:
     """Make the lines, each a comment like the others around the table of results."""
     lines = [
-        f"{counted['collectives']} collectives, {counted['in_place']} of them in place, "
+        f"{counted['collectives']} collectives, {counted['rendezvous']} on registered memory, "
         f"{counted['sleeps']} sleeps, {counted['doorbells']} doorbells; sent by rank 0:",
         _line(
             ("device", "messages", "bytes", "stalls", "retries", "reconnects"), _DEVICE_WIDTHS, ""

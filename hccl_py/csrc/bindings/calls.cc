@@ -85,17 +85,14 @@ Work start(PyCommunicator& self, RequestPtr request, nb::object buffers) {
 // All of a collective that its ranks agree on: one object, since each argument of a call costs.
 struct Prepared {
   Prepared(std::shared_ptr<Plan> its_plan, int its_dtype, int its_op, size_t its_count,
-           uint64_t its_fingerprint, int its_collective, int its_root)
+           uint64_t its_fingerprint)
       : plan(std::move(its_plan)),
         dtype(static_cast<DType>(its_dtype)),
         op(static_cast<ReduceOp>(its_op)),
         count(its_count),
-        fingerprint(its_fingerprint),
-        collective(static_cast<Collective>(its_collective)),
-        root(its_root) {
-    if (its_dtype < 0 || its_dtype >= num_dtypes || its_op < 0 || its_op >= num_reduce_ops ||
-        its_collective < 0 || its_collective >= num_collectives) {
-      throw std::invalid_argument("no such element type, reduce op or collective");
+        fingerprint(its_fingerprint) {
+    if (its_dtype < 0 || its_dtype >= num_dtypes || its_op < 0 || its_op >= num_reduce_ops) {
+      throw std::invalid_argument("no such element type or reduce op");
     }
   }
 
@@ -104,8 +101,6 @@ struct Prepared {
   ReduceOp op;
   size_t count;
   uint64_t fingerprint;
-  Collective collective;
-  int root;
 };
 
 RequestPtr collective(PyCommunicator& self, const Prepared& prepared, double timeout_s) {
@@ -118,8 +113,6 @@ RequestPtr collective(PyCommunicator& self, const Prepared& prepared, double tim
   request->call.dtype = prepared.dtype;
   request->call.op = prepared.op;
   request->call.fingerprint = prepared.fingerprint;
-  request->call.collective = prepared.collective;
-  request->call.root = prepared.root;
   request->call.total_bytes = prepared.count * size_of(prepared.dtype);
   request->call.divide_data = false;
   request->call.divide_output = false;
@@ -190,7 +183,7 @@ nb::object kept(nb::object buffers, nb::object address) {
 }
 
 // An op as `lower` writes it: kind, first peer, number of peers, destination, source.
-using Row = std::array<int, 11>;
+using Row = std::array<int, 12>;
 
 std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> peers,
                                 int data_chunks, int scratch_slots, int max_chunk_span,
@@ -202,7 +195,7 @@ std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> pe
     auto chunk = [&](size_t at) {
       return ChunkRef{static_cast<Buffer>(row[at]), row[at + 1], row[at + 2], row[at + 3]};
     };
-    plan->ops.push_back({static_cast<OpKind>(row[0]), row[1], row[2], chunk(3), chunk(7)});
+    plan->ops.push_back({static_cast<OpKind>(row[0]), row[1], row[2], chunk(3), chunk(7), row[11]});
   }
   plan->peers = std::move(peers);
   plan->data_chunks = data_chunks;
@@ -222,7 +215,7 @@ void bind_calls(nb::module_& module, nb::class_<PyCommunicator>& communicator) {
              nb::arg("min_message_bytes"), nb::arg("rank"), nb::arg("world_size"));
 
   nb::class_<Prepared>(module, "Prepared")
-      .def(nb::init<std::shared_ptr<Plan>, int, int, size_t, uint64_t, int, int>())
+      .def(nb::init<std::shared_ptr<Plan>, int, int, size_t, uint64_t>())
       .def_ro("fingerprint", &Prepared::fingerprint);
 
   nb::class_<Work>(module, "Work")

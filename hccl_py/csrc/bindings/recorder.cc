@@ -45,7 +45,7 @@ nb::list records(const Recorder& recorder) {
   nb::list result;
   for (const CallRecord& c : calls) {
     result.append(nb::make_tuple(c.id, static_cast<int>(c.kind), static_cast<int>(c.state),
-                                 c.in_place, c.sequence, c.fingerprint, c.peer, c.bytes_in,
+                                 c.rendezvous, c.sequence, c.fingerprint, c.peer, c.bytes_in,
                                  c.bytes_out, c.submitted_ns, c.started_ns, c.ended_ns, c.late_ns,
                                  c.arrived_ns, c.last_rank));
   }
@@ -67,7 +67,7 @@ nb::dict statistics(const Communicator& engine) {
   const Statistics& s = engine.statistics();
   nb::dict result;
   result["collectives"] = s.collectives.value();
-  result["in_place"] = s.in_place.value();
+  result["rendezvous"] = s.rendezvous.value();
   result["sleeps"] = s.sleeps.value();
   result["doorbells"] = s.doorbells.value();
   result["shm"] = device_statistics(s.shm);

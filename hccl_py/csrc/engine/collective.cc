@@ -46,23 +46,26 @@ void Channel::start(const Call& call, const Tiling& tiling, int64_t first_tile, 
 
 bool Channel::step() {
   bool moved = false;
-  while (call_ != nullptr && run(call_->plan->ops[next_op_])) {
+  while (call_ != nullptr) {
+    bool ended = next_op_ == call_->plan->ops.size();
+    if (!(ended ? finish_tile() : run(call_->plan->ops[next_op_]))) break;
+    if (!ended) ++next_op_;
     moved = true;
-    if (++next_op_ == call_->plan->ops.size()) finish_tile();
   }
   return moved;
 }
 
-void Channel::finish_tile() {
-  auto divide = [&](const Block& block) {
-    Span span = tiling_->tile_of(block, tile_);
+// False while a peer has still to read what an average divides.
+bool Channel::finish_tile() {
+  if (call_->divide_data || call_->divide_output) {
+    Span span = tiling_->tile_of(call_->divide_data ? call_->data : call_->output.at(0), tile_);
+    if (!may_overwrite(span)) return false;
     scale(call_->dtype, span.address, span.count, world_size_);
-  };
-  if (call_->divide_data) divide(call_->data);
-  if (call_->divide_output) divide(call_->output.at(0));
+  }
   next_op_ = 0;
   tile_ += stride_;
   if (tile_ >= tiling_->num_tiles()) call_ = nullptr;
+  return true;
 }
 
 bool Channel::flush() {
@@ -83,6 +86,9 @@ void Channel::abandon() {
   call_ = nullptr;
   backlog_.clear();
   borrowed_.clear();
+  for (const auto& lane : lanes_) {
+    if (lane) lane->abandon();
+  }
 }
 
 void Channel::look_for_strays(uint64_t fingerprint) {
@@ -132,6 +138,7 @@ bool Channel::run_send(const Op& op) {
   header.id = lateness_.told();
   header.size = Tiling::whole(*call_, op.source) * item_size_;
   header.length = static_cast<uint32_t>(span.count * item_size_);
+  header.kind = static_cast<uint16_t>(op.rendezvous);
   const int* peers = peers_of(op);
   if (op.num_peers == 1) {
     post(lane(peers[0]), header, span);
@@ -236,14 +243,16 @@ bool Channel::run_copy(const Op& op) {
 Stage Channel::stage() const {
   if (call_ == nullptr) return {"flush", 0, 0, 0, 0};
   const std::vector<Op>& ops = call_->plan->ops;
-  return {name_of(ops[next_op_].kind), static_cast<int64_t>(next_op_) + 1,
-          static_cast<int64_t>(ops.size()), tile_ + 1, tiling_->num_tiles()};
+  size_t op = std::min(next_op_, ops.size() - 1);
+  return {name_of(ops[op].kind), static_cast<int64_t>(op) + 1, static_cast<int64_t>(ops.size()),
+          tile_ + 1, tiling_->num_tiles()};
 }
 
 std::vector<int> Channel::waiting_for() const {
   std::vector<int> ranks;
   for (const Lane* lane : backlog_.lanes()) ranks.push_back(lane->peer());
   if (call_ == nullptr) return ranks;
+  if (next_op_ == call_->plan->ops.size()) return ranks;
   const Op& op = call_->plan->ops[next_op_];
   if (op.kind == OpKind::send || op.kind == OpKind::copy) return ranks;
   // Some have delivered and may even have left since; what is waited for then is somebody else.

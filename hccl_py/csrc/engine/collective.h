@@ -77,7 +77,7 @@ class Channel {
   void post(Lane& lane, const Header& header, const Span& span);
   void check(const Header& header, int peer, const Op& op, const Span& span);
   void compare(const Header& header, int peer, const Op& op, const Span& span) const;
-  void finish_tile();
+  bool finish_tile();
   Span resolve(const ChunkRef& chunk);
   // A rank that has nothing to send says so, once: or a call without elements would not be noticed.
   bool is_told(const Span& span) const { return span.count > 0 || (tells_empty_ && tile_ == 0); }

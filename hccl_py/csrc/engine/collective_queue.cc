@@ -15,8 +15,7 @@ constexpr uint64_t kind_mask = 0xf;
 
 CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels, size_t slot_bytes,
                                  Recorder& recorder, Statistics& statistics)
-    : rank_(rank),
-      slot_bytes_(slot_bytes),
+    : slot_bytes_(slot_bytes),
       recorder_(recorder),
       statistics_(statistics),
       lateness_(rank, world_size) {
@@ -26,31 +25,16 @@ CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels, siz
   }
 }
 
-void CollectiveQueue::use_in_place(const std::vector<std::shared_ptr<Segment>>& segments,
-                                   std::shared_ptr<Arena> arena) {
-  in_place_ = std::make_unique<InPlace>(rank_, channels_.at(0).lanes(), segments, std::move(arena),
-                                        lateness_);
-}
-
-void CollectiveQueue::set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs) {
-  if (in_place_) in_place_->set_window(peer, std::move(theirs));
-}
-
 bool CollectiveQueue::advance() {
   if (!active_) begin();
   bool moved = false;
   bool finished = true;
-  if (in_place_ && in_place_->state() != InPlace::State::idle) {
-    moved = advance_in_place();
-    lateness_.turn(moved, may_spin_);
-    return moved;
-  }
   for (Channel& channel : channels_) {
     moved |= channel.step();
     moved |= channel.flush();
     finished &= channel.finished();
   }
-  if (finished) end(false);
+  if (finished) end();
   moved |= finished;
   lateness_.turn(moved, may_spin_);
   return moved;
@@ -63,29 +47,7 @@ void CollectiveQueue::begin() {
   call.fingerprint = (call.fingerprint & ~sequence_mask) | (active_->sequence & sequence_mask);
   recorder_.start(*active_, last_end_ns_);
   lateness_.begin(active_->sequence);
-  if (in_place_ && InPlace::wants(call)) {
-    in_place_->begin(call);
-  } else {
-    begin_plan();
-  }
-}
-
-// Collectives on registered memory need no plan, once all ranks know that all of it is.
-bool CollectiveQueue::advance_in_place() {
-  bool moved = in_place_->step();
-  if (in_place_->state() == InPlace::State::declined) {
-    in_place_->leave();
-    begin_plan();
-  } else if (in_place_->state() == InPlace::State::finished) {
-    in_place_->leave();
-    statistics_.in_place.add(1);
-    end(true);
-  }
-  return moved;
-}
-
-void CollectiveQueue::begin_plan() {
-  const Call& call = active_->call;
+  num_announced_before_ = statistics_.announced.value();
   int num_channels = static_cast<int>(channels_.size());
   active_->tiling = Tiling(call, slot_bytes_, num_channels);
   for (int i = 0; i < num_channels; ++i) {
@@ -93,18 +55,20 @@ void CollectiveQueue::begin_plan() {
   }
 }
 
-void CollectiveQueue::end(bool in_place) {
+void CollectiveQueue::end() {
   statistics_.collectives.add(1);
-  record_end(CallState::completed, in_place);
+  record_end(CallState::completed);
   RequestPtr request = std::move(active_);
   active_.reset();
   request->finish();
 }
 
-void CollectiveQueue::record_end(CallState state, bool in_place) {
+void CollectiveQueue::record_end(CallState state) {
   last_end_ns_ = steady_ns(Clock::now());
+  bool rendezvous = statistics_.announced.value() != num_announced_before_;
+  if (rendezvous) statistics_.rendezvous.add(1);
   recorder_.end(*active_, state, {last_end_ns_, lateness_.late_ns(), lateness_.arrived_ns(),
-                                  lateness_.last_rank(), in_place});
+                                  lateness_.last_rank(), rendezvous});
   lateness_.end();
   if (state != CallState::completed) return;
   uint64_t busy_ns = last_end_ns_ - active_->started_ns;
@@ -114,8 +78,7 @@ void CollectiveQueue::record_end(CallState state, bool in_place) {
 }
 
 bool CollectiveQueue::unflushed() const {
-  return (in_place_ && in_place_->unflushed()) ||
-         std::any_of(channels_.begin(), channels_.end(),
+  return std::any_of(channels_.begin(), channels_.end(),
                      [](const Channel& channel) { return channel.unflushed(); });
 }
 
@@ -134,10 +97,9 @@ bool CollectiveQueue::waits_for(int peer) const {
   auto has_peer = [peer](const std::vector<int>& ranks) {
     return std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
   };
-  return (in_place_ && has_peer(in_place_->waiting_for())) ||
-         std::any_of(channels_.begin(), channels_.end(), [&](const Channel& channel) {
-           return has_peer(channel.waiting_for());
-         });
+  return std::any_of(channels_.begin(), channels_.end(), [&](const Channel& channel) {
+    return has_peer(channel.waiting_for());
+  });
 }
 
 void CollectiveQueue::measure(CallProgress& progress) const {
@@ -148,11 +110,6 @@ void CollectiveQueue::measure(CallProgress& progress) const {
   progress.timeout_s =
       std::chrono::duration<double>(active_->deadline - active_->submitted).count();
   progress.bytes_total = call.total_bytes;
-  if (in_place_ && in_place_->state() != InPlace::State::idle) {
-    progress.stage = in_place_->stage();
-    progress.waiting_for = in_place_->waiting_for();
-    return;
-  }
   double done = 0;
   int num_channels = static_cast<int>(channels_.size());
   std::vector<int>& ranks = progress.waiting_for;
@@ -177,19 +134,15 @@ void CollectiveQueue::abandon(std::vector<RequestPtr>& unfinished) {
     CallProgress progress;
     measure(progress);
     lateness_.give_up(progress.waiting_for.empty() ? any_rank : progress.waiting_for.front());
-    record_end(CallState::failed, false);
+    record_end(CallState::failed);
     unfinished.push_back(std::move(active_));
     active_.reset();
   }
   unfinished.insert(unfinished.end(), waiting_.begin(), waiting_.end());
   waiting_.clear();
   for (Channel& channel : channels_) channel.abandon();
-  if (in_place_) in_place_->abandon();
 }
 
-void CollectiveQueue::close() {
-  in_place_.reset();
-  channels_.clear();
-}
+void CollectiveQueue::close() { channels_.clear(); }
 
 }  // namespace hccl

@@ -9,7 +9,6 @@
 
 #include "engine/collective.h"
 #include "engine/failure/call_progress.h"
-#include "engine/in_place.h"
 #include "engine/lateness.h"
 #include "engine/recorder.h"
 #include "engine/request.h"
@@ -25,10 +24,6 @@ class CollectiveQueue {
   // Before the first request.
   std::vector<Channel>& channels() { return channels_; }
   void set_may_spin(bool may_spin) { may_spin_ = may_spin; }
-  // All ranks share this node: collectives on registered memory may run in place.
-  void use_in_place(const std::vector<std::shared_ptr<Segment>>& segments,
-                    std::shared_ptr<Arena> arena);
-  void set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs);
 
   void push(const RequestPtr& request) { waiting_.push_back(request); }
   bool idle() const { return !active_ && waiting_.empty(); }
@@ -58,22 +53,19 @@ class CollectiveQueue {
 
  private:
   void begin();
-  void begin_plan();
-  bool advance_in_place();
-  void end(bool in_place);
-  void record_end(CallState state, bool in_place);
+  void end();
+  void record_end(CallState state);
 
-  const int rank_;
   const size_t slot_bytes_;
   Recorder& recorder_;
   Statistics& statistics_;
   Lateness lateness_;
   bool may_spin_ = false;
   std::vector<Channel> channels_;
-  std::unique_ptr<InPlace> in_place_;
   std::deque<RequestPtr> waiting_;
   RequestPtr active_;
-  uint64_t last_end_ns_ = 0;  // of the collective before this one
+  uint64_t last_end_ns_ = 0;           // of the collective before this one
+  uint64_t num_announced_before_ = 0;  // the active collective
 };
 
 }  // namespace hccl

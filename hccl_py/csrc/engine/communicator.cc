@@ -27,10 +27,6 @@ Communicator::Communicator(const CommunicatorOptions& options,
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
     outboxes_.push_back(std::make_shared<Outbox>(segment_, channel));
   }
-  size_t num_ranks = static_cast<size_t>(options_.world_size);
-  if (num_ranks > 1 && options_.local_ranks.size() == num_ranks) {
-    driver_->collectives().use_in_place(driver_->local_segments(), options_.arena);
-  }
 }
 
 int Communicator::local_rank(int rank) const {
@@ -53,7 +49,9 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
 }
 
 void Communicator::set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs) {
-  driver_->collectives().set_peer_arena(peer, std::move(theirs));
+  for (Channel& channel : driver_->collectives().channels()) {
+    static_cast<ShmLane&>(channel.lane(peer)).set_arenas(options_.arena, theirs);
+  }
 }
 
 void Communicator::add_tcp_peer(int peer, TcpConnections connections) {

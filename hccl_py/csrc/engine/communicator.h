@@ -41,7 +41,7 @@ class Communicator {
   const std::shared_ptr<Arena>& arena() const { return options_.arena; }
   void add_shm_peer(int peer, std::shared_ptr<Segment> theirs, Descriptor their_doorbell,
                     Descriptor control);
-  // The registered memory of a peer on this node; without it nothing is done in place.
+  // The registered memory of a peer on this node: its payloads there are read without a copy.
   void set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs);
   void add_tcp_peer(int peer, TcpConnections connections);
   // Any provider: one lane per channel, in order, and one for point-to-point.

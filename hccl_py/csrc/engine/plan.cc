@@ -50,6 +50,7 @@ void Plan::validate(int rank, int world_size) const {
     require(op.kind != OpKind::recv_reduce ||
                 std::adjacent_find(begin, end, std::greater_equal<>()) == end,
             "order of peers");
+    require(op.rendezvous >= -1 && op.rendezvous < 0xffff, "rendezvous");
     if (op.kind != OpKind::send) check_chunk(op.destination);
     if (op.kind == OpKind::send || op.kind == OpKind::copy) check_chunk(op.source);
   }

@@ -26,6 +26,9 @@ struct Op {
   int num_peers;
   ChunkRef destination;
   ChunkRef source;
+  // Of a send: -1: copied; 0: may be announced; k: the k-th next message of the peer may be written
+  // to the source.
+  int rendezvous = 0;
 };
 
 struct Plan {
@@ -55,8 +58,6 @@ struct Call {
   DType dtype = DType::uint8;
   ReduceOp op = ReduceOp::sum;
   uint64_t fingerprint = 0;
-  Collective collective = Collective::other;
-  int root = 0;            // broadcast
   size_t total_bytes = 0;  // of the whole, the same on all ranks
   bool divide_data = false;    // avg: divide `data` by the number of ranks at the end
   bool divide_output = false;  // avg: divide output block 0

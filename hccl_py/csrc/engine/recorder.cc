@@ -14,7 +14,7 @@ constexpr uint64_t rank_mask = (1 << rank_bits) - 1;
 constexpr int status_bits = 8;  // kind, state, in place; above them the sequence number
 constexpr int state_shift = 2;
 constexpr uint64_t state_mask = 3 << state_shift;
-constexpr uint64_t in_place_bit = 1 << 4;
+constexpr uint64_t rendezvous_bit = 1 << 4;
 constexpr uint64_t late_bit = 1 << 5;  // the words that lie apart are this call's
 constexpr int num_attempts = 64;       // of a reader whose record is written meanwhile
 constexpr size_t words_per_record = 64 / sizeof(uint64_t);  // a cache line
@@ -130,7 +130,7 @@ void Recorder::start(Request& request, uint64_t earliest_ns) {
 void Recorder::end(const Request& request, CallState state, const Ending& ending) {
   uint64_t* words = words_of(request.record);
   if (words == nullptr) return;
-  uint64_t flags = (ending.in_place ? in_place_bit : 0) | (ending.late_ns ? late_bit : 0);
+  uint64_t flags = (ending.rendezvous ? rendezvous_bit : 0) | (ending.late_ns ? late_bit : 0);
   uint64_t before = get(words[status]) & ~state_mask;
   Change change(words[version]);
   set(words[ended], ending.ended_ns);
@@ -168,7 +168,7 @@ std::optional<CallRecord> Recorder::read(uint64_t id) const {
     record.id = id;
     record.kind = static_cast<RequestKind>(flags & 3);
     record.state = static_cast<CallState>((flags & state_mask) >> state_shift);
-    record.in_place = (flags & in_place_bit) != 0;
+    record.rendezvous = (flags & rendezvous_bit) != 0;
     record.sequence = flags >> status_bits;
     record.fingerprint = get(words[fingerprint]);
     record.peer = rank_in(in);

@@ -26,7 +26,7 @@ struct CallRecord {
   uint64_t id = 0;  // counts the calls of this communicator, from 0
   RequestKind kind = RequestKind::collective;
   CallState state = CallState::submitted;
-  bool in_place = false;      // on registered memory
+  bool rendezvous = false;    // messages were read or written in registered memory
   uint64_t sequence = 0;      // collective
   uint64_t fingerprint = 0;   // collective; of a transfer the tag
   int peer = any_rank;        // transfer
@@ -57,7 +57,7 @@ class Recorder {
     uint64_t late_ns = 0;
     uint64_t arrived_ns = 0;
     int last_rank = any_rank;
-    bool in_place = false;
+    bool rendezvous = false;
   };
   void end(const Request& request, CallState state, const Ending& ending);
   // Everything that has not ended yet has failed.

@@ -140,7 +140,7 @@ def _arguments(entry: dict[str, Any], communicator: dict[str, Any]) -> Event:
         "state": entry["state"],
         "bytes in": entry["bytes_in"],
         "bytes out": entry["bytes_out"],
-        "registered memory": entry["in_place"],
+        "registered memory": entry["rendezvous"],
     }
     if not entry["is_p2p"]:
         arguments["number"] = entry["collective_seq_id"]

@@ -1,12 +1,10 @@
-// Messages of any content from a peer whose lane works: send and recv, plans, and registered memory.
+// Messages of any content from a peer whose lane works: send and recv, and plans.
 // The engine writes where it was asked to and nowhere else, or says what is wrong.
 #include <list>
 
-#include "base/arena.h"
 #include "check.h"
 #include "engine/collective.h"
 #include "feed.h"
-#include "engine/in_place.h"
 #include "engine/lateness.h"
 #include "engine/point_to_point.h"
 #include "engine/recorder.h"
@@ -141,79 +139,9 @@ void run_plan(Feed& feed) {
   channel.abandon();
 }
 
-// What in_place.cc sends first.
-struct Announcement {
-  uint32_t readable, writable;
-  uint64_t source, source_bytes, destination, destination_bytes;
-};
-
-// One for all inputs. Every rank has registered memory of its own.
-struct Memory {
-  std::shared_ptr<Arena> arenas[world_size];
-  std::byte* block = nullptr;
-
-  Memory() {
-    for (auto& arena : arenas) arena = Arena::create(size_t{4} << 20);
-    block = arenas[me]->allocate(size_t{2} << 20);
-  }
-};
-
-Memory& memory() {
-  static Memory one;
-  return one;
-}
-
-void run_in_place(Feed& feed) {
-  constexpr size_t count = 200000;  // as much as is done in place at all
-  std::vector<std::unique_ptr<Lane>> lanes(world_size);
-  Peers peers(lanes);
-  const std::vector<std::shared_ptr<Segment>> segments;  // of the others: none has withdrawn
-  Lateness lateness(me, world_size);
-  lateness.begin(1);
-  InPlace engine(me, lanes, segments, memory().arenas[me], lateness);
-  for (int peer = 1; peer < world_size; ++peer) {
-    engine.set_window(peer, memory().arenas[peer]->window());
-  }
-  Plan plan;
-  Call call;
-  call.plan = &plan;
-  call.data = {memory().block, count};
-  call.dtype = DType::float32;
-  call.collective = feed.flag() ? Collective::all_reduce : Collective::broadcast;
-  call.root = static_cast<int>(feed.below(world_size));
-  call.total_bytes = count * 4;
-  call.fingerprint = 7;
-  engine.begin(call);
-  for (size_t turn = 0; turn < max_turns && !feed.empty(); ++turn) {
-    PuppetLane& lane = peers.any(feed);
-    Header header = header_from(feed, lane);
-    uint8_t changes = feed.take<uint8_t>();
-    if (changes & 1) header.fingerprint = call.fingerprint;
-    if (changes & 2) header.kind = 1;
-    if (changes & 4) header.kind = 2, header.length = 0;
-    std::vector<uint8_t> bytes;
-    if (header.kind == 1 && (changes & 8)) {
-      Announcement said{1, 1, 0, count * 4, 0, count * 4};
-      if (changes & 16) said.source = feed.take<uint64_t>();
-      if (changes & 32) said.destination = feed.take<uint64_t>();
-      if (changes & 64) said.source_bytes = feed.take<uint64_t>();
-      if (changes & 128) said.readable = feed.take<uint32_t>();
-      header.length = sizeof said;
-      bytes.resize(sizeof said);
-      std::memcpy(bytes.data(), &said, sizeof said);
-    }
-    Feed forged(bytes.data(), bytes.size());
-    lane.deliver(header, bytes.empty() ? feed : forged, 0);
-    lateness.turn(engine.step(), false);
-    engine.waiting_for();
-  }
-  engine.leave();
-}
-
 void run(Feed& feed) {
   switch (feed.below(16)) {
-    case 0: return run_in_place(feed);
-    case 1: case 2: case 3: case 4: return run_plan(feed);
+    case 0: case 1: case 2: case 3: case 4: return run_plan(feed);
     default: return run_point_to_point(feed);
   }
 }

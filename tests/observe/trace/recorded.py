@@ -34,7 +34,7 @@ def entry(sequence: int, begin_ns: int, end_ns: int, **more: Any) -> dict[str, A
         "bytes_out": 40,
         "is_p2p": False,
         "retired": True,
-        "in_place": False,
+        "rendezvous": False,
         "waiting_ns": 0,
         "waited_until_ns": 0,
         "waited_for": None,

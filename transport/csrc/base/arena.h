@@ -1,5 +1,5 @@
-// Registered memory: what this process lends to its peers on the node, to be read and written in
-// place during a collective.
+// Registered memory: what the peers of this process on the node may read, and write replies to, during
+// a collective.
 //
 // A process has one arena: a large sparse memfd without a name, sealed against changes of its size.
 // Peers map the whole of it when they connect, so a piece of registered memory needs no exchange of

@@ -62,7 +62,8 @@ inline constexpr int num_call_kinds = 18;
 
 struct Statistics {
   Counter collectives;  // finished without error
-  Counter in_place;     // of these, on registered memory
+  Counter rendezvous;   // of these, with messages that were read or written in registered memory
+  Counter announced;    // these messages, sent and received
   Counter sleeps;       // a driver went to sleep in the kernel
   Counter doorbells;    // a sleeping peer was woken
   CallStatistics calls[num_call_kinds];

@@ -45,17 +45,6 @@ inline constexpr int num_reduce_ops = 8;
 // that it sums up as its sources, and there an average is divided too, before it is rounded.
 constexpr bool reduces_in_one_step(DType dtype) { return dtype >= DType::float8_e4m3fn; }
 
-// What a call is, where the engine has more than its plan to run it. The values cross into Python
-// (hccl_py/plan_cache.py).
-enum class Collective : uint8_t {
-  other = 0,
-  all_reduce = 1,
-  broadcast = 2,
-  all_gather = 3,
-  reduce_scatter = 4,
-};
-inline constexpr int num_collectives = 5;
-
 constexpr size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::int8:

@@ -23,7 +23,7 @@ struct Header {
   uint64_t id = 0;           // collectives: how late ranks held up the sender, see lateness.h
   uint64_t size = 0;
   uint32_t length = 0;  // payload bytes, at most slot_bytes of the communicator
-  uint16_t kind = 0;
+  uint16_t kind = 0;  // collectives: how the payload may travel, see hccl_py/plan/rendezvous.py
   uint16_t reserved = 0;
 };
 static_assert(sizeof(Header) == 32);
@@ -112,6 +112,8 @@ class Lane {
   virtual bool receive(std::byte* destination) = 0;
   // Frees the peeked message and its slot.
   virtual void release() = 0;
+  // The communicator has failed: no payload is the lane's business any more.
+  virtual void abandon() {}
 
  protected:
   const size_t slot_bytes_;
@@ -128,11 +130,11 @@ class QueuedLane : public Lane {
   QueuedLane(int peer, size_t slot_bytes, Statistics& statistics, DeviceStatistics& device)
       : Lane(peer, slot_bytes, statistics), device_(device) {}
   uint64_t post_send(const Header& header, const std::byte* payload) final;
-  bool flush() final;
-  uint64_t completed() const final { return completed_; }
+  bool flush() override;
+  uint64_t completed() const override { return completed_; }
   bool flushed() const final { return head_ == queue_.size(); }
-  bool settled() const final { return flushed(); }
-  void detach() final;
+  bool settled() const override { return flushed(); }
+  void detach() override;
 
  protected:
   // Sends from `offset` on; advances it. True once header and payload left the caller's memory.

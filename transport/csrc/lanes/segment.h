@@ -29,19 +29,31 @@ struct SegmentShape {
 inline constexpr int ring_cells = 64;
 inline constexpr size_t inline_bytes = 88;
 
+// Where a payload lies that takes no slot: in the cell, in the sender's arena, or already at its
+// destination.
+enum Place : int32_t { in_cell = -1, announced = -2, written = -3 };
+
+// The payload of an announced cell.
+struct Announcement {
+  uint64_t offset;  // in the sender's arena
+  uint64_t reply;   // number of the receiver's message that may be written there; 0: none
+};
+
 struct alignas(128) Cell {
   // Stored last by the sender, seq_cst; pairs with the receiver's load in ShmLane::peek, and
   // with SegmentHeader::sleepers: either the sleeper sees the message or the sender sees the sleeper.
   std::atomic<uint32_t> sequence;
-  int32_t slot;  // -1: the payload is in the cell
+  int32_t slot;  // of the outbox, or a Place
   Header header;
   std::byte payload[inline_bytes];
 };
 static_assert(sizeof(Cell) == 128);
 
 struct alignas(64) ConsumedCounter {
-  // Stored by the receiver after it is done with a slot; pairs with the load in reclaim().
+  // Stored by the receiver after it is done with a payload; pairs with the load in reclaim().
   std::atomic<uint64_t> count;
+  // Whether the receiver maps the sender's arena, so that payloads there need no copy. Stored once.
+  std::atomic<uint32_t> maps_arena;
 };
 
 struct alignas(64) SegmentHeader {
@@ -54,9 +66,8 @@ struct alignas(64) SegmentHeader {
   std::atomic<uint32_t> starved;
   // The core on which the owner drove last, plus one. A hint, ordered with nothing.
   std::atomic<uint32_t> core;
-  // Whether what the owner lent in its registered memory may be gone. Stored seq_cst before any of
-  // its calls ends with a failure, so before anybody writes to that memory; pairs with the loads in
-  // InPlace::is_valid, which come after the last read of it.
+  // Whether a call of the owner failed, so that its announced memory may hold something else. Stored
+  // seq_cst before the call returns; pairs with the loads in ShmLane, after the last read of it.
   std::atomic<uint32_t> withdrawn;
 };
 
@@ -82,7 +93,7 @@ class Segment final : public SleepFlag {
   uint32_t note_core();
   // By the owner, before a call of its fails.
   void withdraw() { header().withdrawn.store(1, std::memory_order_seq_cst); }
-  // By a peer, after it has read what the owner lent.
+  // By a peer, after it has read announced memory.
   bool is_withdrawn() const { return header().withdrawn.load(std::memory_order_seq_cst) != 0; }
   ConsumedCounter& consumed(int local_rank, int channel) const;
   Cell* ring(int local_rank, int channel) const;

@@ -4,6 +4,15 @@
 
 namespace hccl {
 
+namespace {
+
+// Below, the copy costs less than the wait until the receiver has read the payload.
+constexpr size_t min_announced_bytes = 16384;
+// Header::kind of a message whose source may be overwritten before it is received.
+constexpr uint16_t always_copied = 0xffff;
+
+}  // namespace
+
 Outbox::Outbox(std::shared_ptr<Segment> segment, int channel)
     : segment_(std::move(segment)), channel_(channel) {
   int num_slots = segment_->shape().num_slots;
@@ -57,6 +66,7 @@ void ShmLane::reclaim() {
   if (consumed > sent_) throw LaneError(peer(), "a malformed counter in shared memory");
   for (; reclaimed_ < consumed; ++reclaimed_) {
     Sent sent = sent_slots_[reclaimed_ % ring_cells];
+    if (sent.slot == announced) --num_announced_;
     if (sent.slot < 0) continue;
     outbox_->done_reading(sent.slot);
     if (!sent.shared && --own_slots_ == 0) outbox_->lane_became_empty();
@@ -69,22 +79,100 @@ bool ShmLane::ring_is_full() {
   return sent_ - reclaimed_ >= ring_cells;
 }
 
-void ShmLane::publish(const Header& header, const std::byte* payload, int slot, bool shared) {
+void ShmLane::set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindow> theirs) {
+  if (mine && mine->window()) arena_ = std::move(mine);
+  their_arena_ = std::move(theirs);
+  if (their_arena_) my_consumed_.maps_arena.store(1, std::memory_order_release);
+}
+
+uint64_t ShmLane::completed() const {
+  if (num_announced_ == 0) return QueuedLane::completed();
+  uint64_t oldest = reclaimed_;
+  while (sent_slots_[oldest % ring_cells].slot != announced) ++oldest;
+  return sent_slots_[oldest % ring_cells].number - 1;
+}
+
+bool ShmLane::flush() {
+  int before = num_announced_;
+  if (before > 0) reclaim();
+  return QueuedLane::flush() || num_announced_ < before;
+}
+
+void ShmLane::detach() {
+  // What was announced stays where it is until the peer has read it.
+  if (num_announced_ > 0) return reclaim();
+  QueuedLane::detach();
+}
+
+void ShmLane::abandon() {
+  if (asked_.number <= received_) return;
+  if (auto offset = arena_->offset_of(asked_.address, asked_.num_bytes)) arena_->retire(*offset);
+}
+
+// Reading announced memory has come to nothing if a call of its owner failed meanwhile.
+void ShmLane::check_valid() const {
+  if (ends_.theirs->is_withdrawn()) {
+    throw LaneError(peer(), "its call failed while its registered memory was in use");
+  }
+}
+
+bool ShmLane::can_announce(const Header& header, const std::byte* payload) const {
+  return header.length >= min_announced_bytes && header.kind != always_copied && arena_ &&
+         their_consumed_.maps_arena.load(std::memory_order_acquire) != 0 &&
+         arena_->offset_of(payload, header.length);
+}
+
+void ShmLane::announce(const Header& header, const std::byte* payload) {
+  Announcement announcement{*arena_->offset_of(payload, header.length), 0};
+  if (header.kind != 0 && asked_.number <= received_) {
+    announcement.reply = received_ + header.kind;
+    asked_ = {announcement.reply, const_cast<std::byte*>(payload), header.length};
+  }
+  uint64_t number = QueuedLane::completed() + 1;
+  ++num_announced_;
+  statistics_.announced.add(1);
+  publish(header, reinterpret_cast<const std::byte*>(&announcement), announced, false).number =
+      number;
+}
+
+bool ShmLane::awaits_reply(const Header& header) const {
+  return reply_.number == sent_ + 1 && reply_.num_bytes == header.length && header.length > 0;
+}
+
+void ShmLane::write_reply(const Header& header, const std::byte* payload) {
+  check_valid();
+  std::memcpy(reply_.address, payload, header.length);
+  statistics_.announced.add(1);
+  publish(header, nullptr, written, false);
+}
+
+ShmLane::Sent& ShmLane::publish(const Header& header, const std::byte* payload, int slot, bool shared) {
   Cell& cell = out_[sent_ % ring_cells];
   cell.slot = slot;
   cell.header = header;
-  if (slot < 0 && header.length) std::memcpy(cell.payload, payload, header.length);
-  sent_slots_[sent_ % ring_cells] = {slot, shared};
+  if (slot == in_cell && header.length) std::memcpy(cell.payload, payload, header.length);
+  if (slot == announced) std::memcpy(cell.payload, payload, sizeof(Announcement));
+  Sent& sent = sent_slots_[sent_ % ring_cells];
+  sent = {slot, shared, 0};
   ++sent_;
   cell.sequence.store(static_cast<uint32_t>(sent_), std::memory_order_seq_cst);
   device_.messages.add(1);
   device_.bytes.add(header.length);
   ends_.their_doorbell->message_posted();
+  return sent;
 }
 
 bool ShmLane::push(const Header& header, const std::byte* payload, size_t&) {
   if (ring_is_full()) return false;
-  int slot = -1;
+  if (awaits_reply(header)) {
+    write_reply(header, payload);
+    return true;
+  }
+  if (can_announce(header, payload)) {
+    announce(header, payload);
+    return true;
+  }
+  int slot = in_cell;
   if (header.length > inline_bytes) {
     outbox_->reclaim();  // may find that this lane holds none
     slot = outbox_->take(own_slots_ == 0);
@@ -101,7 +189,9 @@ bool ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Header& heade
                                     const std::byte* payload) {
   if (header.length <= inline_bytes) return false;
   for (Lane* lane : lanes) {
-    if (!lane->flushed() || static_cast<ShmLane*>(lane)->ring_is_full()) return false;
+    ShmLane& one = static_cast<ShmLane&>(*lane);
+    if (!one.flushed() || one.ring_is_full()) return false;
+    if (one.awaits_reply(header) || one.can_announce(header, payload)) return false;
   }
   outbox_->reclaim();
   int slot = outbox_->take_for_many();
@@ -121,21 +211,40 @@ const Header* ShmLane::peek() {
   if (cell.sequence.load(std::memory_order_seq_cst) != expected) return nullptr;
   header_ = cell.header;
   slot_ = cell.slot;
-  size_t limit = slot_ < 0 ? inline_bytes : slot_bytes_;
-  if (header_.length > limit || slot_ >= ends_.theirs->shape().num_slots) {
+  size_t limit = slot_ == in_cell ? inline_bytes : slot_bytes_;
+  payload_ = slot_ < in_cell ? find_payload(cell) : nullptr;
+  if (header_.length > limit || slot_ >= ends_.theirs->shape().num_slots ||
+      (slot_ < in_cell && payload_ == nullptr)) {
     throw LaneError(peer(), "a malformed message in shared memory");
   }
   peeked_ = received_ + 1;
   return &header_;
 }
 
+// Where the payload of an announced or written message lies; nullptr if it lies nowhere.
+std::byte* ShmLane::find_payload(const Cell& cell) {
+  offered_ = {};
+  if (slot_ == written) {
+    bool expected = asked_.number == received_ + 1 && asked_.num_bytes == header_.length;
+    return expected ? asked_.address : nullptr;
+  }
+  if (slot_ != announced || !their_arena_) return nullptr;
+  Announcement announcement;
+  std::memcpy(&announcement, cell.payload, sizeof announcement);
+  std::byte* address = their_arena_->at(announcement.offset, header_.length);
+  if (address != nullptr) offered_ = {announcement.reply, address, header_.length};
+  return address;
+}
+
 const std::byte* ShmLane::lend() {
+  if (payload_ != nullptr) return payload_;
   return slot_ < 0 ? in_[received_ % ring_cells].payload
                    : ends_.theirs->slot(ends_.channel, slot_);
 }
 
 bool ShmLane::receive(std::byte* destination) {
-  if (header_.length) std::memcpy(destination, lend(), header_.length);
+  const std::byte* payload = lend();
+  if (header_.length && payload != destination) std::memcpy(destination, payload, header_.length);
   return true;
 }
 
@@ -145,6 +254,11 @@ uint64_t ShmLane::taken() {
 }
 
 void ShmLane::release() {
+  if (slot_ < in_cell) statistics_.announced.add(1);
+  if (slot_ == announced) {
+    check_valid();
+    if (offered_.number != 0) reply_ = offered_;
+  }
   my_consumed_.count.store(++received_, std::memory_order_seq_cst);
   ends_.their_doorbell->space_freed();
 }

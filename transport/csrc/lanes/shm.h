@@ -1,11 +1,17 @@
 // Lanes in memory that two ranks share: the provider for ranks of one node, and for threads.
 //
 // segment.h says how the memory is laid out and who writes what.
+//
+// A payload travels in one of three ways. A tiny one lies in the cell, a larger one in a slot (eager).
+// One of 16 KiB or more in registered memory is announced (rendezvous): the cell says where it lies,
+// the receiver reads it there, and the sender may not change it before the receiver has released it.
+// An announcement may ask for a reply: the receiver writes one of its later messages to that memory.
 #pragma once
 
 #include <memory>
 #include <vector>
 
+#include "base/arena.h"
 #include "lanes/lane.h"
 #include "lanes/segment.h"
 
@@ -53,6 +59,15 @@ class ShmLane final : public QueuedLane {
 
   ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox, Statistics& statistics);
 
+  // From now on messages in `mine` are announced if the peer maps it, and those in `theirs` are read.
+  // Before the first message; either may be nullptr.
+  void set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindow> theirs);
+
+  uint64_t completed() const override;
+  bool settled() const override { return flushed() && num_announced_ == 0; }
+  bool flush() override;
+  void detach() override;
+  void abandon() override;
   bool shares_payload() const override { return true; }
   bool post_send_to_all(std::span<Lane* const> lanes, const Header& header,
                         const std::byte* payload) override;
@@ -69,8 +84,26 @@ class ShmLane final : public QueuedLane {
   bool push(const Header& header, const std::byte* payload, size_t& offset) override;
 
  private:
+  // The memory for one later message of a lane.
+  struct Reply {
+    uint64_t number = 0;  // of the message; 0: none
+    std::byte* address = nullptr;
+    size_t num_bytes = 0;
+  };
+  struct Sent {
+    int slot;
+    bool shared;
+    uint64_t number;  // announced: of the message, as post_send returned it
+  };
+
   bool ring_is_full();
-  void publish(const Header& header, const std::byte* payload, int slot, bool shared);
+  bool can_announce(const Header& header, const std::byte* payload) const;
+  void announce(const Header& header, const std::byte* payload);
+  bool awaits_reply(const Header& header) const;
+  void write_reply(const Header& header, const std::byte* payload);
+  std::byte* find_payload(const Cell& cell);
+  void check_valid() const;
+  Sent& publish(const Header& header, const std::byte* payload, int slot, bool shared);
 
   const Ends ends_;
   std::shared_ptr<Outbox> outbox_;
@@ -87,11 +120,15 @@ class ShmLane final : public QueuedLane {
   Header header_;
   int slot_ = -1;
   int own_slots_ = 0;  // slots that this lane alone holds
-  struct Sent {
-    int slot;
-    bool shared;
-  };
   Sent sent_slots_[ring_cells];
+
+  std::shared_ptr<Arena> arena_;  // nullptr: nothing of ours is announced
+  std::shared_ptr<ArenaWindow> their_arena_;
+  int num_announced_ = 0;           // messages that the peer has still to release
+  std::byte* payload_ = nullptr;    // of the peeked message, if it has no slot
+  Reply asked_;    // where the peer writes one of its messages
+  Reply offered_;  // where the peeked message asks us to write one of ours
+  Reply reply_;    // the same, once that message was released
 };
 
 }  // namespace hccl

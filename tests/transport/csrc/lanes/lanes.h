@@ -43,9 +43,9 @@ struct Ends {
   std::unique_ptr<Lane> left, right;
 };
 
-inline std::unique_ptr<Ends> shm_lane() {
+inline std::unique_ptr<Ends> shm_lane(size_t bytes_of_slot = slot_bytes) {
   auto lane = std::make_unique<Ends>();
-  SegmentShape shape{2, 1, 3, slot_bytes};
+  SegmentShape shape{2, 1, 3, bytes_of_slot};
   for (int end : {0, 1}) {
     lane->segments[end] = Segment::create(shape);
     lane->outboxes[end] = std::make_shared<Outbox>(lane->segments[end], 0);

@@ -1,0 +1,82 @@
+"""Which messages may stay in the sender's memory until the receiver has read them.
+
+The engine copies a small message (eager). It only announces a large one in registered memory, and
+the receiver reads it there (rendezvous). The sender must not overwrite the source before that. So
+two rules are found here, from the plan of the sending rank alone:
+
+- A rank that overwrites the source before it receives from the peer again may wait for a peer that
+  waits for it: two ranks that swap do. Such a message is always copied. `simulate.py` proves that
+  every other message can wait.
+- A rank often receives into the very chunk that it has sent, as in the second step of a mesh. The
+  announcement then asks the peer to write that reply straight into the chunk.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hccl_py.plan.chunks import BufferName, Chunk
+from hccl_py.plan.ops import Op, OpKind
+
+COPIED = -1
+"""The message is copied when it is sent."""
+
+ANNOUNCED = 0
+"""The message may be announced. A larger number k asks the peer to write its k-th next message."""
+
+
+@dataclass(slots=True)
+class _Sent:
+    """A send whose source was not overwritten yet."""
+
+    index: int
+    op: Op
+    received: tuple[int, ...]  # how many messages of each peer had come
+    touched: bool  # another op uses the source
+
+
+def rendezvous(ops: Sequence[Op]) -> list[int]:
+    """Return, for every op, `COPIED`, `ANNOUNCED` or which reply of the peer goes to its source."""
+    result = [ANNOUNCED] * len(ops)
+    received: defaultdict[int, int] = defaultdict(int)
+    sent: defaultdict[tuple[BufferName, int], list[_Sent]] = defaultdict(list)
+    for index, op in enumerate(ops):
+        source = _places(op.src)
+        shared = [earlier for place in source for earlier in sent.get(place, ())]
+        for earlier in shared:
+            earlier.touched = True
+        if op.kind is OpKind.SEND:
+            if op.src is not None and op.src.buffer is not BufferName.INPUT:
+                counts = tuple(received[peer] for peer in op.peers)
+                one = _Sent(index, op, counts, touched=bool(shared))
+                for place in source:
+                    sent[place].append(one)
+            continue
+        for place in _places(op.dst):
+            for earlier in sent.pop(place, ()):
+                counts = zip(earlier.op.peers, earlier.received, strict=True)
+                if any(received[peer] == count for peer, count in counts):
+                    result[earlier.index] = COPIED
+                elif not earlier.touched and _replies(op, earlier.op):
+                    result[earlier.index] = received[op.peers[0]] - earlier.received[0] + 1
+                earlier.touched = True
+        if op.kind is not OpKind.COPY:
+            for peer in op.peers:
+                received[peer] += 1
+    return result
+
+
+def _replies(receive: Op, send: Op) -> bool:
+    return (
+        receive.kind is OpKind.RECV
+        and receive.dst == send.src
+        and receive.peers == send.peers
+        and send.src is not None
+        and send.src.buffer is BufferName.DATA
+    )
+
+
+def _places(chunk: Chunk | None) -> Iterable[tuple[BufferName, int]]:
+    if chunk is None or chunk.scratch is not None:
+        return ()
+    return [(chunk.buffer, index) for index in range(chunk.begin, chunk.end)]
