@@ -8,8 +8,8 @@ import multiprocessing
 import os
 import tempfile
 from collections import Counter
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 _NODES, _RANKS_PER_NODE = 2, 4
 _WORLD_SIZE = _NODES * _RANKS_PER_NODE
@@ -21,9 +21,9 @@ def main() -> None:
     """Start the ranks and print what rank 7 counted."""
     context = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
-        rows: Any = context.Queue()
+        rows, sender = context.Pipe(duplex=False)
         ranks = [
-            context.Process(target=_rank, args=(rank, f"{folder}/store", rows))
+            context.Process(target=_rank, args=(rank, f"{folder}/store", sender))
             for rank in range(_WORLD_SIZE)
         ]
         for rank in ranks:
@@ -31,13 +31,15 @@ def main() -> None:
         print(f"{_NODES} x {_RANKS_PER_NODE} ranks; subgroups of all ranks")
         print(f"{'subgroups':>9}  {'threads':>7}  {'descriptors':>11}  threads of the library")
         for _ in _STEPS:
-            num_subgroups, num_threads, num_descriptors, names = rows.get(timeout=_TIMEOUT_S)
+            if not rows.poll(_TIMEOUT_S):
+                raise TimeoutError(f"no row from rank {_WORLD_SIZE - 1} in {_TIMEOUT_S:g} s")
+            num_subgroups, num_threads, num_descriptors, names = rows.recv()
             print(f"{num_subgroups:9}  {num_threads:7}  {num_descriptors:11}  {names}", flush=True)
         for rank in ranks:
             rank.join(_TIMEOUT_S)
 
 
-def _rank(rank: int, store_path: str, rows: Any) -> None:
+def _rank(rank: int, store_path: str, sender: Connection) -> None:
     from torch.distributed import FileStore  # type: ignore[attr-defined]
 
     from hccl_py import Communicator
@@ -54,7 +56,7 @@ def _rank(rank: int, store_path: str, rows: Any) -> None:
         if rank == _WORLD_SIZE - 1:
             new = _threads() - threads
             names = ", ".join(f"{count} {name}" for name, count in sorted(new.items()))
-            rows.put((num_subgroups, new.total(), _num_descriptors() - descriptors, names))
+            sender.send((num_subgroups, new.total(), _num_descriptors() - descriptors, names))
         world.barrier()
     for subgroup in subgroups:
         subgroup.close()

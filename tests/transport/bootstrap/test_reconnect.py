@@ -108,7 +108,7 @@ class Pair:
 
 
 @contextlib.contextmanager
-def repaired_pair() -> Iterator[tuple[Pair, Job]]:
+def reconnected_pair() -> Iterator[tuple[Pair, Job]]:
     with bootstrapped("ab") as job:
         pair = Pair(job)
         try:
@@ -132,7 +132,7 @@ def loopback(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
 @pytest.mark.parametrize("reporters", [(1,), (0, 1), (1, 0)])
-def test_repair_broken_connection_is_replaced_on_both_sides(
+def test_reconnect_broken_connection_is_replaced_on_both_sides(
     reporters: tuple[int, ...],
     tls: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -143,7 +143,7 @@ def test_repair_broken_connection_is_replaced_on_both_sides(
         monkeypatch.setenv("HCCL_TLS", "1")
     caplog.set_level(logging.INFO)
     before = open_descriptors()
-    with repaired_pair() as (pair, _):
+    with reconnected_pair() as (pair, _):
         for index in range(3):
             # No engine reports a connection that has been replaced.
             with pair.engines[0].lock, pair.engines[1].lock:
@@ -172,7 +172,7 @@ def test_repair_broken_connection_is_replaced_on_both_sides(
     assert open_descriptors() == before
 
 
-def test_repair_settle_waits_for_a_peer_that_is_out_of_reach(
+def test_reconnect_settle_waits_for_a_peer_that_is_out_of_reach(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._SETTLE_S", TIMEOUT_S)
@@ -191,11 +191,11 @@ def test_repair_settle_waits_for_a_peer_that_is_out_of_reach(
         pair.close()
 
 
-def test_repair_shares_one_thread_that_ends_with_the_last_and_is_not_in_a_child() -> None:
+def test_reconnect_shares_one_thread_that_ends_with_the_last_and_is_not_in_a_child() -> None:
     def threads() -> list[str]:
         return [one.name for one in threading.enumerate() if one.name == "hccl-control"]
 
-    with repaired_pair() as (pair, _):
+    with reconnected_pair() as (pair, _):
         assert len(threads()) == 1
         reader, writer = os.pipe()
         child = os.fork()

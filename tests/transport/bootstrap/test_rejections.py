@@ -7,7 +7,9 @@ from hccl_py.transport.network.rejections import Rejections
 NOISE = "it does not speak this protocol"
 
 
-def test_rejections_address_is_told_once_for_each_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_rejections_address_is_logged_once_for_each_reason(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     refusals = Rejections("rank 3")
     for port in range(10_000):
         refusals.note(f"10.0.0.9:{port}", NOISE)

@@ -87,7 +87,7 @@ def test_meet_missing_rank_is_named_over_every_store(stores: list[Any]) -> None:
         meet(stores[0], 0, card(1), None, Deadline(0.3))
 
 
-def test_meet_verdict_of_rank_0_reaches_all() -> None:
+def test_meet_error_of_rank_0_reaches_all() -> None:
     store = dist.HashStore()
     with pytest.raises(BootstrapError):
         meet(store, 0, card(1), None, Deadline(0.1))
@@ -126,7 +126,7 @@ def test_meet_verdict_of_rank_0_reaches_all() -> None:
         (card(2, endpoints=at("example.org")), "the card of rank 1 is damaged: 'example.org'"),
     ],
 )
-def test_meet_disagreement_is_the_same_verdict_on_both_ranks(other: Card, message: str) -> None:
+def test_meet_disagreement_is_the_same_error_on_both_ranks(other: Card, message: str) -> None:
     store = dist.HashStore()
     for outcome in meet_all([store, store], [card(1), other]):
         assert isinstance(outcome, str) and message in outcome

@@ -214,7 +214,7 @@ def test_secrets_stay_out_of_the_logs(
     assert "a secret of the job" not in shown
 
 
-def test_address_that_cannot_be_bound_is_told_and_the_rest_works(server: Server) -> None:
+def test_address_that_cannot_be_bound_is_logged_and_the_rest_works(server: Server) -> None:
     contact = server.plane.contact("192.0.2.1", None)
     assert (contact.host, contact.port) == ("", 0)
     assert "cannot listen on" in contact.problem

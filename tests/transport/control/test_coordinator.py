@@ -47,7 +47,7 @@ def test_two_deaths_at_once_are_waited_for_by_nobody(ranks: SimulatedRanks) -> N
     assert diagnosis == {"judge": 1, "reports": [1, 3, 4], "absent": {0: "dead", 2: "dead"}}
 
 
-def test_goodbye_is_told_apart_from_death(ranks: SimulatedRanks) -> None:
+def test_goodbye_is_logged_apart_from_death(ranks: SimulatedRanks) -> None:
     ranks.dead.add(4)
     for engine in ranks.engines[:4]:
         engine.gone = [(4, True, 41)]

@@ -81,7 +81,7 @@ def coordinator() -> Iterator[Coordinator]:
     assert open_descriptors() == before
 
 
-def test_doorway_flood_of_silent_clients_takes_few_descriptors_and_members_get_in(
+def test_strangers_flood_of_silent_clients_takes_few_descriptors_and_members_get_in(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     calm = open_descriptors()
@@ -110,7 +110,7 @@ def test_doorway_flood_of_silent_clients_takes_few_descriptors_and_members_get_i
     assert "the coordinator rejected a connection from 127.0.0.1:" in told[0]
 
 
-def test_doorway_without_a_free_descriptor_serves_on(coordinator: Coordinator) -> None:
+def test_strangers_without_a_free_descriptor_serves_on(coordinator: Coordinator) -> None:
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)
     clients = [socket.create_connection(coordinator.address) for _ in range(4)]
     for client in clients[:2]:
@@ -145,7 +145,7 @@ def test_doorway_without_a_free_descriptor_serves_on(coordinator: Coordinator) -
     ],
     ids=["random bytes", "no CURVE", "nothing"],
 )
-def test_doorway_stranger_is_rejected_and_told_with_its_address(
+def test_strangers_stranger_is_rejected_and_logged_with_its_address(
     coordinator: Coordinator,
     caplog: pytest.LogCaptureFixture,
     garbage: bytes,
@@ -169,7 +169,7 @@ def test_doorway_stranger_is_rejected_and_told_with_its_address(
     assert reason in record.getMessage()
 
 
-def test_doorway_member_that_ends_before_it_is_read_is_seen_and_not_logged(
+def test_strangers_member_that_ends_before_it_is_read_is_seen_and_not_logged(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     before = open_descriptors()
@@ -185,7 +185,7 @@ def test_doorway_member_that_ends_before_it_is_read_is_seen_and_not_logged(
     assert not caplog.records
 
 
-def test_doorway_member_that_comes_after_its_communicator_ended_is_not_logged(
+def test_strangers_member_that_comes_after_its_communicator_ended_is_not_logged(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     late = ControlSockets(zmq.Poller())
@@ -196,7 +196,7 @@ def test_doorway_member_that_comes_after_its_communicator_ended_is_not_logged(
     assert not caplog.records
 
 
-def test_doorway_member_that_ends_while_it_connects_is_not_logged(
+def test_strangers_member_that_ends_while_it_connects_is_not_logged(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     coordinator.server.admit({b"k" * 40: "127.0.0.1"})
@@ -209,7 +209,7 @@ def test_doorway_member_that_ends_while_it_connects_is_not_logged(
     assert not caplog.records
 
 
-def test_doorway_message_longer_than_allowed_ends_its_connection_only(
+def test_strangers_message_longer_than_allowed_ends_its_connection_only(
     coordinator: Coordinator,
 ) -> None:
     with contextlib.suppress(zmq.ZMQError):
