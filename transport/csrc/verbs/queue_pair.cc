@@ -76,17 +76,17 @@ std::shared_ptr<QueuePair> QueuePair::connected(std::shared_ptr<VerbsDevice> dev
 }
 
 QueuePairAttributes QueuePair::attributes() {
-  Turn turn(*this);
+  Lock lock(*this);
   return packets_.attributes;
 }
 
 std::string QueuePair::reason() {
-  Turn turn(*this);
+  Lock lock(*this);
   return fault_.text;
 }
 
 void QueuePair::attach(std::shared_ptr<UnderlyingLane> lane) {
-  Turn turn(*this);
+  Lock lock(*this);
   if (state() != QueuePairState::init) throw InvalidVerb("only a queue pair in INIT connects");
   underlying_ = std::move(lane);
   packets_.lane = &underlying_->lane();
@@ -95,7 +95,7 @@ void QueuePair::attach(std::shared_ptr<UnderlyingLane> lane) {
 }
 
 void QueuePair::set_attributes(const QueuePairAttributes& attributes) {
-  Turn turn(*this);
+  Lock lock(*this);
   QueuePairAttributes changed = checked(attributes);
   if (state() == QueuePairState::rts) throw InvalidVerb("attributes are set before RTS");
   QueuePairAttributes& mine = packets_.attributes;
@@ -109,7 +109,7 @@ void QueuePair::set_attributes(const QueuePairAttributes& attributes) {
 
 void QueuePair::modify(QueuePairState to) {
   {
-    Turn turn(*this);
+    Lock lock(*this);
     step(state(), to);
   }
   device_->wake();
@@ -150,7 +150,7 @@ void QueuePair::forget() {
 void QueuePair::post_send(const SendRequest& request) {
   bool stalled = false;
   {
-    Turn turn(*this);
+    Lock lock(*this);
     QueuePairState now = state();
     if (now != QueuePairState::rts && now != QueuePairState::error) {
       throw InvalidVerb("a send needs a queue pair in RTS");
@@ -178,7 +178,7 @@ void QueuePair::post_send(const SendRequest& request) {
 }
 
 void QueuePair::post_recv(const RecvRequest& request) {
-  Turn turn(*this);
+  Lock lock(*this);
   if (state() == QueuePairState::reset) throw InvalidVerb("a RECV needs a queue pair in INIT");
   responder_.post(request);
   if (state() == QueuePairState::error && !ending_) responder_.flush(Status::flushed);
@@ -306,7 +306,7 @@ size_t QueuePair::poll(std::span<Completion> out) {
 }
 
 std::vector<int> QueuePair::descriptors() {
-  Turn lock(*this);
+  Lock lock(*this);
   std::vector<int> descriptors;
   if (underlying_) descriptors = underlying_->descriptors();
   descriptors.push_back(send_queue_->descriptor());
@@ -322,7 +322,7 @@ bool QueuePair::prepare_sleep(Sleep& sleep) {
 
 bool QueuePair::announce_sleep(Sleep& sleep) {
   num_drives_.store(num_drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  Turn lock(*this);
+  Lock lock(*this);
   if (!underlying_ || state() < QueuePairState::rtr) return false;
   auto until = VerbsClock::time_point::max();
   if (state() == QueuePairState::error) {
@@ -345,7 +345,7 @@ bool QueuePair::announce_sleep(Sleep& sleep) {
 }
 
 bool QueuePair::has_caller() {
-  Turn lock(*this);
+  Lock lock(*this);
   return underlying_ && underlying_->has_caller();
 }
 

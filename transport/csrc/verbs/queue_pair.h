@@ -73,7 +73,7 @@ class QueuePair final : public QueuePairFace {
   void release_region();
 
  private:
-  class Turn;
+  class Lock;
   static constexpr int packets_per_turn = 64;
 
   bool receive();
@@ -119,17 +119,17 @@ class QueuePair final : public QueuePairFace {
 };
 
 // Holds the lock of a queue pair for a caller that a spinning driver has to make room for.
-class QueuePair::Turn {
+class QueuePair::Lock {
  public:
-  explicit Turn(QueuePair& pair) : pair_(pair) {
+  explicit Lock(QueuePair& pair) : pair_(pair) {
     if (pair_.mutex_.try_lock()) return;
     pair_.num_posters_.fetch_add(1, std::memory_order_relaxed);
     pair_.mutex_.lock();
     pair_.num_posters_.fetch_sub(1, std::memory_order_relaxed);
   }
-  ~Turn() { pair_.mutex_.unlock(); }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
+  ~Lock() { pair_.mutex_.unlock(); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
 
  private:
   QueuePair& pair_;

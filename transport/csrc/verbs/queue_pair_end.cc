@@ -98,7 +98,7 @@ void QueuePair::close() {
   send_queue_->detach(this);
   domain_->detach(this);
   {
-    Turn turn(*this);
+    Lock lock(*this);
     drop_lane();
     state_.store(QueuePairState::reset, std::memory_order_release);
   }
@@ -108,7 +108,7 @@ void QueuePair::close() {
 // Sends a goodbye and waits a moment for the peer's. False if that was done before.
 bool QueuePair::part() {
   {
-    Turn turn(*this);
+    Lock lock(*this);
     if (closed_) return false;
     closed_ = true;
     requester_.clear();
@@ -123,7 +123,7 @@ bool QueuePair::part() {
     sleep.limit(until);
     if (announce_sleep(sleep)) continue;
     {
-      Turn turn(*this);
+      Lock lock(*this);
       if (!underlying_ || state() < QueuePairState::rtr) break;
     }
     sleep.wait(longest_sleep_ms);
@@ -135,11 +135,11 @@ void QueuePair::release_region() {
   auto until = VerbsClock::now() + parting_time;
   for (;;) {
     {
-      Turn turn(*this);
+      Lock lock(*this);
       // The next fragment of such a read is rejected. Those on the lane have to leave, and the peer
       // has to copy what was sent by reference.
       if (!underlying_ || (packets_.lane->completed() >= responder_.last_answer() &&
-                        packets_.lane->taken() >= packets_.last_reference)) {
+                           packets_.lane->taken() >= packets_.last_reference)) {
         return;
       }
       try {
