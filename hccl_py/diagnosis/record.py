@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
+from functools import cache
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -32,14 +33,31 @@ def decode(kind: Any, value: Any) -> Any:
         TypeError, ValueError: it was made of something else.
     """
     if is_dataclass(kind) and isinstance(kind, type):
-        hints = get_type_hints(kind)
-        return kind(**{name: decode(hints.get(name, Any), one) for name, one in value.items()})
+        values = dict(value)
+        for name, hint in _nested(kind):
+            if name in values:
+                values[name] = decode(hint, values[name])
+        return kind(**values)
     if get_origin(kind) is tuple:
-        return tuple(decode(get_args(kind)[0], one) for one in value)
+        inner = get_args(kind)[0]
+        return tuple(decode(inner, one) for one in value) if _is_nested(inner) else tuple(value)
     if get_origin(kind) is UnionType:
         (inner,) = set(get_args(kind)) - {NoneType}
         return None if value is None else decode(inner, value)
     return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
+
+
+@cache
+def _nested(kind: Any) -> tuple[tuple[str, Any], ...]:
+    """Return the fields whose values msgpack does not carry as they are, with their types."""
+    return tuple((name, hint) for name, hint in get_type_hints(kind).items() if _is_nested(hint))
+
+
+def _is_nested(hint: Any) -> bool:
+    if get_origin(hint) is UnionType:
+        return any(_is_nested(one) for one in get_args(hint))
+    is_enum = isinstance(hint, type) and issubclass(hint, Enum)
+    return is_dataclass(hint) or get_origin(hint) is tuple or is_enum
 
 
 @dataclass(frozen=True)
