@@ -9,7 +9,6 @@ from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.interfaces import (
     Interface,
     choose_addresses,
-    is_loopback,
     select_interfaces,
 )
 from hccl_py.transport.network.settings import NetworkSettings
@@ -44,18 +43,6 @@ def test_select_interfaces_pattern_picks_names_in_order(pattern: str, names: lis
 def choose(host: str | None, pattern: str | None = None, family: Any = None) -> list[str]:
     settings = NetworkSettings(host, pattern, family)
     return [local.address for local in choose_addresses(settings)]
-
-
-@pytest.mark.parametrize(
-    "host, address", [("127.0.0.1", "127.0.0.1"), ("::1", "::1"), ("localhost", None)]
-)
-def test_choose_addresses_loopback_rendezvous_stays_on_loopback(
-    host: str, address: str | None
-) -> None:
-    (chosen,) = choose_addresses(NetworkSettings(host))
-    assert is_loopback(chosen.address)
-    assert address in (chosen.address, None)
-    assert chosen.interface == "lo"
 
 
 def test_choose_addresses_every_match_is_a_path_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
