@@ -46,7 +46,9 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
         for earlier in shared:
             earlier.touched = True
         if op.kind is OpKind.SEND:
-            if op.src is not None and op.src.buffer is not BufferName.INPUT:
+            if op.src is not None and op.src.scratch is not None:
+                result[index] = COPIED  # scratch is not registered, and used again at once
+            elif op.src is not None and op.src.buffer is not BufferName.INPUT:
                 counts = tuple(received[peer] for peer in op.peers)
                 one = _Sent(index, op, counts, touched=bool(shared))
                 for place in source:

@@ -108,7 +108,7 @@ void without_the_peers_mapping_payloads_are_copied() {
 }
 
 void an_announcement_outside_of_registered_memory_is_rejected() {
-  for (int32_t place : {announced, written, -4}) {
+  for (int32_t place : {int32_t{announced}, int32_t{written}, -4}) {
     Pair pair;
     pair.send(pair.left, pair.memory);
     Cell& cell = pair.ends->segments[0]->ring(1, 0)[0];
