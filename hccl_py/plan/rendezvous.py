@@ -56,8 +56,8 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
             continue
         for place in _places(op.dst):
             for earlier in sent.pop(place, ()):
-                counts = zip(earlier.op.peers, earlier.received, strict=True)
-                if any(received[peer] == count for peer, count in counts):
+                before = zip(earlier.op.peers, earlier.received, strict=True)
+                if any(received[peer] == count for peer, count in before):
                     result[earlier.index] = COPIED
                 elif not earlier.touched and _replies(op, earlier.op):
                     result[earlier.index] = received[op.peers[0]] - earlier.received[0] + 1
