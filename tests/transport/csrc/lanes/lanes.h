@@ -43,7 +43,7 @@ struct Ends {
   std::unique_ptr<Lane> left, right;
 };
 
-inline std::unique_ptr<Ends> shm_lane(size_t bytes_of_slot = slot_bytes) {
+inline std::unique_ptr<Ends> shm_lane_with_slots(size_t bytes_of_slot) {
   auto lane = std::make_unique<Ends>();
   SegmentShape shape{2, 1, 3, bytes_of_slot};
   for (int end : {0, 1}) {
@@ -61,6 +61,8 @@ inline std::unique_ptr<Ends> shm_lane(size_t bytes_of_slot = slot_bytes) {
   }
   return lane;
 }
+
+inline std::unique_ptr<Ends> shm_lane() { return shm_lane_with_slots(slot_bytes); }
 
 inline std::array<int, 2> unix_sockets() {
   std::array<int, 2> ends;

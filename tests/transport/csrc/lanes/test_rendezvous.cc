@@ -10,7 +10,7 @@ constexpr size_t num_bytes = 32768;
 constexpr uint16_t always_copied = 0xffff;
 
 struct Pair {
-  std::unique_ptr<Ends> ends = shm_lane(2 * num_bytes);
+  std::unique_ptr<Ends> ends = shm_lane_with_slots(2 * num_bytes);
   std::shared_ptr<Arena> arenas[2] = {Arena::create(size_t{4} << 20), Arena::create(size_t{4} << 20)};
   std::byte* memory = arenas[0]->allocate(num_bytes);
   ShmLane& left = static_cast<ShmLane&>(*ends->left);
@@ -101,7 +101,7 @@ void memory_that_a_peer_may_still_write_is_never_allocated_again() {
 
 void without_the_peers_mapping_payloads_are_copied() {
   Pair pair;
-  std::unique_ptr<Ends> ends = shm_lane(2 * num_bytes);
+  std::unique_ptr<Ends> ends = shm_lane_with_slots(2 * num_bytes);
   static_cast<ShmLane&>(*ends->left).set_arenas(pair.arenas[0], nullptr);
   pair.send(*ends->left, pair.memory);
   CHECK(ends->left->settled());
