@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-from hccl_py.torch_backend.names import ALIAS, NAME
+from hccl_py.torch_backend import ALIAS, NAME
 
 
 def register() -> None:

@@ -35,7 +35,7 @@ from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
 from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.bootstrap.reconnect import Reconnector
-from hccl_py.transport.control.clock import ClockReading
+from hccl_py.transport.clock import ClockReading
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import CommunicatorError
 from hccl_py.transport.network.identity import Identity

@@ -22,7 +22,7 @@ from hccl_py.observe.call_sites import CallSites
 from hccl_py.observe.dump_files import Dump, default_folder, folder_of_failures, write
 from hccl_py.observe.dump_signal import BELL
 from hccl_py.transport import _core
-from hccl_py.transport.control.clock import ClockReading
+from hccl_py.transport.clock import ClockReading
 from hccl_py.transport.process_lifecycle import Stage, register
 
 logger = logging.getLogger("hccl_py")

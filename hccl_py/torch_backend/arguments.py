@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hccl_py.torch_backend.names import ALIAS, NAME, owns
+from hccl_py.torch_backend import ALIAS, NAME, owns
 from hccl_py.torch_backend.types import (
     OPS_BY_NAME,
     PLAIN_TYPES,

@@ -27,7 +27,7 @@ from datetime import timedelta
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-from hccl_py.torch_backend.names import NAME
+from hccl_py.torch_backend import NAME
 
 Function = Callable[..., Any]
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 
+from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.future_threads import Lane
-from hccl_py.torch_backend.names import owns
 
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator

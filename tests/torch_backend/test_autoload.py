@@ -35,7 +35,7 @@ print(dist.Backend.default_device_backend_map["cpu"])
     ran = python("-c", script)
     assert ran.returncode == 0, ran.stderr
     # Nothing comes with torch but the hook, and the one patch that it applies.
-    loaded = "hccl_py hccl_py._autoload hccl_py.torch_backend hccl_py.torch_backend.names"
+    loaded = "hccl_py hccl_py._autoload hccl_py.torch_backend"
     assert ran.stdout.splitlines() == [f"hccl {loaded} hccl_py.torch_backend.patches", "gloo"]
 
 

@@ -7,7 +7,6 @@ coordination.py          what a communicator sees of it
 participant.py           one rank of one communicator, made of parts without I/O:
     coordinator_client.py  heartbeats, reports, questions
     coordinator.py         from reports to one diagnosis for all
-    agreement.py, store.py, clock.py, timing.py
+    agreement.py, survey.py, store.py
 reporter.py              what it asks of a rank; `hccl_py/diagnosis` implements it
-unique_id_server.py, unique_id_client.py    the same store for ranks without a communicator
 """

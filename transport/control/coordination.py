@@ -13,8 +13,8 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
+from hccl_py.transport.clock import ClockReading
 from hccl_py.transport.control.agreement import Proposal
-from hccl_py.transport.control.clock import ClockReading
 from hccl_py.transport.control.control_plane import Roster, hold, release
 from hccl_py.transport.control.participant import Participant
 from hccl_py.transport.control.reporter import Report, Reporter

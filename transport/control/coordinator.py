@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hccl_py.transport.control.clock import wall_ns
+from hccl_py.transport.clock import wall_ns
 from hccl_py.transport.control.reporter import Absence, Absent, Diagnosis, Report
 
 logger = logging.getLogger("hccl_py.transport")

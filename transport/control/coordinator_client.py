@@ -9,8 +9,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from typing import Any
 
+from hccl_py.transport.clock import ClockProbe, ClockReading, wall_ns
 from hccl_py.transport.control.agreement import Proposal
-from hccl_py.transport.control.clock import ClockProbe, ClockReading, wall_ns
 from hccl_py.transport.control.coordinator import Send, Timing
 from hccl_py.transport.control.reporter import Diagnosis, Ended, Reporter
 
