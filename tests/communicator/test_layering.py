@@ -147,3 +147,21 @@ def test_every_named_room_exists() -> None:
     named = {name for names in LAYERS for name in names} - {"torch_*"}
     assert named <= rooms
     assert APART in rooms
+
+
+@pytest.mark.parametrize(
+    ("module", "source", "problem"),
+    [
+        ("hccl_py.transport.bootstrap.full_mesh", "from hccl_py.plan import data", "uphill"),
+        ("hccl_py.plan.verify", "from hccl_py.algorithms.table import named", "uphill"),
+        ("hccl_py.transport.bootstrap.full_mesh", "from ...plan import data", "uphill"),
+        ("hccl_py.communicator", "def f():\n    from hccl_py.torch_backend import types", "uphill"),
+        ("hccl_py.plan.verify", "import numpy as np", "standard library only"),
+        ("hccl_py.communicator", "import torch", "torch stands above"),
+        ("hccl_py.launcher.job", "from hccl_py.transport import errors", "stands apart"),
+        ("hccl_py.bench.collective.main", "from hccl_py.launcher import job", "stands apart"),
+    ],
+)
+def test_wrong_import_is_found(module: str, source: str, problem: str) -> None:
+    (found,) = offences(module, source)
+    assert problem in found
