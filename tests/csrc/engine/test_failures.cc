@@ -161,6 +161,30 @@ void a_peer_process_says_how_it_ended() {
   }
 }
 
+// Its parent reaps it at any moment, between the open and the read of its stat too.
+void a_peer_process_may_be_reaped_meanwhile() {
+  for (int round = 0; round < 2000; ++round) {
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) _exit(3);
+    Descriptor process = open_process(child);
+    CHECK(eventually([&] { return has_ended(process); }));
+    std::atomic<bool> begun{false};
+    std::thread parent([&] {
+      while (!begun.load()) {
+      }
+      for (std::atomic<int> delay{round * 10}; delay.load() > 0; --delay) {
+      }
+      CHECK(waitpid(child, nullptr, 0) == child);
+    });
+    begun.store(true);
+    ProcessEnd end = end_of_process(child, process);
+    parent.join();
+    CHECK(!end.exit_code || end.exit_code == 3);
+    CHECK(!end.signal);
+  }
+}
+
 }  // namespace
 }  // namespace hccl::test
 
@@ -173,6 +197,7 @@ int main(int argc, char** argv) {
       HCCL_TEST(nothing_is_written_after_a_report),
       HCCL_TEST(an_interrupt_does_not_wait_for_the_diagnosis),
       HCCL_TEST(a_peer_process_says_how_it_ended),
+      HCCL_TEST(a_peer_process_may_be_reaped_meanwhile),
   };
   run_tests(tests, argc > 1 ? argv[1] : nullptr);
 }

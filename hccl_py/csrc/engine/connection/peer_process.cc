@@ -1,5 +1,6 @@
 #include "engine/connection/peer_process.h"
 
+#include <fcntl.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -7,8 +8,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <fstream>
-#include <iterator>
 #include <sstream>
 #include <string>
 
@@ -39,8 +38,12 @@ std::optional<int> status_of_reaped(const Descriptor& process_fd) {
 
 // Of a process that its parent has not reaped yet: field 52 of its stat, where we may read it.
 std::optional<int> status_of_zombie(pid_t process) {
-  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
-  std::string stat((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  // No ifstream: its buffer throws where the process is reaped between open and read.
+  const std::string path = "/proc/" + std::to_string(process) + "/stat";
+  Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  std::string stat(4096, '\0');
+  ssize_t length = ::read(file.get(), stat.data(), stat.size());
+  stat.resize(length > 0 ? static_cast<size_t>(length) : 0);
   size_t end_of_name = stat.rfind(')');
   if (end_of_name == std::string::npos) return std::nullopt;
   std::istringstream rest(stat.substr(end_of_name + 1));
