@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from hccl_py.algorithms.topology import Topology
 from hccl_py.call_group import require_no_group
 from hccl_py.collectives import collectives_of
 from hccl_py.communicator_state import CommunicatorState, Condition
@@ -111,7 +110,7 @@ class Communicator:
         self.flight_recorder = FlightRecorder(
             core, _group(name, rank, mesh), partial(_clock, mesh.coordination), self._sites
         )
-        state.plans = PlanCache(rank, Topology(mesh.nodes))
+        state.plans = PlanCache(rank, mesh.nodes)
         processes = tuple((member.host, member.pid) for member in mesh.members)
         state.errors = CallErrors(rank, processes, self.flight_recorder)
         self._bind()

@@ -2,12 +2,13 @@
 
 import os
 
-from hccl_py.algorithms import ALGORITHMS, plan_for, verify_algorithm
-from hccl_py.algorithms.topology import Topology
+from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.algorithms.table import ALGORITHMS, plan_for, verify_algorithm
 from hccl_py.algorithms.tuner import choose, min_message_bytes, size_class
 from hccl_py.fingerprint import REDUCING, pack
 from hccl_py.memory.element_types import ELEMENT_TYPES
-from hccl_py.plan import lower
+from hccl_py.plan.language import Nodes
+from hccl_py.plan.lower import lower
 from hccl_py.transport import _core
 from hccl_py.transport.types import IN_ONE_STEP, DType
 
@@ -31,11 +32,11 @@ class PlanCache(dict[Call, _core.Prepared]):
     the lookup.
     """
 
-    def __init__(self, rank: int, topology: Topology) -> None:
+    def __init__(self, rank: int, nodes: Nodes) -> None:
         """Start empty. `HCCL_VERIFY=1` proves every plan before its first use."""
         super().__init__()
         self._rank = rank
-        self._topology = topology
+        self._nodes = nodes
         self._verify = os.environ.get("HCCL_VERIFY") == "1"
         self._plans: dict[tuple[str, int, int | None, bool], _core.Plan] = {}
 
@@ -59,23 +60,19 @@ class PlanCache(dict[Call, _core.Prepared]):
         key = (collective, size_class(num_bytes), root, in_one_step)
         plan = self._plans.get(key)
         if plan is None:
-            algorithm = choose(collective, num_bytes, self._topology, in_one_step=in_one_step)
+            algorithm = choose(collective, num_bytes, self._nodes, in_one_step=in_one_step)
             plan = self._plans.setdefault(key, self._write(collective, algorithm, root))
         fingerprint = pack(collective, root, element, op, count)
         return _core.Prepared(plan, int(dtype), op, engine_count, fingerprint)
 
     def _write(self, collective: str, algorithm: str, root: int | None) -> _core.Plan:
         if self._verify:
-            verify_algorithm(collective, algorithm, self._topology, root)
-        lowered = lower(plan_for(collective, algorithm, self._rank, self._topology, root))
-        max_span = ALGORITHMS[collective, algorithm].max_span(self._topology.nodes)
+            verify_algorithm(collective, algorithm, self._nodes, root)
+        lowered = lower(plan_for(collective, algorithm, self._rank, self._nodes, root))
         return _core.make_plan(
-            ops=lowered.ops,
-            peers=lowered.peers,
-            data_chunks=lowered.data_chunks,
-            scratch_slots=lowered.scratch_slots,
-            max_chunk_span=max_span,
-            min_message_bytes=min_message_bytes(self._topology),
+            **lowered._asdict(),
+            max_chunk_span=ALGORITHMS[collective, algorithm].max_span(self._nodes),
+            min_message_bytes=min_message_bytes(self._nodes),
             rank=self._rank,
-            world_size=self._topology.world_size,
+            world_size=count_ranks(self._nodes),
         )

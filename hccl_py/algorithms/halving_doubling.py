@@ -1,21 +1,21 @@
 """Recursive halving, then doubling: least traffic in log2 n steps."""
 
-from hccl_py.plan import Chunk, Nodes, PlanBuilder, data
+from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.plan.language import Chunk, Nodes, PlanBuilder, data
 
 
-def power_of_two_below(n: int) -> int:
-    """Return the largest power of two that is at most `n`."""
+def _power_of_two_below(n: int) -> int:
     return 1 << (n.bit_length() - 1)
 
 
 def chunks(nodes: Nodes) -> int:
     """Return the chunk count: one chunk for each rank that takes part in the halving."""
-    return power_of_two_below(sum(len(node) for node in nodes))
+    return _power_of_two_below(count_ranks(nodes))
 
 
 def max_span(nodes: Nodes) -> int:
     """Return the widest op: all chunks where ranks sit out, else the first half."""
-    n = sum(len(node) for node in nodes)
+    n = count_ranks(nodes)
     return n // 2 if n == chunks(nodes) > 1 else chunks(nodes)
 
 
@@ -28,7 +28,7 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
     Cost: 2 log2 p steps, 2(p-1)/p of the data sent; 2 steps and the whole data more if n is not p.
     Source: R. Rabenseifner, Optimization of collective reduction operations, 2004.
     """
-    p = power_of_two_below(n)
+    p = _power_of_two_below(n)
     if me >= p:
         plan.send([me - p], data[:])
         plan.recv(me - p, data[:])

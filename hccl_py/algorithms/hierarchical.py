@@ -8,7 +8,7 @@ every owner drives its own part of the wire. The engine's tiles make the stages 
 
 from hccl_py.algorithms import mesh
 from hccl_py.algorithms.neighbours import NodeView
-from hccl_py.plan import Chunk, Nodes, PlanBuilder, data, input, output
+from hccl_py.plan.language import Chunk, Nodes, PlanBuilder, data, input, output
 
 
 def owners_per_node(nodes: Nodes) -> int:
@@ -43,9 +43,9 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
     def share(local_rank: int) -> Chunk:
         return data[local_rank * cuts : (local_rank + 1) * cuts]
 
-    owner_mates = [mate for mate in view.mates if view.node.index(mate) < owners]
-    for mate in owner_mates:
-        plan.send([mate], share(view.node.index(mate)))
+    owner_mates = view.places_of_mates(below=owners)
+    for mate, place in owner_mates:
+        plan.send([mate], share(place))
     if view.local_rank < owners:
         mine = share(view.local_rank)
         plan.recv_reduce(view.mates, mine)
@@ -57,8 +57,8 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
             owned = {twin: data[mine.begin + at] for at, twin in enumerate(team)}
             mesh.all_reduce_among(me, team, owned, plan)
         plan.send(view.mates, mine)
-    for mate in owner_mates:
-        plan.recv(mate, share(view.node.index(mate)))
+    for mate, place in owner_mates:
+        plan.recv(mate, share(place))
 
 
 def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
@@ -81,9 +81,8 @@ def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
             plan.recv(home[view.local_rank], mine)
             plan.send(view.mates, mine)
     if not at_home:
-        for mate in view.mates:
-            if view.node.index(mate) < owners:
-                plan.recv(mate, data[view.node.index(mate)])
+        for mate, place in view.places_of_mates(below=owners):
+            plan.recv(mate, data[place])
 
 
 def reduce(me: int, n: int, plan: PlanBuilder) -> None:
@@ -93,11 +92,11 @@ def reduce(me: int, n: int, plan: PlanBuilder) -> None:
     """
     view, owners = NodeView.of(me, plan.nodes), owners_per_node(plan.nodes)
     home = NodeView.of(plan.root, plan.nodes).node
-    owner_mates = [mate for mate in view.mates if view.node.index(mate) < owners]
-    for mate in owner_mates:
-        plan.send([mate], data[view.node.index(mate)])
+    owner_mates = view.places_of_mates(below=owners)
+    for mate, place in owner_mates:
+        plan.send([mate], data[place])
     if view.local_rank < owners:
-        sources = [*view.mates, *view.twins()] if me in home else list(view.mates)
+        sources = [*view.mates, *view.twins()] if me in home else view.mates
         target = plan.root if me in home else home[view.local_rank]
         mine = data[view.local_rank]
         if me != plan.root and sources:
@@ -107,8 +106,8 @@ def reduce(me: int, n: int, plan: PlanBuilder) -> None:
         if me != plan.root:
             plan.send([target], mine)
     if me == plan.root:
-        for mate in owner_mates:
-            plan.recv(mate, data[view.node.index(mate)])
+        for mate, place in owner_mates:
+            plan.recv(mate, data[place])
 
 
 def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
@@ -119,16 +118,15 @@ def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
     Cost: 2 steps; a block is sent once to every other node and handed round once in every node.
     """
     view = NodeView.of(me, plan.nodes)
-    porters = [node[view.local_rank % len(node)] for node in view.elsewhere]
-    plan.send([*view.mates, *porters], input[0])
+    plan.send([*view.mates, *view.porters()], input[0])
     plan.copy(output[me], input[0])
     for mate in view.mates:
         plan.recv(mate, output[mate])
     for rank in _blocks_carried_by(view.local_rank, view):
         plan.recv(rank, output[rank])
         plan.send(view.mates, output[rank])
-    for mate in view.mates:
-        for rank in _blocks_carried_by(view.node.index(mate), view):
+    for mate, place in view.places_of_mates():
+        for rank in _blocks_carried_by(place, view):
             plan.recv(mate, output[rank])
 
 
@@ -142,8 +140,8 @@ def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
     Cost: 2 steps; a rank sends each mate what it reduces, and over the wire what it reduced.
     """
     view = NodeView.of(me, plan.nodes)
-    for mate in view.mates:
-        for rank in _blocks_carried_by(view.node.index(mate), view):
+    for mate, place in view.places_of_mates():
+        for rank in _blocks_carried_by(place, view):
             plan.send([mate], input[rank])
         plan.send([mate], input[mate])
     for turn, rank in enumerate(_blocks_carried_by(view.local_rank, view)):
@@ -154,8 +152,7 @@ def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
             plan.recv_reduce(view.mates, partial)
         plan.send([rank], partial)
     plan.copy(output[0], input[me])
-    porters = [node[view.local_rank % len(node)] for node in view.elsewhere]
-    plan.recv_reduce([*view.mates, *porters], output[0])
+    plan.recv_reduce([*view.mates, *view.porters()], output[0])
 
 
 def _blocks_carried_by(local_rank: int, view: NodeView) -> list[int]:

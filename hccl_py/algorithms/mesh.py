@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from hccl_py.algorithms.neighbours import others_after
-from hccl_py.plan import Chunk, PlanBuilder, data, input, output
+from hccl_py.plan.language import Chunk, PlanBuilder, data, input, output
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:

@@ -1,12 +1,16 @@
 """Neighbour arithmetic: who is next, who is above, who sits where. No ops here."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
-from hccl_py.plan import Nodes
+from hccl_py.plan.language import Nodes
 
 Member = TypeVar("Member")
+
+
+def count_ranks(nodes: Nodes) -> int:
+    """Return the number of ranks of all nodes."""
+    return sum(map(len, nodes))
 
 
 def others_after(me: Member, team: Sequence[Member]) -> list[Member]:
@@ -18,36 +22,32 @@ def others_after(me: Member, team: Sequence[Member]) -> list[Member]:
     return [*team[at + 1 :], *team[:at]]
 
 
-@dataclass(frozen=True)
-class NodeView:
-    """The nodes as one rank sees them.
+class NodeView(NamedTuple):
+    """The nodes as one rank sees them."""
 
-    Attributes:
-        node: the ranks of my node, in order of local rank.
-        local_rank: my place in it.
-        mates: the others of my node, starting behind me.
-        elsewhere: the other nodes, starting behind mine.
-    """
-
-    node: tuple[int, ...]
-    local_rank: int
-    mates: tuple[int, ...]
-    elsewhere: Nodes
+    node: tuple[int, ...]  # the ranks of my node, in order of local rank
+    local_rank: int  # my place in it
+    mates: list[int]  # the others of my node, starting behind me
+    elsewhere: list[tuple[int, ...]]  # the other nodes, starting behind mine
 
     @classmethod
     def of(cls, me: int, nodes: Nodes) -> "NodeView":
         """Look round from rank `me`."""
         home = next(node for node in nodes if me in node)
-        return cls(
-            node=home,
-            local_rank=home.index(me),
-            mates=tuple(others_after(me, home)),
-            elsewhere=tuple(others_after(home, nodes)),
-        )
+        return cls(home, home.index(me), others_after(me, home), others_after(home, nodes))
 
     def twins(self) -> list[int]:
         """Return the ranks elsewhere whose local rank is mine; every node must have one."""
         return [node[self.local_rank] for node in self.elsewhere]
+
+    def porters(self) -> list[int]:
+        """Return the ranks elsewhere whose local rank is mine, modulo the size of their node."""
+        return [node[self.local_rank % len(node)] for node in self.elsewhere]
+
+    def places_of_mates(self, below: int | None = None) -> list[tuple[int, int]]:
+        """Return the mates, each with its local rank, if that is less than `below`."""
+        owners = self.node[:below]
+        return [(mate, owners.index(mate)) for mate in self.mates if mate in owners]
 
 
 def binomial_tree(me: int, n: int, root: int) -> tuple[int | None, list[int]]:
@@ -63,7 +63,7 @@ def binomial_tree(me: int, n: int, root: int) -> tuple[int | None, list[int]]:
     return parent, [(place + bit + root) % n for bit in bits if place + bit < n]
 
 
-def in_order_parent(place: int, n: int) -> int | None:
+def _in_order_parent(place: int, n: int) -> int | None:
     """Return the parent of a place in the balanced in-order tree over places 1..n.
 
     Odd places are leaves. With h the lowest set bit, a subtree spans place - h + 1 .. place + h - 1
@@ -93,7 +93,7 @@ def complementary_trees(me: int, n: int) -> list[tuple[int | None, list[int]]]:
     trees = []
     for order in orders:
         parents = {
-            rank: None if (above := in_order_parent(place, n)) is None else order[above - 1]
+            rank: None if (above := _in_order_parent(place, n)) is None else order[above - 1]
             for place, rank in enumerate(order, start=1)
         }
         trees.append((parents[me], [rank for rank in order if parents[rank] == me]))

@@ -1,6 +1,6 @@
 """Chunks travel round a ring of ranks: every rank talks to two neighbours only."""
 
-from hccl_py.plan import PlanBuilder, data, input, output
+from hccl_py.plan.language import PlanBuilder, data, input, output
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:

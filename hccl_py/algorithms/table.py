@@ -1,27 +1,19 @@
-"""Every algorithm by collective and name, and how to get its plans.
+"""Every algorithm by collective and name, its plans, and the proof of them.
 
 All of them take any number of ranks, any nodes and any root. One that cannot would have to say so
 in its entry here, next to the chunk count, and the tuner would have to ask.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from inspect import getdoc
+from dataclasses import replace
+from typing import NamedTuple
 
-from hccl_py.algorithms import (
-    direct,
-    dissemination,
-    halving_doubling,
-    hierarchical,
-    mesh,
-    one_shot,
-    ring,
-    tree,
-)
-from hccl_py.plan import Nodes, PlanBuilder
-
-Write = Callable[[int, int, PlanBuilder], None]
-"""Writes the plan of rank `me` of `n`."""
+from hccl_py.algorithms import direct, halving_doubling, hierarchical, mesh, ring, tree
+from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import Nodes, Plan, PlanBuilder
+from hccl_py.plan.verify import verify
+from hccl_py.transport.errors import InvalidArgumentError
 
 
 def _one(_nodes: Nodes) -> int:
@@ -32,35 +24,25 @@ def _two(_nodes: Nodes) -> int:
     return 2
 
 
-def _per_rank(nodes: Nodes) -> int:
-    return sum(len(node) for node in nodes)
-
-
-@dataclass(frozen=True)
-class Algorithm:
+class Algorithm(NamedTuple):
     """An entry of the table.
 
     Attributes:
-        write: the algorithm itself.
+        write: the algorithm itself; writes the plan of rank `me` of `n`.
         data_chunks: into how many chunks it cuts `data`; without effect where there are blocks.
         max_span: most chunks of `data` in one op of any rank. The engine cuts tiles so that such an
             op fits one message, and all ranks have to cut the same tiles.
     """
 
-    write: Write
-    data_chunks: Callable[[Nodes], int]
+    write: Callable[[int, int, PlanBuilder], None]
+    data_chunks: Callable[[Nodes], int] = _one
     max_span: Callable[[Nodes], int] = _one
-
-    @property
-    def summary(self) -> str:
-        """The first line of the algorithm's docstring."""
-        return (getdoc(self.write) or "").partition("\n")[0]
 
 
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {
-    ("all_reduce", "one_shot"): Algorithm(one_shot.all_reduce, _one),
-    ("all_reduce", "mesh"): Algorithm(mesh.all_reduce, _per_rank),
-    ("all_reduce", "ring"): Algorithm(ring.all_reduce, _per_rank),
+    ("all_reduce", "one_shot"): Algorithm(direct.all_reduce),
+    ("all_reduce", "mesh"): Algorithm(mesh.all_reduce, count_ranks),
+    ("all_reduce", "ring"): Algorithm(ring.all_reduce, count_ranks),
     ("all_reduce", "tree"): Algorithm(tree.all_reduce, _two),
     ("all_reduce", "halving_doubling"): Algorithm(
         halving_doubling.all_reduce, halving_doubling.chunks, halving_doubling.max_span
@@ -70,30 +52,75 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         hierarchical.all_reduce_chunks,
         hierarchical.all_reduce_max_span,
     ),
-    ("broadcast", "direct"): Algorithm(direct.broadcast, _one),
-    ("broadcast", "mesh"): Algorithm(mesh.broadcast, _per_rank),
-    ("broadcast", "tree"): Algorithm(tree.broadcast, _one),
+    ("broadcast", "direct"): Algorithm(direct.broadcast),
+    ("broadcast", "mesh"): Algorithm(mesh.broadcast, count_ranks),
+    ("broadcast", "tree"): Algorithm(tree.broadcast),
     ("broadcast", "hierarchical"): Algorithm(
         hierarchical.broadcast, hierarchical.owners_per_node, hierarchical.owners_per_node
     ),
-    ("reduce", "direct"): Algorithm(direct.reduce, _one),
-    ("reduce", "mesh"): Algorithm(mesh.reduce, _per_rank),
-    ("reduce", "tree"): Algorithm(tree.reduce, _one),
+    ("reduce", "direct"): Algorithm(direct.reduce),
+    ("reduce", "mesh"): Algorithm(mesh.reduce, count_ranks),
+    ("reduce", "tree"): Algorithm(tree.reduce),
     ("reduce", "hierarchical"): Algorithm(hierarchical.reduce, hierarchical.owners_per_node),
-    ("all_gather", "mesh"): Algorithm(mesh.all_gather, _one),
-    ("all_gather", "ring"): Algorithm(ring.all_gather, _one),
-    ("all_gather", "hierarchical"): Algorithm(hierarchical.all_gather, _one),
-    ("reduce_scatter", "mesh"): Algorithm(mesh.reduce_scatter, _one),
-    ("reduce_scatter", "ring"): Algorithm(ring.reduce_scatter, _one),
-    ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter, _one),
-    ("all_to_all", "direct"): Algorithm(direct.all_to_all, _one),
-    ("gather", "direct"): Algorithm(direct.gather, _one),
-    ("scatter", "direct"): Algorithm(direct.scatter, _one),
-    ("barrier", "dissemination"): Algorithm(dissemination.barrier, _one),
+    ("all_gather", "mesh"): Algorithm(mesh.all_gather),
+    ("all_gather", "ring"): Algorithm(ring.all_gather),
+    ("all_gather", "hierarchical"): Algorithm(hierarchical.all_gather),
+    ("reduce_scatter", "mesh"): Algorithm(mesh.reduce_scatter),
+    ("reduce_scatter", "ring"): Algorithm(ring.reduce_scatter),
+    ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter),
+    ("all_to_all", "direct"): Algorithm(direct.all_to_all),
+    ("gather", "direct"): Algorithm(direct.gather),
+    ("scatter", "direct"): Algorithm(direct.scatter),
+    ("barrier", "dissemination"): Algorithm(tree.barrier),
 }
-"""Every algorithm."""
 
 
 def names_for(collective: str) -> tuple[str, ...]:
     """Return the names of the algorithms for a collective."""
     return tuple(name for owner, name in ALGORITHMS if owner == collective)
+
+
+def plan_for(
+    collective: str, algorithm: str, rank: int, nodes: Nodes, root: int | None = None
+) -> Plan:
+    """Write the plan of one rank; `root` is for a rooted collective only.
+
+    Raises:
+        InvalidArgumentError: on an unknown name, or a root where there is none or that is no rank.
+    """
+    if (collective, algorithm) not in ALGORITHMS:
+        valid = ", ".join(names_for(collective)) or "none, for there is no such collective"
+        raise InvalidArgumentError(
+            f"algorithm: {algorithm!r} is none of {collective}; there are: {valid}"
+        )
+    contract, entry = COLLECTIVES[collective], ALGORITHMS[collective, algorithm]
+    n = count_ranks(nodes)
+    if (root is not None and not 0 <= root < n) or (root is not None) != contract.rooted:
+        expected = f"one of 0..{n - 1}" if contract.rooted else "None"
+        raise InvalidArgumentError(f"root of {collective}: expected {expected}, got {root}")
+    header = Plan(collective, algorithm, rank, n, root)
+    shape = contract.shape(header, entry.data_chunks(nodes))
+    builder = PlanBuilder(replace(header, shape=shape), nodes)
+    entry.write(rank, n, builder)
+    return builder.finish()
+
+
+def plans_for(
+    collective: str, algorithm: str, nodes: Nodes, root: int | None = None
+) -> tuple[Plan, ...]:
+    """Write the plans of all ranks; arguments as for `plan_for`."""
+    ranks = range(count_ranks(nodes))
+    return tuple(plan_for(collective, algorithm, rank, nodes, root) for rank in ranks)
+
+
+def verify_algorithm(
+    collective: str, algorithm: str, nodes: Nodes, root: int | None = None
+) -> None:
+    """Prove an algorithm for these ranks, out of place and in place; arguments as for `plan_for`.
+
+    Raises:
+        PlanError: naming rank, op and what is wrong.
+    """
+    plans = plans_for(collective, algorithm, nodes, root)
+    for in_place in (False, True):
+        verify(plans, COLLECTIVES[collective], in_place=in_place)

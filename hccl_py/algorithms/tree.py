@@ -1,7 +1,7 @@
-"""Trees: log2 n steps, for few bytes or slow starts."""
+"""log2 n steps, for few bytes or slow starts: trees, and dissemination."""
 
 from hccl_py.algorithms.neighbours import binomial_tree, complementary_trees
-from hccl_py.plan import PlanBuilder, data
+from hccl_py.plan.language import PlanBuilder, data
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
@@ -48,3 +48,18 @@ def reduce(me: int, n: int, plan: PlanBuilder) -> None:
     plan.recv_reduce(children, partial)
     if parent is not None:
         plan.send([parent], partial)
+
+
+def barrier(me: int, n: int, plan: PlanBuilder) -> None:
+    """In step k everyone tells the rank 2^k behind it, and listens to the rank 2^k before it.
+
+    After step k everyone has heard, directly or not, from the 2^(k+1) - 1 ranks before it.
+
+    Cost: log2 n steps, one byte each.
+    Source: D. Hensgen, R. Finkel, U. Manber, Two algorithms for barrier synchronization, 1988.
+    """
+    distance = 1
+    while distance < n:
+        plan.send([(me + distance) % n], data[0])
+        plan.recv((me - distance) % n, data[0])
+        distance *= 2

@@ -6,34 +6,26 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from hccl_py.algorithms import ALGORITHMS, names_for
-from hccl_py.algorithms.topology import Topology
+from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
 
 VARIABLE = "HCCL_ALGORITHM"
-"""Name of the environment variable."""
+_IN_ONE_STEP = ("one_shot", "mesh", "direct")
 
 
-@dataclass(frozen=True)
-class Row:
-    """A line of the table; a limit of None always fits.
-
-    Attributes:
-        collective: for what.
-        algorithm: what to take.
-        many_nodes: whether the row is for several nodes or for one.
-        max_ranks: up to this world size.
-        max_bytes: up to this size, a power of two.
-    """
+class Row(NamedTuple):
+    """A line of the table; a limit of None always fits."""
 
     collective: str
     algorithm: str
-    many_nodes: bool = False
+    many_nodes: bool | None = False  # for several nodes, for one, or (None) for both
     max_ranks: int | None = None
-    max_bytes: int | None = None
+    max_bytes: int | None = None  # a power of two
 
 
 TABLE = (
@@ -57,16 +49,11 @@ TABLE = (
     Row("all_gather", "hierarchical", many_nodes=True),
     Row("reduce_scatter", "mesh"),
     Row("reduce_scatter", "hierarchical", many_nodes=True),
-    Row("all_to_all", "direct"),
-    Row("all_to_all", "direct", many_nodes=True),
-    Row("gather", "direct"),
-    Row("gather", "direct", many_nodes=True),
-    Row("scatter", "direct"),
-    Row("scatter", "direct", many_nodes=True),
-    Row("barrier", "dissemination"),
-    Row("barrier", "dissemination", many_nodes=True),
+    Row("all_to_all", "direct", many_nodes=None),
+    Row("gather", "direct", many_nodes=None),
+    Row("scatter", "direct", many_nodes=None),
+    Row("barrier", "dissemination", many_nodes=None),
 )
-"""The defaults."""
 
 
 def size_class(num_bytes: int) -> int:
@@ -74,13 +61,10 @@ def size_class(num_bytes: int) -> int:
     return (num_bytes - 1).bit_length() if num_bytes else 0
 
 
-_IN_ONE_STEP = ("one_shot", "mesh", "direct")
-
-
 def choose(
     collective: str,
     num_bytes: int,
-    topology: Topology,
+    nodes: Nodes,
     environ: Mapping[str, str] = os.environ,
     *,
     in_one_step: bool = False,
@@ -91,7 +75,7 @@ def choose(
         collective: name, as in `COLLECTIVES`.
         num_bytes: size of `data`; of all n blocks, for a collective on blocks. Must be the same on
             all ranks; where it cannot be (all_to_all, gather, scatter) the table does not ask.
-        topology: all ranks and their nodes.
+        nodes: the ranks of every node.
         environ: where to look for `HCCL_ALGORITHM`.
         in_one_step: whether nothing but one rank may reduce a chunk, with all ranks' values at
             hand; then `HCCL_ALGORITHM` counts only where it names such an algorithm.
@@ -102,30 +86,28 @@ def choose(
     forced = _overrides(environ.get(VARIABLE, "")).get(collective)
     if forced is not None and (forced in _IN_ONE_STEP or not in_one_step):
         return forced
-    many_nodes = topology.node_count > 1 and not in_one_step
+    many_nodes = len(nodes) > 1 and not in_one_step
+    world_size = count_ranks(nodes)
     largest_of_class = 1 << size_class(num_bytes)
-    for row in TABLE:
-        if (
-            row.collective == collective
-            and row.many_nodes == many_nodes
-            and (row.max_ranks is None or topology.world_size <= row.max_ranks)
-            and (row.max_bytes is None or largest_of_class <= row.max_bytes)
-        ):
-            return row.algorithm
-    raise InvalidArgumentError(
-        f"collective: expected one of {', '.join(COLLECTIVES)}, got {collective!r}"
+    return next(
+        row.algorithm
+        for row in TABLE
+        if row.collective == collective
+        and row.many_nodes in (many_nodes, None)
+        and (row.max_ranks is None or world_size <= row.max_ranks)
+        and (row.max_bytes is None or largest_of_class <= row.max_bytes)
     )
 
 
-def min_message_bytes(topology: Topology) -> int:
+def min_message_bytes(nodes: Nodes) -> int:
     """Say up to which size a message is better sent whole than cut to keep more channels busy.
 
     Shared memory costs next to nothing per message. On a wire every message costs both kernels
     about 5 us; where nothing but the wire is at work, cutting gains nothing to pay for that.
     """
-    if topology.node_count == 1:
+    if len(nodes) == 1:
         return 16 << 10
-    return 128 << 10 if topology.world_size == topology.node_count else 32 << 10
+    return 128 << 10 if count_ranks(nodes) == len(nodes) else 32 << 10
 
 
 def _overrides(text: str) -> dict[str, str]:

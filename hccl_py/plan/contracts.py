@@ -1,95 +1,127 @@
-"""The collectives, each as the contract that every algorithm for it has to keep.
+"""The collectives: who holds what before one, and what it promises afterwards.
 
 `all_reduce`, `broadcast`, `reduce` and `barrier` work on `data`, in place. The others read `input`
 and write `output`, blocks that are never cut. What a non-root rank holds in `data` before a
 broadcast is its own contribution too: no algorithm may let it through.
 """
 
-from hccl_py.plan import Contract, Contribution, Seat, Total
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+
+from hccl_py.plan.language import Buffer, Plan, Shape
 
 
-def _at_root(seat: Seat, blocks: int) -> int:
-    return blocks if seat.rank == seat.root else 0
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """Block `block` as `rank` brought it: of its input, or of its data."""
+
+    rank: int
+    block: int
 
 
-def _root(seat: Seat) -> int:
-    assert seat.root is not None
-    return seat.root
+@dataclass(frozen=True, slots=True)
+class Total:
+    """The reduction of every rank's block `block`, each counted once, same bits wherever held."""
+
+    block: int
 
 
-def _one(_seat: Seat) -> int:
-    return 1
+Promise = Contribution | Total | None
+"""What a block holds in the end. None: nothing is promised."""
 
 
-def _per_rank(seat: Seat) -> int:
-    return seat.world_size
+@dataclass(frozen=True)
+class Contract:
+    """Precondition and postcondition of a collective, on the rank, world size and root of a plan.
+
+    Attributes:
+        name: as torch spells it.
+        promise: what chunk i of `data`, or block i of `output`, holds in the end.
+        blocks: how many blocks a rank brings and gets; None where the collective works on `data`.
+        shared_block: the input block and the output block that are the same memory where the
+            caller works in place; None where this rank cannot.
+        rooted: whether the collective has a root.
+        one_length: block i has the same length on every rank (what is reduced must); otherwise
+            every rank's block i may have a length of its own.
+        meets: every rank hears from every rank, directly or through others, before it returns.
+    """
+
+    name: str
+    promise: Callable[[Plan, int], Promise]
+    blocks: Callable[[Plan], tuple[int, int]] | None = None
+    shared_block: Callable[[Plan], tuple[int, int] | None] = lambda _plan: None
+    rooted: bool = False
+    one_length: bool = False
+    meets: bool = False
+
+    def shape(self, plan: Plan, data_chunks: int) -> Shape:
+        """Return how a rank's buffers are cut; `data_chunks` counts only where `data` is."""
+        return Shape(data_chunks) if self.blocks is None else Shape(0, *self.blocks(plan))
+
+    def length(self, plan: Plan, buffer: Buffer, block: int) -> Hashable:
+        """Return a symbol for the length of a block: equal symbols, equal number of elements."""
+        held: Promise = Contribution(plan.rank, block)
+        if buffer is Buffer.OUTPUT:
+            held = self.promise(plan, block)
+        if self.one_length or not isinstance(held, Contribution):
+            return None if held is None else held.block
+        return held
 
 
-COLLECTIVES: dict[str, Contract] = {
-    contract.name: contract
-    for contract in (
-        Contract(
-            "all_reduce",
-            promise=lambda _seat, chunk: Total(chunk),
-            one_length=True,
+def _at_root(plan: Plan) -> int:
+    """Return the number of blocks that only the root has: one for each rank."""
+    return plan.world_size if plan.rank == plan.root else 0
+
+
+def _from_root(plan: Plan, block: int) -> Contribution:
+    assert plan.root is not None
+    return Contribution(plan.root, block)
+
+
+_ALL = (
+    Contract("all_reduce", promise=lambda _plan, chunk: Total(chunk), one_length=True),
+    Contract("broadcast", promise=_from_root, rooted=True, one_length=True),
+    Contract(
+        "reduce",
+        promise=lambda plan, chunk: (
+            Total(chunk) if plan.rank == plan.root else Contribution(plan.rank, chunk)
         ),
-        Contract(
-            "broadcast",
-            promise=lambda seat, chunk: Contribution(_root(seat), chunk),
-            rooted=True,
-            one_length=True,
-        ),
-        Contract(
-            "reduce",
-            promise=lambda seat, chunk: (
-                Total(chunk) if seat.rank == seat.root else Contribution(seat.rank, chunk)
-            ),
-            rooted=True,
-            one_length=True,
-        ),
-        Contract(
-            "all_gather",
-            input_blocks=_one,
-            output_blocks=_per_rank,
-            promise=lambda _seat, block: Contribution(block, 0),
-            shared_block=lambda seat: (0, seat.rank),
-        ),
-        Contract(
-            "reduce_scatter",
-            input_blocks=_per_rank,
-            output_blocks=_one,
-            promise=lambda seat, _block: Total(seat.rank),
-            shared_block=lambda seat: (seat.rank, 0),
-            one_length=True,
-        ),
-        Contract(
-            "all_to_all",
-            input_blocks=_per_rank,
-            output_blocks=_per_rank,
-            promise=lambda seat, block: Contribution(block, seat.rank),
-        ),
-        Contract(
-            "gather",
-            input_blocks=_one,
-            output_blocks=lambda seat: _at_root(seat, seat.world_size),
-            promise=lambda _seat, block: Contribution(block, 0),
-            shared_block=lambda seat: (0, seat.rank) if seat.rank == seat.root else None,
-            rooted=True,
-        ),
-        Contract(
-            "scatter",
-            input_blocks=lambda seat: _at_root(seat, seat.world_size),
-            output_blocks=_one,
-            promise=lambda seat, _block: Contribution(_root(seat), seat.rank),
-            shared_block=lambda seat: (seat.rank, 0) if seat.rank == seat.root else None,
-            rooted=True,
-        ),
-        Contract(
-            "barrier",
-            promise=lambda _seat, _chunk: None,
-            one_length=True,
-            meets=True,
-        ),
-    )
-}
+        rooted=True,
+        one_length=True,
+    ),
+    Contract(
+        "all_gather",
+        promise=lambda _plan, block: Contribution(block, 0),
+        blocks=lambda plan: (1, plan.world_size),
+        shared_block=lambda plan: (0, plan.rank),
+    ),
+    Contract(
+        "reduce_scatter",
+        promise=lambda plan, _block: Total(plan.rank),
+        blocks=lambda plan: (plan.world_size, 1),
+        shared_block=lambda plan: (plan.rank, 0),
+        one_length=True,
+    ),
+    Contract(
+        "all_to_all",
+        promise=lambda plan, block: Contribution(block, plan.rank),
+        blocks=lambda plan: (plan.world_size, plan.world_size),
+    ),
+    Contract(
+        "gather",
+        promise=lambda _plan, block: Contribution(block, 0),
+        blocks=lambda plan: (1, _at_root(plan)),
+        shared_block=lambda plan: (0, plan.rank) if plan.rank == plan.root else None,
+        rooted=True,
+    ),
+    Contract(
+        "scatter",
+        promise=lambda plan, _block: _from_root(plan, plan.rank),
+        blocks=lambda plan: (_at_root(plan), 1),
+        shared_block=lambda plan: (plan.rank, 0) if plan.rank == plan.root else None,
+        rooted=True,
+    ),
+    Contract("barrier", promise=lambda _plan, _chunk: None, one_length=True, meets=True),
+)
+COLLECTIVES = {contract.name: contract for contract in _ALL}
 """Every collective by name."""

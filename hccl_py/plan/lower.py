@@ -2,36 +2,25 @@
 
 A row is `(kind, peers_begin, peers_count, dst_buffer, dst_begin, dst_end, dst_scratch, src_buffer,
 src_begin, src_end, src_scratch, rendezvous)`. Kinds and buffers are the numbers of `OpKind` and
-`BufferName`; begin and end count chunks; scratch -1 is the range itself, k >= 0 slot k with the
+`Buffer`; begin and end count chunks; scratch -1 is the range itself, k >= 0 slot k with the
 range's length. A side that the op does not have is zeros with scratch -1. The last number is what
 `rendezvous.py` finds.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from hccl_py.plan.chunks import Chunk
-from hccl_py.plan.ops import Plan
+from hccl_py.plan.language import Chunk, Plan
 from hccl_py.plan.rendezvous import rendezvous
 
 Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
-_Side = tuple[int, int, int, int]
-_NO_SIDE: _Side = (0, 0, 0, -1)
 
 
-@dataclass(frozen=True, slots=True)
-class LoweredPlan:
-    """What the engine gets.
-
-    Attributes:
-        ops: the rows.
-        peers: peers of all ops, flat; a row says where its own begin and how many they are.
-        data_chunks: into how many chunks `data` is partitioned.
-        scratch_slots: number of scratch slots.
-    """
+class LoweredPlan(NamedTuple):
+    """What the engine gets."""
 
     ops: tuple[Row, ...]
-    peers: tuple[int, ...]
-    data_chunks: int
+    peers: tuple[int, ...]  # of all ops, flat; a row says where its own begin and how many they are
+    data_chunks: int  # into how many chunks `data` is partitioned
     scratch_slots: int
 
 
@@ -49,8 +38,8 @@ def lower(plan: Plan) -> LoweredPlan:
     return LoweredPlan(tuple(rows), tuple(peers), plan.shape.data_chunks, last_scratch + 1)
 
 
-def _side(chunk: Chunk | None) -> _Side:
+def _side(chunk: Chunk | None) -> tuple[int, int, int, int]:
     if chunk is None:
-        return _NO_SIDE
+        return (0, 0, 0, -1)
     buffer, begin, end, scratch = chunk
     return (int(buffer), begin, end, -1 if scratch is None else scratch)

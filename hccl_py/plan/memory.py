@@ -1,18 +1,65 @@
 """The symbolic memory of one rank: which value every block and scratch slot holds."""
 
 from collections import Counter
-from collections.abc import Hashable
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
 
-from hccl_py.plan.chunks import BufferName, Chunk
-from hccl_py.plan.contract import Contract, Contribution, Seat
-from hccl_py.plan.ops import Shape
-from hccl_py.plan.values import Values
+from hccl_py.plan.contracts import Contract, Contribution
+from hccl_py.plan.language import Buffer, Chunk, Plan
 
-Place = tuple[str, int]
-"""A block of a buffer, or a scratch slot."""
+Place = tuple[Buffer | None, int]
+"""A block of a buffer, or a scratch slot (None)."""
 
-Lengths = tuple[Hashable, ...]
-"""Symbols of the lengths of the chunks of a range."""
+Tree = Contribution | tuple["Value", ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A contribution, or a reduction of values as a tree.
+
+    Equal trees are one object, so that comparing values costs the same whether they are leaves or
+    reductions of all ranks. One value has the same bits for any dtype and reduce op; two trees over
+    the same leaves need not.
+    """
+
+    tree: Tree
+    block: int
+    ranks: int  # bit mask of the ranks that contributed
+
+    def __str__(self) -> str:
+        """Spell a value: `2.0` is block 0 of rank 2, `(0.0 + 1.0)` a reduction."""
+        if isinstance(self.tree, Contribution):
+            return f"{self.tree.rank}.{self.tree.block}"
+        return f"({' + '.join(map(str, self.tree))})"
+
+
+class Values(dict[Tree, Value]):
+    """The values of one simulation, by their trees."""
+
+    def leaf(self, contribution: Contribution) -> Value:
+        """Return the value of a contribution."""
+        leaf = Value(contribution, contribution.block, 1 << contribution.rank)
+        return self.setdefault(contribution, leaf)
+
+    def reduced(self, operands: Sequence[Value]) -> Value:
+        """Return the reduction of `operands`, in this order.
+
+        Raises:
+            ValueError: if they reduce different blocks, or a rank would count twice.
+        """
+        block, ranks = operands[0].block, 0
+        for operand in operands:
+            if operand.block != block:
+                raise ValueError(f"reduces block {block} together with block {operand.block}")
+            if twice := listed(ranks & operand.ranks):
+                raise ValueError(f"counts the contribution of rank {twice} twice")
+            ranks |= operand.ranks
+        return self.setdefault(tuple(operands), Value(tuple(operands), block, ranks))
+
+
+def listed(ranks: int) -> str:
+    """Spell the ranks of a bit mask; empty if there is none."""
+    return ", ".join(str(rank) for rank in range(ranks.bit_length()) if ranks >> rank & 1)
 
 
 class Memory:
@@ -23,51 +70,41 @@ class Memory:
         last_writer: the op that wrote a place last.
     """
 
-    def __init__(self, contract: Contract, seat: Seat, shape: Shape, in_place: bool) -> None:
-        """Describe empty memory; `in_place` makes the contract's shared block one place."""
-        self._contract = contract
-        self._seat = seat
-        self._held: dict[Place, tuple[Lengths, tuple[int, ...]]] = {}
-        self._alias: dict[Place, Place] = {}
+    def __init__(self, contract: Contract, plan: Plan, values: Values, in_place: bool) -> None:
+        """Hold the rank's own contributions; `in_place` makes the shared block one place."""
         self.unsent: Counter[Place] = Counter()
         self.last_writer: dict[Place, int] = {}
-        shared = contract.shared_block(seat) if in_place and contract.shared_block else None
-        if shared is not None:
-            self._alias["output", shared[1]] = ("input", shared[0])
-        self._shape = shape
-
-    def load(self, values: Values) -> None:
-        """Put this rank's own contributions into `data` and `input`."""
-        for buffer in (BufferName.DATA, BufferName.INPUT):
-            for block in range(self._shape.parts(buffer)):
-                leaf = values.leaf(Contribution(self._seat.rank, block))
-                self._held[buffer.name.lower(), block] = (
-                    (self._contract.length(self._seat, buffer, block),),
-                    (leaf,),
-                )
+        self._contract = contract
+        self._plan = plan
+        self._alias: dict[Place, Place] = {}
+        if in_place and (shared := contract.shared_block(plan)):
+            self._alias[Buffer.OUTPUT, shared[1]] = (Buffer.INPUT, shared[0])
+        # Of every place the lengths of its chunks, as symbols, and their values.
+        self._held: dict[Place, tuple[tuple[Hashable, ...], tuple[Value, ...]]] = {}
+        for buffer in (Buffer.DATA, Buffer.INPUT):
+            for block in range(plan.shape[buffer]):
+                leaf = values.leaf(Contribution(plan.rank, block))
+                self._held[buffer, block] = (self.lengths(buffer[block]), (leaf,))
 
     def places(self, chunk: Chunk) -> tuple[Place, ...]:
         """Return the places that a chunk covers."""
         if chunk.scratch is not None:
-            return (("scratch", chunk.scratch),)
-        name = chunk.buffer.name.lower()
-        blocks = [(name, block) for block in range(chunk.begin, chunk.end)]
+            return ((None, chunk.scratch),)
+        blocks = [(chunk.buffer, block) for block in range(chunk.begin, chunk.end)]
         return tuple(self._alias.get(place, place) for place in blocks)
 
-    def lengths(self, chunk: Chunk) -> Lengths:
+    def lengths(self, chunk: Chunk) -> tuple[Hashable, ...]:
         """Return the length symbols of a chunk."""
-        return tuple(
-            self._contract.length(self._seat, chunk.buffer, block)
-            for block in range(chunk.begin, chunk.end)
-        )
+        blocks = range(chunk.begin, chunk.end)
+        return tuple(self._contract.length(self._plan, chunk.buffer, block) for block in blocks)
 
-    def read(self, chunk: Chunk) -> tuple[int, ...]:
+    def read(self, chunk: Chunk) -> tuple[Value, ...]:
         """Return the values that a chunk holds.
 
         Raises:
             ValueError: if nothing was written there, or a scratch slot holds another length.
         """
-        values: tuple[int, ...] = ()
+        values: tuple[Value, ...] = ()
         for place in self.places(chunk):
             if place not in self._held:
                 raise ValueError(f"reads {chunk}, which nothing was written to")
@@ -77,7 +114,7 @@ class Memory:
             values += held
         return values
 
-    def write(self, chunk: Chunk, values: tuple[int, ...], op_index: int) -> None:
+    def write(self, chunk: Chunk, values: tuple[Value, ...], op_index: int) -> None:
         """Make `chunk` hold `values`."""
         lengths, places = self.lengths(chunk), self.places(chunk)
         if chunk.scratch is not None:

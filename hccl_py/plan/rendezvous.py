@@ -15,8 +15,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hccl_py.plan.chunks import BufferName, Chunk
-from hccl_py.plan.ops import Op, OpKind
+from hccl_py.plan.language import Buffer, Chunk, Op, OpKind
 
 COPIED = -1
 """The message is copied when it is sent."""
@@ -39,7 +38,7 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
     """Return, for every op, `COPIED`, `ANNOUNCED` or which reply of the peer goes to its source."""
     result = [ANNOUNCED] * len(ops)
     received: defaultdict[int, int] = defaultdict(int)
-    sent: defaultdict[tuple[BufferName, int], list[_Sent]] = defaultdict(list)
+    sent: defaultdict[tuple[Buffer, int], list[_Sent]] = defaultdict(list)
     for index, op in enumerate(ops):
         source = _places(op.src)
         shared = [earlier for place in source for earlier in sent.get(place, ())]
@@ -48,7 +47,7 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
         if op.kind is OpKind.SEND:
             if op.src is not None and op.src.scratch is not None:
                 result[index] = COPIED  # scratch is not registered, and used again at once
-            elif op.src is not None and op.src.buffer is not BufferName.INPUT:
+            elif op.src is not None and op.src.buffer is not Buffer.INPUT:
                 counts = tuple(received[peer] for peer in op.peers)
                 one = _Sent(index, op, counts, touched=bool(shared))
                 for place in source:
@@ -74,11 +73,11 @@ def _replies(receive: Op, send: Op) -> bool:
         and receive.dst == send.src
         and receive.peers == send.peers
         and send.src is not None
-        and send.src.buffer is BufferName.DATA
+        and send.src.buffer is Buffer.DATA
     )
 
 
-def _places(chunk: Chunk | None) -> Iterable[tuple[BufferName, int]]:
+def _places(chunk: Chunk | None) -> Iterable[tuple[Buffer, int]]:
     if chunk is None or chunk.scratch is not None:
         return ()
     return [(chunk.buffer, index) for index in range(chunk.begin, chunk.end)]

@@ -14,24 +14,21 @@ there: a Kahn network. What is received does not depend on timing, so one schedu
 """
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 
-from hccl_py.plan.chunks import Chunk
-from hccl_py.plan.contract import Contract, Seat
-from hccl_py.plan.errors import PlanError
-from hccl_py.plan.memory import Lengths, Memory
-from hccl_py.plan.ops import Op, OpKind, Plan
+from hccl_py.plan.contracts import Contract
+from hccl_py.plan.language import Chunk, Op, OpKind, Plan, PlanError
+from hccl_py.plan.memory import Memory, Value, Values
 from hccl_py.plan.rendezvous import COPIED, rendezvous
-from hccl_py.plan.values import Values
 
 
 @dataclass(frozen=True)
 class _Message:
     op_index: int
     chunk: Chunk
-    lengths: Lengths
-    values: tuple[int, ...]
+    lengths: tuple[Hashable, ...]
+    values: tuple[Value, ...]
     heard: int
     copied: bool
 
@@ -46,7 +43,6 @@ class Simulation:
     """All ranks of one collective, from its precondition until nobody can go on.
 
     Attributes:
-        values: the table of values that occurred.
         memories: what every rank holds.
         heard: for every rank a bit mask of the ranks it heard from, directly or through others.
     """
@@ -57,13 +53,9 @@ class Simulation:
         self._next = [0] * len(plans)
         self._rendezvous = [rendezvous(plan.ops) for plan in plans]
         self._lanes: defaultdict[tuple[int, int], _Lane] = defaultdict(_Lane)
-        self.values = Values()
+        self._values = Values()
         self.heard = [1 << plan.rank for plan in plans]
-        self.memories = [
-            Memory(contract, Seat(p.rank, p.world_size, p.root), p.shape, in_place) for p in plans
-        ]
-        for memory in self.memories:
-            memory.load(self.values)
+        self.memories = [Memory(contract, plan, self._values, in_place) for plan in plans]
 
     def run(self) -> None:
         """Run every rank to its end.
@@ -90,12 +82,14 @@ class Simulation:
         if op.kind in (OpKind.RECV, OpKind.RECV_REDUCE) and self._silent_peers(rank, op):
             return False
         try:
-            if op.kind is OpKind.SEND:
+            if op.dst is None:
                 self._send(rank, index, op)
-            elif op.kind is OpKind.COPY:
-                self._copy(rank, index, op)
+            elif op.src is not None:
+                if memory.lengths(op.src) != memory.lengths(op.dst):
+                    raise ValueError("copies between different lengths")
+                memory.write(op.dst, memory.read(op.src), index)
             else:
-                self._receive(rank, index, op)
+                self._receive(rank, index, op, op.dst)
         except ValueError as error:
             raise PlanError(rank, index, f"`{op}` {error}") from None
         return True
@@ -112,33 +106,25 @@ class Simulation:
             self._lanes[rank, peer].waiting.append(message)
             self._fill(rank, peer)
 
-    def _copy(self, rank: int, index: int, op: Op) -> None:
-        assert op.src is not None and op.dst is not None
+    def _receive(self, rank: int, index: int, op: Op, dst: Chunk) -> None:
         memory = self.memories[rank]
-        if memory.lengths(op.src) != memory.lengths(op.dst):
-            raise ValueError("copies between different lengths")
-        memory.write(op.dst, memory.read(op.src), index)
-
-    def _receive(self, rank: int, index: int, op: Op) -> None:
-        assert op.dst is not None
-        memory = self.memories[rank]
-        operands: dict[int, tuple[int, ...]] = {}
+        operands: dict[int, tuple[Value, ...]] = {}
         if op.kind is OpKind.RECV_REDUCE:
-            operands[rank] = memory.read(op.dst)
+            operands[rank] = memory.read(dst)
         for peer in op.peers:
             message = self._take(rank, peer)
-            if message.lengths != memory.lengths(op.dst):
+            if message.lengths != memory.lengths(dst):
                 raise ValueError(
                     f"gets a message of another length: {message.chunk}, "
                     f"sent by op {message.op_index} of rank {peer}"
                 )
             operands[peer] = message.values
             self.heard[rank] |= message.heard
-        columns = zip(*(operands[source] for source in sorted(operands)), strict=True)
         if op.kind is OpKind.RECV:
-            memory.write(op.dst, operands[op.peers[0]], index)
-        else:
-            memory.write(op.dst, tuple(self.values.reduced(column) for column in columns), index)
+            memory.write(dst, operands[op.peers[0]], index)
+            return
+        columns = zip(*(operands[source] for source in sorted(operands)), strict=True)
+        memory.write(dst, tuple(self._values.reduced(column) for column in columns), index)
 
     def _fill(self, source: int, target: int) -> None:
         """Let the first waiting message into its lane, if that is empty."""

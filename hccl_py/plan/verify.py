@@ -3,11 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hccl_py.plan.check import check_op
-from hccl_py.plan.chunks import BufferName, Chunk
-from hccl_py.plan.contract import Contract, Contribution, Seat, Total
-from hccl_py.plan.errors import PlanError
-from hccl_py.plan.ops import Plan
+from hccl_py.plan.contracts import Contract, Contribution, Total
+from hccl_py.plan.language import Buffer, Chunk, Op, OpKind, Plan, PlanError
+from hccl_py.plan.memory import Memory, Value, listed
 from hccl_py.plan.simulate import Simulation
 
 
@@ -31,8 +29,14 @@ def verify(plans: Sequence[Plan], contract: Contract, *, in_place: bool = False)
     Raises:
         PlanError: naming rank, op and what is wrong.
     """
-    _check_headers(plans, contract)
-    for plan in plans:
+    first, n = plans[0], len(plans)
+    if (first.root is not None) != contract.rooted:
+        raise PlanError(0, None, f"root {first.root} in {contract.name}")
+    for rank, plan in enumerate(plans):
+        expected = Plan(contract.name, first.algorithm, rank, n, first.root)
+        expected = replace(expected, shape=contract.shape(expected, first.shape.data_chunks))
+        if replace(plan, ops=()) != expected:
+            raise PlanError(rank, None, f"is {replace(plan, ops=())!r}, expected {expected!r}")
         for index, op in enumerate(plan.ops):
             check_op(plan, index, op)
     simulation = Simulation(plans, contract, in_place)
@@ -40,52 +44,74 @@ def verify(plans: Sequence[Plan], contract: Contract, *, in_place: bool = False)
     _check_promises(plans, contract, simulation)
 
 
-def _check_headers(plans: Sequence[Plan], contract: Contract) -> None:
-    first, n = plans[0], len(plans)
-    if (first.root is not None) != contract.rooted:
-        raise PlanError(0, None, f"root {first.root} in {contract.name}")
-    for rank, plan in enumerate(plans):
-        shape = contract.shape(Seat(rank, n, first.root), first.shape.data_chunks)
-        expected = Plan(contract.name, first.algorithm, rank, n, first.root, shape)
-        if replace(plan, ops=()) != expected:
-            raise PlanError(rank, None, f"is {replace(plan, ops=())}, expected {expected}")
+def check_op(plan: Plan, index: int, op: Op) -> None:
+    """Check the rules that an op keeps by itself; `Plan::validate` in C++ has the same."""
+    kind, peers, n = op.kind, op.peers, plan.world_size
+    needed = (kind is not OpKind.SEND, kind in (OpKind.SEND, OpKind.COPY))
+    writes_input = op.dst is not None and op.dst.scratch is None and op.dst.buffer is Buffer.INPUT
+    broken = {
+        "a copy has no peers": kind is OpKind.COPY and peers,
+        "no peers": kind is not OpKind.COPY and not peers,
+        f"a peer of {peers} is outside 0..{n - 1}": (
+            min(peers, default=0) < 0 or max(peers, default=0) >= n
+        ),
+        "a rank cannot be its own peer; use copy": plan.rank in peers,
+        "a recv has exactly one peer": kind is OpKind.RECV and len(peers) > 1,
+        "a peer is named twice": len(set(peers)) != len(peers),
+        "the peers of a recv_reduce stand in rank order, for that is how it reduces": (
+            kind is OpKind.RECV_REDUCE and list(peers) != sorted(peers)
+        ),
+        "a send has a source, a receive a destination, a copy both": (
+            (op.dst is not None, op.src is not None) != needed
+        ),
+        "input is read only": writes_input,
+    }
+    problems = [problem for problem, is_broken in broken.items() if is_broken]
+    for chunk in filter(None, (op.dst, op.src)):
+        parts, name = plan.shape[chunk.buffer], chunk.buffer.name.lower()
+        if not 0 <= chunk.begin < chunk.end <= parts:
+            problems.append(f"{chunk} is empty or outside {name}[0:{parts}]")
+        if chunk.end > chunk.begin + 1 and chunk.buffer is not Buffer.DATA:
+            problems.append(f"a chunk of {name} is one whole block")
+        if chunk.scratch is not None and chunk.scratch < 0:
+            problems.append(f"scratch slot {chunk.scratch} is negative")
+    if problems:
+        raise PlanError(plan.rank, index, f"`{op}`: {problems[0]}")
 
 
 def _check_promises(plans: Sequence[Plan], contract: Contract, simulation: Simulation) -> None:
-    totals: dict[int, int] = {}
-    buffer = BufferName.DATA if contract.output_blocks is None else BufferName.OUTPUT
+    totals: dict[int, Value] = {}
+    buffer = Buffer.DATA if contract.blocks is None else Buffer.OUTPUT
     for plan, memory, heard in zip(plans, simulation.memories, simulation.heard, strict=True):
         if contract.meets and heard != (1 << plan.world_size) - 1:
             raise PlanError(plan.rank, None, "finishes before it heard from every rank")
-        for block in range(plan.shape.parts(buffer)):
-            chunk = Chunk(buffer, block, block + 1)
-            problem = _broken_promise(plan, contract, simulation, chunk, totals)
+        for block in range(plan.shape[buffer]):
+            chunk = buffer[block]
+            problem = _broken_promise(plan, contract, memory, chunk, totals)
             if problem:
                 writer = memory.last_writer.get(memory.places(chunk)[0])
                 raise PlanError(plan.rank, writer, f"{chunk} ends wrong: {problem}")
 
 
 def _broken_promise(
-    plan: Plan, contract: Contract, simulation: Simulation, chunk: Chunk, totals: dict[int, int]
+    plan: Plan, contract: Contract, memory: Memory, chunk: Chunk, totals: dict[int, Value]
 ) -> str | None:
     """Say how the final value of `chunk` breaks its promise; remember totals across ranks."""
-    promise = contract.promise(Seat(plan.rank, plan.world_size, plan.root), chunk.begin)
+    promise = contract.promise(plan, chunk.begin)
     if promise is None:
         return None
-    values = simulation.values
     try:
-        (value,) = simulation.memories[plan.rank].read(chunk)
+        (value,) = memory.read(chunk)
     except ValueError:
         return "nothing was written to it"
-    held = values.describe(value)
     if isinstance(promise, Contribution):
-        expected = values.leaf(promise)
-        return None if value == expected else f"holds {held}, not {values.describe(expected)}"
+        expected = f"{promise.rank}.{promise.block}"
+        return None if value.tree == promise else f"holds {value}, not {expected}"
     assert isinstance(promise, Total)
-    if values.block(value) != promise.block:
-        return f"holds {held}, a reduction of another block"
-    if missing := values.missing(value, plan.world_size):
-        return f"holds {held}, without the contribution of rank {missing}"
-    if totals.setdefault(promise.block, value) != value:
-        return f"holds {held}, another rank {values.describe(totals[promise.block])}"
+    if value.block != promise.block:
+        return f"holds {value}, a reduction of another block"
+    if missing := listed(~value.ranks & ((1 << plan.world_size) - 1)):
+        return f"holds {value}, without the contribution of rank {missing}"
+    if totals.setdefault(promise.block, value) is not value:
+        return f"holds {value}, another rank {totals[promise.block]}"
     return None

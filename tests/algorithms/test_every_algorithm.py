@@ -4,26 +4,28 @@ from functools import cache
 from typing import Any
 
 import pytest
+from node_shapes import nodes_by, one_node
 
-from hccl_py.algorithms import ALGORITHMS, names_for, plan_for, plans_for, verify_algorithm
-from hccl_py.algorithms.topology import Topology
-from hccl_py.plan import BufferName, OpKind, lower
+from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.algorithms.table import ALGORITHMS, names_for, plan_for, plans_for, verify_algorithm
 from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import Buffer, OpKind
+from hccl_py.plan.lower import lower
 from hccl_py.transport.errors import InvalidArgumentError
 
 MANY = pytest.mark.nightly("plans")
 RANK_COUNTS = [*range(1, 10), *(pytest.param(n, marks=MANY) for n in range(10, 18))]
 UNEVEN = {
-    "3+5": Topology(((0, 1, 2), (3, 4, 5, 6, 7))),
-    "5+3": Topology(((0, 1, 2, 3, 4), (5, 6, 7))),
-    "1+4": Topology(((0,), (1, 2, 3, 4))),
-    "2+3+4": Topology(((0, 1), (2, 3, 4), (5, 6, 7, 8))),
-    "3+1+1+2": Topology(((4, 0, 5), (6,), (1,), (3, 2))),
-    "4+1": Topology.from_node_keys("aaaab"),
-    "2+3, mixed": Topology.from_node_keys("abbab"),
-    "2+2+2+2": Topology.from_node_keys("aabbccdd"),
-    "8+8": Topology.from_node_keys("a" * 8 + "b" * 8),
-    "round robin": Topology.from_node_keys([rank % 3 for rank in range(8)]),
+    "3+5": ((0, 1, 2), (3, 4, 5, 6, 7)),
+    "5+3": ((0, 1, 2, 3, 4), (5, 6, 7)),
+    "1+4": ((0,), (1, 2, 3, 4)),
+    "2+3+4": ((0, 1), (2, 3, 4), (5, 6, 7, 8)),
+    "3+1+1+2": ((4, 0, 5), (6,), (1,), (3, 2)),
+    "4+1": nodes_by("aaaab"),
+    "2+3, mixed": nodes_by("abbab"),
+    "2+2+2+2": nodes_by("aabbccdd"),
+    "8+8": nodes_by("a" * 8 + "b" * 8),
+    "round robin": nodes_by([rank % 3 for rank in range(8)]),
 }
 each_algorithm = pytest.mark.parametrize(("collective", "name"), ALGORITHMS)
 
@@ -37,14 +39,14 @@ def roots(collective: str, n: int, every: int = 1) -> tuple[int | None, ...]:
 @pytest.mark.parametrize("n", RANK_COUNTS)
 def test_algorithm_holds_for_every_rank_count(collective: str, name: str, n: int) -> None:
     shapes = {
-        Topology.one_node(n),
-        Topology.from_node_keys(range(n)),
-        Topology.from_node_keys([rank * 2 // n for rank in range(n)]),
-        Topology.from_node_keys([min(rank, 2) for rank in range(n)]),
+        one_node(n),
+        nodes_by(range(n)),
+        nodes_by([rank * 2 // n for rank in range(n)]),
+        nodes_by([min(rank, 2) for rank in range(n)]),
     }
-    for topology in sorted(shapes, key=lambda topology: topology.nodes):
+    for nodes in sorted(shapes):
         for root in roots(collective, n, every=1 if n <= 8 else 5):
-            verify_algorithm(collective, name, topology, root)
+            verify_algorithm(collective, name, nodes, root)
 
 
 @each_algorithm
@@ -52,7 +54,7 @@ def test_algorithm_holds_for_every_rank_count(collective: str, name: str, n: int
 def test_algorithm_holds_for_uneven_nodes_and_every_root(
     collective: str, name: str, shape: str
 ) -> None:
-    for root in roots(collective, UNEVEN[shape].world_size):
+    for root in roots(collective, count_ranks(UNEVEN[shape])):
         verify_algorithm(collective, name, UNEVEN[shape], root)
 
 
@@ -65,50 +67,47 @@ def test_plans_are_the_same_each_time(collective: str, name: str) -> None:
     assert list(map(lower, first)) == list(map(lower, second))
 
 
-def test_every_collective_has_an_algorithm_and_every_algorithm_a_summary() -> None:
+def test_every_collective_has_an_algorithm_and_every_algorithm_a_docstring() -> None:
     assert {collective for collective, _ in ALGORITHMS} == set(COLLECTIVES)
     for (collective, name), algorithm in ALGORITHMS.items():
         assert name in names_for(collective)
-        assert algorithm.summary.endswith(".")
+        assert algorithm.write.__doc__
 
 
 @each_algorithm
 def test_engine_needs_little_scratch(collective: str, name: str) -> None:
     """Scratch is memory of every rank for every plan in flight: two slots are enough for all."""
-    for topology in (*UNEVEN.values(), Topology.one_node(17)):
-        for root in roots(collective, topology.world_size, every=3):
-            for plan in plans_for(collective, name, topology, root):
+    for nodes in (*UNEVEN.values(), one_node(17)):
+        for root in roots(collective, count_ranks(nodes), every=3):
+            for plan in plans_for(collective, name, nodes, root):
                 assert lower(plan).scratch_slots <= 2
 
 
 @each_algorithm
 def test_widest_op_is_what_the_table_says(collective: str, name: str) -> None:
-    for topology in (*UNEVEN.values(), *map(Topology.one_node, (2, 3, 8, 17))):
-        for root in roots(collective, topology.world_size):
-            plans = plans_for(collective, name, topology, root)
+    for nodes in (*UNEVEN.values(), *map(one_node, (2, 3, 8, 17))):
+        for root in roots(collective, count_ranks(nodes)):
+            plans = plans_for(collective, name, nodes, root)
             chunks = [chunk for plan in plans for op in plan.ops for chunk in (op.dst, op.src)]
-            spans = [c.end - c.begin for c in chunks if c and c.buffer is BufferName.DATA]
-            declared = ALGORITHMS[collective, name].max_span(topology.nodes)
+            spans = [c.end - c.begin for c in chunks if c and c.buffer is Buffer.DATA]
+            declared = ALGORITHMS[collective, name].max_span(nodes)
             assert max(spans, default=1) == declared
 
 
 @pytest.mark.parametrize("shape", ["3+5", "2+3+4", "3+1+1+2", "8+8"])
 @pytest.mark.parametrize("collective", ["broadcast", "reduce", "all_gather", "reduce_scatter"])
 def test_hierarchical_crosses_the_wire_once_per_block_and_node(collective: str, shape: str) -> None:
-    topology = UNEVEN[shape]
-    for root in roots(collective, topology.world_size):
+    nodes = UNEVEN[shape]
+    for root in roots(collective, count_ranks(nodes)):
         crossings = 0
-        for plan in plans_for(collective, "hierarchical", topology, root):
-            home = topology.node_of(plan.rank)
+        for plan in plans_for(collective, "hierarchical", nodes, root):
+            (home,) = (node for node in nodes if plan.rank in node)
             crossings += sum(
-                topology.node_of(peer) != home
-                for op in plan.ops
-                if op.kind is OpKind.SEND
-                for peer in op.peers
+                peer not in home for op in plan.ops if op.kind is OpKind.SEND for peer in op.peers
             )
-        owners = min(len(node) for node in topology.nodes)
-        blocks = owners if root is not None else topology.world_size
-        assert crossings == blocks * (topology.node_count - 1)
+        owners = min(len(node) for node in nodes)
+        blocks = owners if root is not None else count_ranks(nodes)
+        assert crossings == blocks * (len(nodes) - 1)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +115,6 @@ def test_hierarchical_crosses_the_wire_once_per_block_and_node(collective: str, 
     [
         (("all_reduce", "direct", 0), "none of all_reduce; there are: one_shot, mesh, ring"),
         (("allreduce", "ring", 0), "no such collective"),
-        (("all_reduce", "ring", 8), "rank: expected one of 0..7, got 8"),
         (("all_reduce", "ring", 0, 0), "root of all_reduce: expected None, got 0"),
         (("broadcast", "tree", 0), "root of broadcast: expected one of 0..7, got None"),
         (("broadcast", "tree", 0, 8), "root of broadcast: expected one of 0..7, got 8"),

@@ -1,13 +1,13 @@
 """A few plans spelt out: what a reader expects each family to do, and a change must mean to."""
 
 import pytest
+from node_shapes import one_node
 
-from hccl_py.algorithms import plan_for
-from hccl_py.algorithms.topology import Topology
-from hccl_py.plan import render
+from hccl_py.algorithms.table import plan_for
+from hccl_py.plan.language import Nodes
 
-FOUR = Topology.one_node(4)
-TWO_NODES = Topology(((0, 1), (2, 3, 4)))
+FOUR = one_node(4)
+TWO_NODES = ((0, 1), (2, 3, 4))
 
 GOLDEN = [
     (
@@ -33,7 +33,7 @@ GOLDEN = [
         """,
     ),
     (
-        ("all_reduce", "ring", 1, Topology.one_node(3)),
+        ("all_reduce", "ring", 1, one_node(3)),
         """
         all_reduce/ring, rank 1 of 3, 3 chunks
         0  send data[0] to 2
@@ -59,7 +59,7 @@ GOLDEN = [
         """,
     ),
     (
-        ("all_reduce", "halving_doubling", 1, Topology.one_node(5)),
+        ("all_reduce", "halving_doubling", 1, one_node(5)),
         """
         all_reduce/halving_doubling, rank 1 of 5, 4 chunks
         0  send data[2:4] to 3
@@ -94,7 +94,7 @@ GOLDEN = [
         """,
     ),
     (
-        ("barrier", "dissemination", 0, Topology.one_node(5)),
+        ("barrier", "dissemination", 0, one_node(5)),
         """
         barrier/dissemination, rank 0 of 5, 1 chunks
         0  send data[0] to 1
@@ -110,7 +110,7 @@ GOLDEN = [
 
 @pytest.mark.parametrize(("arguments", "text"), GOLDEN, ids=[f"{a[0]}-{a[1]}" for a, _ in GOLDEN])
 def test_plan_reads_as_expected(
-    arguments: tuple[str, str, int, Topology, int | None], text: str
+    arguments: tuple[str, str, int, Nodes, int | None], text: str
 ) -> None:
-    rendered = [line.strip() for line in render(plan_for(*arguments)).splitlines()]
+    rendered = [line.strip() for line in str(plan_for(*arguments)).splitlines()]
     assert rendered == [line.strip() for line in text.strip().splitlines()]

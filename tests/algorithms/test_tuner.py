@@ -1,43 +1,42 @@
 import pytest
+from node_shapes import nodes_by, one_node
 
-from hccl_py.algorithms import ALGORITHMS
-from hccl_py.algorithms.topology import Topology
+from hccl_py.algorithms.table import ALGORITHMS
 from hccl_py.algorithms.tuner import TABLE, choose, min_message_bytes, size_class
 from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
 
-ONE_NODE = Topology.one_node(8)
-TWO_NODES = Topology.from_node_keys("aaaabbbb")
-SIXTEEN = Topology.from_node_keys("a" * 8 + "b" * 8)
+ONE_NODE = one_node(8)
+TWO_NODES = nodes_by("aaaabbbb")
+SIXTEEN = nodes_by("a" * 8 + "b" * 8)
 
 
 @pytest.mark.parametrize(
-    ("topology", "num_bytes", "expected"),
+    ("nodes", "num_bytes", "expected"),
     [
-        (Topology.one_node(2), 1 << 16, "one_shot"),
-        (Topology.one_node(2), (1 << 16) + 1, "mesh"),
+        (one_node(2), 1 << 16, "one_shot"),
+        (one_node(2), (1 << 16) + 1, "mesh"),
         (ONE_NODE, 0, "one_shot"),
         (ONE_NODE, 4, "one_shot"),
         (ONE_NODE, 1 << 14, "one_shot"),
         (ONE_NODE, (1 << 14) + 1, "mesh"),
         (ONE_NODE, 1 << 26, "mesh"),
-        (Topology.one_node(17), 4, "mesh"),
+        (one_node(17), 4, "mesh"),
         (TWO_NODES, 4, "hierarchical"),
         (TWO_NODES, 1 << 26, "hierarchical"),
         (SIXTEEN, 4, "hierarchical"),
     ],
 )
-def test_all_reduce_default(topology: Topology, num_bytes: int, expected: str) -> None:
-    assert choose("all_reduce", num_bytes, topology, {}) == expected
+def test_all_reduce_default(nodes: Nodes, num_bytes: int, expected: str) -> None:
+    assert choose("all_reduce", num_bytes, nodes, {}) == expected
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
-@pytest.mark.parametrize("topology", [Topology.one_node(1), ONE_NODE, TWO_NODES, SIXTEEN])
-def test_every_collective_has_an_algorithm_at_every_size(
-    collective: str, topology: Topology
-) -> None:
+@pytest.mark.parametrize("nodes", [one_node(1), ONE_NODE, TWO_NODES, SIXTEEN])
+def test_every_collective_has_an_algorithm_at_every_size(collective: str, nodes: Nodes) -> None:
     for exponent in range(40):
-        assert (collective, choose(collective, 1 << exponent, topology, {})) in ALGORITHMS
+        assert (collective, choose(collective, 1 << exponent, nodes, {})) in ALGORITHMS
 
 
 def test_choice_is_constant_within_a_size_class() -> None:
@@ -77,6 +76,6 @@ def test_unknown_override_lists_what_there_is(text: str) -> None:
 
 
 def test_messages_are_cut_later_the_more_of_the_way_is_wire() -> None:
-    wire_only = Topology.from_node_keys("ab")
-    sizes = [min_message_bytes(topology) for topology in (ONE_NODE, TWO_NODES, wire_only)]
+    wire_only = nodes_by("ab")
+    sizes = [min_message_bytes(nodes) for nodes in (ONE_NODE, TWO_NODES, wire_only)]
     assert sizes == sorted(set(sizes))

@@ -10,7 +10,7 @@ from guarded import Array
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator
-from hccl_py.algorithms import ALGORITHMS, names_for
+from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.plan.contracts import COLLECTIVES
 
 LAYOUTS = ("a", "aa", "ab", "aaa", "aaaab", "abbab", "abc", "aaaabbb", "aabbccdd")

@@ -6,9 +6,10 @@ import time
 import tracemalloc
 
 import pytest
+from node_shapes import nodes_by, one_node
 
-from hccl_py.algorithms.topology import Topology
 from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import Nodes
 from hccl_py.plan_cache import Call, PlanCache
 from hccl_py.transport.types import DType, ReduceOp
 
@@ -16,13 +17,13 @@ FLOAT, SUM, MAX = int(DType.FLOAT32), int(ReduceOp.SUM), int(ReduceOp.MAX)
 
 
 def test_same_call_is_prepared_once() -> None:
-    cache = PlanCache(0, Topology.one_node(2))
+    cache = PlanCache(0, one_node(2))
     first = cache["all_reduce", FLOAT, SUM, 10, None]
     assert cache["all_reduce", FLOAT, SUM, 10, None] is first
 
 
 def test_calls_that_differ_have_fingerprints_that_differ() -> None:
-    cache = PlanCache(0, Topology.one_node(2))
+    cache = PlanCache(0, one_node(2))
     calls = [
         cache["all_reduce", FLOAT, SUM, 10, None],
         cache["all_reduce", FLOAT, MAX, 10, None],
@@ -34,7 +35,7 @@ def test_calls_that_differ_have_fingerprints_that_differ() -> None:
 
 
 def test_sizes_that_never_come_back_are_forgotten() -> None:
-    cache = PlanCache(0, Topology.one_node(2))
+    cache = PlanCache(0, one_node(2))
     first = cache["all_reduce", FLOAT, SUM, 1, None]
     for count in range(2, 5000):
         cache["all_reduce", FLOAT, SUM, count, None]
@@ -46,14 +47,14 @@ def test_sizes_that_never_come_back_are_forgotten() -> None:
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_first_call_among_4096_ranks_is_cheap(collective: str) -> None:
     """A rank writes its own plan only: at most 50 ms and 10 MB on 512 nodes of 8 ranks."""
-    topology = Topology(tuple(tuple(range(8 * node, 8 * node + 8)) for node in range(512)))
+    nodes = nodes_by([rank // 8 for rank in range(4096)])
     root = 9 if COLLECTIVES[collective].rooted else None
     for rank in (0, 9, 4095):
         call = (collective, FLOAT, SUM, 1 << 20, root)
         # Processor time, and the best of three: other processes may run on this machine.
-        assert min(_seconds_to_plan(rank, topology, call) for _ in range(3)) <= 0.050
+        assert min(_seconds_to_plan(rank, nodes, call) for _ in range(3)) <= 0.050
         tracemalloc.start()
-        cache = PlanCache(rank, topology)
+        cache = PlanCache(rank, nodes)
         cache[call]
         _, peak_bytes = tracemalloc.get_traced_memory()
         tracemalloc.stop()
@@ -62,8 +63,8 @@ def test_first_call_among_4096_ranks_is_cheap(collective: str) -> None:
         assert peak_bytes + engine_bytes <= 10e6
 
 
-def _seconds_to_plan(rank: int, topology: Topology, call: Call) -> float:
-    cache = PlanCache(rank, topology)
+def _seconds_to_plan(rank: int, nodes: Nodes, call: Call) -> float:
+    cache = PlanCache(rank, nodes)
     began = time.thread_time()
     cache[call]
     return time.thread_time() - began

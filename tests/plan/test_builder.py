@@ -2,7 +2,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hccl_py.plan import (
+from hccl_py.plan.language import (
     Chunk,
     Op,
     OpKind,
@@ -13,9 +13,8 @@ from hccl_py.plan import (
     data,
     input,
     output,
-    render,
 )
-from hccl_py.plan.check import check_op
+from hccl_py.plan.verify import check_op
 
 SHAPE = Shape(data_chunks=4, input_blocks=2, output_blocks=2)
 
@@ -33,9 +32,9 @@ def test_ops_stand_in_the_order_they_were_written() -> None:
     plan.recv(0, output[1])
     whole = Chunk(data[0].buffer, 0, 4)
     assert plan.finish().ops == (
-        Op(OpKind.COPY, dst=whole.in_scratch(1), src=whole),
-        Op(OpKind.RECV_REDUCE, (0, 2), dst=whole.in_scratch(1)),
-        Op(OpKind.SEND, (2, 0), src=whole.in_scratch(1)),
+        Op(OpKind.COPY, dst=whole._replace(scratch=1), src=whole),
+        Op(OpKind.RECV_REDUCE, (0, 2), dst=whole._replace(scratch=1)),
+        Op(OpKind.SEND, (2, 0), src=whole._replace(scratch=1)),
         Op(OpKind.RECV, (0,), dst=output[1]),
     )
 
@@ -80,7 +79,7 @@ def test_rendering_has_one_op_per_line() -> None:
     plan.send([2, 0], data[:])
     plan.recv(0, output[1])
     plan.recv_reduce([2, 0], data[0:2])
-    assert render(plan.finish()).splitlines() == [
+    assert str(plan.finish()).splitlines() == [
         "any/made_up, rank 1 of 3, root 0, 4 chunks",
         "0  copy data[1] to scratch[0] like data[1]",
         "1  send data[0:4] to 2 0",

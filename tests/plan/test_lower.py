@@ -1,13 +1,5 @@
-from hccl_py.plan import (
-    LoweredPlan,
-    Plan,
-    PlanBuilder,
-    Shape,
-    data,
-    input,
-    lower,
-    output,
-)
+from hccl_py.plan.language import Plan, PlanBuilder, Shape, data, input, output
+from hccl_py.plan.lower import LoweredPlan, lower
 
 
 def test_every_kind_and_buffer_becomes_its_row() -> None:

@@ -4,23 +4,25 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
+from node_shapes import one_node
 
-from hccl_py.algorithms import ALGORITHMS, plans_for
-from hccl_py.algorithms.topology import Topology
-from hccl_py.plan import Chunk, Op, OpKind, Plan, PlanError, verify
+from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.algorithms.table import ALGORITHMS, plans_for
 from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import Chunk, Nodes, Op, OpKind, Plan, PlanError
+from hccl_py.plan.verify import verify
 
 RECEIVES = (OpKind.RECV, OpKind.RECV_REDUCE)
 OTHER_KIND = {OpKind.RECV: OpKind.RECV_REDUCE, OpKind.RECV_REDUCE: OpKind.RECV}
-TOPOLOGIES = {
-    "2": Topology.one_node(2),
-    "4": Topology.one_node(4),
-    "2+3": Topology(((0, 1), (2, 3, 4))),
+NODES = {
+    "2": one_node(2),
+    "4": one_node(4),
+    "2+3": ((0, 1), (2, 3, 4)),
 }
 CASES = [
-    pytest.param(collective, name, topology, id=f"{collective}-{name}-{ranks}")
+    pytest.param(collective, name, nodes, id=f"{collective}-{name}-{ranks}")
     for collective, name in ALGORITHMS
-    for ranks, topology in TOPOLOGIES.items()
+    for ranks, nodes in NODES.items()
 ]
 
 
@@ -29,7 +31,7 @@ def other_chunks(plan: Plan, chunk: Chunk) -> list[Chunk]:
     span = chunk.end - chunk.begin
     moved = [
         chunk._replace(begin=begin, end=begin + span)
-        for begin in range(plan.shape.parts(chunk.buffer) - span + 1)
+        for begin in range(plan.shape[chunk.buffer] - span + 1)
         if begin != chunk.begin
     ]
     return [*moved, chunk._replace(scratch=0 if chunk.scratch is None else 1 - chunk.scratch)]
@@ -56,13 +58,11 @@ def changed(plan: Plan, op: Op, has_values: bool) -> Iterator[tuple[Op, ...]]:
 
 
 @pytest.mark.nightly("plans")
-@pytest.mark.parametrize(("collective", "name", "topology"), CASES)
-def test_plan_with_one_op_changed_is_rejected(
-    collective: str, name: str, topology: Topology
-) -> None:
+@pytest.mark.parametrize(("collective", "name", "nodes"), CASES)
+def test_plan_with_one_op_changed_is_rejected(collective: str, name: str, nodes: Nodes) -> None:
     contract = COLLECTIVES[collective]
-    root = topology.world_size - 1 if contract.rooted else None
-    plans = list(plans_for(collective, name, topology, root))
+    root = count_ranks(nodes) - 1 if contract.rooted else None
+    plans = list(plans_for(collective, name, nodes, root))
     verify(plans, contract)
     for rank, plan in enumerate(plans):
         for index, op in enumerate(plan.ops):
@@ -73,7 +73,7 @@ def test_plan_with_one_op_changed_is_rejected(
 
 
 def test_ring_that_receives_before_it_sends_is_a_deadlock() -> None:
-    plans = plans_for("all_reduce", "ring", TOPOLOGIES["4"], None)
+    plans = plans_for("all_reduce", "ring", NODES["4"], None)
     reordered = [
         replace(plan, ops=tuple(sorted(plan.ops, key=lambda op: op.kind not in RECEIVES)))
         for plan in plans

@@ -4,20 +4,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from node_shapes import one_node
 
-from hccl_py.algorithms import plans_for
-from hccl_py.algorithms.topology import Topology
-from hccl_py.plan import (
-    Plan,
-    PlanBuilder,
-    PlanError,
-    Seat,
-    data,
-    input,
-    output,
-    verify,
-)
+from hccl_py.algorithms.table import plans_for
 from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.language import Plan, PlanBuilder, PlanError, data, input, output
+from hccl_py.plan.verify import verify
 
 Write = Callable[[int, int, PlanBuilder], None]
 
@@ -29,8 +21,9 @@ def prove(
     root = 0 if contract.rooted else None
     plans = []
     for rank in range(n):
-        shape = contract.shape(Seat(rank, n, root), chunks)
-        builder = PlanBuilder(Plan(collective, "t", rank, n, root, shape), (tuple(range(n)),))
+        header = Plan(collective, "t", rank, n, root)
+        header = replace(header, shape=contract.shape(header, chunks))
+        builder = PlanBuilder(header, (tuple(range(n)),))
         write(rank, n, builder)
         plans.append(builder.finish())
     verify(plans, contract, in_place=in_place)
@@ -153,11 +146,11 @@ def test_barrier_that_hears_only_from_a_neighbour_is_refused() -> None:
         lambda plan: replace(plan, root=0),
         lambda plan: replace(plan, collective="reduce"),
         lambda plan: replace(plan, algorithm="ring"),
-        lambda plan: replace(plan, shape=replace(plan.shape, data_chunks=4)),
+        lambda plan: replace(plan, shape=plan.shape._replace(data_chunks=4)),
     ],
 )
 def test_plan_of_another_call_is_refused(wrong: Callable[[Plan], Plan]) -> None:
-    plans = list(plans_for("all_reduce", "mesh", Topology.one_node(3)))
+    plans = list(plans_for("all_reduce", "mesh", one_node(3)))
     plans[1] = wrong(plans[1])
     with pytest.raises(PlanError, match="rank 1: is Plan.*expected Plan"):
         verify(plans, COLLECTIVES["all_reduce"])

@@ -1,0 +1,182 @@
+"""The language of plans: buffers, chunks, four kinds of op, and the builder that writes them.
+
+No bytes and no element types here: what the numbers of a chunk mean is decided in `lower.py`.
+"""
+
+import sys
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import NamedTuple
+
+_OPEN_END = sys.maxsize  # of a range such as `data[:]`, until the builder closes it
+
+Nodes = tuple[tuple[int, ...], ...]
+"""The ranks of every node, in order of local rank."""
+
+
+class PlanError(ValueError):
+    """A plan that cannot run or does not do what its collective promises.
+
+    Attributes:
+        rank: whose plan it is.
+        op_index: the op at fault, counted from 0; None where no single op is.
+    """
+
+    def __init__(self, rank: int, op_index: int | None, message: str) -> None:
+        """Keep the place and put it in front of the message."""
+        place = f"rank {rank}" if op_index is None else f"rank {rank}, op {op_index}"
+        super().__init__(f"{place}: {message}")
+        self.rank = rank
+        self.op_index = op_index
+
+
+class Buffer(IntEnum):
+    """A buffer of a collective, with the engine's number; indexing it names a chunk of it."""
+
+    DATA = 0  # of a collective in place, cut into as many chunks as the algorithm's entry says
+    INPUT = 1  # the blocks that a rank brings; read only
+    OUTPUT = 2  # the blocks that a rank gets
+
+    def __getitem__(self, key: int | slice) -> "Chunk":
+        """Name chunk `key`, or a contiguous range of chunks: `data[2]`, `data[0:4]`, `data[:]`.
+
+        Raises:
+            IndexError: on a negative index (a neighbour computed without `% n` must not wrap
+                silently) or a step.
+        """
+        at = slice(key, key + 1) if isinstance(key, int) else key
+        begin, end = at.start or 0, _OPEN_END if at.stop is None else at.stop
+        if begin < 0 or end < 0 or at.step not in (None, 1):
+            raise IndexError(f"{self.name.lower()}[{key}]: chunks count up from 0, one by one")
+        return Chunk(self, begin, end)
+
+
+data, input, output = Buffer
+
+
+class Chunk(NamedTuple):
+    """A range of chunks of a buffer, or a scratch slot with the length of such a range."""
+
+    buffer: Buffer
+    begin: int
+    end: int  # one past the last chunk
+    scratch: int | None = None  # None: the range itself; k: scratch slot k
+
+    def __str__(self) -> str:
+        """Spell the chunk as an algorithm writes it."""
+        index = f"{self.begin}" if self.end == self.begin + 1 else f"{self.begin}:{self.end}"
+        text = f"{self.buffer.name.lower()}[{index}]"
+        return text if self.scratch is None else f"scratch[{self.scratch}] like {text}"
+
+
+class OpKind(IntEnum):
+    """What an op does, with the numbers that the engine uses."""
+
+    SEND = 0
+    RECV = 1
+    RECV_REDUCE = 2
+    COPY = 3
+
+
+class Op(NamedTuple):
+    """One step of a rank. A send has `src`, a receive has `dst`, a copy has both and no peers."""
+
+    kind: OpKind
+    peers: tuple[int, ...] = ()
+    dst: Chunk | None = None
+    src: Chunk | None = None
+
+    def __str__(self) -> str:
+        """Say the op in words."""
+        peers = " ".join(map(str, self.peers))
+        if self.kind is OpKind.SEND:
+            return f"send {self.src} to {peers}"
+        if self.kind is OpKind.COPY:
+            return f"copy {self.src} to {self.dst}"
+        return f"{self.kind.name.lower()} {self.dst} from {peers}"
+
+
+class Shape(NamedTuple):
+    """Into how many chunks (`data`) or blocks (`input`, `output`) a rank cuts its buffers."""
+
+    data_chunks: int = 0
+    input_blocks: int = 0
+    output_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one rank does in one collective: ops in order, no bytes, no dtype, no reduce op."""
+
+    collective: str
+    algorithm: str
+    rank: int
+    world_size: int
+    root: int | None = None  # of a rooted collective
+    shape: Shape = Shape()
+    ops: tuple[Op, ...] = ()  # each blocks until it is done; a send completes in the background
+
+    def __str__(self) -> str:
+        """Spell the plan, one op per line, in the words of the algorithm that wrote it."""
+        root = "" if self.root is None else f", root {self.root}"
+        chunks = f", {self.shape.data_chunks} chunks" if self.shape.data_chunks else ""
+        head = f"{self.collective}/{self.algorithm}, rank {self.rank} of {self.world_size}"
+        width = len(str(len(self.ops)))
+        lines = [f"{index:>{width}}  {op}" for index, op in enumerate(self.ops)]
+        return "\n".join([f"{head}{root}{chunks}", *lines])
+
+
+class PlanBuilder:
+    """Collects the ops of one rank; it knows root and nodes.
+
+    Ops without peers are dropped, so that an algorithm need not treat one rank, or a node of one
+    rank, apart.
+    """
+
+    def __init__(self, header: Plan, nodes: Nodes) -> None:
+        """Write ops behind `header`, a plan without any."""
+        self.nodes = nodes
+        self._header = header
+        self._ops: list[Op] = []
+
+    @property
+    def root(self) -> int:
+        """The root of a rooted collective."""
+        if self._header.root is None:
+            raise PlanError(self._header.rank, None, f"{self._header.collective} has no root")
+        return self._header.root
+
+    def send(self, peers: Iterable[int], chunk: Chunk) -> None:
+        """Send `chunk` to each peer: one work request, which completes in the background."""
+        if everyone := tuple(peers):
+            self._ops.append(Op(OpKind.SEND, everyone, None, self._closed(chunk)))
+
+    def recv(self, peer: int, chunk: Chunk) -> None:
+        """Put the next message of `peer` into `chunk`."""
+        self._ops.append(Op(OpKind.RECV, (peer,), self._closed(chunk)))
+
+    def recv_reduce(self, peers: Iterable[int], chunk: Chunk) -> None:
+        """Make `chunk` the reduction, in rank order, of itself and the peers' next messages."""
+        if everyone := tuple(sorted(peers)):
+            self._ops.append(Op(OpKind.RECV_REDUCE, everyone, self._closed(chunk)))
+
+    def copy(self, dst: Chunk, src: Chunk) -> None:
+        """Copy `src` to `dst` on this rank."""
+        self._ops.append(Op(OpKind.COPY, (), self._closed(dst), self._closed(src)))
+
+    def scratch(self, index: int, like: Chunk) -> Chunk:
+        """Name slot `index` of the engine's temporary memory, as long as `like`.
+
+        Slots count from 0; a slot is used again by naming it again.
+        """
+        return self._closed(like)._replace(scratch=index)
+
+    def finish(self) -> Plan:
+        """Return the plan."""
+        return replace(self._header, ops=tuple(self._ops))
+
+    def _closed(self, chunk: Chunk) -> Chunk:
+        if chunk.end != _OPEN_END:
+            return chunk
+        return chunk._replace(end=self._header.shape[chunk.buffer])
