@@ -129,7 +129,6 @@ class Communicator:
         self._end_threads.atexit = False
         if coordination is not None:
             core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
-            coordination.on_suspicion(self._reporter.suspects)
             coordination.attach(self._reporter)
             self._state.errors.survey = partial(self._reporter.survey, coordination.survey)
 

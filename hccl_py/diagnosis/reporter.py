@@ -105,7 +105,7 @@ class Reporter:
         return self._failure is not None
 
     def suspects(self) -> bool:
-        """Return whether it is time to have all ranks report; asked with every heartbeat."""
+        """See `control.reporter.Reporter`."""
         self._warnings.check_end()
         return self._timer.must_compare()
 

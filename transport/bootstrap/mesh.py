@@ -21,8 +21,9 @@ from hccl_py.transport.bootstrap.full_mesh import FullMesh
 from hccl_py.transport.bootstrap.handshake import CONTROL, Party
 from hccl_py.transport.bootstrap.rendezvous import Card, Meeting, Store, meet, sharing_failure
 from hccl_py.transport.bootstrap.tls import Credentials, Tls
-from hccl_py.transport.control.control_plane import ControlPlane, Roster, hold, release
+from hccl_py.transport.control.control_plane import ControlPlane, hold, release
 from hccl_py.transport.control.coordination import Coordination
+from hccl_py.transport.control.message import Roster
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint, Identity, Member, group_by_node

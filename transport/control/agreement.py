@@ -1,49 +1,16 @@
 """Agreements: one value of every rank that remains, the same set for all. The serving side."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from hccl_py.transport.control.coordinator import Send
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """What a rank contributes to an agreement.
-
-    Attributes:
-        key: of the agreement.
-        value: of this rank.
-        timeout_s: from the first proposal on.
-        among: the ranks to wait for; None: all. A rank that some proposal does not list is not
-            waited for, but counts if it comes in time.
-    """
-
-    key: str
-    value: Any
-    timeout_s: float
-    among: tuple[int, ...] | None
-
-    @classmethod
-    def of_message(cls, body: Any) -> "Proposal":
-        """Check what came from another rank.
-
-        Raises:
-            ValueError, TypeError: it is none.
-        """
-        key, value, timeout_s, among = body
-        ranks = None if among is None else tuple(int(rank) for rank in among)
-        return cls(str(key), value, float(timeout_s), ranks)
-
-    def message(self) -> list[Any]:
-        """Return the body of the message to the coordinator."""
-        return [self.key, self.value, self.timeout_s, self.among]
-
-
 @dataclass
 class _Open:
-    """An agreement that is not reached yet."""
+    """An agreement that is not reached yet: `excused` ranks count only if they come in time."""
 
     until_s: float
     excused: set[int]
@@ -64,27 +31,27 @@ class AgreementServer:
         self._open: dict[str, _Open] = {}
         self._results: dict[str, dict[int, Any]] = {}
 
-    def handlers(self) -> Mapping[str, Callable[[int, Any, float], None]]:
-        """Return what takes which kind of message."""
-        return {"agree": self._on_proposal, "agree-result": self._on_result}
+    def on_proposal(self, sender: int, body: Any, now_s: float) -> None:
+        """Take a key, the sender's value, seconds from the first proposal on, and `among`.
 
-    def _on_proposal(self, sender: int, body: Any, now_s: float) -> None:
-        proposal = Proposal.of_message(body)
-        key = proposal.key
+        The last are the ranks to wait for; None: all. A rank that some proposal does not list is
+        not waited for.
+        """
+        key, value, timeout_s, among = body
         if key in self._results:
             self._send(sender, "agreed", [key, self._results[key]])
             return
         remaining = tuple(self._remaining())
+        excused = set() if among is None else {*remaining} - {int(rank) for rank in among}
         if key not in self._open:
-            self._open[key] = _Open(now_s + proposal.timeout_s, set(), {})
+            self._open[str(key)] = _Open(now_s + float(timeout_s), set(), {})
             for rank in remaining:
                 if rank != sender:  # it may have the result of a coordinator before this one
                     self._send(rank, "agree-ask", key)
-        self._open[key].values[sender] = proposal.value
-        if proposal.among is not None:
-            self._open[key].excused |= set(remaining) - set(proposal.among)
+        self._open[key].values[sender] = value
+        self._open[key].excused |= excused
 
-    def _on_result(self, sender: int, body: Any, now_s: float) -> None:
+    def on_result(self, sender: int, body: Any, now_s: float) -> None:
         """Adopt what an earlier coordinator had decided."""
         key, result = body
         self._conclude(str(key), {int(rank): value for rank, value in result.items()})

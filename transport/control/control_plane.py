@@ -12,17 +12,15 @@ import os
 import socket
 import threading
 import time
-from collections import Counter, deque
-from dataclasses import dataclass
+from collections import deque
 from functools import partial
 
 import zmq
 
 from hccl_py.transport.control.loop import ControlLoop
-from hccl_py.transport.control.message import Contact, Entry, pack, unpack
+from hccl_py.transport.control.message import Contact, Entry, Roster, pack, unpack
 from hccl_py.transport.control.participant import Participant
 from hccl_py.transport.control.sockets import ControlSockets
-from hccl_py.transport.control.strangers import THIS_MACHINE
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.interfaces import LocalAddress
 from hccl_py.transport.network.listeners import bind_listener
@@ -32,28 +30,6 @@ logger = logging.getLogger("hccl_py.transport")
 
 _MAX_LOGGED = 16
 _NUM_DESCRIPTORS = 48  # more than a plane and the first peers that it dials need
-
-
-@dataclass(frozen=True)
-class Roster:
-    """The list of the ranks of a communicator, for their control planes.
-
-    Attributes:
-        communicator_id: random, public.
-        rank: this rank.
-        contacts: of all ranks.
-        near: for each rank, whether it runs on this machine.
-    """
-
-    communicator_id: bytes
-    rank: int
-    contacts: tuple[Contact, ...]
-    near: tuple[bool, ...]
-
-    @property
-    def key(self) -> tuple[bytes, int]:
-        """Identifies it in this process."""
-        return self.communicator_id, self.rank
 
 
 class ControlPlane:
@@ -67,11 +43,8 @@ class ControlPlane:
         self._bound: dict[str, tuple[socket.socket | None, int]] = {}
         # The thread's own.
         self._participants: dict[tuple[bytes, int], Participant] = {}
-        self._rosters: dict[tuple[bytes, int], Roster] = {}
-        self._num_communicators: Counter[bytes] = Counter()  # by the key of a process
-        self._near: dict[bytes, bool] = {}
         self._here: deque[Entry] = deque()
-        self._outgoing: dict[bytes, tuple[Contact, list[Entry]]] = {}
+        self._outgoing: dict[bytes, list[Entry]] = {}  # by the key of a process
         self._undecided: set[Participant] = set()
         self._num_logged = 0
         self.loop.add(self)
@@ -115,18 +88,19 @@ class ControlPlane:
     def close_in_child(self) -> None:
         """In a forked child, where the thread is not: close what would keep ports in use."""
         self.sockets.close_copies()
+        self._close_bound()
+        self.loop.close_in_child()
+
+    def _close_bound(self) -> None:
         for bound, _ in self._bound.values():
             if bound is not None:
                 bound.close()
-        self.loop.close_in_child()
 
     # The control thread.
 
     def _close(self) -> None:
         self.sockets.close()
-        for bound, _ in self._bound.values():
-            if bound is not None:
-                bound.close()
+        self._close_bound()
 
     def next_s(self) -> float:
         """See `loop.Service`."""
@@ -144,16 +118,16 @@ class ControlPlane:
 
     def send(self, participant: Participant, entry: Entry) -> None:
         """Take a message of a participant; it leaves at the end of the turn."""
-        contact = participant.contacts[entry.receiver]
-        if contact.key == self.sockets.public_key:
+        key = participant.roster.contacts[entry.receiver].key
+        if key == self.sockets.public_key:
             self._here.append(entry)
         else:
-            self._outgoing.setdefault(contact.key, (contact, []))[1].append(entry)
+            self._outgoing.setdefault(key, []).append(entry)
 
     def _on_news(self, participant: Participant) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(participant.reporter.news_fd())
-        participant.client.on_news(time.monotonic())
+        participant.on_news(time.monotonic())
 
     def _take(self, key: bytes, message: bytes) -> None:
         """Deliver the entries of an authenticated process, but only those of its own ranks."""
@@ -166,7 +140,7 @@ class ControlPlane:
             participant = self._participants.get((entry.communicator, entry.receiver))
             if participant is None:
                 continue  # not attached yet, or left already
-            contacts = participant.contacts
+            contacts = participant.roster.contacts
             if entry.sender >= len(contacts) or contacts[entry.sender].key != key:
                 self._log(f"a member claimed to be rank {entry.sender}, which it is not")
                 continue
@@ -189,17 +163,12 @@ class ControlPlane:
             while self._undecided:  # perhaps the last report that was missing has come
                 self.loop.guard(partial(self._undecided.pop().decide, now_s))
         outgoing, self._outgoing = self._outgoing, {}
-        for key, (contact, entries) in outgoing.items():
-            if key in self._near:
-                self._send(contact, entries)
-
-    def _send(self, contact: Contact, entries: list[Entry]) -> None:
-        """Send to one process. A failure must not keep the messages from the others."""
-        try:
-            for message in pack(entries):
-                self.sockets.send(contact, self._near[contact.key], message)
-        except zmq.ZMQError as error:  # no descriptor is left; a rank that waits asks again
-            self._log(f"the control plane could not reach a member: {error}")
+        for key, entries in outgoing.items():
+            try:
+                for message in pack(entries):
+                    self.sockets.send(key, message)
+            except zmq.ZMQError as error:  # no descriptor is left; a rank that waits asks again
+                self._log(f"the control plane could not reach a member: {error}")
 
     def _log(self, what: str) -> None:
         self._num_logged += 1
@@ -207,13 +176,8 @@ class ControlPlane:
             logger.warning("%s", what)
 
     def _admit(self, roster: Roster) -> None:
-        self._rosters[roster.key] = roster
-        hosts = {}
-        for contact, near in zip(roster.contacts, roster.near, strict=True):
-            self._num_communicators[contact.key] += 1
-            self._near[contact.key] = near
-            hosts[contact.key] = THIS_MACHINE if near else contact.host
-        self.sockets.admit(hosts)
+        for contact, is_near in zip(roster.contacts, roster.near, strict=True):
+            self.sockets.admit(contact, is_near)
         if not all(roster.near):
             host = roster.contacts[roster.rank].host
             bound, port = self._bound[host]
@@ -222,26 +186,21 @@ class ControlPlane:
                 self.sockets.listen(bound)
 
     def _attach(self, participant: Participant) -> None:
-        self._participants[participant.communicator_id, participant.rank] = participant
+        self._participants[_key(participant.roster)] = participant
         self.loop.watch(participant.reporter.news_fd(), partial(self._on_news, participant))
 
     def _leave(self, roster: Roster) -> None:
-        if self._rosters.pop(roster.key, None) is None:
-            return
-        participant = self._participants.pop(roster.key, None)
+        participant = self._participants.pop(_key(roster), None)
         self._flush()
         if participant is not None:
             self.loop.selector.unregister(participant.reporter.news_fd())
-        self._num_communicators.subtract(contact.key for contact in roster.contacts)
         # Not at once: the garbage collector may have called this in the midst of a turn.
-        self.loop.post(self._dismiss)
+        self.loop.post(lambda: self.sockets.dismiss(one.key for one in roster.contacts))
 
-    def _dismiss(self) -> None:
-        unused = [key for key, count in self._num_communicators.items() if count <= 0]
-        self.sockets.dismiss(unused)
-        for key in unused:
-            del self._num_communicators[key]
-            del self._near[key]
+
+def _key(roster: Roster) -> tuple[bytes, int]:
+    """Identify one rank of one communicator in this process."""
+    return roster.communicator_id, roster.rank
 
 
 _plane: ControlPlane | None = None

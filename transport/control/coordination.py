@@ -11,15 +11,15 @@ anything here.
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import suppress
 from typing import Any
 
 from hccl_py.transport.clock import ClockReading
-from hccl_py.transport.control.agreement import Proposal
-from hccl_py.transport.control.control_plane import Roster, hold, release
-from hccl_py.transport.control.participant import Participant
+from hccl_py.transport.control.control_plane import hold, release
+from hccl_py.transport.control.message import Roster
+from hccl_py.transport.control.participant import Participant, Survey
 from hccl_py.transport.control.reporter import Report, Reporter
 from hccl_py.transport.control.store import StoreClient
-from hccl_py.transport.control.survey import Survey
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, CommunicatorError
 
@@ -31,14 +31,18 @@ _SLICE_S = 0.1
 
 
 class Coordination:
-    """One rank's hold on the control plane, from the rendezvous until it is closed."""
+    """One rank's hold on the control plane, from the rendezvous until it is closed.
+
+    Attributes:
+        communicator_id: equal on all ranks of the communicator, and random.
+    """
 
     def __init__(self, roster: Roster) -> None:
         """Admit the members."""
+        self.communicator_id = roster.communicator_id
         self._plane = hold()
         self._roster = roster
         self._participant: Participant | None = None
-        self._suspects: Callable[[], bool] | None = None
         self._closed = False
         try:
             self._plane.admit(roster)
@@ -46,26 +50,10 @@ class Coordination:
             self.close()
             raise
 
-    @property
-    def communicator_id(self) -> bytes:
-        """Equal on all ranks of the communicator, and random."""
-        return self._roster.communicator_id
-
     def attach(self, reporter: Reporter) -> None:
         """Begin to send heartbeats, and the reports of `reporter`. At most once."""
-        participant = Participant(
-            *self._roster.key, self._roster.contacts, reporter, self._plane.send
-        )
-        participant.suspects = self._suspects
-        self._participant = participant
-        self._plane.attach(participant)
-
-    def on_suspicion(self, suspects: Callable[[], bool]) -> None:
-        """Ask `suspects` with every heartbeat; True makes all ranks report.
-
-        Where the reports show no failure, nothing happens. Before `attach`.
-        """
-        self._suspects = suspects
+        self._participant = Participant(self._roster, reporter, self._plane.send)
+        self._plane.attach(self._participant)
 
     def agree(
         self, key: str, value: Any, timeout_s: float, *, among: Sequence[int] | None = None
@@ -85,10 +73,9 @@ class Coordination:
         Raises:
             CommunicatorError: no coordinator answered.
         """
-        client = self._require().client
         future: Future[dict[int, Any]] = Future()
-        proposal = Proposal(key, value, timeout_s, None if among is None else tuple(among))
-        self._plane.loop.post(lambda: client.agree(proposal, future))
+        listed = None if among is None else list(among)
+        self._ask("agree", [key, value, timeout_s, listed], future)
         try:
             return future.result(timeout_s + _GRACE_S)
         except FutureTimeoutError:
@@ -110,45 +97,42 @@ class Coordination:
             timeout_s: how long `get` waits.
             hopeless: asked now and then during a wait; says why to give up, or "".
         """
-        return StoreClient(self.ask_store, timeout_s, prefix, hopeless)
+        return StoreClient(self._ask_store, timeout_s, prefix, hopeless)
 
-    def ask_store(self, kind: str, *body: Any, deadline: Deadline) -> Any:
-        """Put a question to the store and wait for the answer.
+    def _ask(self, kind: str, body: list[Any], future: "Future[Any]") -> None:
+        participant = self._require()
+        self._plane.loop.post(lambda: participant.ask(kind, body, future))
 
-        Raises:
-            BootstrapError: no answer came in time, or waiting is in vain; says why.
-        """
-        client = self._require().client
+    def _ask_store(self, kind: str, *body: Any, deadline: Deadline) -> Any:
+        participant = self._require()
         future: Future[Any] = Future()
-        numbers: list[int] = []
+        number = next(participant.numbers)
         # Also before the question: the coordinator may have ended with what made it hopeless.
         _give_up_in_vain(deadline)
-        self._plane.loop.post(lambda: numbers.append(client.ask(kind, list(body), future)))
+        self._ask(kind, [number, *body], future)
         try:
-            return _await(future, deadline)
-        except (FutureTimeoutError, BootstrapError) as error:
-            self._plane.loop.post(lambda: client.cancel(numbers[0]))
-            if isinstance(error, BootstrapError):
-                raise
+            while not deadline.expired:
+                with suppress(FutureTimeoutError):
+                    return future.result(min(_SLICE_S, deadline.remaining_s))
+                _give_up_in_vain(deadline)
             raise BootstrapError(
                 f"the coordinator's store: {kind} {body[0]!r}: no answer in "
                 f"{deadline.timeout_s:g} s"
-            ) from None
+            )
+        except BootstrapError:
+            self._plane.loop.post(lambda: participant.cancel(number))
+            raise
 
     def survey(self, timeout_s: float) -> dict[int, Report]:
         """Ask all ranks for their reports; return those that come in time, by rank."""
         participant, survey = self._require(), Survey()
-        self._plane.loop.post(lambda: participant.surveys.begin(survey))
+        self._plane.loop.post(lambda: participant.survey(survey))
         survey.complete.wait(timeout_s)
         return dict(survey.reports)
 
     def clock(self) -> ClockReading | None:
         """Return how this rank's clock stands against the coordinator's; None: not known yet."""
-        return None if self._participant is None else self._participant.client.clock()
-
-    def coordinator(self) -> int:
-        """Return the rank that coordinates, as far as this one knows."""
-        return 0 if self._participant is None else self._participant.client.coordinator
+        return None if self._participant is None else self._participant.probe.reading()
 
     def close(self) -> None:
         """Leave the control plane; the last to leave ends its thread. Idempotent."""
@@ -156,10 +140,8 @@ class Coordination:
             return
         self._closed = True
         self._plane.leave(self._roster)
-        self._suspects = None
         if self._participant is not None:
-            self._participant.suspects = None
-            self._participant.client.close(CommunicatorError("the communicator is closed"))
+            self._participant.close(CommunicatorError("the communicator is closed"))
             self._participant = None  # and with it the engine
         release(self._plane)
 
@@ -171,18 +153,6 @@ class Coordination:
         if self._participant is None or self._closed:
             raise CommunicatorError("the communicator has no control plane: it is closed, or alone")
         return self._participant
-
-
-def _await(future: Future[Any], deadline: Deadline) -> Any:
-    if deadline.hopeless is None:
-        return future.result(deadline.remaining_s)
-    while True:
-        try:
-            return future.result(min(_SLICE_S, deadline.remaining_s))
-        except FutureTimeoutError:
-            if deadline.expired:
-                raise
-        _give_up_in_vain(deadline)
 
 
 def _give_up_in_vain(deadline: Deadline) -> None:

@@ -13,83 +13,53 @@ argument, so tests need not wait.
 
 import logging
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Any
 
 from hccl_py.transport.clock import wall_ns
-from hccl_py.transport.control.reporter import Absence, Absent, Diagnosis, Report
+from hccl_py.transport.control.reporter import Absence, Absent, Diagnosis, Report, Reporter
 
 logger = logging.getLogger("hccl_py.transport")
 
 Send = Callable[[int, str, Any], None]
 """Receiver, kind and body of a message."""
-Diagnose = Callable[[Mapping[int, Report], Mapping[int, Absence]], Diagnosis]
-"""See `Reporter.diagnose`."""
-
-_RANKS_AT_FULL_PACE = 128
+WINDOW_S = 0.25
+"""How long a coordinator waits for the other ranks' reports, at most."""
+ACK_S = 0.25
+"""How long a report may go without an answer until the next rank is asked."""
+DIAGNOSIS_S = 0.7
+"""The same for the diagnosis, once the report was acknowledged."""
 _DELIVERY_S = 0.2
 """How long the coordinator's own rank waits for the others to have the diagnosis."""
+_SILENT_PERIODS = 3.2  # without a heartbeat, after which a rank counts as silent
+_RANKS_AT_FULL_PACE = 128
 
 
-@dataclass(frozen=True)
-class Timing:
-    """All in seconds.
-
-    Attributes:
-        period_s: between heartbeats.
-        silence_s: without a heartbeat after which a rank counts as silent.
-        window_s: how long a coordinator waits for the other ranks' reports, at most.
-        ack_s: how long a report may go without an answer until the next rank is asked.
-        diagnosis_s: the same for the diagnosis, once the report was acknowledged.
-    """
-
-    period_s: float = 0.25
-    silence_s: float = 0.8
-    window_s: float = 0.25
-    ack_s: float = 0.25
-    diagnosis_s: float = 0.7
-
-    @classmethod
-    def of_world(cls, world_size: int) -> "Timing":
-        """Return what suits a number of ranks: one coordinator receives all their heartbeats."""
-        period_s = 0.25 * max(1.0, world_size / _RANKS_AT_FULL_PACE)
-        return cls(period_s=period_s, silence_s=3.2 * period_s)
+def heartbeat_period_s(world_size: int) -> float:
+    """Return what suits a number of ranks: one coordinator receives all their heartbeats."""
+    return 0.25 * max(1.0, world_size / _RANKS_AT_FULL_PACE)
 
 
 class Coordinator:
     """The serving side of one communicator at one rank. Idle until a rank writes to it."""
 
-    def __init__(
-        self, rank: int, world_size: int, diagnose: Diagnose, send: Send, timing: Timing
-    ) -> None:
-        """Serve as `rank`."""
+    def __init__(self, rank: int, world_size: int, reporter: Reporter, send: Send) -> None:
+        """Serve as `rank`; `reporter` makes the diagnosis."""
         self._rank = rank
         self._ranks = range(world_size)
-        self._diagnose = diagnose
+        self._reporter = reporter
         self._send = send
-        self._timing = timing
+        self._silence_s = _SILENT_PERIODS * heartbeat_period_s(world_size)
         self._seen_s: dict[int, float] = {}
         self._ended: dict[int, Absence] = {}
         self._reports: dict[int, Report] = {}
         self._opened_s: float | None = None  # since when reports are collected
         self._inquiring = False  # no rank has observed a failure
-        self._window_s = timing.window_s
+        self._window_s = WINDOW_S
         self._following: int | None = None  # a lower rank that coordinates too
-        self.diagnosis: Diagnosis | None = None
+        self._diagnosis: Diagnosis | None = None
         self._unconfirmed: set[int] = set()  # other ranks that were sent the diagnosis
         self._mine_s: float | None = None  # when this rank gets it, at the latest
-
-    def handlers(self) -> Mapping[str, Callable[[int, Any, float], None]]:
-        """Return what takes which kind of message."""
-        return {
-            "beat": self._on_beat,
-            "report": self._on_report,
-            "reported": self._on_answer,
-            "inquire": self._on_inquiry,
-            "adopted": self._on_diagnosis,
-            "taken": self._on_confirmation,
-        }
 
     def remaining(self) -> list[int]:
         """List the ranks that have not ended; some may be silent."""
@@ -97,7 +67,7 @@ class Coordinator:
 
     # Messages.
 
-    def _on_beat(self, sender: int, body: Any, now_s: float) -> None:
+    def on_beat(self, sender: int, body: Any, now_s: float) -> None:
         """Note that a rank lives; a rank that has missed the diagnosis gets it, or passes it on."""
         sent_ns, has_diagnosis, ended, silent_s = body
         self._send(sender, "beat-back", [sent_ns, wall_ns()])
@@ -105,9 +75,9 @@ class Coordinator:
         for rank, one_s in silent_s.items():  # where nothing else is known
             self._seen_s.setdefault(rank, now_s - one_s)
         self._seen_s[sender] = now_s
-        if self.diagnosis is not None and not has_diagnosis:
-            self._send(sender, "diagnosis", self.diagnosis)
-        elif self.diagnosis is None and has_diagnosis:
+        if self._diagnosis is not None and not has_diagnosis:
+            self._send(sender, "diagnosis", self._diagnosis)
+        elif self._diagnosis is None and has_diagnosis:
             self._send(sender, "ask", None)
 
     def _note_ended(self, sender: int, ended: Any) -> None:
@@ -123,12 +93,12 @@ class Coordinator:
             elif sender == self._rank:
                 self._ended.setdefault(int(rank), Absence(Absent.DEAD))
 
-    def _on_report(self, sender: int, body: Any, now_s: float) -> None:
+    def on_report(self, sender: int, body: Any, now_s: float) -> None:
         """Take a report; the first makes this coordinator collect those of all ranks."""
         self._inquiring = False
         self._take(sender, body, now_s)
 
-    def _on_answer(self, sender: int, body: Any, now_s: float) -> None:
+    def on_answer(self, sender: int, body: Any, now_s: float) -> None:
         """Take a report that was asked for: it starts nothing."""
         if self._opened_s is not None:
             self._take(sender, body, now_s)
@@ -138,14 +108,14 @@ class Coordinator:
         report = _mapping(content)
         self._seen_s[sender] = now_s
         self._reports[sender] = report
-        if self.diagnosis is not None:
-            self._send(sender, "diagnosis", self.diagnosis)
+        if self._diagnosis is not None:
+            self._send(sender, "diagnosis", self._diagnosis)
             return
         self._send(sender, "ack", None)
         is_lower = acknowledged_by is not None and acknowledged_by < self._rank
         if is_lower and acknowledged_by not in self._ended:
             self._following = acknowledged_by
-        self._window_s = min(self._window_s, report.get("window_s") or self._timing.window_s)
+        self._window_s = min(self._window_s, report.get("window_s") or WINDOW_S)
         self._open(sender, now_s)
 
     def _open(self, sender: int, now_s: float) -> None:
@@ -159,52 +129,49 @@ class Coordinator:
             if rank not in self._reports:
                 self._send(rank, "ask", None)
 
-    def _on_inquiry(self, sender: int, body: Any, now_s: float) -> None:
+    def on_inquiry(self, sender: int, body: Any, now_s: float) -> None:
         """Collect all reports although no rank observed a failure: together they may show one."""
-        if self._opened_s is None and self.diagnosis is None:
+        if self._opened_s is None and self._diagnosis is None:
             self._inquiring = True
             self._open(sender, now_s)
 
-    def _on_confirmation(self, sender: int, body: Any, now_s: float) -> None:
+    def on_confirmation(self, sender: int, body: Any, now_s: float) -> None:
+        """Note that a rank has the diagnosis."""
         self._unconfirmed.discard(sender)
 
-    def _on_diagnosis(self, sender: int, body: Any, now_s: float) -> None:
+    def on_diagnosis(self, sender: int, body: Any, now_s: float) -> None:
         """Pass on the diagnosis that some rank has adopted: there must be no second one."""
-        diagnosis = _mapping(body)
-        if self.diagnosis is not None:
-            return
-        self.diagnosis = diagnosis
-        if self._opened_s is not None:
-            self._send_to_all(diagnosis, now_s)
+        if self._diagnosis is None:
+            self._diagnosis = _mapping(body)
+            if self._opened_s is not None:
+                self._send_to_all(now_s)
 
     # Time.
 
     def tick(self, now_s: float) -> None:
         """Decide when all have reported, or time is up."""
-        if self.diagnosis is not None:
-            self._deliver_here(self.diagnosis, now_s)
+        if self._diagnosis is not None:
+            self._deliver_here(now_s)
             return
         if self._opened_s is None:
             return
-        awaited = (
-            rank
+        if now_s < self._opened_s + self._window_s and any(
+            rank not in self._reports and not self._silent_s(rank, now_s)
             for rank in self.remaining()
-            if rank not in self._reports and not self._silent_s(rank, now_s)
-        )
-        if now_s < self._opened_s + self._window_s and any(True for _ in awaited):
+        ):
             return
         # The lower rank's diagnosis comes to this rank too, and goes to all that asked here.
         follows = self._following is not None and self._following not in self._ended
-        if follows and now_s < self._opened_s + self._timing.diagnosis_s:
+        if follows and now_s < self._opened_s + DIAGNOSIS_S:
             return
         self._decide(now_s)
 
     def next_s(self) -> float:
         """Return when to call `tick` again, at the latest."""
-        if self._opened_s is None or self.diagnosis is not None:
+        if self._opened_s is None or self._diagnosis is not None:
             return math.inf if self._mine_s is None else self._mine_s
         follows = self._following is not None
-        return self._opened_s + (self._timing.diagnosis_s if follows else self._window_s)
+        return self._opened_s + (DIAGNOSIS_S if follows else self._window_s)
 
     def _decide(self, now_s: float) -> None:
         absent = {
@@ -214,7 +181,7 @@ class Coordinator:
         }
         # A rank that reported and died since is dead all the same; its report says why it ended.
         try:
-            self.diagnosis = self._diagnose(dict(self._reports), absent)
+            self._diagnosis = self._reporter.diagnose(dict(self._reports), absent)
         except Exception:
             self._opened_s = None
             if self._inquiring:  # the reports show no failure
@@ -223,29 +190,29 @@ class Coordinator:
             # Every engine then ends by what it observed itself, late but surely.
             logger.exception("rank %d could not come to a diagnosis", self._rank)
             return
-        self._send_to_all(self.diagnosis, now_s)
+        self._send_to_all(now_s)
 
-    def _send_to_all(self, diagnosis: Diagnosis, now_s: float) -> None:
-        self._send(self._rank, "adopt", diagnosis)
+    def _send_to_all(self, now_s: float) -> None:
+        self._send(self._rank, "adopt", self._diagnosis)
         for rank in self.remaining():
             if rank != self._rank:
-                self._send(rank, "diagnosis", diagnosis)
+                self._send(rank, "diagnosis", self._diagnosis)
         self._unconfirmed = set(self._reports) - {self._rank}
         self._mine_s = now_s + _DELIVERY_S
-        self._deliver_here(diagnosis, now_s)
+        self._deliver_here(now_s)
 
-    def _deliver_here(self, diagnosis: Diagnosis, now_s: float) -> None:
+    def _deliver_here(self, now_s: float) -> None:
         """End the calls of this rank last: its process may end as soon as they do."""
         if self._mine_s is None:
             return
         if self._unconfirmed <= self._ended.keys() or now_s >= self._mine_s:
             self._mine_s = None
-            self._send(self._rank, "diagnosis", diagnosis)
+            self._send(self._rank, "diagnosis", self._diagnosis)
 
     def _silent_s(self, rank: int, now_s: float) -> float:
         """Return for how long a rank has been silent; 0 if it is not."""
         silent_s = now_s - self._seen_s.setdefault(rank, now_s)
-        return silent_s if silent_s > self._timing.silence_s else 0.0
+        return silent_s if silent_s > self._silence_s else 0.0
 
     def _absence(self, rank: int, now_s: float) -> Absence:
         silent_s = self._silent_s(rank, now_s)

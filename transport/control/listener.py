@@ -3,17 +3,27 @@
 The sockets are bound here and not by ZeroMQ, before anybody knows their address, and a forked child
 can close its copies. A client is admitted by its public key (ZAP, answered by `sockets.py`), and
 every message comes with the key of its sender.
+
+A stranger is a connection that has sent no message yet. ZeroMQ accepts them without a limit, and
+thousands of silent clients would take all descriptors of the process. Its monitor reports each
+connection, and a message carries the descriptor of its connection. Where strangers are too many,
+the oldest is dropped; where they come faster than that, the kernel drops all requests to connect
+until there is room again. Each that was rejected is in the log.
 """
 
 import contextlib
+import ctypes
 import errno
+import os
 import socket
-from collections.abc import Callable, Collection
-from typing import NamedTuple
+import struct
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import zmq
+from zmq.utils.monitor import recv_monitor_message
 
-from hccl_py.transport.control.strangers import Strangers
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.open_sockets import OpenSockets
 from hccl_py.transport.network.rejections import Rejections, stranger_limit
@@ -22,6 +32,18 @@ _HANDSHAKE_MS = 10_000
 _LINGER_MS = 100
 _KEEPALIVE_S = 10
 _MAX_RECEIVED_PER_TURN = 1024
+_SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
+THIS_MACHINE = "this machine"
+# ZeroMQ reports no address, and of a connection that it closed at once the kernel has none.
+_UNKNOWN = "an unknown address"
+_NO_REASON = "it does not speak this protocol, or closed the connection"
+_ENDED = "it closed the connection, or sent nothing, before it proved itself"
+_FAILED = {
+    int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): _ENDED,
+    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "it does not speak this protocol",
+    int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "it is not a member",
+}
+_MONITORED = int(zmq.EVENT_ACCEPTED) | int(zmq.EVENT_DISCONNECTED) | sum(_FAILED)
 
 
 class KeyPair(NamedTuple):
@@ -54,7 +76,7 @@ def curve_socket(
 
 
 class CurveListener:
-    """A ROUTER socket and the watch over its strangers. The control thread uses it."""
+    """A ROUTER socket and its strangers. The control thread uses it."""
 
     def __init__(
         self,
@@ -76,9 +98,21 @@ class CurveListener:
         self.is_admitted = is_admitted
         self._router = router
         self._poller = poller
-        self._strangers = Strangers(router, stranger_limit(), Rejections(who))
         self._opened = OpenSockets()
-        for one in (router, self._strangers.monitor):
+        self._monitor: zmq.Socket[bytes] = router.get_monitor_socket(_MONITORED)
+        self._max_strangers = stranger_limit()
+        self._strangers: OrderedDict[int, str] = OrderedDict()  # address by descriptor
+        self._expected: Collection[str] = ()
+        self._num_admitted: Counter[str] = Counter()  # without a message so far; by host
+        self._reason = ""
+        self._rejections = Rejections(who)
+        self._drops_all = False
+        self._ports: list[socket.socket] = []  # copies of the sockets that listen
+        # To inspect a connection when no other descriptor is left: a copy takes the number of the
+        # first, which then becomes a copy of the second again.
+        self._slot = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        for one in (router, self._monitor):
             poller.register(one, zmq.POLLIN)
 
     def listen(self, bound: socket.socket) -> None:
@@ -90,33 +124,43 @@ class CurveListener:
             self._router.ipv6 = bound.family == socket.AF_INET6
         bound.setblocking(False)
         # Not more: ZeroMQ accepts what waits in the backlog even after the kernel drops the rest.
-        bound.listen(2 * stranger_limit())
+        bound.listen(2 * self._max_strangers)
         self._opened.add(bound.fileno())
-        self._strangers.add_listener(bound.fileno())
+        self._ports.append(bound.dup())
         self._router.setsockopt(zmq.USE_FD, bound.detach())
         self._router.bind(endpoint)
 
     def admitted(self, host: str) -> None:
-        """Count a client of `host` whose key was accepted."""
-        self._strangers.admitted(host)
+        """Count a client of `host` whose key was accepted; ZeroMQ does not name its descriptor."""
+        self._num_admitted[host] += 1
 
     def receive(self, expected_hosts: Collection[str]) -> list[Received]:
         """Return the messages that came; drop strangers that are too many.
 
         Args:
-            expected_hosts: of members that have not connected yet.
+            expected_hosts: of members that have not connected yet. Such a member is a stranger
+                until its first message, and may end before that.
         """
-        self._strangers.note_connections(expected_hosts)
+        self._expected = expected_hosts
+        with contextlib.suppress(zmq.Again):
+            while True:
+                self._take_event(recv_monitor_message(self._monitor, zmq.NOBLOCK))
         received: list[Received] = []
         with contextlib.suppress(zmq.Again):
             while len(received) < _MAX_RECEIVED_PER_TURN:
                 route, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
                 if len(frames) != 1:
                     continue
-                self._strangers.proved(int(frames[0].get(zmq.SRCFD)))
+                address = self._strangers.pop(int(frames[0].get(zmq.SRCFD)), None)
+                if address is not None:
+                    self._was_admitted(address)
                 key = str(frames[0].get("User-Id")).encode()
                 received.append(Received(key, route.bytes, frames[0].bytes))
-        self._strangers.drop_oldest()
+        while self._is_full():
+            self._cut_oldest()
+        if self._drops_all:
+            self._drops_all = False
+            self._filter(_SO_DETACH_FILTER)
         return received
 
     def send(self, route: bytes, message: bytes) -> bool:
@@ -129,12 +173,105 @@ class CurveListener:
 
     def close(self, linger_ms: int = _LINGER_MS) -> None:
         """Close; what was sent may leave for `linger_ms`."""
-        for one in (self._router, self._strangers.monitor):
+        for one in (self._router, self._monitor):
             self._poller.unregister(one)
-        self._strangers.close()
+        self._rejections.log_rest()
+        self._router.disable_monitor()
+        self._monitor.close(0)
+        self._close_own()
         self._router.close(linger_ms)
 
     def close_copies(self) -> None:
         """In a forked child: close what would keep ports in use, and leave the rest alone."""
         self._opened.close_copies()
-        self._strangers.close_copies()
+        self._close_own()
+
+    def _close_own(self) -> None:
+        """Close the descriptors that are not ZeroMQ's."""
+        for port in self._ports:
+            port.close()
+        os.close(self._slot)
+        os.close(self._nothing)
+
+    # Strangers.
+
+    def _is_full(self) -> bool:
+        return len(self._strangers) > self._max_strangers + len(self._expected)
+
+    def _was_admitted(self, address: str) -> bool:
+        """Say whether a connection from this address was admitted, and count that one no more."""
+        # The host of a connection that ended before it was inspected is unknown.
+        hosts = [_host(address)] if address else list(self._num_admitted)
+        for host in hosts:
+            if self._num_admitted[host]:
+                self._num_admitted[host] -= 1
+                return True
+        return False
+
+    def _take_event(self, message: Mapping[str, Any]) -> None:
+        event, value = int(message["event"]), int(message["value"])
+        if event in _FAILED:
+            self._reason = _FAILED[event]  # the end of that connection follows at once
+        elif event == zmq.EVENT_ACCEPTED:
+            with self._inspect(value) as copy:
+                self._strangers[value] = _peer_address(copy)
+            if not self._drops_all and self._is_full():
+                self._drops_all = True
+                self._filter(_SO_ATTACH_FILTER)
+        else:
+            address, reason = self._strangers.pop(value, None), self._reason
+            self._reason = ""
+            if address is None or (reason in ("", _ENDED) and self._was_admitted(address)):
+                return  # the messages of a member may still be in the queue, or it had none to send
+            if reason == _ENDED and self._expected and _host(address) in ("", *self._expected):
+                return  # a member may end while it connects
+            self._rejections.note(address or _UNKNOWN, reason or _NO_REASON)
+
+    def _cut_oldest(self) -> None:
+        descriptor, address = self._strangers.popitem(last=False)
+        self._rejections.note(address or _UNKNOWN, "too many others are waiting")
+        # ZeroMQ may have closed it by now, and the number may be another's.
+        with self._inspect(descriptor) as copy, contextlib.suppress(OSError):
+            if copy is not None and address and _peer_address(copy) == address:
+                copy.shutdown(socket.SHUT_RDWR)
+
+    @contextlib.contextmanager
+    def _inspect(self, descriptor: int) -> Iterator[socket.socket | None]:
+        """Hold a copy of a connection, which stays open; None if it is closed already."""
+        copy = None
+        try:
+            os.dup2(descriptor, self._slot, inheritable=False)
+            copy = socket.socket(fileno=self._slot)
+        except OSError:
+            pass  # closed, or meanwhile something else than a socket
+        try:
+            yield copy
+        finally:
+            if copy is not None:
+                copy.detach()
+            os.dup2(self._nothing, self._slot, inheritable=False)
+
+    def _filter(self, option: int) -> None:
+        """Have the kernel drop, or no longer drop, all packets to the listening sockets."""
+        drop_all = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))  # BPF: return 0
+        program = struct.pack("@HP", 1, ctypes.addressof(drop_all))
+        for port in self._ports:
+            with contextlib.suppress(OSError):
+                port.setsockopt(socket.SOL_SOCKET, option, program)
+
+
+def _peer_address(connected: socket.socket | None) -> str:
+    """Return the address of the other end; "" if the connection is closed already."""
+    if connected is None:
+        return ""
+    if connected.family == socket.AF_UNIX:
+        return THIS_MACHINE
+    try:
+        return describe_target(connected.getpeername()[:2])
+    except OSError:
+        return ""
+
+
+def _host(address: str) -> str:
+    """Return the host of an address as ZeroMQ writes it: no port, no brackets."""
+    return address if address == THIS_MACHINE else address.rpartition(":")[0].strip("[]")

@@ -42,6 +42,23 @@ class Contact:
     problem: str = ""
 
 
+@dataclass(frozen=True)
+class Roster:
+    """The list of the ranks of a communicator, for their control planes.
+
+    Attributes:
+        communicator_id: random, public.
+        rank: this rank.
+        contacts: of all ranks.
+        near: for each rank, whether it runs on this machine.
+    """
+
+    communicator_id: bytes
+    rank: int
+    contacts: tuple[Contact, ...]
+    near: tuple[bool, ...]
+
+
 class Entry(NamedTuple):
     """One message of one rank to another."""
 

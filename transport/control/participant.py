@@ -1,70 +1,215 @@
-"""One rank of one communicator in the control plane: both sides of the coordinator, together."""
+"""One rank of one communicator in the control plane, without I/O. For the control thread.
 
-from collections.abc import Callable, Mapping, Sequence
+The rank sends heartbeats to the coordinator, which answers each: either side notices the silence of
+the other. The coordinator is the lowest rank that has neither ended nor become silent. When it
+changes, or does not answer, all open questions go to the next one. Silence alone ends no rank.
+
+Every rank can serve: `coordinator.py`, `agreement.py` and the server of `store.py` do it here.
+"""
+
+import itertools
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from typing import Any
 
+from hccl_py.transport.clock import ClockProbe, wall_ns
 from hccl_py.transport.control.agreement import AgreementServer
-from hccl_py.transport.control.coordinator import Coordinator, Timing
-from hccl_py.transport.control.coordinator_client import CoordinatorClient
-from hccl_py.transport.control.message import Contact, Entry
-from hccl_py.transport.control.reporter import Reporter
+from hccl_py.transport.control.coordinator import (
+    ACK_S,
+    DIAGNOSIS_S,
+    Coordinator,
+    heartbeat_period_s,
+)
+from hccl_py.transport.control.message import Entry, Roster
+from hccl_py.transport.control.reporter import Diagnosis, Ended, Report, Reporter
 from hccl_py.transport.control.store import StoreServer
-from hccl_py.transport.control.survey import Surveys
 
-Post = Callable[["Participant", Entry], None]
-Handler = Callable[[int, Any, float], None]
-"""Takes the sender of a message, its body, and the time."""
+_MAX_UNANSWERED = 3
+"""Heartbeats; counted, not timed: a process that was stopped itself must not blame the others."""
+_MAX_SURVEYS = 16
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Reports of all ranks as they arrive; nobody decides anything.
+
+    Attributes:
+        reports: by rank; the control thread adds to them.
+        complete: set when all ranks have answered.
+    """
+
+    reports: dict[int, Report] = field(default_factory=dict)
+    complete: threading.Event = field(default_factory=threading.Event)
 
 
 class Participant:
-    """Hands each message for one rank to the part that serves its kind. For the control thread."""
+    """Both sides of the coordinator at one rank."""
 
     def __init__(
-        self,
-        communicator_id: bytes,
-        rank: int,
-        contacts: Sequence[Contact],
-        reporter: Reporter,
-        post: Post,
+        self, roster: Roster, reporter: Reporter, post: Callable[["Participant", Entry], None]
     ) -> None:
-        """Take part for `reporter`; `contacts` of all ranks, `post` sends messages."""
-        self.communicator_id = communicator_id
-        self.rank = rank
-        self.contacts = contacts
+        """Take part for `reporter`; `post` sends messages."""
+        self.roster = roster
         self.reporter = reporter
+        self.probe = ClockProbe(0)
+        self._rank = roster.rank
         self._post = post
-        timing = Timing.of_world(len(contacts))
-        self.client = CoordinatorClient(rank, reporter, self._send, timing)
-        self.coordinator = Coordinator(rank, len(contacts), reporter.diagnose, self._send, timing)
-        self._agreements = AgreementServer(self._send, self.coordinator.remaining)
-        self.surveys = Surveys(reporter, len(contacts), self._send)
-        self._store = StoreServer(self._answer)
-        self._of_coordinator: Mapping[str, Handler] = {
-            **self.coordinator.handlers(),
-            **self._agreements.handlers(),
-            **self.surveys.handlers(),
+        # The serving side.
+        world_size = len(roster.contacts)
+        self._coordinator = coordinator = Coordinator(self._rank, world_size, reporter, self._send)
+        self._agreements = agreements = AgreementServer(self._send, coordinator.remaining)
+        self._store: StoreServer[int] = StoreServer(self._answer)
+        self._serves: Mapping[str, Callable[[int, Any, float], None]] = {
+            "beat": coordinator.on_beat,
+            "report": coordinator.on_report,
+            "reported": coordinator.on_answer,
+            "inquire": coordinator.on_inquiry,
+            "adopted": coordinator.on_diagnosis,
+            "taken": coordinator.on_confirmation,
+            "agree": agreements.on_proposal,
+            "agree-result": agreements.on_result,
+            "set": lambda sender, body, _: self._store.set(sender, *body),
+            "get": lambda sender, body, _: self._store.get(sender, *body),
+            "check": lambda sender, body, _: self._store.check(sender, *body),
+            "cancel": lambda sender, body, _: self._store.cancel(sender, *body),
+            "survey": self._on_survey,
+            "surveyed": self._on_surveyed,
         }
-        self.suspects: Callable[[], bool] | None = None
-        self._period_s = timing.period_s
-        self._next_check_s = 0.0
+        # The asking side.
+        self._heeds: Mapping[str, Callable[[int, Any], None]] = {
+            "beat-back": self._on_beat,
+            "ask": self._on_ask,
+            "adopt": lambda _, body: self.reporter.adopt(body),
+            "diagnosis": self._on_diagnosis,
+            "agree-ask": self._on_agree_ask,
+            "agreed": self._on_agreed,
+            "answer": self._on_answer,
+        }
+        self._period_s = heartbeat_period_s(world_size)
+        self._next_beat_s = 0.0
+        self._ended: dict[int, Ended] = {}
+        self._silent_since_s: dict[int, float] = {}
+        self._passed_over: set[int] = set()  # late with its answer; until there is a diagnosis
+        self._current = 0  # who coordinates
+        self._answered_s = 0.0
+        # A coordinator that is still connecting gets nothing, and would never answer.
+        self._has_answered = False
+        self._unanswered = 0
+        self._reported_s: float | None = None
+        self._acknowledged_by: int | None = None
+        self._diagnosis: Diagnosis | None = None
+        # Open questions by number or agreement, with which their body begins: to be asked again
+        # elsewhere. The next coordinator needs all `_sets` too.
+        self._questions: dict[int | str, tuple[str, list[Any], Future[Any]]] = {}
+        self._sets: dict[str, bytes] = {}
+        self._agreed: dict[str, dict[int, Any]] = {}
+        self._surveys: OrderedDict[int, Survey] = OrderedDict()
+        self.numbers = itertools.count(1)
+
+    # Time.
 
     def tick(self, now_s: float) -> None:
         """Do what is due on both sides."""
-        self.client.tick(now_s)
-        if self.suspects is not None and now_s >= self._next_check_s:
-            self._next_check_s = now_s + self._period_s
-            if self.suspects():
-                self._send(self.client.coordinator, "inquire", None)
+        is_beat_due = now_s >= self._next_beat_s
+        if is_beat_due:
+            self._next_beat_s = now_s + self._period_s
+            self.reporter.check_peers()
+            self._observe(now_s)
+            self._beat(now_s)
+        if now_s >= self._answer_due_s():
+            self._passed_over.add(self._current)
+        self._follow_coordinator(now_s)
+        if is_beat_due and self.reporter.suspects():
+            self._send(self._current, "inquire", None)
         self.decide(now_s)
 
     def decide(self, now_s: float) -> None:
         """As the coordinator, decide what can be decided."""
-        self.coordinator.tick(now_s)
+        self._coordinator.tick(now_s)
         self._agreements.tick(now_s)
 
     def next_s(self) -> float:
         """Return when to call `tick` again, at the latest."""
-        return min(self.client.next_s(), self.coordinator.next_s(), self._agreements.next_s())
+        return min(
+            self._next_beat_s,
+            self._answer_due_s(),
+            self._coordinator.next_s(),
+            self._agreements.next_s(),
+        )
+
+    def _answer_due_s(self) -> float:
+        """Return when the coordinator is late with its answer to a report."""
+        if self._reported_s is None or self._diagnosis is not None or self._current == self._rank:
+            return math.inf
+        return self._reported_s + (ACK_S if self._acknowledged_by is None else DIAGNOSIS_S)
+
+    def on_news(self, now_s: float) -> None:
+        """Report what the engine has observed."""
+        if self._observe(now_s):
+            self._beat(now_s)
+        self._follow_coordinator(now_s)
+
+    # What this rank observed.
+
+    def _observe(self, now_s: float) -> bool:
+        """Ask the reporter; True if ranks have ended since the last time."""
+        ended = {one[0]: one for one in self.reporter.ended_ranks()}
+        changed = ended != self._ended
+        self._ended = ended
+        if self._diagnosis is None:
+            diagnosis = self.reporter.diagnosis()
+            if diagnosis is not None:
+                self._adopted(diagnosis)
+        if self._diagnosis is None and self._reported_s is None and self.reporter.has_failure():
+            self._follow_coordinator(now_s)
+            self._send_report(now_s)
+        return changed
+
+    def _beat(self, now_s: float) -> None:
+        self._unanswered += 1
+        if self._current != self._rank and self._unanswered > _MAX_UNANSWERED:
+            self._silent_since_s[self._current] = self._answered_s
+            self._follow_coordinator(now_s)  # which beats again
+            return
+        silent_s = {rank: now_s - since_s for rank, since_s in self._silent_since_s.items()}
+        body = [wall_ns(), self._diagnosis is not None, list(self._ended.values()), silent_s]
+        self._send(self._current, "beat", body)
+        for rank in self._silent_since_s:
+            if rank < self._current:  # it may only have slept, and coordinate again
+                self._send(rank, "beat", body)
+
+    def _send_report(self, now_s: float) -> None:
+        self._reported_s = now_s
+        self._acknowledged_by = None
+        self._send(self._current, "report", [self.reporter.report(), None])
+
+    def _follow_coordinator(self, now_s: float) -> None:
+        """If there is another coordinator than before, ask it all open questions."""
+        excluded = {*self._ended, *self._silent_since_s, *self._passed_over}
+        lowest = next((rank for rank in range(self._rank) if rank not in excluded), self._rank)
+        if lowest == self._current:
+            return
+        self._current = lowest
+        self._has_answered = False
+        self._unanswered = 0
+        self._answered_s = now_s
+        self.probe = ClockProbe(lowest)
+        self._beat(now_s)
+        if self._reported_s is not None and self._diagnosis is None:
+            self._send_report(now_s)
+        self._ask_again()
+
+    def _ask_again(self) -> None:
+        for key, value in self._sets.items():
+            self._send(self._current, "set", [0, key, value])
+        for kind, body, _ in self._questions.values():
+            self._send(self._current, kind, body)
+
+    # Messages.
 
     def receive(self, sender: int, kind: str, body: Any, now_s: float) -> None:
         """Take a message of another rank, or of this one to itself.
@@ -72,15 +217,115 @@ class Participant:
         Raises:
             ValueError, TypeError, KeyError: its body is not what its kind demands.
         """
-        if kind in self._of_coordinator:
-            self._of_coordinator[kind](sender, body, now_s)
-        elif kind in StoreServer.KINDS:
-            getattr(self._store, kind)(sender, *body)
+        if kind in self._serves:
+            self._serves[kind](sender, body, now_s)
+            return
+        if sender == self._current:
+            self._unanswered = 0
+            self._answered_s = now_s
+            if not self._has_answered:
+                self._has_answered = True
+                self._ask_again()
+        self._silent_since_s.pop(sender, None)
+        if kind == "ask":
+            self.reporter.check_peers()
+            self._observe(now_s)
+        if kind == "ack" and self._acknowledged_by is None and self._reported_s is not None:
+            self._acknowledged_by = sender
+            self._reported_s = now_s
+        if kind in self._heeds:
+            self._heeds[kind](sender, body)
+        self._follow_coordinator(now_s)
+
+    def _on_beat(self, sender: int, body: Any) -> None:
+        sent_ns, theirs_ns = body
+        if sender == self._current:
+            self.probe.add(sent_ns, theirs_ns, wall_ns())
+
+    def _on_ask(self, sender: int, body: Any) -> None:
+        if self._diagnosis is not None:
+            self._send(sender, "adopted", self._diagnosis)
         else:
-            self.client.receive(sender, kind, body, now_s)
+            self._send(sender, "reported", [self.reporter.report(), self._acknowledged_by])
+
+    def _on_diagnosis(self, sender: int, body: Any) -> None:
+        self._send(sender, "taken", None)  # first: this process may end as soon as its calls do
+        self.reporter.conclude(body)
+        if self._diagnosis is None:
+            self._adopted(body)
+
+    def _adopted(self, diagnosis: Diagnosis) -> None:
+        self._diagnosis = diagnosis
+        self._passed_over.clear()
+        # Other ranks may have asked this one.
+        self._send(self._rank, "adopted", diagnosis)
+
+    def _on_agree_ask(self, sender: int, body: Any) -> None:
+        if body in self._agreed:
+            self._send(sender, "agree-result", [body, self._agreed[body]])
+
+    def _on_agreed(self, sender: int, body: Any) -> None:
+        key, result = body
+        self._on_answer(sender, [key, self._agreed.setdefault(key, result)])
+
+    def _on_answer(self, sender: int, body: Any) -> None:
+        number, answer = body
+        if number in self._questions:
+            self._questions.pop(number)[2].set_result(answer)
+
+    def _on_survey(self, sender: int, body: Any, _now_s: float) -> None:
+        self._send(sender, "surveyed", [body, self.reporter.report()])
+
+    def _on_surveyed(self, sender: int, body: Any, _now_s: float) -> None:
+        number, report = body
+        survey = self._surveys.get(number)
+        if survey is None:
+            return
+        survey.reports[sender] = report
+        if len(survey.reports) == len(self.roster.contacts):
+            del self._surveys[number]
+            survey.complete.set()
 
     def _send(self, receiver: int, kind: str, body: Any) -> None:
-        self._post(self, Entry(self.communicator_id, self.rank, receiver, kind, body))
+        self._post(self, Entry(self.roster.communicator_id, self._rank, receiver, kind, body))
 
     def _answer(self, receiver: int, number: int, value: Any) -> None:
         self._send(receiver, "answer", [number, value])
+
+    # Questions of this rank.
+
+    def ask(self, kind: str, body: list[Any], future: "Future[Any]") -> None:
+        """Put a question to the coordinator, whose answer `future` gets.
+
+        Args:
+            kind: `agree`, or a kind of `store.py`.
+            body: begins with a number of `numbers`, or the key of the agreement.
+            future: gets the answer.
+        """
+        if kind == "agree" and body[0] in self._agreed:
+            future.set_result(self._agreed[body[0]])
+            return
+        self._questions[body[0]] = (kind, body, future)
+        if kind == "set":
+            _, key, value = body
+            self._sets[key] = value
+        self._send(self._current, kind, body)
+
+    def cancel(self, number: int) -> None:
+        """Drop a question to the store."""
+        self._questions.pop(number, None)
+        self._send(self._current, "cancel", [number])
+
+    def survey(self, survey: Survey) -> None:
+        """Ask all ranks for their reports, this one included."""
+        if len(self._surveys) == _MAX_SURVEYS:  # to the oldest some rank never answered
+            self._surveys.popitem(last=False)
+        number = next(self.numbers)
+        self._surveys[number] = survey
+        for rank in range(len(self.roster.contacts)):
+            self._send(rank, "survey", number)
+
+    def close(self, reason: Exception) -> None:
+        """End every wait for an answer with `reason`."""
+        while self._questions:
+            self._questions.popitem()[1][2].set_exception(reason)

@@ -57,6 +57,12 @@ class Reporter(Protocol):
     def ended_ranks(self) -> Sequence[Ended]:
         """List the ranks that died or left, as far as this one knows."""
 
+    def suspects(self) -> bool:
+        """Say whether all ranks shall report, asked with every heartbeat.
+
+        Where the reports show no failure, nothing happens.
+        """
+
     def has_failure(self) -> bool:
         """Say whether this rank observed a failure and waits for the diagnosis."""
 

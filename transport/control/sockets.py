@@ -4,17 +4,22 @@ Everything travels under CURVE. A process is admitted by its public key alone, w
 card of one of its ranks carried. Nothing that a message says about its sender is believed.
 """
 
+import contextlib
 import secrets
 import socket
-from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterable
 
 import zmq
 from zmq.utils import z85
 
-from hccl_py.transport.control.listener import CurveListener, KeyPair, curve_socket
+from hccl_py.transport.control.listener import (
+    THIS_MACHINE,
+    CurveListener,
+    KeyPair,
+    curve_socket,
+)
 from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, Contact
-from hccl_py.transport.control.strangers import THIS_MACHINE
 from hccl_py.transport.network.interfaces import describe_target
 
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
@@ -31,11 +36,14 @@ class ControlSockets:
         """Listen to processes of this machine; admit nobody yet. `poller` waits for messages."""
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._keys = KeyPair(*zmq.curve_keypair())
+        self.public_key = self._keys.public  # what this process proves to others
         self.unix_name = f"hccl-{secrets.token_hex(16)}"
-        self._admitted: set[bytes] = set()
+        # The rest by the key of a process.
+        self._members: dict[bytes, tuple[Contact, bool]] = {}  # and whether on this machine
+        self._num_ranks: Counter[bytes] = Counter()  # of all communicators
         # A rank may leave while another one, which is slower, still connects to it.
         self._former: OrderedDict[bytes, None] = OrderedDict()
-        self._unconnected: dict[bytes, str] = {}  # hosts, by key
+        self._unconnected: dict[bytes, str] = {}  # hosts
         self._routes: dict[bytes, bytes] = {}
         self._dialled: dict[bytes, zmq.Socket[bytes]] = {}
         self.poller = poller
@@ -49,11 +57,6 @@ class ControlSockets:
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         bound.bind(f"\0{self.unix_name}")
         self._listener.listen(bound)
-
-    @property
-    def public_key(self) -> bytes:
-        """What this process proves to others."""
-        return self._keys.public
 
     def open_listener(
         self,
@@ -80,18 +83,22 @@ class ControlSockets:
 
     # Members.
 
-    def admit(self, hosts: Mapping[bytes, str]) -> None:
-        """Admit processes with these keys, from these hosts, or from `THIS_MACHINE`."""
-        for key, host in hosts.items():
-            self._former.pop(key, None)
-            if key not in self._admitted and key not in self._routes:
-                self._unconnected[key] = host
-            self._admitted.add(key)
+    def admit(self, contact: Contact, is_near: bool) -> None:
+        """Admit the process of one more rank."""
+        key = contact.key
+        self._former.pop(key, None)
+        if key not in self._members and key not in self._routes:
+            self._unconnected[key] = THIS_MACHINE if is_near else contact.host
+        self._members[key] = contact, is_near
+        self._num_ranks[key] += 1
 
     def dismiss(self, keys: Iterable[bytes]) -> None:
-        """Close the connections to processes that no communicator is shared with any more."""
+        """Dismiss the process of each rank; the connections close with its last rank."""
         for key in keys:
-            self._admitted.discard(key)
+            self._num_ranks[key] -= 1
+            if self._num_ranks[key]:
+                continue
+            del self._num_ranks[key], self._members[key]
             self._former[key] = None
             if len(self._former) > _MAX_FORMER:
                 forgotten, _ = self._former.popitem(last=False)
@@ -103,32 +110,26 @@ class ControlSockets:
                 dialled.close()
 
     def _is_member(self, key: bytes) -> bool:
-        return key in self._admitted or key in self._former
+        return key in self._members or key in self._former
 
     # Messages.
 
-    def send(self, contact: Contact, is_near: bool, message: bytes) -> None:
-        """Send to a process, over its connection or a new one.
+    def send(self, key: bytes, message: bytes) -> None:
+        """Send to a process, over its connection or a new one; nothing goes to one that left.
 
         A message that cannot leave is dropped: a rank that waits for an answer asks again.
-
-        Args:
-            contact: where it is.
-            is_near: whether it runs on this machine.
-            message: to be sent.
         """
-        route = self._routes.get(contact.key)
+        if key not in self._members:
+            return
+        route = self._routes.get(key)
         if route is not None:
             if self._listener.send(route, message):
                 return
-            del self._routes[contact.key]
-        dialled = self._dialled.get(contact.key)
-        if dialled is None:
-            dialled = self._dialled[contact.key] = self._dial(contact, is_near)
-        try:
-            dialled.send(message, zmq.NOBLOCK)
-        except zmq.Again:
-            return
+            del self._routes[key]
+        if key not in self._dialled:
+            self._dialled[key] = self._dial(*self._members[key])
+        with contextlib.suppress(zmq.Again):
+            self._dialled[key].send(message, zmq.NOBLOCK)
 
     def _dial(self, contact: Contact, is_near: bool) -> "zmq.Socket[bytes]":
         dialled = curve_socket(self.context, zmq.DEALER, self._keys, MAX_MESSAGE_BYTES)

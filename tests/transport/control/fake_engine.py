@@ -35,6 +35,9 @@ class FakeEngine:
     def ended_ranks(self) -> list[tuple[int, bool, int]]:
         return self.gone
 
+    def suspects(self) -> bool:
+        return False
+
     def has_failure(self) -> bool:
         return self.fails
 

@@ -16,8 +16,7 @@ from typing import Any
 
 from fake_engine import FakeEngine
 
-from hccl_py.transport.control.agreement import Proposal
-from hccl_py.transport.control.message import Contact, Entry, pack, unpack
+from hccl_py.transport.control.message import Contact, Entry, Roster, pack, unpack
 from hccl_py.transport.control.participant import Participant
 
 LATENCY_S = 0.001
@@ -30,9 +29,9 @@ class SimulatedRanks:
     def __init__(self, world_size: int) -> None:
         self.now_s = 100.0
         self.engines = [FakeEngine(rank) for rank in range(world_size)]
-        contacts = [Contact()] * world_size
+        contacts, near = (Contact(),) * world_size, (True,) * world_size
         self.participants = [
-            Participant(_ID, rank, contacts, engine, self._post)
+            Participant(Roster(_ID, rank, contacts, near), engine, self._post)
             for rank, engine in enumerate(self.engines)
         ]
         self.dead: set[int] = set()
@@ -64,12 +63,12 @@ class SimulatedRanks:
         for rank in ranks:
             self.engines[rank].fails = True
         for rank in ranks:
-            self.participants[rank].client.on_news(self.now_s)
+            self.participants[rank].on_news(self.now_s)
 
     def news(self) -> None:
         """Have every engine alive tell its participant that there is something new."""
         for rank in self._alive():
-            self.participants[rank].client.on_news(self.now_s)
+            self.participants[rank].on_news(self.now_s)
 
     def run(self, seconds: float) -> None:
         """Let so much time pass."""
@@ -115,6 +114,5 @@ class SimulatedRanks:
     ) -> Future[Any]:
         """Have a rank agree."""
         future: Future[Any] = Future()
-        proposal = Proposal(key, value, timeout_s, among)
-        self.participants[rank].client.agree(proposal, future)
+        self.participants[rank].ask("agree", [key, value, timeout_s, among], future)
         return future

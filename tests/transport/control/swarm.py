@@ -13,9 +13,8 @@ from typing import Any
 import zmq
 from fake_engine import FakeEngine
 
-from hccl_py.transport.control.coordinator import Timing
-from hccl_py.transport.control.coordinator_client import CoordinatorClient
-from hccl_py.transport.control.message import Contact, Entry, pack, unpack
+from hccl_py.transport.control.message import Contact, Entry, Roster, pack, unpack
+from hccl_py.transport.control.participant import Participant
 
 WORLD_SIZE = 512
 COMMUNICATOR = bytes(range(16))
@@ -33,23 +32,22 @@ class Client:
         self.socket.connect(f"ipc://@{to.unix_name}")
         self.beat_s: list[float] = []
         self.answer_s: list[float] = []
-        timing = Timing.of_world(WORLD_SIZE)
-        self.client = CoordinatorClient(rank, self.engine, {}, self._send, timing)
-        self._rank = rank
+        roster = Roster(COMMUNICATOR, rank, (Contact(),) * WORLD_SIZE, (True,) * WORLD_SIZE)
+        self.participant = Participant(roster, self.engine, self._send)
 
-    def _send(self, receiver: int, kind: str, body: Any) -> None:
-        if receiver != 0:  # nobody else is there
+    def _send(self, _: Participant, entry: Entry) -> None:
+        if entry.receiver != 0:  # nobody else is there
             return
-        if kind == "beat":
+        if entry.kind == "beat":
             self.beat_s.append(time.monotonic())
-        for message in pack([Entry(COMMUNICATOR, self._rank, receiver, kind, body)]):
+        for message in pack([entry]):
             self.socket.send(message, zmq.NOBLOCK)
 
     def receive(self) -> None:
         for entry in unpack(self.socket.recv()):
             if entry.kind == "beat-back":
                 self.answer_s.append(time.monotonic() - self.beat_s[-1])
-            self.client.receive(entry.sender, entry.kind, entry.body, time.monotonic())
+            self.participant.receive(entry.sender, entry.kind, entry.body, time.monotonic())
 
 
 def swarm(pipe: Connection, ranks: range, keys: list[tuple[bytes, bytes]], to: Contact) -> None:
@@ -73,7 +71,7 @@ def swarm(pipe: Connection, ranks: range, keys: list[tuple[bytes, bytes]], to: C
                     client.answer_s.clear()
             elif word == "fail":
                 clients[-1].engine.fail()
-                clients[-1].client.on_news(time.monotonic())
+                clients[-1].participant.on_news(time.monotonic())
             elif word == "stop":
                 answers = [client.answer_s for client in clients]
                 diagnoses = [(one.engine.adopted, one.engine.adopted_s) for one in clients]
@@ -82,8 +80,8 @@ def swarm(pipe: Connection, ranks: range, keys: list[tuple[bytes, bytes]], to: C
                 return
         now_s = time.monotonic()
         for client in clients:
-            if client.client.next_s() <= now_s:
-                client.client.tick(now_s)
+            if client.participant.next_s() <= now_s:
+                client.participant.tick(now_s)
         if not told and all(client.answer_s for client in clients):
             told = True
             pipe.send("connected")

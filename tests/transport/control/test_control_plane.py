@@ -15,8 +15,15 @@ from bootstrapped import bootstrapped
 from fake_engine import FakeEngine
 
 from hccl_py.transport.control import control_plane as plane_module
-from hccl_py.transport.control.control_plane import ControlPlane, Roster
-from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, Contact, Entry, pack, unpack
+from hccl_py.transport.control.control_plane import ControlPlane
+from hccl_py.transport.control.message import (
+    MAX_MESSAGE_BYTES,
+    Contact,
+    Entry,
+    Roster,
+    pack,
+    unpack,
+)
 from hccl_py.transport.control.participant import Participant
 from hccl_py.transport.errors import BootstrapError
 
@@ -43,7 +50,7 @@ class Server:
         self.roll = Roster(ID, 0, contacts, (True,) * 3)
         self.engine = FakeEngine(0)
         self.plane.admit(self.roll)
-        self.plane.attach(Participant(ID, 0, contacts, self.engine, self.plane.send))
+        self.plane.attach(Participant(self.roll, self.engine, self.plane.send))
         self.context = zmq.Context()
 
     def dial(self, keys: tuple[bytes, bytes]) -> zmq.Socket[bytes]:

@@ -15,9 +15,9 @@ import zmq
 from fake_engine import FakeEngine
 from swarm import COMMUNICATOR, WORLD_SIZE, swarm
 
-from hccl_py.transport.control.control_plane import ControlPlane, Roster
-from hccl_py.transport.control.coordinator import Timing
-from hccl_py.transport.control.message import Contact
+from hccl_py.transport.control.control_plane import ControlPlane
+from hccl_py.transport.control.coordinator import heartbeat_period_s
+from hccl_py.transport.control.message import Contact, Roster
 from hccl_py.transport.control.participant import Participant
 
 NUM_PROCESSES = 2
@@ -40,7 +40,7 @@ def test_512_ranks_one_coordinator_keeps_up_and_all_hear_one_diagnosis() -> None
     roll = Roster(COMMUNICATOR, 0, contacts, (True,) * WORLD_SIZE)
     engine = FakeEngine(0)
     plane.admit(roll)
-    plane.attach(Participant(COMMUNICATOR, 0, contacts, engine, plane.send))
+    plane.attach(Participant(roll, engine, plane.send))
     forks = multiprocessing.get_context("forkserver")
     pipes, processes = [], []
     for index in range(NUM_PROCESSES):
@@ -53,7 +53,7 @@ def test_512_ranks_one_coordinator_keeps_up_and_all_hear_one_diagnosis() -> None
         for pipe in pipes:
             assert pipe.poll(CONNECT_S), "not all ranks got an answer"
             assert pipe.recv() == "connected"
-        period_s = Timing.of_world(WORLD_SIZE).period_s
+        period_s = heartbeat_period_s(WORLD_SIZE)
         for pipe in pipes:
             pipe.send("begin")
         began_s, used_s = time.monotonic(), cpu_s()

@@ -109,7 +109,7 @@ def test_judge_that_fails_leaves_the_decision_to_the_engines(ranks: SimulatedRan
         raise ValueError("no idea")
 
     made = SimulatedRanks(3)
-    made.participants[0].coordinator._diagnose = judge
+    made.engines[0].diagnose = judge  # type: ignore[method-assign]
     made.fail(1)
     made.run(0.1)
     assert made.diagnoses() == [None] * 3

@@ -29,8 +29,13 @@ class Coordinator:
         self.address: tuple[str, int] = bound.getsockname()
         self.server.listen(bound)
         self.contact = Contact(self.server.public_key, "", *self.address)
-        self.server.admit({self.member.public_key: "127.0.0.1"})
+        self.admit(self.member)
         self.most_open = 0
+
+    def admit(self, who: ControlSockets) -> None:
+        """Let the two know each other."""
+        self.server.admit(Contact(who.public_key, "", "127.0.0.1", 1), False)
+        who.admit(self.contact, False)
 
     def turn(self) -> list[bytes]:
         self.server.poller.poll(10)
@@ -41,7 +46,7 @@ class Coordinator:
     def hear(self, who: ControlSockets, message: bytes) -> None:
         deadline_s = time.monotonic() + TIMEOUT_S
         while True:
-            who.send(self.contact, False, message)
+            who.send(self.contact.key, message)
             if message in self.turn():
                 return
             assert time.monotonic() < deadline_s, "a member was not heard"
@@ -87,7 +92,7 @@ def test_strangers_flood_of_silent_clients_takes_few_descriptors_and_members_get
     calm = open_descriptors()
     coordinator.most_open = 0
     late = ControlSockets(zmq.Poller())
-    coordinator.server.admit({late.public_key: "127.0.0.1"})
+    coordinator.admit(late)
     clients = []
     most_mine = 0
     for number in range(FLOOD):
@@ -174,8 +179,8 @@ def test_strangers_member_that_ends_before_it_is_read_is_seen_and_not_logged(
 ) -> None:
     before = open_descriptors()
     brief = ControlSockets(zmq.Poller())
-    coordinator.server.admit({brief.public_key: "127.0.0.1"})
-    brief.send(coordinator.contact, False, b"in a hurry")
+    coordinator.admit(brief)
+    brief.send(coordinator.contact.key, b"in a hurry")
     closing = threading.Thread(target=brief.close)
     closing.start()
     while closing.is_alive():  # its message leaves once its key is accepted
@@ -189,7 +194,7 @@ def test_strangers_member_that_comes_after_its_communicator_ended_is_not_logged(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
     late = ControlSockets(zmq.Poller())
-    coordinator.server.admit({late.public_key: "127.0.0.1"})
+    coordinator.admit(late)
     coordinator.server.dismiss([late.public_key])
     coordinator.hear(late, b"late")  # for the control plane to ignore
     late.close()
@@ -199,7 +204,7 @@ def test_strangers_member_that_comes_after_its_communicator_ended_is_not_logged(
 def test_strangers_member_that_ends_while_it_connects_is_not_logged(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    coordinator.server.admit({b"k" * 40: "127.0.0.1"})
+    coordinator.server.admit(Contact(b"k" * 40, "", "127.0.0.1", 1), False)
     before = open_descriptors()
     client = socket.create_connection(coordinator.address)
     client.sendall(b"\xff" + bytes(8) + b"\x7f\x03")
@@ -213,7 +218,7 @@ def test_strangers_message_longer_than_allowed_ends_its_connection_only(
     coordinator: Coordinator,
 ) -> None:
     with contextlib.suppress(zmq.ZMQError):
-        coordinator.member.send(coordinator.contact, False, bytes(5 << 20))
+        coordinator.member.send(coordinator.contact.key, bytes(5 << 20))
     deadline_s = time.monotonic() + 1.0
     while time.monotonic() < deadline_s:
         assert not any(len(message) > 1000 for message in coordinator.turn())
