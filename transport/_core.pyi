@@ -151,25 +151,6 @@ class Stream:
 Connection = int | Stream
 """A connected, non-blocking descriptor, which is taken over, or an object."""
 
-class FaultyStream(Stream):
-    """A connection with faults by seed: the chance of each for every frame that leaves."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        seed: int,
-        *,
-        delay: float = 0.0,
-        drop: float = 0.0,
-        duplicate: float = 0.0,
-        truncate: float = 0.0,
-        reset: float = 0.0,
-        corrupt: float = 0.0,
-        longest_delay_s: float = 0.005,
-        bytes_per_second: float = 0.0,
-    ) -> None: ...
-    def num_faults(self) -> int: ...
-
 class Plan: ...
 
 def make_plan(

@@ -13,15 +13,14 @@ import stat
 import struct
 from collections.abc import Callable, Iterable, Iterator
 
+from noisy_stream import NoisyStream
+
 from hccl_py import Communicator
-from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.connection import Connection, PendingConnection
 from hccl_py.transport.bootstrap.handshake import CONTROL
 
 FRAME_MAGIC = b"HL\x01\x00"
-"""Of `csrc/frame.h`: a data frame."""
-NOISE = {"delay": 0.01, "corrupt": 0.004, "duplicate": 0.004, "truncate": 0.002, "reset": 0.002}
-NOISE |= {"longest_delay_s": 0.002}
+"""Of `csrc/lanes/frame.h`: a data frame."""
 
 
 def engine_sockets(comm: Communicator, family: socket.AddressFamily) -> list[int]:
@@ -143,7 +142,7 @@ def noisy_lanes(seed: int) -> Iterator[None]:
         connection = detach(line)
         if line.socket.family == socket.AF_UNIX or line.handshake.index == CONTROL:
             return connection
-        return _core.FaultyStream(connection, chance.randrange(1 << 32), **NOISE)
+        return NoisyStream(connection, chance.randrange(1 << 32))
 
     PendingConnection.detach = detach_and_spoil  # type: ignore[method-assign,assignment]
     try:

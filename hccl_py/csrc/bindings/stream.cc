@@ -1,4 +1,4 @@
-// Stream for Python: to be subclassed there, as for TLS, and the wrapper that makes one faulty.
+// Stream for Python, to be subclassed there, as for TLS.
 #include "bindings/bindings.h"
 
 #include <nanobind/stl/shared_ptr.h>
@@ -7,8 +7,6 @@
 #include <exception>
 #include <string>
 #include <utility>
-
-#include "base/faulty_stream.h"
 
 namespace nb = nanobind;
 namespace hccl {
@@ -92,11 +90,6 @@ class PyStream final : public Stream {
   std::string why_failed_;
 };
 
-Faults faults_of(double delay, double drop, double duplicate, double truncate, double reset,
-                 double corrupt, double longest_delay_s, double bytes_per_second) {
-  return {delay, drop, duplicate, truncate, reset, corrupt, longest_delay_s, bytes_per_second};
-}
-
 }  // namespace
 
 void rethrow_stream_interruption() {
@@ -140,23 +133,6 @@ nb::list path_statistics(const std::vector<std::shared_ptr<PathStatistics>>& rec
 void bind_stream(nb::module_& module) {
   // Its methods are the subclass's own: what it lacks raises AttributeError.
   nb::class_<Stream, PyStream>(module, "Stream").def(nb::init<>());
-  nb::class_<FaultyStream, Stream>(module, "FaultyStream")
-      .def("__init__",
-           [](FaultyStream* self, nb::handle connection, uint64_t seed, double delay, double drop,
-              double duplicate, double truncate, double reset, double corrupt,
-              double longest_delay_s, double bytes_per_second) {
-             Faults faults = faults_of(delay, drop, duplicate, truncate, reset, corrupt,
-                                       longest_delay_s, bytes_per_second);
-             new (self) FaultyStream(stream_of(connection), seed, faults);
-           },
-           nb::arg("connection"), nb::arg("seed"), nb::kw_only(), nb::arg("delay") = 0.0,
-           nb::arg("drop") = 0.0, nb::arg("duplicate") = 0.0, nb::arg("truncate") = 0.0,
-           nb::arg("reset") = 0.0, nb::arg("corrupt") = 0.0,
-           nb::arg("longest_delay_s") = Faults().longest_delay_s,
-           nb::arg("bytes_per_second") = 0.0)
-      .def("fd", &FaultyStream::fd)
-      .def("close", &FaultyStream::close)
-      .def("num_faults", &FaultyStream::num_faults);
 }
 
 }  // namespace hccl

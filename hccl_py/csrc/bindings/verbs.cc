@@ -221,10 +221,8 @@ void bind_underlying_lanes(nb::module_& module) {
       .def("connect",
            [](ShmEndpoint& endpoint, int rank, int segment_fd, int doorbell_fd, int arena_fd,
               int control_fd) {
-             Descriptor control(control_fd);
-             ShmEndpoint::Theirs theirs{Descriptor(segment_fd), Descriptor(doorbell_fd),
-                                        Descriptor(arena_fd)};
-             return endpoint.connect(rank, std::move(theirs), std::move(control));
+             return endpoint.connect(rank, {Descriptor(segment_fd), Descriptor(doorbell_fd),
+                                            Descriptor(arena_fd), Descriptor(control_fd)});
            });
   module.def("tcp_underlying_lane", [](int fd) { return tcp_underlying_lane(Descriptor(fd)); });
   module.def("python_underlying_lane", &python_underlying_lane);

@@ -70,7 +70,6 @@ class FeedStream final : public Stream {
   bool ended = false;  // after what is there
 
   int fd() const override { return -1; }
-  bool announces() const override { return false; }
   void close() override { closed_ = true; }
   bool closed() const { return closed_; }
 

@@ -120,11 +120,10 @@ class Target {
     if (changes & 32) packet.remote_address += feed_.take<uint16_t>();
     if (changes & 64) packet.size = 300 + feed_.take<uint16_t>();
     if (changes & 128) {
-      switch (feed_.below(4)) {
-        case 0: packet.by_reference = true; break;
-        case 1: packet.acked = feed_.take<uint32_t>(); break;
-        case 2: packet.remote_address = feed_.take<uint64_t>(); break;
-        case 3: packet.remote_address = shut_.registered.address; break;
+      switch (feed_.below(3)) {
+        case 0: packet.acked = feed_.take<uint16_t>(); break;
+        case 1: packet.remote_address = feed_.take<uint64_t>(); break;
+        case 2: packet.remote_address = shut_.registered.address; break;
       }
     }
     packet.imm = feed_.take<uint8_t>();

@@ -37,9 +37,6 @@ class Stream {
   // there, nor in a buffer of the stream's own. Throws StreamError, also at the end of the stream.
   virtual size_t receive(std::span<const iovec> parts) = 0;
   virtual void close() = 0;
-  // Whether epoll on fd() announces all that happens. If not, the stream keeps bytes or time of its
-  // own, and its owner has to ask now and then.
-  virtual bool announces() const { return true; }
 };
 
 class SocketStream final : public Stream {

@@ -37,7 +37,6 @@ class Path {
   bool up() const { return stream_ != nullptr; }
   bool may_send() const { return up() && !only_receives_; }
   int fd() const { return up() ? stream_->fd() : -1; }
-  bool announces() const { return !up() || stream_->announces(); }
   PathStatistics& statistics() { return *statistics_; }
 
   void adopt(std::shared_ptr<Stream> stream);

@@ -290,9 +290,6 @@ bool TcpLane::any_up() const {
 
 void TcpLane::tend(Clock::time_point now) {
   if (dead_) return;
-  for (size_t i = 0; i < paths_.size(); ++i) {
-    if (!paths_[i]->announces()) head_of(i);
-  }
   if (ack_due_) send_ack();
   if (now - checked_at_ < check_period) return;
   checked_at_ = now;
@@ -327,11 +324,6 @@ void TcpLane::check_paths(Clock::time_point now) {
     if (!is_cut(paths_[i]->fd(), options_.path_timeout_s)) continue;
     lose(i, "the other end confirmed nothing that was sent");
   }
-}
-
-bool TcpLane::announces() const {
-  return std::all_of(paths_.begin(), paths_.end(),
-                     [](const auto& path) { return path->announces(); });
 }
 
 bool TcpLane::hung_up() const {

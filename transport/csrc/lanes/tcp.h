@@ -72,8 +72,6 @@ class TcpLane final : public Lane {
   void peer_has_ended();
   // To be called every 100 ms or so: notices cut paths and lost tails.
   void tend(Clock::time_point now);
-  // Whether epoll announces all that happens.
-  bool announces() const;
   // Looks at every connection: whether it ended, what was acknowledged.
   void poll();
   // Whether no connection is left that the peer has not closed.

@@ -111,7 +111,13 @@ bool CompletionQueue::prepare_sleep(Sleep& sleep) {
          closed_.load(std::memory_order_seq_cst);
 }
 
-void CompletionQueue::lower(Sleeper) {
+void CompletionQueue::raise(Sleeper sleeper) {
+  sleepers_.fetch_add(1, std::memory_order_seq_cst);
+  if (sleeper == Sleeper::caller) num_callers_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void CompletionQueue::lower(Sleeper sleeper) {
+  if (sleeper == Sleeper::caller) num_callers_.fetch_sub(1, std::memory_order_relaxed);
   clear_event(bell_);
   // One ring may have been for several sleepers.
   if (sleepers_.fetch_sub(1, std::memory_order_seq_cst) > 1) wake();

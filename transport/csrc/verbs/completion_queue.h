@@ -63,10 +63,12 @@ class CompletionQueue : public SleepFlag, public std::enable_shared_from_this<Co
   // Announces a sleep that ends with a completion, and drives once more. True: do not sleep.
   bool prepare_sleep(Sleep& sleep);
   int descriptor() const { return bell_.get(); }
+  // Whether a thread other than the progress thread sleeps on it; a hint.
+  bool has_caller() const { return num_callers_.load(std::memory_order_relaxed) > 0; }
 
  private:
-  void raise(Sleeper) override { sleepers_.fetch_add(1, std::memory_order_seq_cst); }
-  void lower(Sleeper) override;
+  void raise(Sleeper sleeper) override;
+  void lower(Sleeper sleeper) override;
 
   size_t take(std::span<Completion> out);
   bool drive();
@@ -89,6 +91,7 @@ class CompletionQueue : public SleepFlag, public std::enable_shared_from_this<Co
 
   // Raised before the last read of size_; pairs with wake(), which comes after the push.
   std::atomic<int> sleepers_{0};
+  std::atomic<int> num_callers_{0};  // of these
   const Descriptor bell_;  // eventfd
 };
 

@@ -90,8 +90,6 @@ void QueuePair::attach(std::shared_ptr<UnderlyingLane> lane) {
   if (state() != QueuePairState::init) throw InvalidVerb("only a queue pair in INIT connects");
   underlying_ = std::move(lane);
   packets_.lane = &underlying_->lane();
-  packets_.arena = underlying_->arena();
-  packets_.peer_arena = underlying_->peer_arena();
 }
 
 void QueuePair::set_attributes(const QueuePairAttributes& attributes) {
@@ -141,7 +139,7 @@ void QueuePair::forget() {
   requester_.reset();
   responder_.reset();
   packets_.to_acknowledge = packets_.acknowledged = 0;
-  packets_.posted = packets_.last_reference = 0;
+  packets_.posted = 0;
   fault_ = Fault{};
   ending_ = peer_left_ = false;
   state_.store(QueuePairState::reset, std::memory_order_release);
@@ -219,13 +217,12 @@ bool QueuePair::turn() {
   try {
     VerbsClock::time_point now{};
     bool moved = receive();
-    if (!packets_.lane->flushed()) moved |= packets_.lane->flush();
+    if (!packets_.lane->settled()) moved |= packets_.lane->flush();
     moved |= responder_.answer_reads();
     if (state() == QueuePairState::rts) moved |= requester_.transmit(&now);
     requester_.complete();
     num_idle_turns_ = moved ? 0 : num_idle_turns_ + 1;
     moved |= responder_.acknowledge(num_idle_turns_ >= turns_until_ack);
-    if (!packets_.lane->settled()) moved |= packets_.lane->flush();
     if (num_idle_turns_ % turns_per_check == turns_per_check - 1) {
       check_timers(VerbsClock::now());
     }
@@ -252,8 +249,7 @@ bool QueuePair::receive() {
     if (header == nullptr) break;
     requester_.received();
     Packet packet = decode(*header);
-    size_t length = packets_.payload_length(packet, *header);
-    if (!take(packet, length)) break;
+    if (!take(packet, header->length)) break;
     packets_.lane->release();
     moved = true;
     requester_.acknowledge(packet.acked);
@@ -342,11 +338,6 @@ bool QueuePair::announce_sleep(Sleep& sleep) {
     underlying_->watch(sleep);
   }
   return turn();
-}
-
-bool QueuePair::has_caller() {
-  Lock lock(*this);
-  return underlying_ && underlying_->has_caller();
 }
 
 }  // namespace hccl

@@ -68,7 +68,8 @@ class QueuePair final : public QueuePairFace {
 
   // For the device and the completion queues.
   uint64_t num_drives() const { return num_drives_.load(std::memory_order_relaxed); }
-  bool has_caller();
+  // Whether a thread that waits for completions sleeps on it: the progress thread leaves it alone.
+  bool has_caller() const { return send_queue_->has_caller() || recv_queue_->has_caller(); }
   // For the protection domain: returns when no answer on the lane lies in a revoked region.
   void release_region();
 

@@ -57,7 +57,7 @@ bool QueuePair::drain() {
         lane.release();
         moved = true;
       }
-      if (peer_left_ && lane.settled()) drop_lane();
+      if (peer_left_ && (lane.settled() || underlying_->peer_has_ended())) drop_lane();
     } catch (const LaneError&) {
       peer_left_ = true;
       drop_lane();
@@ -81,8 +81,6 @@ void QueuePair::end_requests() {
 // Ends all borrowing: nothing of the lane is left.
 void QueuePair::drop_lane() {
   packets_.lane = nullptr;
-  packets_.arena = nullptr;
-  packets_.peer_arena = nullptr;
   underlying_.reset();
 }
 
@@ -136,12 +134,9 @@ void QueuePair::release_region() {
   for (;;) {
     {
       Lock lock(*this);
-      // The next fragment of such a read is rejected. Those on the lane have to leave, and the peer
-      // has to copy what was sent by reference.
-      if (!underlying_ || (packets_.lane->completed() >= responder_.last_answer() &&
-                           packets_.lane->taken() >= packets_.last_reference)) {
-        return;
-      }
+      // The next fragment of such a read is rejected. Those on the lane have to leave, or, where they
+      // were announced, to be read by the peer.
+      if (!underlying_ || packets_.lane->completed() >= responder_.last_answer()) return;
       try {
         packets_.lane->flush();
         packets_.lane->peek();

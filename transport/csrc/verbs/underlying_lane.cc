@@ -13,36 +13,22 @@ constexpr SegmentShape shm_shape{.num_local_ranks = 2, .num_channels = 1, .num_s
                                  .slot_bytes = 65536};
 constexpr size_t tcp_slot_bytes = 262144;
 
-// What one end of a lane in shared memory is made of.
-struct ShmParts {
-  std::shared_ptr<Segment> mine;
-  std::shared_ptr<Segment> theirs;
-  Descriptor my_doorbell;
-  Descriptor their_doorbell;
-  Descriptor control;
-  std::shared_ptr<Arena> arena = nullptr;
-  std::shared_ptr<ArenaWindow> peer_arena = nullptr;
-};
-
 class ShmUnderlyingLane final : public UnderlyingLane {
  public:
-  ShmUnderlyingLane(int rank, ShmParts parts)
-      : parts_(std::move(parts)),
-        lane_(1 - rank,
-              {parts_.mine, parts_.theirs, rank, 1 - rank,
-               std::make_shared<Doorbell>(parts_.theirs, std::move(parts_.their_doorbell),
-                                          statistics_),
-               0},
-              std::make_shared<Outbox>(parts_.mine, 0), statistics_) {}
+  ShmUnderlyingLane(int rank, std::shared_ptr<Segment> mine, Descriptor doorbell,
+                    ShmEndpoint::Theirs theirs)
+      : mine_(std::move(mine)),
+        doorbell_(std::move(doorbell)),
+        control_(std::move(theirs.control)),
+        lane_(1 - rank, ends(rank, std::move(theirs)), std::make_shared<Outbox>(mine_, 0),
+              statistics_) {}
 
-  Lane& lane() override { return lane_; }
+  ShmLane& lane() override { return lane_; }
   size_t slot_bytes() const override { return shm_shape.slot_bytes; }
-  const Arena* arena() const override { return parts_.arena.get(); }
-  const ArenaWindow* peer_arena() const override { return parts_.peer_arena.get(); }
 
   std::vector<int> descriptors() const override {
-    if (parts_.control.get() < 0) return {parts_.my_doorbell.get()};
-    return {parts_.my_doorbell.get(), parts_.control.get()};
+    if (control_.get() < 0) return {doorbell_.get()};
+    return {doorbell_.get(), control_.get()};
   }
 
   // An eventfd is always writable.
@@ -51,30 +37,34 @@ class ShmUnderlyingLane final : public UnderlyingLane {
   }
 
   void raise(Sleeper sleeper) override {
-    UnderlyingLane::raise(sleeper);
-    parts_.mine->note_starved(!lane_.flushed());
-    parts_.mine->raise(sleeper);
+    mine_->note_starved(!lane_.flushed());
+    mine_->raise(sleeper);
   }
 
   void lower(Sleeper sleeper) override {
-    parts_.mine->lower(sleeper);
-    clear_event(parts_.my_doorbell);
+    mine_->lower(sleeper);
+    clear_event(doorbell_);
     // The peer may have rung for another sleeper, which has not been scheduled yet.
-    if (parts_.mine->header().sleepers.load(std::memory_order_seq_cst) != 0) {
-      signal_event(parts_.my_doorbell);
-    }
-    UnderlyingLane::lower(sleeper);
+    if (mine_->header().sleepers.load(std::memory_order_seq_cst) != 0) signal_event(doorbell_);
   }
 
   bool peer_has_ended() override {
     char byte;
-    int fd = parts_.control.get();
+    int fd = control_.get();
     return fd >= 0 && ::recv(fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
   }
 
  private:
+  ShmLane::Ends ends(int rank, ShmEndpoint::Theirs theirs) {
+    auto segment = Segment::open(std::move(theirs.segment), shm_shape);
+    auto bell = std::make_shared<Doorbell>(segment, std::move(theirs.doorbell), statistics_);
+    return {mine_, std::move(segment), rank, 1 - rank, std::move(bell), 0};
+  }
+
   Statistics statistics_;
-  ShmParts parts_;
+  const std::shared_ptr<Segment> mine_;
+  const Descriptor doorbell_;
+  const Descriptor control_;
   ShmLane lane_;
 };
 
@@ -106,25 +96,16 @@ void UnderlyingLane::watch(Sleep& sleep) {
   for (int fd : descriptors()) sleep.watch(fd, events);
 }
 
-void UnderlyingLane::raise(Sleeper sleeper) {
-  if (sleeper == Sleeper::caller) num_callers_.fetch_add(1, std::memory_order_relaxed);
-}
-
-void UnderlyingLane::lower(Sleeper sleeper) {
-  if (sleeper == Sleeper::caller) num_callers_.fetch_sub(1, std::memory_order_relaxed);
-}
-
 ShmEndpoint::ShmEndpoint(std::shared_ptr<Arena> arena)
     : arena_(std::move(arena)), segment_(Segment::create(shm_shape)), doorbell_(new_event()) {}
 
-std::shared_ptr<UnderlyingLane> ShmEndpoint::connect(int rank, Theirs theirs, Descriptor control) {
-  ShmParts parts{segment_, Segment::open(std::move(theirs.segment), shm_shape),
-                 duplicate(doorbell_.get()), std::move(theirs.doorbell), std::move(control)};
-  if (theirs.arena.get() >= 0) {
-    parts.arena = arena_->window() ? arena_ : nullptr;
-    parts.peer_arena = arena_->open_peer(std::move(theirs.arena));
-  }
-  return std::make_shared<ShmUnderlyingLane>(rank, std::move(parts));
+std::shared_ptr<UnderlyingLane> ShmEndpoint::connect(int rank, Theirs theirs) {
+  std::shared_ptr<ArenaWindow> their_arena;
+  if (theirs.arena.get() >= 0) their_arena = arena_->open_peer(std::move(theirs.arena));
+  auto made = std::make_shared<ShmUnderlyingLane>(rank, segment_, duplicate(doorbell_.get()),
+                                                  std::move(theirs));
+  made->lane().set_arenas(arena_, std::move(their_arena));
+  return made;
 }
 
 std::shared_ptr<UnderlyingLane> tcp_underlying_lane(Descriptor socket) {
@@ -134,11 +115,9 @@ std::shared_ptr<UnderlyingLane> tcp_underlying_lane(Descriptor socket) {
 std::array<std::shared_ptr<UnderlyingLane>, 2> loopback_underlying_lanes() {
   ShmEndpoint left(nullptr), right(nullptr);
   auto theirs = [](const ShmEndpoint& peer) {
-    return ShmEndpoint::Theirs{duplicate(peer.segment_fd()), duplicate(peer.doorbell_fd()),
-                               Descriptor(-1)};
+    return ShmEndpoint::Theirs{duplicate(peer.segment_fd()), duplicate(peer.doorbell_fd())};
   };
-  return {left.connect(0, theirs(right), Descriptor(-1)),
-          right.connect(1, theirs(left), Descriptor(-1))};
+  return {left.connect(0, theirs(right)), right.connect(1, theirs(left))};
 }
 
 }  // namespace hccl

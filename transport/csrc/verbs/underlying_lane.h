@@ -2,18 +2,16 @@
 #pragma once
 
 #include <array>
-#include <atomic>
 #include <memory>
 #include <vector>
 
 #include "base/arena.h"
-#include "base/descriptor.h"
 #include "lanes/lane.h"
 #include "lanes/segment.h"
 
 namespace hccl {
 
-// Its flag is up while a thread sleeps on it: what the peer sends wakes that thread.
+// A sleep on it keeps it alive, and with it the descriptors that the sleeper watches.
 class UnderlyingLane : public SleepFlag {
  public:
   virtual Lane& lane() = 0;
@@ -23,21 +21,13 @@ class UnderlyingLane : public SleepFlag {
   virtual std::vector<int> descriptors() const = 0;
   virtual void watch(Sleep& sleep);
   // Called with the lock of the queue pair held.
-  void raise(Sleeper sleeper) override;
+  void raise(Sleeper) override {}
   // Thread-safe.
-  void lower(Sleeper sleeper) override;
-  // Whether a thread that waits for completions sleeps on it: the progress thread leaves it alone.
-  bool has_caller() const { return num_callers_.load(std::memory_order_relaxed) > 0; }
+  void lower(Sleeper) override {}
   // Whether the peer's process has ended. What it sent before is still to be received.
   virtual bool peer_has_ended() { return false; }
   // To be called every 100 ms or so, with the lock of the queue pair held.
   virtual void tend() {}
-  // Our registered memory, if the peer maps it, and the peer's; else nullptr.
-  virtual const Arena* arena() const { return nullptr; }
-  virtual const ArenaWindow* peer_arena() const { return nullptr; }
-
- private:
-  std::atomic<int> num_callers_{0};
 };
 
 // Any lane with descriptors of its own, such as one that a Python provider implements.
@@ -54,23 +44,23 @@ class PlainUnderlyingLane final : public UnderlyingLane {
   const size_t slot_bytes_;
 };
 
-// One end in shared memory, before and after the peer's segment is known.
+// One end in shared memory, before the peer's segment is known.
 class ShmEndpoint {
  public:
-  // `arena`: what it lends to the peer.
+  // `arena`: what it lends to the peer, or nullptr.
   explicit ShmEndpoint(std::shared_ptr<Arena> arena);
   int segment_fd() const { return segment_->fd(); }
   int doorbell_fd() const { return doorbell_.get(); }
 
-  // What the peer passed.
+  // What the peer passed; empty Descriptors where it has none.
   struct Theirs {
     Descriptor segment;
     Descriptor doorbell;
-    Descriptor arena;
+    Descriptor arena{-1};
+    Descriptor control{-1};  // a socket that the end of the peer's process closes
   };
-  // `rank`: 0 on one side and 1 on the other. `control`: a socket that the end of the peer's process
-  // closes, or an empty Descriptor. To be called once.
-  std::shared_ptr<UnderlyingLane> connect(int rank, Theirs theirs, Descriptor control);
+  // `rank`: 0 on one side and 1 on the other. To be called once.
+  std::shared_ptr<UnderlyingLane> connect(int rank, Theirs theirs);
 
  private:
   const std::shared_ptr<Arena> arena_;

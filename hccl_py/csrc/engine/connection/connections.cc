@@ -11,10 +11,6 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Everything that matters rings; this bounds how late a signal, a deadline or a cut is seen.
-constexpr auto tend_period = milliseconds(100);
-// Of streams that have no descriptor to watch.
-constexpr auto poll_period = milliseconds(2);
 // A lane may break before its control link says why.
 constexpr auto explanation_time = milliseconds(300);
 // From the end of a process's connections on this host until the process itself has ended.
@@ -78,7 +74,6 @@ void Connections::add_tcp_lanes(int peer, std::vector<TcpLane*> lanes) {
   num_replaceable_.resize(peers_.size());
   num_replaceable_[static_cast<size_t>(peer)] = {lanes.size() + 1, lanes.at(0)->num_paths()};
   at(peer).lanes = std::move(lanes);
-  note_announcing();
 }
 
 bool Connections::is_local(int rank) const {
@@ -297,7 +292,6 @@ void Connections::check_path(const BrokenPath& path) const {
 
 void Connections::use_replacements(Traffic traffic) {
   for (Replacement& replacement : reconnection_.take_offers()) use(replacement, traffic);
-  note_announcing();
 }
 
 void Connections::use(Replacement& replacement, Traffic traffic) {
@@ -335,7 +329,7 @@ void Connections::tend(Deadline now, Traffic traffic) {
     count_unsettled();
   }
   if (traffic == Traffic::ended || tcp_lanes_.empty() || now < next_tend_) return;
-  next_tend_ = now + milliseconds(longest_sleep_ms());
+  next_tend_ = now + milliseconds(longest_sleep_ms);
   // While calls are held, nothing more is sent from the callers' buffers.
   for (TcpLane* lane : tcp_lanes_) {
     if (traffic == Traffic::flows) lane->tend(now);
@@ -351,7 +345,7 @@ void Connections::tend(Deadline now, Traffic traffic) {
 void Connections::check_cut(int rank, Deadline now) {
   Peer& peer = at(rank);
   ControlLink& link = *peer.link;
-  if (!link.announces() || link.has_broken()) read(rank);
+  if (link.has_broken()) read(rank);
   if (link.state() != ControlLink::State::open || peer.cut_at == Deadline{}) return;
   // What a dying process had sent may have kept its data connections open until now.
   if (link.is_closed() && has_closed_all(peer)) return follow(rank);
@@ -385,19 +379,6 @@ void Connections::count_unsettled() {
     num_suspects_ += is_suspect;
     num_unsettled_ += is_suspect || peer.process || is_closing(peer, now);
   }
-}
-
-void Connections::note_announcing() {
-  bool all = std::all_of(tcp_lanes_.begin(), tcp_lanes_.end(),
-                         [](const TcpLane* lane) { return lane->announces(); }) &&
-             std::all_of(peers_.begin(), peers_.end(), [](const Peer& peer) {
-               return !peer.link || peer.link->announces();
-             });
-  announces_.store(all, std::memory_order_relaxed);
-}
-
-int Connections::longest_sleep_ms() const {
-  return static_cast<int>((announces() ? tend_period : poll_period).count());
 }
 
 void Connections::prepare_sleep(Sleep& sleep) {

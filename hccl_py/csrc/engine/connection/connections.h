@@ -9,7 +9,6 @@
 
 #include <sys/epoll.h>
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -37,6 +36,9 @@ struct TcpConnections {
 
 class Connections final : private PathObserver {
  public:
+  // Everything that matters rings; this bounds how late a signal, a deadline or a cut is seen.
+  static constexpr int longest_sleep_ms = 100;
+
   // Data moves; calls are held until a diagnosis comes; calls have ended.
   enum class Traffic { flows, held, ended };
 
@@ -70,7 +72,6 @@ class Connections final : private PathObserver {
   // Ranks of this node that said goodbye. All they sent before is there to be read.
   const std::vector<int>& local_leavers() const { return local_leavers_; }
   void use_replacements(Traffic traffic);
-  bool announces() const { return announces_.load(std::memory_order_relaxed); }
   // The paths to these ranks that are down or unanswered.
   std::vector<PathTrouble> troubles_with(const std::vector<int>& ranks) const;
   void prepare_sleep(Sleep& sleep);
@@ -90,7 +91,6 @@ class Connections final : private PathObserver {
   // Whether ended_peers() grew since the last call. For the driver.
   bool take_ended_peers() { return std::exchange(has_ended_peers_, false); }
   int epoll_fd() const { return epoll_.get(); }
-  int longest_sleep_ms() const;
   const std::vector<std::shared_ptr<PathStatistics>>& path_statistics() const { return records_; }
 
  private:
@@ -136,7 +136,6 @@ class Connections final : private PathObserver {
   void check_cut(int rank, Deadline now);
   void report_suspects(Deadline now);
   void use(Replacement& replacement, Traffic traffic);
-  void note_announcing();
 
   const std::vector<int> local_ranks_;
   const double path_timeout_s_;
@@ -159,8 +158,6 @@ class Connections final : private PathObserver {
   Deadline next_check_{};
   Deadline next_tend_{};
 
-  // Written by the driver, read by the progress thread as a hint: a stale value costs one sleep.
-  std::atomic<bool> announces_{true};  // epoll reports all that connections do
   mutable std::mutex ended_mutex_;
   std::vector<EndedPeer> ended_;  // guarded by ended_mutex_
 };

@@ -68,7 +68,6 @@ class ControlLink {
   size_t num_paths() const { return paths_.size(); }
   int fd(size_t path) const { return up(path) ? paths_[path].stream->fd() : -1; }
   bool up(size_t path) const { return paths_[path].stream != nullptr; }
-  bool announces() const;
   // Whether no connection is left, and whether all were closed by the peer's end.
   bool is_cut() const;
   bool is_closed() const;

@@ -204,7 +204,7 @@ bool Driver::sleep(Deadline deadline) {
   if (progress_or_fail(true)) return false;
   announced.limit(std::min(deadline, next_deadline()));
   statistics_.sleeps.add(1);
-  bool whole = connections_.handle_events(announced.left_ms(connections_.longest_sleep_ms()));
+  bool whole = connections_.handle_events(announced.left_ms(Connections::longest_sleep_ms));
   check_leavers();
   return !whole;
 }

@@ -290,7 +290,7 @@ bool Driver::prepare_sleep(Sleep& sleep) {
   check_leavers();
   announce_sleep(sleep);
   sleep.watch(connections_.epoll_fd());
-  sleep.limit(std::min(next_deadline(), Clock::now() + milliseconds(connections_.longest_sleep_ms())));
+  sleep.limit(std::min(next_deadline(), Clock::now() + milliseconds(Connections::longest_sleep_ms)));
   bool stay_awake = progress_or_fail(true) || !has_work();
   submissions_.stop_driving();
   return !stay_awake;

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "base/crc32c.h"
-#include "base/faulty_stream.h"
+#include "faulty_stream.h"
 #include "lanes.h"
 
 namespace hccl::test {
@@ -41,7 +41,10 @@ class FaultyLane final : public PathObserver {
   }
 
   void tend() {
-    for (auto& end : ends) end->tend(Clock::now());
+    for (auto& end : ends) {
+      end->poll();  // what its connections hold back goes out
+      end->tend(Clock::now());
+    }
     for (size_t path : std::exchange(lost_, {})) {
       auto pair = connect();
       for (size_t end : {0, 1}) ends[end]->adopt(path, pair[end]);

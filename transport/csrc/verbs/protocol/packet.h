@@ -30,33 +30,24 @@ struct Packet {
   PacketKind kind = PacketKind::acknowledge;
   bool last = false;       // the message ends here
   bool wants_ack = false;  // nothing follows soon: answer now
-  bool by_reference = false;  // the payload is a Reference
   uint16_t number = 0;     // of the message, counted by its sender; modulo 2^16
-  uint32_t acked = 0;      // how many of the receiver's messages were carried out; modulo 2^32
+  uint16_t acked = 0;      // how many of the receiver's messages were carried out; modulo 2^16
   uint32_t imm = 0;
   uint32_t size = 0;  // of the whole message
   uint32_t rkey = 0;
   uint64_t remote_address = 0;
 };
 
-inline constexpr uint16_t last_bit = 0x100;
-inline constexpr uint16_t wants_ack_bit = 0x200;
-inline constexpr uint16_t by_reference_bit = 0x400;
+inline constexpr uint32_t last_bit = 0x100;
+inline constexpr uint32_t wants_ack_bit = 0x200;
 
-// A payload that stays where it lies: in registered memory of the sender that the receiver maps.
-struct Reference {
-  uint64_t offset;  // in the sender's arena
-  uint64_t length;
-};
-
+// Header::kind stays 0: the lane may announce a payload in registered memory instead of copying it.
 inline Header encode(const Packet& packet, size_t length) {
   Header header;
-  header.kind = static_cast<uint16_t>(static_cast<uint16_t>(packet.kind) |
-                                      (packet.last ? last_bit : 0) |
-                                      (packet.wants_ack ? wants_ack_bit : 0) |
-                                      (packet.by_reference ? by_reference_bit : 0));
+  uint32_t kind = static_cast<uint32_t>(packet.kind) | (packet.last ? last_bit : 0) |
+                  (packet.wants_ack ? wants_ack_bit : 0);
   header.reserved = packet.number;
-  header.id = packet.acked | static_cast<uint64_t>(packet.imm) << 32;
+  header.id = packet.acked | kind << 16 | static_cast<uint64_t>(packet.imm) << 32;
   header.size = packet.size | static_cast<uint64_t>(packet.rkey) << 32;
   header.fingerprint = packet.remote_address;
   header.length = static_cast<uint32_t>(length);
@@ -65,12 +56,12 @@ inline Header encode(const Packet& packet, size_t length) {
 
 inline Packet decode(const Header& header) {
   Packet packet;
-  packet.kind = static_cast<PacketKind>(header.kind & 0xff);
-  packet.last = header.kind & last_bit;
-  packet.wants_ack = header.kind & wants_ack_bit;
-  packet.by_reference = header.kind & by_reference_bit;
+  auto kind = static_cast<uint32_t>(header.id) >> 16;
+  packet.kind = static_cast<PacketKind>(kind & 0xff);
+  packet.last = kind & last_bit;
+  packet.wants_ack = kind & wants_ack_bit;
   packet.number = header.reserved;
-  packet.acked = static_cast<uint32_t>(header.id);
+  packet.acked = static_cast<uint16_t>(header.id);
   packet.imm = static_cast<uint32_t>(header.id >> 32);
   packet.size = static_cast<uint32_t>(header.size);
   packet.rkey = static_cast<uint32_t>(header.size >> 32);

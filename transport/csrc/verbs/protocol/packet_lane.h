@@ -3,7 +3,6 @@
 
 #include <string>
 
-#include "base/arena.h"
 #include "verbs/memory_region.h"
 #include "verbs/protocol/packet.h"
 #include "base/statistics.h"
@@ -26,30 +25,15 @@ struct PacketLane {
   ProtectionDomain& domain;
   QueuePairAttributes attributes;
   Lane* lane = nullptr;
-  const Arena* arena = nullptr;             // ours, if the peer maps it
-  const ArenaWindow* peer_arena = nullptr;  // the peer's, if we map it
   size_t mtu = 0;
   uint32_t to_acknowledge = 0;  // every packet carries it; the responder counts it up
   uint32_t acknowledged = 0;    // as of the last packet
   uint64_t posted = 0;          // number of the last message on the lane
   QueuePairStatistics statistics = {};
 
-  uint64_t last_reference = 0;            // number on the lane of the last packet by reference
-  Reference reference = {};              // the one that the lane may still have to send
-  const std::byte* referenced = nullptr;  // where the payload of the peeked packet lies, if not here
-
   // Posts one packet; the payload stays borrowed until lane->completed() reaches `posted`. To be
   // called only while the lane is flushed, but for packets without a payload.
   void send(Packet packet, const std::byte* payload, size_t length);
-  // How much of `left` bytes at `address` goes into one packet.
-  size_t fragment_length(const std::byte* address, size_t left) const;
-
-  // The length of what the peeked packet carries or refers to; fills in `referenced`. Throws
-  // LaneError for a reference to nowhere.
-  size_t payload_length(const Packet& packet, const Header& header);
-  // As Lane::receive and Lane::lend, for payloads that lie elsewhere too.
-  bool receive(std::byte* destination, size_t length);
-  const std::byte* lend() { return referenced != nullptr ? referenced : lane->lend(); }
   // Moves the payload of the peeked message to `offset` of a scatter list.
   Delivery deliver(std::span<const ScatterGather> pieces, size_t offset, size_t length);
 };

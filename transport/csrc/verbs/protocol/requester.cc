@@ -119,7 +119,7 @@ void Requester::send_fragment() {
     length = std::min(current.size - offset_, packets_.mtu);
   } else if (offset_ < current.size) {
     Cursor cursor = locate(pieces(next_), offset_);
-    length = packets_.fragment_length(cursor.address, cursor.left);
+    length = std::min(cursor.left, packets_.mtu);
     payload = cursor.address;
     if (!packets_.domain.allows(cursor.lkey, reinterpret_cast<uint64_t>(payload), length, 0)) {
       current.problem = Status::local_protection_error;
@@ -156,9 +156,8 @@ void Requester::send_read() {
   ++next_;
 }
 
-void Requester::acknowledge(uint32_t acked) {
-  uint32_t ended = acked - static_cast<uint32_t>(acked_);
-  if (ended == 0) return;
+void Requester::acknowledge(uint16_t acked) {
+  auto ended = static_cast<uint16_t>(acked - acked_);
   if (ended > next_ - acked_) {
     throw Fault{.send = Status::remote_operation_error, .text = "it acknowledged too much"};
   }
@@ -206,7 +205,7 @@ bool Requester::take_response(const Packet& packet, size_t length) {
     if (delivery == Delivery::not_yet) return false;
     if (delivery == Delivery::forbidden) read.problem = Status::local_protection_error;
   }
-  if (read.problem != Status::success && packets_.lend() == nullptr) return false;
+  if (read.problem != Status::success && packets_.lane->lend() == nullptr) return false;
   read.received += static_cast<uint32_t>(length);
   return true;
 }

@@ -26,8 +26,8 @@ class Requester {
 
   // Sends what the lane takes now. True if anything moved.
   bool transmit(VerbsClock::time_point* now);
-  // The peer has carried out so many requests, modulo 2^32. Throws Fault.
-  void acknowledge(uint32_t acked);
+  // The peer has carried out so many requests, modulo 2^16. Throws Fault.
+  void acknowledge(uint16_t acked);
   // The peer has no RECV for message `number`. Throws Fault.
   void not_ready(uint16_t number, std::chrono::microseconds timer);
   // Takes the peeked fragment of a read's answer. False: not all of it is there. Throws Fault.

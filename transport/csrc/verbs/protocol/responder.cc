@@ -59,7 +59,7 @@ bool Responder::take(const Packet& packet, size_t length) {
     fragment_begun_ = true;
   }
   if (fragment_dropped_) {
-    if (length > 0 && packets_.lend() == nullptr) return false;
+    if (length > 0 && packets_.lane->lend() == nullptr) return false;
   } else if (receiving_) {
     if (!deliver(length)) return false;
     offset_ += length;
@@ -151,7 +151,7 @@ bool Responder::deliver(size_t length) {
   if (!packets_.domain.allows(message_.rkey, address, length, access_remote_write)) {
     reject(Status::remote_access_error, Status::flushed, "a write into a revoked region");
   }
-  return packets_.receive(reinterpret_cast<std::byte*>(address), length);
+  return packets_.lane->receive(reinterpret_cast<std::byte*>(address));
 }
 
 void Responder::finish() {
@@ -186,7 +186,7 @@ bool Responder::answer_reads() {
     packet.number = static_cast<uint16_t>(read.index);
     uint64_t address = read.address + read.sent;
     auto* source = reinterpret_cast<const std::byte*>(address);
-    size_t length = packets_.fragment_length(source, read.size - read.sent);
+    size_t length = std::min<size_t>(read.size - read.sent, packets_.mtu);
     if (length > 0 && !packets_.domain.allows(read.rkey, address, length, access_remote_read)) {
       throw Fault{.rejection = Status::remote_access_error,
                   .number = packet.number,
