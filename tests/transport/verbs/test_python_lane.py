@@ -21,8 +21,8 @@ from hccl_py.transport.verbs import (
     Status,
 )
 
-_PROBE = struct.pack("=QQQIHH", 0, 0, 0, 0, 11, 0)
-"""A packet that asks for a sign of life: `Header` of csrc/lane.h, PacketKind of csrc/packet.h."""
+_PROBE = struct.pack("=QQQIHH", 0, 11 << 16, 0, 0, 0, 0)
+"""A packet that asks for a sign of life: `encode` of csrc/verbs/protocol/packet.h."""
 
 
 class Lane:

@@ -6,8 +6,6 @@ namespace hccl {
 
 namespace {
 
-// Below, the copy costs less than the wait until the receiver has read the payload.
-constexpr size_t min_announced_bytes = 16384;
 // Header::kind of a message whose source may be overwritten before it is received.
 constexpr uint16_t always_copied = 0xffff;
 
@@ -79,7 +77,9 @@ bool ShmLane::ring_is_full() {
   return sent_ - reclaimed_ >= ring_cells;
 }
 
-void ShmLane::set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindow> theirs) {
+void ShmLane::set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindow> theirs,
+                         size_t min_announced_bytes) {
+  min_announced_bytes_ = min_announced_bytes;
   if (mine && mine->window()) arena_ = std::move(mine);
   their_arena_ = std::move(theirs);
   if (their_arena_) my_consumed_.maps_arena.store(1, std::memory_order_release);
@@ -117,7 +117,7 @@ void ShmLane::check_valid() const {
 }
 
 bool ShmLane::can_announce(const Header& header, const std::byte* payload) const {
-  return header.length >= min_announced_bytes && header.kind != always_copied && arena_ &&
+  return header.length >= min_announced_bytes_ && header.kind != always_copied && arena_ &&
          their_consumed_.maps_arena.load(std::memory_order_acquire) != 0 &&
          arena_->offset_of(payload, header.length);
 }

@@ -60,8 +60,10 @@ class ShmLane final : public QueuedLane {
   ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox, Statistics& statistics);
 
   // From now on messages in `mine` are announced if the peer maps it, and those in `theirs` are read.
-  // Before the first message; either may be nullptr.
-  void set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindow> theirs);
+  // Before the first message; either may be nullptr. Below `min_announced_bytes`, the copy costs less
+  // than the wait until the receiver has read the payload.
+  void set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindow> theirs,
+                  size_t min_announced_bytes = 16384);
 
   uint64_t completed() const override;
   bool settled() const override { return flushed() && num_announced_ == 0; }
@@ -123,6 +125,7 @@ class ShmLane final : public QueuedLane {
   Sent sent_slots_[ring_cells];
 
   std::shared_ptr<Arena> arena_;  // nullptr: nothing of ours is announced
+  size_t min_announced_bytes_ = 0;
   std::shared_ptr<ArenaWindow> their_arena_;
   int num_announced_ = 0;           // messages that the peer has still to release
   std::byte* payload_ = nullptr;    // of the peeked message, if it has no slot

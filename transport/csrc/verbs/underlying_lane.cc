@@ -11,6 +11,8 @@ namespace {
 
 constexpr SegmentShape shm_shape{.num_local_ranks = 2, .num_channels = 1, .num_slots = 8,
                                  .slot_bytes = 65536};
+// A sender of requests has others to post meanwhile.
+constexpr size_t min_announced_bytes = 4096;
 constexpr size_t tcp_slot_bytes = 262144;
 
 class ShmUnderlyingLane final : public UnderlyingLane {
@@ -104,7 +106,7 @@ std::shared_ptr<UnderlyingLane> ShmEndpoint::connect(int rank, Theirs theirs) {
   if (theirs.arena.get() >= 0) their_arena = arena_->open_peer(std::move(theirs.arena));
   auto made = std::make_shared<ShmUnderlyingLane>(rank, segment_, duplicate(doorbell_.get()),
                                                   std::move(theirs));
-  made->lane().set_arenas(arena_, std::move(their_arena));
+  made->lane().set_arenas(arena_, std::move(their_arena), min_announced_bytes);
   return made;
 }
 
