@@ -100,13 +100,12 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
         for connections in (link.controls, *link.lanes):
             for connection in connections:
                 sockets.add(connection)
-        shared = (link.segment_fd, link.doorbell_fd, link.arena_fd)
         if link.provided:
             (control,) = link.controls
             assert isinstance(control, int), "a provider's control connections are never TLS"
             core.add_lanes(link.rank, link.provided, control)
-        elif None not in shared:
-            core.add_shm_peer(link.rank, *shared, *link.controls)  # type: ignore[arg-type]
+        elif link.shared is not None:
+            core.add_shm_peer(link.rank, *link.shared, *link.controls)
         elif device is not None:
             first_paths, (control,) = [lane[0] for lane in link.lanes], link.controls
             core.add_verbs_peer(device, link.rank, first_paths, control)  # type: ignore[arg-type]

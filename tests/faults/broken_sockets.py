@@ -140,7 +140,7 @@ def noisy_lanes(seed: int) -> Iterator[None]:
 
     def detach_and_spoil(line: PendingConnection) -> Connection:
         connection = detach(line)
-        if line.socket.family == socket.AF_UNIX or line.handshake.index == CONTROL:
+        if line.socket.family == socket.AF_UNIX or line.key is None or line.key.index == CONTROL:
             return connection
         return NoisyStream(connection, chance.randrange(1 << 32))
 

@@ -4,21 +4,23 @@ import array
 import contextlib
 import errno
 import os
-import selectors
 import socket
 import struct
+from collections.abc import Callable, Generator
+from functools import partial
+from selectors import EVENT_READ, EVENT_WRITE
 from ssl import SSLSocket, SSLWantReadError, SSLWantWriteError
-from typing import Any
+from typing import Any, TypeVar
 
 from hccl_py.transport.bootstrap.handshake import (
+    CONTROL,
     Handshake,
-    Receive,
-    Received,
+    Key,
+    Party,
     RejectedError,
-    Send,
     Steps,
 )
-from hccl_py.transport.bootstrap.tls import TlsStream, fingerprint
+from hccl_py.transport.bootstrap.tls import TlsStream
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import Target, address_family, describe_target
 from hccl_py.transport.network.listeners import bind_to_device
@@ -33,32 +35,46 @@ _WATCH_OPTIONS = {
     socket.TCP_USER_TIMEOUT: 45_000,
 }
 
+T = TypeVar("T")
 
-class PendingConnection:
-    """A connected socket on its way through the handshake. Owns socket and received descriptors.
+
+class NotListeningError(RejectedError):
+    """The peer does not listen yet, or its backlog is full."""
+
+
+class PendingConnection(Handshake):
+    """A socket on its way through the handshake. Owns socket and received descriptors.
 
     Attributes:
         socket: the connection; a TLS one first agrees on keys.
-        handshake: the side it runs.
         address: the other end, for messages.
-        descriptors: what the peer passed.
-        closed: whether it was closed.
+        closed: whether it was closed or handed out.
     """
 
     def __init__(
-        self, connected: socket.socket, handshake: Handshake, steps: Steps, address: str
+        self,
+        party: Party,
+        connection: socket.socket,
+        address: str,
+        wanted: Key | Callable[[Key], bool],
     ) -> None:
-        """Take over a non-blocking connected socket; `advance` starts the handshake."""
-        self.socket = connected
-        self.handshake = handshake
+        """Take over a non-blocking socket; `advance` starts the handshake.
+
+        Args:
+            party: this rank and its peers.
+            connection: accepted, or still connecting.
+            address: the other end, for messages.
+            wanted: which connection was dialled, or says of an accepted one whether it may come.
+        """
+        super().__init__(party)
+        self.socket = connection
         self.address = address
-        self.descriptors: tuple[int, ...] = ()
         self.closed = False
-        self._steps = steps
-        self._request: Send | Receive | None = None
-        self._outgoing = b""
-        self._passing: tuple[int, ...] = ()
-        self._incoming = b""
+        if isinstance(wanted, Key):
+            self.key, self.step = wanted, "connecting"
+            self._steps = self._dial(wanted)
+        else:
+            self._steps = self._welcome(wanted)
 
     def advance(self) -> int | None:
         """Go on until the socket would block.
@@ -67,58 +83,60 @@ class PendingConnection:
             The selector event to wait for, or None if the handshake is complete.
 
         Raises:
+            NotListeningError: the peer that was dialled does not listen yet.
             RejectedError: the other side is wrong, or closed the connection.
         """
         try:
-            if self._request is None:
-                self._secure()
-                self._take(next(self._steps))
-            while True:
-                self._take(self._steps.send(self._serve()))
-        except StopIteration:
-            self._check_certificate()
-            return None
-        except (BlockingIOError, SSLWantReadError, SSLWantWriteError) as error:
-            waits_to_write = isinstance(error, SSLWantWriteError) or bool(self._outgoing)
-            return selectors.EVENT_WRITE if waits_to_write else selectors.EVENT_READ
+            return next(self._steps, None)
         except OSError as error:
             raise RejectedError(f"the connection broke: {error.strerror or error}") from error
 
-    def _secure(self) -> None:
-        """Run the TLS handshake; a connector knows which certificate it expects."""
-        if isinstance(self.socket, SSLSocket):
-            self.socket.do_handshake()
+    def _dial(self, key: Key) -> Steps:
+        yield EVENT_WRITE
+        code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+        if code:
+            kind = NotListeningError if code == errno.ECONNREFUSED else RejectedError
+            raise kind(os.strerror(code))
+        self.step = "hello"
+        yield from self._secure(server_side=False)
+        yield from self.connect(key)
+        self._complete()
+
+    def _welcome(self, is_expected: Callable[[Key], bool]) -> Steps:
+        yield from self._secure(server_side=True)
+        yield from self.accept(is_expected)
+        self._complete()
+
+    def _secure(self, *, server_side: bool) -> Steps:
+        """Reject a process of another user; run the TLS handshake between nodes."""
+        if self.socket.family == socket.AF_UNIX:
+            _, user = _peer_process(self.socket)
+            if user != os.geteuid():
+                raise RejectedError(f"it belongs to user {user}, this process to {os.geteuid()}")
+            return
+        # Before the handshake: Nagle's delay would cost 40 ms per connection there already.
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if self.party.tls is not None:
+            self.socket = secured = self.party.tls.wrap(self.socket, server_side=server_side)
+            yield from _when_ready(EVENT_READ, secured.do_handshake)
             self._check_certificate()
 
     def _check_certificate(self) -> None:
         """Reject the certificate of another rank. An acceptor learns late which rank it expects."""
-        peer = self.handshake.peer
-        if isinstance(self.socket, SSLSocket) and peer is not None:
-            shown = self.socket.getpeercert(binary_form=True) or b""
-            if fingerprint(shown) != fingerprint(peer.certificate):
+        if isinstance(self.socket, SSLSocket) and self.key is not None:
+            expected = self.party.members[self.key.rank].certificate
+            if self.socket.getpeercert(binary_form=True) != expected:
                 raise RejectedError("its TLS certificate is not the one of its rendezvous card")
 
-    def begin(self) -> None:
-        """Prepare the socket; reject a process of another user at the end of a Unix socket."""
-        if self.socket.family != socket.AF_UNIX:
-            # Before the handshake: Nagle's delay would cost 40 ms per connection there already.
-            self._set_option(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return
-        _, user = _peer_process(self.socket)
-        if user != os.geteuid():
-            raise RejectedError(f"it belongs to user {user}, this process to {os.geteuid()}")
-
-    def watch_peer(self) -> None:
-        """Have the kernel notice a silent host; for control connections only.
-
-        A lane may rightly stand still for minutes with its window closed, which the user timeout
-        would take for a dead peer.
-        """
-        if self.socket.family == socket.AF_UNIX:
-            return
-        self._set_option(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _WATCH_OPTIONS.items():
-            self._set_option(socket.IPPROTO_TCP, option, value)
+    def _complete(self) -> None:
+        self._check_certificate()
+        assert self.key is not None
+        if self.key.index == CONTROL and self.socket.family != socket.AF_UNIX:
+            # The kernel notices a silent host. Not on a lane, which may rightly stand still for
+            # minutes with its window closed: the user timeout would take that for a dead peer.
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _WATCH_OPTIONS.items():
+                self.socket.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def detach(self) -> Connection:
         """Give the connection to the caller; received descriptors go along."""
@@ -138,46 +156,32 @@ class PendingConnection:
             with contextlib.suppress(OSError):
                 os.close(descriptor)
 
-    def _set_option(self, level: int, option: int, value: int) -> None:
-        try:
-            self.socket.setsockopt(level, option, value)
-        except OSError as error:  # reset by the peer meanwhile
-            raise RejectedError(f"the connection broke: {error.strerror}") from error
-
-    def _take(self, request: Send | Receive) -> None:
-        self._request = request
-        self._incoming = b""
-        if isinstance(request, Send):
-            self._outgoing, self._passing = request.data, request.descriptors
-
-    def _serve(self) -> Received:
-        if isinstance(self._request, Receive):
-            return self._receive(self._request)
-        while self._outgoing:
-            if self._passing:
-                rights = array.array("i", self._passing)
-                ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
-                num_sent = self.socket.sendmsg([self._outgoing], ancillary, socket.MSG_NOSIGNAL)
-                self._passing = ()
-            elif isinstance(self.socket, SSLSocket):
-                num_sent = self.socket.send(self._outgoing)
+    def send(self, data: bytes, descriptors: tuple[int, ...] = ()) -> Steps:
+        """Send all bytes, and the descriptors with the first of them."""
+        rights = array.array("i", descriptors)
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else []
+        while data:
+            if isinstance(self.socket, SSLSocket):
+                send = partial(self.socket.send, data)
             else:
-                num_sent = self.socket.send(self._outgoing, socket.MSG_NOSIGNAL)
-            self._outgoing = self._outgoing[num_sent:]
-        return Received()
+                send = partial(self.socket.sendmsg, [data], ancillary, socket.MSG_NOSIGNAL)
+            num_sent = yield from _when_ready(EVENT_WRITE, send)
+            data, ancillary = data[num_sent:], []
 
-    def _receive(self, request: Receive) -> Received:
-        """Read exactly what was asked for: what follows belongs to the engine."""
-        while len(self._incoming) < request.num_bytes:
-            missing = request.num_bytes - len(self._incoming)
-            if request.num_descriptors:
-                data = self._receive_with_descriptors(missing, request.num_descriptors)
+    def receive(self, num_bytes: int, num_descriptors: int = 0) -> Generator[int, None, bytes]:
+        """Receive exactly so many bytes: what follows belongs to the engine."""
+        received = b""
+        while len(received) < num_bytes:
+            missing = num_bytes - len(received)
+            if num_descriptors:
+                receive = partial(self._receive_with_descriptors, missing, num_descriptors)
             else:
-                data = self.socket.recv(missing)
-            if not data:
+                receive = partial(self.socket.recv, missing)
+            part = yield from _when_ready(EVENT_READ, receive)
+            if not part:
                 raise RejectedError("it closed the connection")
-            self._incoming += data
-        return Received(self._incoming, self.descriptors)
+            received += part
+        return received
 
     def _receive_with_descriptors(self, num_bytes: int, num_descriptors: int) -> bytes:
         # Not socket.recv_fds: it drops its flags argument before Python 3.12.
@@ -192,7 +196,20 @@ class PendingConnection:
         return data
 
 
-def start_connecting(target: Target, source: Endpoint | None = None) -> socket.socket | None:
+def _when_ready(event: int, call: Callable[[], T]) -> Generator[int, None, T]:
+    """Call until the call does not block; `event` is what it waits for on a plain socket."""
+    while True:
+        try:
+            return call()
+        except SSLWantReadError:
+            yield EVENT_READ
+        except SSLWantWriteError:
+            yield EVENT_WRITE
+        except BlockingIOError:
+            yield event
+
+
+def start_connecting(target: Target, source: Endpoint | None = None) -> socket.socket:
     """Open a non-blocking socket and start to connect.
 
     Args:
@@ -200,8 +217,11 @@ def start_connecting(target: Target, source: Endpoint | None = None) -> socket.s
         source: whose address to dial from, and through whose interface if it names one.
 
     Returns:
-        The socket, writable once the attempt has ended; None if the peer does not listen yet or
-        its backlog is full.
+        The socket, writable once the attempt has ended.
+
+    Raises:
+        NotListeningError: the peer does not listen yet or its backlog is full.
+        OSError: any other reason.
     """
     family = socket.AF_UNIX if isinstance(target, str) else address_family(target[0])
     dialled = socket.socket(family, socket.SOCK_STREAM)
@@ -219,7 +239,7 @@ def start_connecting(target: Target, source: Endpoint | None = None) -> socket.s
         return dialled
     dialled.close()
     if code in (errno.ECONNREFUSED, errno.EAGAIN):
-        return None
+        raise NotListeningError(os.strerror(code))
     raise OSError(code, os.strerror(code))
 
 

@@ -3,7 +3,7 @@
 A stranger is an accepted connection that has not proved that it knows the secret. A stranger has
 `STRANGER_TIMEOUT_S` for that and blocks no other connection. Where there are too many, those that
 have not named this communicator's id, which no outsider knows, are dropped first: a flood does not
-keep members out. The owner decides which connections are wanted and what a failure means: at the
+keep members out. A subclass decides which connections are wanted and what a failure means: at the
 start `full_mesh.py`, for which it is an error, later `reconnect.py`, which tries again.
 """
 
@@ -11,22 +11,22 @@ import contextlib
 import errno
 import heapq
 import math
-import os
 import selectors
 import socket
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 from hccl_py.transport.bootstrap.connection import (
+    NotListeningError,
     PendingConnection,
     describe_client,
     start_connecting,
 )
-from hccl_py.transport.bootstrap.handshake import CONTROL, Handshake, Party, RejectedError
-from hccl_py.transport.network.identity import Endpoint, Member
+from hccl_py.transport.bootstrap.handshake import Key, Party, RejectedError
+from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import Target, describe_target
 from hccl_py.transport.network.rejections import Rejections
 
@@ -36,190 +36,129 @@ STRANGER_TIMEOUT_S = 10.0
 _ACCEPTED_PER_TURN = 8
 
 
-@dataclass(frozen=True, order=True)
-class Key:
-    """A connection: rank of the peer, what it carries (`CONTROL` or 1 + lane), over which path."""
-
-    rank: int
-    index: int
-    path: int
-
-    def __str__(self) -> str:
-        """Name it for messages."""
-        carried = "control" if self.index == CONTROL else f"lane {self.index - 1}"
-        return f"{carried} path {self.path}" if self.path else carried
-
-
-class Owner(Protocol):
-    """Decides what a connector cannot."""
-
-    def is_expected(self, key: Key) -> bool:
-        """Say whether a higher rank may make this connection now."""
-
-    def connected(self, key: Key, pending: PendingConnection) -> None:
-        """Take over a connection whose handshake is complete."""
-
-    def failed(self, key: Key, what: str, cause: Exception) -> None:
-        """Learn that an attempt of a member, or to reach one, failed; raise, or retry later."""
-
-    def out_of_descriptors(self, cause: OSError) -> None:
-        """Learn that no descriptor is left for a connection; raise, or wait a little."""
-
-
-@dataclass(frozen=True)
-class Pace:
-    """Time limits of a connector.
+class Connector(ABC):
+    """Dials, accepts and authenticates.
 
     Attributes:
-        first_retry_s: pause after a first failed attempt; doubles with each further one.
-        longest_retry_s: where it stops to double.
-        attempt_s: how long connecting and the handshake of a member may take.
-        max_strangers: beyond it one of them is dropped.
+        FIRST_RETRY_S: pause after a first failed attempt; doubles with each further one.
+        LONGEST_RETRY_S: where it stops to double.
+        ATTEMPT_S: how long connecting and the handshake of a member may take.
     """
 
-    first_retry_s: float
-    longest_retry_s: float
-    attempt_s: float
-    max_strangers: int
-
-
-class Connector:
-    """Dials, accepts and authenticates."""
+    FIRST_RETRY_S: ClassVar[float]
+    LONGEST_RETRY_S: ClassVar[float]
+    ATTEMPT_S: ClassVar[float]
 
     def __init__(
         self,
         party: Party,
-        pace: Pace,
-        owner: Owner,
-        selector: selectors.BaseSelector | None = None,
+        listeners: Sequence[socket.socket],
+        max_strangers: int,
+        selector: selectors.BaseSelector,
     ) -> None:
         """Prepare.
 
         Args:
             party: this rank and its peers.
-            pace: how long to wait for what.
-            owner: decides what is wanted.
-            selector: of an event loop, which calls what is registered there, and `tick`. None:
-                `run_once` does both.
+            listeners: listening, non-blocking sockets.
+            max_strangers: beyond it one of them is dropped.
+            selector: its loop calls what is registered there, and `_tick`.
         """
         self._party = party
-        self._pace = pace
-        self._owner = owner
-        self._is_shared = selector is not None
-        self._selector = selector or selectors.DefaultSelector()
-        self._listeners: list[socket.socket] = []
-        self._rests_until_s = 0.0
+        self._listeners = listeners
+        self._max_strangers = max_strangers
+        self._selector = selector
         # Handshakes by deadline. Strangers are those of them that have proved nothing yet, in
         # order of arrival.
         self._pending: dict[PendingConnection, float] = {}
-        self._strangers: dict[PendingConnection, float] = {}
-        # What this rank dials or will dial again: from `dial` until it is connected or given up.
+        self._strangers: dict[PendingConnection, None] = {}
+        # What this rank dials or will dial again: from `_dial` until it is connected or given up.
         self._under_way: set[Key] = set()
-        self._dialling: dict[Key, tuple[socket.socket, float]] = {}
         self._retries: list[tuple[float, Key]] = []
         self._retry_s: dict[Key, float] = {}
         self._rejections = Rejections(f"rank {party.rank}")
 
-    def close(self) -> None:
-        """Close all connections under way. Idempotent."""
-        if self._is_shared:
-            dialled = [one for one, _ in self._dialling.values()]
-            for watched in (
-                *self._listeners,
-                *(pending.socket for pending in self._pending),
-                *dialled,
-            ):
-                with contextlib.suppress(KeyError, ValueError):  # it is not watched just now
-                    self._selector.unregister(watched)
-        else:
-            self._selector.close()
-        self._rejections.log_rest()
-        self.close_in_child()
+    @abstractmethod
+    def _is_expected(self, key: Key) -> bool:
+        """Say whether a higher rank may make this connection now."""
 
-    def close_in_child(self) -> None:
+    @abstractmethod
+    def _connected(self, key: Key, pending: PendingConnection) -> None:
+        """Take over a connection whose handshake is complete."""
+
+    @abstractmethod
+    def _failed(self, key: Key, what: str, cause: Exception) -> None:
+        """Learn that an attempt of a member, or to reach one, failed; raise, or retry later."""
+
+    @abstractmethod
+    def _out_of_descriptors(self, cause: OSError) -> None:
+        """Learn that no descriptor is left for a connection; raise, or wait a little."""
+
+    def _close_connections(self) -> None:
+        """Close all connections under way, and watch nothing any more."""
+        for watched in (*self._listeners, *(pending.socket for pending in self._pending)):
+            with contextlib.suppress(KeyError, ValueError):  # it is not watched just now
+                self._selector.unregister(watched)
+        self._rejections.log_rest()
+        self._close_copies()
+
+    def _close_copies(self) -> None:
         """Close the connections alone: the selector of a forked child is its parent's."""
         for pending in self._pending:
             pending.close()
-        for dialled, _ in self._dialling.values():
-            dialled.close()
-        none: Any = None
-        self._owner = none  # it holds this connector: neither need wait for the collector of cycles
+        self._pending.clear()
 
-    def listen(self, listener: socket.socket) -> None:
-        """Serve a listening, non-blocking socket; it stays the caller's."""
-        self._listeners.append(listener)
-        self._watch(listener, partial(self._accept, listener))
+    def _next_s(self) -> float:
+        """Return when to call `_tick` at the latest."""
+        next_retry_s = self._retries[0][0] if self._retries else math.inf
+        return min(next_retry_s, *self._pending.values(), math.inf)
 
-    def rest(self, pause_s: float) -> None:
-        """Accept nobody for a while."""
-        self._rests_until_s = time.monotonic() + pause_s
-        for listener in self._listeners:
-            self._selector.unregister(listener)
-
-    def run_once(self, longest_s: float) -> None:
-        """Serve what is ready, after at most `longest_s` seconds."""
-        until_s = min(time.monotonic() + longest_s, self.next_s())
-        for ready, _ in self._selector.select(max(0.0, until_s - time.monotonic())):
-            ready.data()
-        self.tick()
-
-    def next_s(self) -> float:
-        """Return when to call `tick` at the latest."""
-        limits_s = [*self._pending.values(), *(limit_s for _, limit_s in self._dialling.values())]
-        if self._retries:
-            limits_s.append(self._retries[0][0])
-        if self._rests_until_s:
-            limits_s.append(self._rests_until_s)
-        return min(limits_s, default=math.inf)
-
-    def tick(self) -> None:
+    def _tick(self) -> None:
         """Dial again what is due, and drop what came to its time limit."""
-        if self._rests_until_s and time.monotonic() >= self._rests_until_s:
-            self._rests_until_s = 0.0
-            for listener in self._listeners:
-                self._watch(listener, partial(self._accept, listener))
-        self._redial()
-        self._drop_late()
+        while self._retries and self._retries[0][0] <= time.monotonic():
+            self._dial_now(heapq.heappop(self._retries)[1])
+        now_s = time.monotonic()
+        for pending, limit_s in tuple(self._pending.items()):
+            if limit_s > now_s:
+                continue
+            if pending in self._strangers:
+                reason = f"it did not prove itself in {STRANGER_TIMEOUT_S:g} s"
+                self._drop_stranger(pending, reason)
+            else:
+                self._reject(pending, RejectedError(f"no answer in {self.ATTEMPT_S:g} s"))
 
     def _watch(self, readable: socket.socket, action: Callable[[], None]) -> None:
         self._selector.register(readable, selectors.EVENT_READ, action)
 
-    def drop_strangers(self, reason: str) -> None:
-        """Close every connection that has not proved itself."""
-        for pending in tuple(self._strangers):
-            self._drop_stranger(pending, reason)
-
     # Dialling.
 
-    def dial(self, key: Key) -> None:
-        """Start to connect to a peer, unless that is under way."""
-        if key in self._under_way:
-            return
-        self._under_way.add(key)
-        self._dial(key)
-
     def _dial(self, key: Key) -> None:
-        peer = self._party.members[key.rank]
+        """Start to connect to a peer, unless that is under way."""
+        if key not in self._under_way:
+            self._under_way.add(key)
+            self._dial_now(key)
+
+    def _dial_now(self, key: Key) -> None:
+        target = self._target(key)
         try:
-            dialled = start_connecting(self.target(key), self._source(key))
+            dialled = start_connecting(target, self._source(key))
+        except NotListeningError:
+            self._retry_later(key)
+            return
         except OSError as error:
             self._fail(key, f"connecting: {error.strerror or error}", error)
             return
-        if dialled is None:
-            self.retry_later(key)
-            return
-        self._dialling[key] = (dialled, time.monotonic() + self._pace.attempt_s)
-        go_on = partial(self._dialled, key, peer)
-        self._selector.register(dialled, selectors.EVENT_WRITE, go_on)
+        pending = PendingConnection(self._party, dialled, describe_target(target), key)
+        self._begin(pending, self.ATTEMPT_S)
 
-    def retry_later(self, key: Key) -> None:
+    def _retry_later(self, key: Key) -> None:
         """Dial after a pause, which is longer each time until the connection stands."""
         self._under_way.add(key)
-        retry_s = self._retry_s.get(key, self._pace.first_retry_s)
-        self._retry_s[key] = min(2 * retry_s, self._pace.longest_retry_s)
+        retry_s = self._retry_s.get(key, self.FIRST_RETRY_S)
+        self._retry_s[key] = min(2 * retry_s, self.LONGEST_RETRY_S)
         heapq.heappush(self._retries, (time.monotonic() + retry_s, key))
 
-    def target(self, key: Key) -> Target:
+    def _target(self, key: Key) -> Target:
         """Return what is dialled for a connection."""
         if self._party.is_local(key.rank):
             return "\0" + self._party.members[key.rank].unix_name
@@ -234,36 +173,15 @@ class Connector:
         tie = self._party.ties_interfaces and not self._party.shares_machine(key.rank)
         return here if tie else Endpoint("", here.host, 0)
 
-    def _dialled(self, key: Key, peer: Member) -> None:
-        """Go on with a connection that was made, or not."""
-        dialled, limit_s = self._dialling.pop(key)
-        self._selector.unregister(dialled)
-        code = dialled.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            dialled.close()
-            if code == errno.ECONNREFUSED:  # it does not listen yet
-                self.retry_later(key)
-            else:
-                self._fail(key, f"connecting: {os.strerror(code)}", OSError(code))
-            return
-        handshake = Handshake(self._party)
-        steps = handshake.connect(peer, key.index, key.path)
-        if self._party.tls is not None and not self._party.is_local(peer.rank):
-            dialled = self._party.tls.wrap_dialled(dialled)
-        pending = PendingConnection(dialled, handshake, steps, describe_target(self.target(key)))
-        self._pending[pending] = limit_s
-        self._begin(pending)
-
-    def _redial(self) -> None:
-        while self._retries and self._retries[0][0] <= time.monotonic():
-            _, key = heapq.heappop(self._retries)
-            self._dial(key)
-
     def _fail(self, key: Key, what: str, cause: Exception) -> None:
         self._under_way.discard(key)
-        self._owner.failed(key, what, cause)
+        self._failed(key, what, cause)
 
     # Listening.
+
+    def _listen(self) -> None:
+        for listener in self._listeners:
+            self._watch(listener, partial(self._accept, listener))
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTED_PER_TURN):
@@ -275,46 +193,38 @@ class Connector:
                 if error.errno in (errno.EMFILE, errno.ENFILE):
                     self._make_room(error)
                 return  # any other is an error of that connection, says accept(2)
-            self._welcome(accepted, address, listener.family == socket.AF_UNIX)
+            self._welcome(accepted, address)
 
     def _make_room(self, error: OSError) -> None:
         """Free a descriptor for the next in the queue, from one who did not use its own."""
         silent = self._most_suspect()
-        if silent is None or silent.handshake.peer is not None:
-            self._owner.out_of_descriptors(error)
+        if silent is None or silent.key is not None:
+            self._out_of_descriptors(error)
         else:
             self._drop_stranger(silent, "no descriptor was left for others")
 
-    def _welcome(self, accepted: socket.socket, address: Any, is_local: bool) -> None:
+    def _welcome(self, accepted: socket.socket, address: Any) -> None:
         accepted.setblocking(False)
         client = describe_client(accepted, address)
-        try:
-            if self._party.tls is not None and not is_local:
-                accepted = self._party.tls.wrap_accepted(accepted)
-        except OSError:  # it is closed already
-            accepted.close()
-            return
-        handshake = Handshake(self._party)
-        pending = PendingConnection(
-            accepted, handshake, handshake.accept(partial(self._admits, is_local)), client
-        )
-        if len(self._strangers) >= self._pace.max_strangers:
+        admits = partial(self._admits, accepted.family == socket.AF_UNIX)
+        pending = PendingConnection(self._party, accepted, client, admits)
+        if len(self._strangers) >= self._max_strangers:
             suspect = self._most_suspect()
             assert suspect is not None
             self._drop_stranger(suspect, "too many others are waiting")
-        self._pending[pending] = self._strangers[pending] = time.monotonic() + STRANGER_TIMEOUT_S
-        self._begin(pending)
+        self._strangers[pending] = None
+        self._begin(pending, STRANGER_TIMEOUT_S)
 
     def _most_suspect(self) -> PendingConnection | None:
         """Return the oldest stranger that has not named the communicator; or else the oldest."""
-        unnamed = (pending for pending in self._strangers if pending.handshake.peer is None)
+        unnamed = (pending for pending in self._strangers if pending.key is None)
         return next(unnamed, next(iter(self._strangers), None))
 
-    def _admits(self, is_local: bool, rank: int, index: int, path: int) -> bool:
+    def _admits(self, is_local: bool, key: Key) -> bool:
         return (
-            rank > self._party.rank
-            and self._party.is_local(rank) == is_local
-            and self._owner.is_expected(Key(rank, index, path))
+            key.rank > self._party.rank
+            and self._party.is_local(key.rank) == is_local
+            and self._is_expected(key)
         )
 
     def _drop_stranger(self, pending: PendingConnection, reason: str) -> None:
@@ -324,13 +234,9 @@ class Connector:
 
     # Handshakes.
 
-    def _begin(self, pending: PendingConnection) -> None:
+    def _begin(self, pending: PendingConnection, timeout_s: float) -> None:
+        self._pending[pending] = time.monotonic() + timeout_s
         self._watch(pending.socket, partial(self._advance, pending))
-        try:
-            pending.begin()
-        except RejectedError as rejection:
-            self._reject(pending, rejection)
-            return
         self._advance(pending)
 
     def _advance(self, pending: PendingConnection) -> None:
@@ -341,81 +247,36 @@ class Connector:
         except RejectedError as rejection:
             self._reject(pending, rejection)
             return
-        if pending.handshake.authenticated and self._strangers.pop(pending, None) is not None:
-            self._pending[pending] = time.monotonic() + self._pace.attempt_s
-        if event is None:
-            self._finish(pending)
-        else:
+        if pending.authenticated and pending in self._strangers:
+            del self._strangers[pending]
+            self._pending[pending] = time.monotonic() + self.ATTEMPT_S
+        if event is not None:
             self._selector.modify(pending.socket, event, partial(self._advance, pending))
-
-    def _reject(self, pending: PendingConnection, rejection: RejectedError) -> None:
-        if pending in self._strangers and not pending.handshake.authenticated:
-            self._drop_stranger(pending, str(rejection))
             return
-        what = f"{pending.handshake.step}: {rejection}"
-        if pending.handshake.step == "proof":  # an acceptor drops strangers and says nothing
-            what += " (is HCCL_SECRET the same on both?)"
-        key = _key_of(pending)
-        assert key is not None
-        self._forget(pending)
-        pending.close()
-        self._fail(key, what, rejection)
-
-    def _finish(self, pending: PendingConnection) -> None:
-        key = _key_of(pending)
+        key = pending.key
         assert key is not None
         self._forget(pending)
         self._retry_s.pop(key, None)
         self._under_way.discard(key)
-        try:
-            if key.index == CONTROL:
-                pending.watch_peer()
-        except RejectedError as rejection:
-            pending.close()
-            self._fail(key, str(rejection), rejection)
+        self._connected(key, pending)
+
+    def _reject(self, pending: PendingConnection, rejection: RejectedError) -> None:
+        if pending in self._strangers and not pending.authenticated:
+            self._drop_stranger(pending, str(rejection))
             return
-        self._owner.connected(key, pending)
+        self._forget(pending)
+        pending.close()
+        key = pending.key
+        assert key is not None
+        if isinstance(rejection, NotListeningError):
+            self._retry_later(key)
+            return
+        what = f"{pending.step}: {rejection}"
+        if pending.step == "proof":  # an acceptor drops strangers and says nothing
+            what += " (is HCCL_SECRET the same on both?)"
+        self._fail(key, what, rejection)
 
     def _forget(self, pending: PendingConnection) -> None:
         del self._pending[pending]
         self._strangers.pop(pending, None)
         self._selector.unregister(pending.socket)
-
-    # The clock.
-
-    def _drop_late(self) -> None:
-        now_s = time.monotonic()
-        for pending, limit_s in tuple(self._pending.items()):
-            if limit_s > now_s:
-                continue
-            if pending in self._strangers:
-                reason = f"it did not prove itself in {STRANGER_TIMEOUT_S:g} s"
-                self._drop_stranger(pending, reason)
-            else:
-                self._reject(pending, RejectedError(f"no answer in {self._pace.attempt_s:g} s"))
-        for key, (dialled, limit_s) in tuple(self._dialling.items()):
-            if limit_s <= now_s:
-                del self._dialling[key]
-                self._selector.unregister(dialled)
-                dialled.close()
-                what = f"connecting: no answer in {self._pace.attempt_s:g} s"
-                self._fail(key, what, TimeoutError(what))
-
-    # For messages.
-
-    def waiting_at(self) -> dict[Key, str]:
-        """Return the step at which each handshake under way is."""
-        steps = {_key_of(pending): pending.handshake.step for pending in self._pending}
-        return {key: step for key, step in steps.items() if key is not None}
-
-    def rejections(self) -> str:
-        """Summarise the connections that were rejected; empty if none was."""
-        return self._rejections.summary()
-
-
-def _key_of(pending: PendingConnection) -> Key | None:
-    """Return which connection a pending claims to be; None before it said so."""
-    handshake = pending.handshake
-    if handshake.peer is None:
-        return None
-    return Key(handshake.peer.rank, handshake.index, handshake.path)

@@ -1,14 +1,14 @@
 """How two ranks prove who they are on a fresh connection, without I/O.
 
-Each side is a generator that yields `Send` and `Receive` requests, which `connection.py` serves. So
-the protocol can be tested byte by byte, and one thread can run hundreds of handshakes.
+A subclass has the wire (`connection.py`, or a test): `send` and `receive` are generators that yield
+the selector event to wait for. So one thread can run hundreds of handshakes.
 
     step          connector                      acceptor
     hello         fixed size, nonce     ->
                                         <-       fixed size, nonce
     proof         HMAC(both hellos)     ->                          drops a stranger here
                                         <-       HMAC(both hellos)
-    identity      MAC, msgpack          <->      MAC, msgpack
+    identity      MAC, text             <->      MAC, text
     descriptors   segment, doorbell, arena  <->  the same three     same node only
     acknowledge   one byte              <->      one byte
 
@@ -19,11 +19,10 @@ Nothing is parsed before the proof but the fixed-size hello, and nothing of it r
 import hmac
 import secrets
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from typing import NamedTuple
-
-import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport.bootstrap.tls import Tls
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Member
@@ -41,36 +40,26 @@ _FRAME_HEADER = struct.Struct("!I32s")
 _PROOF_BYTES = 32
 _DESCRIPTORS, _ACKNOWLEDGE = b"D", b"A"
 
+Steps = Generator[int, None, None]
+"""Yields the selector event to wait for."""
+
 
 class RejectedError(Exception):
     """The other side of a connection is not what it should be; says why, without secrets."""
 
 
-@dataclass(frozen=True)
-class Send:
-    """Request: send these bytes, and these descriptors with the first of them."""
+@dataclass(frozen=True, order=True)
+class Key:
+    """A connection: rank of the peer, what it carries (`CONTROL` or 1 + lane), over which path."""
 
-    data: bytes
-    descriptors: tuple[int, ...] = ()
+    rank: int
+    index: int
+    path: int
 
-
-@dataclass(frozen=True)
-class Receive:
-    """Request: receive exactly so many bytes, and up to so many descriptors with them."""
-
-    num_bytes: int
-    num_descriptors: int = 0
-
-
-@dataclass(frozen=True)
-class Received:
-    """Answer to a request; empty after `Send`. The server of the request owns descriptors."""
-
-    data: bytes = b""
-    descriptors: tuple[int, ...] = ()
-
-
-Steps = Generator[Send | Receive, Received, None]
+    def __str__(self) -> str:
+        """Name it for messages."""
+        carried = "control" if self.index == CONTROL else f"lane {self.index - 1}"
+        return f"{carried} path {self.path}" if self.path else carried
 
 
 @dataclass(frozen=True)
@@ -153,8 +142,10 @@ class _Hello(NamedTuple):
     communicator_id: bytes
     nonce: bytes
 
-    def pack(self) -> bytes:
-        return _HELLO.pack(_MAGIC, *self)
+    @property
+    def key(self) -> Key:
+        """The connection, as the receiver of this hello names it."""
+        return Key(self.source, self.carried, self.path)
 
     @classmethod
     def unpack(cls, data: bytes, role: int) -> "_Hello":
@@ -169,142 +160,109 @@ class _Hello(NamedTuple):
         return hello
 
 
-class Handshake:
+class Handshake(ABC):
     """One side of the handshake of one connection.
 
     Attributes:
         step: what is going on, for error messages.
-        peer: the other rank; only claimed until `authenticated`.
-        index: what the connection carries (`CONTROL` or 1 + lane).
-        path: over which of the pair's paths.
+        key: which connection it is; None before that is known, only claimed until `authenticated`.
         authenticated: the other side knows the secret.
+        descriptors: what the peer passed.
     """
 
     def __init__(self, party: Party) -> None:
         """Prepare; `connect` or `accept` runs it."""
         self.step = "hello"
-        self.peer: Member | None = None
-        self.index = CONTROL
-        self.path = 0
+        self.key: Key | None = None
         self.authenticated = False
-        self._party = party
+        self.descriptors: tuple[int, ...] = ()
+        self.party = party
 
-    def connect(self, peer: Member, index: int, path: int = 0) -> Steps:
-        """Return the side that dialled `peer`, ready to run."""
-        # Not in the generator: a connection that is rejected before it runs needs a peer too.
-        self.peer, self.index, self.path = peer, index, path
-        return self._connect(peer)
+    @abstractmethod
+    def send(self, data: bytes, descriptors: tuple[int, ...] = ()) -> Steps:
+        """Send all bytes, and the descriptors with the first of them."""
 
-    def _connect(self, peer: Member) -> Steps:
-        hello = self._hello(_CONNECTOR)
-        yield Send(hello)
-        answer = yield from _receive(_HELLO.size)
+    @abstractmethod
+    def receive(self, num_bytes: int, num_descriptors: int = 0) -> Generator[int, None, bytes]:
+        """Receive exactly so many bytes; adds the descriptors that came along to `descriptors`."""
+
+    def connect(self, key: Key) -> Steps:
+        """Be the side that dialled."""
+        self.step, self.key = "hello", key
+        hello = self._hello(_CONNECTOR, key)
+        yield from self.send(hello)
+        answer = yield from self.receive(_HELLO.size)
         theirs = _Hello.unpack(answer, _ACCEPTOR)
-        if theirs.source != peer.rank or not self._fits(theirs):
+        if theirs.key != key or not self._is_addressed(theirs):
             raise RejectedError("it answered for another connection")
         self.step = "proof"
-        yield Send(self._party.sign(b"connector", hello, answer))
-        self._check_mac(
-            (yield from _receive(_PROOF_BYTES)), self._party.sign(b"acceptor", hello, answer)
-        )
+        yield from self.send(self.party.sign(b"connector", hello, answer))
+        proof = yield from self.receive(_PROOF_BYTES)
+        _check_mac(proof, self.party.sign(b"acceptor", hello, answer))
         self.authenticated = True
         yield from self._introduce(b"connector", b"acceptor", hello + answer)
 
-    def accept(self, is_expected: Callable[[int, int, int], bool]) -> Steps:
-        """Return the side that was dialled, ready to run.
-
-        Args:
-            is_expected: says of a rank, an index and a path whether that connection may come.
-        """
-        hello = yield from _receive(_HELLO.size)
+    def accept(self, is_expected: Callable[[Key], bool]) -> Steps:
+        """Be the side that was dialled; `is_expected` says whether a connection may come."""
+        hello = yield from self.receive(_HELLO.size)
         theirs = _Hello.unpack(hello, _CONNECTOR)
-        is_member = theirs.source < len(self._party.members)
-        if not (is_member and is_expected(theirs.source, theirs.carried, theirs.path)):
+        if not (theirs.source < len(self.party.members) and is_expected(theirs.key)):
             raise RejectedError("it claims to be a connection that is not expected here")
-        self.peer = self._party.members[theirs.source]
-        self.index, self.path = theirs.carried, theirs.path
-        if not self._fits(theirs):
+        self.key = theirs.key
+        if not self._is_addressed(theirs):
             raise RejectedError("it dialled for another rank or communicator")
-        answer = self._hello(_ACCEPTOR)
-        yield Send(answer)
+        answer = self._hello(_ACCEPTOR, theirs.key)
+        yield from self.send(answer)
         self.step = "proof"
-        self._check_mac(
-            (yield from _receive(_PROOF_BYTES)), self._party.sign(b"connector", hello, answer)
-        )
+        proof = yield from self.receive(_PROOF_BYTES)
+        _check_mac(proof, self.party.sign(b"connector", hello, answer))
         self.authenticated = True
-        yield Send(self._party.sign(b"acceptor", hello, answer))
+        yield from self.send(self.party.sign(b"acceptor", hello, answer))
         yield from self._introduce(b"acceptor", b"connector", hello + answer)
 
     def _introduce(self, here: bytes, there: bytes, transcript: bytes) -> Steps:
         """Exchange identities, descriptors and acknowledgements; the same on both sides."""
         self.step = "identity"
-        me = self._party.members[self._party.rank]
-        content = bytes(msgpack.packb(_identity_of(me)))
-        mac = self._party.sign(here + b" identity", transcript, content)
-        yield Send(_FRAME_HEADER.pack(len(content), mac) + content)
-        num_bytes, mac = _FRAME_HEADER.unpack((yield from _receive(_FRAME_HEADER.size)))
+        assert self.key is not None
+        content = _identity_of(self.party.members[self.party.rank])
+        mac = self.party.sign(here + b" identity", transcript, content)
+        yield from self.send(_FRAME_HEADER.pack(len(content), mac) + content)
+        num_bytes, mac = _FRAME_HEADER.unpack((yield from self.receive(_FRAME_HEADER.size)))
         if num_bytes > MAX_IDENTITY_BYTES:
             raise RejectedError(f"its identity has {num_bytes} bytes, > {MAX_IDENTITY_BYTES}")
-        content = yield from _receive(num_bytes)
-        self._check_mac(mac, self._party.sign(there + b" identity", transcript, content))
-        self._check_identity(content)
-        assert self.peer is not None
-        if self._party.is_local(self.peer.rank):
+        content = yield from self.receive(num_bytes)
+        _check_mac(mac, self.party.sign(there + b" identity", transcript, content))
+        # Catches a rank that was replaced between rendezvous and connecting.
+        if content != _identity_of(self.party.members[self.key.rank]):
+            found = content[:200].decode(errors="replace")
+            raise RejectedError(f"it is not the process that met at the store: {found}")
+        if self.party.is_local(self.key.rank):
             self.step = "descriptors"
-            yield Send(_DESCRIPTORS, self._party.segment)
-            received = yield Receive(len(_DESCRIPTORS), NUM_DESCRIPTORS)
-            if received.data != _DESCRIPTORS or len(received.descriptors) != NUM_DESCRIPTORS:
+            yield from self.send(_DESCRIPTORS, self.party.segment)
+            received = yield from self.receive(len(_DESCRIPTORS), NUM_DESCRIPTORS)
+            if received != _DESCRIPTORS or len(self.descriptors) != NUM_DESCRIPTORS:
                 raise RejectedError(
-                    f"it passed {len(received.descriptors)} descriptors, not {NUM_DESCRIPTORS}"
+                    f"it passed {len(self.descriptors)} descriptors, not {NUM_DESCRIPTORS}"
                 )
         self.step = "acknowledge"
-        yield Send(_ACKNOWLEDGE)
-        if (yield from _receive(len(_ACKNOWLEDGE))) != _ACKNOWLEDGE:
+        yield from self.send(_ACKNOWLEDGE)
+        if (yield from self.receive(len(_ACKNOWLEDGE))) != _ACKNOWLEDGE:
             raise RejectedError("it did not acknowledge")
 
-    def _hello(self, role: int) -> bytes:
-        assert self.peer is not None
-        return _Hello(
-            PROTOCOL_VERSION,
-            role,
-            self._party.rank,
-            self.peer.rank,
-            self.index,
-            self.path,
-            self._party.communicator_id,
-            secrets.token_bytes(32),
-        ).pack()
+    def _hello(self, role: int, key: Key) -> bytes:
+        ranks = self.party.rank, key.rank
+        here = (PROTOCOL_VERSION, role, *ranks, key.index, key.path, self.party.communicator_id)
+        return _HELLO.pack(_MAGIC, *here, secrets.token_bytes(32))
 
-    def _fits(self, hello: _Hello) -> bool:
-        return (
-            hello.target == self._party.rank
-            and (hello.carried, hello.path) == (self.index, self.path)
-            and hello.communicator_id == self._party.communicator_id
-        )
-
-    def _check_mac(self, received: bytes, expected: bytes) -> None:
-        if not hmac.compare_digest(received, expected):
-            raise RejectedError(
-                "it does not know this communicator's secret (HCCL_SECRET differs?)"
-            )
-
-    def _check_identity(self, content: bytes) -> None:
-        """Catch a rank that was replaced between rendezvous and connecting."""
-        try:
-            received = msgpack.unpackb(content)
-        except ValueError as error:
-            raise RejectedError(f"its identity is no msgpack: {error}") from error
-        assert self.peer is not None
-        if received != _identity_of(self.peer):
-            raise RejectedError(
-                f"it is not the process that met at the store: {str(received)[:200]}"
-            )
+    def _is_addressed(self, hello: _Hello) -> bool:
+        here = (self.party.rank, self.party.communicator_id)
+        return (hello.target, hello.communicator_id) == here
 
 
-def _identity_of(member: Member) -> dict[str, int | str]:
-    return {"rank": member.rank, "host": member.host, "pid": member.pid, "node": member.node}
+def _check_mac(received: bytes, expected: bytes) -> None:
+    if not hmac.compare_digest(received, expected):
+        raise RejectedError("it does not know this communicator's secret (HCCL_SECRET differs?)")
 
 
-def _receive(num_bytes: int) -> Generator[Send | Receive, Received, bytes]:
-    received = yield Receive(num_bytes)
-    return received.data
+def _identity_of(member: Member) -> bytes:
+    return f"{member}, node {member.node}".encode()

@@ -13,15 +13,14 @@ import contextlib
 import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from hccl_py.transport.bootstrap.connection import PendingConnection
-from hccl_py.transport.bootstrap.connector import Key
 from hccl_py.transport.bootstrap.full_mesh import FullMesh
-from hccl_py.transport.bootstrap.handshake import CONTROL, Party
+from hccl_py.transport.bootstrap.handshake import CONTROL, Key, Party
 from hccl_py.transport.bootstrap.rendezvous import Card, Meeting, Store, meet, sharing_failure
 from hccl_py.transport.bootstrap.tls import Credentials, Tls
-from hccl_py.transport.control.control_plane import ControlPlane, hold, release
+from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.message import Roster
 from hccl_py.transport.deadline import Deadline
@@ -32,7 +31,7 @@ from hccl_py.transport.network.open_sockets import Connection
 from hccl_py.transport.network.rejections import logger
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
-from hccl_py.transport.providers.registry import AUTO, TCP, VARIABLE, provider_class
+from hccl_py.transport.providers.registry import AUTO, VARIABLE, provider_class
 
 
 @dataclass(frozen=True)
@@ -45,9 +44,8 @@ class Link:
         lanes: the TCP connections of each lane, one per path; empty where memory is shared and
             where a provider has the lanes.
         paths: name of each path; empty where memory is shared.
-        segment_fd: the peer's shared memory; None where none is shared.
-        doorbell_fd: the peer's eventfd; None where no memory is shared.
-        arena_fd: the peer's registered memory; None where no memory is shared.
+        shared: the peer's segment, the eventfd of its doorbell and its registered memory; None
+            where no memory is shared.
         provided: the lanes of a provider in Python.
     """
 
@@ -55,9 +53,7 @@ class Link:
     controls: tuple[Connection, ...]
     lanes: tuple[tuple[Connection, ...], ...]
     paths: tuple[str, ...]
-    segment_fd: int | None
-    doorbell_fd: int | None
-    arena_fd: int | None
+    shared: tuple[int, ...] | None = None
     provided: tuple[Lane, ...] = ()
 
 
@@ -125,129 +121,158 @@ def connect(
         return Mesh(None, (alone,), ((0,),), (), ())
     settings = NetworkSettings.from_environment()
     with contextlib.ExitStack() as opened:
-        offer = _make_offer(settings, identity, _Shape(rank, world_size, num_lanes), opened)
-        meeting = meet(store, rank, offer.card, settings.secret, deadline)
+        mine = _Resources(settings, rank, world_size, num_lanes, opened)
+        card = mine.describe(identity, world_size, num_lanes)
+        meeting = meet(store, rank, card, settings.secret, deadline)
         deadline.hopeless = getattr(store, "hopeless_to_connect", deadline.hopeless)
         # Shared before anything closes, pending connections too: peers would fail in turn, and one
         # of them would be the first to share its failure.
         with sharing_failure(store, rank, settings.secret):
-            coordination = _coordination(offer, meeting, rank)
+            coordination = _coordination(meeting, rank)
             opened.callback(coordination.close)
-            mesh = _connect_all(offer, meeting, rank, make_segment, deadline)
-            mesh = replace(mesh, coordination=coordination)
-        release(offer.plane)  # the coordination has a hold of its own
+            mesh = mine.connect(meeting, make_segment, deadline, coordination)
+        release(mine.plane)  # the coordination has a hold of its own
         opened.pop_all()  # what is still open is the caller's from here on
     return mesh
 
 
-@dataclass(frozen=True)
-class _Shape:
-    """This rank, and what all ranks have to agree on."""
+class _Resources:
+    """What a rank opens before the rendezvous, because its card describes it.
 
-    rank: int
-    world_size: int
-    num_lanes: int
-
-
-@dataclass(frozen=True)
-class _Offer:
-    """What a rank brings to the rendezvous: its card, and what the card describes.
-
-    `opened` closes all of it, and what is opened later, if the bootstrap fails.
+    Sockets are bound there and listen only after it: a job on one node never opens a port, and
+    nobody is served before the secret is known.
     """
 
-    opened: contextlib.ExitStack
-    card: Card
-    unix: socket.socket
-    tcp: list[socket.socket]
-    credentials: Credentials | None
-    provider: Provider | None
-    plane: ControlPlane
+    def __init__(
+        self,
+        settings: NetworkSettings,
+        rank: int,
+        world_size: int,
+        num_lanes: int,
+        opened: contextlib.ExitStack,
+    ) -> None:
+        """Open; `opened` closes all of it, and what is opened later, if the bootstrap fails."""
+        self._opened = opened
+        self._rank = rank
+        self._settings = settings
+        self._credentials = Credentials.make() if settings.tls else None
+        self._unix = opened.enter_context(_bind_unix())
+        self._tcp: list[socket.socket] = []
+        self._endpoints: list[Endpoint] = []
+        self._tcp_problem: str | None = None  # matters only if there are two nodes
+        try:
+            self._tcp, self._endpoints = bind_listeners(settings)
+        except (BootstrapError, OSError) as error:
+            self._tcp_problem = str(error)
+        for listener in self._tcp:
+            opened.enter_context(listener)
+        self._host = self._endpoints[0].host if self._endpoints else ""
+        self._provider: Provider | None = None
+        make_provider = provider_class(settings.transport)
+        if make_provider is not None and self._endpoints:
+            site = Site(rank, world_size, num_lanes, self._host, settings.ports)
+            self._provider = make_provider(site)
+            opened.callback(self._provider.close)
+        self.plane = hold()
+        opened.callback(release, self.plane)
 
+    def describe(self, identity: Identity, world_size: int, num_lanes: int) -> Card:
+        """Return this rank's card."""
+        settings = self._settings
+        return Card(
+            identity,
+            world_size,
+            num_lanes,
+            settings.num_connections,
+            self._unix.getsockname()[1:].decode(),
+            tuple(self._endpoints),
+            self._tcp_problem,
+            self._credentials.certificate if self._credentials else b"",
+            settings.transport,
+            self._provider_card(),
+            settings.checksum,
+            self.plane.contact(self._host, settings.ports),
+        )
 
-def _make_offer(
-    settings: NetworkSettings, identity: Identity, shape: _Shape, opened: contextlib.ExitStack
-) -> _Offer:
-    credentials = Credentials.make() if settings.tls else None
-    unix = opened.enter_context(_bind_unix())
-    tcp, endpoints, problem = _bind_tcp(settings)
-    for listener in tcp:
-        opened.enter_context(listener)
-    provider = _make_provider(settings, shape, endpoints)
-    if provider is not None:
-        opened.callback(provider.close)
-    plane = hold()
-    opened.callback(release, plane)
-    card = Card(
-        identity,
-        shape.world_size,
-        shape.num_lanes,
-        settings.num_connections,
-        unix.getsockname()[1:].decode(),
-        endpoints,
-        problem,
-        credentials.certificate if credentials else b"",
-        settings.transport,
-        _provider_card(settings.transport, provider) if provider is not None else b"",
-        settings.checksum,
-        plane.contact(endpoints[0].host if endpoints else "", settings.ports),
-    )
-    return _Offer(opened, card, unix, tcp, credentials, provider, plane)
+    def _provider_card(self) -> bytes:
+        card = self._provider.card() if self._provider is not None else b""
+        if len(card) > MAX_PROVIDER_CARD_BYTES:
+            raise BootstrapError(
+                f"{VARIABLE}={self._settings.transport}: the provider's card has {len(card)} "
+                f"bytes, > {MAX_PROVIDER_CARD_BYTES}"
+            )
+        return card
 
+    def connect(
+        self,
+        meeting: Meeting,
+        make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]],
+        deadline: Deadline,
+        coordination: Coordination,
+    ) -> Mesh:
+        """Connect to all ranks; closes what is only needed for that, and nothing else."""
+        party, nodes = self._party(meeting, make_segment)
+        num_local = sum(party.is_local(member.rank) for member in party.members)
+        is_networked = num_local < len(party.members)
+        if party.ties_interfaces and not _shares_machine_with_other_nodes(party):
+            bind_to_devices(self._tcp, self._endpoints)
+        listeners = [self._unix] if num_local > 1 else []
+        listeners += self._tcp if is_networked else []
+        for listener in listeners:
+            listener.listen(BACKLOG)
+        full_mesh = FullMesh(party, listeners, deadline)
+        self._opened.callback(full_mesh.close)
+        made = full_mesh.run()
+        provided: Mapping[int, Sequence[Lane]] = {}
+        if self._provider is not None:
+            provided = self._provider.connect([card.provider for card in meeting.cards], deadline)
+        links = _links(party, made, provided)
+        full_mesh.close()
+        # Only the engine's own connections can be replaced.
+        can_reconnect = is_networked and self._settings.has_paths
+        kept = tuple(self._tcp) if can_reconnect else ()
+        for unused in {self._unix, *self._tcp} - set(kept):
+            unused.close()
+        return Mesh(party, party.members, nodes, links, kept, self._provider, coordination)
 
-def _connect_all(
-    offer: _Offer,
-    meeting: Meeting,
-    rank: int,
-    make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]],
-    deadline: Deadline,
-) -> Mesh:
-    """Connect to all ranks; closes what is only needed for that, and nothing else."""
-    card, provider = offer.card, offer.provider
-    members, nodes = _members(meeting)
-    shares_memory = card.transport == AUTO
-    local_ranks = nodes[members[rank].node] if shares_memory else (rank,)
-    party = Party(
-        rank,
-        members,
-        meeting.communicator_id,
-        meeting.secret,
-        make_segment(local_ranks),
-        card.num_lanes if provider is None else 0,
-        card.num_connections,
-        _tls(offer.credentials, members, local_ranks),
-        shares_memory,
-    )
-    _log_unused(party)
-    is_networked = len(local_ranks) < len(members)
-    listeners = _listen(offer, party, len(local_ranks) > 1, is_networked)
-    full_mesh = FullMesh(party, listeners, deadline)
-    offer.opened.callback(full_mesh.close)
-    made = full_mesh.run()
-    provided: Mapping[int, Sequence[Lane]] = {}
-    if provider is not None:
-        provided = provider.connect([card.provider for card in meeting.cards], deadline)
-    links = _links(party, made, provided)
-    full_mesh.close()
-    # Only the engine's own connections can be replaced.
-    can_reconnect = is_networked and card.transport in (AUTO, TCP)
-    kept = tuple(offer.tcp) if can_reconnect else ()
-    for unused in {offer.unix, *offer.tcp} - set(kept):
-        unused.close()
-    return Mesh(party, members, nodes, links, kept, provider)
-
-
-def _listen(
-    offer: _Offer, party: Party, shares_memory: bool, is_networked: bool
-) -> list[socket.socket]:
-    """Listen where ranks will dial, and return these sockets."""
-    if party.ties_interfaces and not _shares_machine_with_other_nodes(party):
-        bind_to_devices(offer.tcp, offer.card.endpoints)
-    listeners = [offer.unix] if shares_memory else []
-    listeners += offer.tcp if is_networked else []
-    for listener in listeners:
-        listener.listen(BACKLOG)
-    return listeners
+    def _party(
+        self, meeting: Meeting, make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]]
+    ) -> tuple[Party, tuple[tuple[int, ...], ...]]:
+        """Return this rank among all ranks, and the ranks of each node."""
+        nodes = group_by_node([card.identity for card in meeting.cards])
+        node_of = {rank: node for node, ranks in enumerate(nodes) for rank in ranks}
+        members = tuple(
+            Member(
+                rank,
+                card.identity.host,
+                card.identity.pid,
+                node_of[rank],
+                card.unix_name,
+                card.endpoints,
+                card.identity.machine,
+                card.certificate,
+            )
+            for rank, card in enumerate(meeting.cards)
+        )
+        shares_memory = self._settings.transport == AUTO
+        local_ranks = nodes[node_of[self._rank]] if shares_memory else (self._rank,)
+        tls = None
+        if self._credentials is not None:
+            remote = (one.certificate for one in members if one.rank not in local_ranks)
+            tls = Tls(self._credentials, remote)
+        party = Party(
+            self._rank,
+            members,
+            meeting.communicator_id,
+            meeting.secret,
+            make_segment(local_ranks),
+            meeting.cards[self._rank].num_lanes if self._provider is None else 0,
+            self._settings.num_connections,
+            tls,
+            shares_memory,
+        )
+        _log_unused(party)
+        return party, nodes
 
 
 def _check_arguments(rank: int, world_size: int, num_lanes: int, timeout_s: float) -> None:
@@ -259,10 +284,6 @@ def _check_arguments(rank: int, world_size: int, num_lanes: int, timeout_s: floa
         raise InvalidArgumentError(f"timeout_s is {timeout_s}, must be positive")
 
 
-# Sockets are bound before the rendezvous, because cards carry their addresses, but listen only
-# after it: a job on one node never opens a port, and nobody is served before the secret is known.
-
-
 def _bind_unix() -> socket.socket:
     bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     bound.setblocking(False)
@@ -270,51 +291,12 @@ def _bind_unix() -> socket.socket:
     return bound
 
 
-def _bind_tcp(
-    settings: NetworkSettings,
-) -> tuple[list[socket.socket], tuple[Endpoint, ...], str | None]:
-    """Bind to the chosen addresses; else say why not, which matters only if there are two nodes."""
-    try:
-        listeners, endpoints = bind_listeners(settings)
-    except (BootstrapError, OSError) as error:
-        return [], (), str(error)
-    return listeners, tuple(endpoints), None
-
-
-def _make_provider(
-    settings: NetworkSettings, shape: _Shape, endpoints: Sequence[Endpoint]
-) -> Provider | None:
-    make = provider_class(settings.transport)
-    if make is None or not endpoints:
-        return None
-    return make(
-        Site(shape.rank, shape.world_size, shape.num_lanes, endpoints[0].host, settings.ports)
-    )
-
-
-def _provider_card(transport: str, provider: Provider) -> bytes:
-    card = provider.card()
-    if len(card) > MAX_PROVIDER_CARD_BYTES:
-        raise BootstrapError(
-            f"{VARIABLE}={transport}: the provider's card has {len(card)} bytes, "
-            f"> {MAX_PROVIDER_CARD_BYTES}"
-        )
-    return card
-
-
-def _coordination(offer: _Offer, meeting: Meeting, rank: int) -> Coordination:
+def _coordination(meeting: Meeting, rank: int) -> Coordination:
     """Admit all ranks' control planes, before any of them can have reason to dial this one."""
     contacts = tuple(card.contact for card in meeting.cards)
-    near = tuple(card.identity.machine == offer.card.identity.machine for card in meeting.cards)
+    machine = meeting.cards[rank].identity.machine
+    near = tuple(card.identity.machine == machine for card in meeting.cards)
     return Coordination(Roster(meeting.communicator_id, rank, contacts, near))
-
-
-def _tls(
-    credentials: Credentials | None, members: Sequence[Member], local_ranks: Sequence[int]
-) -> Tls | None:
-    if credentials is None:
-        return None
-    return Tls(credentials, [one.certificate for one in members if one.rank not in local_ranks])
 
 
 def _log_unused(party: Party) -> None:
@@ -344,36 +326,15 @@ def _shares_machine_with_other_nodes(party: Party) -> bool:
     )
 
 
-def _members(meeting: Meeting) -> tuple[tuple[Member, ...], tuple[tuple[int, ...], ...]]:
-    nodes = group_by_node([card.identity for card in meeting.cards])
-    node_of = {rank: node for node, ranks in enumerate(nodes) for rank in ranks}
-    members = tuple(
-        Member(
-            rank,
-            card.identity.host,
-            card.identity.pid,
-            node_of[rank],
-            card.unix_name,
-            card.endpoints,
-            card.identity.machine,
-            card.certificate,
-        )
-        for rank, card in enumerate(meeting.cards)
-    )
-    return members, nodes
-
-
 def _links(
     party: Party, made: Mapping[Key, PendingConnection], provided: Mapping[int, Sequence[Lane]]
 ) -> tuple[Link, ...]:
-    """Hand finished made over; nothing can fail once the first is detached."""
+    """Hand finished connections over; nothing can fail once the first is detached."""
     links = []
     for peer in (member.rank for member in party.members if member.rank != party.rank):
         if party.is_local(peer):
             control = made[Key(peer, CONTROL, 0)]
-            segment_fd, doorbell_fd, arena_fd = control.descriptors
-            unix = (control.detach(),)
-            links.append(Link(peer, unix, (), (), segment_fd, doorbell_fd, arena_fd))
+            links.append(Link(peer, (control.detach(),), (), (), control.descriptors))
             continue
         paths = range(party.num_paths(peer))
         controls, *lanes = [
@@ -382,5 +343,5 @@ def _links(
         ]
         names = tuple(party.path_name(peer, path) for path in paths)
         of_provider = tuple(provided.get(peer, ()))
-        links.append(Link(peer, controls, tuple(lanes), names, None, None, None, of_provider))
+        links.append(Link(peer, controls, tuple(lanes), names, None, of_provider))
     return tuple(links)

@@ -7,6 +7,7 @@ for as long as the communicator lives: the engine decides when a communicator wi
 """
 
 import logging
+import math
 import socket
 import time
 from collections.abc import Sequence
@@ -14,18 +15,14 @@ from typing import Protocol
 
 from hccl_py.transport._core import EndedPeer
 from hccl_py.transport.bootstrap.connection import PendingConnection
-from hccl_py.transport.bootstrap.connector import Connector, Key, Pace
-from hccl_py.transport.bootstrap.handshake import Party
+from hccl_py.transport.bootstrap.connector import Connector
+from hccl_py.transport.bootstrap.handshake import Key, Party
 from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.network.open_sockets import Connection, OpenSockets
 from hccl_py.transport.network.rejections import stranger_limit
 
 logger = logging.getLogger("hccl_py.transport")
 
-_FIRST_RETRY_S = 0.05
-_LONGEST_RETRY_S = 1.0
-_ATTEMPT_S = 3.0
-"""Less than the kernel's second pause between attempts to connect over a link that is down."""
 _LOOK_PERIOD_S = 1.0
 """How often the engine checks the connections while no call does."""
 _WITHOUT_DESCRIPTORS_S = 0.1
@@ -58,8 +55,13 @@ class Engine(Protocol):
         """Return the ranks that have left or died, each with how and when."""
 
 
-class Reconnector:
+class Reconnector(Connector):
     """Replaces broken connections of one communicator, until it is closed."""
+
+    FIRST_RETRY_S = 0.05
+    LONGEST_RETRY_S = 1.0
+    # Less than the kernel's second pause between attempts to connect over a link that is down.
+    ATTEMPT_S = 3.0
 
     def __init__(
         self,
@@ -76,9 +78,9 @@ class Reconnector:
             listeners: where peers dial; listening, non-blocking; this object closes them.
             opened: learns of every new connection.
         """
+        self._plane = hold()
+        super().__init__(party, listeners, stranger_limit(), self._plane.loop.selector)
         self._engine = engine
-        self._party = party
-        self._listeners = listeners
         self._opened = opened
         self._broken: dict[tuple[int, int], set[int]] = {}  # indices by rank and path
         self._logged: set[Key] = set()  # whose failed attempts are in the log since they broke
@@ -86,9 +88,7 @@ class Reconnector:
         self._unreachable: set[int] = set()
         self._closing = False
         self._look_s = 0.0
-        self._plane = hold()
-        pace = Pace(_FIRST_RETRY_S, _LONGEST_RETRY_S, _ATTEMPT_S, stranger_limit())
-        self._connector = Connector(party, pace, self, self._plane.loop.selector)
+        self._rests_until_s = math.inf
         self._plane.loop.call(self._open)
 
     def settle(self) -> None:
@@ -118,36 +118,38 @@ class Reconnector:
     def close_in_child(self) -> None:
         """In a forked child, where the thread is not: close the copies of the descriptors."""
         self._closing = True
-        self._connector.close_in_child()
+        self._close_copies()
         self._close_listeners()
 
     # The control thread.
 
     def _open(self) -> None:
-        for listener in self._listeners:
-            self._connector.listen(listener)
+        self._listen()
         self._plane.loop.watch(self._engine.repair_fd(), self._take_broken)
         self._plane.loop.add(self)
 
     def _close(self) -> None:
         self._plane.loop.remove(self)
         self._plane.loop.selector.unregister(self._engine.repair_fd())
-        self._connector.close()
+        self._close_connections()
         self._close_listeners()
 
     def _close_listeners(self) -> None:
         for listener in self._listeners:
             listener.close()
-        # This object is part of a cycle, and the engine's memory need not wait for the collector.
+        # What still refers to this object must not keep the engine's memory.
         del self._engine
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        return min(self._look_s, self._connector.next_s())
+        return min(self._look_s, self._rests_until_s, self._next_s())
 
     def turn(self) -> None:
         """See `loop.Service`."""
-        self._connector.tick()
+        if time.monotonic() >= self._rests_until_s:
+            self._rests_until_s = math.inf
+            self._listen()
+        self._tick()
         if time.monotonic() >= self._look_s:
             self._look_s = time.monotonic() + _LOOK_PERIOD_S
             self._take_broken()
@@ -163,7 +165,7 @@ class Reconnector:
             indices.add(key.index)
             self._note_reachability()
             if key.rank < self._party.rank and key != but:
-                self._connector.dial(key)
+                self._dial(key)
 
     def _note_reachability(self) -> None:
         def is_cut_off(rank: int) -> bool:
@@ -172,13 +174,13 @@ class Reconnector:
 
         self._unreachable = {rank for rank, _ in self._broken if is_cut_off(rank)}
 
-    # Owner of the connector.
+    # What a connector asks.
 
-    def is_expected(self, key: Key) -> bool:
+    def _is_expected(self, key: Key) -> bool:
         """Accept any connection there may be: the other side may have noticed a break first."""
         return key.index <= self._party.num_lanes and key.path < self._party.num_paths(key.rank)
 
-    def connected(self, key: Key, pending: PendingConnection) -> None:
+    def _connected(self, key: Key, pending: PendingConnection) -> None:
         """Hand a new connection to the engine."""
         # Breaks reported so far are of the old connection: noted later, they would stay for ever.
         self._take_broken(but=key)
@@ -193,17 +195,19 @@ class Reconnector:
             if not indices:
                 logger.warning("%s works again", self._name(key))
 
-    def failed(self, key: Key, what: str, cause: Exception) -> None:
+    def _failed(self, key: Key, what: str, cause: Exception) -> None:
         """Try again, if it was this rank that dialled."""
         if key not in self._logged:
             self._logged.add(key)
             logger.info("%s: %s: %s; trying again", self._name(key), key, what)
         if key.rank < self._party.rank:
-            self._connector.retry_later(key)
+            self._retry_later(key)
 
-    def out_of_descriptors(self, cause: OSError) -> None:
+    def _out_of_descriptors(self, cause: OSError) -> None:
         """Rest: the listener stays readable, and the thread would spin on it."""
-        self._connector.rest(_WITHOUT_DESCRIPTORS_S)
+        self._rests_until_s = time.monotonic() + _WITHOUT_DESCRIPTORS_S
+        for listener in self._listeners:
+            self._selector.unregister(listener)
 
     def _name(self, key: Key) -> str:
         path = self._party.path_name(key.rank, key.path)

@@ -8,7 +8,6 @@ file and no clock is involved. The handshake with the job's secret then runs ins
 
 import contextlib
 import datetime
-import hashlib
 import os
 import secrets
 import socket
@@ -89,13 +88,12 @@ class Tls:
         self._server.num_tickets = 0  # nobody resumes; and the engine shall not read tickets
         self._client = _context(ssl.PROTOCOL_TLS_CLIENT, credentials, authorities)
 
-    def wrap_dialled(self, connected: socket.socket) -> ssl.SSLSocket:
-        """Take over a connection that this rank dialled; the handshake is still to be made."""
-        return self._client.wrap_socket(connected, do_handshake_on_connect=False)
-
-    def wrap_accepted(self, connected: socket.socket) -> ssl.SSLSocket:
-        """Take over a connection that was accepted; the handshake is still to be made."""
-        return self._server.wrap_socket(connected, server_side=True, do_handshake_on_connect=False)
+    def wrap(self, connected: socket.socket, *, server_side: bool) -> ssl.SSLSocket:
+        """Take over a connection, accepted or dialled; the handshake is still to be made."""
+        context = self._server if server_side else self._client
+        return context.wrap_socket(
+            connected, server_side=server_side, do_handshake_on_connect=False
+        )
 
 
 class TlsStream(_core.Stream):
@@ -150,11 +148,6 @@ class TlsStream(_core.Stream):
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
-
-
-def fingerprint(certificate: bytes) -> bytes:
-    """Return what identifies a certificate (DER)."""
-    return hashlib.sha256(certificate).digest()
 
 
 def _context(protocol: int, credentials: Credentials, authorities: bytes) -> ssl.SSLContext:

@@ -14,9 +14,8 @@ from dataclasses import astuple, dataclass
 import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport import _core
-from hccl_py.transport.bootstrap.connector import Key
 from hccl_py.transport.bootstrap.full_mesh import FullMesh
-from hccl_py.transport.bootstrap.handshake import CONTROL, Party
+from hccl_py.transport.bootstrap.handshake import CONTROL, Key, Party
 from hccl_py.transport.network.identity import Endpoint, Identity, Member
 from hccl_py.transport.network.listeners import bind_listeners
 from hccl_py.transport.network.open_sockets import OpenSockets

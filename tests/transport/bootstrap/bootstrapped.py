@@ -58,8 +58,7 @@ class Rank:
     def close(self) -> None:
         descriptors = list(self.segment)
         for link in self.mesh.links if self.mesh is not None else ():
-            shared = [link.segment_fd, link.doorbell_fd, link.arena_fd]
-            descriptors += [one for one in shared if one is not None]
+            descriptors += link.shared or ()
             for _, connection in connections(link):
                 if isinstance(connection, int):
                     descriptors.append(connection)
@@ -203,10 +202,11 @@ def check_shared_memory(job: Job) -> None:
     """Every rank writes to each local peer's segment and rings its bell."""
     for a in job.ranks:
         for link in a.mesh.links if a.mesh else ():
-            if link.segment_fd is not None and link.doorbell_fd is not None:
-                os.pwrite(link.segment_fd, bytes([100 + a.rank]), a.rank)
-                os.pwrite(link.arena_fd or -1, bytes([200 + a.rank]), a.rank)
-                os.eventfd_write(link.doorbell_fd, 1)
+            if link.shared is not None:
+                segment_fd, doorbell_fd, arena_fd = link.shared
+                os.pwrite(segment_fd, bytes([100 + a.rank]), a.rank)
+                os.pwrite(arena_fd, bytes([200 + a.rank]), a.rank)
+                os.eventfd_write(doorbell_fd, 1)
     for b in job.ranks:
         peers = [rank for rank in b.local_ranks[0] if rank != b.rank]
         for peer in peers:

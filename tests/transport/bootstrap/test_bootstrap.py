@@ -65,10 +65,7 @@ def test_connect_every_layout_links_all_pairs(
             for link in one.mesh.links:
                 is_local = link.rank in local_ranks
                 assert len(link.lanes) == (0 if is_local else 3)
-                assert (link.segment_fd is not None, link.doorbell_fd is not None) == (
-                    is_local,
-                    is_local,
-                )
+                assert (link.shared is not None) == is_local
         check_connections(job)
         check_shared_memory(job)
     assert open_descriptors() == before
@@ -152,7 +149,7 @@ def test_connect_process_of_another_user_is_rejected(
 ) -> None:
     # Only root can start a process of another user; so this process claims to be one.
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
-    with Job("aa", timeout_s=0.5) as job:
+    with Job("aa", timeout_s=1.0) as job:
         assert f"it belongs to user {os.getuid()}, this process to" in job.error(1)
         assert "rank 1 on" in job.error(0)
     assert "it belongs to user" in caplog.text

@@ -1,19 +1,18 @@
 """The handshake byte by byte, without sockets."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Generator
+from dataclasses import replace
 from functools import partial
+from selectors import EVENT_READ, EVENT_WRITE
 
 import pytest
 
 from hccl_py.transport.bootstrap.handshake import (
     CONTROL,
     Handshake,
+    Key,
     Party,
-    Receive,
-    Received,
     RejectedError,
-    Send,
     Steps,
 )
 from hccl_py.transport.network.identity import Member
@@ -27,113 +26,109 @@ def party(rank: int) -> Party:
     return Party(rank, MEMBERS, COMMUNICATOR_ID, SECRET, (10 * rank, 10 * rank + 1, 10 * rank + 2))
 
 
-@dataclass
-class Side:
-    """One generator, with what it was sent and what became of it."""
-
-    steps: Steps
-    inbox: bytes = b""
-    descriptors: tuple[int, ...] = ()
-    outcome: str | None = None
-    request: Send | Receive | None = None
-    sent: list[bytes] = field(default_factory=list)
-
-    def take(self, answer: Received | None) -> None:
-        try:
-            self.request = next(self.steps) if answer is None else self.steps.send(answer)
-        except StopIteration:
-            self.outcome = "done"
-        except RejectedError as refusal:
-            self.outcome = str(refusal)
+Tamper = Callable[[int, bytes], bytes]
 
 
-def no_tampering(sender: int, position: int, data: bytes) -> bytes:
+def no_tampering(position: int, data: bytes) -> bytes:
     return data
 
 
-def flip_byte(side: int, target: int, sender: int, position: int, data: bytes) -> bytes:
-    if sender != side or not position <= target < position + len(data):
+def flip_byte(target: int, position: int, data: bytes) -> bytes:
+    if not position <= target < position + len(data):
         return data
     changed = bytearray(data)
     changed[target - position] ^= 0x40
     return bytes(changed)
 
 
+class Side(Handshake):
+    """One side without a socket: `tamper(position, data)` is the wire to the other one."""
+
+    def __init__(self, party: Party) -> None:
+        super().__init__(party)
+        self.other = self
+        self.inbox = b""
+        self.sent: list[bytes] = []
+        self.outcome: str | None = None
+        self.tamper: Tamper = no_tampering
+
+    def send(self, data: bytes, descriptors: tuple[int, ...] = ()) -> Steps:
+        self.other.inbox += self.tamper(sum(map(len, self.sent)), data)
+        self.other.descriptors += descriptors
+        self.sent.append(data)
+        yield EVENT_WRITE
+
+    def receive(self, num_bytes: int, num_descriptors: int = 0) -> Generator[int, None, bytes]:
+        while len(self.inbox) < num_bytes:
+            yield EVENT_READ
+        data, self.inbox = self.inbox[:num_bytes], self.inbox[num_bytes:]
+        return data
+
+    def advance(self, steps: Steps) -> bool:
+        """Go on to the next step; False if that waits for the other side."""
+        if self.outcome is not None:
+            return False
+        try:
+            return next(steps) == EVENT_WRITE
+        except StopIteration:
+            self.outcome = "done"
+        except RejectedError as rejection:
+            self.outcome = str(rejection)
+        return True
+
+
 def converse(
-    connector: Steps, acceptor: Steps, tamper: Callable[[int, int, bytes], bytes] = no_tampering
+    connector: Side,
+    acceptor: Side,
+    index: int = CONTROL,
+    path: int = 0,
+    is_expected: Callable[[Key], bool] = lambda key: True,
 ) -> list[Side]:
-    """Run both sides until neither can go on; `tamper(sender, position, data)` is the wire."""
-    sides = [Side(connector), Side(acceptor)]
-    for side in sides:
-        side.take(None)
-    went_on = True
-    while went_on:
-        went_on = False
-        for me, (side, other) in enumerate(zip(sides, reversed(sides), strict=True)):
-            if side.outcome is not None:
-                continue
-            if isinstance(side.request, Send):
-                position = sum(map(len, side.sent))
-                side.sent.append(side.request.data)
-                other.inbox += tamper(me, position, side.request.data)
-                other.descriptors += side.request.descriptors
-                side.take(Received())
-                went_on = True
-            elif isinstance(side.request, Receive):
-                size = side.request.num_bytes
-                if len(side.inbox) >= size:
-                    data, side.inbox = side.inbox[:size], side.inbox[size:]
-                    side.take(Received(data, side.descriptors))
-                    went_on = True
-    return sides
+    """Run both sides until neither can go on."""
+    connector.other, acceptor.other = acceptor, connector
+    target = Key(acceptor.party.rank, index, path)
+    sides = {connector: connector.connect(target), acceptor: acceptor.accept(is_expected)}
+    while any([side.advance(steps) for side, steps in sides.items()]):
+        continue
+    return list(sides)
 
 
-def pair(
-    connector: int, acceptor: int, index: int = CONTROL
-) -> tuple[Handshake, Handshake, Steps, Steps]:
-    a, b = Handshake(party(connector)), Handshake(party(acceptor))
-    return a, b, a.connect(MEMBERS[acceptor], index), b.accept(lambda rank, number, path: True)
+def pair(tampering: int = 0, tamper: Tamper = no_tampering) -> list[Side]:
+    """Let rank 1 dial rank 0, over a wire on which one side's bytes are changed."""
+    sides = Side(party(1)), Side(party(0))
+    sides[tampering].tamper = tamper
+    return converse(*sides)
 
 
 @pytest.mark.parametrize("connector, index, descriptors", [(1, CONTROL, (0, 1, 2)), (3, 2, ())])
 def test_handshake_between_members_succeeds_on_both_sides(
     connector: int, index: int, descriptors: tuple[int, ...]
 ) -> None:
-    a, b, connect, accept = pair(connector, 0, index)
-    sides = converse(connect, accept)
-    assert [side.outcome for side in sides] == ["done", "done"]
-    assert [side.inbox for side in sides] == [b"", b""]
-    assert sides[0].descriptors == descriptors
-    assert (b.peer, b.index, a.authenticated, b.authenticated) == (
-        MEMBERS[connector],
-        index,
-        True,
-        True,
-    )
+    a, b = converse(Side(party(connector)), Side(party(0)), index)
+    assert (a.outcome, b.outcome) == ("done", "done")
+    assert (a.inbox, b.inbox) == (b"", b"")
+    assert a.descriptors == descriptors
+    assert b.key == Key(connector, index, 0)
+    assert a.authenticated and b.authenticated
 
 
 def test_handshake_every_changed_byte_is_rejected() -> None:
-    _, _, connect, accept = pair(1, 0)
-    lengths = [sum(map(len, side.sent)) for side in converse(connect, accept)]
+    lengths = [sum(map(len, side.sent)) for side in pair()]
     assert min(lengths) > 76 + 32 + 36
     for sender, length in enumerate(lengths):
         for target in range(length):
-            _, _, connect, accept = pair(1, 0)
-            wire = partial(flip_byte, sender, target)
-            receiver = converse(connect, accept, wire)[1 - sender]
+            receiver = pair(sender, partial(flip_byte, target))[1 - sender]
             # A changed length may leave the receiver waiting for bytes that never come.
             assert receiver.outcome != "done", f"byte {target} of side {sender} was not protected"
 
 
 def test_handshake_stranger_gets_nothing_but_a_hello() -> None:
-    _, acceptor, connect, accept = pair(1, 0)
+    def guess_proof(position: int, data: bytes) -> bytes:
+        return bytes(32) if position == 76 else data
 
-    def guess_proof(sender: int, position: int, data: bytes) -> bytes:
-        return bytes(32) if sender == 0 and position == 76 else data
-
-    sides = converse(connect, accept, guess_proof)
-    assert "secret" in (sides[1].outcome or "")
-    assert list(map(len, sides[1].sent)) == [76]
+    _, acceptor = pair(0, guess_proof)
+    assert "secret" in (acceptor.outcome or "")
+    assert list(map(len, acceptor.sent)) == [76]
     assert not acceptor.authenticated
 
 
@@ -146,29 +141,26 @@ def test_handshake_stranger_gets_nothing_but_a_hello() -> None:
 def test_handshake_outsider_is_rejected(change: dict[str, bytes], outsider: int) -> None:
     parties = [party(1), party(0)]
     parties[outsider] = replace(parties[outsider], **change)
-    a, b = Handshake(parties[0]), Handshake(parties[1])
-    sides = converse(a.connect(MEMBERS[0], CONTROL), b.accept(lambda rank, index, path: True))
+    sides = converse(*map(Side, parties))
     assert "done" not in [side.outcome for side in sides]
-    assert not a.authenticated and not b.authenticated
+    assert not any(side.authenticated for side in sides)
 
 
 def test_handshake_connection_that_is_not_expected_is_rejected() -> None:
     asked = []
 
-    def is_expected(rank: int, index: int, path: int) -> bool:
-        asked.append((rank, index, path))
+    def is_expected(key: Key) -> bool:
+        asked.append(key)
         return False
 
-    connect = Handshake(party(3)).connect(MEMBERS[0], 7, 5)
-    sides = converse(connect, Handshake(party(0)).accept(is_expected))
-    assert asked == [(3, 7, 5)]
+    sides = converse(Side(party(3)), Side(party(0)), 7, 5, is_expected)
+    assert asked == [Key(3, 7, 5)]
     assert "not expected" in (sides[1].outcome or "")
     assert sides[1].sent == []
 
 
 def test_handshake_rank_replaced_by_another_process_is_rejected() -> None:
     replaced = tuple(replace(member, pid=7) if member.rank == 1 else member for member in MEMBERS)
-    impostor = Handshake(replace(party(1), members=replaced))
-    acceptor = Handshake(party(0))
-    sides = converse(impostor.connect(MEMBERS[0], CONTROL), acceptor.accept(lambda r, i, p: True))
-    assert "not the process that met at the store" in (sides[1].outcome or "")
+    impostor = Side(replace(party(1), members=replaced))
+    _, acceptor = converse(impostor, Side(party(0)))
+    assert "not the process that met at the store: rank 1 on host1 (pid 7)" in str(acceptor.outcome)

@@ -18,7 +18,7 @@ from bootstrapped import (
     write,
 )
 
-from hccl_py.transport.bootstrap.connector import Key
+from hccl_py.transport.bootstrap.handshake import Key
 from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.bootstrap.reconnect import Reconnector
 from hccl_py.transport.network.open_sockets import Connection, OpenSockets
