@@ -330,18 +330,6 @@ _Pieces = Sequence[tuple[int, int, int]]
 _Completion = tuple[int, int, int, int, int | None, int]
 """wr_id, Status, Opcode, bytes, immediate value, number of the queue pair."""
 
-class QueuePairAttributes:
-    max_send_wr: int
-    max_recv_wr: int
-    max_sge: int
-    max_inline: int
-    path_mtu: int
-    max_rd_atomic: int
-    retry_count: int
-    rnr_retry: int
-    timeout_s: float
-    min_rnr_timer_s: float
-
 class UnderlyingLane: ...
 
 class ShmEndpoint:
@@ -387,15 +375,14 @@ class QueuePair:
         domain: ProtectionDomain,
         send_queue: CompletionQueue,
         recv_queue: CompletionQueue,
-        attributes: QueuePairAttributes,
+        attributes: object,
         /,
     ) -> QueuePair: ...
     def number(self) -> int: ...
     def state(self) -> int: ...
     def reason(self) -> str: ...
     def attach(self, lane: UnderlyingLane, /) -> None: ...
-    def attributes(self) -> QueuePairAttributes: ...
-    def set_attributes(self, attributes: QueuePairAttributes, /) -> None: ...
+    def set_attributes(self, attributes: object, /) -> None: ...
     def modify(self, state: int, /) -> None: ...
     def post_send(
         self,

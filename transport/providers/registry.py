@@ -56,20 +56,15 @@ def register(name: str, open_endpoint: Callable[[], Endpoint]) -> None:
     _providers[name] = open_endpoint
 
 
-def provider_names() -> tuple[str, ...]:
-    """List the providers, in order of registration."""
-    return tuple(_providers)
-
-
-def open_endpoint(name: str) -> Endpoint:
-    """Open one end of a connection.
+def endpoint_maker(name: str) -> Callable[[], Endpoint]:
+    """Return what opens one end of a connection.
 
     Raises:
         InvalidArgumentError: no provider has this name; lists those there are.
     """
     if name not in _providers:
         raise InvalidArgumentError(f"no provider {name!r}; there are: {', '.join(_providers)}")
-    return _providers[name]()
+    return _providers[name]
 
 
 def check_transport(name: str) -> str:

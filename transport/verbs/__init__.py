@@ -13,50 +13,23 @@
 `docs/transport.md` maps every call onto libibverbs; `examples/03_ping_pong.py` is the whole story.
 """
 
-from hccl_py.transport.errors import (
-    CompletionQueueOverflowError,
-    CompletionTimeoutError,
-    QueueFullError,
-    VerbsError,
-)
-from hccl_py.transport.verbs.completion_queue import CompletionQueue
-from hccl_py.transport.verbs.device import Device
-from hccl_py.transport.verbs.memory import MemoryRegion, ProtectionDomain
-from hccl_py.transport.verbs.queue_pair import QueuePair, connect_loopback
-from hccl_py.transport.verbs.types import (
-    INFINITE_RNR_RETRY,
-    Access,
-    Completion,
-    Opcode,
-    QueuePairAttributes,
-    RecvRequest,
-    ScatterGather,
-    SendFlags,
-    SendRequest,
-    State,
-    Status,
-)
-
-__all__ = [
-    "INFINITE_RNR_RETRY",
-    "Access",
-    "Completion",
-    "CompletionQueue",
-    "CompletionQueueOverflowError",
-    "CompletionTimeoutError",
-    "Device",
-    "MemoryRegion",
-    "Opcode",
-    "ProtectionDomain",
-    "QueueFullError",
-    "QueuePair",
-    "QueuePairAttributes",
-    "RecvRequest",
-    "ScatterGather",
-    "SendFlags",
-    "SendRequest",
-    "State",
-    "Status",
-    "VerbsError",
-    "connect_loopback",
-]
+from hccl_py.transport.errors import CompletionQueueOverflowError as CompletionQueueOverflowError
+from hccl_py.transport.errors import CompletionTimeoutError as CompletionTimeoutError
+from hccl_py.transport.errors import QueueFullError as QueueFullError
+from hccl_py.transport.errors import VerbsError as VerbsError
+from hccl_py.transport.verbs.completion_queue import CompletionQueue as CompletionQueue
+from hccl_py.transport.verbs.device import Device as Device
+from hccl_py.transport.verbs.memory import MemoryRegion as MemoryRegion
+from hccl_py.transport.verbs.memory import ProtectionDomain as ProtectionDomain
+from hccl_py.transport.verbs.queue_pair import QueuePair as QueuePair
+from hccl_py.transport.verbs.types import INFINITE_RNR_RETRY as INFINITE_RNR_RETRY
+from hccl_py.transport.verbs.types import Access as Access
+from hccl_py.transport.verbs.types import Completion as Completion
+from hccl_py.transport.verbs.types import Opcode as Opcode
+from hccl_py.transport.verbs.types import QueuePairAttributes as QueuePairAttributes
+from hccl_py.transport.verbs.types import RecvRequest as RecvRequest
+from hccl_py.transport.verbs.types import ScatterGather as ScatterGather
+from hccl_py.transport.verbs.types import SendFlags as SendFlags
+from hccl_py.transport.verbs.types import SendRequest as SendRequest
+from hccl_py.transport.verbs.types import State as State
+from hccl_py.transport.verbs.types import Status as Status

@@ -2,12 +2,11 @@
 
 from hccl_py.transport import _core
 from hccl_py.transport.errors import CompletionTimeoutError
-from hccl_py.transport.verbs.device import Device
-from hccl_py.transport.verbs.resource import Resource
+from hccl_py.transport.verbs.device import Device, Resource
 from hccl_py.transport.verbs.types import Completion, Opcode, Status
 
 
-class CompletionQueue(Resource):
+class CompletionQueue(Resource[_core.CompletionQueue]):
     """A queue of completions; ibv_cq. A context manager; threads may share it.
 
     A thread that polls or waits drives the queue pairs that report here. close() ends the waits of
@@ -23,14 +22,7 @@ class CompletionQueue(Resource):
             device: as for the queue pairs.
             capacity: completions that it holds; one more is an error that ends its use.
         """
-        super().__init__(device)
-        self._core = _core.CompletionQueue(capacity)
-
-    @property
-    def core(self) -> _core.CompletionQueue:
-        """The engine's object; raises InvalidArgumentError after close()."""
-        self.check_open()
-        return self._core
+        super().__init__(device, _core.CompletionQueue(capacity))
 
     def poll(self, max_completions: int = 16) -> list[Completion]:
         """Take what is there; never waits (ibv_poll_cq).

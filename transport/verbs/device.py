@@ -1,50 +1,109 @@
-"""The device: a provider by name, and the root of all other verbs objects."""
+"""The device, the root of all other verbs objects, and how all of them close.
+
+Device -> ProtectionDomain -> QueuePair, MemoryRegion
+       -> CompletionQueue
+"""
 
 import weakref
 from collections import Counter
-from typing import Protocol
+from typing import Any, Generic, TypeVar
 
 from hccl_py.transport import _core, process_lifecycle
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.progress import progress_thread
-from hccl_py.transport.providers.registry import (
-    Endpoint,
-    open_endpoint,
-    provider_class,
-    provider_names,
-    register,
-)
-from hccl_py.transport.verbs.loopback import LoopbackEndpoint
-from hccl_py.transport.verbs.python_provider import PythonProviderEndpoint
-from hccl_py.transport.verbs.resource import Resource
-from hccl_py.transport.verbs.sockets import ShmSocketEndpoint, TcpSocketEndpoint
+from hccl_py.transport.providers.registry import endpoint_maker, register
+from hccl_py.transport.verbs import endpoints
+
+register("loopback", endpoints.LoopbackEndpoint)
+register("shm", endpoints.ShmSocketEndpoint)
+register("tcp", endpoints.TcpSocketEndpoint)
+register("zmq", endpoints.zmq_endpoint)
+
+Core = TypeVar("Core")
+R = TypeVar("R", bound="Resource[Any]")
 
 
-def _zmq_endpoint() -> Endpoint:
-    make = provider_class("zmq")  # imports pyzmq, which takes its time
-    assert make is not None
-    return PythonProviderEndpoint(make)
+class Resource(Generic[Core]):
+    """A verbs object. A context manager: closes its children in order, then itself.
+
+    Attributes:
+        closes_after_siblings: a completion queue outlives the queue pairs that report to it.
+        closed: whether close() was called.
+    """
+
+    closes_after_siblings = False
+
+    def __init__(self, parent: "Resource[Any] | None", core: Core) -> None:
+        """Become a child of `parent`, which must be open, and own the engine's object."""
+        if parent is not None:
+            parent._check_open()
+            parent._children.append(self)
+        self._parent = parent
+        self._core = core
+        self._children: list[Resource[Any]] = []
+        self._counted: Counter[str] = Counter()  # by queue pairs that are closed
+        self.closed = False
+
+    @property
+    def core(self) -> Core:
+        """The engine's object; raises InvalidArgumentError after close()."""
+        self._check_open()
+        return self._core
+
+    def __enter__(self: R) -> R:
+        """Return self."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close."""
+        self.close()
+
+    def statistics(self) -> dict[str, int]:
+        """Add up what the queue pairs below counted, those that are closed included."""
+        total = Counter(self._counted)
+        for child in self._children:
+            total.update(child.statistics())
+        return dict(total)
+
+    def close(self) -> None:
+        """Close the children, then this object. Idempotent."""
+        if self.closed:
+            return
+        for child in sorted(self._children, key=lambda one: one.closes_after_siblings):
+            child.close()
+        self.closed = True
+        if self._parent is not None and self in self._parent._children:
+            self._parent._children.remove(self)
+            self._parent._counted.update(self.statistics())
+        self._release()
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: forget everything, because the parent process still uses it."""
+        for child in self._children:
+            child.leave_to_parent()
+        if not self.closed:
+            self.closed = True
+            self._leak()
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise InvalidArgumentError(f"the {type(self).__name__} is closed; make a new one")
+
+    def _release(self) -> None:
+        """Free what the engine holds."""
+
+    def _leak(self) -> None:
+        """Keep what the engine holds from being destroyed in a forked child."""
 
 
-register("loopback", LoopbackEndpoint)
-register("shm", ShmSocketEndpoint)
-register("tcp", TcpSocketEndpoint)
-register("zmq", _zmq_endpoint)
-
-_open: "weakref.WeakSet[Device]" = weakref.WeakSet()
-
-
-class _Counting(Protocol):
-    def statistics(self) -> dict[str, int]: ...
-
-
-class Device(Resource):
+class Device(Resource[_core.VerbsDevice]):
     """What ibv_open_device gives. A context manager.
 
     The progress thread of the process answers the peers of its queue pairs while no thread polls.
 
     Attributes:
         provider: its name.
+        open_endpoint: opens one end of a connection, for a queue pair.
     """
 
     def __init__(self, provider: str) -> None:
@@ -57,48 +116,19 @@ class Device(Resource):
         Raises:
             InvalidArgumentError: no such provider.
         """
-        if provider not in provider_names():
-            raise InvalidArgumentError(
-                f"no provider {provider!r}; there are: {', '.join(provider_names())}"
-            )
-        super().__init__(None)
         self.provider = provider
-        self._core = _core.VerbsDevice.create(progress_thread())
-        self._pairs: list[_Counting] = []
-        self._counted: Counter[str] = Counter()
+        self.open_endpoint = endpoint_maker(provider)
+        super().__init__(None, _core.VerbsDevice.create(progress_thread()))
         _open.add(self)
-
-    @property
-    def core(self) -> _core.VerbsDevice:
-        """The engine's object; raises InvalidArgumentError after close()."""
-        self.check_open()
-        return self._core
-
-    def open_endpoint(self) -> Endpoint:
-        """Open one end of a connection, for a queue pair."""
-        return open_endpoint(self.provider)
-
-    def count(self, pair: _Counting) -> None:
-        """Include a queue pair in `statistics`."""
-        self._pairs.append(pair)
-
-    def count_last(self, pair: _Counting) -> None:
-        """Keep what a queue pair counted, which closes now."""
-        self._pairs.remove(pair)
-        self._counted.update(pair.statistics())
-
-    def statistics(self) -> dict[str, int]:
-        """Add up what its queue pairs counted, those that are closed included."""
-        total = Counter(self._counted)
-        for pair in self._pairs:
-            total.update(pair.statistics())
-        return dict(total)
 
     def _release(self) -> None:
         self._core.stop()
 
     def _leak(self) -> None:
         _core.leak(self._core)
+
+
+_open: "weakref.WeakSet[Device]" = weakref.WeakSet()
 
 
 def _close_all() -> None:

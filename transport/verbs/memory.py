@@ -2,12 +2,11 @@
 
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.verbs.device import Device
-from hccl_py.transport.verbs.resource import Resource
+from hccl_py.transport.verbs.device import Device, Resource
 from hccl_py.transport.verbs.types import Access, ScatterGather
 
 
-class ProtectionDomain(Resource):
+class ProtectionDomain(Resource[_core.ProtectionDomain]):
     """Keeps memory regions and the queue pairs that may use them together; ibv_pd.
 
     A context manager: closes its queue pairs, then its regions. A region that is still open is kept
@@ -16,15 +15,8 @@ class ProtectionDomain(Resource):
 
     def __init__(self, device: Device) -> None:
         """Make a domain on a device (ibv_alloc_pd)."""
-        super().__init__(device)
+        super().__init__(device, _core.ProtectionDomain())
         self.device = device
-        self._core = _core.ProtectionDomain()
-
-    @property
-    def core(self) -> _core.ProtectionDomain:
-        """The engine's object; raises InvalidArgumentError after close()."""
-        self.check_open()
-        return self._core
 
     def register(self, buffer: object, access: Access = Access.LOCAL_WRITE) -> "MemoryRegion":
         """Register memory (ibv_reg_mr).
@@ -41,7 +33,7 @@ class ProtectionDomain(Resource):
         return MemoryRegion(self, buffer, access)
 
 
-class MemoryRegion(Resource):
+class MemoryRegion(Resource[_core.ProtectionDomain]):
     """Registered memory; ibv_mr. A context manager. `ProtectionDomain.register` makes one.
 
     close() makes both keys invalid at once (ibv_dereg_mr).
@@ -67,9 +59,9 @@ class MemoryRegion(Resource):
                 f"cannot register {type(buffer).__name__}: {error}"
             ) from error
         self.length = self._view.nbytes
-        self._domain = domain.core
-        self.lkey = self.rkey = self._domain.register_memory(self.address, self.length, int(access))
-        super().__init__(domain)
+        self.lkey = domain.core.register_memory(self.address, self.length, int(access))
+        self.rkey = self.lkey
+        super().__init__(domain, domain.core)
 
     def piece(self, offset: int = 0, length: int | None = None) -> ScatterGather:
         """Name a part of the region, for a work request; by default all from `offset` on.
@@ -81,5 +73,5 @@ class MemoryRegion(Resource):
         return ScatterGather(self.address + offset, length, self.lkey)
 
     def _release(self) -> None:
-        self._domain.deregister_memory(self.lkey)
+        self._core.deregister_memory(self.lkey)
         self._view.release()

@@ -9,21 +9,15 @@ from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.providers.registry import Endpoint
 from hccl_py.transport.verbs.completion_queue import CompletionQueue
+from hccl_py.transport.verbs.device import Resource
 from hccl_py.transport.verbs.memory import ProtectionDomain
-from hccl_py.transport.verbs.resource import Resource
-from hccl_py.transport.verbs.types import (
-    QueuePairAttributes,
-    RecvRequest,
-    ScatterGather,
-    SendRequest,
-    State,
-)
+from hccl_py.transport.verbs.types import QueuePairAttributes, RecvRequest, SendRequest, State
 
-_ADDRESS_VERSION = 1
+_ADDRESS_VERSION = 2
 _SIZES = frozenset(("max_send_wr", "max_recv_wr", "max_sge", "max_inline"))
 
 
-class QueuePair(Resource):
+class QueuePair(Resource[_core.QueuePair]):
     """One end of a reliable connection; ibv_qp of type RC. A context manager; threads may share it.
 
     Ordered and exactly once. An error moves it and its peer to ERROR, and ends all requests, posted
@@ -55,19 +49,11 @@ class QueuePair(Resource):
         self.attributes = attributes or QueuePairAttributes()
         # Kept: the engine's objects must outlive this one.
         self._queues = (send_queue.core, (recv_queue or send_queue).core)
-        self._domain = domain
-        self._core = _core.QueuePair.create(
-            domain.device.core, domain.core, *self._queues, self.attributes.to_core()
-        )
-        self.number = self._core.number()
+        self._device = device = domain.device
+        core = _core.QueuePair.create(device.core, domain.core, *self._queues, self.attributes)
+        self.number = core.number()
         self._endpoint: Endpoint | None = None
-        super().__init__(domain)
-        domain.device.count(self)
-
-    @property
-    def core(self) -> _core.QueuePair:
-        """The engine's object."""
-        return self._core
+        super().__init__(domain, core)
 
     @property
     def state(self) -> State:
@@ -93,9 +79,9 @@ class QueuePair(Resource):
         if self.state is not State.INIT:
             raise InvalidArgumentError(f"a queue pair in {self.state.name} has no address")
         if self._endpoint is None:
-            self._endpoint = self._domain.device.open_endpoint()
-        provider = self._domain.device.provider
-        return bytes(msgpack.packb([_ADDRESS_VERSION, provider, self._endpoint.address]))
+            self._endpoint = self._device.open_endpoint()
+        address = [_ADDRESS_VERSION, self._device.provider, self._endpoint.address]
+        return bytes(msgpack.packb(address))
 
     def connect(self, remote_address: bytes, *, timeout_s: float) -> None:
         """Connect with another queue pair, which does the same; INIT -> RTR -> RTS.
@@ -136,7 +122,7 @@ class QueuePair(Resource):
                     f"{', '.join(sorted(sizes))}: sizes are set where the queue pair is made"
                 )
             changed = replace(self.attributes, **attributes)
-            self._core.set_attributes(changed.to_core())
+            self._core.set_attributes(changed)
             self.attributes = changed
         self._core.modify(int(state))
 
@@ -154,7 +140,7 @@ class QueuePair(Resource):
             request.imm,
             request.rkey,
             request.remote_address,
-            _pieces(request.pieces),
+            request.pieces,
         )
 
     def post_recv(self, request: RecvRequest) -> None:
@@ -164,7 +150,7 @@ class QueuePair(Resource):
             InvalidArgumentError: the queue pair is in RESET, or the request is wrong.
             QueueFullError: max_recv_wr RECVs are posted.
         """
-        self._core.post_recv(request.wr_id, _pieces(request.pieces))
+        self._core.post_recv(request.wr_id, request.pieces)
 
     def statistics(self) -> dict[str, int]:
         """Count messages and bytes both ways, stalls, retries and timeouts."""
@@ -172,7 +158,6 @@ class QueuePair(Resource):
 
     def _release(self) -> None:
         self._close_endpoint()
-        self._domain.device.count_last(self)
         self._core.close()
 
     def _leak(self) -> None:
@@ -186,7 +171,7 @@ class QueuePair(Resource):
             self._endpoint = None
 
     def _endpoint_of(self, remote_address: bytes) -> bytes:
-        mine = self._domain.device.provider
+        mine = self._device.provider
         try:
             version, provider, endpoint = msgpack.unpackb(remote_address)
         except (ValueError, TypeError) as error:
@@ -207,15 +192,3 @@ class _Inherited:
             "this process was forked from the one that owns the queue pair: make a new one here, "
             "or start processes with 'spawn'"
         )
-
-
-def connect_loopback(one: QueuePair, other: QueuePair) -> None:
-    """Connect two queue pairs of this process that are in INIT; both end in RTS."""
-    for pair, lane in zip((one, other), _core.loopback_underlying_lanes(), strict=True):
-        pair.attach(lane)
-        pair.modify(State.RTR)
-        pair.modify(State.RTS)
-
-
-def _pieces(pieces: tuple[ScatterGather, ...]) -> list[tuple[int, int, int]]:
-    return [(piece.address, piece.length, piece.lkey) for piece in pieces]

@@ -3,10 +3,9 @@
 Each name is libibverbs' name, written out; the docstrings give the original.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import IntEnum, IntFlag
-
-from hccl_py.transport import _core
+from typing import NamedTuple
 
 
 class Opcode(IntEnum):
@@ -83,8 +82,7 @@ INFINITE_RNR_RETRY = 7
 """As `rnr_retry`: a receiver that is not ready is asked again for ever."""
 
 
-@dataclass(frozen=True)
-class ScatterGather:
+class ScatterGather(NamedTuple):
     """A piece of a memory region; ibv_sge. `MemoryRegion.piece` makes one."""
 
     address: int
@@ -123,8 +121,7 @@ class RecvRequest:
     wr_id: int = 0
 
 
-@dataclass(frozen=True)
-class Completion:
+class Completion(NamedTuple):
     """The end of a work request; ibv_wc.
 
     Attributes:
@@ -171,10 +168,3 @@ class QueuePairAttributes:
     retry_count: int = 7
     rnr_retry: int = INFINITE_RNR_RETRY
     min_rnr_timer_s: float = 100e-6
-
-    def to_core(self) -> _core.QueuePairAttributes:
-        """Convert for the engine."""
-        converted = _core.QueuePairAttributes()
-        for field in fields(self):
-            setattr(converted, field.name, getattr(self, field.name))
-        return converted

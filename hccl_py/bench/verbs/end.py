@@ -21,7 +21,7 @@ from hccl_py.transport.verbs import (
     QueuePairAttributes,
     State,
 )
-from hccl_py.transport.verbs.sockets import RendezvousEndpoint
+from hccl_py.transport.verbs.endpoints import RendezvousEndpoint
 
 _CONNECT_TIMEOUT_S = 30.0
 _INLINE_BYTES = 64

@@ -33,10 +33,6 @@ VerbsClock::duration duration(double seconds) {
       std::chrono::duration<double>(std::clamp(seconds, 0.0, longest_timeout_s)));
 }
 
-double seconds(VerbsClock::duration duration) {
-  return std::chrono::duration<double>(duration).count();
-}
-
 // The tree of transport/errors.py.
 void raise_verbs_error(const std::exception_ptr& pointer, void*) {
   auto raise = [](const char* type, const std::exception& error) {
@@ -52,6 +48,29 @@ void raise_verbs_error(const std::exception_ptr& pointer, void*) {
   } catch (const CompletionQueueOverflow& error) {
     raise("CompletionQueueOverflowError", error);
   }
+}
+
+template <typename T>
+T attribute(const nb::object& attributes, const char* name) {
+  T value;
+  if (nb::try_cast(attributes.attr(name), value)) return value;
+  throw InvalidVerb(std::string(name) + " is not a number in range");
+}
+
+// From the class of this name in transport/verbs/types.py.
+QueuePairAttributes attributes_of(const nb::object& given) {
+  QueuePairAttributes result;
+  result.max_send_wr = attribute<size_t>(given, "max_send_wr");
+  result.max_recv_wr = attribute<size_t>(given, "max_recv_wr");
+  result.max_sge = attribute<size_t>(given, "max_sge");
+  result.max_inline = attribute<size_t>(given, "max_inline");
+  result.path_mtu = attribute<size_t>(given, "path_mtu");
+  result.max_rd_atomic = attribute<size_t>(given, "max_rd_atomic");
+  result.retry_count = attribute<int>(given, "retry_count");
+  result.rnr_retry = attribute<int>(given, "rnr_retry");
+  result.timeout = duration(attribute<double>(given, "timeout_s"));
+  result.min_rnr_timer = duration(attribute<double>(given, "min_rnr_timer_s"));
+  return result;
 }
 
 size_t gather(const Pieces& pieces, std::span<ScatterGather> out) {
@@ -149,30 +168,12 @@ std::shared_ptr<QueuePair> make_queue_pair(std::shared_ptr<VerbsDevice> device,
                                            std::shared_ptr<ProtectionDomain> domain,
                                            std::shared_ptr<CompletionQueue> send_queue,
                                            std::shared_ptr<CompletionQueue> recv_queue,
-                                           const QueuePairAttributes& attributes) {
+                                           const nb::object& given) {
+  QueuePairAttributes attributes = attributes_of(given);
+  nb::gil_scoped_release release;
   return ending_without_gil(new QueuePair(std::move(device), std::move(domain),
                                           std::move(send_queue), std::move(recv_queue),
                                           attributes));
-}
-
-void bind_attributes(nb::module_& module) {
-  using A = QueuePairAttributes;
-  nb::class_<A>(module, "QueuePairAttributes")
-      .def(nb::init<>())
-      .def_rw("max_send_wr", &A::max_send_wr)
-      .def_rw("max_recv_wr", &A::max_recv_wr)
-      .def_rw("max_sge", &A::max_sge)
-      .def_rw("max_inline", &A::max_inline)
-      .def_rw("path_mtu", &A::path_mtu)
-      .def_rw("max_rd_atomic", &A::max_rd_atomic)
-      .def_rw("retry_count", &A::retry_count)
-      .def_rw("rnr_retry", &A::rnr_retry)
-      .def_prop_rw(
-          "timeout_s", [](const A& a) { return seconds(a.timeout); },
-          [](A& a, double value) { a.timeout = duration(value); })
-      .def_prop_rw(
-          "min_rnr_timer_s", [](const A& a) { return seconds(a.min_rnr_timer); },
-          [](A& a, double value) { a.min_rnr_timer = duration(value); });
 }
 
 // A lane written in Python, and the provider that has to outlive it.
@@ -251,7 +252,6 @@ void add_verbs_peer(Communicator& communicator, const std::shared_ptr<VerbsDevic
 
 void bind_verbs(nb::module_& module) {
   nb::register_exception_translator(raise_verbs_error);
-  bind_attributes(module);
   bind_underlying_lanes(module);
 
   nb::class_<VerbsDevice>(module, "VerbsDevice")
@@ -273,13 +273,17 @@ void bind_verbs(nb::module_& module) {
       .def("close", &CompletionQueue::close, Released());
 
   nb::class_<QueuePair>(module, "QueuePair")
-      .def_static("create", &make_queue_pair, Released())
+      .def_static("create", &make_queue_pair)
       .def("number", &QueuePair::number)
       .def("state", [](const QueuePair& pair) { return static_cast<int>(pair.state()); })
       .def("reason", &QueuePair::reason, Released())
       .def("attach", &QueuePair::attach, Released())
-      .def("attributes", &QueuePair::attributes, Released())
-      .def("set_attributes", &QueuePair::set_attributes, Released())
+      .def("set_attributes",
+           [](QueuePair& pair, const nb::object& given) {
+             QueuePairAttributes attributes = attributes_of(given);
+             nb::gil_scoped_release release;
+             pair.set_attributes(attributes);
+           })
       .def(
           "modify",
           [](QueuePair& pair, int state) { pair.modify(static_cast<QueuePairState>(state)); },

@@ -1,0 +1,269 @@
+"""How two queue pairs meet, for each provider: an endpoint is one end before it is connected.
+
+shm and tcp make one authenticated connection. FullMesh and handshake are those of communicators,
+with a party of two. The order of the two addresses decides which is rank 0, and the higher rank
+dials.
+"""
+
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+import threading
+import weakref
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import astuple, dataclass
+from typing import BinaryIO
+
+import msgpack  # type: ignore[import-untyped]
+
+from hccl_py.transport import _core
+from hccl_py.transport.arena import arena_of_this_process
+from hccl_py.transport.bootstrap.full_mesh import FullMesh
+from hccl_py.transport.bootstrap.handshake import CONTROL, Key, Party
+from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.transport.network.identity import Endpoint, Identity, Member
+from hccl_py.transport.network.listeners import bind_listeners
+from hccl_py.transport.network.open_sockets import OpenSockets
+from hccl_py.transport.network.settings import NetworkSettings
+from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Provider, Site
+from hccl_py.transport.providers.registry import provider_class
+
+_BACKLOG = 16
+_NO_DESCRIPTORS = (-1, -1, -1)
+_CARD_HEADER = struct.Struct("!I32s")
+
+# While a forked child has copies of them, peers do not notice its parent's death.
+_connected = OpenSockets()
+register(Stage.QUEUE_PAIRS, in_forked_child=_connected.close_copies)
+
+
+class LoopbackEndpoint:
+    """Both queue pairs live in this process; threads play the peers.
+
+    The end that connects first makes both lanes and leaves one for the other end.
+    """
+
+    def __init__(self) -> None:
+        """Make this end known in the process."""
+        self.address = secrets.token_bytes(16)
+        self._left_for_me: dict[bytes, _core.UnderlyingLane] = {}
+        with _local_lock:
+            _local_ends[self.address] = self
+
+    def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
+        """Connect; does not wait for the other end to do the same, so `timeout_s` is not needed."""
+        with _local_lock:
+            if remote in self._left_for_me:
+                return self._left_for_me.pop(remote)
+            peer = _local_ends.get(remote)
+            if peer is None:
+                raise BootstrapError("loopback: no queue pair of this process has that address")
+            mine, theirs = _core.loopback_underlying_lanes()
+            peer._left_for_me[self.address] = theirs
+            return mine
+
+    def close(self) -> None:
+        """Forget this end."""
+        with _local_lock:
+            _local_ends.pop(self.address, None)
+            self._left_for_me.clear()
+
+
+_local_lock = threading.Lock()
+_local_ends: "weakref.WeakValueDictionary[bytes, LoopbackEndpoint]" = weakref.WeakValueDictionary()
+
+
+@dataclass(frozen=True)
+class _Address:
+    """What one end sends the other."""
+
+    secret: bytes
+    identity: Identity
+    unix_name: str
+    endpoint: Endpoint
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "_Address":
+        try:
+            secret, identity, unix_name, endpoint = msgpack.unpackb(packed)
+            return cls(secret, Identity(*identity), unix_name, Endpoint(*endpoint))
+        except (ValueError, TypeError) as error:
+            raise InvalidArgumentError("this is no address of a queue pair") from error
+
+    def member(self, rank: int, node: int) -> Member:
+        me, ends = self.identity, (self.endpoint,)
+        return Member(rank, me.host, me.pid, node, self.unix_name, ends, me.machine)
+
+
+class _SocketEndpoint:
+    """A listening socket and what a handshake needs. Subclasses make a lane of it."""
+
+    def __init__(self, listener: socket.socket, unix_name: str, endpoint: Endpoint) -> None:
+        listener.listen(_BACKLOG)
+        self._listener = listener
+        self._identity = Identity.of_this_process()
+        address = _Address(secrets.token_bytes(32), self._identity, unix_name, endpoint)
+        self.address = bytes(msgpack.packb(astuple(address)))
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._listener.close()
+
+    def _connect(
+        self,
+        remote: bytes,
+        timeout_s: float,
+        nodes: tuple[int, int] = (0, 1),
+        descriptors: tuple[int, int, int] = _NO_DESCRIPTORS,
+    ) -> tuple[Party, int, tuple[int, ...]]:
+        """Return both ends, the connection between them, and the descriptors that came over it."""
+        addresses = sorted((self.address, remote))
+        if addresses[0] == addresses[1]:
+            raise InvalidArgumentError("a queue pair cannot be connected with itself")
+        ends = [_Address.unpack(packed) for packed in addresses]
+        members = tuple(ends[rank].member(rank, nodes[rank]) for rank in range(2))
+        # HCCL_SECRET never travels: the addresses alone do not suffice to connect.
+        key = NetworkSettings.from_environment().secret or b""
+        secret = hmac.digest(key, b"queue pair" + ends[0].secret + ends[1].secret, "sha256")
+        pair_id = hashlib.sha256(b"\0".join(addresses)).digest()[:16]
+        rank = addresses.index(self.address)
+        party = Party(rank, members, pair_id, secret, descriptors, num_lanes=0)
+        with closing(FullMesh(party, [self._listener], Deadline(timeout_s))) as full_mesh:
+            pending = full_mesh.run()[Key(1 - rank, CONTROL, 0)]
+            received = pending.descriptors
+            connected = pending.detach()
+        assert isinstance(connected, int)
+        return party, connected, received
+
+
+class ShmSocketEndpoint(_SocketEndpoint):
+    """Shared memory: the Unix connection passes descriptors, and its end shows that of the peer."""
+
+    def __init__(self) -> None:
+        """Make the shared memory, and listen on a Unix socket without a file."""
+        self._arena = arena_of_this_process()
+        self._shm = _core.ShmEndpoint(self._arena)
+        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listener.setblocking(False)
+        listener.bind(f"\0hccl-{secrets.token_hex(16)}")
+        name = listener.getsockname()[1:].decode()
+        super().__init__(listener, name, Endpoint("", "", 0))
+
+    def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
+        """Connect with an end on the same node."""
+        peer = _Address.unpack(remote).identity
+        if peer.node != self._identity.node:
+            raise BootstrapError(
+                f"shm: the peer (host {peer.host}, pid {peer.pid}) shares no memory with this "
+                "process: another host, container or HCCL_NODE_ID; use tcp"
+            )
+        shared = (self._shm.segment_fd(), self._shm.doorbell_fd(), self._arena.fd())
+        party, control, received = self._connect(remote, timeout_s, (0, 0), shared)
+        segment_fd, doorbell_fd, arena_fd = received
+        _connected.add(control)
+        return self._shm.connect(party.rank, segment_fd, doorbell_fd, arena_fd, control)
+
+
+class RendezvousEndpoint(_SocketEndpoint):
+    """A TCP connection as such: whatever the two ends then do with it."""
+
+    def __init__(self) -> None:
+        """Listen on the first of the addresses that communicators would use: see settings.py."""
+        listeners, endpoints = bind_listeners(NetworkSettings.from_environment())
+        for unused in listeners[1:]:
+            unused.close()
+        super().__init__(listeners[0], "", endpoints[0])
+
+    def connect_socket(self, remote: bytes, timeout_s: float) -> tuple[Party, socket.socket]:
+        """Connect with an end anywhere.
+
+        Returns:
+            The two ends, and the bare connection, non-blocking.
+        """
+        party, connected, _ = self._connect(remote, timeout_s)
+        return party, socket.socket(fileno=connected)
+
+
+class TcpSocketEndpoint(RendezvousEndpoint):
+    """One TCP connection, which carries the queue pair's messages."""
+
+    def __init__(self) -> None:
+        """Listen; raises where everything has to be encrypted."""
+        if NetworkSettings.from_environment().tls:
+            raise InvalidArgumentError(
+                "HCCL_TLS=1: queue pairs over tcp are not encrypted; choose zmq, which always is"
+            )
+        super().__init__()
+
+    def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
+        """Connect with an end anywhere."""
+        connected = self.connect_socket(remote, timeout_s)[1].detach()
+        _connected.add(connected)
+        return _core.tcp_underlying_lane(connected)
+
+
+class PythonProviderEndpoint(RendezvousEndpoint):
+    """A provider in Python, see `providers/interface.py`: a communicator of two with one lane.
+
+    Such a provider has to know its rank before it listens, and its cards must not be forged. So an
+    authenticated TCP connection comes first, over which the two ends exchange their cards.
+    """
+
+    def __init__(self, make: Callable[[Site], Provider]) -> None:
+        """Listen for the other end; `make` is the provider's class."""
+        super().__init__()
+        self._make = make
+
+    def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
+        """Connect with an end anywhere."""
+        deadline = Deadline(timeout_s)
+        party, rendezvous = self.connect_socket(remote, deadline.remaining_s)
+        with rendezvous:
+            here = rendezvous.getsockname()[0]
+            ports = NetworkSettings.from_environment().ports
+            provider = self._make(Site(party.rank, 2, 1, here, ports))
+            try:
+                rendezvous.settimeout(deadline.remaining_s)
+                cards = _exchange_cards(party, rendezvous, provider.card())
+                [lane] = provider.connect(cards, deadline)[1 - party.rank]
+            except BaseException:
+                provider.close()
+                raise
+        return _core.python_underlying_lane(provider, lane)
+
+
+def zmq_endpoint() -> PythonProviderEndpoint:
+    """Open an endpoint of the provider zmq."""
+    make = provider_class("zmq")  # imports pyzmq, which takes its time
+    assert make is not None
+    return PythonProviderEndpoint(make)
+
+
+def _exchange_cards(party: Party, rendezvous: socket.socket, card: bytes) -> list[bytes]:
+    cards = [card, card]
+    peer = 1 - party.rank
+    try:
+        mac = party.sign(b"card %d" % party.rank, card)
+        rendezvous.sendall(_CARD_HEADER.pack(len(card), mac) + card)
+        with rendezvous.makefile("rb") as stream:
+            num_bytes, mac = _CARD_HEADER.unpack(_read(stream, _CARD_HEADER.size))
+            if num_bytes > MAX_PROVIDER_CARD_BYTES:
+                raise BootstrapError(f"the peer's card has {num_bytes} bytes")
+            cards[peer] = _read(stream, num_bytes)
+    except OSError as error:
+        raise BootstrapError(f"exchanging cards with the peer: {error}") from error
+    if not hmac.compare_digest(mac, party.sign(b"card %d" % peer, cards[peer])):
+        raise BootstrapError("the peer's card was forged on its way")
+    return cards
+
+
+def _read(stream: BinaryIO, num_bytes: int) -> bytes:
+    received = stream.read(num_bytes)
+    if len(received) < num_bytes:
+        raise BootstrapError("the peer closed the connection; look at its log first")
+    return received
