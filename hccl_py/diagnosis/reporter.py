@@ -93,7 +93,11 @@ class Reporter:
         """See `control.reporter.Reporter`. Any thread may."""
         core = self._core  # another thread may close it
         peers = core.ended_peers() if core is not None else []
-        return [(one.rank, one.cause == Cause.LEFT, one.last_sequence) for one in peers]
+        return [
+            (one.rank, one.cause == Cause.LEFT, one.last_sequence)
+            for one in peers
+            if one.cause != Cause.UNREACHABLE  # its process lives: the control plane reaches it
+        ]
 
     def has_failure(self) -> bool:
         """See `control.reporter.Reporter`. Any thread may."""

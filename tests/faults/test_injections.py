@@ -14,6 +14,7 @@ from ranks import RanksFailed
 
 ROUNDS = int(os.environ.get("HCCL_TEST_ROUNDS", "1"))
 BETWEEN_NODES = {"cut_off", *HARMLESS} - {"coordinator_closed"}
+PAIR = Layout("2", 2, 1)  # no third rank sees that both live
 BETWEEN_HOSTS = Layout("2 hosts x 2", 4, 2)
 KINDS = (*FATAL, "sigstop", *HARMLESS)
 
@@ -24,6 +25,8 @@ def _layouts(kind: str) -> tuple[Layout, ...]:
     """Return where a kind is tried: in the short form every other one on four ranks alone."""
     if kind in BETWEEN_NODES:
         return (TWO_NODES,)
+    if kind == "control_garbage":
+        return (PAIR, ONE_NODE, TWO_NODES) if ROUNDS > 1 else (PAIR,)
     if ROUNDS > 1:
         return (ONE_NODE, TWO_NODES)
     return ((ONE_NODE, TWO_NODES)[KINDS.index(kind) % 2],)

@@ -43,7 +43,7 @@ def draw(seed: int, number: int) -> Injection:
         for layout in LAYOUTS
         if (layout.num_nodes > 1 or kind not in BETWEEN_NODES)
         and (layout.num_nodes == 1 or kind not in INSIDE_A_NODE)
-        and (layout.world_size > 2 or kind not in {*SPOKEN, *INSIDE_A_NODE})
+        and (layout.world_size > 2 or kind not in SPOKEN)
     ]
     api = "native" if kind in SPOKEN else chance.choice(("native", "native", "torch"))
     return Injection(kind, chance.choice(fitting), seed * 1_000_003 + number, api, extended=True)
