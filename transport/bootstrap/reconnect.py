@@ -27,8 +27,9 @@ _LOOK_PERIOD_S = 1.0
 """How often the engine checks the connections while no call does."""
 _WITHOUT_DESCRIPTORS_S = 0.1
 _SETTLE_PERIOD_S = 0.002
-_SETTLE_S = 2.0
-"""How long a rank that leaves waits for a way to say goodbye to a peer that it cannot reach."""
+_SETTLE_S = 1.5
+"""How long a rank that leaves waits for a way to say goodbye to a peer that it cannot reach: longer
+than `_LOOK_PERIOD_S`, in which the peer may notice the break, and short enough to close in 2 s."""
 
 
 class Engine(Protocol):
