@@ -334,11 +334,13 @@ class Communicator:
             self._repair.settle()
         self._end_threads()
         self._repair = None
-        core.close(handled_error())
-        if self._provider is not None:
-            self._provider.close()
-        self._state.release_engine(Condition.CLOSED)
-        release_finished()
+        try:
+            core.close(handled_error())
+        finally:  # Ctrl-C ends its wait for slow peers, and raises
+            if self._provider is not None:
+                self._provider.close()
+            self._state.release_engine(Condition.CLOSED)
+            release_finished()
 
     def exclude_from_groups(self) -> None:
         """Have `hccl_py.group()` collect nothing here: its owner counts on calls that are done."""

@@ -65,7 +65,7 @@ class CallErrors:
             timeout_s: the deadline of the call.
             call: named where the failure is that call's alone.
         """
-        error = self.of_failure(failed.failure, timeout_s, call)
+        error = self.of_failure(failed.args[0], timeout_s, call)
         self._recorder.record_failure(str(error))
         return error
 

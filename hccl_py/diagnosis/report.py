@@ -12,7 +12,7 @@ from hccl_py.transport.control.reporter import Absence
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a rank is; `csrc/engine/call_progress.h` explains the fields."""
+    """How far a rank is; `csrc/engine/failure/failure.h` explains the fields."""
 
     submitted: int = 0
     finished: int = 0

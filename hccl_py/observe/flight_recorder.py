@@ -73,10 +73,10 @@ class Group(NamedTuple):
     boot_id: str
 
 
-_Call = namedtuple(  # one record of the engine, see `_core.Communicator.records`
+_Call = namedtuple(  # one record of the engine, see csrc/bindings/recorder.cc
     "_Call",
     "id kind state rendezvous sequence fingerprint peer bytes_in bytes_out submitted_ns started_ns "
-    "ended_ns late_ns arrived_ns last_rank",
+    "ended_ns waiting_ns waited_until_ns straggler",
 )
 
 
@@ -194,9 +194,9 @@ class FlightRecorder:
             "is_p2p": not is_collective,
             "retired": call.state >= 2,
             "rendezvous": call.rendezvous,
-            "waiting_ns": call.late_ns,
-            "waited_until_ns": call.arrived_ns and call.arrived_ns + clock_ns,
-            "waited_for": _rank(call.last_rank),
+            "waiting_ns": call.waiting_ns,
+            "waited_until_ns": call.waited_until_ns and call.waited_until_ns + clock_ns,
+            "waited_for": _rank(call.straggler),
             "peer": _rank(call.peer),
             "tag": None if is_collective else call.fingerprint,
             "fingerprint": number if is_collective else None,

@@ -115,8 +115,8 @@ class Statistics(TypedDict):
 
 def read_statistics(core: _core.Communicator) -> Statistics:
     """Read all counters of an engine. Any thread may, at any time."""
-    counted: dict[str, Any] = core.statistics()
-    paths: list[PathStatistics] = core.path_statistics()
+    counted = core.statistics()
+    paths = core.path_statistics()
     devices = {name: {"retries": 0, **counted.pop(name), "reconnects": 0} for name in DEVICES}
     for key in ("retries", "reconnects"):
         devices["tcp"][key] += sum(path[key] for path in paths)

@@ -45,10 +45,10 @@ class Region {
   std::byte* shown_at_ = nullptr;
 };
 
-nb::object as_array(nb::handle_t<Region> self) {
+// The array keeps the region alive.
+nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> as_array(nb::handle_t<Region> self) {
   const Region& region = nb::cast<const Region&>(self);
-  return nb::cast(nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>>(
-      region.address(), {region.num_bytes()}, nb::borrow(self)));
+  return {region.address(), {region.num_bytes()}, nb::borrow(self)};
 }
 
 }  // namespace

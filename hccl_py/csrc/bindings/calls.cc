@@ -14,18 +14,30 @@ namespace nb = nanobind;
 
 namespace hccl {
 
-namespace {
+// An argument, and the Python object that it came as. An address is no plain int if the object holds on
+// to what lies there (hccl_py/memory/exporters.py).
+template <typename T>
+struct Held {
+  T value;
+  nb::handle object;
+};
 
-using Address = uint64_t;
-using BlockList = std::vector<std::tuple<Address, size_t>>;
-constexpr double longest_timeout_s = 1e8;  // three years: beyond it the clock would overflow
+}  // namespace hccl
 
-std::byte* pointer(Address address) { return reinterpret_cast<std::byte*>(address); }
+template <typename T>
+struct nanobind::detail::type_caster<hccl::Held<T>> {
+  NB_TYPE_CASTER(hccl::Held<T>, make_caster<T>::Name)
 
-Deadline after(Deadline now, double timeout_s) {
-  double seconds = std::clamp(timeout_s, 0.0, longest_timeout_s);
-  return now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
+  template <typename Flags>
+  bool from_python(handle source, Flags flags, cleanup_list* cleanup) {
+    make_caster<T> inner;
+    if (!inner.from_python(source, flags, cleanup)) return false;
+    value = {inner.operator cast_t<T>(), source};
+    return true;
+  }
+};
+
+namespace hccl {
 
 void check_signals() {
   nb::gil_scoped_acquire gil;
@@ -33,54 +45,36 @@ void check_signals() {
   if (PyErr_CheckSignals() != 0) throw nb::python_error();
 }
 
+namespace {
+
+using Address = Held<uint64_t>;
+using BlockList = Held<std::vector<std::tuple<uint64_t, size_t>>>;
+constexpr double longest_timeout_s = 1e8;  // three years: beyond it the clock would overflow
+
+std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
+
+Deadline after(Deadline now, double timeout_s) {
+  double seconds = std::clamp(timeout_s, 0.0, longest_timeout_s);
+  return now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
+
 // A submitted request; keeps the Python objects whose memory it uses alive until it is done.
 struct Work {
-  std::shared_ptr<Communicator> communicator;
+  nb::object communicator;
   RequestPtr request;
   nb::object buffers;
 
   bool wait(double timeout_s) {
+    auto& engine = *nb::inst_ptr<Communicator>(communicator);
     bool finished;
     {
       nb::gil_scoped_release release;
-      finished = communicator->wait(request, after(Clock::now(), timeout_s), check_signals);
+      finished = engine.wait(request, after(Clock::now(), timeout_s), check_signals);
     }
     if (finished) buffers = nb::none();
     return finished;
   }
 };
-
-RequestPtr take(PyCommunicator& self) {
-  RequestPtr request = std::move(self.spare);
-  self.spare = nullptr;
-  if (!request || request.use_count() != 1) return std::make_shared<Request>();
-  return request;
-}
-
-void give_back(PyCommunicator& self, RequestPtr request) {
-  request->plan = nullptr;
-  request->call.input.clear();
-  request->call.output.clear();
-  request->failure = nullptr;
-  request->done.store(false, std::memory_order_relaxed);
-  self.spare = std::move(request);
-}
-
-void run(PyCommunicator& self, RequestPtr request) {
-  {
-    nb::gil_scoped_release release;
-    self.engine->run(request, check_signals);
-  }
-  give_back(self, std::move(request));
-}
-
-Work start(PyCommunicator& self, RequestPtr request, nb::object buffers) {
-  {
-    nb::gil_scoped_release release;
-    self.engine->start(request);
-  }
-  return Work{self.engine, std::move(request), std::move(buffers)};
-}
 
 // All of a collective that its ranks agree on: one object, since each argument of a call costs.
 struct Prepared {
@@ -103,8 +97,8 @@ struct Prepared {
   uint64_t fingerprint;
 };
 
-RequestPtr collective(PyCommunicator& self, const Prepared& prepared, double timeout_s) {
-  RequestPtr request = take(self);
+RequestPtr collective(Communicator& self, const Prepared& prepared, double timeout_s) {
+  RequestPtr request = self.take_request();
   request->kind = RequestKind::collective;
   request->submitted = Clock::now();
   request->deadline = after(request->submitted, timeout_s);
@@ -119,68 +113,84 @@ RequestPtr collective(PyCommunicator& self, const Prepared& prepared, double tim
   return request;
 }
 
-RequestPtr data_collective(PyCommunicator& self, const Prepared& prepared, double timeout_s,
+RequestPtr data_collective(Communicator& self, const Prepared& prepared, double timeout_s,
                            Address address, bool divide) {
   RequestPtr request = collective(self, prepared, timeout_s);
-  request->call.data = {pointer(address), prepared.count};
+  request->call.data = {pointer(address.value), prepared.count};
   request->call.divide_data = divide;
   return request;
 }
 
-void set_blocks(std::vector<Block>& blocks, const BlockList& list) {
-  for (auto [address, count] : list) blocks.push_back({pointer(address), count});
-}
-
-RequestPtr block_collective(PyCommunicator& self, const Prepared& prepared, double timeout_s,
+RequestPtr block_collective(Communicator& self, const Prepared& prepared, double timeout_s,
                             const BlockList& input, const BlockList& output, bool divide) {
   RequestPtr request = collective(self, prepared, timeout_s);
-  set_blocks(request->call.input, input);
-  set_blocks(request->call.output, output);
-  request->call.divide_output = divide;
+  Call& call = request->call;
+  for (auto [address, count] : input.value) call.input.push_back({pointer(address), count});
+  for (auto [address, count] : output.value) call.output.push_back({pointer(address), count});
+  call.divide_output = divide;
   return request;
 }
 
-// `num` blocks of one length, one behind the other.
-struct EqualBlocks {
-  Address address;
-  size_t num;
-};
-
-void set_equal_blocks(std::vector<Block>& blocks, EqualBlocks equal, size_t count, DType dtype) {
-  size_t num_bytes = count * size_of(dtype);
-  for (size_t i = 0; i < equal.num; ++i) {
-    blocks.push_back({pointer(equal.address + i * num_bytes), count});
-  }
-}
-
-RequestPtr equal_collective(PyCommunicator& self, const Prepared& prepared, double timeout_s,
-                            EqualBlocks input, EqualBlocks output, size_t count, bool divide) {
+// Blocks of `count` elements each, one behind the other.
+RequestPtr equal_collective(Communicator& self, const Prepared& prepared, double timeout_s,
+                            Address input, size_t num_input, Address output, size_t num_output,
+                            size_t count, bool divide) {
   RequestPtr request = collective(self, prepared, timeout_s);
-  set_equal_blocks(request->call.input, input, count, prepared.dtype);
-  set_equal_blocks(request->call.output, output, count, prepared.dtype);
+  auto append = [&](std::vector<Block>& blocks, std::byte* first, size_t num_blocks) {
+    size_t num_bytes = count * size_of(prepared.dtype);
+    for (size_t i = 0; i < num_blocks; ++i) blocks.push_back({first + i * num_bytes, count});
+  };
+  append(request->call.input, pointer(input.value), num_input);
+  append(request->call.output, pointer(output.value), num_output);
   request->call.divide_output = divide;
   return request;
 }
 
-RequestPtr transfer(PyCommunicator& self, RequestKind kind, Address address, size_t num_bytes,
-                    int peer, uint64_t tag, double timeout_s) {
-  RequestPtr request = take(self);
-  request->kind = kind;
+RequestPtr transfer(Communicator& self, bool sends, Address address, size_t num_bytes, int peer,
+                    uint64_t tag, double timeout_s) {
+  RequestPtr request = self.take_request();
+  request->kind = sends ? RequestKind::send : RequestKind::recv;
   request->submitted = Clock::now();
   request->deadline = after(request->submitted, timeout_s);
-  request->address = pointer(address);
+  request->address = pointer(address.value);
   request->num_bytes = num_bytes;
   request->peer = peer;
   request->tag = tag;
   return request;
 }
 
-// What a background call keeps alive: its buffers, and an address that is no plain int, because it
-// holds on to what lies there (hccl_py/memory/exporters.py).
-nb::object kept(nb::object buffers, nb::object address) {
-  if (PyLong_CheckExact(address.ptr())) return buffers;
-  return nb::make_tuple(std::move(buffers), std::move(address));
+template <typename T>
+void keep(nb::object&, const T&) {}
+template <typename T>
+void keep(nb::object& kept, const Held<T>& held) {
+  if (!PyLong_CheckExact(held.object.ptr())) kept = nb::make_tuple(std::move(kept), held.object);
 }
+
+// The two entries of a kind of call, with the same arguments: those of `Build`, then its buffers.
+template <auto Build>
+struct Entry;
+template <typename... Args, RequestPtr (*Build)(Communicator&, Args...)>
+struct Entry<Build> {
+  // Blocks; the buffers are on the caller's stack anyway.
+  static void run(Communicator& self, Args... args, nb::handle) {
+    RequestPtr request = Build(self, args...);
+    {
+      nb::gil_scoped_release release;
+      self.run(request, check_signals);
+    }
+    self.give_back(std::move(request));
+  }
+
+  static Work start(nb::pointer_and_handle<Communicator> self, Args... args, nb::object buffers) {
+    RequestPtr request = Build(*self.p, args...);
+    (keep(buffers, args), ...);
+    {
+      nb::gil_scoped_release release;
+      self.p->start(request);
+    }
+    return {nb::borrow(self.h), std::move(request), std::move(buffers)};
+  }
+};
 
 // An op as `lower` writes it: kind, first peer, number of peers, destination, source.
 using Row = std::array<int, 12>;
@@ -208,7 +218,7 @@ std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> pe
 
 }  // namespace
 
-void bind_calls(nb::module_& module, nb::class_<PyCommunicator>& communicator) {
+void bind_calls(nb::module_& module, nb::class_<Communicator>& communicator) {
   nb::class_<Plan>(module, "Plan");
   module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"),
              nb::arg("data_chunks"), nb::arg("scratch_slots"), nb::arg("max_chunk_span"),
@@ -221,68 +231,18 @@ void bind_calls(nb::module_& module, nb::class_<PyCommunicator>& communicator) {
   nb::class_<Work>(module, "Work")
       .def("wait", &Work::wait)
       .def("done", [](const Work& w) { return w.request->is_done(); })
-      .def("failed",
-[](const Work& w) { return w.request->is_done() && w.request->failure; })
+      .def("failed", [](const Work& w) { return w.request->is_done() && w.request->failure; })
       .def("source",
            [](const Work& w) { return w.request->is_done() ? w.request->peer : any_rank; });
 
-  communicator
-      // run_ and start_ take the same arguments; a blocking call's buffers are on its stack anyway.
-      .def("run_data",
-           [](PyCommunicator& c, const Prepared& prepared, double timeout_s, Address address,
-              bool divide, nb::handle) {
-             run(c, data_collective(c, prepared, timeout_s, address, divide));
-           })
-      .def("start_data",
-           [](PyCommunicator& c, const Prepared& prepared, double timeout_s, nb::object address,
-              bool divide, nb::object buffers) {
-             return start(
-                 c, data_collective(c, prepared, timeout_s, nb::cast<Address>(address), divide),
-                 kept(buffers, address));
-           })
-      .def("run_blocks",
-           [](PyCommunicator& c, const Prepared& prepared, double timeout_s,
-              const BlockList& input, const BlockList& output, bool divide, nb::handle) {
-             run(c, block_collective(c, prepared, timeout_s, input, output, divide));
-           })
-      .def("start_blocks",
-           [](PyCommunicator& c, const Prepared& prepared, double timeout_s,
-              nb::object input, nb::object output, bool divide, nb::object buffers) {
-             return start(
-                 c, block_collective(c, prepared, timeout_s, nb::cast<BlockList>(input),
-                                     nb::cast<BlockList>(output), divide),
-                 nb::make_tuple(buffers, input, output));
-           })
-      .def("run_equal",
-           [](PyCommunicator& c, const Prepared& prepared, double timeout_s, Address input,
-              size_t num_input, Address output, size_t num_output, size_t count, bool divide,
-              nb::handle) {
-             run(c, equal_collective(c, prepared, timeout_s, {input, num_input},
-                                     {output, num_output}, count, divide));
-           })
-      .def("start_equal",
-           [](PyCommunicator& c, const Prepared& prepared, double timeout_s, nb::object input,
-              size_t num_input, nb::object output, size_t num_output, size_t count, bool divide,
-              nb::object buffers) {
-             return start(
-                 c, equal_collective(c, prepared, timeout_s, {nb::cast<Address>(input), num_input},
-                                     {nb::cast<Address>(output), num_output}, count, divide),
-                 kept(kept(buffers, input), output));
-           })
-      .def("run_transfer",
-           [](PyCommunicator& c, bool sends, Address address, size_t num_bytes, int peer,
-              uint64_t tag, double timeout_s, nb::handle) {
-             RequestKind kind = sends ? RequestKind::send : RequestKind::recv;
-             run(c, transfer(c, kind, address, num_bytes, peer, tag, timeout_s));
-           })
-      .def("start_transfer",
-           [](PyCommunicator& c, bool sends, nb::object address, size_t num_bytes, int peer,
-              uint64_t tag, double timeout_s, nb::object buffers) {
-             RequestKind kind = sends ? RequestKind::send : RequestKind::recv;
-             return start(
-                 c, transfer(c, kind, nb::cast<Address>(address), num_bytes, peer, tag, timeout_s),
-                 kept(buffers, address));
-           });
+  communicator.def("run_data", &Entry<data_collective>::run)
+      .def("start_data", &Entry<data_collective>::start)
+      .def("run_blocks", &Entry<block_collective>::run)
+      .def("start_blocks", &Entry<block_collective>::start)
+      .def("run_equal", &Entry<equal_collective>::run)
+      .def("start_equal", &Entry<equal_collective>::start)
+      .def("run_transfer", &Entry<transfer>::run)
+      .def("start_transfer", &Entry<transfer>::start);
 }
 
 }  // namespace hccl

@@ -1,5 +1,7 @@
 #include "bindings/bindings.h"
 
+#include <nanobind/stl/tuple.h>
+
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
@@ -78,22 +80,27 @@ void check(const DLTensor& tensor) {
   if (is_too_long) throw std::invalid_argument("a capsule of more than all memory");
 }
 
-nb::tuple describe(const DLTensor& tensor, bool read_only) {
+// Address, shape, whether it is C-contiguous, whether it is known to be read-only, the element type
+// (code, bits, lanes), and the type of the device.
+using Shape = nb::typed<nb::tuple, int64_t, nb::ellipsis>;
+using View = std::tuple<uint64_t, Shape, bool, bool, std::tuple<int, int, int>, int>;
+
+View describe(const DLTensor& tensor, bool read_only) {
   check(tensor);
   nb::list shape;
   for (int32_t i = 0; i < tensor.ndim; ++i) shape.append(tensor.shape[i]);
-  return nb::make_tuple(reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset,
-                        nb::tuple(shape), is_contiguous(tensor), read_only,
-                        nb::make_tuple(tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes),
-                        tensor.device.device_type);
+  return {reinterpret_cast<uintptr_t>(tensor.data) + tensor.byte_offset,
+          nb::tuple(shape),
+          is_contiguous(tensor),
+          read_only,
+          {tensor.dtype.code, tensor.dtype.bits, tensor.dtype.lanes},
+          tensor.device.device_type};
 }
 
 }  // namespace
 
 void bind_dlpack(nb::module_& module) {
-  // Address, shape, whether it is C-contiguous, whether it is known to be read-only, the element
-  // type, and the type of the device. The memory lives as long as the capsule, which stays its
-  // owner.
+  // The memory lives as long as the capsule, which stays its owner.
   module.def("dlpack_view", [](nb::handle capsule) {
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
       void* found = PyCapsule_GetPointer(capsule.ptr(), "dltensor");

@@ -10,24 +10,51 @@ namespace hccl {
 
 namespace {
 
-nb::object exception_type;  // hccl_py.transport._core.CommunicatorFailed
+using Released = nb::call_guard<nb::gil_scoped_release>;
+
+nb::object exception_type;  // CommunicatorFailed of this module; its argument is a Failure
+
+std::optional<Failure> copy_of(const FailurePtr& failure) {
+  return failure ? std::optional(*failure) : std::nullopt;
+}
 
 void raise_failure(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const CommunicatorFailed& error) {
-    nb::object failure = as_object(error.failure);
-    nb::object exception = exception_type(failure);
-    exception.attr("failure") = failure;
-    PyErr_SetObject(exception_type.ptr(), exception.ptr());
+    PyErr_SetObject(exception_type.ptr(), nb::cast(copy_of(error.failure)).ptr());
   }
+}
+
+AnyDict progress(Communicator& engine) {
+  CallProgress made;
+  {
+    nb::gil_scoped_release release;
+    made = engine.progress_made();
+  }
+  nb::dict result;
+  result["submitted"] = made.submitted;
+  result["finished"] = made.finished;
+  result["sequence"] = made.sequence;
+  result["fingerprint"] = made.fingerprint;
+  result["timeout_s"] = made.timeout_s;
+  result["activity"] = made.stage.activity;
+  result["step"] = made.stage.step;
+  result["num_steps"] = made.stage.num_steps;
+  result["tile"] = made.stage.tile;
+  result["num_tiles"] = made.stage.num_tiles;
+  result["bytes_done"] = made.bytes_done;
+  result["bytes_total"] = made.bytes_total;
+  result["waiting_for"] = made.waiting_for;
+  result["num_transfers"] = made.num_transfers;
+  return result;
 }
 
 }  // namespace
 
-void bind_failure(nb::module_& module) {
-  exception_type = nb::steal(PyErr_NewException("hccl_py.transport._core.CommunicatorFailed",
-                                                PyExc_RuntimeError, nullptr));
+void bind_failure(nb::module_& module, nb::class_<Communicator>& communicator) {
+  nb::str name(module.attr("__name__") + nb::str(".CommunicatorFailed"));
+  exception_type = nb::steal(PyErr_NewException(name.c_str(), PyExc_RuntimeError, nullptr));
   module.attr("CommunicatorFailed") = exception_type;
   nb::register_exception_translator(raise_failure);
 
@@ -84,34 +111,23 @@ void bind_failure(nb::module_& module) {
       .def_prop_ro("diagnosis", [](const Failure& failure) {
         return nb::bytes(failure.diagnosis.data(), failure.diagnosis.size());
       });
-}
 
-nb::object as_object(const FailurePtr& failure) {
-  return failure ? nb::cast(*failure, nb::rv_policy::copy) : nb::none();
-}
-
-nb::dict progress(Communicator& engine) {
-  CallProgress made;
-  {
-    nb::gil_scoped_release release;
-    made = engine.progress_made();
-  }
-  nb::dict result;
-  result["submitted"] = made.submitted;
-  result["finished"] = made.finished;
-  result["sequence"] = made.sequence;
-  result["fingerprint"] = made.fingerprint;
-  result["timeout_s"] = made.timeout_s;
-  result["activity"] = made.stage.activity;
-  result["step"] = made.stage.step;
-  result["num_steps"] = made.stage.num_steps;
-  result["tile"] = made.stage.tile;
-  result["num_tiles"] = made.stage.num_tiles;
-  result["bytes_done"] = made.bytes_done;
-  result["bytes_total"] = made.bytes_total;
-  result["waiting_for"] = made.waiting_for;
-  result["num_transfers"] = made.num_transfers;
-  return result;
+  communicator.def("failed", [](Communicator& c) { return c.failures().has_ended(); })
+      .def("set_diagnosis_timeout",
+           [](Communicator& c, double seconds) { c.failures().set_diagnosis_timeout(seconds); })
+      .def("report_fd", [](Communicator& c) { return c.failures().event_fd(); })
+      .def("take_report", [](Communicator& c) { return copy_of(c.failures().take_report()); })
+      .def("failure", [](Communicator& c) { return copy_of(c.failures().failure()); })
+      .def("adopt_diagnosis",
+           [](Communicator& c, Cause cause, nb::bytes diagnosis) {
+             c.failures().adopt(cause, {diagnosis.c_str(), diagnosis.size()});
+           })
+      .def("apply_diagnosis", &Communicator::apply_diagnosis, Released())
+      .def("ended_peers", [](Communicator& c) { return c.connections().ended_peers(); })
+      .def("progress", &progress)
+      .def("abort",
+           [](Communicator& c, std::string reason, Cause cause) { c.abort(cause, std::move(reason)); },
+           nb::arg("reason"), nb::arg("cause") = Cause::aborted, Released());
 }
 
 }  // namespace hccl

@@ -116,14 +116,14 @@ void PythonLane::fail(const nb::python_error& error) {
 }
 
 void add_python_lanes(Communicator& communicator, int peer, const std::vector<nb::object>& lanes,
-                      Descriptor control) {
+                      int control_fd) {
+  auto control = std::make_shared<SocketStream>(Descriptor(control_fd));
   std::vector<std::unique_ptr<Lane>> added;
   for (const nb::object& lane : lanes) {
-    added.push_back(std::make_unique<PythonLane>(peer, lane, communicator.slot_bytes(),
-                                                 communicator.statistics()));
+    added.push_back(std::make_unique<PythonLane>(
+        peer, lane, communicator.options().segment.slot_bytes, communicator.statistics()));
   }
-  communicator.add_peer(peer, std::move(added),
-                        {std::make_shared<SocketStream>(std::move(control))});
+  communicator.add_peer(peer, std::move(added), {std::move(control)});
 }
 
 void bind_provider() {

@@ -52,6 +52,6 @@ class PythonLane final : public QueuedLane {
 
 // Adds a peer all of whose lanes are Python objects. With the GIL held.
 void add_python_lanes(Communicator& communicator, int peer,
-                      const std::vector<nanobind::object>& lanes, Descriptor control);
+                      const std::vector<nanobind::object>& lanes, int control_fd);
 
 }  // namespace hccl

@@ -1,8 +1,9 @@
 #include "bindings/bindings.h"
 
-#include <algorithm>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
 
-#include "base/signal_bell.h"
+#include <algorithm>
 
 namespace nb = nanobind;
 
@@ -10,60 +11,39 @@ namespace hccl {
 
 namespace {
 
-// Adds the keys "calls" (calls, waiting, moving by kind) and "peers" (waited for, times last by rank).
-void add_lateness(nb::dict& statistics, const Communicator& engine) {
-  nb::list calls, peers;
-  for (const CallStatistics& kind : engine.statistics().calls) {
-    calls.append(nb::make_tuple(kind.calls.value(), kind.waiting_ns.value(),
-                                kind.moving_ns.value()));
-  }
-  for (int rank = 0; rank < engine.world_size(); ++rank) {
-    const Lateness::Peer& peer = engine.lateness().of(rank);
-    peers.append(nb::make_tuple(peer.waited_ns.value(), peer.times_last.value()));
-  }
-  statistics["calls"] = calls;
-  statistics["peers"] = peers;
-}
+using LoggedCall = std::tuple<uint64_t, uint64_t, uint64_t>;  // sequence, fingerprint, bytes
 
-}  // namespace
-
-nb::dict device_statistics(const DeviceStatistics& device) {
-  nb::dict result;
-  result["messages"] = device.messages.value();
-  result["bytes"] = device.bytes.value();
-  result["stalls"] = device.stalls.value();
-  result["retries"] = device.retries.value();
-  return result;
-}
-
-nb::list records(const Recorder& recorder) {
+// The calls still remembered, oldest first, in the order of `_Call` of observe/flight_recorder.py.
+nb::typed<nb::list, nb::typed<nb::tuple, nb::any, nb::ellipsis>> records(Communicator& engine) {
   std::vector<CallRecord> calls;
   {
     nb::gil_scoped_release release;
-    calls = recorder.records();
+    calls = engine.recorder().records();
   }
   nb::list result;
   for (const CallRecord& c : calls) {
     result.append(nb::make_tuple(c.id, static_cast<int>(c.kind), static_cast<int>(c.state),
                                  c.rendezvous, c.sequence, c.fingerprint, c.peer, c.bytes_in,
-                                 c.bytes_out, c.submitted_ns, c.started_ns, c.ended_ns, c.late_ns,
-                                 c.arrived_ns, c.last_rank));
+                                 c.bytes_out, c.submitted_ns, c.started_ns, c.ended_ns,
+                                 c.waiting.total_ns, c.waiting.until_ns, c.waiting.straggler));
   }
   return result;
 }
 
-nb::list call_log(const Recorder& recorder, uint64_t first, uint64_t last) {
-  nb::list result;
-  for (const CallRecord& call : recorder.records()) {
+// Of the collectives first..last that are still remembered.
+std::vector<LoggedCall> call_log(Communicator& engine, uint64_t first, uint64_t last) {
+  std::vector<LoggedCall> result;
+  for (const CallRecord& call : engine.recorder().records()) {
     if (call.kind != RequestKind::collective) continue;
     if (call.sequence < first || call.sequence > last) continue;
-    result.append(nb::make_tuple(call.sequence, call.fingerprint,
-                                 std::max(call.bytes_in, call.bytes_out)));
+    result.emplace_back(call.sequence, call.fingerprint, std::max(call.bytes_in, call.bytes_out));
   }
   return result;
 }
 
-nb::dict statistics(const Communicator& engine) {
+// All counters, by device and of stragglers: "calls" (calls, waiting, moving by kind) and "peers"
+// (waited for, times last by rank).
+AnyDict statistics(Communicator& engine) {
   const Statistics& s = engine.statistics();
   nb::dict result;
   result["collectives"] = s.collectives.value();
@@ -74,14 +54,57 @@ nb::dict statistics(const Communicator& engine) {
   result["tcp"] = device_statistics(s.tcp);
   result["verbs"] = device_statistics(s.verbs);
   result["provider"] = device_statistics(s.provider);
-  add_lateness(result, engine);
+  nb::list calls, peers;
+  for (const CallStatistics& kind : s.calls) {
+    calls.append(nb::make_tuple(kind.calls.value(), kind.waiting_ns.value(),
+                                kind.moving_ns.value()));
+  }
+  for (int rank = 0; rank < engine.options().world_size; ++rank) {
+    const Stragglers::Peer& peer = engine.stragglers().of(rank);
+    peers.append(nb::make_tuple(peer.waited_ns.value(), peer.times_last.value()));
+  }
+  result["calls"] = calls;
+  result["peers"] = peers;
   return result;
 }
 
-void bind_signal_bell(nb::module_& module) {
-  module.def("ring_on_signal", &ring_on_signal);
-  module.def("silence_signal_bell", &silence_signal_bell);
-  module.def("forget_signal_bell", &forget_signal_bell);
+nb::typed<nb::list, AnyDict> path_statistics(Communicator& engine) {
+  nb::list result;
+  for (const auto& record : engine.connections().path_statistics()) {
+    nb::dict entry;
+    entry["peer"] = record->peer;
+    entry["lane"] = record->lane;
+    entry["path"] = record->name.c_str();
+    entry["connected"] = record->connected.value() != 0;
+    entry["bytes"] = record->bytes.value();
+    entry["messages"] = record->messages.value();
+    entry["retries"] = record->retransmits.value();
+    entry["stalls"] = record->stalls.value();
+    entry["reconnects"] = record->reconnects.value();
+    entry["checksum_errors"] = record->checksum_errors.value();
+    entry["bytes_per_second"] = record->rate.value();
+    result.append(entry);
+  }
+  return result;
+}
+
+}  // namespace
+
+Counts device_statistics(const DeviceStatistics& device) {
+  nb::dict result;
+  result["messages"] = device.messages.value();
+  result["bytes"] = device.bytes.value();
+  result["stalls"] = device.stalls.value();
+  result["retries"] = device.retries.value();
+  return result;
+}
+
+void bind_recorder(nb::class_<Communicator>& communicator) {
+  communicator.def("records", &records)
+      .def("call_log", &call_log)
+      .def("statistics", &statistics)
+      .def("path_statistics", &path_statistics)
+      .def("num_finished", [](Communicator& c) { return c.statistics().collectives.value(); });
 }
 
 }  // namespace hccl

@@ -104,35 +104,12 @@ std::shared_ptr<Stream> stream_of(nb::handle connection) {
   return nb::cast<std::shared_ptr<Stream>>(connection);
 }
 
-std::vector<std::shared_ptr<Stream>> streams_of(const nb::list& connections) {
-  std::vector<std::shared_ptr<Stream>> streams;
-  for (nb::handle connection : connections) streams.push_back(stream_of(connection));
-  return streams;
-}
-
-nb::list path_statistics(const std::vector<std::shared_ptr<PathStatistics>>& records) {
-  nb::list result;
-  for (const auto& record : records) {
-    nb::dict entry;
-    entry["peer"] = record->peer;
-    entry["lane"] = record->lane;
-    entry["path"] = record->name.c_str();
-    entry["connected"] = record->connected.value() != 0;
-    entry["bytes"] = record->bytes.value();
-    entry["messages"] = record->messages.value();
-    entry["retries"] = record->retransmits.value();
-    entry["stalls"] = record->stalls.value();
-    entry["reconnects"] = record->reconnects.value();
-    entry["checksum_errors"] = record->checksum_errors.value();
-    entry["bytes_per_second"] = record->rate.value();
-    result.append(entry);
-  }
-  return result;
-}
-
 void bind_stream(nb::module_& module) {
-  // Its methods are the subclass's own: what it lacks raises AttributeError.
-  nb::class_<Stream, PyStream>(module, "Stream").def(nb::init<>());
+  // Its methods are the subclass's own; base/stream.h says what they do. `send` and `receive` raise
+  // ConnectionError when the other end is gone, at the end of the stream too.
+  nb::class_<Stream, PyStream>(module, "Stream")
+      .def(nb::init<>())
+      .def("fd", [](Stream&) -> int { throw std::logic_error("a Stream without fd()"); });
 }
 
 }  // namespace hccl

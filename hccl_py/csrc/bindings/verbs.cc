@@ -5,6 +5,8 @@
 #include "bindings/bindings.h"
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -101,7 +103,12 @@ void post_recv(QueuePair& pair, uint64_t wr_id, const Pieces& pieces) {
   pair.post_recv(request);
 }
 
-nb::list as_list(std::span<const Completion> completions) {
+// wr_id, status, opcode, bytes, immediate value, number of the queue pair.
+using CompletionTuple =
+    nb::typed<nb::tuple, uint64_t, int, int, uint32_t, std::optional<uint32_t>, uint32_t>;
+using CompletionList = nb::typed<nb::list, CompletionTuple>;
+
+CompletionList as_list(std::span<const Completion> completions) {
   nb::list result;
   for (const Completion& c : completions) {
     nb::object imm = c.has_imm ? nb::object(nb::int_(c.imm)) : nb::object(nb::none());
@@ -111,7 +118,7 @@ nb::list as_list(std::span<const Completion> completions) {
   return result;
 }
 
-nb::list poll(CompletionQueue& queue, size_t max_completions) {
+CompletionList poll(CompletionQueue& queue, size_t max_completions) {
   std::vector<Completion> out(max_completions);
   size_t count;
   {
@@ -121,11 +128,7 @@ nb::list poll(CompletionQueue& queue, size_t max_completions) {
   return as_list({out.data(), count});
 }
 
-nb::list wait(CompletionQueue& queue, size_t max_completions, double timeout_s) {
-  auto check_signals = [] {
-    nb::gil_scoped_acquire gil;
-    if (PyErr_CheckSignals() != 0) throw nb::python_error();
-  };
+CompletionList wait(CompletionQueue& queue, size_t max_completions, double timeout_s) {
   std::vector<Completion> out(max_completions);
   size_t count;
   // Until the GIL is held again: without an interpreter there is none to be had.
@@ -137,9 +140,9 @@ nb::list wait(CompletionQueue& queue, size_t max_completions, double timeout_s) 
   return as_list({out.data(), count});
 }
 
-nb::dict queue_pair_statistics(const QueuePair& pair) {
+Counts queue_pair_statistics(const QueuePair& pair) {
   const QueuePairStatistics& s = pair.statistics();
-  nb::dict result = device_statistics(s);
+  Counts result = device_statistics(s);
   result["received_messages"] = s.received_messages.value();
   result["received_bytes"] = s.received_bytes.value();
   result["timeouts"] = s.timeouts.value();
@@ -227,10 +230,7 @@ void bind_underlying_lanes(nb::module_& module) {
            });
   module.def("tcp_underlying_lane", [](int fd) { return tcp_underlying_lane(Descriptor(fd)); });
   module.def("python_underlying_lane", &python_underlying_lane);
-  module.def("loopback_underlying_lanes", [] {
-    auto [left, right] = loopback_underlying_lanes();
-    return nb::make_tuple(left, right);
-  });
+  module.def("loopback_underlying_lanes", &loopback_underlying_lanes);
 }
 
 }  // namespace
@@ -245,7 +245,8 @@ void add_verbs_peer(Communicator& communicator, const std::shared_ptr<VerbsDevic
     auto pair = QueuePair::connected(device, tcp_underlying_lane(std::move(socket)),
                                      LaneOverQueuePair::attributes());
     lanes.push_back(std::make_unique<LaneOverQueuePair>(
-        peer, std::move(pair), communicator.slot_bytes(), communicator.statistics()));
+        peer, std::move(pair), communicator.options().segment.slot_bytes,
+        communicator.statistics()));
   }
   communicator.add_peer(peer, std::move(lanes), {std::move(control)});
 }

@@ -21,8 +21,8 @@ const char* name_of(OpKind kind) {
 
 }  // namespace
 
-Channel::Channel(int rank, int world_size, size_t slot_bytes, Lateness& lateness)
-    : rank_(rank), world_size_(world_size), slot_bytes_(slot_bytes), lateness_(lateness) {
+Channel::Channel(int rank, int world_size, size_t slot_bytes, Stragglers& stragglers)
+    : rank_(rank), world_size_(world_size), slot_bytes_(slot_bytes), stragglers_(stragglers) {
   lanes_.resize(static_cast<size_t>(world_size));
   // Never grow while a plan runs.
   sources_.reserve(static_cast<size_t>(world_size));
@@ -70,10 +70,10 @@ bool Channel::finish_tile() {
 
 bool Channel::flush() {
   if (backlog_.empty()) return false;
-  int awaited = lateness_.waits() ? backlog_.lanes().front()->peer() : rank_;
+  int awaited = stragglers_.waits() ? backlog_.lanes().front()->peer() : rank_;
   bool moved = backlog_.flush();
   // Its taking what we sent is the first sign of a rank that has nothing to send.
-  if (moved && awaited != rank_ && !lateness_.has_heard(awaited)) lateness_.heard(awaited, 0);
+  if (moved && awaited != rank_ && !stragglers_.has_arrived(awaited)) stragglers_.arrive(awaited, 0);
   // In the last tile hardly anything will bring an acknowledgement along, and what was sent would have
   // to be copied before it is overwritten or given back: now, while we wait, it costs nothing.
   bool last = call_ == nullptr || tile_ + stride_ >= tiling_->num_tiles();
@@ -135,7 +135,7 @@ bool Channel::run_send(const Op& op) {
   if (!is_told(span)) return true;
   Header header;
   header.fingerprint = call_->fingerprint;
-  header.id = lateness_.told();
+  header.id = stragglers_.report();
   header.size = Tiling::whole(*call_, op.source) * item_size_;
   header.length = static_cast<uint32_t>(span.count * item_size_);
   header.kind = static_cast<uint16_t>(op.rendezvous);
@@ -173,7 +173,7 @@ bool Channel::may_overwrite(const Span& span) {
 
 void Channel::check(const Header& header, int peer, const Op& op, const Span& span) {
   if (checks_) compare(header, peer, op, span);
-  lateness_.heard(peer, header.id);
+  stragglers_.arrive(peer, header.id);
 }
 
 void Channel::compare(const Header& header, int peer, const Op& op, const Span& span) const {

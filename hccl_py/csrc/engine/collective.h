@@ -8,7 +8,7 @@
 
 #include "lanes/lane.h"
 #include "engine/failure/failure.h"
-#include "engine/lateness.h"
+#include "engine/stragglers.h"
 #include "engine/plan.h"
 
 namespace hccl {
@@ -32,8 +32,8 @@ class Mismatch : public std::exception {
 // One lane to every other rank, and what this rank has under way on them.
 class Channel {
  public:
-  // `lateness`: what all channels of a communicator know of it; outlives this.
-  Channel(int rank, int world_size, size_t slot_bytes, Lateness& lateness);
+  // `stragglers`: what all channels of a communicator know of it; outlives this.
+  Channel(int rank, int world_size, size_t slot_bytes, Stragglers& stragglers);
 
   // lanes()[rank] stays empty.
   std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
@@ -86,7 +86,7 @@ class Channel {
   const int rank_;
   const int world_size_;
   const size_t slot_bytes_;
-  Lateness& lateness_;
+  Stragglers& stragglers_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 
   const Call* call_ = nullptr;

@@ -18,10 +18,10 @@ CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels, siz
     : slot_bytes_(slot_bytes),
       recorder_(recorder),
       statistics_(statistics),
-      lateness_(rank, world_size) {
+      stragglers_(rank, world_size) {
   channels_.reserve(static_cast<size_t>(num_channels));
   for (int i = 0; i < num_channels; ++i) {
-    channels_.emplace_back(rank, world_size, slot_bytes, lateness_);
+    channels_.emplace_back(rank, world_size, slot_bytes, stragglers_);
   }
 }
 
@@ -36,7 +36,7 @@ bool CollectiveQueue::advance() {
   }
   if (finished) end();
   moved |= finished;
-  lateness_.turn(moved, may_spin_);
+  stragglers_.turn(moved, may_spin_);
   return moved;
 }
 
@@ -46,7 +46,7 @@ void CollectiveQueue::begin() {
   Call& call = active_->call;
   call.fingerprint = (call.fingerprint & ~sequence_mask) | (active_->sequence & sequence_mask);
   recorder_.start(*active_, last_end_ns_);
-  lateness_.begin(active_->sequence);
+  stragglers_.begin(active_->sequence);
   num_announced_before_ = statistics_.announced.value();
   int num_channels = static_cast<int>(channels_.size());
   active_->tiling = Tiling(call, slot_bytes_, num_channels);
@@ -67,12 +67,11 @@ void CollectiveQueue::record_end(CallState state) {
   last_end_ns_ = steady_ns(Clock::now());
   bool rendezvous = statistics_.announced.value() != num_announced_before_;
   if (rendezvous) statistics_.rendezvous.add(1);
-  recorder_.end(*active_, state, {last_end_ns_, lateness_.late_ns(), lateness_.arrived_ns(),
-                                  lateness_.last_rank(), rendezvous});
-  lateness_.end();
+  recorder_.end(*active_, state, last_end_ns_, stragglers_.waiting(), rendezvous);
+  stragglers_.end();
   if (state != CallState::completed) return;
   uint64_t busy_ns = last_end_ns_ - active_->started_ns;
-  uint64_t waiting_ns = std::min(busy_ns, lateness_.late_ns());
+  uint64_t waiting_ns = std::min(busy_ns, stragglers_.waiting().total_ns);
   statistics_.calls[active_->call.fingerprint >> kind_shift & kind_mask].add(waiting_ns,
                                                                             busy_ns - waiting_ns);
 }
@@ -133,7 +132,7 @@ void CollectiveQueue::abandon(std::vector<RequestPtr>& unfinished) {
   if (active_) {
     CallProgress progress;
     measure(progress);
-    lateness_.give_up(progress.waiting_for.empty() ? any_rank : progress.waiting_for.front());
+    stragglers_.give_up(progress.waiting_for.empty() ? any_rank : progress.waiting_for.front());
     record_end(CallState::failed);
     unfinished.push_back(std::move(active_));
     active_.reset();

@@ -1,6 +1,6 @@
 // The collectives of one communicator, in the order submitted: one runs, the others wait.
 //
-// Touched by the driver only, but for the counters of lateness().
+// Touched by the driver only, but for the counters of stragglers().
 #pragma once
 
 #include <deque>
@@ -8,8 +8,7 @@
 #include <vector>
 
 #include "engine/collective.h"
-#include "engine/failure/call_progress.h"
-#include "engine/lateness.h"
+#include "engine/stragglers.h"
 #include "engine/recorder.h"
 #include "engine/request.h"
 
@@ -35,7 +34,7 @@ class CollectiveQueue {
   // Throws Mismatch if a rank has sent what belongs to another call than the one that runs: it may
   // say why this rank waits.
   void look_for_strays();
-  void sleeps() { lateness_.sleeps(); }
+  void sleeps() { stragglers_.sleeps(); }
 
   // Whether a call is late; of those that wait only where one runs.
   bool is_late(Deadline now) const;
@@ -49,7 +48,7 @@ class CollectiveQueue {
   // Frees the lanes.
   void close();
 
-  const Lateness& lateness() const { return lateness_; }
+  const Stragglers& stragglers() const { return stragglers_; }
 
  private:
   void begin();
@@ -59,7 +58,7 @@ class CollectiveQueue {
   const size_t slot_bytes_;
   Recorder& recorder_;
   Statistics& statistics_;
-  Lateness lateness_;
+  Stragglers stragglers_;
   bool may_spin_ = false;
   std::vector<Channel> channels_;
   std::deque<RequestPtr> waiting_;

@@ -7,26 +7,42 @@ namespace hccl {
 
 namespace {
 
-DriverOptions driver_options(const CommunicatorOptions& options) {
-  const SegmentShape& shape = options.segment;
-  if (shape.num_channels != options.num_channels + 1 ||
-      shape.num_slots < shape.num_local_ranks) {
-    throw std::invalid_argument("a segment too small for its channels and ranks");
-  }
-  return {options.rank,     options.world_size,  options.num_channels,
-          shape.slot_bytes, options.local_ranks, options.path_timeout_s};
-}
+using Seconds = std::chrono::duration<double>;
+
+// How long a rank that closes waits for peers of other nodes to have received everything.
+constexpr double longest_delivery_s = 2;
 
 }  // namespace
+
+std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& options,
+                                                   std::shared_ptr<ProgressThread> progress) {
+  std::shared_ptr<Communicator> made(new Communicator(options, std::move(progress)));
+  made->self_ = made;
+  return {made.get(), [made](Communicator*) { made->close(); }};
+}
 
 Communicator::Communicator(const CommunicatorOptions& options,
                            std::shared_ptr<ProgressThread> progress)
     : options_(options),
       segment_(Segment::create(options.segment)),
-      driver_(std::make_shared<Driver>(driver_options(options), segment_, std::move(progress))) {
+      progress_thread_(std::move(progress)),
+      doorbell_(new_event()),
+      connections_(options.world_size, options.local_ranks, options.path_timeout_s),
+      collectives_(options.rank, options.world_size, options.num_channels,
+                   options.segment.slot_bytes, recorder_, statistics_),
+      point_to_point_(options.rank, options.world_size, options.segment.slot_bytes, recorder_,
+                      statistics_) {
+  connections_.watch_bell(doorbell_.get());
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
     outboxes_.push_back(std::make_shared<Outbox>(segment_, channel));
   }
+}
+
+// ---------------------------------------------------------------- connecting
+
+void Communicator::set_ranks_on_host(int ranks) {
+  may_spin_ = ranks <= usable_cores();
+  collectives_.set_may_spin(may_spin_);
 }
 
 int Communicator::local_rank(int rank) const {
@@ -36,20 +52,19 @@ int Communicator::local_rank(int rank) const {
 
 void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
                                 Descriptor their_doorbell, Descriptor control) {
-  auto bell =
-      std::make_shared<Doorbell>(theirs, std::move(their_doorbell), driver_->statistics());
-  driver_->add_local_segment(theirs);
+  auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
+  local_segments_.push_back(theirs);
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
     ShmLane::Ends ends{segment_, theirs, local_rank(options_.rank), local_rank(peer), bell, channel};
     lanes.push_back(std::make_unique<ShmLane>(
-        peer, ends, outboxes_[static_cast<size_t>(channel)], driver_->statistics()));
+        peer, ends, outboxes_[static_cast<size_t>(channel)], statistics_));
   }
   add_peer(peer, std::move(lanes), {std::make_shared<SocketStream>(std::move(control))});
 }
 
 void Communicator::set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs) {
-  for (Channel& channel : driver_->collectives().channels()) {
+  for (Channel& channel : collectives_.channels()) {
     static_cast<ShmLane&>(channel.lane(peer)).set_arenas(options_.arena, theirs);
   }
 }
@@ -66,42 +81,83 @@ void Communicator::add_tcp_peer(int peer, TcpConnections connections) {
   options.checksum = options_.checksum;
   options.path_timeout_s = options_.path_timeout_s;
   options.names = connections.names;
-  options.observer = &driver_->connections().path_observer();
+  options.observer = &connections_.path_observer();
   std::vector<std::unique_ptr<Lane>> lanes;
   std::vector<TcpLane*> added;
   for (StreamsByPath& paths : connections.lanes) {
-    auto lane = std::make_unique<TcpLane>(peer, std::move(paths), options, driver_->statistics());
+    auto lane = std::make_unique<TcpLane>(peer, std::move(paths), options, statistics_);
     added.push_back(lane.get());
     lanes.push_back(std::move(lane));
     ++options.lane;
   }
   add_peer(peer, std::move(lanes), std::move(connections.controls));
-  driver_->connections().add_tcp_lanes(peer, std::move(added));
+  connections_.add_tcp_lanes(peer, std::move(added));
 }
 
 void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
                             StreamsByPath controls) {
-  std::vector<Channel>& channels = driver_->collectives().channels();
+  std::vector<Channel>& channels = collectives_.channels();
   if (lanes.size() != channels.size() + 1) {
     throw std::invalid_argument("one lane per channel and one for point-to-point");
   }
-  Connections& connections = driver_->connections();
-  connections.add(peer, std::move(controls));
+  connections_.add(peer, std::move(controls));
   for (size_t c = 0; c < lanes.size(); ++c) {
-    auto& its = c < channels.size() ? channels[c].lanes() : driver_->point_to_point().lanes();
-    connections.watch_lane(*lanes[c]);
+    auto& its = c < channels.size() ? channels[c].lanes() : point_to_point_.lanes();
+    connections_.watch_lane(*lanes[c]);
     its[static_cast<size_t>(peer)] = std::move(lanes[c]);
   }
 }
 
 void Communicator::set_checks(bool checks) {
-  for (Channel& channel : driver_->collectives().channels()) channel.set_checks(checks);
+  for (Channel& channel : collectives_.channels()) channel.set_checks(checks);
 }
 
-void Communicator::abort(const std::string& reason, Cause cause) {
-  Failure failure = observed(cause, options_.rank);
-  failure.reason = reason;
-  driver_->abort(std::move(failure));
+// ---------------------------------------------------------------- closing
+
+void Communicator::close(const std::string& error, const Interrupt& interrupt) {
+  if (driver_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {
+    // A signal handler, inside the very call that it ends.
+    close_afterwards_ = true;
+    return ask_to_stop(observed(Cause::closed, options_.rank), ask_close);
+  }
+  for (;;) {
+    Submissions::Closing closing = submissions_.try_close();
+    if (closing == Submissions::Closing::closed_before) return;
+    if (closing == Submissions::Closing::drives) break;
+    ask_to_stop(observed(Cause::closed, options_.rank), ask_close);
+    wake();
+  }
+  if (has_calls()) {
+    failures_.end(observed(Cause::closed, options_.rank));
+    stop_moving();
+    release_if_ended();
+  }
+  std::exception_ptr interruption;
+  try {
+    if (!failures_.has_ended()) deliver_rest(interrupt);
+  } catch (...) {
+    interruption = std::current_exception();
+  }
+  connections_.say_goodbye(submissions_.sequence(), error);
+  connections_.close();
+  collectives_.close();
+  point_to_point_.close();
+  local_segments_.clear();
+  if (interruption) std::rethrow_exception(interruption);
+}
+
+// Waits until the kernels of peers of other nodes have all that was sent, for a limited time: a socket
+// that is closed while the peer still writes to it takes back what is on its way.
+void Communicator::deliver_rest(const Interrupt& interrupt) {
+  Seconds limit(std::min(options_.path_timeout_s, longest_delivery_s));
+  Deadline until = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
+  Deadline next_signals = Clock::now() + signal_period;
+  while (!connections_.deliver() && Clock::now() < until) {
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+    if (Clock::now() < next_signals) continue;
+    interrupt();
+    next_signals = Clock::now() + signal_period;
+  }
 }
 
 }  // namespace hccl

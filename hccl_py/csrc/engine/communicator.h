@@ -1,44 +1,63 @@
-// The engine of one communicator, as Python holds it: made, connected rank by rank, then driven.
+// The engine of one communicator: made, connected rank by rank, then moved by whichever thread waits.
 //
-// It makes lanes and hands them to the parts that use them; how calls run stands in driver/driver.h.
+//   Submissions      requests on their way here, and which thread drives
+//   CollectiveQueue  collectives, one at a time     }
+//   PointToPoint     sends and receives             }  touched by the driving thread only
+//   Connections      peers: how they end, and paths }
+//   FailureState     what ends all of this
+//
+// A driver never blocks outside sleep(): what takes time is a state with a deadline, checked in turn
+// with those of the calls, with abort and close, and with the caller's signals.
 #pragma once
 
+#include <atomic>
+#include <condition_variable>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <mutex>
 #include <string>
-#include <utility>
+#include <thread>
 #include <vector>
 
 #include "base/arena.h"
-#include "engine/driver/driver.h"
+#include "base/statistics.h"
+#include "engine/collective_queue.h"
+#include "engine/connection/connections.h"
+#include "engine/driver/submissions.h"
+#include "engine/failure/failure_state.h"
+#include "engine/point_to_point.h"
+#include "engine/recorder.h"
 #include "lanes/shm.h"
+#include "progress/drivable.h"
+#include "progress/idle.h"
 
 namespace hccl {
+
+class ProgressThread;
+
+// Called now and then by a waiting thread; throws to interrupt the wait (Ctrl-C).
+using Interrupt = std::function<void()>;
+inline constexpr auto signal_period = std::chrono::milliseconds(50);
 
 struct CommunicatorOptions {
   int rank = 0;
   int world_size = 1;
-  int num_channels = 2;      // for collectives; point-to-point has one more
-  SegmentShape segment;      // num_channels there counts all of them
+  int num_channels = 2;          // for collectives; point-to-point has one more
+  SegmentShape segment;          // num_channels there counts all of them
   std::vector<int> local_ranks;  // ranks of this node in order, this one included
   std::shared_ptr<Arena> arena;  // of this process; nullptr: no registered memory
   bool checksum = false;         // of every frame between nodes; all ranks want the same
   double path_timeout_s = 2;     // how long a connection may swallow bytes until it counts as cut
 };
 
-class Communicator {
+class Communicator final : public Drivable {
  public:
-  Communicator(const CommunicatorOptions& options, std::shared_ptr<ProgressThread> progress);
-  ~Communicator() { close(); }
-  Communicator(const Communicator&) = delete;
-  Communicator& operator=(const Communicator&) = delete;
+  // Closes when its last owner drops it; the progress thread may drive it a moment longer.
+  static std::shared_ptr<Communicator> create(const CommunicatorOptions& options,
+                                              std::shared_ptr<ProgressThread> progress);
 
   // ---- connecting; before the first request, from one thread
-  int world_size() const { return options_.world_size; }
-  size_t slot_bytes() const { return options_.segment.slot_bytes; }
-  int segment_fd() const { return segment_->fd(); }
-  int doorbell_fd() const { return driver_->doorbell_fd(); }
-  std::shared_ptr<Segment> segment() const { return segment_; }
-  const std::shared_ptr<Arena>& arena() const { return options_.arena; }
   void add_shm_peer(int peer, std::shared_ptr<Segment> theirs, Descriptor their_doorbell,
                     Descriptor control);
   // The registered memory of a peer on this node: its payloads there are read without a copy.
@@ -48,82 +67,140 @@ class Communicator {
   void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, StreamsByPath controls);
   // All ranks of this host, other nodes' and communicators' too where known: more than there are
   // cores, and a waiting rank yields its core instead of spinning.
-  void set_ranks_on_host(int ranks) { driver_->set_may_spin(ranks <= usable_cores()); }
+  void set_ranks_on_host(int ranks);
   // For measurements, see Channel.
   void set_checks(bool checks);
-  // From now on a failure of this rank waits so long for a diagnosis; 0: it decides alone.
-  void set_diagnosis_timeout(double seconds) {
-    driver_->failures().set_diagnosis_timeout(seconds);
-  }
 
-  // ---- calls; any thread. See Driver.
-  void run(const RequestPtr& request, const Interrupt& interrupt) {
-    driver_->run(request, interrupt);
-  }
-  void start(const RequestPtr& request) { driver_->start(request); }
-  bool wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt) {
-    return driver_->wait(request, deadline, interrupt);
-  }
-  // `cause`: aborted or uncaught_exception.
-  void abort(const std::string& reason, Cause cause = Cause::aborted);
+  // A request to be filled: the last one given back, if there is one. Python's lock is held.
+  RequestPtr take_request();
+  void give_back(RequestPtr request);
+
+  // ---- calls; any thread
+  // Runs a request to its end on this thread, or waits for the one that drives. Throws
+  // CommunicatorFailed.
+  void run(const RequestPtr& request, const Interrupt& interrupt);
+  // Hands a request over; the buffers must live until it is done.
+  void start(const RequestPtr& request);
+  // Waits until done or `deadline`; false if that passed first. Throws CommunicatorFailed.
+  bool wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
+  // Ends every request. The first cause stays.
+  void abort(Cause cause, std::string reason = {});
+  // Ends every request by the diagnosis that failures() has adopted.
+  void apply_diagnosis();
   // `error`: because of which this rank leaves, for peers that still wait for it. Idempotent.
-  void close(const std::string& error = {}) { driver_->close(error); }
+  // `interrupt` may throw while peers still receive; then it throws once all is closed.
+  void close(const std::string& error = {}, const Interrupt& interrupt = [] {});
 
-  // ---- failures; any thread. A coordinator makes one diagnosis of what all ranks report.
-  //
-  // Readable when there is something new in take_report(), ended_peers() or failure().
-  int report_fd() const { return driver_->failures().event_fd(); }
-  // What this rank observed and the coordinator should know; once.
-  FailurePtr take_report() { return driver_->failures().take_report(); }
-  // Takes over the coordinator's diagnosis, unless there is a failure. No call ends by it yet, and none
-  // fails in another way: so a diagnosis can reach several communicators or ranks before any caller is
-  // released. apply_diagnosis() has to follow.
-  void adopt_diagnosis(Cause cause, std::string diagnosis) {
-    driver_->failures().adopt(cause, std::move(diagnosis));
-  }
-  // Ends every request by it.
-  void apply_diagnosis() { driver_->apply_diagnosis(); }
-  FailurePtr failure() const { return driver_->failures().failure(); }  // nullptr: none
-  std::vector<EndedPeer> ended_peers() const { return driver_->connections().ended_peers(); }
+  // ---- peers, and connections between nodes that break and are replaced; any thread
   // Reads the control links if no call does.
-  void poll() { driver_->poll(); }
-  // Of now, or of the moment at which a failure stopped it.
-  CallProgress progress_made() { return driver_->progress_made(); }
-
-  // ---- connections between nodes that break and are replaced; any thread
-  //
-  // Readable when take_broken() has something new.
-  int repair_fd() const { return driver_->connections().reconnection().event_fd(); }
+  void poll();
   // The connections that broke since the last call. Call it every second or so in any case: it
   // checks the connections while no call does.
-  std::vector<BrokenPath> take_broken() { return driver_->take_broken(); }
+  std::vector<BrokenPath> take_broken();
   // The driver takes it into use at its next turn; no other thread may touch it any more.
-  void replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection) {
-    driver_->replace_connection(path, std::move(connection));
-  }
+  void replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection);
   // Whether a peer of another node still lacks something that finished calls have sent: for as long
   // connections that broke have to be brought back. Not if calls are under way that no thread awaits.
-  bool has_undelivered() { return driver_->has_undelivered(); }
+  bool has_undelivered();
 
   // ---- what is known of it; any thread
-  Caller caller() const { return driver_->caller(); }
-  uint64_t sequence() const { return driver_->sequence(); }  // collectives submitted
-  const Statistics& statistics() const { return driver_->statistics(); }
-  Statistics& statistics() { return driver_->statistics(); }  // for lanes that are made elsewhere
-  const Lateness& lateness() const { return driver_->collectives().lateness(); }
-  const Recorder& recorder() const { return driver_->recorder(); }
-  const std::vector<std::shared_ptr<PathStatistics>>& path_statistics() const {
-    return driver_->connections().path_statistics();
-  }
+  const CommunicatorOptions& options() const { return options_; }
+  const std::shared_ptr<Segment>& segment() const { return segment_; }
+  int doorbell_fd() const { return doorbell_.get(); }
+  FailureState& failures() { return failures_; }
+  Connections& connections() { return connections_; }  // its part for any thread
+  Statistics& statistics() { return statistics_; }
+  const Stragglers& stragglers() const { return collectives_.stragglers(); }
+  const Recorder& recorder() const { return recorder_; }
+  uint64_t sequence() const { return submissions_.sequence(); }  // collectives submitted
+  Caller caller() const;
+  // Of now, or of the moment at which a failure stopped it.
+  CallProgress progress_made();
+
+  // ---- the progress thread
+  Turn progress_turn() override;
+  bool prepare_sleep(Sleep& sleep) override;
 
  private:
+  // Requests of a thread that does not drive. ask_close does nothing where no call is under way.
+  enum Ask : unsigned { ask_close = 1, ask_stop = 2, ask_progress = 4 };
+
+  Communicator(const CommunicatorOptions& options, std::shared_ptr<ProgressThread> progress);
+
   int local_rank(int rank) const;
+  void deliver_rest(const Interrupt& interrupt);
+  bool submit(const RequestPtr& request);
+  void drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
+  void drive_once();
+  void hand_over();
+  void kick_progress_thread();
+  bool has_calls() const;
+  bool has_work() const;
+  bool has_requests() const;
+  bool asked(unsigned what) const { return asks_.load(std::memory_order_seq_cst) & what; }
+  void ask_to_stop(Failure failure, Ask how);
+  void stop(Failure failure);
+
+  // The driving thread's. `thoroughly`: before a sleep.
+  bool progress(bool thoroughly);
+  bool progress_or_fail(bool thoroughly = false);
+  void accept();
+  bool answer_asks();
+  void check(Deadline now);
+  void check_connections();
+  void check_deadlines(Deadline now);
+  void check_leavers();
+  bool sleep(Deadline deadline);
+  void announce_sleep(Sleep& sleep);
+  Deadline next_deadline() const;
+  bool shares_core();
+  void ask_signals(const Interrupt& interrupt);
+  void rethrow_interruption();
+  void notify_waiters();
+  void fail(Failure failure);
+  void take_failures();
+  void stop_moving();
+  void release_if_ended();
+  Failure timed_out() const;
+  Connections::Traffic traffic() const;
+  CallProgress measure() const;
+  void keep_progress();
+  void wake();
 
   const CommunicatorOptions options_;
   const std::shared_ptr<Segment> segment_;
-  // Shared with the progress thread, which may drive it a moment longer than this lives.
-  const std::shared_ptr<Driver> driver_;
-  std::vector<std::shared_ptr<Outbox>> outboxes_;  // by channel
+  const std::shared_ptr<ProgressThread> progress_thread_;
+  std::weak_ptr<Communicator> self_;  // for the progress thread
+  const Descriptor doorbell_;         // eventfd, rung by peers and by wake()
+  bool may_spin_ = false;
+  SpinRecord spins_;
+  Statistics statistics_;
+  Recorder recorder_;
+  Submissions submissions_;
+  FailureState failures_;
+  Connections connections_;  // outlives the lanes, which report broken paths to it
+  CollectiveQueue collectives_;
+  PointToPoint point_to_point_;
+  RequestPtr spare_;  // of the last blocking call, for the next one
+  std::vector<std::shared_ptr<Outbox>> outboxes_;         // by channel
+  std::vector<std::shared_ptr<Segment>> local_segments_;  // of the node's other ranks
+
+  // The driving thread's.
+  std::vector<RequestPtr> accepted_;
+  uint64_t num_finished_seen_ = 0;   // as of the last notify_waiters()
+  unsigned num_turns_ = 0;           // of the progress thread
+  bool close_afterwards_ = false;    // close() was called inside an interrupt of the driver
+  std::exception_ptr interruption_;  // raised inside a lane; for the caller that drives
+
+  // Set by a thread that does not drive, before it wakes the driver. Pairs with the sleeper's last
+  // turn, as in Submissions::submit().
+  std::atomic<unsigned> asks_{0};
+  std::atomic<std::thread::id> driver_;  // inside drive(); compared with the caller's own id only
+  std::mutex asks_mutex_;                // guards what follows
+  FailurePtr stop_;                      // what ask_stop and ask_close end the calls with
+  CallProgress progress_made_;
+  uint64_t num_answers_ = 0;
+  std::condition_variable answered_;
 };
 
 }  // namespace hccl

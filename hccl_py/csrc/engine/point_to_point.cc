@@ -116,9 +116,7 @@ void PointToPoint::finish(const RequestPtr& request) {
   if (request->started_ns == 0 && !failed) {
     recorder_.start(*request, request->kind == RequestKind::send ? 0 : now_ns);
   }
-  Recorder::Ending ending;
-  ending.ended_ns = now_ns;
-  recorder_.end(*request, failed ? CallState::failed : CallState::completed, ending);
+  recorder_.end(*request, failed ? CallState::failed : CallState::completed, now_ns);
   int kind = request->kind == RequestKind::send ? kind_of_send : kind_of_recv;
   if (!failed) {
     statistics_.calls[kind].add(request->started_ns - steady_ns(request->submitted),
@@ -288,54 +286,30 @@ bool PointToPoint::progress() {
 }
 
 RequestPtr PointToPoint::expire(Deadline now) {
-  auto time_out = [&](const RequestPtr& request) {
+  auto times_out = [&](const RequestPtr& request) {
+    if (!request || now < request->deadline) return false;
     Failure failure = observed(Cause::timed_out, request->peer);
     if (request->peer != any_rank && request->peer != rank_) {
       failure.paths = lane(request->peer).troubles();
     }
     request->failure = std::make_shared<Failure>(std::move(failure));
     finish(request);
+    return true;
   };
-  for (auto it = posted_receives_.begin(); it != posted_receives_.end();) {
-    RequestPtr request = *it;
-    it = now < request->deadline ? std::next(it) : posted_receives_.erase(it);
-    if (now >= request->deadline) time_out(request);
-  }
-  for (auto it = announced_.begin(); it != announced_.end();) {
-    RequestPtr request = it->second.request;
-    it = now < request->deadline ? std::next(it) : announced_.erase(it);
-    if (now >= request->deadline) time_out(request);
-  }
-  for (auto it = unexpected_.begin(); it != unexpected_.end();) {
-    RequestPtr request = it->self;
-    bool late = request && now >= request->deadline;
-    it = late ? unexpected_.erase(it) : std::next(it);
-    if (late) time_out(request);
-  }
-  for (auto& [id, receiving] : receiving_) {
-    if (now >= receiving.request->deadline) return receiving.request;
-  }
-  for (std::list<Sending>* sends : {&streaming_, &eager_}) {
-    for (Sending& sending : *sends) {
-      if (now >= sending.request->deadline) return sending.request;
-    }
-  }
-  return nullptr;
+  std::erase_if(posted_receives_, times_out);
+  std::erase_if(announced_, [&](const auto& item) { return times_out(item.second.request); });
+  std::erase_if(unexpected_, [&](const auto& message) { return times_out(message.self); });
+  RequestPtr late;
+  for_each_request([&](const RequestPtr& request) {
+    if (now >= request->deadline) late = request;
+  });
+  return late;
 }
 
-std::vector<RequestPtr> PointToPoint::abandon() {
-  std::vector<RequestPtr> unfinished;
-  auto end = [&](const RequestPtr& request) {
+void PointToPoint::abandon(std::vector<RequestPtr>& unfinished) {
+  for_each_request([&](const RequestPtr& request) {
     if (!request->is_done()) unfinished.push_back(request);
-  };
-  for (const RequestPtr& request : posted_receives_) end(request);
-  for (const Unexpected& message : unexpected_) {
-    if (message.self) end(message.self);
-  }
-  for (auto& [id, sending] : announced_) end(sending.request);
-  for (auto& [id, receiving] : receiving_) end(receiving.request);
-  for (const Sending& sending : streaming_) end(sending.request);
-  for (const Sending& sending : eager_) end(sending.request);
+  });
   posted_receives_.clear();
   unexpected_.clear();
   announced_.clear();
@@ -344,20 +318,30 @@ std::vector<RequestPtr> PointToPoint::abandon() {
   eager_.clear();
   backlog_.clear();
   num_pending_ = 0;
-  return unfinished;
+}
+
+void PointToPoint::close() {
+  unexpected_.clear();
+  lanes_.clear();
 }
 
 bool PointToPoint::waits_for(int peer) const {
-  auto is_peer = [peer](const auto& item) { return item.request->peer == peer; };
-  auto second_is_peer = [peer](const auto& item) { return item.second.request->peer == peer; };
-  return std::any_of(posted_receives_.begin(), posted_receives_.end(),
-                     [peer](const RequestPtr& r) { return r->peer == peer; }) ||
-         std::any_of(streaming_.begin(), streaming_.end(), is_peer) ||
-         std::any_of(eager_.begin(), eager_.end(), is_peer) ||
-         std::any_of(announced_.begin(), announced_.end(), second_is_peer) ||
-         std::any_of(receiving_.begin(), receiving_.end(), second_is_peer) ||
-         std::any_of(backlog_.lanes().begin(), backlog_.lanes().end(),
-                     [peer](const Lane* lane) { return lane->peer() == peer; });
+  bool waits = std::any_of(backlog_.lanes().begin(), backlog_.lanes().end(),
+                           [peer](const Lane* lane) { return lane->peer() == peer; });
+  for_each_request([&](const RequestPtr& request) { waits |= request->peer == peer; });
+  return waits;
+}
+
+template <typename Visit>
+void PointToPoint::for_each_request(Visit visit) const {
+  for (const RequestPtr& request : posted_receives_) visit(request);
+  for (const Unexpected& message : unexpected_) {
+    if (message.self) visit(message.self);
+  }
+  for (const auto& [id, sending] : announced_) visit(sending.request);
+  for (const auto& [id, receiving] : receiving_) visit(receiving.request);
+  for (const Sending& sending : streaming_) visit(sending.request);
+  for (const Sending& sending : eager_) visit(sending.request);
 }
 
 }  // namespace hccl

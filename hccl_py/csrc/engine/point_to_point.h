@@ -34,8 +34,11 @@ class PointToPoint {
   // Ends requests whose deadline has passed, alone if nothing of them has moved yet. Returns one
   // that is half-way and late, for which the communicator must fail; or nullptr.
   RequestPtr expire(Deadline now);
-  // Forgets every request, and returns those that have not ended; for a communicator that has failed.
-  std::vector<RequestPtr> abandon();
+  // Forgets every request, and appends those that have not ended to `unfinished`; for a communicator
+  // that has failed.
+  void abandon(std::vector<RequestPtr>& unfinished);
+  // Frees the lanes.
+  void close();
   size_t num_pending() const { return static_cast<size_t>(num_pending_); }
   // Whether some request can only go on with `peer`.
   bool waits_for(int peer) const;
@@ -73,6 +76,8 @@ class PointToPoint {
   void start(const RequestPtr& request);
   void finish(const RequestPtr& request);
   void reject(const RequestPtr& request, size_t theirs);
+  template <typename Visit>
+  void for_each_request(Visit visit) const;
   RequestPtr take_posted(int peer, uint64_t tag);
 
   const int rank_;

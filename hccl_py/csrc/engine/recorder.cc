@@ -15,7 +15,7 @@ constexpr int status_bits = 8;  // kind, state, in place; above them the sequenc
 constexpr int state_shift = 2;
 constexpr uint64_t state_mask = 3 << state_shift;
 constexpr uint64_t rendezvous_bit = 1 << 4;
-constexpr uint64_t late_bit = 1 << 5;  // the words that lie apart are this call's
+constexpr uint64_t waited_bit = 1 << 5;  // the words that lie apart are this call's
 constexpr int num_attempts = 64;       // of a reader whose record is written meanwhile
 constexpr size_t words_per_record = 64 / sizeof(uint64_t);  // a cache line
 
@@ -127,19 +127,20 @@ void Recorder::start(Request& request, uint64_t earliest_ns) {
   set(words[status], before | static_cast<uint64_t>(CallState::started) << state_shift);
 }
 
-void Recorder::end(const Request& request, CallState state, const Ending& ending) {
+void Recorder::end(const Request& request, CallState state, uint64_t ended_ns,
+                   const Waiting& waiting, bool rendezvous) {
   uint64_t* words = words_of(request.record);
   if (words == nullptr) return;
-  uint64_t flags = (ending.rendezvous ? rendezvous_bit : 0) | (ending.late_ns ? late_bit : 0);
+  uint64_t flags = (rendezvous ? rendezvous_bit : 0) | (waiting.total_ns ? waited_bit : 0);
   uint64_t before = get(words[status]) & ~state_mask;
   Change change(words[version]);
-  set(words[ended], ending.ended_ns);
+  set(words[ended], ended_ns);
   set(words[status], before | flags | static_cast<uint64_t>(state) << state_shift);
-  if (ending.late_ns == 0) return;
-  set(words[output], with_rank(get(words[output]) >> rank_bits, ending.last_rank));
+  if (waiting.total_ns == 0) return;
+  set(words[output], with_rank(get(words[output]) >> rank_bits, waiting.straggler));
   uint64_t* side = sides_ + request.record % capacity * num_extra;
-  set(side[late], ending.late_ns);
-  set(side[arrived], ending.arrived_ns);
+  set(side[waited], waiting.total_ns);
+  set(side[waited_until], waiting.until_ns);
 }
 
 void Recorder::fail_open() {
@@ -163,7 +164,7 @@ std::optional<CallRecord> Recorder::read(uint64_t id) const {
     if (before >> version_bits != id + 1) return std::nullopt;
     if (before & 1) continue;
     uint64_t flags = get(words[status]), in = get(words[input]), out = get(words[output]);
-    bool is_late = (flags & late_bit) != 0;
+    bool has_waited = (flags & waited_bit) != 0;
     CallRecord record;
     record.id = id;
     record.kind = static_cast<RequestKind>(flags & 3);
@@ -177,9 +178,7 @@ std::optional<CallRecord> Recorder::read(uint64_t id) const {
     record.submitted_ns = get(words[submitted]);
     record.started_ns = get(words[started]);
     record.ended_ns = get(words[ended]);
-    record.late_ns = is_late ? get(extra[late]) : 0;
-    record.arrived_ns = is_late ? get(extra[arrived]) : 0;
-    record.last_rank = rank_in(out);
+    if (has_waited) record.waiting = {get(extra[waited]), get(extra[waited_until]), rank_in(out)};
     if (word(words[version]).load(std::memory_order_relaxed) == before) return record;
   }
   return std::nullopt;
@@ -194,18 +193,6 @@ std::vector<CallRecord> Recorder::records() const {
     if (std::optional<CallRecord> record = read(id)) result.push_back(*record);
   }
   return result;
-}
-
-std::optional<uint64_t> Recorder::fingerprint_of(uint64_t sequence) const {
-  uint64_t end = num_opened_.load(std::memory_order_acquire);
-  uint64_t begin = end > capacity ? end - capacity : 0;
-  for (uint64_t id = end; id-- > begin;) {
-    std::optional<CallRecord> record = read(id);
-    if (!record || record->kind != RequestKind::collective) continue;
-    if (record->sequence == sequence) return record->fingerprint;
-    if (record->sequence < sequence) break;
-  }
-  return std::nullopt;
 }
 
 }  // namespace hccl

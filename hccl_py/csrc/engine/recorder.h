@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/request.h"
+#include "engine/stragglers.h"
 
 namespace hccl {
 
@@ -35,9 +36,7 @@ struct CallRecord {
   uint64_t submitted_ns = 0;  // by the caller
   uint64_t started_ns = 0;    // collective: its turn came; transfer: the other side was there
   uint64_t ended_ns = 0;
-  uint64_t late_ns = 0;     // collective: of this, waited for ranks that were late
-  uint64_t arrived_ns = 0;  // collective: when the last such wait ended
-  int last_rank = any_rank;  // collective: the rank that it waited for longest
+  Waiting waiting;            // collective
 };
 
 class Recorder {
@@ -52,14 +51,8 @@ class Recorder {
   void open(Request& request);
   // Its turn came when it was submitted, or at `earliest_ns` if that is later.
   void start(Request& request, uint64_t earliest_ns);
-  struct Ending {
-    uint64_t ended_ns = 0;
-    uint64_t late_ns = 0;
-    uint64_t arrived_ns = 0;
-    int last_rank = any_rank;
-    bool rendezvous = false;
-  };
-  void end(const Request& request, CallState state, const Ending& ending);
+  void end(const Request& request, CallState state, uint64_t ended_ns, const Waiting& waiting = {},
+           bool rendezvous = false);
   // Everything that has not ended yet has failed.
   void fail_open();
 
@@ -67,17 +60,15 @@ class Recorder {
 
   // The calls that are still remembered, oldest first.
   std::vector<CallRecord> records() const;
-  // The fingerprint of a collective of the past, if it is still remembered.
-  std::optional<uint64_t> fingerprint_of(uint64_t sequence) const;
 
  private:
   // One cache line for what every call writes; what only some calls need lies apart. Plain words that
   // calloc() hands out, so that no page stands behind them until they are written; each access is
   // atomic, as described above.
   enum Word { version, fingerprint, status, submitted, started, ended, input, output };
-  enum Extra { late, arrived };
+  enum Extra { waited, waited_until };
   static constexpr size_t num_words = output + 1;
-  static constexpr size_t num_extra = arrived + 1;
+  static constexpr size_t num_extra = waited_until + 1;
 
   uint64_t* words_at(uint64_t id) const { return records_ + id % capacity * num_words; }
   uint64_t* words_of(uint64_t id) const;

@@ -33,8 +33,10 @@ inline void connect_loopback(const std::vector<std::shared_ptr<Communicator>>& r
                                std::move(control_a));
         ranks[b]->add_shm_peer(rank_a, ranks[a]->segment(), duplicate(ranks[a]->doorbell_fd()),
                                std::move(control_b));
-        if (ranks[a]->arena()) ranks[b]->set_peer_arena(rank_a, ranks[a]->arena()->window());
-        if (ranks[b]->arena()) ranks[a]->set_peer_arena(rank_b, ranks[b]->arena()->window());
+        const auto& arena_a = ranks[a]->options().arena;
+        const auto& arena_b = ranks[b]->options().arena;
+        if (arena_a) ranks[b]->set_peer_arena(rank_a, arena_a->window());
+        if (arena_b) ranks[a]->set_peer_arena(rank_b, arena_b->window());
         continue;
       }
       TcpConnections to_b, to_a;

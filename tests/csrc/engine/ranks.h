@@ -75,7 +75,7 @@ struct World {
       options.segment.num_slots = num_slots ? num_slots : 2 * local;
       options.segment.slot_bytes = slot_bytes;
       options.arena = arena;
-      ranks.push_back(std::make_shared<Communicator>(options, progress));
+      ranks.push_back(Communicator::create(options, progress));
     }
     connect(ranks, nodes, num_channels + 1);
   }
@@ -99,11 +99,11 @@ struct World {
 class Coordinator {
  public:
   explicit Coordinator(World& world) : world_(world) {
-    for (auto& rank : world.ranks) rank->set_diagnosis_timeout(20);
+    for (auto& rank : world.ranks) rank->failures().set_diagnosis_timeout(20);
     thread_ = std::thread([this] {
       while (!stops_) {
         for (auto& reporter : world_.ranks) {
-          FailurePtr report = reporter->take_report();
+          FailurePtr report = reporter->failures().take_report();
           if (report) diagnose(report->cause);
         }
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -118,7 +118,7 @@ class Coordinator {
  private:
   void diagnose(Cause cause) {
     for (auto& rank : world_.ranks) {
-      rank->adopt_diagnosis(cause, "diagnosed");
+      rank->failures().adopt(cause, "diagnosed");
       rank->apply_diagnosis();
     }
   }

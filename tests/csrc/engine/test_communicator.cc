@@ -30,14 +30,6 @@ std::vector<float> sum_of(int n, size_t count) {
   return sum;
 }
 
-std::vector<std::byte> bytes_of(int from, int to, uint64_t tag, size_t size) {
-  std::vector<std::byte> bytes(size);
-  for (size_t i = 0; i < size; ++i) {
-    bytes[i] = static_cast<std::byte>(i * 31 + static_cast<size_t>(from * 7 + to * 3) + tag);
-  }
-  return bytes;
-}
-
 void all_reduce_gives_the_sum() {
   for (const auto& layout : layouts) {
     World world(layout);
@@ -98,7 +90,7 @@ void a_rank_that_leaves_is_noticed() {
       CHECK(data == sum_of(3, 1000));
       if (me == 2) return mine.close();
       CHECK(cause_of(mine, all_reduce(mesh(me, 3), data)) == Cause::left);
-      CHECK(mine.failure()->rank == 2);
+      CHECK(mine.failures().failure()->rank == 2);
     });
   }
 }
@@ -137,7 +129,7 @@ void abort_ends_waiting_ranks() {
   world.run([&](int me) {
     Communicator& mine = *world.ranks[static_cast<size_t>(me)];
     if (me == 3) {
-      mine.abort("the test says so");
+      mine.abort(Cause::aborted, "the test says so");
       return;
     }
     std::vector<float> data = values_of(me, 1000);
@@ -156,7 +148,7 @@ void an_interrupt_leaves_the_wait_at_once() {
     caught = true;
   }
   CHECK(caught);
-  CHECK(world.ranks[0]->failure()->cause == Cause::interrupted);
+  CHECK(world.ranks[0]->failures().failure()->cause == Cause::interrupted);
 }
 
 }  // namespace

@@ -25,12 +25,12 @@ bool eventually(Condition condition, milliseconds time = seconds(20)) {
 }
 
 void diagnose(Communicator& rank, const char* diagnosis = "the whole story") {
-  rank.adopt_diagnosis(Cause::died, diagnosis);
+  rank.failures().adopt(Cause::died, diagnosis);
   rank.apply_diagnosis();
 }
 
 void await_diagnoses(World& world, double timeout_s = 20) {
-  for (auto& rank : world.ranks) rank->set_diagnosis_timeout(timeout_s);
+  for (auto& rank : world.ranks) rank->failures().set_diagnosis_timeout(timeout_s);
 }
 
 void a_report_waits_for_its_diagnosis() {
@@ -49,13 +49,13 @@ void a_report_waits_for_its_diagnosis() {
   CHECK(eventually([&] { return first.progress_made().sequence == 1; }));
   CHECK(first.progress_made().waiting_for == std::vector<int>({1, 2}) ||
         first.progress_made().waiting_for == std::vector<int>({2}));
-  first.abort("for a reason");
+  first.abort(Cause::aborted, "for a reason");
   FailurePtr report;
-  CHECK(eventually([&] { return (report = first.take_report()) != nullptr; }));
+  CHECK(eventually([&] { return (report = first.failures().take_report()) != nullptr; }));
   CHECK(report->cause == Cause::aborted && report->reason == "for a reason");
   CHECK(report->rank == 0 && report->observed_ns > 0);
-  CHECK(!first.take_report());
-  CHECK(!first.failure());
+  CHECK(!first.failures().take_report());
+  CHECK(!first.failures().failure());
   CHECK(first.progress_made().sequence == 1);  // what it stopped
   // A call that comes meanwhile shares the fate of the others.
   std::vector<std::byte> bytes(8);
@@ -92,13 +92,13 @@ void a_communicator_with_no_call_under_way_polls() {
   world.ranks[1]->close();
   CHECK(eventually([&] {
     world.ranks[0]->poll();
-    return !world.ranks[0]->ended_peers().empty();
+    return !world.ranks[0]->connections().ended_peers().empty();
   }));
-  EndedPeer ended = world.ranks[0]->ended_peers().at(0);
+  EndedPeer ended = world.ranks[0]->connections().ended_peers().at(0);
   CHECK(ended.rank == 1 && ended.cause == Cause::left && ended.last_sequence == 0);
-  CHECK(!world.ranks[0]->take_report());  // to leave is no failure as long as nobody waits
+  CHECK(!world.ranks[0]->failures().take_report());  // to leave is no failure as long as nobody waits
   diagnose(*world.ranks[0]);
-  CHECK(world.ranks[0]->failure()->diagnosis == "the whole story");
+  CHECK(world.ranks[0]->failures().failure()->diagnosis == "the whole story");
 }
 
 void nothing_is_written_after_a_report() {
@@ -108,8 +108,8 @@ void nothing_is_written_after_a_report() {
     std::vector<float> mine(100'000, 1), theirs(100'000, 2);
     RequestPtr request = all_reduce(mesh(0, 2), mine);
     world.ranks[0]->start(request);
-    world.ranks[0]->abort("stop here");
-    CHECK(eventually([&] { return world.ranks[0]->take_report() != nullptr; }));
+    world.ranks[0]->abort(Cause::aborted, "stop here");
+    CHECK(eventually([&] { return world.ranks[0]->failures().take_report() != nullptr; }));
     std::vector<float> before = mine;
     RequestPtr other = all_reduce(mesh(1, 2), theirs);
     world.ranks[1]->start(other);
@@ -135,7 +135,7 @@ void an_interrupt_does_not_wait_for_the_diagnosis() {
     thrown = true;
   }
   CHECK(thrown && Clock::now() - begin < seconds(5));
-  CHECK(world.ranks[0]->take_report()->cause == Cause::interrupted);
+  CHECK(world.ranks[0]->failures().take_report()->cause == Cause::interrupted);
 }
 
 // The kernel of this host tells how the process at the other end of a Unix socket ended.

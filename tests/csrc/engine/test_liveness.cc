@@ -65,7 +65,7 @@ void deadlines_pass_beside_busy_transfers() {
   for (Pair& pair : pairs) {
     CHECK(eventually([&] { return pair.send->is_done() && pair.receive->is_done(); }));
   }
-  CHECK(!world.ranks[0]->failure());
+  CHECK(!world.ranks[0]->failures().failure());
 }
 
 // Whoever leaves a blocking call takes its buffers along: the engine must be done with them.
@@ -92,11 +92,11 @@ void an_interrupted_call_is_over_when_it_throws() {
 
 void a_closed_communicator_is_freed_although_its_thread_sleeps() {
   World world({0, 0});
-  std::weak_ptr<Communicator> freed[2];
+  std::weak_ptr<Segment> freed[2];
   for (size_t me : {0, 1}) {
     std::vector<std::byte> bytes(8);
     RequestPtr request = transfer(RequestKind::recv, bytes, static_cast<int>(1 - me), 1);
-    freed[me] = world.ranks[me];
+    freed[me] = world.ranks[me]->segment();
     world.ranks[me]->start(request);
     world.ranks[me]->close();
     CHECK(request->is_done());

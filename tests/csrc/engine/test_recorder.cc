@@ -21,11 +21,8 @@ void record(Recorder& recorder, uint64_t sequence) {
   Numbered request(sequence);
   recorder.open(request);
   recorder.start(request, sequence * 10 + 2);
-  Recorder::Ending ending;
-  ending.ended_ns = sequence * 10 + 3;
-  ending.late_ns = sequence % 2 ? sequence : 0;
-  ending.last_rank = static_cast<int>(sequence % 100);
-  recorder.end(request, CallState::completed, ending);
+  Waiting waiting{sequence % 2 ? sequence : 0, 0, static_cast<int>(sequence % 100)};
+  recorder.end(request, CallState::completed, sequence * 10 + 3, waiting);
 }
 
 // All fields of one call, none of another.
@@ -37,8 +34,8 @@ void check_numbered(const CallRecord& record) {
   if (record.state >= CallState::started) CHECK(record.started_ns == n * 10 + 2);
   if (record.state != CallState::completed) return;
   CHECK(record.ended_ns == n * 10 + 3);
-  CHECK(record.late_ns == (n % 2 ? n : 0));
-  if (n % 2) CHECK(record.last_rank == static_cast<int>(n % 100));
+  CHECK(record.waiting.total_ns == (n % 2 ? n : 0));
+  if (n % 2) CHECK(record.waiting.straggler == static_cast<int>(n % 100));
 }
 
 void what_is_open_fails_and_what_has_ended_stays() {
@@ -106,18 +103,18 @@ void the_blame_reaches_the_late_rank_on(const std::vector<int>& nodes) {
     }
   });
   for (int rank = 0; rank < n; ++rank) {
-    const Communicator& engine = *world.ranks[static_cast<size_t>(rank)];
+    Communicator& engine = *world.ranks[static_cast<size_t>(rank)];
     CallRecord last = engine.recorder().records().back();
     CHECK(last.state == CallState::completed && last.sequence == 3);
     CHECK(last.bytes_in == 4000 && last.bytes_out == 4000);
     if (rank == late) continue;
-    CHECK(last.last_rank == late);
-    CHECK(last.late_ns > 100'000'000);
-    CHECK(engine.lateness().of(late).waited_ns.value() > 100'000'000);
-    CHECK(engine.lateness().of(late).times_last.value() >= 1);
-    CHECK(engine.lateness().of(rank).waited_ns.value() == 0);
+    CHECK(last.waiting.straggler == late);
+    CHECK(last.waiting.total_ns > 100'000'000);
+    CHECK(engine.stragglers().of(late).waited_ns.value() > 100'000'000);
+    CHECK(engine.stragglers().of(late).times_last.value() >= 1);
+    CHECK(engine.stragglers().of(rank).waited_ns.value() == 0);
     const CallStatistics& counted = engine.statistics().calls[1];
-    CHECK(counted.calls.value() == 3 && counted.waiting_ns.value() >= last.late_ns);
+    CHECK(counted.calls.value() == 3 && counted.waiting_ns.value() >= last.waiting.total_ns);
   }
 }
 

@@ -5,7 +5,7 @@
 #include "check.h"
 #include "engine/collective.h"
 #include "feed.h"
-#include "engine/lateness.h"
+#include "engine/stragglers.h"
 #include "engine/point_to_point.h"
 #include "engine/recorder.h"
 
@@ -93,7 +93,8 @@ void run_point_to_point(Feed& feed) {
     }
   }
   engine.progress();
-  engine.abandon();
+  std::vector<RequestPtr> unfinished;
+  engine.abandon(unfinished);
 }
 
 void run_plan(Feed& feed) {
@@ -116,9 +117,9 @@ void run_plan(Feed& feed) {
   call.dtype = DType::float32;
   call.fingerprint = feed.below(2);
   Tiling tiling(call, slot_bytes, 1);
-  Lateness lateness(me, world_size);
-  lateness.begin(1);
-  Channel channel(me, world_size, slot_bytes, lateness);
+  Stragglers stragglers(me, world_size);
+  stragglers.begin(1);
+  Channel channel(me, world_size, slot_bytes, stragglers);
   Peers peers(channel.lanes());
   channel.start(call, tiling, 0, 1);
   for (size_t turn = 0; turn < max_turns && !feed.empty() && !channel.finished(); ++turn) {
@@ -133,7 +134,7 @@ void run_plan(Feed& feed) {
     lane.deliver(header, feed, feed.below(3));
     channel.step();
     channel.flush();
-    lateness.turn(false, false);
+    stragglers.turn(false, false);
     channel.waiting_for();
   }
   channel.abandon();

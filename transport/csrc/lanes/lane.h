@@ -20,7 +20,7 @@ namespace hccl {
 // What travels before every payload. Providers read `length`; the rest belongs to the engine.
 struct Header {
   uint64_t fingerprint = 0;  // collectives: the call; point-to-point: the tag
-  uint64_t id = 0;           // collectives: how late ranks held up the sender, see lateness.h
+  uint64_t id = 0;           // collectives: how long stragglers held up the sender, see stragglers.h
   uint64_t size = 0;
   uint32_t length = 0;  // payload bytes, at most slot_bytes of the communicator
   uint16_t kind = 0;  // collectives: how the payload may travel, see hccl_py/plan/rendezvous.py

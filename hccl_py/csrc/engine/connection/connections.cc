@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
-#include <thread>
 
 namespace hccl {
 
@@ -22,7 +21,6 @@ constexpr auto closing_period = milliseconds(2);
 constexpr auto goodbye_time = milliseconds(20);
 // A peer that no connection reached for so long is unreachable, whatever the calls' deadlines are.
 constexpr auto unreachable_time = std::chrono::seconds(45);
-constexpr auto delivery_period = std::chrono::microseconds(100);
 
 }  // namespace
 
@@ -413,14 +411,15 @@ bool Connections::owes() const {
                      [](const TcpLane* lane) { return lane->owes(); });
 }
 
-void Connections::deliver_rest(Deadline until) {
+bool Connections::deliver() {
+  bool all = true;
   for (TcpLane* lane : tcp_lanes_) {
-    while (!lane->delivered() && Clock::now() < until) {
-      lane->poll();
-      lane->tend(Clock::now());
-      std::this_thread::sleep_for(delivery_period);
-    }
+    if (lane->delivered()) continue;
+    all = false;
+    lane->poll();
+    lane->tend(Clock::now());
   }
+  return all;
 }
 
 void Connections::say_goodbye(uint64_t sequence, const std::string& error) {

@@ -18,7 +18,6 @@
 #include "engine/connection/control_link.h"
 #include "engine/connection/peer_process.h"
 #include "engine/connection/reconnection.h"
-#include "engine/failure/call_progress.h"
 #include "engine/request.h"
 #include "lanes/tcp.h"
 #include "progress/sleep.h"
@@ -77,9 +76,8 @@ class Connections final : private PathObserver {
   void prepare_sleep(Sleep& sleep);
   // Whether a peer of another node lacks, or may lack, what was sent.
   bool owes() const;
-  // Waits until the kernels of peers of other nodes have all that was sent, or the deadline: a socket
-  // that is closed while the peer still writes to it takes back what is on its way.
-  void deliver_rest(Deadline until);
+  // Helps what was sent on its way. True once the kernels of peers of other nodes have all of it.
+  bool deliver();
   void say_goodbye(uint64_t sequence, const std::string& error);
   void close();
 

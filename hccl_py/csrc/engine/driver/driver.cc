@@ -1,8 +1,8 @@
 // The driving thread's turns: what it moves, what it checks, how it sleeps, how it fails. How threads
 // come to drive stands in driver_calls.cc.
-#include <algorithm>
+#include "engine/communicator.h"
 
-#include "engine/driver/driver.h"
+#include <algorithm>
 
 namespace hccl {
 
@@ -10,19 +10,18 @@ namespace {
 
 // Without a core of our own every yield lets another rank run; after these it is asleep anyway.
 constexpr int num_yields = 200;
-constexpr auto signal_period = std::chrono::milliseconds(50);
 
 }  // namespace
 
 // Drives until the request is done or the deadline has passed.
-void Driver::drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt) {
+void Communicator::drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt) {
   struct End {
-    Driver& driver;
+    Communicator& driven;
     ~End() {
-      bool close = std::exchange(driver.close_afterwards_, false);
-      driver.driver_.store(std::thread::id(), std::memory_order_relaxed);
-      driver.hand_over();
-      if (close) driver.close({});
+      bool close = std::exchange(driven.close_afterwards_, false);
+      driven.driver_.store(std::thread::id(), std::memory_order_relaxed);
+      driven.hand_over();
+      if (close) driven.close();
     }
   } end{*this};
   driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
@@ -55,25 +54,25 @@ void Driver::drive(const RequestPtr& request, Deadline deadline, const Interrupt
 }
 
 // Lets the caller interrupt the wait. It may cost milliseconds: Python has to give us its lock.
-void Driver::ask_signals(const Interrupt& interrupt) {
+void Communicator::ask_signals(const Interrupt& interrupt) {
   try {
     interrupt();
   } catch (...) {
-    fail(observed(Cause::interrupted, rank_));
+    fail(observed(Cause::interrupted, options_.rank));
     throw;
   }
 }
 
 // Whether another rank of this node runs on the same core, where it waits until this thread stops
 // spinning. The scheduler wakes a sleeper on a free core.
-bool Driver::shares_core() {
+bool Communicator::shares_core() {
   uint32_t core = segment_->note_core();
   return std::any_of(local_segments_.begin(), local_segments_.end(), [core](const auto& segment) {
     return segment->header().core.load(std::memory_order_relaxed) == core;
   });
 }
 
-bool Driver::progress(bool thoroughly) {
+bool Communicator::progress(bool thoroughly) {
   bool moved = submissions_.has_incoming();
   if (moved) accept();
   if (connections_.reconnection().has_offers()) {
@@ -83,20 +82,20 @@ bool Driver::progress(bool thoroughly) {
   if (asks_.load(std::memory_order_seq_cst) != 0 && answer_asks()) return true;
   if (connections_.holds_traffic()) return moved;
   if (!collectives_.idle()) moved |= collectives_.advance();
-  if (!point_to_point_->idle()) moved |= point_to_point_->progress();
+  if (!point_to_point_.idle()) moved |= point_to_point_.progress();
   // A rank that waits for one peer may have been sent something by another that says why.
   if (thoroughly && !moved) collectives_.look_for_strays();
   return moved;
 }
 
-bool Driver::progress_or_fail(bool thoroughly) {
+bool Communicator::progress_or_fail(bool thoroughly) {
   try {
     return progress(thoroughly);
   } catch (const LaneError& error) {
     connections_.suspect(error.peer(), error.what());
     take_failures();
   } catch (const LaneInterrupted& interrupted) {
-    fail(observed(Cause::interrupted, rank_));
+    fail(observed(Cause::interrupted, options_.rank));
     interruption_ = interrupted.cause;
   } catch (const Mismatch& mismatch) {
     Failure failure = observed(Cause::mismatch, mismatch.peer);
@@ -107,7 +106,7 @@ bool Driver::progress_or_fail(bool thoroughly) {
     if (collectives_.active()) failure.sequence = collectives_.active()->sequence;
     fail(std::move(failure));
   } catch (const std::exception& error) {
-    Failure failure = observed(Cause::internal_error, rank_);
+    Failure failure = observed(Cause::internal_error, options_.rank);
     failure.reason = error.what();
     fail(std::move(failure));
   }
@@ -115,11 +114,11 @@ bool Driver::progress_or_fail(bool thoroughly) {
 }
 
 // A lane's own code ran into the caller's signal handler: what that raised is the caller's.
-void Driver::rethrow_interruption() {
+void Communicator::rethrow_interruption() {
   if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
 }
 
-void Driver::accept() {
+void Communicator::accept() {
   if (failures_.phase() != FailureState::Phase::none) {
     stop_moving();
     return release_if_ended();
@@ -131,14 +130,14 @@ void Driver::accept() {
     if (accepted_.front()->kind == RequestKind::collective) {
       collectives_.push(accepted_.front());
     } else {
-      point_to_point_->post(accepted_.front());
+      point_to_point_.post(accepted_.front());
     }
     accepted_.erase(accepted_.begin());
   }
 }
 
 // True if that ended or stopped the calls.
-bool Driver::answer_asks() {
+bool Communicator::answer_asks() {
   unsigned asks = asks_.exchange(0, std::memory_order_seq_cst);
   if (asks & ask_progress) {
     keep_progress();
@@ -159,20 +158,27 @@ bool Driver::answer_asks() {
 // ---------------------------------------------------------------- time
 
 // Whatever has a deadline of its own.
-void Driver::check(Deadline now) {
+void Communicator::check(Deadline now) {
   check_deadlines(now);
   connections_.tend(now, traffic());
   take_failures();
 }
 
-void Driver::check_deadlines(Deadline now) {
+// The same, after what connections have to say, where no call may be reading it.
+void Communicator::check_connections() {
+  connections_.handle_events(0);
+  check(Clock::now());
+  check_leavers();
+}
+
+void Communicator::check_deadlines(Deadline now) {
   if (failures_.phase() == FailureState::Phase::reported) {
     if (failures_.expire(now)) release_if_ended();
     return;
   }
   if (collectives_.is_late(now)) fail(timed_out());
-  if (point_to_point_->idle()) return;
-  RequestPtr late = point_to_point_->expire(now);
+  if (point_to_point_.idle()) return;
+  RequestPtr late = point_to_point_.expire(now);
   if (!late) return;
   Failure failure = observed(Cause::timed_out, late->peer);
   failure.half_done = true;
@@ -183,21 +189,21 @@ void Driver::check_deadlines(Deadline now) {
 // A rank of this node has written all its messages before its goodbye. A call that waits for it after
 // one more turn waits in vain. The goodbye of another node's rank may overtake its data; its lanes
 // end after the last byte, and then they throw.
-void Driver::check_leavers() {
+void Communicator::check_leavers() {
   for (int peer : connections_.local_leavers()) {
     if (failures_.phase() != FailureState::Phase::none || progress_or_fail()) return;
-    if (!point_to_point_->waits_for(peer) && !collectives_.waits_for(peer)) continue;
+    if (!point_to_point_.waits_for(peer) && !collectives_.waits_for(peer)) continue;
     connections_.fail_by_end(peer, {});
     return take_failures();
   }
 }
 
-Deadline Driver::next_deadline() const {
+Deadline Communicator::next_deadline() const {
   return std::min({collectives_.deadline(), failures_.deadline(), connections_.next_check()});
 }
 
 // True if a signal ended the sleep.
-bool Driver::sleep(Deadline deadline) {
+bool Communicator::sleep(Deadline deadline) {
   // First the sign that we sleep, then one more turn: a peer that posts after it sees the sign.
   Sleep announced(Sleeper::caller);
   announce_sleep(announced);
@@ -210,8 +216,8 @@ bool Driver::sleep(Deadline deadline) {
 }
 
 // From here on, a peer or a thread that has something for this rank rings.
-void Driver::announce_sleep(Sleep& sleep) {
-  segment_->note_starved(point_to_point_->unflushed() || collectives_.unflushed());
+void Communicator::announce_sleep(Sleep& sleep) {
+  segment_->note_starved(point_to_point_.unflushed() || collectives_.unflushed());
   sleep.announce(segment_);
   connections_.prepare_sleep(sleep);
   collectives_.sleeps();
@@ -219,7 +225,7 @@ void Driver::announce_sleep(Sleep& sleep) {
 
 // ---------------------------------------------------------------- failing
 
-Connections::Traffic Driver::traffic() const {
+Connections::Traffic Communicator::traffic() const {
   switch (failures_.phase()) {
     case FailureState::Phase::none: return Connections::Traffic::flows;
     case FailureState::Phase::reported: return Connections::Traffic::held;
@@ -228,7 +234,7 @@ Connections::Traffic Driver::traffic() const {
   return Connections::Traffic::ended;
 }
 
-void Driver::take_failures() {
+void Communicator::take_failures() {
   if (connections_.take_ended_peers()) failures_.notify();
   while (std::optional<Failure> failure = connections_.take_failure()) {
     if (const Request* active = collectives_.active()) {
@@ -239,7 +245,7 @@ void Driver::take_failures() {
   }
 }
 
-Failure Driver::timed_out() const {
+Failure Communicator::timed_out() const {
   CallProgress progress = measure();
   const std::vector<int>& ranks = progress.waiting_for;
   Failure failure = observed(Cause::timed_out, ranks.empty() ? any_rank : ranks.front());
@@ -251,21 +257,21 @@ Failure Driver::timed_out() const {
   return failure;
 }
 
-void Driver::fail(Failure failure) {
+void Communicator::fail(Failure failure) {
   if (failures_.phase() == FailureState::Phase::none) keep_progress();
   if (!failures_.observe(std::move(failure))) return;
   stop_moving();
   release_if_ended();
 }
 
-void Driver::release_if_ended() {
+void Communicator::release_if_ended() {
   if (failures_.phase() != FailureState::Phase::ended) return;
   failures_.release();
   submissions_.notify_waiters();
 }
 
 // Nothing is read into the callers' buffers or sent from them after this; the calls end later.
-void Driver::stop_moving() {
+void Communicator::stop_moving() {
   std::vector<RequestPtr>& held = failures_.held();
   std::vector<RequestPtr> incoming;
   submissions_.take(incoming);
@@ -276,21 +282,21 @@ void Driver::stop_moving() {
   held.insert(held.end(), accepted_.begin(), accepted_.end());
   accepted_.clear();
   segment_->withdraw();
-  for (const RequestPtr& request : point_to_point_->abandon()) held.push_back(request);
+  point_to_point_.abandon(held);
 }
 
 // ---------------------------------------------------------------- how far this rank has got
 
-CallProgress Driver::measure() const {
+CallProgress Communicator::measure() const {
   CallProgress progress;
   progress.finished = statistics_.collectives.value();
-  progress.num_transfers = point_to_point_->num_pending();
+  progress.num_transfers = point_to_point_.num_pending();
   collectives_.measure(progress);
   return progress;
 }
 
 // What was under way when it failed is what matters then.
-void Driver::keep_progress() {
+void Communicator::keep_progress() {
   if (failures_.phase() != FailureState::Phase::none) return;
   CallProgress progress = measure();
   std::lock_guard lock(asks_mutex_);

@@ -33,7 +33,6 @@ enum class Cause : uint8_t {
   closed = 10,  // this rank closed with calls under way, or before this one
   internal_error = 11,
 };
-inline constexpr int num_causes = 12;
 
 // Where a call stands. Steps and tiles count from 1; 0: not begun.
 struct Stage {
@@ -42,6 +41,28 @@ struct Stage {
   int64_t num_steps = 0;
   int64_t tile = 0;
   int64_t num_tiles = 0;
+};
+
+// How far a rank has got in its calls, for its reports.
+struct CallProgress {
+  uint64_t submitted = 0;  // collectives; the last one's sequence number
+  uint64_t finished = 0;   // of these, without error
+  uint64_t sequence = 0;   // of the one that runs; 0: none does
+  uint64_t fingerprint = 0;
+  double timeout_s = 0;   // that it was given
+  Stage stage;            // of what runs
+  size_t bytes_done = 0;  // of its data, estimated by the ops that are done
+  size_t bytes_total = 0;
+  std::vector<int> waiting_for;  // ranks without which it cannot go on
+  size_t num_transfers = 0;      // sends and receives under way
+};
+
+// A rank whose control link has ended.
+struct EndedPeer {
+  int rank = 0;
+  Cause cause = Cause::left;   // left, died, lost or unreachable
+  uint64_t last_sequence = 0;  // left: collectives that it had submitted
+  std::optional<int> exit_code, signal;  // died; unset: unknown
 };
 
 struct Failure {
@@ -77,8 +98,6 @@ struct Failure {
 
   // As the coordinator sent it, unread here; empty: this failure is this rank's own view.
   std::string diagnosis;
-
-  explicit operator bool() const { return cause != Cause::none; }
 };
 
 using FailurePtr = std::shared_ptr<const Failure>;

@@ -25,7 +25,7 @@ struct Wire {
     options.num_channels = num_channels;
     options.segment.num_channels = num_channels + 1;
     options.local_ranks = {0};
-    rank = std::make_shared<Communicator>(options, progress);
+    rank = Communicator::create(options, progress);
     TcpConnections its;
     its.names = {"wire"};
     for (int lane = 0; lane <= num_channels; ++lane) {
