@@ -4,7 +4,7 @@ Everything counts what this rank sent, from the communicator's first connection 
 decreases. A queue pair of `hccl_py.transport.verbs` counts for itself, see its `statistics`.
 """
 
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
 from hccl_py.fingerprint import NAMES
 from hccl_py.transport import _core
