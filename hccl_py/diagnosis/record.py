@@ -1,6 +1,6 @@
 """A failure as one rank observed it, in values that travel to the coordinator.
 
-`_core.Failure` is the same record inside the engine; `engine/failure/failure.h` explains the fields.
+`_core.Failure` is the same record in the engine; `engine/failure/failure.h` explains the fields.
 """
 
 from collections.abc import Mapping
