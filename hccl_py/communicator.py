@@ -20,14 +20,14 @@ from hccl_py.collectives import collectives_of
 from hccl_py.communicator_state import CommunicatorState, Condition
 from hccl_py.diagnosis.errors import CallErrors
 from hccl_py.diagnosis.exceptions import describe_error, exception_at_exit, handled_error
-from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S, Membership, Reporter
+from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S, Reporter
 from hccl_py.engine import connect_engine
 from hccl_py.membership.environment import rank_and_size, rendezvous_store
 from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.split import packed, part_of
 from hccl_py.membership.subset import Parent, check_members, open_group
 from hccl_py.observe.call_sites import CallSites
-from hccl_py.observe.flight_recorder import FlightRecorder, Group
+from hccl_py.observe.flight_recorder import FlightRecorder, Membership
 from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.plan_cache import PlanCache
 from hccl_py.transport import _core
@@ -108,20 +108,19 @@ class Communicator:
         self._store = rendezvous  # rank 0 may host it, and others may not have read all of it yet
         self._sites = CallSites() if CallSites.wanted() else None
         self.flight_recorder = FlightRecorder(
-            core, _group(name, rank, mesh), partial(_clock, mesh.coordination), self._sites
+            core, _membership(name, rank, mesh), partial(_clock, mesh.coordination), self._sites
         )
         state.plans = PlanCache(rank, mesh.nodes)
-        processes = tuple((member.host, member.pid) for member in mesh.members)
-        state.errors = CallErrors(rank, processes, self.flight_recorder)
         self._bind()
-        communicator_id = mesh.coordination.communicator_id if mesh.coordination else b""
-        self._join_control_plane(Membership(name, rank, communicator_id, processes))
+        self._join_control_plane()
         _open.add(self)
 
-    def _join_control_plane(self, member: Membership) -> None:
+    def _join_control_plane(self) -> None:
         """Begin to report failures, and to receive diagnoses."""
         core, coordination = self._core, self._coordination
-        self._reporter = Reporter(member, core, self.flight_recorder, self._sites)
+        self._reporter = Reporter(core, self.flight_recorder, self._sites)
+        survey = partial(self._reporter.survey, coordination.survey) if coordination else None
+        self._state.errors = CallErrors(self.flight_recorder, survey)
         # Their threads keep the engine alive, but must not outlive a communicator nobody holds.
         self._end_threads = weakref.finalize(
             self, _close_threads, self._repair, coordination, self._reporter
@@ -130,7 +129,6 @@ class Communicator:
         if coordination is not None:
             core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
             coordination.attach(self._reporter)
-            self._state.errors.survey = partial(self._reporter.survey, coordination.survey)
 
     def _bind(self) -> None:
         """Offer the blocking collectives as methods; bound here they cost no frame."""
@@ -369,24 +367,24 @@ class Communicator:
     def __exit__(self, kind: type[BaseException] | None, error: object, *_: object) -> None:
         """Close. After an exception: report it to all ranks first, which ends their calls."""
         if isinstance(error, Exception):
-            self._leave_by(error)
+            self._leave_by(describe_error(error))
         self.close()
 
-    def _leave_by(self, error: BaseException) -> None:
+    def _leave_by(self, error: str) -> None:
         """Report to all ranks which exception ends this one, unless all of them raise it."""
         if self._state.condition is Condition.OPEN:
-            self._abort(describe_error(error), Cause.UNCAUGHT_EXCEPTION)
+            self._abort(error, Cause.UNCAUGHT_EXCEPTION)
 
 
-def _group(name: str, rank: int, mesh: Mesh) -> Group:
-    hosts = tuple(f"host {member.host}, pid {member.pid}" for member in mesh.members)
-    size = len(mesh.members)
+def _membership(name: str, rank: int, mesh: Mesh) -> Membership:
+    processes = tuple((member.host, member.pid) for member in mesh.members)
+    size = len(processes)
     # With all processes in it, its ranks are those of the job; a process group sets its own.
     everyone = os.environ.get("WORLD_SIZE", str(size)) == str(size)
     ranks = tuple(range(size)) if everyone else None
     boot_id = Identity.of_this_process().boot_id
-    identity = mesh.coordination.communicator_id.hex() if mesh.coordination else ""
-    return Group(name, "", rank, size, identity, ranks, hosts, boot_id)
+    identity = mesh.coordination.communicator_id if mesh.coordination else b""
+    return Membership(name, rank, identity, processes, boot_id, ranks)
 
 
 def _clock(coordination: Coordination | None) -> ClockReading | None:
@@ -409,7 +407,7 @@ _open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()
 def report_exception_at_exit() -> None:
     """Report to all ranks the exception that ends this process, if one does."""
     error = exception_at_exit()
-    if error is None:
+    if not error:
         return
     for communicator in list(_open):
         with contextlib.suppress(Exception):

@@ -1,9 +1,9 @@
 """From what every rank reports to the failure that came first, and its text.
 
-    record.py       Failure: what one rank observed, as the engine recorded it
-    report.py       Report: a failure, how far the rank is, what else its process does
+    record.py       Failure, Report, Diagnosis: what travels between ranks
+    reports.py      the reports of all ranks; how ranks and calls are named
     reporter.py     one rank of one communicator: sends its report, applies the diagnosis
-    diagnosis.py    the order of causes; Diagnosis, the same on all ranks
+    diagnosis.py    the order of causes
     mismatch.py  deadlock.py  ended.py  timeout.py       one rule a file
     errors.py       Diagnosis -> the exception that the caller sees
     stall.py        the warning about a call without progress

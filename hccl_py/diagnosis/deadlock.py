@@ -8,7 +8,8 @@ several threads is never suspected: another of its threads might come.
 
 from collections.abc import Iterator, Mapping
 
-from hccl_py.diagnosis.report import Finding, OtherCall, Report, Reports
+from hccl_py.diagnosis.record import Diagnosis, OtherCall, Report
+from hccl_py.diagnosis.reports import Reports
 from hccl_py.fingerprint import without_number
 from hccl_py.transport._core import Cause
 
@@ -16,7 +17,7 @@ _HINT = "all ranks must make the calls of different groups in the same order"
 _OTHERS = tuple(cause for cause in Cause if cause is not Cause.TIMED_OUT)
 
 
-def find_deadlock(reports: Reports) -> Finding | None:
+def find_deadlock(reports: Reports) -> Diagnosis | None:
     """Find a cycle that leads through more than one communicator."""
     if reports.failures(*_OTHERS):
         return None
@@ -31,7 +32,7 @@ def find_deadlock(reports: Reports) -> Finding | None:
 
 
 def _is_here(report: Report) -> bool:
-    """Return whether the rank is stuck in a call of the communicator that this is about."""
+    # Stuck in a call of the communicator that this is about.
     return bool(report.progress.sequence and report.stuck)
 
 
@@ -72,7 +73,7 @@ def _cycle_from(start: int, edges: Mapping[int, list[int]]) -> list[int]:
     return []
 
 
-def _finding(reports: Reports, cycle: list[int], first: int) -> Finding:
+def _finding(reports: Reports, cycle: list[int], first: int) -> Diagnosis:
     at = cycle.index(first)
     ordered = [*cycle[at:], *cycle[:at]]
     parts = []
@@ -90,4 +91,4 @@ def _finding(reports: Reports, cycle: list[int], first: int) -> Finding:
     text = f"ranks wait for each other in different groups: {'; '.join(parts)}; {_HINT}"
     culprit = next(rank for rank in ordered if not _is_here(reports.by_rank[rank]))
     call = progress.sequence, without_number(progress.fingerprint)
-    return Finding(Cause.MISMATCH, culprit, call, text, tuple(also))
+    return reports.diagnosis(Cause.MISMATCH, culprit, text, call, tuple(also))

@@ -2,8 +2,8 @@
 
 from signal import Signals
 
-from hccl_py.diagnosis.record import Failure
-from hccl_py.diagnosis.report import EndedPeer, Finding, Report, Reports, ranks
+from hccl_py.diagnosis.record import Diagnosis, Failure
+from hccl_py.diagnosis.reports import Reports, ranks
 from hccl_py.transport._core import Cause
 from hccl_py.transport.control.reporter import Absent
 
@@ -11,16 +11,12 @@ _MAX_NAMED = 4
 _SILENT = "connections closed without a goodbye"
 
 
-def find_death(reports: Reports) -> Finding | None:
+def find_death(reports: Reports) -> Diagnosis | None:
     """Name all ranks that died; the one that was noticed first is not the first that died."""
     failures = reports.failures(Cause.DIED)
-    observed: list[Failure | EndedPeer] = [*failures.values()]
-    for report in reports.by_rank.values():
-        observed += [one for one in report.ended if one.cause is Cause.DIED]
-    dead = {one.rank for one in observed}
-    if failures:
-        dead |= _dead(reports)
-    dead = {rank for rank in dead if not _lives(reports, rank)}
+    ended = [one for report in reports.by_rank.values() for one in report.ended]
+    observed = [*failures.values(), *(one for one in ended if one.cause is Cause.DIED)]
+    dead = _not_alive(reports, {one.rank for one in observed}, bool(failures))
     failures = failures or reports.failures(Cause.LOST)
     if not dead or not failures:
         return None
@@ -29,14 +25,16 @@ def find_death(reports: Reports) -> Finding | None:
         f"{reports.name(*sorted(dead))} died: {_how(dead, observed)}; "
         f"look at the output of rank {first} first"
     )
-    return Finding(Cause.DIED, first, reports.first_call(failures.values()), text)
+    return reports.diagnosis(Cause.DIED, first, text, reports.first_call(failures.values()))
 
 
-def _dead(reports: Reports) -> set[int]:
-    return {rank for rank, absence in reports.absent.items() if absence.why is Absent.DEAD}
+def _not_alive(reports: Reports, some: set[int], or_dead: bool = True) -> set[int]:
+    """Return those ranks, and those that the coordinator holds for dead, that do not live."""
+    dead = {rank for rank, absence in reports.absent.items() if absence.why is Absent.DEAD}
+    return {rank for rank in some | (dead if or_dead else set()) if not _lives(reports, rank)}
 
 
-def _how(dead: set[int], observed: list[Failure | EndedPeer]) -> str:
+def _how(dead: set[int], observed: list[Failure]) -> str:
     """Return how processes ended, where the kernel told a rank of the same node."""
     ends = {}
     for one in observed:
@@ -49,16 +47,14 @@ def _how(dead: set[int], observed: list[Failure | EndedPeer]) -> str:
     if len(dead) > 1:
         return "; ".join([f"their {_SILENT}", *(f"rank {k} {v}" for k, v in sorted(ends.items()))])
     (rank,) = dead
-    errors = [one.error for one in observed if isinstance(one, Failure) and one.rank == rank]
+    errors = [one.error for one in observed if one.rank == rank]
     return ends.get(rank) or next(filter(None, errors), "") or f"its {_SILENT}"
 
 
-def find_lost(reports: Reports) -> Finding | None:
+def find_lost(reports: Reports) -> Diagnosis | None:
     """Name the ranks of other nodes whose connections closed and whose end nobody confirms."""
     failures = reports.failures(Cause.LOST)
-    lost = {one.rank for one in failures.values()}
-    lost |= _dead(reports)
-    lost = {rank for rank in lost if not _lives(reports, rank)}
+    lost = _not_alive(reports, {one.rank for one in failures.values()})
     if not failures or not lost:
         return None
     verb, their = ("is", "its") if len(lost) == 1 else ("are", "their")
@@ -67,7 +63,7 @@ def find_lost(reports: Reports) -> Finding | None:
         f"node confirms that the process ended; look at the output of rank {min(lost)} first, then "
         "at the network"
     )
-    return Finding(Cause.LOST, min(lost), reports.first_call(failures.values()), text)
+    return reports.diagnosis(Cause.LOST, min(lost), text, reports.first_call(failures.values()))
 
 
 def _lives(reports: Reports, rank: int) -> bool:
@@ -83,17 +79,13 @@ def _lives(reports: Reports, rank: int) -> bool:
     return any(rank in other.lost() for one, other in reports.by_rank.items() if one in lost)
 
 
-def find_left(reports: Reports) -> Finding | None:
+def find_left(reports: Reports) -> Diagnosis | None:
     """Name the rank that left earliest while others still call."""
     failures = {one.rank: one for one in reports.failures(Cause.LEFT).values()}
     if not failures:
         return None
-    last = {
-        one.rank: one.last_sequence
-        for report in reports.by_rank.values()
-        for one in report.ended
-        if one.cause is Cause.LEFT
-    }
+    ended = [one for report in reports.by_rank.values() for one in report.ended]
+    last = {one.rank: one.last_sequence for one in ended if one.cause is Cause.LEFT}
     rank = min(failures, key=lambda one: (last.get(one, 0), one))
     failure = failures[rank]
     handling, hint = "", "see whether all ranks make the same number of calls"
@@ -104,37 +96,32 @@ def find_left(reports: Reports) -> Finding | None:
         f"{reports.name(rank)} left after collective {failure.last_sequence}{handling} "
         f"while others still call; {hint}"
     )
-    return Finding(Cause.LEFT, rank, reports.first_call(failures.values()), text)
+    return reports.diagnosis(Cause.LEFT, rank, text, reports.first_call(failures.values()))
 
 
-def find_unreachable(reports: Reports) -> Finding | None:
+def find_unreachable(reports: Reports) -> Diagnosis | None:
     """Name the rank that most others cannot reach; of a pair, the one that did not report."""
     failures = reports.failures(Cause.UNREACHABLE, Cause.LOST, Cause.DIED)
     if not failures:
         return None
-    blamed_by = {rank: _blamed(report) for rank, report in reports.by_rank.items()}
+    blamed_by = {
+        rank: report.lost() | ({report.failure.rank} if report.failure is not None else set())
+        for rank, report in reports.by_rank.items()
+    }
 
     def weight(one: Failure) -> tuple[int, bool, int]:
         num_blamed = sum(one.rank in blamed for blamed in blamed_by.values())
         return -num_blamed, one.rank in reports.by_rank, one.rank
 
     found = min(failures.values(), key=weight)
+    how = "a connection closed, though its process lives"
+    if found.cause is Cause.UNREACHABLE and not found.process_lives:
+        reasons = [found.error or "no connection came back", ", ".join(map(str, found.paths))]
+        how = "; ".join(filter(None, reasons))
     reporters = [rank for rank, blamed in blamed_by.items() if found.rank in blamed]
     text = (
-        f"{reports.name(found.rank)} can be reached no more: {_cut_off(found)}; "
+        f"{reports.name(found.rank)} can be reached no more: {how}; "
         f"look at the output of {ranks([found.rank, *reporters][:_MAX_NAMED])} first"
     )
-    return Finding(Cause.UNREACHABLE, found.rank, reports.first_call(failures.values()), text)
-
-
-def _blamed(report: Report) -> set[int]:
-    """Return the ranks that a rank can reach no more."""
-    return report.lost() | ({report.failure.rank} if report.failure is not None else set())
-
-
-def _cut_off(failure: Failure) -> str:
-    """Return how a rank that lives went out of reach."""
-    if failure.process_lives or failure.cause is not Cause.UNREACHABLE:
-        return "a connection closed, though its process lives"
-    reasons = [failure.error or "no connection came back", ", ".join(map(str, failure.paths))]
-    return "; ".join(filter(None, reasons))
+    call = reports.first_call(failures.values())
+    return reports.diagnosis(Cause.UNREACHABLE, found.rank, text, call)

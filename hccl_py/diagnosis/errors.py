@@ -4,11 +4,11 @@ A diagnosis comes with its whole text, which all ranks share. Where no coordinat
 out of reach, or the failure is one call's alone) the rules of a diagnosis are applied here.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from hccl_py.diagnosis.diagnosis import Diagnosis, complete, diagnose
-from hccl_py.diagnosis.record import Failure, word
-from hccl_py.diagnosis.report import Finding, Report, Reports
+from hccl_py.diagnosis.diagnosis import diagnose
+from hccl_py.diagnosis.record import Diagnosis, Failure, Report, decode
+from hccl_py.diagnosis.reports import Reports
 from hccl_py.diagnosis.timeout import activity, arrivals, missing_rank, position
 from hccl_py.fingerprint import Transfer, describe
 from hccl_py.observe.flight_recorder import FlightRecorder
@@ -43,17 +43,13 @@ _WINDOW_OF_WAIT = 0.05
 
 
 class CallErrors:
-    """Makes the exceptions of one communicator."""
+    """Makes the exceptions of one communicator, and has its flight recorder write them."""
 
-    def __init__(
-        self, rank: int, processes: Sequence[tuple[str, int]], recorder: FlightRecorder
-    ) -> None:
-        """Name ranks by `processes`, host and pid of each; a failure is also recorded."""
-        self._rank = rank
-        self._processes = processes
+    def __init__(self, recorder: FlightRecorder, survey: Callable[[float], Reports] | None) -> None:
+        """Ask `survey` for the reports of all ranks that come in time; None: this rank is alone."""
         self._recorder = recorder
-        # Returns the reports of all ranks that come in time; None: this rank is alone.
-        self.survey: Callable[[float], Reports] | None = None
+        self._survey = survey
+        self._unasked = Reports({}, {}, recorder.member.processes)
 
     def of_call(
         self, failed: _core.CommunicatorFailed, timeout_s: float, call: int | Transfer
@@ -74,25 +70,23 @@ class CallErrors:
     ) -> CommunicatorError:
         """Return the exception of a failure; see `of_call`."""
         if native.diagnosis:
-            return _error(Diagnosis.unpacked(native.diagnosis))
+            return _error(decode(Diagnosis, native.diagnosis))
         failure = Failure.of(native)
         if failure.cause in _OF_ONE_CALL and not failure.sequence and not failure.call:
-            return _error(self._of_one_call(failure, timeout_s, call))
-        reports = Reports({self._rank: Report(failure)}, {}, self._processes)
-        diagnosis = diagnose(reports)
+            return self._of_one_call(failure, timeout_s, call)
+        member = self._recorder.member
+        diagnosis = diagnose(Reports({member.rank: Report(failure)}, {}, member.processes))
         assert diagnosis is not None, "there is a rule for every cause"
         return _error(diagnosis)
 
-    def of_wait(
-        self, waited_s: float, timeout_s: float, call: int | Transfer
-    ) -> CollectiveTimeoutError:
+    def of_wait(self, waited_s: float, timeout_s: float, call: int | Transfer) -> CommunicatorError:
         """Return the exception of a wait that was too short for its call, which goes on."""
-        reports = Reports({}, {}, self._processes)
-        if self.survey is not None:
+        reports = self._unasked
+        if self._survey is not None:
             window_s = _WINDOW_OF_WAIT * waited_s if waited_s >= _SURVEYED_WAIT_S else 0.0
-            reports = self.survey(window_s)
+            reports = self._survey(window_s)
         where, rank = "", None
-        mine = reports.by_rank.get(self._rank)
+        mine = reports.by_rank.get(self._recorder.member.rank)
         if isinstance(call, Transfer):
             rank = call.peer
             if rank is not None:
@@ -106,23 +100,23 @@ class CallErrors:
             f"{describe(call)}: Timed out after {waited_s:g} s of waiting for its Work: {where}"
             f"the call itself goes on, its own timeout is {timeout_s:g} s"
         )
-        error = _error(complete(Finding(Cause.TIMED_OUT, rank, (0, 0), text), self._processes))
-        assert isinstance(error, CollectiveTimeoutError)
-        return error
+        return _error(reports.diagnosis(Cause.TIMED_OUT, rank, text))
 
-    def _of_one_call(self, failure: Failure, timeout_s: float, call: int | Transfer) -> Diagnosis:
-        """Diagnose what concerns this rank's call alone: the communicator may well go on."""
+    def _of_one_call(
+        self, failure: Failure, timeout_s: float, call: int | Transfer
+    ) -> CommunicatorError:
+        """Report what concerns this rank's call alone: the communicator may well go on."""
         if failure.cause is Cause.MISMATCH:
             text = f"{describe(call)}: {failure.sizes()}"
         else:
-            where = f"waiting for {Reports({}, {}, self._processes).name(failure.rank)}"
+            where = f"waiting for {self._unasked.name(failure.rank)}"
             if failure.half_done or failure.paths:
                 where = position(failure)
             text = (
                 f"{describe(call)}: Timed out after {timeout_s:g} s, {where}; see whether that "
                 "rank is stuck or made another call, or raise the timeout"
             )
-        return complete(Finding(failure.cause, failure.rank, (0, 0), text), self._processes)
+        return _error(self._unasked.diagnosis(failure.cause, failure.rank, text))
 
 
 def _error(diagnosis: Diagnosis) -> CommunicatorError:
@@ -130,7 +124,7 @@ def _error(diagnosis: Diagnosis) -> CommunicatorError:
         diagnosis.rank,
         diagnosis.host,
         diagnosis.pid,
-        word(diagnosis.cause),
+        diagnosis.cause.name.lower().replace("_", " "),
         describe(diagnosis.fingerprint) if diagnosis.fingerprint else None,
         diagnosis.sequence or None,
     )

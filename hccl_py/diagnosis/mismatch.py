@@ -8,8 +8,8 @@ before its time is up.
 
 from collections.abc import Mapping
 
-from hccl_py.diagnosis.record import Failure
-from hccl_py.diagnosis.report import Finding, LoggedCall, Reports, ranks, sites
+from hccl_py.diagnosis.record import Diagnosis, Failure, LoggedCall
+from hccl_py.diagnosis.reports import Reports, ranks, sites
 from hccl_py.fingerprint import describe, number_of, without_number
 from hccl_py.transport._core import Cause
 
@@ -18,7 +18,7 @@ _MAX_GROUPS = 6
 _OTHERS = tuple(cause for cause in Cause if cause not in (Cause.MISMATCH, Cause.TIMED_OUT))
 
 
-def find_mismatch(reports: Reports) -> Finding | None:
+def find_mismatch(reports: Reports) -> Diagnosis | None:
     """Name which ranks called what; the fewest caused it, of equal groups that without rank 0."""
     failures = reports.failures(Cause.MISMATCH)
     if not failures and reports.failures(*_OTHERS):
@@ -27,15 +27,15 @@ def find_mismatch(reports: Reports) -> Finding | None:
         rank: {call.number: call for call in report.calls}
         for rank, report in reports.by_rank.items()
     }
-    number = first_difference(logs)
+    number = _first_difference(logs)
     if number is not None:
-        return _by_number(number, logs)
+        return _by_number(reports, number, logs)
     for reporter, failure in failures.items():
         return _between_two(reports, reporter, failure)
     return None
 
 
-def first_difference(logs: Mapping[int, Mapping[int, LoggedCall]]) -> int | None:
+def _first_difference(logs: Mapping[int, Mapping[int, LoggedCall]]) -> int | None:
     """Return the lowest number that does not mean the same call to all that remember it."""
     for number in sorted({number for calls in logs.values() for number in calls}):
         if len({calls[number].key for calls in logs.values() if number in calls}) > 1:
@@ -43,7 +43,9 @@ def first_difference(logs: Mapping[int, Mapping[int, LoggedCall]]) -> int | None
     return None
 
 
-def _by_number(number: int, logs: Mapping[int, Mapping[int, LoggedCall]]) -> Finding:
+def _by_number(
+    reports: Reports, number: int, logs: Mapping[int, Mapping[int, LoggedCall]]
+) -> Diagnosis:
     groups: dict[tuple[int, int | None], dict[int, LoggedCall]] = {}
     for rank in sorted(logs):
         call = logs[rank].get(number)
@@ -63,10 +65,10 @@ def _by_number(number: int, logs: Mapping[int, Mapping[int, LoggedCall]]) -> Fin
     # The call of the largest group: most callers see that one.
     usual = next(iter(ordered[-1].values()))
     text = f"ranks made different calls: {', '.join(parts)}; {_HINT}"
-    return Finding(Cause.MISMATCH, min(ordered[0]), (number, usual.fingerprint), text)
+    return reports.diagnosis(Cause.MISMATCH, min(ordered[0]), text, (number, usual.fingerprint))
 
 
-def _between_two(reports: Reports, reporter: int, failure: Failure) -> Finding:
+def _between_two(reports: Reports, reporter: int, failure: Failure) -> Diagnosis:
     """Report what one rank observed of another: sizes of a message, or calls without a log."""
     culprit = failure.rank if failure.rank >= 0 else reporter
     call = reports.first_call([failure])
@@ -74,7 +76,7 @@ def _between_two(reports: Reports, reporter: int, failure: Failure) -> Finding:
         both = {rank: reports.by_rank.get(rank) for rank in (reporter, culprit)}
         made = {rank: one.call(failure.sequence) for rank, one in both.items() if one is not None}
         text = f"{failure.sizes()}{sites(made)}; {_HINT}"
-        return Finding(Cause.MISMATCH, culprit, call, text)
+        return reports.diagnosis(Cause.MISMATCH, culprit, text, call)
     parts = [
         f"rank {rank} called {describe(without_number(fingerprint))} as number {number}"
         for rank, fingerprint, number in (
@@ -83,4 +85,4 @@ def _between_two(reports: Reports, reporter: int, failure: Failure) -> Finding:
         )
     ]
     text = f"ranks made different calls: {', '.join(parts)}; {_HINT}"
-    return Finding(Cause.MISMATCH, culprit, call, text)
+    return reports.diagnosis(Cause.MISMATCH, culprit, text, call)

@@ -1,17 +1,16 @@
-"""A failure as one rank observed it, in values that travel to the coordinator.
+"""What ranks report and what the coordinator decides, in values that travel between them."""
 
-`_core.Failure` is the same record in the engine; `engine/failure/failure.h` explains the fields.
-"""
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeVar
 
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, is_dataclass
-from enum import Enum
-from functools import cache
-from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+import msgpack  # type: ignore[import-untyped]
 
+from hccl_py.fingerprint import count_of, describe, without_number
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
+
+Record = TypeVar("Record")
 
 _ACTIVITIES = {
     "send": "sending",
@@ -21,48 +20,9 @@ _ACTIVITIES = {
 }
 
 
-def word(cause: Cause) -> str:
-    """Return a cause as errors spell it: `timed out`."""
-    return cause.name.lower().replace("_", " ")
-
-
-def decode(kind: Any, value: Any) -> Any:
-    """Return the `kind` that `dataclasses.asdict` and msgpack made `value` of.
-
-    Raises:
-        TypeError, ValueError: it was made of something else.
-    """
-    if is_dataclass(kind) and isinstance(kind, type):
-        values = dict(value)
-        for name, hint in _nested(kind):
-            if name in values:
-                values[name] = decode(hint, values[name])
-        return kind(**values)
-    if get_origin(kind) is tuple:
-        inner = get_args(kind)[0]
-        return tuple(decode(inner, one) for one in value) if _is_nested(inner) else tuple(value)
-    if get_origin(kind) is UnionType:
-        (inner,) = set(get_args(kind)) - {NoneType}
-        return None if value is None else decode(inner, value)
-    return kind(value) if isinstance(kind, type) and issubclass(kind, Enum) else value
-
-
-@cache
-def _nested(kind: Any) -> tuple[tuple[str, Any], ...]:
-    """Return the fields whose values msgpack does not carry as they are, with their types."""
-    return tuple((name, hint) for name, hint in get_type_hints(kind).items() if _is_nested(hint))
-
-
-def _is_nested(hint: Any) -> bool:
-    if get_origin(hint) is UnionType:
-        return any(_is_nested(one) for one in get_args(hint))
-    is_enum = isinstance(hint, type) and issubclass(hint, Enum)
-    return is_dataclass(hint) or get_origin(hint) is tuple or is_enum
-
-
 @dataclass(frozen=True)
 class PathTrouble:
-    """A connection to `rank` that is down, or unanswered."""
+    """A connection to `rank` that is down, or up and unanswered."""
 
     rank: int
     name: str
@@ -91,27 +51,25 @@ class Stage:
         """Name the step."""
         if not self.num_steps:
             return "sending its last bytes" if self.activity == "flush" else "at its first step"
-        doing = _ACTIVITIES.get(self.activity) or self.activity.replace("_", " ")
-        doing = doing.replace("exchange addresses", "exchanging buffer addresses")
+        doing = _ACTIVITIES.get(self.activity, self.activity)
         tile = f", tile {self.tile} of {self.num_tiles}" if self.num_tiles > 1 else ""
         return f"in step {self.step} of {self.num_steps} ({doing}){tile}"
 
 
 @dataclass(frozen=True)
 class Failure:
-    """See `_core.Failure`."""
+    """What one rank observed; `csrc/engine/failure/failure.h` explains the fields."""
 
     cause: Cause
     rank: int = -1
     call: int = 0
     sequence: int = 0
-    observed_ns: int = 0
     their_call: int = 0
     sent_bytes: int | None = None
     expected_bytes: int | None = None
     sends: bool = False
     stage: Stage = Stage()
-    waiting_for: tuple[int, ...] = ()
+    waiting_for: Sequence[int] = ()
     half_done: bool = False
     paths: tuple[PathTrouble, ...] = ()
     process_lives: bool = False
@@ -122,10 +80,11 @@ class Failure:
     reason: str = ""
 
     @classmethod
-    def of(cls, native: _core.Failure) -> "Failure":
+    def of(cls, native: _core.Failure | _core.EndedPeer) -> "Failure":
         """Copy the engine's record."""
-        failure: Failure = decode(cls, _values(cls, native))
-        return failure
+        failure = copied(cls, native)
+        paths = tuple(copied(PathTrouble, path) for path in failure.paths)
+        return replace(failure, stage=copied(Stage, failure.stage), paths=paths)
 
     def sizes(self) -> str:
         """Return which two sizes of a message differ."""
@@ -140,9 +99,134 @@ class Failure:
         return f"rank {self.rank} gives {sent} bytes where {expected} bytes were expected"
 
 
-def _values(kind: Any, native: Any) -> Mapping[str, Any]:
-    values = {one.name: getattr(native, one.name) for one in fields(kind)}
-    if "stage" in values:
-        values["stage"] = _values(Stage, values["stage"])
-        values["paths"] = [_values(PathTrouble, path) for path in values["paths"]]
-    return values
+@dataclass(frozen=True)
+class Progress:
+    """How far a rank is; `csrc/engine/failure/failure.h` explains the fields."""
+
+    submitted: int = 0
+    finished: int = 0
+    sequence: int = 0
+    fingerprint: int = 0
+    timeout_s: float = 0.0
+    stage: Stage = Stage()
+    bytes_done: int = 0
+    bytes_total: int = 0
+    waiting_for: Sequence[int] = ()
+    num_transfers: int = 0
+
+    @classmethod
+    def of(cls, core: _core.Communicator) -> "Progress":
+        """Ask an engine."""
+        made = core.progress()
+        return cls(**{**made, "stage": copied(Stage, made["stage"])})
+
+    @property
+    def call(self) -> str:
+        """Its name and number; "" if none is under way."""
+        if not self.sequence:
+            return ""
+        return f"{describe(without_number(self.fingerprint))} number {self.sequence}"
+
+
+@dataclass(frozen=True)
+class LoggedCall:
+    """A collective that a rank made."""
+
+    number: int
+    fingerprint: int  # without the number, so that equal calls are equal
+    num_bytes: int  # given or got, whichever are more
+    site: str = ""  # the user's line, with HCCL_DEBUG=1
+
+    @property
+    def key(self) -> tuple[int, int | None]:
+        """Equal for equal calls: what was called, on how many elements where ranks must agree."""
+        return self.fingerprint, count_of(self.fingerprint, self.num_bytes)
+
+    def __str__(self) -> str:
+        """Name the call, without its number."""
+        return describe(*self.key)
+
+
+@dataclass(frozen=True)
+class OtherCall:
+    """A call that the same process is in, in another communicator."""
+
+    communicator_id: bytes
+    name: str  # of that communicator
+    call: str  # name and number
+    stuck: bool  # a thread waits for it, without progress for two seconds
+    waits_for: tuple[tuple[str, int], ...]  # host and pid of the ranks that hold it up
+
+
+@dataclass(frozen=True)
+class Report:
+    """What one rank knows when somebody asks."""
+
+    failure: Failure | None = None  # that it observed
+    progress: Progress = Progress()  # of its engine
+    ended: tuple[Failure, ...] = ()  # ranks whose connections to this one ended
+    calls: tuple[LoggedCall, ...] = ()  # its last collectives, oldest first
+    single_threaded: bool = False  # one thread makes all calls of the process
+    stuck: bool = False  # a thread waits for the call under way, without progress for two seconds
+    stalled_s: float = 0.0  # how long the call under way has made no progress
+    other_calls: tuple[OtherCall, ...] = ()  # of the same process, in other communicators
+
+    def lost(self) -> set[int]:
+        """Return the ranks that ended without a goodbye."""
+        return {one.rank for one in self.ended if one.cause is not Cause.LEFT}
+
+    def call(self, number: int) -> LoggedCall | None:
+        """Return the collective of that number, if it is remembered."""
+        return next((one for one in self.calls if one.number == number), None)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why all calls of a communicator ended; the same on all ranks."""
+
+    cause: Cause
+    text: str  # the whole message
+    rank: int | None = None  # who caused it; None: nobody in particular
+    host: str | None = None  # of that rank's process
+    pid: int | None = None
+    sequence: int = 0  # of the call that met it; 0: none was under way
+    fingerprint: int = 0  # of that call
+    also: tuple[bytes, ...] = ()  # ids of other communicators that cannot go on either
+
+
+def copied(kind: type[Record], native: object) -> Record:
+    """Return a record of the engine as ours, whose fields have the same names."""
+    names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
+    return kind(**{name: getattr(native, name) for name in names if hasattr(native, name)})
+
+
+_KINDS = (Report, Failure, Stage, PathTrouble, Progress, LoggedCall, OtherCall, Diagnosis)
+"""By number in a message."""
+
+
+def encode(record: Report | Diagnosis) -> bytes:
+    """Return what the control plane and the engine carry of a record."""
+    packed: bytes = msgpack.packb(record, default=_extension)
+    return packed
+
+
+def decode(kind: type[Record], packed: bytes) -> Record:
+    """Read what `encode` returned; raises TypeError, ValueError or IndexError for anything else."""
+    record = msgpack.unpackb(packed, ext_hook=_record, use_list=False)
+    if not isinstance(record, kind):
+        raise TypeError(f"expected a packed {kind.__name__}, got {type(record).__name__}")
+    return record
+
+
+def _extension(record: Any) -> msgpack.ExtType:
+    values = [getattr(record, one.name) for one in fields(record)]
+    return msgpack.ExtType(_KINDS.index(type(record)), msgpack.packb(values, default=_extension))
+
+
+def _record(number: int, packed: bytes) -> Any:
+    values = msgpack.unpackb(packed, ext_hook=_record, use_list=False)
+    names = [one.name for one in fields(_KINDS[number])]
+    named = dict(zip(names, values, strict=True))
+    if "cause" in named:
+        named["cause"] = Cause(named["cause"])
+    return _KINDS[number](**named)

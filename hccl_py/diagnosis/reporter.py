@@ -6,16 +6,24 @@ that of a call, unless a method says otherwise.
 
 import os
 import threading
-import time
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
-from hccl_py.diagnosis.diagnosis import Diagnosis, diagnose, reports_of
-from hccl_py.diagnosis.record import Failure, decode
-from hccl_py.diagnosis.report import EndedPeer, LoggedCall, OtherCall, Progress, Report, Reports
-from hccl_py.diagnosis.stall import STUCK_S, StallTimer, StallWarnings, warning_from_environment
+from hccl_py.diagnosis.diagnosis import diagnose
+from hccl_py.diagnosis.record import (
+    Diagnosis,
+    Failure,
+    LoggedCall,
+    OtherCall,
+    Progress,
+    Report,
+    decode,
+    encode,
+)
+from hccl_py.diagnosis.reports import Reports
+from hccl_py.diagnosis.stall import STUCK_S, StallWatch
 from hccl_py.fingerprint import without_number
 from hccl_py.observe.call_sites import CallSites
 from hccl_py.observe.flight_recorder import FlightRecorder
@@ -32,35 +40,14 @@ _MAX_CALLS = 128  # a rank can be ahead of another by the 64 messages that a lan
 _MAX_OTHER_CALLS = 8
 
 
-@dataclass(frozen=True)
-class Membership:
-    """A communicator as this rank's reports name it.
-
-    Attributes:
-        name: of the communicator.
-        rank: of this process.
-        id: equal on all ranks, and on no other communicator.
-        processes: host and pid of every rank.
-    """
-
-    name: str
-    rank: int
-    id: bytes
-    processes: Sequence[tuple[str, int]]
-
-
 class Reporter:
     """Reports for one rank of one communicator."""
 
     def __init__(
-        self,
-        member: Membership,
-        core: _core.Communicator,
-        recorder: FlightRecorder,
-        sites: CallSites | None,
+        self, core: _core.Communicator, recorder: FlightRecorder, sites: CallSites | None
     ) -> None:
         """Report what `core` observes."""
-        self.member = member
+        self.member = recorder.member
         self._core = core
         self._recorder = recorder
         self._sites = sites
@@ -68,16 +55,14 @@ class Reporter:
         self._diagnosis: dict[str, Any] | None = None
         self._adopted: list[_core.Communicator] = []
         self._applied = threading.Event()
-        warning_s = warning_from_environment()
-        self._timer = StallTimer(core, warning_s)
-        self._warnings = StallWarnings(member.name, core, warning_s)
+        self._stall = StallWatch(self.member.name, core)
         _reporters[id(self)] = self
 
     def close(self) -> None:
         """Release the engine: its memory need not wait for the collector of cycles."""
         _reporters.pop(id(self), None)
         gone: Any = None
-        self._core = self._timer = self._warnings = self._recorder = gone
+        self._core = self._stall = self._recorder = gone
 
     # What the control plane asks, see `control.reporter.Reporter`.
 
@@ -110,36 +95,33 @@ class Reporter:
 
     def suspects(self) -> bool:
         """See `control.reporter.Reporter`."""
-        self._warnings.check_end()
-        return self._timer.must_compare()
+        return self._stall.must_compare()
 
     def report(self) -> dict[str, Any]:
         """See `control.reporter.Reporter`."""
-        return self.observed().packed()
+        report = self.observed()
+        failure, timeout_s, window_s = report.failure, report.progress.timeout_s, None
+        if failure is not None and failure.cause is Cause.TIMED_OUT and timeout_s > 0:
+            window_s = max(_SHORTEST_WINDOW_S, _WINDOW_OF_TIMEOUT * timeout_s)
+        return {"packed": encode(report), "window_s": window_s}
 
     def observed(self) -> Report:
         """Return what this rank knows now. Any thread may."""
         core = self._core
         core.poll()  # the end of a connection may be news to this rank itself
-        failure = self._failure if self.has_failure() else None
-        progress: Progress = decode(Progress, core.progress())
         everyone = _all_reporters()
         callers = [one._core.caller() for one in everyone]
         threads = {thread for thread, _, _ in callers if thread}
         others = (one._other_call() for one in everyone if one is not self)
-        window_s = None
-        if failure is not None and failure.cause is Cause.TIMED_OUT and progress.timeout_s > 0:
-            window_s = max(_SHORTEST_WINDOW_S, _WINDOW_OF_TIMEOUT * progress.timeout_s)
         return Report(
-            failure,
-            progress,
-            tuple(_ended(one) for one in core.ended_peers()),
+            self._failure if self.has_failure() else None,
+            Progress.of(core),
+            tuple(map(Failure.of, core.ended_peers())),
             self.call_log(),
             len(threads) == 1 and not any(several for _, several, _ in callers),
             self._is_stuck(),
-            self._timer.stalled_s,
+            self._stall.stalled_s,
             tuple(one for one in others if one is not None)[:_MAX_OTHER_CALLS],
-            window_s,
         )
 
     def call_log(self) -> tuple[LoggedCall, ...]:
@@ -160,15 +142,15 @@ class Reporter:
             if failure is not None:
                 if failure.diagnosis:
                     self._diagnosis = {"packed": failure.diagnosis}
-                    self._record(Diagnosis.unpacked(failure.diagnosis))
+                    self._record(decode(Diagnosis, failure.diagnosis))
                 self._applied.set()
         return self._diagnosis
 
     def adopt(self, message: Mapping[str, Any]) -> None:
         """See `control.reporter.Reporter`."""
-        diagnosis = Diagnosis.unpacked(message["packed"])
+        diagnosis = decode(Diagnosis, message["packed"])
         adopted = [
-            (other._core, other._seen_from_here(diagnosis).packed())
+            (other._core, encode(other._seen_from_here(diagnosis)))
             for other in _all_reporters()
             if other.member.id in diagnosis.also
         ]
@@ -186,18 +168,18 @@ class Reporter:
             core.apply_diagnosis()
         self._adopted = []
         self._applied.set()
-        self._record(Diagnosis.unpacked(message["packed"]))  # this process may soon be stopped
+        self._record(decode(Diagnosis, message["packed"]))  # this process may soon be stopped
 
     def diagnose(
         self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, Any]
     ) -> dict[str, Any]:
         """See `control.reporter.Reporter`; raises ValueError if there is no failure."""
-        collected = reports_of(reports, absent, self.member.processes)
+        collected = self._reports(reports, absent)
         diagnosis = diagnose(collected)
         if diagnosis is None:
-            self._warnings.check(collected)
+            self._stall.warn(collected)
             raise ValueError("no rank reports a failure")
-        return {"packed": diagnosis.packed()}
+        return {"packed": encode(diagnosis)}
 
     # What the communicator asks. Any thread may.
 
@@ -207,14 +189,7 @@ class Reporter:
         if core is None or self.has_failure() or core.failed():
             return
         peer = next(one for one in core.ended_peers() if one.rank == rank)
-        self._failure = Failure(
-            peer.cause,
-            rank,
-            observed_ns=time.time_ns(),
-            last_sequence=peer.last_sequence,
-            exit_code=peer.exit_code,
-            signal=peer.signal,
-        )
+        self._failure = Failure.of(peer)
         os.eventfd_write(core.report_fd(), 1)
 
     def await_diagnosis(self) -> None:
@@ -231,16 +206,21 @@ class Reporter:
             return Reports({self.member.rank: self.observed()}, {}, self.member.processes)
         reports = ask(timeout_s)
         missing = set(range(len(self.member.processes))) - set(reports)
-        absent = {rank: Absence(Absent.NO_ANSWER) for rank in missing}
-        return reports_of(reports, absent, self.member.processes)
+        return self._reports(reports, dict.fromkeys(missing, Absence(Absent.NO_ANSWER)))
 
     # Helpers.
 
+    def _reports(
+        self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, Absence]
+    ) -> Reports:
+        by_rank = {rank: decode(Report, one["packed"]) for rank, one in reports.items()}
+        return Reports(by_rank, absent, self.member.processes)
+
     def _is_stuck(self) -> bool:
-        return self._core.caller()[2] and self._timer.stalled_s >= STUCK_S
+        return self._core.caller()[2] and self._stall.stalled_s >= STUCK_S
 
     def _other_call(self) -> OtherCall | None:
-        progress: Progress = decode(Progress, self._core.progress())
+        progress = Progress.of(self._core)
         if not progress.sequence:
             return None
         waits_for = tuple(self.member.processes[rank] for rank in progress.waiting_for)
@@ -250,32 +230,20 @@ class Reporter:
 
     def _seen_from_here(self, diagnosis: Diagnosis) -> Diagnosis:
         """Return the diagnosis of another communicator with this one's ranks and call."""
-        here = [
-            rank
-            for rank, process in enumerate(self.member.processes)
-            if process == (diagnosis.host, diagnosis.pid)
-        ]
-        progress: Progress = decode(Progress, self._core.progress())
-        return Diagnosis(
-            diagnosis.cause,
-            diagnosis.text,
-            here[0] if here else None,
-            diagnosis.host,
-            diagnosis.pid,
-            progress.sequence,
-            without_number(progress.fingerprint),
+        processes, process = self.member.processes, (diagnosis.host, diagnosis.pid)
+        progress = Progress.of(self._core)
+        return replace(
+            diagnosis,
+            rank=processes.index(process) if process in processes else None,
+            sequence=progress.sequence,
+            fingerprint=without_number(progress.fingerprint),
+            also=(),
         )
 
     def _record(self, diagnosis: Diagnosis) -> None:
         recorder = self._recorder
         if recorder is not None:
             recorder.record_failure_soon(diagnosis.text)
-
-
-def _ended(native: _core.EndedPeer) -> EndedPeer:
-    return EndedPeer(
-        native.rank, native.cause, native.last_sequence, native.exit_code, native.signal
-    )
 
 
 def _all_reporters() -> list[Reporter]:

@@ -10,7 +10,7 @@ import os
 import sys
 import time
 
-from hccl_py.diagnosis.report import Reports
+from hccl_py.diagnosis.reports import Reports
 from hccl_py.diagnosis.timeout import arrivals
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
@@ -41,19 +41,25 @@ def warning_from_environment() -> float:
     return seconds
 
 
-class StallTimer:
-    """How long the call under way of one rank has made no progress. The control thread's.
+class StallWatch:
+    """Calls of one communicator that make no progress, as one rank sees them.
+
+    The control thread's. Every rank watches its own call; the coordinator also prints the lines.
 
     Attributes:
-        stalled_s: so long.
+        stalled_s: how long the call under way has made no progress.
     """
 
-    def __init__(self, core: _core.Communicator, warning_s: float) -> None:
-        """Watch `core`."""
+    def __init__(self, name: str, core: _core.Communicator) -> None:
+        """Watch `core`; lines call it `name`."""
+        self._name = name
         self._core = core
-        self._warning_s = warning_s
+        self._warning_s = warning_from_environment()
         self._now_s = time.monotonic()
         self._reset(0)
+        # Of the coordinator: the call that it warned of (number, name, since when), the next line.
+        self._warned: tuple[int, str, float] | None = None
+        self._next_line_s = self._warning_s
 
     def _reset(self, num_finished: int) -> None:
         self._num_finished = num_finished
@@ -64,6 +70,7 @@ class StallTimer:
 
     def must_compare(self) -> bool:
         """Check the clock, with every heartbeat; True if it is time to have all ranks report."""
+        self._check_end()
         now_s = time.monotonic()
         turn_s = min(now_s - self._now_s, _MAX_TURN_S)
         self._now_s = now_s
@@ -76,57 +83,42 @@ class StallTimer:
             self._bytes_done = self._core.progress()["bytes_done"]
         warns = 0 < self._next_warning_s <= self.stalled_s
         compares = self.stalled_s >= self._comparison_s
-        if warns:
-            self._next_warning_s *= 2
         if compares:
             self._comparison_s *= 2
-        if warns and self._has_moved():  # a large call over a slow network
-            self._reset(num_finished)
-            return False
+        if warns:
+            self._next_warning_s *= 2
+            before, self._bytes_done = self._bytes_done, self._core.progress()["bytes_done"]
+            if self._bytes_done != before:  # a large call over a slow network
+                self._reset(num_finished)
+                return False
         return warns or compares
 
-    def _has_moved(self) -> bool:
-        before, self._bytes_done = self._bytes_done, self._core.progress()["bytes_done"]
-        return before is not None and self._bytes_done != before
-
-
-class StallWarnings:
-    """The lines about stalled calls of one communicator, printed by its coordinator."""
-
-    def __init__(self, name: str, core: _core.Communicator, warning_s: float) -> None:
-        """Warn of calls that have stalled for `warning_s`; 0: never."""
-        self._name = name
-        self._core = core
-        self._warning_s = warning_s
-        self._next_s = warning_s
-        self._stalled: tuple[int, str, float] | None = None  # number, call, time of the first line
-
-    def check(self, reports: Reports) -> None:
+    def warn(self, reports: Reports) -> None:
         """Print a line if a call has stalled for long enough."""
         under_way = [one for one in reports.by_rank.values() if one.progress.sequence]
         stalled_s = max((one.stalled_s for one in under_way), default=0.0)
-        if not self._warning_s or stalled_s < self._next_s:
+        if not self._warning_s or stalled_s < self._next_line_s:
             return
         first = min(under_way, key=lambda one: one.progress.sequence).progress
-        if self._stalled is None:
-            self._stalled = first.sequence, first.call, time.monotonic() - stalled_s
-        self._next_s = 2 * stalled_s
+        if self._warned is None:
+            self._warned = first.sequence, first.call, time.monotonic() - stalled_s
+        self._next_line_s = 2 * stalled_s
         _print(
             f"{first.call} of communicator {self._name}: no progress for {stalled_s:.0f} s; "
             f"{arrivals(reports, first.sequence)} ({VARIABLE} sets when this line comes)"
         )
 
-    def check_end(self) -> None:
-        """Print a line once the call goes on; with every heartbeat."""
-        if self._stalled is None:
+    def _check_end(self) -> None:
+        """Print a line once the call that was warned of goes on."""
+        if self._warned is None:
             return
-        number, call, since_s = self._stalled
+        number, call, since_s = self._warned
         if self._core.num_finished() >= number:
             stalled_s = time.monotonic() - since_s
             _print(f"{call} of communicator {self._name} goes on after {stalled_s:.0f} s")
         elif not self._core.failed():
             return
-        self._stalled, self._next_s = None, self._warning_s
+        self._warned, self._next_line_s = None, self._warning_s
 
 
 def _print(line: str) -> None:

@@ -2,15 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from hccl_py.diagnosis.record import Failure
-from hccl_py.diagnosis.report import Finding, Report, Reports, listing, ranks, sites
+from hccl_py.diagnosis.record import Diagnosis, Failure, Report
+from hccl_py.diagnosis.reports import Reports, listing, ranks, sites
 from hccl_py.transport._core import Cause
 
 _MAX_NAMED = 8
 _HINT = "see whether those ranks are stuck or made another call, or raise the timeout"
 
 
-def find_timeout(reports: Reports) -> Finding | None:
+def find_timeout(reports: Reports) -> Diagnosis | None:
     """Blame a rank that is missing; if none is, the rank that the slowest waits for."""
     failures = reports.failures(Cause.TIMED_OUT)
     if not failures:
@@ -23,10 +23,10 @@ def find_timeout(reports: Reports) -> Finding | None:
         first = next(iter(failures.values()))
         culprit = first.rank if first.rank >= 0 else None
         text = f"Timed out{limit}, {position(first)}; {_HINT}"
-        return Finding(Cause.TIMED_OUT, culprit, (0, 0), text)
+        return reports.diagnosis(Cause.TIMED_OUT, culprit, text)
     text = f"Timed out{limit}: {arrivals(reports, sequence)}; {_HINT}"
     culprit = _culprit(reports, sequence, failures)
-    return Finding(Cause.TIMED_OUT, culprit, (sequence, fingerprint), text)
+    return reports.diagnosis(Cause.TIMED_OUT, culprit, text, (sequence, fingerprint))
 
 
 def position(failure: Failure) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Protocol, TypeVar
 
-from hccl_py.diagnosis.report import ranks
+from hccl_py.diagnosis.reports import ranks
 from hccl_py.membership.subset import Connect, Parent
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 

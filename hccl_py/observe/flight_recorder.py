@@ -49,28 +49,16 @@ _TORCH_DTYPES = {
 """Names that torch's flight recorder has for element types; others go by their own."""
 
 
-class Group(NamedTuple):
-    """The ranks of a communicator.
-
-    Attributes:
-        name: of the communicator, as its messages say it.
-        description: of the user's, or "".
-        rank: of this process in it.
-        world_size: its number of ranks.
-        id: equal on all its ranks and on no other communicator; "" if it is alone.
-        global_ranks: its ranks in the job; None: not known.
-        hosts: by rank, "host h, pid p".
-        boot_id: ranks with the same one share a clock.
-    """
+class Membership(NamedTuple):
+    """A communicator as the recorder and the reports of one of its ranks name it."""
 
     name: str
-    description: str
     rank: int
-    world_size: int
-    id: str
-    global_ranks: tuple[int, ...] | None
-    hosts: tuple[str, ...]
-    boot_id: str
+    id: bytes  # equal on all its ranks and on no other communicator; empty if it is alone
+    processes: tuple[tuple[str, int], ...]  # host and pid of every rank
+    boot_id: str  # ranks with the same one share a clock
+    global_ranks: tuple[int, ...] | None  # its ranks in the job; None: not known
+    description: str = ""  # the user's
 
 
 _Call = namedtuple(  # one record of the engine, see csrc/bindings/recorder.cc
@@ -84,19 +72,19 @@ class FlightRecorder:
     """What one communicator remembers. Any thread may ask.
 
     Attributes:
-        group: may be set anew, when more is known of it.
+        member: may be set anew, when more is known of the communicator.
         clock: returns how this rank's clock stands against the coordinator's.
     """
 
     def __init__(
         self,
         core: _core.Communicator,
-        group: Group,
+        member: Membership,
         clock: Callable[[], ClockReading | None],
         sites: CallSites | None = None,
     ) -> None:
         """Begin; from now on SIGUSR2 and failures write this communicator too."""
-        self.group = group
+        self.member = member
         self.clock = clock
         self._sites = sites
         self._core: _core.Communicator | None = core
@@ -112,10 +100,10 @@ class FlightRecorder:
     @property
     def home_rank(self) -> int:
         """Rank of this process in the job, which names its files."""
-        if self.group.global_ranks is not None:
-            return self.group.global_ranks[self.group.rank]
+        if self.member.global_ranks is not None:
+            return self.member.global_ranks[self.member.rank]
         environment = os.environ.get("RANK", "")
-        return int(environment) if environment.isdecimal() else self.group.rank
+        return int(environment) if environment.isdecimal() else self.member.rank
 
     def entries(self) -> list[dict[str, Any]]:
         """Return the calls, oldest first, with the keys of torch's flight recorder and our own."""
@@ -127,9 +115,14 @@ class FlightRecorder:
     def header(self) -> dict[str, Any]:
         """Return what there is to say of the communicator as a whole."""
         reading = self.clock()
-        group = self.group._asdict()
-        group["hosts"], group["global_ranks"] = list(self.group.hosts), self.group.global_ranks
-        return {**group, "clock": None if reading is None else reading._asdict()}
+        about = self.member._asdict()
+        return {
+            **about,
+            "id": self.member.id.hex(),
+            "world_size": len(self.member.processes),
+            "hosts": [f"host {host}, pid {pid}" for host, pid in about.pop("processes")],
+            "clock": None if reading is None else reading._asdict(),
+        }
 
     def record_failure(self, text: str) -> None:
         """Write what happened, once and if HCCL_TRACE_DIR says where. Never raises."""
@@ -169,13 +162,13 @@ class FlightRecorder:
     def _entry(self, call: _Call, clock_ns: int) -> dict[str, Any]:
         is_collective = call.kind == 0
         fields = unpack(call.fingerprint) if is_collective else None
-        what = _name(call, self.group.rank, fields)
+        what = _name(call, self.member.rank, fields)
         # The engine puts the number in when the call's turn has come.
         number = call.fingerprint & ~0xFFFF | call.sequence & 0xFFFF
         sizes_in, sizes_out, dtype = _sizes(call, fields)
         frames = self._sites.frames_of(call.sequence) if self._sites and is_collective else []
         return {
-            "process_group": [self.group.name, self.group.description],
+            "process_group": [self.member.name, self.member.description],
             "collective_seq_id": call.sequence,
             "p2p_seq_id": 0 if is_collective else call.id + 1,
             "op_id": call.id,

@@ -356,7 +356,8 @@ class ProcessGroupHccl(_Base):
             raise as_torch_error(error)  # noqa: B904  # it names its cause
         # The default group has no list of ranks; the ranks that are left are numbered anew.
         ranks = [self._global_ranks[rank] for rank in left.old_ranks if self._global_ranks]
-        return self._derived(left, f"shrunk/{left.flight_recorder.group.id}", ranks, left.name)
+        part = f"shrunk/{left.flight_recorder.member.id.hex()}"
+        return self._derived(left, part, ranks, left.name)
 
     def _derived(
         self, communicator: Communicator, part: str, ranks: list[int], name: str

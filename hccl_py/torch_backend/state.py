@@ -107,7 +107,7 @@ class GroupState:
     def describe(self, **changes: Any) -> None:
         """Change how the group appears in the flight recorder's files."""
         recorder = self.communicator.flight_recorder
-        recorder.group = recorder.group._replace(**changes)
+        recorder.member = recorder.member._replace(**changes)
 
 
 def _nothing() -> None:

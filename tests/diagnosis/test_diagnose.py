@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgpack
 import pytest
 
-from hccl_py.diagnosis.diagnosis import Diagnosis, diagnose
-from hccl_py.diagnosis.record import Failure, PathTrouble, Stage
-from hccl_py.diagnosis.report import EndedPeer, LoggedCall, OtherCall, Progress, Report, Reports
+from hccl_py.diagnosis.diagnosis import diagnose
+from hccl_py.diagnosis.record import (
+    Diagnosis,
+    Failure,
+    LoggedCall,
+    OtherCall,
+    PathTrouble,
+    Progress,
+    Report,
+    Stage,
+    decode,
+    encode,
+)
+from hccl_py.diagnosis.reports import Reports
 from hccl_py.fingerprint import pack
 from hccl_py.transport._core import Cause
 from hccl_py.transport.control.reporter import Absence, Absent
@@ -36,7 +46,7 @@ def report(
     cause: Cause | None = None,
     rank: int = -1,
     sequence: int = 17,
-    ended: tuple[EndedPeer, ...] = (),
+    ended: tuple[Failure, ...] = (),
     other_calls: tuple[OtherCall, ...] = (),
     progress: dict[str, Any] | None = None,
     **details: Any,
@@ -49,9 +59,7 @@ def report(
         "timeout_s": 1.5,
         "bytes_done": 10,
         "bytes_total": 4000,
-        "activity": "recv",
-        "step": 1,
-        "num_steps": 2,
+        "stage": AT,
         "waiting_for": (rank,) if rank >= 0 else (),
         **(progress or {}),
     }
@@ -61,12 +69,12 @@ def report(
     return Report(failure, Progress(**made), ended, other_calls=other_calls)
 
 
-def died(rank: int, *ended: EndedPeer, **details: Any) -> Report:
-    return report(Cause.DIED, rank, ended=ended or (EndedPeer(rank, Cause.DIED),), **details)
+def died(rank: int, *ended: Failure, **details: Any) -> Report:
+    return report(Cause.DIED, rank, ended=ended or (Failure(Cause.DIED, rank),), **details)
 
 
 def left(rank: int, last_sequence: int, **details: Any) -> Report:
-    ended = (EndedPeer(rank, Cause.LEFT, last_sequence),)
+    ended = (Failure(Cause.LEFT, rank, last_sequence=last_sequence),)
     return report(Cause.LEFT, rank, last_sequence=last_sequence, ended=ended, **details)
 
 
@@ -79,7 +87,7 @@ RANKED = [
     (Cause.CLOSED, 1, report(Cause.CLOSED, 1)),
     (Cause.DIED, 3, died(3)),
     (Cause.LEFT, 3, left(3, 16)),
-    (Cause.LOST, 3, report(Cause.LOST, 3, ended=(EndedPeer(3, Cause.LOST),))),
+    (Cause.LOST, 3, report(Cause.LOST, 3, ended=(Failure(Cause.LOST, 3),))),
     (Cause.UNREACHABLE, 3, report(Cause.UNREACHABLE, 3, error="reset")),
     (Cause.TIMED_OUT, 3, report(Cause.TIMED_OUT, 3, waiting_for=(3,), stage=AT)),
 ]
@@ -195,18 +203,21 @@ def test_diagnosis_and_record_come_out_as_they_went_in(cause: Cause) -> None:
     failure = Failure(cause, 3, CALL, 17, stage=AT, paths=(path,), waiting_for=(1,), signal=9)
     sent = Report(
         failure,
-        ended=(EndedPeer(3, Cause.DIED, signal=9),),
+        ended=(Failure(Cause.DIED, 3, signal=9),),
         calls=(LoggedCall(1, CALL, 4000, "train.py:41"),),
         other_calls=(OtherCall(b"x", "x", "barrier() number 2", True, (("h", 100),)),),
     )
-    assert Report.unpacked(msgpack.unpackb(msgpack.packb(sent.packed()))) == sent
+    assert decode(Report, encode(sent)) == sent
     diagnosis = decide({0: sent})
-    assert Diagnosis.unpacked(diagnosis.packed()) == diagnosis
+    assert decode(Diagnosis, encode(diagnosis)) == diagnosis
 
 
-def test_report_with_a_field_that_no_report_has_is_rejected() -> None:
-    with pytest.raises(TypeError):
-        Report.unpacked({"failure": None, "verdict": 1})
+@pytest.mark.parametrize(
+    "packed", [b"\x80", encode(Report())[:-1], encode(Diagnosis(Cause.DIED, ""))]
+)
+def test_what_is_no_report_is_rejected(packed: bytes) -> None:
+    with pytest.raises((TypeError, ValueError)):
+        decode(Report, packed)
 
 
 @pytest.mark.parametrize(
@@ -223,8 +234,8 @@ def test_death_says_how_the_process_ended(end: dict[str, int], how: str) -> None
 
 
 def test_rank_of_another_node_is_lost_until_its_node_confirms() -> None:
-    lost = report(Cause.LOST, 3, ended=(EndedPeer(3, Cause.LOST),))
+    lost = report(Cause.LOST, 3, ended=(Failure(Cause.LOST, 3),))
     diagnosis = decide({0: lost, 1: lost}, {3: DEAD})
     assert (diagnosis.cause, diagnosis.rank) == (Cause.LOST, 3)
-    beside = report(ended=(EndedPeer(3, Cause.DIED),))
+    beside = report(ended=(Failure(Cause.DIED, 3),))
     assert decide({0: lost, 2: beside}, {3: DEAD}).cause is Cause.DIED

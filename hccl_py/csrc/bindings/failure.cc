@@ -38,11 +38,7 @@ AnyDict progress(Communicator& engine) {
   result["sequence"] = made.sequence;
   result["fingerprint"] = made.fingerprint;
   result["timeout_s"] = made.timeout_s;
-  result["activity"] = made.stage.activity;
-  result["step"] = made.stage.step;
-  result["num_steps"] = made.stage.num_steps;
-  result["tile"] = made.stage.tile;
-  result["num_tiles"] = made.stage.num_tiles;
+  result["stage"] = made.stage;
   result["bytes_done"] = made.bytes_done;
   result["bytes_total"] = made.bytes_total;
   result["waiting_for"] = made.waiting_for;
