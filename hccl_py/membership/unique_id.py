@@ -25,7 +25,8 @@ from hccl_py.transport.bootstrap.unique_id_client import ServerAddress, UniqueId
 from hccl_py.transport.bootstrap.unique_id_server import UniqueIdServer
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
-from hccl_py.transport.network.interfaces import LocalAddress, address_family, choose_addresses
+from hccl_py.transport.network.identity import Endpoint
+from hccl_py.transport.network.interfaces import address_family, choose_addresses
 from hccl_py.transport.network.listeners import bind_listener
 from hccl_py.transport.network.settings import NetworkSettings
 
@@ -155,7 +156,7 @@ def _bind_again(address: ServerAddress, deadline: Deadline) -> socket.socket:
     while True:
         try:
             return bind_listener(
-                LocalAddress("", address.host), range(address.port, address.port + 1)
+                Endpoint("", address.host), range(address.port, address.port + 1)
             )
         except BootstrapError:
             if deadline.expired:

@@ -26,7 +26,7 @@ from hccl_py.transport.control.message import Roster
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint, Identity, Member, group_by_node
-from hccl_py.transport.network.listeners import BACKLOG, bind_listeners, bind_to_devices
+from hccl_py.transport.network.listeners import BACKLOG, bind_listeners, bind_to_device
 from hccl_py.transport.network.open_sockets import Connection
 from hccl_py.transport.network.rejections import logger
 from hccl_py.transport.network.settings import NetworkSettings
@@ -215,7 +215,8 @@ class _Resources:
         num_local = sum(party.is_local(member.rank) for member in party.members)
         is_networked = num_local < len(party.members)
         if party.ties_interfaces and not _shares_machine_with_other_nodes(party):
-            bind_to_devices(self._tcp, self._endpoints)
+            for listener, endpoint in zip(self._tcp, self._endpoints, strict=True):
+                bind_to_device(listener, endpoint.interface)
         listeners = [self._unix] if num_local > 1 else []
         listeners += self._tcp if is_networked else []
         for listener in listeners:

@@ -3,7 +3,7 @@
 The store is the root of trust: who can read it can join, unless HCCL_SECRET is set. Every value
 is sealed with an HMAC under that secret (under the empty one where it is unset: then the seal only
 finds damage), bounded in size, and parsed only if the seal fits. O(world_size) store operations.
-Where to read next: `bootstrap.py` for what the cards are used for.
+Where to read next: `mesh.py` for what the cards are used for.
 """
 
 import contextlib
@@ -34,6 +34,7 @@ _AGREED = {
     "num_connections": "HCCL_CONNECTIONS",
     "transport": "HCCL_TRANSPORT",
     "checksum": "HCCL_CHECKSUM",
+    "tls": "HCCL_TLS",
 }
 # c10d reads a timeout of zero milliseconds as "for ever".
 _SHORTEST_WAIT_S = 0.01
@@ -87,6 +88,11 @@ class Card:
     checksum: bool = False
     contact: Contact = Contact()
 
+    @property
+    def tls(self) -> bool:
+        """HCCL_TLS."""
+        return bool(self.certificate)
+
 
 @dataclass(frozen=True)
 class Meeting:
@@ -111,24 +117,23 @@ def meet(store: Store, rank: int, card: Card, secret: bytes | None, deadline: De
         BootstrapError: ranks did not arrive, disagree or cannot reach each other. Rank 0 decides,
             the others raise the same error.
     """
-    seal_key = secret or b""
+    sealed = _SealedStore(store, secret)
     packed = _pack_card(card)
-    _set(store, f"member/{rank}", _seal(seal_key, f"member/{rank}", packed))
+    sealed.set(f"member/{rank}", packed)
     if rank == 0:
-        _set(store, "members", _seal(seal_key, "members", _collect(store, card, secret, deadline)))
+        try:
+            content = _collect(sealed, card, secret, deadline)
+        except BootstrapError as error:
+            sealed.set("members", msgpack.packb({"failure": str(error)[:MAX_CARD_BYTES]}))
+            raise
+        sealed.set("members", content)
     else:
-        _await_members(store, rank, card.world_size, deadline)
-    limit = _SEAL_BYTES + (card.world_size + 1) * (MAX_CARD_BYTES + 64)
-    blob = _get(store, "members")
-    if len(blob) > limit:
-        raise BootstrapError(f"rank {rank}: the list of members has {len(blob)} bytes, > {limit}")
-    content = _open_seal(seal_key, "members", blob)
-    if content is None:
-        raise BootstrapError(
-            f"rank {rank}: the list of members that rank 0 published does not verify: "
-            "set HCCL_SECRET to the same value on every rank, or on none"
-        )
-    return _read_members(rank, card, packed, content, secret)
+        # The others' deadlines pass at about the same time as rank 0's: do not rely on its error.
+        otherwise = "rank 0 published no list of members; look at its log"
+        sealed.wait(["members"], rank, card.world_size, deadline, otherwise)
+    limit = (card.world_size + 1) * (MAX_CARD_BYTES + 64)
+    what = f"rank {rank}: the list of members that rank 0 published"
+    return _read_members(rank, card, packed, sealed.get("members", what, limit), secret)
 
 
 @contextlib.contextmanager
@@ -144,87 +149,29 @@ def sharing_failure(store: Store, rank: int, secret: bytes | None) -> Iterator[N
     try:
         yield
     except Exception as error:
-        first = _first_failure(store, secret or b"", f"rank {rank}: {_first_line(error)}")
-        if first is not None and isinstance(error, BootstrapError):
+        mine = f"rank {rank}: {_first_line(error)}"
+        first = _SealedStore(store, secret).first_failure(mine)
+        if first and isinstance(error, BootstrapError):
             raise BootstrapError(f"{error}; the first failure was {first}") from error
         raise
 
 
-def _first_failure(store: Store, seal_key: bytes, mine: str) -> str | None:
-    """Leave a failure if it is the first; otherwise return the first, as far as the store can."""
-    check = getattr(store, "check", None)
-    if check is None:
-        return None
-    try:
-        if not check(["failure"]):
-            content = mine.encode()[:MAX_CARD_BYTES]
-            store.set("failure", _seal(seal_key, "failure", content))
-            return None
-        first = _open_seal(seal_key, "failure", bytes(store.get("failure")))
-    except Exception:  # the store may have ended with its rank; the cause is known
-        return None
-    return None if first is None else first[:MAX_CARD_BYTES].decode(errors="replace")
-
-
-def _await_members(store: Store, rank: int, world_size: int, deadline: Deadline) -> None:
-    try:
-        _wait(store, ["members"], deadline)
-    except Exception as error:
-        # The others' deadlines pass at about the same time as rank 0's: do not rely on its error.
-        missing = _missing_ranks(store, world_size)
-        reason = "rank 0 published no list of members; look at its log"
-        if missing:
-            reason = f"{_ranks(missing)} of {world_size} did not arrive; look at their logs"
-        raise BootstrapError(
-            f"rank {rank}: rendezvous failed {deadline}: {reason} (store: {_first_line(error)})"
-        ) from error
-
-
-def _collect(store: Store, mine: Card, secret: bytes | None, deadline: Deadline) -> bytes:
-    """As rank 0, gather all cards and return the list, or publish the error and raise it."""
-    try:
-        packed = _collect_cards(store, mine.world_size, secret or b"", deadline)
-        cards = [_unpack_card(rank, card) for rank, card in enumerate(packed)]
-        _check_agreement(mine, cards)
-        _check_reachable(cards)
-    except BootstrapError as error:
-        failure = msgpack.packb({"failure": str(error)[:MAX_CARD_BYTES]})
-        _set(store, "members", _seal(secret or b"", "members", failure))
-        raise
+def _collect(sealed: "_SealedStore", mine: Card, secret: bytes | None, deadline: Deadline) -> bytes:
+    """As rank 0, gather all cards and return the list."""
+    keys = [f"member/{rank}" for rank in range(mine.world_size)]
+    sealed.wait(keys, 0, mine.world_size, deadline, "the store failed")
+    packed = [
+        sealed.get(key, f"the card of rank {rank}", MAX_CARD_BYTES) for rank, key in enumerate(keys)
+    ]
+    cards = [_unpack_card(rank, card) for rank, card in enumerate(packed)]
+    _check_agreement(mine, cards)
+    _check_reachable(cards)
     content = {
         "communicator_id": secrets.token_bytes(COMMUNICATOR_ID_BYTES),
         "secret": None if secret else secrets.token_bytes(SECRET_BYTES),
         "cards": packed,
     }
     return bytes(msgpack.packb(content))
-
-
-def _collect_cards(
-    store: Store, world_size: int, seal_key: bytes, deadline: Deadline
-) -> list[bytes]:
-    keys = [f"member/{rank}" for rank in range(world_size)]
-    try:
-        _wait(store, keys, deadline)
-    except Exception as error:
-        missing = _missing_ranks(store, world_size)
-        who = f"{_ranks(missing)} of {world_size} did not arrive" if missing else "store failed"
-        raise BootstrapError(
-            f"rank 0: rendezvous failed {deadline}: {who}; look at their logs, and whether "
-            f"all {world_size} ranks were started (store: {_first_line(error)})"
-        ) from error
-    cards = []
-    for rank, key in enumerate(keys):
-        sealed = _get(store, key)
-        if len(sealed) > _SEAL_BYTES + MAX_CARD_BYTES:
-            raise BootstrapError(f"the card of rank {rank} has {len(sealed)} bytes: not ours")
-        card = _open_seal(seal_key, key, sealed)
-        if card is None:
-            raise BootstrapError(
-                f"the card of rank {rank} does not verify: "
-                "set HCCL_SECRET to the same value on every rank, or on none"
-            )
-        cards.append(card)
-    return cards
 
 
 def _read_members(
@@ -234,19 +181,13 @@ def _read_members(
         members = msgpack.unpackb(content)
         if "failure" in members:
             raise BootstrapError(f"rank {rank}: rank 0 ended the bootstrap: {members['failure']}")
-        cards, own_secret = members["cards"], secret or members["secret"]
-        for value, kind in (
-            (cards, list),
-            (members["communicator_id"], bytes),
-            (own_secret, bytes),
-        ):
-            if not isinstance(value, kind):
-                raise TypeError(f"expected {kind.__name__}, got {type(value).__name__}")
+        cards = list(members["cards"])
         meeting = Meeting(
             tuple(_unpack_card(index, card) for index, card in enumerate(cards)),
             members["communicator_id"],
-            own_secret,
+            secret or members["secret"],
         )
+        _check_types(meeting)
     except (ValueError, KeyError, TypeError) as error:
         raise BootstrapError(f"rank {rank}: rank 0 published a damaged list: {error}") from error
     if len(cards) != mine.world_size:
@@ -269,12 +210,6 @@ def _check_agreement(mine: Card, cards: Sequence[Card]) -> None:
             if here != there:
                 hint = f": set {variable} to the same value on every rank" if variable else ""
                 raise BootstrapError(f"rank {rank} has {name} {there}, rank 0 has {here}{hint}")
-        if bool(mine.certificate) != bool(card.certificate):
-            raise BootstrapError(
-                f"rank {0 if mine.certificate else rank} wants TLS, rank "
-                f"{rank if mine.certificate else 0} does not: set HCCL_TLS to the same value on "
-                "every rank"
-            )
 
 
 def _check_reachable(cards: Sequence[Card]) -> None:
@@ -340,73 +275,101 @@ def _unpack_card(rank: int, packed: bytes) -> Card:
     return card
 
 
-def _check_types(received: Identity | Card | Endpoint | Contact) -> None:
+def _check_types(received: Identity | Card | Endpoint | Contact | Meeting) -> None:
     for name, expected in get_type_hints(type(received)).items():
         kind = tuple if get_origin(expected) is tuple else expected
         if not isinstance(getattr(received, name), kind):
             raise TypeError(f"{name} is not {expected}")
 
 
-def _seal(key: bytes, name: str, content: bytes) -> bytes:
-    return hmac.digest(key, name.encode() + b"\0" + content, "sha256") + content
+class _SealedStore:
+    """A store whose values each bear an HMAC.
 
+    Stores raise what they like (c10d: DistStoreError, DistNetworkError, both RuntimeError), hence
+    the broad excepts.
+    """
 
-def _open_seal(key: bytes, name: str, sealed: bytes) -> bytes | None:
-    content = sealed[_SEAL_BYTES:]
-    return content if hmac.compare_digest(_seal(key, name, content), sealed) else None
+    def __init__(self, store: Store, secret: bytes | None) -> None:
+        self._store = store
+        self._key = secret or b""
+        self._check = getattr(store, "check", None)
+        self._wait = getattr(store, "wait", None)
 
+    def set(self, key: str, content: bytes) -> None:
+        try:
+            self._store.set(key, self._seal(key, content))
+        except Exception as error:
+            raise BootstrapError(f"the store did not set {key!r}: {error}") from error
 
-def _ranks(ranks: Sequence[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+    def get(self, key: str, what: str, max_bytes: int) -> bytes:
+        """Return the content of a key; `what` names it in errors."""
+        try:
+            sealed = bytes(self._store.get(key))
+        except Exception as error:
+            raise BootstrapError(f"the store did not hand out {key!r}: {error}") from error
+        if len(sealed) > _SEAL_BYTES + max_bytes:
+            raise BootstrapError(
+                f"{what} has {len(sealed)} bytes, > {_SEAL_BYTES + max_bytes}: not ours"
+            )
+        content = sealed[_SEAL_BYTES:]
+        if not hmac.compare_digest(self._seal(key, content), sealed):
+            raise BootstrapError(
+                f"{what} does not verify: set HCCL_SECRET to the same value on every rank, or on "
+                "none"
+            )
+        return content
 
+    def wait(
+        self, keys: list[str], rank: int, world_size: int, deadline: Deadline, otherwise: str
+    ) -> None:
+        """Wait until all keys are set; the error names the ranks without a card, or `otherwise`."""
+        try:
+            if self._wait is not None:
+                seconds = max(deadline.remaining_s, _SHORTEST_WAIT_S)
+                self._wait(keys, timedelta(seconds=seconds))
+                return
+            for key in keys:
+                self._store.get(key)
+        except Exception as error:
+            missing = [str(one) for one in range(world_size) if not self._has(f"member/{one}")]
+            reason = otherwise
+            if missing:
+                reason = (
+                    f"rank{'s' * (len(missing) > 1)} {', '.join(missing)} of {world_size} did not "
+                    f"arrive; look at their logs, and whether all {world_size} ranks were started"
+                )
+            raise BootstrapError(
+                f"rank {rank}: rendezvous failed {deadline}: {reason} (store: {_first_line(error)})"
+            ) from error
 
-# The seam to the store. Stores raise what they like (c10d: DistStoreError, DistNetworkError, both
-# RuntimeError), hence the broad excepts.
+    def first_failure(self, mine: str) -> str:
+        """Leave a failure if it is the first; otherwise return the first, as far as known."""
+        if self._check is None:
+            return ""
+        try:
+            if not self._check(["failure"]):
+                self.set("failure", mine.encode()[:MAX_CARD_BYTES])
+                return ""
+            return self.get("failure", "the failure", MAX_CARD_BYTES).decode(errors="replace")
+        except Exception:  # the store may have ended with its rank; the cause is known
+            return ""
 
+    def _seal(self, key: str, content: bytes) -> bytes:
+        return hmac.digest(self._key, key.encode() + b"\0" + content, "sha256") + content
 
-def _set(store: Store, key: str, value: bytes) -> None:
-    try:
-        store.set(key, value)
-    except Exception as error:
-        raise BootstrapError(f"the store did not set {key!r}: {error}") from error
-
-
-def _get(store: Store, key: str) -> bytes:
-    try:
-        return bytes(store.get(key))
-    except Exception as error:
-        raise BootstrapError(f"the store did not hand out {key!r}: {error}") from error
-
-
-def _wait(store: Store, keys: list[str], deadline: Deadline) -> None:
-    """Wait until all keys are set; raises the store's own error if they are not in time."""
-    wait = getattr(store, "wait", None)
-    if wait is not None:
-        wait(keys, timedelta(seconds=max(deadline.remaining_s, _SHORTEST_WAIT_S)))
-        return
-    for key in keys:
-        store.get(key)
-
-
-def _missing_ranks(store: Store, world_size: int) -> list[int]:
-    """Name the ranks without a card; empty if the store cannot say."""
-    return [rank for rank in range(world_size) if not _has(store, f"member/{rank}")]
-
-
-def _has(store: Store, key: str) -> bool:
-    """Say whether a key is set; True where the store cannot answer in a bounded time."""
-    check, wait = getattr(store, "check", None), getattr(store, "wait", None)
-    try:
-        if check is not None:
-            return bool(check([key]))
-    except Exception:
+    def _has(self, key: str) -> bool:
+        """Say whether a key is set; True where the store cannot answer in a bounded time."""
+        try:
+            if self._check is not None:
+                return bool(self._check([key]))
+        except Exception:
+            return True
+        try:
+            if self._wait is not None:
+                self._wait([key], timedelta(seconds=_SHORTEST_WAIT_S))
+        except Exception:
+            return False
         return True
-    try:
-        if wait is not None:
-            wait([key], timedelta(seconds=_SHORTEST_WAIT_S))
-    except Exception:
-        return False
-    return True
 
 
 def _first_line(error: Exception) -> str:

@@ -22,7 +22,7 @@ from hccl_py.transport.control.message import Contact, Entry, Roster, pack, unpa
 from hccl_py.transport.control.participant import Participant
 from hccl_py.transport.control.sockets import ControlSockets
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.network.interfaces import LocalAddress
+from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.listeners import bind_listener
 from hccl_py.transport.process_lifecycle import Stage, register
 
@@ -61,7 +61,7 @@ class ControlPlane:
         with self._lock:
             if host and host not in self._bound:
                 try:
-                    bound = bind_listener(LocalAddress("", host), ports)
+                    bound = bind_listener(Endpoint("", host), ports)
                     self._bound[host] = bound, bound.getsockname()[1]
                 except (BootstrapError, OSError) as error:
                     problem = str(error)

@@ -66,22 +66,26 @@ class Identity:
     @property
     def node(self) -> tuple[str, int, str]:
         """Equal for ranks that share memory."""
-        return (self.boot_id, self.network_namespace, self.node_id)
+        return (*self.machine, self.node_id)
 
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where a rank listens on one network.
+    """Where a rank listens on one network, or will.
 
     Attributes:
         interface: its name on that rank's host, "" if unknown.
         host: numeric address.
-        port: port.
+        port: port; 0 before one is bound.
     """
 
     interface: str
     host: str
-    port: int
+    port: int = 0
+
+    def __str__(self) -> str:
+        """Render interface and address for messages."""
+        return f"{self.interface} {self.host}".strip()
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.settings import NetworkSettings
 
 _SIOCGIFFLAGS = 0x8913
@@ -41,27 +42,18 @@ class Interface:
         return f"{self.name} ({', '.join(self.addresses) or 'no address'})"
 
 
-@dataclass(frozen=True)
-class LocalAddress:
-    """An address of this host and the interface that bears it ("" if that is unknown)."""
-
-    interface: str
-    address: str
-
-    def __str__(self) -> str:
-        """Render both for messages."""
-        return f"{self.interface} {self.address}".strip()
-
-
 def list_interfaces() -> tuple[Interface, ...]:
     """List the interfaces that are up, loopback last."""
     ipv6 = _ipv6_addresses()
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         for _, name in socket.if_nameindex():
-            if not _is_up(probe, name):
+            flags = _ask_kernel(probe, _SIOCGIFFLAGS, name)
+            if flags is None or not struct.unpack_from("=H", flags, 16)[0] & _IFF_UP:
                 continue
-            found.append(Interface(name, (*_ipv4_address(probe, name), *ipv6.get(name, ()))))
+            answer = _ask_kernel(probe, _SIOCGIFADDR, name)
+            ipv4 = () if answer is None else (socket.inet_ntoa(answer[_IFREQ_ADDRESS]),)
+            found.append(Interface(name, (*ipv4, *ipv6.get(name, ()))))
     return tuple(sorted(found, key=lambda interface: interface.name == "lo"))
 
 
@@ -93,7 +85,7 @@ def select_interfaces(pattern: str, interfaces: Sequence[Interface]) -> tuple[In
     return tuple(matches.values())
 
 
-def choose_addresses(settings: NetworkSettings) -> tuple[LocalAddress, ...]:
+def choose_addresses(settings: NetworkSettings) -> tuple[Endpoint, ...]:
     """Choose the addresses to listen on, one per path, best first.
 
     Raises:
@@ -104,16 +96,16 @@ def choose_addresses(settings: NetworkSettings) -> tuple[LocalAddress, ...]:
     if not settings.interfaces:
         if settings.family is not None and address_family(routed) != settings.family:
             raise _no_match(settings, interfaces)
-        return (LocalAddress(_bearer(routed, interfaces), routed),)
+        return (Endpoint(_bearer(routed, interfaces), routed),)
     preferred = settings.family or address_family(routed)
     chosen = []
     for interface in select_interfaces(settings.interfaces, interfaces):
         fitting = [one for one in interface.addresses if address_family(one) == preferred]
         addresses = fitting if settings.family is not None else fitting or interface.addresses
-        chosen += [LocalAddress(interface.name, address) for address in addresses[:1]]
+        chosen += [Endpoint(interface.name, address) for address in addresses[:1]]
     if settings.interfaces.startswith("^"):
         # Who excludes some interfaces did not ask for loopback by that.
-        chosen = [one for one in chosen if not is_loopback(one.address)] or chosen
+        chosen = [one for one in chosen if not is_loopback(one.host)] or chosen
     if not chosen:
         raise _no_match(settings, interfaces)
     return tuple(chosen)
@@ -195,22 +187,12 @@ def _source_address(host: str, family: socket.AddressFamily | None) -> str | Non
     return None
 
 
-def _is_up(probe: socket.socket, name: str) -> bool:
-    request = name.encode().ljust(_IFREQ_BYTES, b"\0")
+def _ask_kernel(probe: socket.socket, request: int, name: str) -> bytes | None:
+    """Return an ifreq; None for an interface that has no such thing, or vanished meanwhile."""
     try:
-        answer = fcntl.ioctl(probe, _SIOCGIFFLAGS, request)
-    except OSError:  # it vanished since it was listed
-        return False
-    return bool(struct.unpack_from("=H", answer, 16)[0] & _IFF_UP)
-
-
-def _ipv4_address(probe: socket.socket, name: str) -> tuple[str, ...]:
-    request = name.encode().ljust(_IFREQ_BYTES, b"\0")
-    try:
-        answer = fcntl.ioctl(probe, _SIOCGIFADDR, request)
-    except OSError:  # it has none
-        return ()
-    return (socket.inet_ntoa(answer[_IFREQ_ADDRESS]),)
+        return fcntl.ioctl(probe, request, name.encode().ljust(_IFREQ_BYTES, b"\0"))
+    except OSError:
+        return None
 
 
 def _ipv6_addresses() -> dict[str, list[str]]:

@@ -42,7 +42,7 @@ def test_select_interfaces_pattern_picks_names_in_order(pattern: str, names: lis
 
 def choose(host: str | None, pattern: str | None = None, family: Any = None) -> list[str]:
     settings = NetworkSettings(host, pattern, family)
-    return [local.address for local in choose_addresses(settings)]
+    return [local.host for local in choose_addresses(settings)]
 
 
 def test_choose_addresses_every_match_is_a_path_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

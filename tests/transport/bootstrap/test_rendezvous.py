@@ -120,7 +120,7 @@ def test_meet_error_of_rank_0_reaches_all() -> None:
             card(2, checksum=True),
             "rank 1 has checksum True, rank 0 has False: set HCCL_CHECKSUM to the same value",
         ),
-        (card(2, certificate=b"der"), "rank 1 wants TLS, rank 0 does not: set HCCL_TLS"),
+        (card(2, certificate=b"der"), "rank 1 has tls True, rank 0 has False: set HCCL_TLS"),
         (card(2, unix_name=5), "the card of rank 1 is damaged: unix_name is not"),
         (card(2, endpoints=(Endpoint("eth0", "10.0.0.2", "5"),)), "damaged: port is not"),  # type: ignore[arg-type]
         (card(2, endpoints=at("example.org")), "the card of rank 1 is damaged: 'example.org'"),
