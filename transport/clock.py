@@ -7,11 +7,6 @@ from typing import NamedTuple
 _SAMPLES = 32
 
 
-def wall_ns() -> int:
-    """Return CLOCK_REALTIME."""
-    return time.time_ns()
-
-
 class ClockReading(NamedTuple):
     """The clock of a rank against its coordinator's.
 

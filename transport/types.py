@@ -39,25 +39,14 @@ class ReduceOp(IntEnum):
     BXOR = 7
 
 
-ITEM_SIZE: dict[DType, int] = {
-    DType.FLOAT32: 4,
-    DType.FLOAT64: 8,
-    DType.FLOAT16: 2,
-    DType.BFLOAT16: 2,
-    DType.INT8: 1,
-    DType.UINT8: 1,
-    DType.INT16: 2,
-    DType.UINT16: 2,
-    DType.INT32: 4,
-    DType.UINT32: 4,
-    DType.INT64: 8,
-    DType.UINT64: 8,
-    DType.BOOL: 1,
-    DType.FLOAT8_E4M3FN: 1,
-    DType.FLOAT8_E5M2: 1,
-    DType.FLOAT8_E4M3FNUZ: 1,
-    DType.FLOAT8_E5M2FNUZ: 1,
-    DType.FLOAT8_E8M0FNU: 1,
+_WIDER = {
+    2: {DType.FLOAT16, DType.BFLOAT16, DType.INT16, DType.UINT16},
+    4: {DType.FLOAT32, DType.INT32, DType.UINT32},
+    8: {DType.FLOAT64, DType.INT64, DType.UINT64},
+}
+
+ITEM_SIZE: dict[DType, int] = dict.fromkeys(DType, 1) | {
+    dtype: num_bytes for num_bytes, dtypes in _WIDER.items() for dtype in dtypes
 }
 """Bytes of one element."""
 

@@ -21,8 +21,11 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from hccl_py.transport.bootstrap.unique_id_client import ServerAddress, UniqueIdClient
-from hccl_py.transport.bootstrap.unique_id_server import UniqueIdServer
+from hccl_py.transport.bootstrap.unique_id_store import (
+    ServerAddress,
+    UniqueIdClient,
+    UniqueIdServer,
+)
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint
@@ -155,9 +158,7 @@ def _bind_again(address: ServerAddress, deadline: Deadline) -> socket.socket:
     """Bind to the address; ZeroMQ closes the listener of an earlier server a little later."""
     while True:
         try:
-            return bind_listener(
-                Endpoint("", address.host), range(address.port, address.port + 1)
-            )
+            return bind_listener(Endpoint("", address.host), range(address.port, address.port + 1))
         except BootstrapError:
             if deadline.expired:
                 raise

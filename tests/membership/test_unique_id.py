@@ -15,7 +15,7 @@ from ranks import run_ranks
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError, UniqueId, get_unique_id
 from hccl_py.launcher.ports import free_port
-from hccl_py.transport.bootstrap.unique_id_client import UniqueIdClient
+from hccl_py.transport.bootstrap.unique_id_store import UniqueIdClient
 
 TIMEOUT_S = 20.0
 

@@ -4,5 +4,5 @@ mesh.py            the entry: from a store to all connections
 rendezvous.py      ranks exchange cards at a store
 full_mesh.py       makes all connections: connector.py, connection.py, handshake.py, tls.py
 reconnect.py       replaces connections that break later
-unique_id_*.py     the store for ranks that know nothing but a unique id
+unique_id_store.py the store for ranks that know nothing but a unique id
 """

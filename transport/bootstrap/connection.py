@@ -61,9 +61,6 @@ class PendingConnection(Handshake):
         """Take over a non-blocking socket; `advance` starts the handshake.
 
         Args:
-            party: this rank and its peers.
-            connection: accepted, or still connecting.
-            address: the other end, for messages.
             wanted: which connection was dialled, or says of an accepted one whether it may come.
         """
         super().__init__(party)
@@ -210,37 +207,30 @@ def _when_ready(event: int, call: Callable[[], T]) -> Generator[int, None, T]:
 
 
 def start_connecting(target: Target, source: Endpoint | None = None) -> socket.socket:
-    """Open a non-blocking socket and start to connect.
+    """Start to connect a non-blocking socket, which is writable once the attempt has ended.
 
     Args:
-        target: what to dial.
         source: whose address to dial from, and through whose interface if it names one.
-
-    Returns:
-        The socket, writable once the attempt has ended.
 
     Raises:
         NotListeningError: the peer does not listen yet or its backlog is full.
-        OSError: any other reason.
     """
     family = socket.AF_UNIX if isinstance(target, str) else address_family(target[0])
     dialled = socket.socket(family, socket.SOCK_STREAM)
     dialled.setblocking(False)
-    if source is not None:
-        try:
+    with contextlib.ExitStack() as opened:
+        opened.enter_context(dialled)
+        if source is not None:
             dialled.bind((source.host, 0))
-        except OSError:
-            dialled.close()
-            raise
-        if source.interface:
+        if source is not None and source.interface:
             bind_to_device(dialled, source.interface)
-    code = dialled.connect_ex(target)
-    if code in (0, errno.EINPROGRESS):
-        return dialled
-    dialled.close()
-    if code in (errno.ECONNREFUSED, errno.EAGAIN):
-        raise NotListeningError(os.strerror(code))
-    raise OSError(code, os.strerror(code))
+        code = dialled.connect_ex(target)
+        if code in (errno.ECONNREFUSED, errno.EAGAIN):
+            raise NotListeningError(os.strerror(code))
+        if code not in (0, errno.EINPROGRESS):
+            raise OSError(code, os.strerror(code))
+        opened.pop_all()
+    return dialled
 
 
 def describe_client(accepted: socket.socket, address: Any) -> str:

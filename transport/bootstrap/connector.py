@@ -17,7 +17,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 from hccl_py.transport.bootstrap.connection import (
     NotListeningError,
@@ -45,9 +45,9 @@ class Connector(ABC):
         ATTEMPT_S: how long connecting and the handshake of a member may take.
     """
 
-    FIRST_RETRY_S: ClassVar[float]
-    LONGEST_RETRY_S: ClassVar[float]
-    ATTEMPT_S: ClassVar[float]
+    FIRST_RETRY_S: float
+    LONGEST_RETRY_S: float
+    ATTEMPT_S: float
 
     def __init__(
         self,
@@ -56,14 +56,7 @@ class Connector(ABC):
         max_strangers: int,
         selector: selectors.BaseSelector,
     ) -> None:
-        """Prepare.
-
-        Args:
-            party: this rank and its peers.
-            listeners: listening, non-blocking sockets.
-            max_strangers: beyond it one of them is dropped.
-            selector: its loop calls what is registered there, and `_tick`.
-        """
+        """Prepare; the loop of `selector` calls what is registered there, and `tick`."""
         self._party = party
         self._listeners = listeners
         self._max_strangers = max_strangers
@@ -108,12 +101,12 @@ class Connector(ABC):
             pending.close()
         self._pending.clear()
 
-    def _next_s(self) -> float:
-        """Return when to call `_tick` at the latest."""
+    def next_s(self) -> float:
+        """Return when to call `tick` at the latest."""
         next_retry_s = self._retries[0][0] if self._retries else math.inf
         return min(next_retry_s, *self._pending.values(), math.inf)
 
-    def _tick(self) -> None:
+    def tick(self) -> None:
         """Dial again what is due, and drop what came to its time limit."""
         while self._retries and self._retries[0][0] <= time.monotonic():
             self._dial_now(heapq.heappop(self._retries)[1])

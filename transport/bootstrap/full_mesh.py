@@ -35,13 +35,7 @@ class FullMesh(Connector):
     def __init__(
         self, party: Party, listeners: Sequence[socket.socket], deadline: Deadline
     ) -> None:
-        """Prepare; `run` does the work.
-
-        Args:
-            party: this rank and its peers.
-            listeners: listening, non-blocking sockets; stay with the caller.
-            deadline: for everything.
-        """
+        """Prepare; `run` does the work. The listening sockets stay the caller's."""
         peers = (member.rank for member in party.members if member.rank != party.rank)
         self._awaited = {key for rank in peers for key in _keys(party, rank)}
         self._finished: dict[Key, PendingConnection] = {}
@@ -58,10 +52,7 @@ class FullMesh(Connector):
             pending.close()
 
     def run(self) -> dict[Key, PendingConnection]:
-        """Connect to every peer.
-
-        Returns:
-            One finished pending per connection. They stay owned by this object until detached.
+        """Connect to every peer; what is returned stays owned by this object until detached.
 
         Raises:
             BootstrapError: a peer rejected, failed or did not come; everything is to be closed.
@@ -73,10 +64,10 @@ class FullMesh(Connector):
         while self._awaited:
             if self._deadline.expired:
                 raise BootstrapError(self._timeout_message())
-            until_s = min(time.monotonic() + self._longest_turn_s(), self._next_s())
+            until_s = min(time.monotonic() + self._longest_turn_s(), self.next_s())
             for ready, _ in self._selector.select(max(0.0, until_s - time.monotonic())):
                 ready.data()
-            self._tick()
+            self.tick()
         for pending in tuple(self._strangers):
             reason = "it had not proved itself when all ranks were connected"
             self._drop_stranger(pending, reason)

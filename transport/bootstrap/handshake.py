@@ -8,12 +8,12 @@ the selector event to wait for. So one thread can run hundreds of handshakes.
                                         <-       fixed size, nonce
     proof         HMAC(both hellos)     ->                          drops a stranger here
                                         <-       HMAC(both hellos)
-    identity      MAC, text             <->      MAC, text
     descriptors   segment, doorbell, arena  <->  the same three     same node only
     acknowledge   one byte              <->      one byte
 
 The connector proves itself first: a stranger who dials gets a hello that depends on no secret.
-Nothing is parsed before the proof but the fixed-size hello, and nothing of it reaches C++.
+Nothing is parsed but the fixed-size hello, and nothing of it reaches C++. No identity follows: the
+random id of the communicator stands for one list of members, which every rank found itself in.
 """
 
 import hmac
@@ -30,13 +30,11 @@ from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Membe
 CONTROL = 0
 """Index of the control connection of a pair of ranks; data lane i has index i + 1."""
 
-MAX_IDENTITY_BYTES = 4096
 NUM_DESCRIPTORS = 3
 
 _MAGIC = b"HCCL-PY\0"
 _CONNECTOR, _ACCEPTOR = 1, 2
 _HELLO = struct.Struct("!8sHHIIII16s32s")
-_FRAME_HEADER = struct.Struct("!I32s")
 _PROOF_BYTES = 32
 _DESCRIPTORS, _ACKNOWLEDGE = b"D", b"A"
 
@@ -198,9 +196,8 @@ class Handshake(ABC):
         self.step = "proof"
         yield from self.send(self.party.sign(b"connector", hello, answer))
         proof = yield from self.receive(_PROOF_BYTES)
-        _check_mac(proof, self.party.sign(b"acceptor", hello, answer))
-        self.authenticated = True
-        yield from self._introduce(b"connector", b"acceptor", hello + answer)
+        self._check(proof, self.party.sign(b"acceptor", hello, answer))
+        yield from self._conclude()
 
     def accept(self, is_expected: Callable[[Key], bool]) -> Steps:
         """Be the side that was dialled; `is_expected` says whether a connection may come."""
@@ -215,27 +212,13 @@ class Handshake(ABC):
         yield from self.send(answer)
         self.step = "proof"
         proof = yield from self.receive(_PROOF_BYTES)
-        _check_mac(proof, self.party.sign(b"connector", hello, answer))
-        self.authenticated = True
+        self._check(proof, self.party.sign(b"connector", hello, answer))
         yield from self.send(self.party.sign(b"acceptor", hello, answer))
-        yield from self._introduce(b"acceptor", b"connector", hello + answer)
+        yield from self._conclude()
 
-    def _introduce(self, here: bytes, there: bytes, transcript: bytes) -> Steps:
-        """Exchange identities, descriptors and acknowledgements; the same on both sides."""
-        self.step = "identity"
+    def _conclude(self) -> Steps:
+        """Exchange descriptors and acknowledgements; the same on both sides."""
         assert self.key is not None
-        content = _identity_of(self.party.members[self.party.rank])
-        mac = self.party.sign(here + b" identity", transcript, content)
-        yield from self.send(_FRAME_HEADER.pack(len(content), mac) + content)
-        num_bytes, mac = _FRAME_HEADER.unpack((yield from self.receive(_FRAME_HEADER.size)))
-        if num_bytes > MAX_IDENTITY_BYTES:
-            raise RejectedError(f"its identity has {num_bytes} bytes, > {MAX_IDENTITY_BYTES}")
-        content = yield from self.receive(num_bytes)
-        _check_mac(mac, self.party.sign(there + b" identity", transcript, content))
-        # Catches a rank that was replaced between rendezvous and connecting.
-        if content != _identity_of(self.party.members[self.key.rank]):
-            found = content[:200].decode(errors="replace")
-            raise RejectedError(f"it is not the process that met at the store: {found}")
         if self.party.is_local(self.key.rank):
             self.step = "descriptors"
             yield from self.send(_DESCRIPTORS, self.party.segment)
@@ -258,11 +241,9 @@ class Handshake(ABC):
         here = (self.party.rank, self.party.communicator_id)
         return (hello.target, hello.communicator_id) == here
 
-
-def _check_mac(received: bytes, expected: bytes) -> None:
-    if not hmac.compare_digest(received, expected):
-        raise RejectedError("it does not know this communicator's secret (HCCL_SECRET differs?)")
-
-
-def _identity_of(member: Member) -> bytes:
-    return f"{member}, node {member.node}".encode()
+    def _check(self, proof: bytes, expected: bytes) -> None:
+        if not hmac.compare_digest(proof, expected):
+            raise RejectedError(
+                "it does not know this communicator's secret (HCCL_SECRET differs?)"
+            )
+        self.authenticated = True

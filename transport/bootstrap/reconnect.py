@@ -71,14 +71,7 @@ class Reconnector(Connector):
         listeners: Sequence[socket.socket],
         opened: OpenSockets,
     ) -> None:
-        """Begin.
-
-        Args:
-            engine: whose connections these are.
-            party: this rank and its peers.
-            listeners: where peers dial; listening, non-blocking; this object closes them.
-            opened: learns of every new connection.
-        """
+        """Begin; `opened` learns of every new connection, and the listeners are taken over."""
         self._plane = hold()
         super().__init__(party, listeners, stranger_limit(), self._plane.loop.selector)
         self._engine = engine
@@ -143,14 +136,14 @@ class Reconnector(Connector):
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        return min(self._look_s, self._rests_until_s, self._next_s())
+        return min(self._look_s, self._rests_until_s, super().next_s())
 
     def turn(self) -> None:
         """See `loop.Service`."""
         if time.monotonic() >= self._rests_until_s:
             self._rests_until_s = math.inf
             self._listen()
-        self._tick()
+        self.tick()
         if time.monotonic() >= self._look_s:
             self._look_s = time.monotonic() + _LOOK_PERIOD_S
             self._take_broken()

@@ -83,10 +83,20 @@ class Tls:
             credentials: this rank's.
             trusted: certificates of the other ranks, in DER.
         """
-        authorities = b"".join(trusted)
-        self._server = _context(ssl.PROTOCOL_TLS_SERVER, credentials, authorities)
+        self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._server.num_tickets = 0  # nobody resumes; and the engine shall not read tickets
-        self._client = _context(ssl.PROTOCOL_TLS_CLIENT, credentials, authorities)
+        self._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        authorities = b"".join(trusted)
+        # OpenSSL reads keys from files only; this one has no name and ends with the descriptor.
+        with open(os.memfd_create("hccl-tls", os.MFD_CLOEXEC), "wb", buffering=0) as file:
+            file.write(credentials.pem)
+            for context in (self._server, self._client):
+                context.minimum_version = ssl.TLSVersion.TLSv1_3
+                context.check_hostname = False  # ranks have no names; certificates are compared
+                context.verify_mode = ssl.CERT_REQUIRED
+                if authorities:
+                    context.load_verify_locations(cadata=authorities)
+                context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
 
     def wrap(self, connected: socket.socket, *, server_side: bool) -> ssl.SSLSocket:
         """Take over a connection, accepted or dialled; the handshake is still to be made."""
@@ -148,20 +158,3 @@ class TlsStream(_core.Stream):
     def close(self) -> None:
         """Close the connection."""
         self._socket.close()
-
-
-def _context(protocol: int, credentials: Credentials, authorities: bytes) -> ssl.SSLContext:
-    context = ssl.SSLContext(protocol)
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.check_hostname = False  # ranks have no names; the certificate itself is compared
-    context.verify_mode = ssl.CERT_REQUIRED
-    if authorities:
-        context.load_verify_locations(cadata=authorities)
-    # OpenSSL reads keys from files only; this one has no name and ends with the descriptor.
-    descriptor = os.memfd_create("hccl-tls", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, credentials.pem)
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)
-    return context

@@ -13,10 +13,10 @@ argument, so tests need not wait.
 
 import logging
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
-from hccl_py.transport.clock import wall_ns
 from hccl_py.transport.control.reporter import Absence, Absent, Diagnosis, Report, Reporter
 
 logger = logging.getLogger("hccl_py.transport")
@@ -70,7 +70,7 @@ class Coordinator:
     def on_beat(self, sender: int, body: Any, now_s: float) -> None:
         """Note that a rank lives; a rank that has missed the diagnosis gets it, or passes it on."""
         sent_ns, has_diagnosis, ended, silent_s = body
-        self._send(sender, "beat-back", [sent_ns, wall_ns()])
+        self._send(sender, "beat-back", [sent_ns, time.time_ns()])
         self._note_ended(sender, ended)
         for rank, one_s in silent_s.items():  # where nothing else is known
             self._seen_s.setdefault(rank, now_s - one_s)

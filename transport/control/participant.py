@@ -10,13 +10,14 @@ Every rank can serve: `coordinator.py`, `agreement.py` and the server of `store.
 import itertools
 import math
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from hccl_py.transport.clock import ClockProbe, wall_ns
+from hccl_py.transport.clock import ClockProbe
 from hccl_py.transport.control.agreement import AgreementServer
 from hccl_py.transport.control.coordinator import (
     ACK_S,
@@ -176,7 +177,7 @@ class Participant:
             self._follow_coordinator(now_s)  # which beats again
             return
         silent_s = {rank: now_s - since_s for rank, since_s in self._silent_since_s.items()}
-        body = [wall_ns(), self._diagnosis is not None, list(self._ended.values()), silent_s]
+        body = [time.time_ns(), self._diagnosis is not None, list(self._ended.values()), silent_s]
         self._send(self._current, "beat", body)
         for rank in self._silent_since_s:
             if rank < self._current:  # it may only have slept, and coordinate again
@@ -240,7 +241,7 @@ class Participant:
     def _on_beat(self, sender: int, body: Any) -> None:
         sent_ns, theirs_ns = body
         if sender == self._current:
-            self.probe.add(sent_ns, theirs_ns, wall_ns())
+            self.probe.add(sent_ns, theirs_ns, time.time_ns())
 
     def _on_ask(self, sender: int, body: Any) -> None:
         if self._diagnosis is not None:

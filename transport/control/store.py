@@ -1,7 +1,7 @@
 """The store: keys and values that ranks set and wait for. One server and one client, without I/O.
 
 A coordinator hosts a store for its communicator (`participant.py` asks it), a process that made a
-unique id hosts one for ranks that have no communicator yet (`unique_id_server.py`).
+unique id hosts one for ranks that have no communicator yet (`unique_id_store.py`).
 
     kind     body        answer
     set      key, value  True

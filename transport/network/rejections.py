@@ -33,11 +33,7 @@ class Rejections:
     """The rejected connections of one listener. For one thread at a time."""
 
     def __init__(self, who: str) -> None:
-        """Start with none.
-
-        Args:
-            who: rejects, for the log.
-        """
+        """Start with none; `who` rejects, for the log."""
         self._who = who
         self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._reasons: Counter[str] = Counter()
@@ -73,12 +69,8 @@ class Rejections:
     def log_rest(self) -> None:
         """Log how many were rejected and are not in the log yet."""
         if self._num_unlogged:
-            logger.warning(
-                "%s rejected %d more connections, the last from %s",
-                self._who,
-                self._num_unlogged,
-                self._last_unlogged,
-            )
+            what = "%s rejected %d more connections, the last from %s"
+            logger.warning(what, self._who, self._num_unlogged, self._last_unlogged)
             self._num_unlogged = 0
 
     def summary(self) -> str:

@@ -1,17 +1,4 @@
-"""What the environment says about the network: read once, checked, and named in every complaint.
-
-| variable | meaning |
-|---|---|
-| HCCL_SOCKET_IFNAME | interfaces, in NCCL's or gloo's syntax; every match carries a path |
-| HCCL_SOCKET_FAMILY | AF_INET or AF_INET6, for interfaces with addresses of both |
-| HCCL_CONNECTIONS | connections per interface and lane |
-| HCCL_PORT_RANGE | FIRST-LAST: where to listen |
-| HCCL_SECRET | what connections authenticate with |
-| HCCL_TRANSPORT | who carries messages, see `providers.py` |
-| HCCL_TLS | 1: encrypt what travels between nodes |
-| HCCL_CHECKSUM | 1: a CRC32C with everything that travels between nodes |
-| MASTER_ADDR | decides on the interface where HCCL_SOCKET_IFNAME does not |
-"""
+"""What the environment says about the network: read once, checked, and named in every complaint."""
 
 import os
 import re
@@ -35,15 +22,15 @@ class NetworkSettings:
     """How a rank reaches ranks of other nodes; None is unset.
 
     Attributes:
-        rendezvous_host: MASTER_ADDR.
-        interfaces: HCCL_SOCKET_IFNAME.
-        family: HCCL_SOCKET_FAMILY.
-        ports: HCCL_PORT_RANGE, both ends included.
-        num_connections: HCCL_CONNECTIONS.
-        secret: HCCL_SECRET.
-        tls: HCCL_TLS.
-        transport: HCCL_TRANSPORT.
-        checksum: HCCL_CHECKSUM.
+        rendezvous_host: MASTER_ADDR; decides on the interface where HCCL_SOCKET_IFNAME does not.
+        interfaces: HCCL_SOCKET_IFNAME, in NCCL's or gloo's syntax; every match carries a path.
+        family: HCCL_SOCKET_FAMILY, for interfaces with addresses of both.
+        ports: HCCL_PORT_RANGE: where to listen, both ends included.
+        num_connections: HCCL_CONNECTIONS, per interface and lane.
+        secret: HCCL_SECRET, what connections authenticate with.
+        tls: HCCL_TLS: encrypt what travels between nodes.
+        transport: HCCL_TRANSPORT: who carries messages, see `providers/registry.py`.
+        checksum: HCCL_CHECKSUM: a CRC32C with everything that travels between nodes.
     """
 
     rendezvous_host: str | None = None

@@ -114,7 +114,7 @@ def test_handshake_between_members_succeeds_on_both_sides(
 
 def test_handshake_every_changed_byte_is_rejected() -> None:
     lengths = [sum(map(len, side.sent)) for side in pair()]
-    assert min(lengths) > 76 + 32 + 36
+    assert lengths == [76 + 32 + 1 + 1] * 2
     for sender, length in enumerate(lengths):
         for target in range(length):
             receiver = pair(sender, partial(flip_byte, target))[1 - sender]
@@ -157,10 +157,3 @@ def test_handshake_connection_that_is_not_expected_is_rejected() -> None:
     assert asked == [Key(3, 7, 5)]
     assert "not expected" in (sides[1].outcome or "")
     assert sides[1].sent == []
-
-
-def test_handshake_rank_replaced_by_another_process_is_rejected() -> None:
-    replaced = tuple(replace(member, pid=7) if member.rank == 1 else member for member in MEMBERS)
-    impostor = Side(replace(party(1), members=replaced))
-    _, acceptor = converse(impostor, Side(party(0)))
-    assert "not the process that met at the store: rank 1 on host1 (pid 7)" in str(acceptor.outcome)

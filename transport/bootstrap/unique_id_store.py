@@ -1,0 +1,341 @@
+"""The store of a unique id: where ranks meet that know nothing but the id. Its server and client.
+
+The control thread of one process serves it. Server and clients derive their CURVE keys from the
+secret in the id, so a process without the id gets nothing in or out. The questions are those of
+`control/store.py` and two more:
+
+    join     rank, world_size, who    True
+    leave    -                        none
+
+A rank that comes twice, or expects another number of ranks, ends the rendezvous for all: otherwise
+it would end at the first deadline.
+"""
+
+import contextlib
+import hmac
+import itertools
+import logging
+import math
+import operator
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+import zmq
+from zmq.utils import z85
+from zmq.utils.monitor import recv_monitor_message
+
+from hccl_py.transport.control.control_plane import hold, release
+from hccl_py.transport.control.listener import KeyPair, curve_socket
+from hccl_py.transport.control.store import StoreClient, StoreServer
+from hccl_py.transport.deadline import Deadline
+from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.interfaces import describe_target
+from hccl_py.transport.process_lifecycle import Stage, register
+
+logger = logging.getLogger("hccl_py.transport")
+
+_MAX_MESSAGE_BYTES = 64 << 20
+_CLOSE_S = 2.0
+_FAREWELL_S = 0.5
+_GONE_S = 1.0
+"""How long the server may be unreachable, once it was there or where it ought to be."""
+_TURN_MS = 50
+_SERVER_LINGER_MS = 500
+_CLIENT_LINGER_MS = 1000
+_HEARTBEAT_MS = 1000
+_SILENT_MS = 5000
+_UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
+_DOWN = int(zmq.EVENT_DISCONNECTED) | int(zmq.EVENT_CONNECT_RETRIED)
+_REJECTED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH) | int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
+
+
+def _curve_keys(secret: bytes, side: str) -> KeyPair:
+    """Derive the CURVE keys of one side, `server` or `client`."""
+    secret_key = z85.encode(hmac.digest(secret, f"hccl-py unique id {side}".encode(), "sha256"))
+    return KeyPair(zmq.curve_public(secret_key), secret_key)
+
+
+class UniqueIdServer:
+    """Serves the ranks of one communicator until all have left, or the process ends."""
+
+    def __init__(self, bound: socket.socket, secret: bytes, made_by: str) -> None:
+        """Serve every client that proves that it knows `secret`.
+
+        Args:
+            bound: a bound TCP socket, which is taken over.
+            secret: of the unique id.
+            made_by: names this process in the error that ranks raise if it ends too early.
+        """
+        self._made_by = made_by
+        self._over = threading.Event()
+        self._closed = threading.Event()
+        self._client_key = _curve_keys(secret, "client").public
+        self._domain = secrets.token_hex(8).encode()
+        self._store: StoreServer[bytes] = StoreServer(self._answer)
+        self._joined: dict[int, tuple[bytes, str]] = {}
+        self._world_size = 0
+        self._left: set[bytes] = set()
+        self._problem = ""
+        self._farewell: Deadline | None = None
+        self._plane = hold()
+        self._plane.loop.call(lambda: self._open(bound, _curve_keys(secret, "server")))
+
+    # Any thread.
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until all ranks have left; False if they have not."""
+        return self._over.wait(timeout_s)
+
+    def expect_no_more(self) -> None:
+        """End every `wait`: the rendezvous failed, and late ranks only get the reason."""
+        self._over.set()
+
+    def close(self) -> None:
+        """End the rendezvous; ranks that still wait get the reason. Idempotent."""
+        self._plane.loop.post(self._end)
+        self._closed.wait(_CLOSE_S)
+
+    # The control thread.
+
+    def next_s(self) -> float:
+        """See `loop.Service`."""
+        return math.inf if self._farewell is None else self._farewell.end_s
+
+    def turn(self) -> None:
+        """See `loop.Service`."""
+        missing = max(0, self._world_size - len(self._joined))
+        for _, route, message in self._listener.receive([""] * missing):
+            self._take(route, message)
+        all_left = not self._problem and 0 < self._world_size <= len(self._left)
+        informed = len(self._left) >= len(self._joined)
+        if all_left or (self._farewell is not None and (informed or self._farewell.expired)):
+            self._close()
+
+    def _open(self, bound: socket.socket, keys: KeyPair) -> None:
+        self._listener = self._plane.sockets.open_listener(
+            self._domain,
+            keys,
+            "the store of a unique id",
+            lambda key: hmac.compare_digest(key, self._client_key),
+            _MAX_MESSAGE_BYTES,
+        )
+        self._listener.listen(bound)
+        self._plane.loop.add(self)
+        _open.add(self)
+
+    def _end(self) -> None:
+        if not self._closed.is_set():
+            self._fail(f"{self._made_by} ended before all ranks had met")
+            self._farewell = self._farewell or Deadline(_FAREWELL_S)  # a rank may be about to ask
+
+    def _close(self) -> None:
+        _open.discard(self)
+        self._plane.loop.remove(self)
+        self._plane.sockets.close_listener(self._domain, _SERVER_LINGER_MS)
+        self._over.set()
+        self._closed.set()
+        release(self._plane)
+
+    def _take(self, route: bytes, message: bytes) -> None:
+        serves: dict[str, Callable[..., None]] = {
+            "join": self._join,
+            "leave": self._leave,
+            "set": self._store.set,
+            "get": self._get,
+            "check": self._store.check,
+        }
+        try:
+            number, kind, *body = msgpack.unpackb(message)
+            serves[kind](route, int(number), *body)
+        except (ValueError, KeyError, TypeError, OverflowError) as error:
+            logger.warning("the store of a unique id dropped a message of a member: %s", error)
+
+    def _join(self, route: bytes, number: int, rank: int, world_size: int, who: str) -> None:
+        rank, world_size = operator.index(rank), operator.index(world_size)
+        self._world_size = self._world_size or world_size
+        claimed, other = self._joined.setdefault(rank, (route, who))
+        if claimed != route:
+            self._fail(f"two processes claim rank {rank}: {other} and {who}")
+        elif world_size != self._world_size:
+            first = next(iter(self._joined))
+            self._fail(
+                f"rank {rank} ({who}) expects {world_size} ranks, rank {first} "
+                f"({self._joined[first][1]}) expects {self._world_size}"
+            )
+        self._answer(route, number, True)
+
+    def _get(self, route: bytes, number: int, keys: list[str]) -> None:
+        self._store.get(route, number, keys)
+        if self._problem:
+            self._store.reject_waiting(route)
+
+    def _leave(self, route: bytes, _number: int) -> None:
+        self._left.update(one for one, _ in self._joined.values() if one == route)
+        self._store.reject_waiting(route)
+
+    def _fail(self, problem: str) -> None:
+        """End the rendezvous for all ranks with one reason; the first stays."""
+        self._problem = self._problem or problem
+        self._store.reject_waiting()
+
+    def _answer(self, route: bytes, number: int, value: Any) -> None:
+        self._listener.send(route, msgpack.packb([number, self._problem, value]))
+
+
+_open: set[UniqueIdServer] = set()
+
+
+def _close_all() -> None:
+    for server in tuple(_open):
+        server.close()
+
+
+# The parent's control plane, of which a forked child keeps a copy, holds the servers.
+register(Stage.STORE_SERVERS, at_exit=_close_all, in_forked_child=_open.clear)
+
+
+@dataclass(frozen=True)
+class ServerAddress:
+    """Where the store of a unique id is served.
+
+    Attributes:
+        host, port: numeric address.
+        secret: what both sides derive their keys from.
+        made_by: which process serves there, for messages.
+        comes_later: it may not serve yet.
+    """
+
+    host: str
+    port: int
+    secret: bytes = field(repr=False)
+    made_by: str
+    comes_later: bool = False
+
+    def __str__(self) -> str:
+        """Name the address."""
+        return describe_target((self.host, self.port))
+
+
+class UniqueIdClient(StoreClient):
+    """A rank's connection with the store of a unique id. One thread uses it.
+
+    Attributes:
+        problem: why the ranks cannot meet; "" as long as they can.
+    """
+
+    def __init__(self, address: ServerAddress, timeout_s: float) -> None:
+        """Dial; nothing is waited for.
+
+        Args:
+            address: of the server.
+            timeout_s: for all questions together.
+        """
+        self._all = Deadline(timeout_s)
+        super().__init__(self._ask_server, timeout_s)
+        self.problem = ""
+        self._address = address
+        self._numbers = itertools.count(1)
+        self._plane = hold()
+        keys = _curve_keys(address.secret, "client")
+        dealer = curve_socket(self._plane.sockets.context, zmq.DEALER, keys, _MAX_MESSAGE_BYTES)
+        dealer.curve_serverkey = _curve_keys(address.secret, "server").public
+        dealer.reconnect_ivl = 100
+        dealer.heartbeat_ivl = _HEARTBEAT_MS
+        dealer.heartbeat_timeout = _SILENT_MS
+        dealer.ipv6 = ":" in address.host
+        self._dealer = dealer
+        self._monitor: zmq.Socket[bytes] = dealer.get_monitor_socket(_UP | _DOWN | _REJECTED)
+        self._is_up = self._was_up = self._rejected = False
+        self._gone: Deadline | None = None
+        dealer.connect(f"tcp://{address}")
+        self._poller = zmq.Poller()
+        self._poller.register(dealer, zmq.POLLIN)
+        self._poller.register(self._monitor, zmq.POLLIN)
+
+    def join(self, rank: int, world_size: int) -> None:
+        """Say who this is.
+
+        Raises:
+            BootstrapError: nobody answers, or there is another rank of this number, or another
+                number of ranks.
+        """
+        who = f"pid {os.getpid()} on {socket.gethostname()}"
+        self._ask("join", rank, world_size, who, deadline=self._all)
+
+    def leave(self) -> None:
+        """Say that this rank needs the store no more, and close."""
+        with contextlib.suppress(zmq.ZMQError):
+            self._dealer.send(msgpack.packb([next(self._numbers), "leave"]), zmq.NOBLOCK)
+        self._dealer.disable_monitor()
+        self._monitor.close(0)
+        # What was sent leaves within the linger; a server that ended is not waited for.
+        self._dealer.close(_CLIENT_LINGER_MS if self._is_up else 0)
+        release(self._plane)
+
+    def _deadline(self) -> Deadline:
+        return self._all
+
+    def _ask_server(self, kind: str, *body: Any, deadline: Deadline) -> Any:
+        number = next(self._numbers)
+        question = msgpack.packb([number, kind, *body])
+        is_asked = False
+        while True:
+            if self._is_up and not is_asked:
+                self._dealer.send(question)
+                is_asked = True
+            self._poller.poll(min(_TURN_MS, 1 + int(deadline.remaining_s * 1000)))
+            if self._note_connection():
+                is_asked = False  # a new connection: what was asked before may be lost
+            for its_number, problem, value in self._answers():
+                self.problem = self.problem or problem
+                if its_number == number and value is not None and (kind == "check" or not problem):
+                    return value
+            if self.problem and kind != "check":
+                raise BootstrapError(self.problem)
+            self._check_server()
+            if deadline.expired:
+                raise BootstrapError(
+                    f"{self._server()} did not answer {kind} {body[0]!r} {deadline}"
+                )
+
+    def _answers(self) -> list[tuple[int, str, Any]]:
+        found: list[tuple[int, str, Any]] = []
+        with contextlib.suppress(zmq.Again):
+            while True:
+                found.append(tuple(msgpack.unpackb(self._dealer.recv(zmq.NOBLOCK))))
+        return found
+
+    def _note_connection(self) -> bool:
+        """Note what became of the connection; True if there is a new one."""
+        is_new = False
+        with contextlib.suppress(zmq.Again):
+            while True:
+                event = int(recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"])
+                self._rejected = self._rejected or bool(event & _REJECTED)
+                if event & _UP:
+                    self._is_up = self._was_up = is_new = True
+                    self._rejected = False
+                    self._gone = None
+                elif event & _DOWN:
+                    self._is_up = False
+                    self._gone = self._gone or Deadline(_GONE_S)
+        return is_new
+
+    def _check_server(self) -> None:
+        may_come = self._address.comes_later and not self._was_up
+        if self._gone is not None and self._gone.expired and not self._is_up and not may_come:
+            why = "answers for another unique id" if self._rejected else "has ended"
+            self.problem = self.problem or (
+                f"{self._server()} {why}: either that process ended, or all ranks of this id had "
+                "met already; make a new id for every communicator"
+            )
+            raise BootstrapError(self.problem)
+
+    def _server(self) -> str:
+        return f"the store of the unique id at {self._address} ({self._address.made_by})"
