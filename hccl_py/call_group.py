@@ -16,59 +16,17 @@ from dataclasses import dataclass, field
 from threading import get_ident
 from typing import NamedTuple
 
+from hccl_py.transport import _core
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
-from hccl_py.work import NativeWork, Work
+from hccl_py.work import NotBegun, Work
 
 
-class DeferredCall:
-    """Takes the place of the engine's Work until the group of its call ends."""
+class Deferred(NamedTuple):
+    """A call that was collected; `blocks`: its caller waits for it, and has no handle."""
 
-    def __init__(self) -> None:
-        """Wait for the end of the group."""
-        self._native: NativeWork | None = None
-        self._dropped = ""
-
-    def begin(self, native: NativeWork) -> None:
-        """Pass everything on to the call, which has begun."""
-        self._native = native
-
-    def drop(self, reason: str) -> None:
-        """Never begin."""
-        self._dropped = reason
-
-    def wait(self, timeout_s: float) -> bool:
-        """Block until the call is done.
-
-        Raises:
-            InvalidArgumentError: the group has not ended, or the call was dropped.
-        """
-        if self._native is None:
-            raise InvalidArgumentError(
-                f"the call was never started: {self._dropped}"
-                if self._dropped
-                else "the call has not been started: its hccl_py.group() is still open; wait after "
-                "the block"
-            )
-        return self._native.wait(timeout_s)
-
-    def done(self) -> bool:
-        """Whether the call has ended, or was dropped."""
-        return bool(self._dropped) if self._native is None else self._native.done()
-
-    def failed(self) -> bool:
-        """Whether the call failed, or was dropped."""
-        return bool(self._dropped) if self._native is None else self._native.failed()
-
-    def source(self) -> int:
-        """Return the rank that a finished recv took its data from, else -1."""
-        return -1 if self._native is None else self._native.source()
-
-
-class _Collected(NamedTuple):
-    """How a call begins, and the handle that its caller has; None: the caller waits for it."""
-
-    begin: Callable[[], Work]
-    deferred: DeferredCall | None
+    begin: Callable[[], _core.Work]
+    work: Work
+    blocks: bool
 
 
 @dataclass
@@ -76,11 +34,7 @@ class Batch:
     """What one thread has collected."""
 
     depth: int = 0
-    calls: list[_Collected] = field(default_factory=list)
-
-    def add(self, begin: Callable[[], Work], deferred: DeferredCall | None) -> None:
-        """Keep a call for the end of the outermost group."""
-        self.calls.append(_Collected(begin, deferred))
+    calls: list[Deferred] = field(default_factory=list)
 
 
 BATCHES: dict[int, Batch] = {}
@@ -136,30 +90,24 @@ def _drop(batch: Batch, num_before: int, error: BaseException) -> None:
     del batch.calls[num_before:]
     reason = f"its hccl_py.group() was left by {type(error).__name__}: {error}"
     for call in dropped:
-        if call.deferred is not None:
-            call.deferred.drop(reason)
+        call.work.native = NotBegun(reason)
     if dropped and hasattr(error, "add_note"):  # Python 3.11
         error.add_note(
             f"hccl_py.group(): none of the {len(dropped)} calls of the block was started"
         )
 
 
-def _run(calls: list[_Collected]) -> None:
+def _run(calls: list[Deferred]) -> None:
     """Start all calls, then wait for the blocking ones; raise the first failure at the end."""
     first: HcclError | None = None
     started: list[Work] = []
     for call in calls:
         try:
-            work = call.begin()
+            call.work.native = call.begin()
+            started += [call.work] * call.blocks
         except HcclError as error:
             first = first or error
-            if call.deferred is not None:
-                call.deferred.drop(f"{type(error).__name__}: {error}")
-            continue
-        if call.deferred is None:
-            started.append(work)
-        else:
-            call.deferred.begin(work.native)
+            call.work.native = NotBegun(f"{type(error).__name__}: {error}")
     for work in started:
         try:
             work.wait()

@@ -5,20 +5,19 @@ a call have been checked.
 """
 
 from collections.abc import Sequence
-from typing import Any, Generic
+from typing import Any
+
+import numpy as np
 
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.fingerprint import Transfer
-from hccl_py.memory.buffers import Span, blocks_of, span_of
-from hccl_py.memory.checks import check_block, check_op, check_tag, not_reducible, start_alike
-from hccl_py.memory.copies import copy_to_output, set_aside
-from hccl_py.memory.scaled import ScaledSum
-from hccl_py.observe.call_sites import CallSites
-from hccl_py.submit import BACKGROUND, BLOCKING, Result, Submitter
+from hccl_py.memory.arguments import check_block, check_tag, copy_to_output, scaled, set_aside
+from hccl_py.memory.buffers import blocks_of, span_of
+from hccl_py.memory.element_types import ELEMENT_TYPES, Span
+from hccl_py.submit import Result, Submitter
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import DType, ReduceOp
-from hccl_py.work import Work
 
 Buffer = Any
 """A contiguous CPU torch tensor or numpy array, or whatever else `buffers.py` finds memory in."""
@@ -28,13 +27,12 @@ Blocks = Any
 Op = Any
 """A ReduceOp, or what `premul_sum` returned."""
 
-_BYTE = int(DType.UINT8)
+_BYTE = ELEMENT_TYPES[DType.UINT8]
 _SUM = int(ReduceOp.SUM)
 _AVG = int(ReduceOp.AVG)
-_ANY_RANK = -1
 
 
-class Collectives(Generic[Result]):
+class Collectives(Submitter[Result]):
     """The collectives of a communicator, all blocking or all in the background.
 
     Every method takes `timeout_s`; None is the communicator's own.
@@ -45,13 +43,11 @@ class Collectives(Generic[Result]):
     its old values are gone even if the call fails.
     """
 
-    __slots__ = ("_blocks", "_data", "_equal", "_state", "_submit", "_transferring")
-
-    def __init__(self, state: CommunicatorState, submitter: Submitter[Result]) -> None:
-        """Hand the calls of the communicator of `state` to `submitter`."""
-        self._state = state
-        self._submit = submitter.submit
-        self._data, self._blocks, self._equal, self._transferring = submitter.entries
+    def __init__(self, state: CommunicatorState, *, blocking: bool) -> None:
+        """Offer the collectives of the communicator of `state`."""
+        super().__init__(state, blocking)
+        self._byte = np.zeros(1, np.uint8)  # what a barrier reduces
+        self._byte_address = self._byte.ctypes.data
 
     def all_reduce(
         self,
@@ -70,19 +66,13 @@ class Collectives(Generic[Result]):
             timeout_s: deadline of this call.
         """
         address, count, kind = span = span_of(data, "data", output is None)
-        try:
-            known = op in kind.ops
-        except TypeError:  # an array
-            known = False
-        if not known:
-            if isinstance(op, ScaledSum):
-                scaled, target = op.applied(span), data if output is None else output
-                return self.all_reduce(scaled, output=target, timeout_s=timeout_s)
-            raise not_reducible(op, kind)
+        if not isinstance(op, int):
+            target = data if output is None else output
+            return self.all_reduce(scaled(op, span), output=target, timeout_s=timeout_s)
+        state = self._state
+        prepared = state.plans["all_reduce", kind, op, count, None]
         if output is not None:
             address, data = copy_to_output(span, output), output
-        state = self._state
-        prepared = state.plans["all_reduce", kind.number, op, count, None]
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         return self._submit(self._data, (state.core, prepared, limit_s, address, op == _AVG, data))
 
@@ -111,7 +101,7 @@ class Collectives(Generic[Result]):
         address, count, kind = span = span_of(data, "data", not is_root)
         if output is not None and is_root:
             address, data = copy_to_output(span, output), output
-        prepared = state.plans["broadcast", kind.number, _SUM, count * kind.units, root]
+        prepared = state.plans["broadcast", kind, _SUM, count, root]
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         return self._submit(self._data, (state.core, prepared, limit_s, address, False, data))
 
@@ -137,14 +127,13 @@ class Collectives(Generic[Result]):
         self._check_rank("root", root)
         is_root = root == self._state.rank
         address, count, kind = span = span_of(data, "data", is_root and output is None)
-        if isinstance(op, ScaledSum):
+        if not isinstance(op, int):
             target = output if output is not None or not is_root else data
-            return self.reduce(op.applied(span), root, output=target, timeout_s=timeout_s)
-        check_op(op, kind)
+            return self.reduce(scaled(op, span), root, output=target, timeout_s=timeout_s)
+        state = self._state
+        prepared = state.plans["reduce", kind, op, count, root]
         if output is not None and is_root:
             address, data = copy_to_output(span, output), output
-        state = self._state
-        prepared = state.plans["reduce", kind.number, op, count, root]
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         # Only the root holds a sum to be divided.
         divide = op == _AVG and is_root
@@ -155,8 +144,8 @@ class Collectives(Generic[Result]):
         state = self._state
         prepared = state.plans["barrier", _BYTE, _SUM, 1, None]
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        address, byte = state.barrier_address, state.barrier_byte
-        return self._submit(self._data, (state.core, prepared, limit_s, address, False, byte))
+        arguments = state.core, prepared, limit_s, self._byte_address, False, self._byte
+        return self._submit(self._data, arguments)
 
     def all_gather(
         self, output: Blocks, input: Buffer, *, timeout_s: float | None = None
@@ -173,8 +162,8 @@ class Collectives(Generic[Result]):
         source = address, count, kind = span_of(input, "input")
         if not isinstance(output, (list, tuple)):
             target, total, its_kind = span_of(output, "output", True)
-            if total == count * n and (its_kind is kind or its_kind == kind):
-                prepared = state.plans["all_gather", kind.number, _SUM, total * kind.units, None]
+            if total == count * n and its_kind is kind:
+                prepared = state.plans["all_gather", kind, _SUM, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step = (output, input), count * kind.item_bytes
                 return self._submit(
@@ -184,8 +173,8 @@ class Collectives(Generic[Result]):
         targets = blocks_of(output, "output", n, writable=True)
         self._check_own_block("output", targets, "input", source)
         # Blocks may be uneven, but all of them together are as long on every rank.
-        total = sum(block.count for block in targets) * kind.units
-        prepared = state.plans["all_gather", kind.number, _SUM, total, None]
+        total = sum(block.count for block in targets)
+        prepared = state.plans["all_gather", kind, _SUM, total, None]
         return self._moved(prepared, ([source], targets), (output, input), timeout_s)
 
     def reduce_scatter(
@@ -199,19 +188,15 @@ class Collectives(Generic[Result]):
             op: a ReduceOp, or what `premul_sum` returned.
             timeout_s: deadline of this call.
         """
-        if isinstance(op, ScaledSum):
-            many = isinstance(input, (list, tuple))
-            blocks = [op.applied(span_of(one, "input")) for one in (input if many else [input])]
-            scaled = blocks if many else blocks[0]
-            return self.reduce_scatter(output, scaled, timeout_s=timeout_s)
         state = self._state
         n = state.world_size
+        if not isinstance(op, int):
+            input, op = [scaled(op, block) for block in blocks_of(input, "input", n)], _SUM
         target = address, count, kind = span_of(output, "output", True)
         if not isinstance(input, (list, tuple)):
             source, total, its_kind = span_of(input, "input")
-            if total == count * n and (its_kind is kind or its_kind == kind):
-                check_op(op, kind)
-                prepared = state.plans["reduce_scatter", kind.number, op, total, None]
+            if total == count * n and its_kind is kind:
+                prepared = state.plans["reduce_scatter", kind, op, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step, avg = (output, input), count * kind.parts, op == _AVG
                 return self._submit(
@@ -220,9 +205,8 @@ class Collectives(Generic[Result]):
                 )
         sources = blocks_of(input, "input", n)
         for rank, block in enumerate(sources):
-            check_block("input", rank, block, "output", target)
-        check_op(op, kind)
-        prepared = state.plans["reduce_scatter", kind.number, op, count * n, None]
+            check_block("input", block, "output", target, rank)
+        prepared = state.plans["reduce_scatter", kind, op, count * n, None]
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         parts_in = [(block.address, block.count * kind.parts) for block in sources]
         blocks_in_out = parts_in, [(address, count * kind.parts)]
@@ -249,13 +233,8 @@ class Collectives(Generic[Result]):
         if not isinstance(output, (list, tuple)) and not isinstance(input, (list, tuple)):
             source, total, kind = span_of(input, "input")
             target, its_total, its_kind = span_of(output, "output", True)
-            if (
-                total == its_total
-                and total % n == 0
-                and source != target
-                and (its_kind is kind or its_kind == kind)
-            ):
-                prepared = state.plans["all_to_all", kind.number, _SUM, 0, None]
+            if total == its_total and total % n == 0 and source != target and its_kind is kind:
+                prepared = state.plans["all_to_all", kind, _SUM, 0, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step = (output, input), total // n * kind.item_bytes
                 return self._submit(
@@ -267,10 +246,12 @@ class Collectives(Generic[Result]):
         self._check_own_block("output", targets, "input", sources[state.rank])
         # What is set aside has to live as long as the call.
         kept: object = input
-        if any(start_alike(*pair) for pair in zip(sources, targets, strict=True)):
+        pairs = zip(sources, targets, strict=True)
+        if any(
+            one.address == other.address and one.count > 0 < other.count for one, other in pairs
+        ):
             kept, sources = set_aside(sources)
-        number = sources[0].kind.number
-        prepared = state.plans["all_to_all", number, _SUM, 0, None]
+        prepared = state.plans["all_to_all", sources[0].kind, _SUM, 0, None]
         return self._moved(prepared, (sources, targets), (output, kept), timeout_s)
 
     def gather(
@@ -286,7 +267,7 @@ class Collectives(Generic[Result]):
         if self._is_root(root, "output", output):
             targets = blocks_of(output, "output", self._state.world_size, writable=True)
             self._check_own_block("output", targets, "input", source)
-        prepared = self._state.plans["gather", source.kind.number, _SUM, 0, root]
+        prepared = self._state.plans["gather", source.kind, _SUM, 0, root]
         return self._moved(prepared, ([source], targets), (output, input), timeout_s)
 
     def scatter(
@@ -302,7 +283,7 @@ class Collectives(Generic[Result]):
         if self._is_root(root, "input", input):
             sources = blocks_of(input, "input", self._state.world_size)
             self._check_own_block("input", sources, "output", target)
-        prepared = self._state.plans["scatter", target.kind.number, _SUM, 0, root]
+        prepared = self._state.plans["scatter", target.kind, _SUM, 0, root]
         return self._moved(prepared, (sources, [target]), (output, input), timeout_s)
 
     def send(
@@ -351,19 +332,14 @@ class Collectives(Generic[Result]):
     ) -> Result:
         state = self._state
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        sends, peer, tag, num_bytes = transfer
-        to = _ANY_RANK if peer is None else peer
-        return self._submit(
-            self._transferring,
-            (state.core, sends, span.address, num_bytes, to, tag, limit_s, buffer),
-            transfer,
-        )
+        arguments = state.core, transfer, limit_s, span.address, buffer
+        return self._submit(self._transferring, arguments)
 
     def _check_own_block(
         self, name: str, blocks: Sequence[Span], other_name: str, other: Span
     ) -> None:
         rank = self._state.rank
-        check_block(name, rank, blocks[rank], other_name, other)
+        check_block(name, blocks[rank], other_name, other, rank)
 
     def _check_rank(self, name: str, rank: int) -> None:
         n = self._state.world_size
@@ -380,21 +356,3 @@ class Collectives(Generic[Result]):
                 f"(this is rank {self._state.rank}, root is {root}), got {type(blocks).__name__}"
             )
         return is_root
-
-
-def collectives_of(
-    state: CommunicatorState, sites: CallSites | None
-) -> tuple[Collectives[None], Collectives[Work]]:
-    """Return the collectives of a communicator: blocking, and in the background.
-
-    Args:
-        state: of the communicator.
-        sites: records the user's line of every call; None: nobody asked for it.
-    """
-    blocking, background = BLOCKING, BACKGROUND
-    if sites is not None:
-        blocking, background = sites.recorded(blocking), sites.recorded(background)
-    return (
-        Collectives(state, Submitter(state, blocking, background)),
-        Collectives(state, Submitter(state, background, background)),
-    )

@@ -16,41 +16,34 @@ from typing import Any
 import numpy as np
 
 from hccl_py.call_group import require_no_group
-from hccl_py.collectives import collectives_of
-from hccl_py.communicator_state import CommunicatorState, Condition
-from hccl_py.diagnosis.errors import CallErrors
+from hccl_py.collectives import Collectives
+from hccl_py.communicator_state import Condition, assemble
 from hccl_py.diagnosis.exceptions import describe_error, exception_at_exit, handled_error
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S, Reporter
 from hccl_py.engine import connect_engine
 from hccl_py.membership.environment import rank_and_size, rendezvous_store
 from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.split import packed, part_of
-from hccl_py.membership.subset import Parent, check_members, open_group
-from hccl_py.observe.call_sites import CallSites
-from hccl_py.observe.flight_recorder import FlightRecorder, Membership
+from hccl_py.membership.subset import check_members, open_group
 from hccl_py.observe.statistics import Statistics, read_statistics
-from hccl_py.plan_cache import PlanCache
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
-from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.bootstrap.reconnect import Reconnector
-from hccl_py.transport.clock import ClockReading
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import CommunicatorError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.process_lifecycle import Stage, register
-from hccl_py.work import release_finished
+from hccl_py.work import Work, release_finished
 
 _SHRUNK = "/shrunk-"
 
 
-class Communicator:
+class Communicator(Collectives[None]):
     """Ranks that call collectives together, in the same order.
 
     Methods may be called from any thread; calls of one communicator run in the order submitted. A
-    context manager: leaving it closes. `all_reduce`, `broadcast`, `reduce`, `barrier`,
-    `all_gather`, `reduce_scatter`, `all_to_all`, `gather`, `scatter`, `send` and `recv` stand in
-    `collectives.Collectives`; here each runs to its end on the calling thread.
+    context manager: leaving it closes. The collectives are those of `collectives.Collectives`; here
+    each runs to its end on the calling thread.
 
     Attributes:
         rank: of this process, 0-based.
@@ -90,60 +83,31 @@ class Communicator:
         """
         rank, world_size = rank_and_size(rank, world_size)
         with rendezvous_store(store, rank, world_size, name, timeout_s) as rendezvous:
-            engine = connect_engine(rendezvous, rank, world_size, timeout_s, identity)
-        core, mesh = engine.core, engine.mesh
+            connected = connect_engine(rendezvous, rank, world_size, timeout_s, identity)
+        core, mesh, self._sockets, self._repair = connected
         self.rank = rank
         self.world_size = world_size
         self.name = name
         self.nodes = mesh.nodes
         self.old_ranks: tuple[int, ...] = ()
-        self._state = state = CommunicatorState(name, rank, world_size, timeout_s, core)
         self._provider = mesh.provider
-        self._coordination = mesh.coordination
-        self._sockets = engine.sockets
-        self._repair = engine.repair
         self._identity = identity
         self._num_shrinks = 0
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._store = rendezvous  # rank 0 may host it, and others may not have read all of it yet
-        self._sites = CallSites() if CallSites.wanted() else None
-        self.flight_recorder = FlightRecorder(
-            core, _membership(name, rank, mesh), partial(_clock, mesh.coordination), self._sites
-        )
-        state.plans = PlanCache(rank, mesh.nodes)
-        self._bind()
-        self._join_control_plane()
-        _open.add(self)
-
-    def _join_control_plane(self) -> None:
-        """Begin to report failures, and to receive diagnoses."""
-        core, coordination = self._core, self._coordination
-        self._reporter = Reporter(core, self.flight_recorder, self._sites)
-        survey = partial(self._reporter.survey, coordination.survey) if coordination else None
-        self._state.errors = CallErrors(self.flight_recorder, survey)
+        state = assemble(name, rank, timeout_s, core, mesh)
+        super().__init__(state, blocking=True)
+        self.nonblocking: Collectives[Work] = Collectives(state, blocking=False)
+        self.flight_recorder = state.recorder
         # Their threads keep the engine alive, but must not outlive a communicator nobody holds.
         self._end_threads = weakref.finalize(
-            self, _close_threads, self._repair, coordination, self._reporter
+            self, _close_threads, self._repair, state.coordination, state.reporter
         )
         self._end_threads.atexit = False
-        if coordination is not None:
+        if state.coordination is not None:
             core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
-            coordination.attach(self._reporter)
-
-    def _bind(self) -> None:
-        """Offer the blocking collectives as methods; bound here they cost no frame."""
-        blocking, self.nonblocking = collectives_of(self._state, self._sites)
-        self.all_reduce = blocking.all_reduce
-        self.broadcast = blocking.broadcast
-        self.reduce = blocking.reduce
-        self.barrier = blocking.barrier
-        self.all_gather = blocking.all_gather
-        self.reduce_scatter = blocking.reduce_scatter
-        self.all_to_all = blocking.all_to_all
-        self.gather = blocking.gather
-        self.scatter = blocking.scatter
-        self.send = blocking.send
-        self.recv = blocking.recv
+            state.coordination.attach(state.reporter)
+        _open.add(self)
 
     def __repr__(self) -> str:
         """Show name, rank, size, nodes and condition."""
@@ -151,11 +115,6 @@ class Communicator:
             f"<Communicator {self.name}: rank {self.rank} of {self.world_size} on "
             f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}, {self._state.condition.value}>"
         )
-
-    @property
-    def _core(self) -> _core.Communicator:
-        """The engine; raises where there is none any more."""
-        return self._state.require_engine()
 
     @property
     def timeout_s(self) -> float:
@@ -168,7 +127,7 @@ class Communicator:
 
     def statistics(self) -> Statistics:
         """Return the counters of this rank, by device and by path; `Statistics` has the keys."""
-        return read_statistics(self._core)
+        return read_statistics(self._state.require_engine())
 
     def dump_flight_recorder(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write the last 4,096 calls of each of this rank's communicators, and how far they got.
@@ -198,10 +157,10 @@ class Communicator:
         self._abort(reason, Cause.ABORTED)
 
     def _abort(self, reason: str, cause: Cause) -> None:
-        if self._state.core is None:
-            return
-        self._core.abort(reason, cause)
-        self._reporter.await_diagnosis()
+        core = self._state.core
+        if core is not None:
+            core.abort(reason, cause)
+            self._state.reporter.await_diagnosis()
 
     def subset(
         self, members: Iterable[int], name: str, *, timeout_s: float | None = None
@@ -227,18 +186,13 @@ class Communicator:
         chosen = check_members(self.world_size, self.rank, members)
         limit_s = self.timeout_s if timeout_s is None else timeout_s
 
-        def connect(store: Any, rank: int, world_size: int) -> Communicator:
-            return Communicator(
-                store, rank, world_size, timeout_s=limit_s, name=name, identity=self._identity
-            )
-
-        if self._coordination is None or len(chosen) == 1:
+        connect = partial(Communicator, timeout_s=limit_s, name=name, identity=self._identity)
+        if self._state.coordination is None or len(chosen) == 1:
             self._state.require_engine()
             return connect(None, 0, 1)
         self._num_groups[name, chosen] += 1
         key = f"group/{name}/{'-'.join(map(str, chosen))}/{self._num_groups[name, chosen]}"
-        parent = Parent(self._state, self._coordination, self._reporter)
-        return open_group(parent, chosen, key, limit_s, connect)
+        return open_group(self._state, chosen, key, limit_s, connect)
 
     def split(
         self, color: int | None, key: int | None = None, *, timeout_s: float | None = None
@@ -292,27 +246,21 @@ class Communicator:
         base, _, number = self.name.partition(_SHRUNK)
         name = f"{base}{_SHRUNK}{int(number or 0) + 1}"
 
-        def connect(store: Any, rank: int, world_size: int) -> Communicator:
-            made = Communicator(
-                store, rank, world_size, timeout_s=timeout_s, name=name, identity=self._identity
-            )
-            made.timeout_s = self.timeout_s
-            return made
-
-        self._core.poll()
-        if self._coordination is None:
-            alone = connect(None, 0, 1)
-            alone.old_ranks = (0,)
-            return alone
-        self._num_shrinks += 1
-        parent = Parent(self._state, self._coordination, self._reporter)
-        made, members = regroup(parent, self._num_shrinks, excluded, timeout_s, connect)
+        connect = partial(Communicator, timeout_s=timeout_s, name=name, identity=self._identity)
+        core = self._state.require_engine()
+        core.poll()
+        if self._state.coordination is None:
+            made, members = connect(None, 0, 1), [0]
+        else:
+            self._num_shrinks += 1
+            made, members = regroup(self._state, self._num_shrinks, excluded, timeout_s, connect)
+        made.timeout_s = self.timeout_s
         made.old_ranks = tuple(members)
         # When a rank has passed it, all have left the agreement, and this coordinator may end. The
         # calls of the new communicator report a rank that dies from now on.
         with contextlib.suppress(CommunicatorError):
             made.barrier(timeout_s=timeout_s)
-        if self._core.failed():
+        if core.failed():
             self.close()
         return made
 
@@ -326,7 +274,7 @@ class Communicator:
         core = self._state.core
         if core is None:
             return
-        self._reporter.await_diagnosis()
+        self._state.reporter.await_diagnosis()
         self.flight_recorder.close()
         if self._repair is not None and not core.failed():
             self._repair.settle()
@@ -337,7 +285,7 @@ class Communicator:
         finally:  # Ctrl-C ends its wait for slow peers, and raises
             if self._provider is not None:
                 self._provider.close()
-            self._state.release_engine(Condition.CLOSED)
+            self._state.core, self._state.end = None, Condition.CLOSED
             release_finished()
 
     def exclude_from_groups(self) -> None:
@@ -350,15 +298,15 @@ class Communicator:
         if self._provider is not None:
             _core.leak(self._provider)
             self._provider = None
-        self._state.release_engine(Condition.FORKED)
+        self._state.core, self._state.end = None, Condition.FORKED
         # Else the parent's death stays unseen for as long as this child lives.
         self._sockets.close_copies()
         if self._repair is not None:
             _core.leak(self._repair)
             self._repair.close_in_child()
             self._repair = None
-        if self._coordination is not None:
-            self._coordination.close_in_child()
+        if self._state.coordination is not None:
+            self._state.coordination.close_in_child()
 
     def __enter__(self) -> "Communicator":
         """Return itself."""
@@ -374,21 +322,6 @@ class Communicator:
         """Report to all ranks which exception ends this one, unless all of them raise it."""
         if self._state.condition is Condition.OPEN:
             self._abort(error, Cause.UNCAUGHT_EXCEPTION)
-
-
-def _membership(name: str, rank: int, mesh: Mesh) -> Membership:
-    processes = tuple((member.host, member.pid) for member in mesh.members)
-    size = len(processes)
-    # With all processes in it, its ranks are those of the job; a process group sets its own.
-    everyone = os.environ.get("WORLD_SIZE", str(size)) == str(size)
-    ranks = tuple(range(size)) if everyone else None
-    boot_id = Identity.of_this_process().boot_id
-    identity = mesh.coordination.communicator_id if mesh.coordination else b""
-    return Membership(name, rank, identity, processes, boot_id, ranks)
-
-
-def _clock(coordination: Coordination | None) -> ClockReading | None:
-    return None if coordination is None else coordination.clock()
 
 
 def _close_threads(

@@ -1,16 +1,21 @@
 """What the parts of one communicator share: its engine while it is open, and why it is not."""
 
+import os
+from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
-import numpy as np
-
+from hccl_py.diagnosis.errors import CallErrors
+from hccl_py.diagnosis.reporter import Reporter
+from hccl_py.observe.call_sites import CallSites
+from hccl_py.observe.flight_recorder import FlightRecorder, Membership
+from hccl_py.plan_cache import PlanCache
 from hccl_py.transport import _core
-from hccl_py.transport.errors import AbortedError, HcclError
-
-if TYPE_CHECKING:
-    from hccl_py.diagnosis.errors import CallErrors
-    from hccl_py.plan_cache import PlanCache
+from hccl_py.transport.bootstrap.mesh import Mesh
+from hccl_py.transport.control.coordination import Coordination
+from hccl_py.transport.errors import AbortedError
+from hccl_py.transport.network.identity import Identity
 
 
 class Condition(Enum):
@@ -22,43 +27,45 @@ class Condition(Enum):
     FORKED = "of the parent process"
 
 
+@dataclass(eq=False)
 class CommunicatorState:
     """One rank's share of a communicator; its collectives, its Works and its reports hold this.
 
     Attributes:
         name: for messages.
-        rank: of this process.
-        world_size: number of ranks.
         timeout_s: default deadline of every call.
+        core: the engine; None once the communicator is closed, or in a forked child. None makes the
+            engine's entries raise TypeError, so the fast path needs no check.
+        coordination: this rank's hold on the control plane; None if it is alone.
+        reporter: sends this rank's reports, and knows which ranks ended.
+        recorder: of the last calls.
+        sites: the user's line of every call; None: nobody asked for it.
         plans: what each call runs, made at first use.
         errors: turns the engine's failures into exceptions.
+        end: why there is no engine, once there is none.
         in_groups: whether `hccl_py.group()` collects the calls.
-        core: the engine; None once the communicator is closed, or in a forked child.
     """
 
-    def __init__(
-        self, name: str, rank: int, world_size: int, timeout_s: float, core: _core.Communicator
-    ) -> None:
-        """Begin as open; `plans` and `errors` are set by the communicator."""
-        self.name = name
-        self.rank = rank
-        self.world_size = world_size
-        self.timeout_s = timeout_s
-        self.in_groups = True
-        # None makes the engine's entries raise TypeError, so the fast path needs no check.
-        self.core: Any = core
-        self.plans: PlanCache
-        self.errors: CallErrors
-        self.barrier_byte = np.zeros(1, np.uint8)
-        self.barrier_address = self.barrier_byte.ctypes.data
-        self._end = Condition.CLOSED
+    name: str
+    rank: int
+    world_size: int
+    timeout_s: float
+    core: Any
+    coordination: Coordination | None
+    reporter: Reporter
+    recorder: FlightRecorder
+    sites: CallSites | None
+    plans: PlanCache
+    errors: CallErrors
+    in_groups: bool = True
+    end: Condition = Condition.CLOSED
 
     @property
     def condition(self) -> Condition:
         """Whether calls can be made now."""
         core = self.core
         if core is None:
-            return self._end
+            return self.end
         return Condition.FAILED if core.failed() else Condition.OPEN
 
     def require_engine(self) -> _core.Communicator:
@@ -68,23 +75,46 @@ class CommunicatorState:
             AbortedError: there is none any more; the message says why.
         """
         core: _core.Communicator | None = self.core
-        if core is None:
-            raise self.end_error()
-        return core
-
-    def release_engine(self, end: Condition) -> None:
-        """Hold the engine no longer. Its memory is freed once no Work holds it either."""
-        self._end = end
-        self.core = None
-
-    def end_error(self) -> HcclError:
-        """Return the error of a call on a communicator that is closed or of the parent process."""
-        if self._end is Condition.FORKED:
-            return AbortedError(
+        if core is not None:
+            return core
+        if self.end is Condition.FORKED:
+            raise AbortedError(
                 "this process was forked from a rank and is no rank itself: the communicator "
                 f"{self.name} belongs to its parent. Communicate in the parent, or start the "
                 "process with the spawn method and make a communicator (init_process_group) there"
             )
-        return AbortedError(
+        raise AbortedError(
             f"[{self.name}, rank {self.rank} of {self.world_size}] the communicator is closed"
         )
+
+
+def assemble(
+    name: str, rank: int, timeout_s: float, core: _core.Communicator, mesh: Mesh
+) -> CommunicatorState:
+    """Make the state of a communicator that is connected."""
+    coordination = mesh.coordination
+    processes = tuple((member.host, member.pid) for member in mesh.members)
+    size = len(processes)
+    # With all processes in it, its ranks are those of the job; a process group sets its own.
+    everyone = os.environ.get("WORLD_SIZE", str(size)) == str(size)
+    member = Membership(
+        name,
+        rank,
+        id=coordination.communicator_id if coordination else b"",
+        processes=processes,
+        boot_id=Identity.of_this_process().boot_id,
+        global_ranks=tuple(range(size)) if everyone else None,
+    )
+    sites = CallSites() if CallSites.wanted() else None
+    clock = coordination.clock if coordination else _no_clock
+    recorder = FlightRecorder(core, member, clock, sites)
+    reporter = Reporter(core, recorder, sites)
+    survey = partial(reporter.survey, coordination.survey) if coordination else None
+    errors = CallErrors(recorder, survey)
+    plans = PlanCache(rank, mesh.nodes)
+    parts = core, coordination, reporter, recorder, sites, plans, errors
+    return CommunicatorState(name, rank, size, timeout_s, *parts)
+
+
+def _no_clock() -> None:
+    """Return the reading of a clock that nothing is compared with."""

@@ -3,7 +3,6 @@
 `communicator.py` owns what comes out of here; `transport/bootstrap/mesh.py` connects ranks.
 """
 
-from dataclasses import dataclass
 from typing import Any
 
 from hccl_py.transport import _core
@@ -20,27 +19,14 @@ _NUM_CHANNELS = 2
 _MIN_SLOTS = 8
 
 
-@dataclass(frozen=True)
-class ConnectedEngine:
-    """An engine that is connected to all other ranks.
-
-    Attributes:
-        core: the engine.
-        mesh: what it is connected by.
-        sockets: what a forked child has to close.
-        repair: replaces connections that break; None where there are none that could be.
-    """
-
-    core: _core.Communicator
-    mesh: Mesh
-    sockets: OpenSockets
-    repair: Reconnector | None
-
-
 def connect_engine(
     store: Any, rank: int, world_size: int, timeout_s: float, identity: Identity | None
-) -> ConnectedEngine:
+) -> tuple[_core.Communicator, Mesh, OpenSockets, Reconnector | None]:
     """Meet the other ranks at the store and connect an engine to all of them.
+
+    Returns:
+        The engine; what it is connected by; what a forked child has to close; what replaces
+        connections that break, None where there are none that could be.
 
     Raises:
         BootstrapError: not all ranks came, or one could not be connected.
@@ -77,7 +63,7 @@ def connect_engine(
     repair = None
     if mesh.party is not None and mesh.listeners:
         repair = Reconnector(core, mesh.party, mesh.listeners, sockets)
-    return ConnectedEngine(core, mesh, sockets, repair)
+    return core, mesh, sockets, repair
 
 
 def _slot_bytes(world_size: int) -> int:

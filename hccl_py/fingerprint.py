@@ -2,7 +2,7 @@
 
     bits  0-15  sequence number, low bits (the engine puts it in)
     bits 16-19  collective
-    bits 20-24  the caller's type of elements (`elements.py`)
+    bits 20-24  the caller's type of elements (`memory/element_types.py`)
     bits 25-28  reduce op
     bits 29-41  root
     bits 42-63  number of elements: itself below 2^21, else 2^21 plus its rest by a prime
@@ -15,6 +15,7 @@ is 0, because there no rank knows what the others give: the messages themselves 
 from typing import NamedTuple
 
 from hccl_py.memory.element_types import ELEMENT_TYPES, ElementType
+from hccl_py.transport import _core
 from hccl_py.transport.types import ReduceOp
 
 NAMES = (
@@ -33,7 +34,7 @@ _NUMBERS = {name: number for number, name in enumerate(NAMES)}
 REDUCING = frozenset({"all_reduce", "reduce", "reduce_scatter"})
 """Collectives with a reduce op."""
 _ROOTS = {"broadcast": "src", "scatter": "src", "reduce": "dst", "gather": "dst"}
-_UNCOUNTED = {"all_to_all", "gather", "scatter"}
+_UNCOUNTED = {"all_to_all", "gather", "scatter", "unknown"}
 _OF_ALL_BLOCKS = {"all_gather", "reduce_scatter"}
 _LARGE_COUNT = 1 << 21
 _COUNT_MODULUS = 2097143  # the largest prime of 21 bits
@@ -49,11 +50,19 @@ class Transfer(NamedTuple):
     num_bytes: int
 
 
-class Fields(NamedTuple):
-    """What a fingerprint says that needs no rounding."""
+Call = int | Transfer | _core.Prepared
+"""What messages name a call by: a fingerprint, a transfer, or what holds a fingerprint."""
 
+
+class Fields(NamedTuple):
+    """What a fingerprint says. A collective that is not known here is called "unknown"."""
+
+    sequence: int
     collective: str
     element: ElementType
+    op: int
+    root: int
+    size: int
 
 
 def pack(collective: str, root: int | None, element: int, op: int, count: int) -> int:
@@ -65,36 +74,46 @@ def pack(collective: str, root: int | None, element: int, op: int, count: int) -
 
 
 def unpack(fingerprint: int) -> Fields:
-    """Read a collective's bits; one that is unknown here is called so."""
+    """Read a collective's bits."""
     number = fingerprint >> 16 & 0xF
-    name = NAMES[number] if 0 < number < len(NAMES) else "unknown"
-    return Fields(name, ELEMENT_TYPES[fingerprint >> 20 & 0x1F])
+    return Fields(
+        fingerprint & 0xFFFF,
+        NAMES[number] if 0 < number < len(NAMES) else "unknown",
+        ELEMENT_TYPES[fingerprint >> 20 & 0x1F],
+        fingerprint >> 25 & 0xF,
+        fingerprint >> 29 & _MAX_ROOT,
+        fingerprint >> 42,
+    )
 
 
-def describe(call: int | Transfer, count: int | None = None) -> str:
+def describe(call: Call, count: int | None = None) -> str:
     """Name the call, e.g. `all_reduce(sum, float32[1000]) number 17`.
 
-    Args:
-        call: a fingerprint, or a transfer.
-        count: its number of elements, where that is known exactly.
+    `count` is its number of elements, where that is known exactly.
     """
     if isinstance(call, Transfer):
         verb, way = ("send", "to") if call.sends else ("recv", "from")
         peer = "any rank" if call.peer is None else f"rank {call.peer}"
         return f"{verb}({call.num_bytes} bytes {way} {peer}, tag {call.tag})"
-    number = call >> 16 & 0xF
-    if not 0 < number < len(NAMES):
+    sequence, name, element, op, root, field = unpack(
+        call if isinstance(call, int) else call.fingerprint
+    )
+    if name == "unknown":
         return "an unknown call"
-    name = NAMES[number]
     parts = []
     if name in _ROOTS:
-        parts.append(f"{_ROOTS[name]}={call >> 29 & _MAX_ROOT}")
+        parts.append(f"{_ROOTS[name]}={root}")
     if name in REDUCING:
-        parts.append(ReduceOp(call >> 25 & 0xF).name.lower())
+        parts.append(ReduceOp(op).name.lower())
     if name != "barrier":
-        parts.append(ELEMENT_TYPES[call >> 20 & 0x1F].name + _size(name, call >> 42, count))
-    sequence = call & 0xFFFF  # 0: the engine has not numbered it
-    return f"{name}({', '.join(parts)})" + (f" number {sequence}" if sequence else "")
+        size = str(field if count is None else count)
+        if count is None and field >= _LARGE_COUNT:
+            # Two large counts that differ must not look the same.
+            size = f"{_LARGE_COUNT} or more, {field - _LARGE_COUNT} modulo {_COUNT_MODULUS}"
+        size += " in all" * (name in _OF_ALL_BLOCKS)
+        parts.append(element.name + f"[{size}]" * (name not in _UNCOUNTED))
+    numbered = f" number {sequence}" if sequence else ""  # 0: the engine has not numbered it
+    return f"{name}({', '.join(parts)}){numbered}"
 
 
 def number_of(fingerprint: int) -> int:
@@ -109,20 +128,7 @@ def without_number(fingerprint: int) -> int:
 
 def count_of(fingerprint: int, num_bytes: int) -> int | None:
     """Return the exact number of elements of a call, from its bytes; None where none is counted."""
-    number = fingerprint >> 16 & 0xF
-    if not 0 < number < len(NAMES) or NAMES[number] in _UNCOUNTED:
+    fields = unpack(fingerprint)
+    if fields.collective in _UNCOUNTED:
         return None
-    return num_bytes // ELEMENT_TYPES[fingerprint >> 20 & 0x1F].item_bytes
-
-
-def _size(name: str, field: int, count: int | None) -> str:
-    if name in _UNCOUNTED:
-        return ""
-    return f"[{_count(field) if count is None else count}{' in all' * (name in _OF_ALL_BLOCKS)}]"
-
-
-def _count(field: int) -> str:
-    if field < _LARGE_COUNT:
-        return str(field)
-    # Two large counts that differ must not look the same.
-    return f"{_LARGE_COUNT} or more, {field - _LARGE_COUNT} modulo {_COUNT_MODULUS}"
+    return num_bytes // fields.element.item_bytes

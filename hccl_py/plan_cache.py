@@ -6,7 +6,8 @@ from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import ALGORITHMS, plan_for, verify_algorithm
 from hccl_py.algorithms.tuner import choose, min_message_bytes, size_class
 from hccl_py.fingerprint import REDUCING, pack
-from hccl_py.memory.element_types import ELEMENT_TYPES
+from hccl_py.memory.arguments import check_op
+from hccl_py.memory.element_types import ElementType
 from hccl_py.plan.language import Nodes
 from hccl_py.plan.lower import lower
 from hccl_py.transport import _core
@@ -15,12 +16,11 @@ from hccl_py.transport.types import IN_ONE_STEP, DType
 _MOST_CALLS = 4096
 
 
-Call = tuple[str, int, int, int, int | None]
+Call = tuple[str, ElementType, int, int, int | None]
 """What a call needs is found by:
 
-the collective's name; the caller's type of elements, by its number in `ELEMENT_TYPES`; a ReduceOp;
-the number of elements of the whole, equal on all ranks (0 where they cannot know); the root, if
-there is one.
+the collective's name; the caller's type of elements; a ReduceOp; the number of elements of the
+whole, equal on all ranks (0 where they cannot know); the root, if there is one.
 """
 
 
@@ -41,20 +41,24 @@ class PlanCache(dict[Call, _core.Prepared]):
         self._plans: dict[tuple[str, int, int | None, bool], _core.Plan] = {}
 
     def __missing__(self, call: Call) -> _core.Prepared:
-        """Make what a call needs."""
+        """Make what a call needs.
+
+        Raises:
+            InvalidArgumentError: the ReduceOp is not defined for the elements.
+        """
         if len(self) >= _MOST_CALLS:  # sizes that never come back
             self.clear()
         return self.setdefault(call, self._prepare(*call))
 
     def _prepare(
-        self, collective: str, element: int, op: int, count: int, root: int | None
+        self, collective: str, kind: ElementType, op: int, count: int, root: int | None
     ) -> _core.Prepared:
-        kind = ELEMENT_TYPES[element]
         num_bytes = count * kind.item_bytes
         # What is only moved the engine sees as bytes; complex numbers it adds up as their parts.
         dtype, engine_count = DType.UINT8, num_bytes
         if collective in REDUCING:
-            assert kind.part_type is not None, "checked by the caller"
+            check_op(op, kind)
+            assert kind.part_type is not None, "nothing can be reduced that has none"
             dtype, engine_count = kind.part_type, count * kind.parts
         in_one_step = dtype in IN_ONE_STEP
         key = (collective, size_class(num_bytes), root, in_one_step)
@@ -62,7 +66,7 @@ class PlanCache(dict[Call, _core.Prepared]):
         if plan is None:
             algorithm = choose(collective, num_bytes, self._nodes, in_one_step=in_one_step)
             plan = self._plans.setdefault(key, self._write(collective, algorithm, root))
-        fingerprint = pack(collective, root, element, op, count)
+        fingerprint = pack(collective, root, kind.number, op, count * kind.units)
         return _core.Prepared(plan, int(dtype), op, engine_count, fingerprint)
 
     def _write(self, collective: str, algorithm: str, root: int | None) -> _core.Plan:

@@ -10,12 +10,11 @@ from functools import partial
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
-from hccl_py.call_group import BATCHES, Batch, DeferredCall
+from hccl_py.call_group import BATCHES, Deferred
 from hccl_py.communicator_state import CommunicatorState
-from hccl_py.fingerprint import Transfer
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.work import Work, identify
+from hccl_py.work import NotBegun, Work
 
 Result = TypeVar("Result", covariant=True)
 
@@ -37,94 +36,72 @@ BACKGROUND: tuple[Entry, ...] = (
 """Start a call and return the engine's Work."""
 
 
-def require_seconds(limit_s: object) -> None:
-    """Raise InvalidArgumentError unless `limit_s` is a number."""
-    if not isinstance(limit_s, numbers.Real):
-        raise InvalidArgumentError(f"timeout_s: expected a number of seconds, got {limit_s!r}")
-
-
 class Submitter(Generic[Result]):
     """Hands calls of one communicator to its engine, all of them blocking or none."""
 
-    __slots__ = ("_starts", "_state", "entries")
-
-    def __init__(
-        self, state: CommunicatorState, entries: tuple[Entry, ...], starts: tuple[Entry, ...]
-    ) -> None:
-        """Use `entries`; calls of a group begin through `starts`, which never block."""
+    def __init__(self, state: CommunicatorState, blocking: bool) -> None:
+        """Use the engine's entries; with HCCL_DEBUG=1 they record the user's line of every call."""
         self._state = state
-        self.entries = entries
+        starts = BACKGROUND if state.sites is None else state.sites.recorded(BACKGROUND)
+        entries = starts
+        if blocking:
+            entries = BLOCKING if state.sites is None else state.sites.recorded(BLOCKING)
+        self._data, self._blocks, self._equal, self._transferring = entries
+        # Calls of a group begin through these, which never block.
         self._starts = dict(zip(entries, starts, strict=True))
 
-    def submit(
-        self, entry: Entry, arguments: tuple[Any, ...], transfer: Transfer | None = None
-    ) -> Result:
+    def _submit(self, entry: Entry, arguments: tuple[Any, ...]) -> Result:
         """Make a call.
 
         Args:
-            entry: one of `entries`.
-            arguments: of the entry: the engine, then of a collective the Prepared and the deadline.
-            transfer: the call, if it is no collective.
+            entry: of the engine.
+            arguments: of the entry: the engine, a Prepared or a Transfer, the deadline, and more.
 
         Returns:
             None from a blocking entry, else a Work.
         """
-        if BATCHES and self._state.in_groups:
-            batch = BATCHES.get(get_ident())
-            if batch is not None:
-                return self._collect(batch, entry, arguments, transfer)
+        if BATCHES and self._state.in_groups and get_ident() in BATCHES:
+            return self._collect(entry, arguments)
         try:
             started = entry(*arguments)
         except (_core.CommunicatorFailed, TypeError) as error:
-            raised = self._error(error, arguments, transfer)
+            raised = self._error(error, arguments)
             del arguments  # the traceback of what is raised must not keep the engine
             raise raised from None
         if started is None:
             return None  # type: ignore[return-value]
-        limit_s, call = (
-            (arguments[2], arguments[1]) if transfer is None else (arguments[6], transfer)
+        return Work(  # type: ignore[return-value]
+            started, self._state.errors, arguments[2], arguments[1]
         )
-        return Work(started, self._state.errors, limit_s, call)  # type: ignore[return-value]
 
-    def _collect(
-        self,
-        batch: Batch,
-        entry: Entry,
-        arguments: tuple[Any, ...],
-        transfer: Transfer | None,
-    ) -> Result:
+    def _collect(self, entry: Entry, arguments: tuple[Any, ...]) -> Result:
         """Keep a call for the end of its group."""
-        limit_s, call = _call_of(arguments, transfer)
-        require_seconds(limit_s)  # the engine would reject it only after other calls have begun
+        _, call, limit_s, *_ = arguments
+        _require_seconds(limit_s)  # the engine would reject it only after other calls have begun
         start = self._starts[entry]
-        deferred = DeferredCall() if start is entry else None
-        batch.add(partial(self._begin, start, arguments, transfer), deferred)
-        if deferred is None:
-            return None  # type: ignore[return-value]
-        return Work(deferred, self._state.errors, limit_s, call)  # type: ignore[return-value]
+        work = Work(NotBegun(), self._state.errors, limit_s, call)
+        begin = partial(self._begin, start, arguments)
+        BATCHES[get_ident()].calls.append(Deferred(begin, work, start is not entry))
+        return work if start is entry else None  # type: ignore[return-value]
 
-    def _begin(self, start: Entry, arguments: tuple[Any, ...], transfer: Transfer | None) -> Work:
+    def _begin(self, start: Entry, arguments: tuple[Any, ...]) -> _core.Work:
         """Start a call whose group has ended."""
         try:
-            started = start(*arguments)
+            started: _core.Work = start(*arguments)
         except (_core.CommunicatorFailed, TypeError) as error:
-            raise self._error(error, arguments, transfer) from None
-        return Work(started, self._state.errors, *_call_of(arguments, transfer))
+            raise self._error(error, arguments) from None
+        return started
 
-    def _error(
-        self, error: Exception, arguments: tuple[Any, ...], transfer: Transfer | None
-    ) -> Exception:
+    def _error(self, error: Exception, arguments: tuple[Any, ...]) -> Exception:
         """Return what to raise for a call that the engine failed or did not take."""
-        limit_s, call = _call_of(arguments, transfer)
+        _, call, limit_s, *_ = arguments
         if isinstance(error, _core.CommunicatorFailed):
-            return self._state.errors.of_call(error, limit_s, identify(call))
+            return self._state.errors.of_call(error, limit_s, call)
         self._state.require_engine()
-        require_seconds(limit_s)
+        _require_seconds(limit_s)
         return error
 
 
-def _call_of(
-    arguments: tuple[Any, ...], transfer: Transfer | None
-) -> tuple[float, _core.Prepared | Transfer]:
-    """Return the deadline of a call, and what messages name it by."""
-    return (arguments[2], arguments[1]) if transfer is None else (arguments[6], transfer)
+def _require_seconds(limit_s: object) -> None:
+    if not isinstance(limit_s, numbers.Real):
+        raise InvalidArgumentError(f"timeout_s: expected a number of seconds, got {limit_s!r}")

@@ -1,40 +1,55 @@
 """The handle of a call that runs in the background."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import NamedTuple
 
-from hccl_py.fingerprint import Transfer
+from hccl_py.diagnosis.errors import CallErrors
+from hccl_py.fingerprint import Call
 from hccl_py.transport import _core
-from hccl_py.transport.errors import CommunicatorError
-
-if TYPE_CHECKING:
-    from hccl_py.diagnosis.errors import CallErrors
+from hccl_py.transport.errors import CommunicatorError, InvalidArgumentError
 
 _UNLIMITED_S = 1e8
 
 
-class NativeWork(Protocol):
-    """The engine's Work, or a call of a group that has not begun."""
+class NotBegun(NamedTuple):
+    """Stands in for the engine's Work until the group of its call ends.
 
-    def wait(self, timeout_s: float, /) -> bool: ...  # noqa: D102
-    def done(self) -> bool: ...  # noqa: D102
-    def failed(self) -> bool: ...  # noqa: D102
-    def source(self) -> int: ...  # noqa: D102
+    Attributes:
+        dropped: why the call never begins; "" while it may.
+    """
+
+    dropped: str = ""
+
+    def wait(self, timeout_s: float) -> bool:
+        """Raise InvalidArgumentError: the group has not ended, or the call was dropped."""
+        raise InvalidArgumentError(
+            f"the call was never started: {self.dropped}"
+            if self.dropped
+            else "the call has not been started: its hccl_py.group() is still open; wait after "
+            "the block"
+        )
+
+    def done(self) -> bool:
+        """Whether the call was dropped."""
+        return bool(self.dropped)
+
+    def failed(self) -> bool:
+        """Whether the call was dropped."""
+        return self.done()
+
+    def source(self) -> int:
+        """Return what the engine returns where there is no source."""
+        return -1
 
 
 # Handles that nobody holds any more although their calls go on: they keep the buffers alive. Every
 # operation on the set is atomic, because works are dropped on any thread.
-_dropped: set[NativeWork] = set()
+_dropped: set[_core.Work | NotBegun] = set()
 
 
 def release_finished() -> None:
     """Free the handles that nobody holds whose calls have ended, and with them their engines."""
     if _dropped:
         _dropped.difference_update([work for work in tuple(_dropped) if work.done()])
-
-
-def identify(call: "_core.Prepared | Transfer") -> int | Transfer:
-    """Return what messages name a call by."""
-    return call if isinstance(call, Transfer) else call.fingerprint
 
 
 class Work:
@@ -47,10 +62,10 @@ class Work:
 
     def __init__(
         self,
-        native: NativeWork,
-        errors: "CallErrors",
+        native: _core.Work | NotBegun,
+        errors: CallErrors,
         timeout_s: float,
-        call: "_core.Prepared | Transfer",
+        call: Call,
     ) -> None:
         """Wrap the engine's handle; the others are for messages."""
         self.native = native
@@ -79,10 +94,10 @@ class Work:
         try:
             finished = self.native.wait(_UNLIMITED_S if timeout_s is None else timeout_s)
         except _core.CommunicatorFailed as failure:
-            raise self._errors.of_call(failure, self._timeout_s, identify(self._call)) from None
+            raise self._errors.of_call(failure, self._timeout_s, self._call) from None
         if not finished:
             assert timeout_s is not None
-            raise self._errors.of_wait(timeout_s, self._timeout_s, identify(self._call))
+            raise self._errors.of_wait(timeout_s, self._timeout_s, self._call)
 
     def done(self) -> bool:
         """Whether the call has ended, well or not. Never blocks."""
@@ -90,12 +105,11 @@ class Work:
 
     def exception(self) -> CommunicatorError | None:
         """Return why the call failed; None while it runs or if it went well."""
-        if not self.native.failed():
-            return None
         try:
-            self.native.wait(0.0)
+            if self.native.failed():
+                self.native.wait(0.0)
         except _core.CommunicatorFailed as failure:
-            return self._errors.of_call(failure, self._timeout_s, identify(self._call))
+            return self._errors.of_call(failure, self._timeout_s, self._call)
         return None
 
     @property

@@ -32,7 +32,7 @@ def main() -> None:
         Communicator(name="checked", timeout_s=120.0) as checked,
         Communicator(name="unchecked", timeout_s=120.0) as unchecked,
     ):
-        unchecked._core.set_checks(False)
+        unchecked._state.core.set_checks(False)
         rank, n = checked.rank, checked.world_size
         if rank == 0:
             print(f"{n} ranks, {len(checked.nodes)} nodes, {_NUM_ROUNDS} rounds; us a call")

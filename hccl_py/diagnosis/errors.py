@@ -10,7 +10,7 @@ from hccl_py.diagnosis.diagnosis import diagnose
 from hccl_py.diagnosis.record import Diagnosis, Failure, Report, decode
 from hccl_py.diagnosis.reports import Reports
 from hccl_py.diagnosis.timeout import activity, arrivals, missing_rank, position
-from hccl_py.fingerprint import Transfer, describe
+from hccl_py.fingerprint import Call, Transfer, describe
 from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
@@ -52,7 +52,7 @@ class CallErrors:
         self._unasked = Reports({}, {}, recorder.member.processes)
 
     def of_call(
-        self, failed: _core.CommunicatorFailed, timeout_s: float, call: int | Transfer
+        self, failed: _core.CommunicatorFailed, timeout_s: float, call: Call
     ) -> CommunicatorError:
         """Return the exception of a call that failed.
 
@@ -66,7 +66,7 @@ class CallErrors:
         return error
 
     def of_failure(
-        self, native: _core.Failure, timeout_s: float = 0.0, call: int | Transfer = 0
+        self, native: _core.Failure, timeout_s: float = 0.0, call: Call = 0
     ) -> CommunicatorError:
         """Return the exception of a failure; see `of_call`."""
         if native.diagnosis:
@@ -79,7 +79,7 @@ class CallErrors:
         assert diagnosis is not None, "there is a rule for every cause"
         return _error(diagnosis)
 
-    def of_wait(self, waited_s: float, timeout_s: float, call: int | Transfer) -> CommunicatorError:
+    def of_wait(self, waited_s: float, timeout_s: float, call: Call) -> CommunicatorError:
         """Return the exception of a wait that was too short for its call, which goes on."""
         reports = self._unasked
         if self._survey is not None:
@@ -102,9 +102,7 @@ class CallErrors:
         )
         return _error(reports.diagnosis(Cause.TIMED_OUT, rank, text))
 
-    def _of_one_call(
-        self, failure: Failure, timeout_s: float, call: int | Transfer
-    ) -> CommunicatorError:
+    def _of_one_call(self, failure: Failure, timeout_s: float, call: Call) -> CommunicatorError:
         """Report what concerns this rank's call alone: the communicator may well go on."""
         if failure.cause is Cause.MISMATCH:
             text = f"{describe(call)}: {failure.sizes()}"

@@ -11,26 +11,26 @@ the lowest. So a rank that is cut off, was stopped, or comes late finds itself i
 in a decision without it.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
+from hccl_py.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reports import ranks
-from hccl_py.membership.subset import Connect, Parent
+from hccl_py.membership.subset import Connect, check_ranks
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 
 _CONFIRM_S = 2.0
 """How much later than its neighbours a rank may be done with connecting."""
 
 
-class Connected(Protocol):
+class Closable(Protocol):
     """What `connect` returns: the part of a communicator that is needed here."""
 
-    def close(self) -> None:
-        """Close it again."""
+    def close(self) -> None: ...  # noqa: D102
 
 
-Made = TypeVar("Made", bound=Connected)
+Made = TypeVar("Made", bound=Closable)
 
 
 def check_excluded(world_size: int, rank: int, exclude: Iterable[int]) -> list[int]:
@@ -39,12 +39,7 @@ def check_excluded(world_size: int, rank: int, exclude: Iterable[int]) -> list[i
     Raises:
         InvalidArgumentError: one is no rank, or this one.
     """
-    excluded = sorted(set(exclude))
-    for one in excluded:
-        if one not in range(world_size):
-            raise InvalidArgumentError(
-                f"exclude: expected ranks of 0..{world_size - 1}, got {one!r}"
-            )
+    excluded = sorted(set(check_ranks("exclude", world_size, exclude)))
     if rank in excluded:
         raise InvalidArgumentError(
             f"exclude: rank {rank} is this rank; ranks that are excluded do not call shrink"
@@ -53,35 +48,39 @@ def check_excluded(world_size: int, rank: int, exclude: Iterable[int]) -> list[i
 
 
 def regroup(
-    old: Parent, number: int, exclude: Sequence[int], timeout_s: float, connect: Connect[Made]
+    old: CommunicatorState,
+    number: int,
+    exclude: Sequence[int],
+    timeout_s: float,
+    connect: Connect[Made],
 ) -> tuple[Made, list[int]]:
     """Return a communicator of the ranks that go on, and their old ranks: the same on all of them.
 
-    Args:
-        old: what they leave.
-        number: of this shrink; each starts an agreement of its own.
-        exclude: ranks that shall not be members; alike on all.
-        timeout_s: how long ranks that are not known to be dead are awaited, and how long
-            connecting may take.
-        connect: makes the new communicator.
+    `number` is that of this shrink: each starts an agreement of its own. `timeout_s` is how long
+    ranks that are not known to be dead are awaited, and how long connecting may take.
 
     Raises:
         BootstrapError: this rank was left out, too few came, they disagree, or they could not
             connect. On all members alike.
     """
-    me, world_size = old.state.rank, old.state.world_size
+    coordination = old.coordination
+    assert coordination is not None, "several ranks have one"
+    me, world_size = old.rank, old.world_size
     awaited = [rank for rank in range(world_size) if rank not in exclude]
     for attempt in range(world_size):  # each but the first because a member was lost
         key = f"shrink/{number}/{attempt}"
-        members = _gather(old, key, awaited, exclude, timeout_s)
+        dead = [rank for rank, left, _ in old.reporter.ended_ranks() if not left]
+        mine = {"exclude": list(exclude), "dead": dead}
+        answers = coordination.agree(key, mine, timeout_s, among=awaited)
+        members = _members(me, world_size, answers)
         made, problem = None, ""
         try:
-            store = old.coordination.store(f"{key}/", timeout_s, partial(_lost, old, members))
+            store = coordination.store(f"{key}/", timeout_s, partial(_lost, old, members))
             made = connect(store, members.index(me), len(members))
         except HcclError as error:
             problem = f"rank {me}: {error}"
         try:
-            confirmed = old.coordination.agree(
+            confirmed = coordination.agree(
                 f"{key}/connected", problem, timeout_s + _CONFIRM_S, among=members
             )
         except BaseException:  # no rank answers, or Ctrl-C: the caller never gets what was made
@@ -102,18 +101,13 @@ def regroup(
     raise BootstrapError("shrink: no rank is left")
 
 
-def _gather(
-    old: Parent, key: str, awaited: Sequence[int], exclude: Sequence[int], timeout_s: float
-) -> list[int]:
-    """Agree with all others on the members, and on whether these may go on."""
-    dead = [rank for rank, left, _ in old.reporter.ended_ranks() if not left]
-    mine = {"exclude": list(exclude), "dead": dead}
-    answers = old.coordination.agree(key, mine, timeout_s, among=awaited)
+def _members(me: int, world_size: int, answers: Mapping[int, Any]) -> list[int]:
+    """Return the ranks that go on, by what all ranks that came said; raise unless they may."""
     # A rank that any other excludes is out and has no say: it may have gone astray.
     named = {rank for answer in answers.values() for rank in answer["exclude"]}
     members = sorted(answers.keys() - named)
-    if old.state.rank not in members:
-        raise BootstrapError(_too_late(old.state.rank, members))
+    if me not in members:
+        raise BootstrapError(_too_late(me, members))
     for rank in members:
         if answers[rank]["exclude"] != answers[members[0]]["exclude"]:
             raise BootstrapError(
@@ -121,17 +115,10 @@ def _gather(
                 f"{answers[members[0]]['exclude']}, rank {rank} says {answers[rank]['exclude']}"
             )
     ended = {*named, *(one for rank in members for one in answers[rank]["dead"])}
-    _decide(old.state.world_size, members, ended)
-    return members
-
-
-def _decide(world_size: int, members: Sequence[int], ended: set[int]) -> None:
-    """Raise unless the members are the only ranks that can go on."""
     voters = sorted({*members, *range(world_size)} - (ended - {*members}))
-    if 2 * len(members) > len(voters):
-        return
-    if 2 * len(members) == len(voters) and voters[0] in members:
-        return
+    # Else they are not the only ranks that can go on.
+    if 2 * len(members) + (voters[0] in members) > len(voters):
+        return members
     absent = [rank for rank in voters if rank not in members]
     raise BootstrapError(
         f"shrink: only {ranks(members)} of {len(voters)} ranks that may be alive came; "
@@ -141,7 +128,7 @@ def _decide(world_size: int, members: Sequence[int], ended: set[int]) -> None:
     )
 
 
-def _lost(old: Parent, members: Sequence[int]) -> str:
+def _lost(old: CommunicatorState, members: Sequence[int]) -> str:
     """Return which member is lost, so that waiting is in vain; "" while all are there."""
     lost = [rank for rank, _, _ in old.reporter.ended_ranks() if rank in members]
     return f"{ranks(lost)} (of the old communicator) ended meanwhile" if lost else ""

@@ -7,12 +7,9 @@ raises. Ranks that only share a store would wait for a dead member until their t
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from typing import TypeVar
 
 from hccl_py.communicator_state import CommunicatorState
-from hccl_py.diagnosis.reporter import Reporter
-from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.store import StoreClient
 from hccl_py.transport.errors import BootstrapError, CommunicatorError, InvalidArgumentError
 
@@ -25,13 +22,15 @@ _NEWS_S = 0.3
 _TURN_S = 0.01
 
 
-@dataclass(frozen=True)
-class Parent:
-    """A communicator of which some ranks make another, as one of them sees it."""
-
-    state: CommunicatorState
-    coordination: Coordination
-    reporter: Reporter
+def check_ranks(name: str, world_size: int, ranks: Iterable[int]) -> tuple[int, ...]:
+    """Return the ranks of the argument `name`, or raise InvalidArgumentError if one is none."""
+    found = tuple(ranks)
+    for one in found:
+        if one not in range(world_size):
+            raise InvalidArgumentError(
+                f"{name}: expected ranks of 0..{world_size - 1}, got {one!r}"
+            )
+    return found
 
 
 def check_members(world_size: int, rank: int, members: Iterable[int]) -> tuple[int, ...]:
@@ -40,12 +39,7 @@ def check_members(world_size: int, rank: int, members: Iterable[int]) -> tuple[i
     Raises:
         InvalidArgumentError: one is no rank or is there twice, or this rank is not there.
     """
-    found = tuple(members)
-    for one in found:
-        if one not in range(world_size):
-            raise InvalidArgumentError(
-                f"members: expected ranks of 0..{world_size - 1}, got {one!r}"
-            )
+    found = check_ranks("members", world_size, members)
     if len(set(found)) != len(found):
         raise InvalidArgumentError(f"members: expected each rank once, got {list(found)}")
     if rank not in found:
@@ -56,26 +50,27 @@ def check_members(world_size: int, rank: int, members: Iterable[int]) -> tuple[i
 
 
 def open_group(
-    parent: Parent, members: Sequence[int], key: str, timeout_s: float, connect: Connect[Made]
+    parent: CommunicatorState,
+    members: Sequence[int],
+    key: str,
+    timeout_s: float,
+    connect: Connect[Made],
 ) -> Made:
     """Connect the members of a group, or raise the parent's failure.
 
-    Args:
-        parent: knows all of them.
-        members: its ranks, this one included.
-        key: of the group in the coordinator's store; each is used once.
-        timeout_s: how long the store may be silent.
-        connect: makes the communicator.
+    `key` names the group in the coordinator's store, each is used once; `timeout_s` is how long the
+    store may be silent.
 
     Raises:
         CommunicatorError: the parent failed, or a member died or left before all were connected.
         BootstrapError: a member did not come in time, or could not be connected.
     """
+    assert parent.coordination is not None, "several ranks have one"
     store = parent.coordination.store(f"{key}/", timeout_s, lambda: _trouble(parent, members))
     # A member that has connected to all others may leave the parent before they have.
     store.hopeless_to_connect = lambda: _trouble(parent, members, leaving_counts=False)
     try:
-        made = connect(store, members.index(parent.state.rank), len(members))
+        made = connect(store, members.index(parent.rank), len(members))
     except BootstrapError as error:
         failure = _failure(parent, members)
         if failure is None:
@@ -88,20 +83,20 @@ def open_group(
     return made
 
 
-def _trouble(parent: Parent, members: Sequence[int], leaving_counts: bool = True) -> str:
+def _trouble(parent: CommunicatorState, members: Sequence[int], leaving_counts: bool = True) -> str:
     """Return why waiting for the members is in vain; "" if it is not."""
-    core = parent.state.require_engine()
+    core = parent.require_engine()
     core.poll()
     if core.failed():
-        return f"the communicator {parent.state.name} failed"
+        return f"the communicator {parent.name} failed"
     for rank, left, _ in parent.reporter.ended_ranks():
         if rank in members and (leaving_counts or not left):
             parent.reporter.report_ended(rank)
-            return f"rank {rank} of the communicator {parent.state.name} ended"
+            return f"rank {rank} of the communicator {parent.name} ended"
     return ""
 
 
-def _failure(parent: Parent, members: Sequence[int]) -> CommunicatorError | None:
+def _failure(parent: CommunicatorState, members: Sequence[int]) -> CommunicatorError | None:
     """Return the parent's failure, if that is why its members did not come together."""
     limit_s = time.monotonic() + _NEWS_S
     while not _trouble(parent, members):
@@ -109,6 +104,6 @@ def _failure(parent: Parent, members: Sequence[int]) -> CommunicatorError | None
             return None
         time.sleep(_TURN_S)
     parent.reporter.await_diagnosis()
-    failure = parent.state.require_engine().failure()
+    failure = parent.require_engine().failure()
     # None: no coordinator is left to decide.
-    return None if failure is None else parent.state.errors.of_failure(failure)
+    return None if failure is None else parent.errors.of_failure(failure)

@@ -5,10 +5,12 @@ bytearray, array.array, memoryview, ctypes arrays, mmap. What is found stays exp
 not move, for as long as its `HeldAddress` lives.
 """
 
-from typing import Any, NamedTuple
+import math
+from typing import Any
 
 import numpy as np
 
+from hccl_py.memory.element_types import ElementType, Span, element_type, learn
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -38,58 +40,21 @@ class HeldAddress(int):
     holder: object
 
 
-class ElementName(NamedTuple):
-    """An element type by its name and size, hashable as a dtype is."""
-
-    name: str
-    itemsize: int
-
-    def __str__(self) -> str:
-        """Return the name, as numpy and torch spell it."""
-        return self.name
+def held(address: int, holder: object) -> HeldAddress:
+    """Return an address within `holder`."""
+    made = HeldAddress(address)
+    made.holder = holder
+    return made
 
 
-class Memory(NamedTuple):
-    """What an object exports.
-
-    Attributes:
-        address: of the first element.
-        num_elements: how many there are, of any shape.
-        dtype: numpy's, or a name.
-    """
-
-    address: HeldAddress
-    num_elements: int
-    dtype: Any
-
-
-class Scratch:
-    """Memory of a call's own, of any element type.
-
-    Attributes:
-        memory: it is freed with its address.
-    """
-
-    def __init__(self, num_elements: int, name: str, item_bytes: int) -> None:
-        """Allocate, with any content."""
-        holder = np.empty(num_elements * item_bytes, np.uint8)
-        address = _held(holder.ctypes.data, holder)
-        self.memory = Memory(address, num_elements, ElementName(name, item_bytes))
-
-
-def memory_of(exporter: Any, name: str, writable: bool) -> Memory | None:
-    """Export an object's memory; None if it has none to show.
-
-    Args:
-        exporter: the object.
-        name: the argument's name, for messages.
-        writable: whether the call writes to it.
+def span_of_exporter(exporter: Any, name: str, writable: bool) -> Span | None:
+    """Export an object's memory; None if it has none to show. A Span is its own.
 
     Raises:
         InvalidArgumentError: it is on a device, not contiguous, or read-only and to be written to.
     """
-    if isinstance(exporter, Scratch):
-        return exporter.memory
+    if isinstance(exporter, Span):
+        return exporter
     if hasattr(exporter, "__dlpack__") and hasattr(exporter, "__dlpack_device__"):
         return _by_dlpack(exporter, name, writable)
     try:
@@ -103,7 +68,7 @@ def memory_of(exporter: Any, name: str, writable: bool) -> Memory | None:
     return _by_buffer_protocol(view, exporter, name, writable)
 
 
-def _by_buffer_protocol(view: memoryview, exporter: object, name: str, writable: bool) -> Memory:
+def _by_buffer_protocol(view: memoryview, exporter: object, name: str, writable: bool) -> Span:
     kind = type(exporter).__name__
     if not view.c_contiguous:
         raise InvalidArgumentError(
@@ -123,11 +88,11 @@ def _by_buffer_protocol(view: memoryview, exporter: object, name: str, writable:
             f"{name}: expected numbers, got {kind} with elements of format {view.format!r}; "
             "pass memoryview(...).cast('B') to move it as bytes"
         )
-    return Memory(_held(array.ctypes.data, view), array.size, array.dtype)
+    return Span(held(array.ctypes.data, view), array.size, learn(array.dtype, name))
 
 
-def _by_dlpack(exporter: Any, name: str, writable: bool) -> Memory:
-    kind = f"{type(exporter).__module__.partition('.')[0]}.{type(exporter).__name__}"
+def _by_dlpack(exporter: Any, name: str, writable: bool) -> Span:
+    kind = _kind(exporter)
     try:
         device, number = map(int, exporter.__dlpack_device__())
     except (TypeError, ValueError) as error:
@@ -162,10 +127,8 @@ def _by_dlpack(exporter: Any, name: str, writable: bool) -> Memory:
         )
     if writable and read_only:
         raise _read_only(exporter, name)
-    size = 1
-    for length in shape:
-        size *= length
-    return Memory(_held(address, (exporter, capsule)), size, _element(element, kind, name))
+    size = math.prod(shape)
+    return Span(held(address, (exporter, capsule)), size, _element(element, kind, name))
 
 
 def _export(exporter: Any) -> object:
@@ -176,7 +139,7 @@ def _export(exporter: Any) -> object:
         return exporter.__dlpack__()
 
 
-def _element(element: tuple[int, int, int], kind: str, name: str) -> ElementName:
+def _element(element: tuple[int, int, int], kind: str, name: str) -> ElementType:
     code, bits, lanes = element
     found = _WHOLE_NAMES.get(code) or f"{_NAMES.get(code, '')}{bits}"
     is_known = code in _NAMES or (code in _WHOLE_NAMES and bits == 8)
@@ -185,25 +148,28 @@ def _element(element: tuple[int, int, int], kind: str, name: str) -> ElementName
             f"{name}: expected elements of whole bytes, got {kind} with DLPack type code {code}, "
             f"{bits} bits, {lanes} lanes; view it as uint8 to move it as bytes"
         )
-    return ElementName(found, bits // 8)
+    return element_type(found, bits // 8)
 
 
-def _held(address: int, holder: object) -> HeldAddress:
-    held = HeldAddress(address)
-    held.holder = holder
-    return held
+def _package(exporter: object) -> str:
+    return type(exporter).__module__.partition(".")[0]
+
+
+def _kind(exporter: object) -> str:
+    return f"{_package(exporter)}.{type(exporter).__name__}"
 
 
 def _is_immutable(exporter: object) -> bool:
-    return type(exporter).__module__.partition(".")[0] in _IMMUTABLE
+    return _package(exporter) in _IMMUTABLE
 
 
 def _read_only(exporter: object, name: str) -> InvalidArgumentError:
-    kind = f"{type(exporter).__module__.partition('.')[0]}.{type(exporter).__name__}"
     hint = "pass a writable buffer (a bytearray, a numpy array)"
     if _is_immutable(exporter):
         hint = (
             "such arrays are immutable: have a numpy array take the result (output=...; "
             "for JAX jax.numpy.asarray(result) afterwards, for TensorFlow tf.constant(result))"
         )
-    return InvalidArgumentError(f"{name}: expected writable memory, got a read-only {kind}; {hint}")
+    return InvalidArgumentError(
+        f"{name}: expected writable memory, got a read-only {_kind(exporter)}; {hint}"
+    )

@@ -1,48 +1,45 @@
 """A sum to which every rank gives its elements times a factor of its own, as NCCL's pre-mul sum."""
 
 import numbers
+from dataclasses import dataclass
 from typing import Any
 
-from hccl_py.memory.buffers import Kind, Span
-from hccl_py.memory.exporters import Scratch
+import numpy as np
+
+from hccl_py.memory.element_types import Span
+from hccl_py.memory.exporters import held
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 
 
+@dataclass(frozen=True)
 class ScaledSum:
-    """A reduce op, made by `premul_sum`.
+    """A reduce op, made by `premul_sum`."""
 
-    Attributes:
-        factor: this rank's.
-    """
-
-    __slots__ = ("factor",)
-
-    def __init__(self, factor: float) -> None:
-        """Keep the factor."""
-        self.factor = factor
+    factor: float
 
     def __repr__(self) -> str:
         """Show how it was made."""
         return f"premul_sum({self.factor!r})"
 
-    def applied(self, elements: Span) -> Scratch:
+    def applied(self, elements: Span) -> Span:
         """Return the elements times the factor, in memory of their own.
 
         Raises:
             InvalidArgumentError: they are no floating-point numbers.
         """
-        kind: Kind = elements.kind
-        made = Scratch(elements.count, kind.name, kind.item_bytes)
-        parts = elements.count * kind.parts
-        if kind.part_type < 0 or not _core.multiply(
-            kind.part_type, made.memory.address, elements.address, parts, self.factor
+        address, count, kind = elements
+        holder = np.empty(elements.num_bytes, np.uint8)
+        made = held(holder.ctypes.data, holder)
+        parts = count * kind.parts
+        if kind.part_type is None or not _core.multiply(
+            kind.part_type, made, address, parts, self.factor
         ):
             raise InvalidArgumentError(
                 f"op: expected one that is defined for elements of type {kind.name}, got {self}, "
                 "which multiplies floating-point numbers"
             )
-        return made
+        return Span(made, count, kind)
 
 
 def premul_sum(factor: Any) -> ScaledSum:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from hccl_py.fingerprint import Fields, Transfer, describe, unpack
-from hccl_py.memory.element_types import BYTES, ELEMENT_TYPES
+from hccl_py.memory.element_types import BYTES
 from hccl_py.observe.call_sites import CallSites
 from hccl_py.observe.dump_files import Dump, default_folder, folder_of_failures, write
 from hccl_py.observe.dump_signal import BELL
@@ -263,7 +263,7 @@ def _describe(call: _Call, number: int, fields: Fields | None) -> str:
 def _sizes(call: _Call, fields: Fields | None) -> tuple[list[list[int]], list[list[int]], str]:
     if fields is not None and fields.collective == "barrier":
         return [], [], "Byte"
-    element = ELEMENT_TYPES[BYTES] if fields is None else fields.element
+    element = BYTES if fields is None else fields.element
     name = _TORCH_DTYPES.get(element.name, element.name)
     sizes = [[size // element.item_bytes] for size in (call.bytes_in, call.bytes_out)]
     return sizes[:1], sizes[1:], name

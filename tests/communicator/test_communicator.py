@@ -178,7 +178,7 @@ def use_everything(rank: int, world_size: int) -> tuple[int, int]:
         comm.recv(received, left)
         work.wait()
     # A rank maps all segments of its node, but only its own is its doing.
-    segment = Path(f"/proc/self/fd/{comm._core.segment_fd()}").stat().st_blocks * 512
+    segment = Path(f"/proc/self/fd/{comm._state.core.segment_fd()}").stat().st_blocks * 512
     heap = _private_bytes() - before
     comm.barrier()
     comm.close()

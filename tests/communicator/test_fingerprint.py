@@ -7,11 +7,12 @@ import itertools
 import pytest
 
 from hccl_py.fingerprint import describe, pack
-from hccl_py.memory.element_types import BYTES, NUMBERS
+from hccl_py.memory.element_types import BYTES, element_type
 from hccl_py.transport.types import DType, ReduceOp
 
 FLOAT, BYTE = int(DType.FLOAT32), int(DType.UINT8)
-FLOAT8, COMPLEX = NUMBERS["float8_e4m3fn"], NUMBERS["complex128"]
+FLOAT8 = element_type("float8_e4m3fn", 1).number
+COMPLEX = element_type("complex128", 16).number
 SUM, MAX = int(ReduceOp.SUM), int(ReduceOp.MAX)
 
 TEXTS = [
@@ -19,7 +20,7 @@ TEXTS = [
     (pack("reduce", 3, FLOAT, MAX, 0) | 17, "reduce(dst=3, max, float32[0])"),
     (pack("broadcast", 8191, BYTE, SUM, 5) | 17, "broadcast(src=8191, uint8[5])"),
     (pack("broadcast", 0, FLOAT8, SUM, 5) | 17, "broadcast(src=0, float8_e4m3fn[5])"),
-    (pack("broadcast", 0, BYTES, SUM, 5) | 17, "broadcast(src=0, bytes[5])"),
+    (pack("broadcast", 0, BYTES.number, SUM, 5) | 17, "broadcast(src=0, bytes[5])"),
     (pack("all_reduce", None, COMPLEX, SUM, 5) | 17, "all_reduce(sum, complex128[5])"),
     (pack("all_gather", None, FLOAT, SUM, 40) | 17, "all_gather(float32[40 in all])"),
     (pack("reduce_scatter", None, FLOAT, SUM, 8) | 17, "reduce_scatter(sum, float32[8 in all])"),
@@ -40,7 +41,7 @@ def test_pack_different_calls_differ_and_fit() -> None:
         itertools.product(
             ("all_reduce", "reduce", "scatter", "barrier"),
             (0, 1, 8191),
-            (FLOAT, int(DType.BOOL), COMPLEX, BYTES),
+            (FLOAT, int(DType.BOOL), COMPLEX, BYTES.number),
             (SUM, int(ReduceOp.BXOR)),
             (0, 1, (1 << 21) - 1, 1 << 21, (1 << 40) + 1),
         )

@@ -8,12 +8,13 @@ import tracemalloc
 import pytest
 from node_shapes import nodes_by, one_node
 
+from hccl_py.memory.element_types import ELEMENT_TYPES
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.plan_cache import Call, PlanCache
 from hccl_py.transport.types import DType, ReduceOp
 
-FLOAT, SUM, MAX = int(DType.FLOAT32), int(ReduceOp.SUM), int(ReduceOp.MAX)
+FLOAT, SUM, MAX = ELEMENT_TYPES[DType.FLOAT32], int(ReduceOp.SUM), int(ReduceOp.MAX)
 
 
 def test_same_call_is_prepared_once() -> None:

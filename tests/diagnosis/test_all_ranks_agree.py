@@ -98,7 +98,7 @@ def idle_and_busy(rank: int, world_size: int) -> Story:
         os.kill(os.getpid(), signal.SIGKILL)
     began_s = time.monotonic()
     if rank == 2:
-        wait_until(lambda: bool(comm._core.failed()), "an idle rank hears of it", NOTICE_S)
+        wait_until(lambda: bool(comm._state.core.failed()), "an idle rank hears of it", NOTICE_S)
     else:
         while time.monotonic() < began_s + NOTICE_S / 2:
             sum(range(100_000))

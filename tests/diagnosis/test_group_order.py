@@ -32,7 +32,7 @@ def calls_in_other_order(rank: int, world_size: int) -> list[Story]:
             # Released in the first group, a rank may find all messages in the second one before
             # the verdict comes there: then the next call tells.
             assert comm is second
-            wait_until(comm._core.failed, "the verdict comes")
+            wait_until(comm._state.core.failed, "the verdict comes")
             comm.barrier()
         stories.append((str(caught.value), caught.value.rank, time.monotonic() - began))
     return stories

@@ -128,8 +128,8 @@ def two_die(rank: int, world_size: int, step: int) -> list[Any]:
         die_during_calls(comm, 5)
     call_until_failure(comm)
     if rank == 2:
-        assert comm._coordination is not None
-        agree, num_agreements = comm._coordination.agree, 0
+        assert comm._state.coordination is not None
+        agree, num_agreements = comm._state.coordination.agree, 0
 
         def agree_or_die(*args: Any, **options: Any) -> Any:
             nonlocal num_agreements
@@ -141,7 +141,7 @@ def two_die(rank: int, world_size: int, step: int) -> list[Any]:
                 os.kill(os.getpid(), signal.SIGKILL)
             return answers
 
-        comm._coordination.agree = agree_or_die  # type: ignore[method-assign]
+        comm._state.coordination.agree = agree_or_die  # type: ignore[method-assign]
     began_s = time.monotonic()
     with comm.shrink() as left:
         assert time.monotonic() - began_s < NEVER_MORE_S / 4

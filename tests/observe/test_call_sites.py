@@ -17,7 +17,7 @@ def _line_of(text: str) -> int:
 
 
 def _tail(comm: Communicator) -> dict[int, str]:
-    return {call.number: f"{call} at {call.site}" for call in comm._reporter.call_log()}
+    return {call.number: f"{call} at {call.site}" for call in comm._state.reporter.call_log()}
 
 
 def _calls(comm: Communicator) -> dict[int, str]:
@@ -53,5 +53,5 @@ def test_nothing_is_noted_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("HCCL_DEBUG", raising=False)
     with ThreadRanks("aa") as ranks:
         for comm in ranks.communicators:
-            assert comm._sites is None
+            assert comm._state.sites is None
         assert ranks.run(_calls)[0][1] == "all_reduce(sum, float32[3]) at "

@@ -148,7 +148,7 @@ def hang_and_write(rank: int, _: int, folder: str) -> list[str]:
 
     def ask() -> None:
         try:
-            wait_until(lambda: len(comm._core.records()) == 2, "the recv is under way")
+            wait_until(lambda: len(comm._state.core.records()) == 2, "the recv is under way")
             os.kill(os.getpid(), signal.SIGUSR2)
             wait_until(lambda: all(path.exists() for path in paths), "both have their files")
             written.update(read(paths[rank]))
@@ -186,7 +186,7 @@ def straggle(rank: int, _: int, folder: str) -> None:
     dist.barrier(group=half)
     group = dist.distributed_c10d._get_default_group()
     if rank == 3:
-        engine = group._communicator._core
+        engine = group._communicator._state.core
         wait_until(engine.failed, "the others have given up", 20)
     options = dist.AllreduceOptions()
     options.timeout = timedelta(seconds=1)

@@ -1,12 +1,14 @@
 #include "bindings/bindings.h"
 
 #include <nanobind/stl/array.h>
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/shared_ptr.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -146,15 +148,18 @@ RequestPtr equal_collective(Communicator& self, const Prepared& prepared, double
   return request;
 }
 
-RequestPtr transfer(Communicator& self, bool sends, Address address, size_t num_bytes, int peer,
-                    uint64_t tag, double timeout_s) {
+// hccl_py.fingerprint.Transfer: whether it sends, peer (none: any), tag, bytes.
+using Transfer = std::tuple<bool, std::optional<int>, uint64_t, size_t>;
+
+RequestPtr transfer(Communicator& self, const Transfer& call, double timeout_s, Address address) {
+  auto [sends, peer, tag, num_bytes] = call;
   RequestPtr request = self.take_request();
   request->kind = sends ? RequestKind::send : RequestKind::recv;
   request->submitted = Clock::now();
   request->deadline = after(request->submitted, timeout_s);
   request->address = pointer(address.value);
   request->num_bytes = num_bytes;
-  request->peer = peer;
+  request->peer = peer.value_or(any_rank);
   request->tag = tag;
   return request;
 }

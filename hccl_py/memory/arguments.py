@@ -1,0 +1,97 @@
+"""Checks of what a call was given, and the copies that let it work in place.
+
+What goes into an out-of-place call is copied to where the result is to be, and reduced or moved
+there; what is sent from memory that is received into is set aside first.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hccl_py.memory.buffers import span_of, wrong_type
+from hccl_py.memory.element_types import ElementType, Span
+from hccl_py.memory.scaled import ScaledSum
+from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.types import ReduceOp
+
+_MAX_TAG = (1 << 64) - 1
+
+
+def check_op(op: object, kind: ElementType) -> None:
+    """Raise InvalidArgumentError unless `op` is a ReduceOp that is defined for the elements."""
+    if hasattr(op, "dtype") and getattr(op, "shape", None) != ():
+        raise InvalidArgumentError(
+            f"op: expected a ReduceOp, got {type(op).__name__}; to leave data as it is, pass "
+            "what takes the result as output="
+        )
+    if not isinstance(op, int) or op not in range(len(ReduceOp)):
+        raise InvalidArgumentError(f"op: expected a ReduceOp, got {op!r}")
+    if not kind.can_reduce(op):
+        raise InvalidArgumentError(
+            f"op: expected one that is defined for elements of type {kind.name}, "
+            f"got {ReduceOp(op).name.lower()}"
+        )
+
+
+def scaled(op: object, elements: Span) -> Span:
+    """Return the elements times the factor of `premul_sum`.
+
+    Raises:
+        InvalidArgumentError: `op` is something else.
+    """
+    if not isinstance(op, ScaledSum):
+        check_op(op, elements.kind)
+        raise InvalidArgumentError(f"op: expected a ReduceOp, got {op!r}")
+    return op.applied(elements)
+
+
+def check_block(
+    name: str, block: Span, other_name: str, other: Span, rank: int | None = None
+) -> None:
+    """Raise InvalidArgumentError unless a block has the type and size of another buffer."""
+    if block.kind is not other.kind:
+        raise wrong_type(name, block, other_name, other)
+    if block.count != other.count:
+        expected = f"{other.count} elements like {other_name}, got {block.count}"
+        which = "" if rank is None else f"block {rank} to have "
+        raise InvalidArgumentError(f"{name}: expected {which}{expected}")
+
+
+def check_tag(tag: int) -> None:
+    """Raise InvalidArgumentError unless `tag` fits 64 bits."""
+    if not isinstance(tag, int) or not 0 <= tag <= _MAX_TAG:
+        raise InvalidArgumentError(f"tag: expected a number of 0..2^64-1, got {tag!r}")
+
+
+def copy_to_output(data: Span, output: Any) -> int:
+    """Copy `data` into `output` and return the address of that.
+
+    Raises:
+        InvalidArgumentError: `output` differs in element type or count, cannot be written to, or
+            shares a part of its memory with `data`; all of it is fine.
+    """
+    target = span_of(output, "output", writable=True)
+    check_block("output", target, "data", data)
+    distance = abs(target.address - data.address)
+    if distance == 0 or data.count == 0:
+        return target.address
+    if distance < data.num_bytes:
+        raise InvalidArgumentError(
+            "output: expected memory of its own, or that of data, got a part of it; pass output "
+            "that does not overlap, or data alone to work in place"
+        )
+    ctypes.memmove(target.address, data.address, data.num_bytes)  # without the GIL
+    return target.address
+
+
+def set_aside(blocks: Sequence[Span]) -> tuple[object, list[Span]]:
+    """Copy `blocks` to memory of their own; return what holds it, and where they are now."""
+    holder = np.empty(sum(block.num_bytes for block in blocks), np.uint8)
+    address, copies = holder.ctypes.data, []
+    for block in blocks:
+        ctypes.memmove(address, block.address, block.num_bytes)
+        copies.append(Span(address, block.count, block.kind))
+        address += block.num_bytes
+    return holder, copies
