@@ -6,8 +6,10 @@ would slow all of them. So `register` imports almost nothing and raises nothing.
 
 from __future__ import annotations
 
+import functools
 import sys
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -30,8 +32,6 @@ def register() -> None:
 def _register() -> None:
     import torch.distributed as dist
 
-    from hccl_py.torch_backend.patches import watch_backend_names
-
     if not dist.is_available() or ALIAS in dist.Backend.backend_list:
         return
     taken = NAME in dist.Backend.backend_list
@@ -42,6 +42,24 @@ def _register() -> None:
         _warn_of_owner()
     else:
         watch_backend_names(_create, _warn_of_owner)
+
+
+def watch_backend_names(creator: Callable[..., Any], warn: Callable[[], None]) -> None:
+    """Call `warn` once, when another creator than ours takes `NAME`; see `patches.AT_IMPORT`."""
+    import torch.distributed as dist
+
+    backend: Any = dist.Backend
+    original = backend.register_backend
+
+    @functools.wraps(original)
+    def register_backend(name: str, func: Any, *arguments: Any, **options: Any) -> Any:
+        done = original(name, func, *arguments, **options)
+        if func is not creator and str(name).lower() == NAME:
+            backend.register_backend = original
+            warn()
+        return done
+
+    backend.register_backend = staticmethod(register_backend)
 
 
 def _warn_of_owner() -> None:

@@ -1,38 +1,88 @@
-"""The tensors of one collective call, checked and made into plain buffers.
+"""What torch passes to a call, checked and made into plain buffers; torch's options and reduce ops.
 
 A wrong argument raises `InvalidArgumentError` before anything is sent, so the group stays usable.
 The error names the argument, what was expected and what came. Tensors that are not plain memory
-(strided, conjugated, 8-bit floats times a factor) are staged through a contiguous copy, and
-`Call.copies` lists what to write back at the end. All this happens on the tensors' device.
-`staging/` moves tensors of an accelerator to the host and back.
+(strided, conjugated, 8-bit floats times a factor) are staged through a contiguous copy on their own
+device, and `Call.copies` lists what to write back at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from hccl_py.torch_backend import ALIAS, NAME, owns
-from hccl_py.torch_backend.types import (
-    OPS_BY_NAME,
-    PLAIN_TYPES,
-    TensorLists,
-    Tensors,
-)
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp
 
-_WIDENED = {
-    getattr(torch, name): torch.float32
-    for name in dir(torch)
-    if name.startswith("float8_") and isinstance(getattr(torch, name), torch.dtype)
-}
+Tensors = Tensor | Sequence[Tensor]
+TensorLists = Sequence[Tensor] | Sequence[Sequence[Tensor]]
+Options = TypeVar("Options")
 
+PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+"""Every other type of tensor is a subclass, which `Call` unwraps."""
+
+_OPS_BY_NAME = {op.name: op for op in ReduceOp}
 _UNPINNED = ("mps",)
 """Accelerators without streams that copy to pinned memory."""
+
+UNSET_TIMEOUT = timedelta(milliseconds=-1)
+_FIELDS = {"root": "rootRank", "op": "reduceOp", "timeout": "timeout"}
+
+
+def _ops_by_hash() -> dict[int, ReduceOp]:
+    """Return hccl-py's ReduceOps by the hash of torch's; none if two of torch's share a hash."""
+    members: Any = dist.ReduceOp.RedOpType.__members__
+    names = {
+        hash(dist.ReduceOp(value)): name for name, value in members.items() if name != "PREMUL_SUM"
+    }
+    scaled = hash(dist._make_nccl_premul_sum(2.0))  # type: ignore[attr-defined]
+    if len(names) < len(members) - 1 or scaled in names:
+        return {}
+    return {number: _OPS_BY_NAME[name] for number, name in names.items() if name in _OPS_BY_NAME}
+
+
+OPS_BY_HASH = _ops_by_hash()
+"""For the fast path: a hash takes half the time of `int(options.reduceOp.op)`."""
+
+
+def read_options(kind: type[Options], given: object, *older: object, **named: Any) -> Options:
+    """Return `given` if it is an options object, else build one.
+
+    Older overloads of torch's methods pass a root, an operation or a timeout instead, by position
+    in an order that differs between methods, or by name.
+    """
+    if isinstance(given, kind):
+        return given
+    options = kind()
+    values = [(_field_of(value), value) for value in (given, *older)]
+    for field, value in (*values, *((_FIELDS[name], value) for name, value in named.items())):
+        if value is not None:
+            timed: Any = timedelta(seconds=seconds_of(value)) if field == "timeout" else value
+            setattr(options, field, timed)
+    return options
+
+
+def _field_of(value: object) -> str:
+    if isinstance(value, (timedelta, float)):
+        return "timeout"
+    return "rootRank" if isinstance(value, int) else "reduceOp"
+
+
+def seconds_of(timeout: Any) -> float:
+    """Return a timeout in seconds; torch takes a number of them wherever it takes a timedelta."""
+    if isinstance(timeout, timedelta):
+        return timeout.total_seconds()
+    if isinstance(timeout, (int, float)):
+        return float(timeout)
+    raise InvalidArgumentError(
+        f"timeout: expected a datetime.timedelta or a number of seconds, got {timeout!r}"
+    )
 
 
 def is_fake(tensor: Tensor) -> bool:
@@ -42,40 +92,80 @@ def is_fake(tensor: Tensor) -> bool:
     return isinstance(tensor, FakeTensor)
 
 
+class Backends(NamedTuple):
+    """The backends that the user asked for, one per device type.
+
+    Attributes:
+        config: as torch writes them, for example "cpu:gloo,cuda:hccl".
+        others: those that are not hccl's, by device type; their tensors are rejected.
+    """
+
+    config: str = ""
+    others: Mapping[str, str] = {}
+
+
 class Call:
-    """The buffers of one collective call.
+    """The buffers and options of one call of a group.
 
     Attributes:
         name: torch's name of the method, for messages.
+        opts: torch's options; None of a send or receive.
+        factor: of PREMUL_SUM, once `reduce_op` was called; else None.
         results: the caller's output tensors, the value of the Work's future.
         copies: (caller's tensor, staged contiguous tensor) to be written back at the end.
         device: the accelerator that tensors of the call lie on, None: all are in host memory.
         fake: some tensor has no memory (a FakeTensor, the device meta); nothing may be sent.
     """
 
-    __slots__ = ("_config", "_other_backends", "copies", "device", "fake", "name", "results")
+    __slots__ = (
+        *("_backends", "_world_size", "copies", "device", "factor", "fake", "name", "opts"),
+        "results",
+    )
 
-    def __init__(
-        self, name: str, other_backends: Mapping[str, str] | None = None, config: str = ""
-    ) -> None:
-        """Start a call without buffers.
-
-        Args:
-            name: of torch's method.
-            other_backends: the backends of device types whose tensors are rejected.
-            config: what the user asked for, as torch writes it, for example "cpu:gloo,cuda:hccl".
-        """
+    def __init__(self, name: str, opts: Any, world_size: int, backends: Backends) -> None:
+        """Start a call without buffers in a group of `world_size` ranks."""
         self.name = name
-        self._other_backends = other_backends
-        self._config = config
+        self.opts = opts
+        self._world_size = world_size
+        self._backends = backends
+        self.factor: Any = None
         self.results: list[Tensor] = []
         self.copies: list[tuple[Tensor, Tensor]] = []
         self.device: torch.device | None = None
         self.fake = False
 
+    def timeout_s(self) -> float | None:
+        """Return the options' timeout, None where it is unset and the group's counts."""
+        timeout = UNSET_TIMEOUT if self.opts is None else self.opts.timeout
+        return None if timeout < timedelta(0) else timeout.total_seconds()
+
+    def reduce_op(self) -> ReduceOp:
+        """Return the operation, and keep the factor of PREMUL_SUM."""
+        name = self.opts.reduceOp.op.name
+        if name == "PREMUL_SUM":
+            self.factor = self.opts.reduceOp.factor
+            return ReduceOp.SUM
+        if name not in _OPS_BY_NAME:
+            raise self.invalid(f"`op` must be one of {list(_OPS_BY_NAME)}, got {name}")
+        return _OPS_BY_NAME[name]
+
+    def rank(self, argument: str, rank: int) -> int:
+        """Return `rank` if it is one of the group."""
+        if 0 <= rank < self._world_size:
+            return rank
+        raise self.invalid(
+            f"`{argument}` must be a rank of this group, 0 to {self._world_size - 1}, got {rank}"
+        )
+
+    def root(self, argument: str) -> int:
+        """Return the options' root, which torch calls `argument`."""
+        return self.rank(argument, self.opts.rootRank)
+
     def invalid(self, message: str) -> InvalidArgumentError:
         """Return the error to raise for a wrong argument of this call."""
         return InvalidArgumentError(f"{self.name}: {message}")
+
+    # ------------------------------------------------------------ one tensor
 
     def input(self, argument: str, tensor: Tensor, *, like: Tensor | None = None) -> Tensor:
         """Return a contiguous buffer that holds the values of `tensor`, itself where it fits."""
@@ -99,36 +189,39 @@ class Call:
             return tensor
         return self._write_back(argument, tensor, _dense_copy(tensor))
 
-    def contribution(
-        self, argument: str, tensor: Tensor, factor: Any, *, like: Tensor | None = None
-    ) -> Tensor:
-        """Return `tensor` as a buffer to be reduced, times `factor` (8-bit floats as float32)."""
-        return self._reducible(self.input(argument, tensor, like=like), factor)
+    def contribution(self, argument: str, tensor: Tensor, *, like: Tensor | None = None) -> Tensor:
+        """Return `input` times the factor of PREMUL_SUM."""
+        return self._reducible(self.input(argument, tensor, like=like))
 
-    def accumulator(self, argument: str, tensor: Tensor, factor: Any = None) -> Tensor:
-        """Return `tensor` as a buffer to be reduced, where the result goes too."""
+    def accumulator(self, argument: str, tensor: Tensor) -> Tensor:
+        """Return `in_out` times the factor of PREMUL_SUM."""
         buffer = self.in_out(argument, tensor)
-        reducible = self._reducible(buffer, factor)
+        reducible = self._reducible(buffer)
         if reducible is not buffer:
             # First out of this copy, then (listed already) out of the contiguous one.
             self.copies.insert(0, (buffer, reducible))
         return reducible
 
-    def _reducible(self, buffer: Tensor, factor: Any) -> Tensor:
-        wide_dtype = _WIDENED.get(buffer.dtype)
-        if self.fake or factor is None:
+    def _reducible(self, buffer: Tensor) -> Tensor:
+        if self.fake or self.factor is None:
             return buffer
         # 8-bit floats: every product is kept in 32 bits, and the result is rounded once.
-        return self.scaled(buffer.detach().to(wide_dtype or buffer.dtype), factor)
+        wide = buffer.is_floating_point() and buffer.itemsize == 1
+        return self.scaled(buffer.detach().to(torch.float32 if wide else buffer.dtype))
 
-    def scaled(self, values: Tensor, factor: Any) -> Tensor:
-        """Return `values` times the factor of PREMUL_SUM."""
+    def scaled(self, values: Tensor) -> Tensor:
+        """Return `values` times the factor of PREMUL_SUM, itself where there is none."""
+        factor = self.factor
+        if factor is None:
+            return values
         scaled = values * (factor.reshape(()) if isinstance(factor, Tensor) else factor)
         if scaled.dtype != values.dtype:
             raise self.invalid(
                 f"`op` PREMUL_SUM of {values.dtype} needs a factor of that type, got {factor!r}"
             )
         return scaled
+
+    # ------------------------------------------------------------ several tensors
 
     def only(self, argument: str, tensors: Tensors | None, other: Tensors | None = None) -> Tensor:
         """Return the one tensor of `other` or else `tensors`; torch passes one per device."""
@@ -141,38 +234,30 @@ class Call:
             raise self.invalid(f"`{argument}` must be one tensor, got a list of {len(given)}")
         return given[0]
 
-    def blocks(self, argument: str, lists: TensorLists | None, count: int) -> Sequence[Tensor]:
-        """Return the `count` tensors of `lists`, a list of tensors or a list of one such list."""
+    def blocks(self, argument: str, lists: TensorLists | None) -> Sequence[Tensor]:
+        """Return the tensors of `lists`, one per rank, or of the one such list in `lists`."""
         blocks: Any = lists or ()
         if len(blocks) == 1 and not isinstance(blocks[0], Tensor):
             blocks = blocks[0]
-        if len(blocks) != count:
-            raise self.invalid(
-                f"`{argument}` must be {count} tensors, one per rank, got {len(blocks)}"
-            )
+        self.one_per_rank(argument, blocks, "tensors")
         result: Sequence[Tensor] = blocks
         return result
 
-    def lists(
-        self, argument: str, lists: Sequence[Sequence[Tensor]], count: int
-    ) -> Sequence[Sequence[Tensor]]:
-        """Return `lists`, which must be `count` of them."""
-        if len(lists) != count:
+    def one_per_rank(self, argument: str, items: Sequence[Any], what: str) -> None:
+        """Raise unless there is an item for every rank."""
+        if len(items) != self._world_size:
             raise self.invalid(
-                f"`{argument}` must be {count} lists, one per rank, got {len(lists)}"
+                f"`{argument}` must be {self._world_size} {what}, one per rank, got {len(items)}"
             )
-        return lists
 
     def no_blocks(self, argument: str, lists: TensorLists, root: int) -> None:
         """Raise if `lists` holds tensors although this rank is not the root."""
         if len(lists) > 1 or (len(lists) == 1 and len(lists[0]) > 0):
             raise self.invalid(f"`{argument}` must be given on the root (rank {root}) only")
 
-    def rows(
-        self, argument: str, buffer: Tensor, sizes: Sequence[int], count: int
-    ) -> Sequence[Tensor]:
-        """Return `buffer` cut along dimension 0 into `count` parts, of `sizes` or equal ones."""
-        shape = tuple(buffer.shape)
+    def rows(self, argument: str, buffer: Tensor, sizes: Sequence[int]) -> Sequence[Tensor]:
+        """Return `buffer` cut along dimension 0 into a part per rank, of `sizes` or equal ones."""
+        shape, count = tuple(buffer.shape), self._world_size
         if not shape:
             raise self.invalid(f"`{argument}` must have at least one dimension, got a scalar")
         if not len(sizes):  # an array of numpy, which has no truth value, will do
@@ -190,22 +275,15 @@ class Call:
         parts: Sequence[Tensor] = buffer.detach().split(list(sizes))  # type: ignore[no-untyped-call]
         return parts
 
-    def same_length(
-        self, name: str, items: Sequence[Tensor], other_name: str, others: Sequence[Tensor]
-    ) -> None:
-        """Raise unless both lists have the same number of tensors."""
+    def pairs(
+        self, name: str, items: Sequence[Any], other_name: str, others: Sequence[Tensor]
+    ) -> Iterator[tuple[Any, Tensor]]:
+        """Return the pairs of two lists, which must be as long as each other."""
         if len(items) != len(others):
             raise self.invalid(
                 f"`{name}` must have {len(others)} tensors as `{other_name}` has, got {len(items)}"
             )
-
-    def rank(self, argument: str, rank: int, world_size: int) -> int:
-        """Return `rank` if it is one of the group."""
-        if 0 <= rank < world_size:
-            return rank
-        raise self.invalid(
-            f"`{argument}` must be a rank of this group, 0 to {world_size - 1}, got {rank}"
-        )
+        return zip(items, others, strict=True)
 
     def same_size(self, argument: str, tensor: Tensor, count: int, why: str) -> None:
         """Raise unless `tensor` has `count` elements."""
@@ -215,16 +293,16 @@ class Call:
                 f"got {tensor.numel()} (shape {tuple(tensor.shape)})"
             )
 
+    # ------------------------------------------------------------ layouts, devices, subclasses
+
     def require_own_device(self, tensor: Tensor) -> None:
         """Raise if torch was to hand tensors on this device to another backend."""
-        if not self._other_backends:
-            return
-        other = self._other_backends.get(tensor.device.type)
-        if other is not None:
+        other = self._backends.others.get(tensor.device.type)
+        if other:
             raise self.invalid(
                 f"got a tensor on {tensor.device}, which is for {other} in the backend "
-                f'"{self._config}" of this group; but torch gives a group with hccl in it to hccl '
-                "alone. Make a second group for such tensors, "
+                f'"{self._backends.config}" of this group; but torch gives a group with hccl in it '
+                "to hccl alone. Make a second group for such tensors, "
                 f'torch.distributed.new_group(backend="{other}"), and pass it as `group`; or write '
                 f'backend="{NAME if owns(NAME) else ALIAS}", which takes them itself'
             )
@@ -232,7 +310,8 @@ class Call:
     def _checked(self, argument: str, tensor: Tensor, like: Tensor | None) -> Tensor:
         if type(tensor) not in PLAIN_TYPES:
             tensor = self._unwrapped(argument, tensor)
-        self.require_own_device(tensor)
+        if self._backends.others:
+            self.require_own_device(tensor)
         if tensor.layout is not torch.strided:
             raise self.invalid(
                 f"`{argument}` must be a dense tensor, got layout {tensor.layout}; pass "
@@ -307,21 +386,8 @@ def _dense_copy(tensor: Tensor) -> Tensor:
 
 def write_back(copies: Sequence[tuple[Tensor, Tensor]]) -> None:
     """Write every staged result into the caller's tensor."""
-    if not copies:
-        return
     # Inference mode allows writing to leaves that require grad and to inference tensors too. The
     # caller has asked for exactly these writes.
     with torch.inference_mode():
         for tensor, staged in copies:
             tensor.copy_(staged)
-
-
-def reduce_op(call: Call, options: Any) -> tuple[ReduceOp, Any]:
-    """Return the operation, and the factor of PREMUL_SUM (else None)."""
-    name = options.reduceOp.op.name
-    if name == "PREMUL_SUM":
-        return ReduceOp.SUM, options.reduceOp.factor
-    ours = OPS_BY_NAME.get(name)
-    if ours is None:
-        raise call.invalid(f"`op` must be one of {list(OPS_BY_NAME)}, got {options.reduceOp.op}")
-    return ours, None

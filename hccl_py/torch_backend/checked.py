@@ -8,9 +8,8 @@ Where torch has two names for an argument (`tensors`, `tensor`), both work. Rank
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -27,69 +26,73 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
 )
 
-from hccl_py.torch_backend.arguments import Call, reduce_op
+from hccl_py.torch_backend.arguments import Call, TensorLists, Tensors, read_options
 from hccl_py.torch_backend.sparse import all_reduce_sparse, is_sparse
-from hccl_py.torch_backend.state import GroupState
 from hccl_py.torch_backend.submit import Submitter
-from hccl_py.torch_backend.types import TensorLists, Tensors, read_options
+
+if TYPE_CHECKING:
+    from hccl_py.communicator import Communicator
+
+    class _Base:
+        """The stub's overloads name C++ signatures that no Python method can match."""
+
+        def __init__(self, rank: int, world_size: int) -> None: ...
+        def rank(self) -> int: ...  # noqa: D102
+        def size(self) -> int: ...  # noqa: D102
+else:
+    _Base = dist.ProcessGroup
 
 Data = Tensors | None
 Lists = TensorLists | None
 
 
-class CheckedCalls:
-    """The collectives of one process group, for all arguments."""
+class CheckedCalls(_Base):
+    """The collectives of a process group, for all arguments."""
 
-    def __init__(self, group: object, state: GroupState, submitter: Submitter) -> None:
-        """Serve `group`, which owns this object."""
-        self._group = weakref.ref(group)
-        self._state = state
-        self._submitter = submitter
-        self._rank = state.rank
-        self._world_size = state.world_size
+    def __init__(self, communicator: Communicator) -> None:
+        """Run them on `communicator`."""
+        self._rank, self._world_size = communicator.rank, communicator.world_size
+        # The constructor with a store is broken for Python subclasses in torch 2.13.
+        super().__init__(self._rank, self._world_size)
+        self._submitter = Submitter(communicator)
 
-    def _call(self, name: str) -> Call:
-        state = self._state
-        return Call(name, state.read_backends(self._group()), state.backend_config)
+    def _call(self, name: str, kind: Any = None, *options: Any, **named: Any) -> Call:
+        opts = kind and read_options(kind, *options, **named)
+        return Call(name, opts, self._world_size, self._submitter.read_backends(self))
 
     def allreduce(
         self, tensors: Data = None, opts: Any = None, *older: Any, tensor: Data = None, **named: Any
     ) -> dist.Work:
         """Reduce in place over all ranks."""
-        call = self._call("allreduce")
-        opts = read_options(AllreduceOptions, opts, *older, **named)
+        call = self._call("allreduce", AllreduceOptions, opts, *older, **named)
         only = call.only("tensors", tensors, tensor)
         if is_sparse(only):
-            return all_reduce_sparse(self._state, self._submitter, call, only, opts)
-        return self._all_reduce(call, [only], opts)
+            return all_reduce_sparse(self._submitter, call, only)
+        return self._all_reduce(call, [only])
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> dist.Work:
         """Reduce each of `tensors` in place over all ranks."""
-        options = read_options(AllreduceCoalescedOptions, opts)
-        return self._all_reduce(self._call("allreduce_coalesced"), tensors, options)
+        call = self._call("allreduce_coalesced", AllreduceCoalescedOptions, opts)
+        return self._all_reduce(call, tensors)
 
-    def _all_reduce(self, call: Call, tensors: Sequence[Tensor], opts: Any) -> dist.Work:
-        ours, factor = reduce_op(call, opts)
-        buffers = [call.accumulator("tensors", tensor, factor) for tensor in tensors]
-        return self._submitter.submit(
-            call, opts, "all_reduce", *((buffer, ours) for buffer in buffers)
-        )
+    def _all_reduce(self, call: Call, tensors: Sequence[Tensor]) -> dist.Work:
+        op = call.reduce_op()
+        arguments = [(call.accumulator("tensors", tensor), op) for tensor in tensors]
+        return self._submitter.submit(call, "all_reduce", *arguments)
 
     def reduce(
         self, tensors: Data = None, opts: Any = None, *older: Any, tensor: Data = None, **named: Any
     ) -> dist.Work:
         """Reduce over all ranks into the root's tensor; the others keep their values."""
-        call = self._call("reduce")
-        opts = read_options(ReduceOptions, opts, *older, **named)
-        ours, factor = reduce_op(call, opts)
-        root = call.rank("dst", opts.rootRank, self._world_size)
+        call = self._call("reduce", ReduceOptions, opts, *older, **named)
+        op, root = call.reduce_op(), call.root("dst")
         only = call.only("tensors", tensors, tensor)
         if root == self._rank:
-            buffer = call.accumulator("tensor", only, factor)
+            buffer = call.accumulator("tensor", only)
         else:
-            buffer = call.contribution("tensor", only, factor)
+            buffer = call.contribution("tensor", only)
             call.results.append(only)
-        return self._submitter.submit(call, opts, "reduce", (buffer, root, ours))
+        return self._submitter.submit(call, "reduce", (buffer, root, op))
 
     def reduce_scatter(
         self,
@@ -102,22 +105,20 @@ class CheckedCalls:
         **named: Any,
     ) -> dist.Work:
         """Reduce a list of blocks, one per rank, and keep this rank's."""
-        call = self._call("reduce_scatter")
-        opts = read_options(ReduceScatterOptions, opts, *older, **named)
-        ours, factor = reduce_op(call, opts)
+        call = self._call("reduce_scatter", ReduceScatterOptions, opts, *older, **named)
+        op = call.reduce_op()
         target = call.only("output", output_tensors, output)
-        lists = input_tensors if input is None else input
-        blocks = call.blocks("input_list", lists, self._world_size)
-        buffer = call.accumulator("output", target)
-        inputs = [call.contribution("input_list", block, factor, like=target) for block in blocks]
+        blocks = call.blocks("input_list", input_tensors if input is None else input)
+        buffer = call.in_out("output", target)
+        inputs = [call.contribution("input_list", block, like=target) for block in blocks]
         call.same_size("output", target, inputs[self._rank].numel(), "this rank's block")
         if len({block.numel() for block in blocks}) == 1 or call.fake:
-            return self._submitter.submit(call, opts, "reduce_scatter", (buffer, inputs, ours))
+            return self._submitter.submit(call, "reduce_scatter", (buffer, inputs, op))
         # Blocks of several sizes, which all ranks see: one reduce per rank.
         inputs[self._rank] = own = inputs[self._rank].clone()
         call.copies.insert(0, (buffer, own))
-        reduces = ((block, root, ours) for root, block in enumerate(inputs))
-        return self._submitter.submit(call, opts, "reduce", *reduces)
+        reduces = ((block, root, op) for root, block in enumerate(inputs))
+        return self._submitter.submit(call, "reduce", *reduces)
 
     def reduce_scatter_single(
         self,
@@ -128,47 +129,43 @@ class CheckedCalls:
         inputTensor: Data = None,  # noqa: N803
     ) -> dist.Work:
         """Reduce one tensor of equal blocks and keep this rank's."""
-        call = self._call("reduce_scatter_single")
+        call = self._call("reduce_scatter_single", ReduceScatterOptions, opts)
         target = call.only("output", output, outputTensor)
         source = call.only("input", input, inputTensor)
-        return self._reduce_scatter_single(call, [target], [source], opts)
+        return self._reduce_scatter_single(call, [target], [source])
 
     def reduce_scatter_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> dist.Work:
         """Do `reduce_scatter_single` for each pair."""
-        call = self._call("reduce_scatter_single_coalesced")
-        return self._reduce_scatter_single(call, outputs, inputs, opts)
+        call = self._call("reduce_scatter_single_coalesced", ReduceScatterOptions, opts)
+        return self._reduce_scatter_single(call, outputs, inputs)
 
     def _reduce_scatter_single(
-        self, call: Call, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any
+        self, call: Call, outputs: Sequence[Tensor], inputs: Sequence[Tensor]
     ) -> dist.Work:
-        opts = read_options(ReduceScatterOptions, opts)
-        ours, factor = reduce_op(call, opts)
-        call.same_length("outputs", outputs, "inputs", inputs)
+        op, n = call.reduce_op(), self._world_size
         arguments = []
-        for output, source in zip(outputs, inputs, strict=True):
-            buffer = call.accumulator("output", output)
-            blocks = call.contribution("input", source, factor, like=output)
-            count = output.numel() * self._world_size
-            call.same_size("input", source, count, f"{self._world_size} times `output`")
-            arguments.append((buffer, blocks, ours))
-        return self._submitter.submit(call, opts, "reduce_scatter", *arguments)
+        for output, source in call.pairs("outputs", outputs, "inputs", inputs):
+            buffer = call.in_out("output", output)
+            blocks = call.contribution("input", source, like=output)
+            call.same_size("input", source, output.numel() * n, f"{n} times `output`")
+            arguments.append((buffer, blocks, op))
+        return self._submitter.submit(call, "reduce_scatter", *arguments)
 
     def broadcast(
         self, tensors: Data = None, opts: Any = None, *older: Any, tensor: Data = None, **named: Any
     ) -> dist.Work:
         """Copy the root's tensor to all ranks."""
-        call = self._call("broadcast")
-        opts = read_options(BroadcastOptions, opts, *older, **named)
-        root = call.rank("src", opts.rootRank, self._world_size)
+        call = self._call("broadcast", BroadcastOptions, opts, *older, **named)
+        root = call.root("src")
         only = call.only("tensors", tensors, tensor)
         if root == self._rank:
             buffer = call.input("tensor", only)
             call.results.append(only)
         else:
             buffer = call.output("tensor", only)
-        return self._submitter.submit(call, opts, "broadcast", (buffer, root))
+        return self._submitter.submit(call, "broadcast", (buffer, root))
 
     def allgather(
         self,
@@ -180,12 +177,10 @@ class CheckedCalls:
         **named: Any,
     ) -> dist.Work:
         """Collect every rank's tensor in a list of tensors."""
-        call = self._call("allgather")
-        opts = read_options(AllgatherOptions, opts, *older, **named)
-        blocks = call.blocks("tensor_list", output_tensors, self._world_size)
+        call = self._call("allgather", AllgatherOptions, opts, *older, **named)
+        blocks = call.blocks("tensor_list", output_tensors)
         tensor = call.only("tensor", input_tensors, input_tensor)
-        arguments = self._gather_blocks(call, blocks, tensor)
-        return self._submitter.submit(call, opts, "all_gather", arguments)
+        return self._submitter.submit(call, "all_gather", self._gathered(call, blocks, tensor))
 
     def allgather_coalesced(
         self,
@@ -194,41 +189,47 @@ class CheckedCalls:
         opts: Any = None,
     ) -> dist.Work:
         """Do `allgather` for each of `input_list`; entry r of the outputs is rank r's list."""
-        call = self._call("allgather_coalesced")
-        opts = read_options(AllgatherOptions, opts)
-        lists = call.lists("output_tensor_lists", output_lists, self._world_size)
-        for tensors in lists:
-            call.same_length("output_tensor_lists", tensors, "input_tensor_list", input_list)
+        call = self._call("allgather_coalesced", AllgatherOptions, opts)
+        names = "output_tensor_lists", "input_tensor_list"
+        call.one_per_rank(names[0], output_lists, "lists")
+        by_rank = [call.pairs(names[0], tensors, names[1], input_list) for tensors in output_lists]
         arguments = [
-            self._gather_blocks(call, [tensors[index] for tensors in lists], tensor)
-            for index, tensor in enumerate(input_list)
+            self._gathered(call, [output for output, _ in pairs], pairs[0][1])
+            for pairs in zip(*by_rank, strict=True)
         ]
-        return self._submitter.submit(call, opts, "all_gather", *arguments)
+        return self._submitter.submit(call, "all_gather", *arguments)
+
+    def _gathered(
+        self, call: Call, blocks: Sequence[Tensor], tensor: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        source = call.input("tensor", tensor)
+        targets = [call.output("tensor_list", block, like=tensor) for block in blocks]
+        own = f"as `tensor` for rank {self._rank}"
+        call.same_size("tensor_list", blocks[self._rank], tensor.numel(), own)
+        return targets, source
 
     def all_gather_single(self, output: Tensor, input: Tensor, opts: Any = None) -> dist.Work:
         """Collect every rank's tensor in one, concatenated or stacked."""
-        return self._all_gather_single(self._call("all_gather_single"), [output], [input], opts)
+        call = self._call("all_gather_single", AllgatherOptions, opts)
+        return self._all_gather_single(call, [output], [input])
 
     def all_gather_single_coalesced(
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> dist.Work:
         """Do `all_gather_single` for each pair."""
-        call = self._call("all_gather_single_coalesced")
-        return self._all_gather_single(call, outputs, inputs, opts)
+        call = self._call("all_gather_single_coalesced", AllgatherOptions, opts)
+        return self._all_gather_single(call, outputs, inputs)
 
     def _all_gather_single(
-        self, call: Call, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any
+        self, call: Call, outputs: Sequence[Tensor], inputs: Sequence[Tensor]
     ) -> dist.Work:
-        opts = read_options(AllgatherOptions, opts)
-        call.same_length("outputs", outputs, "inputs", inputs)
+        n = self._world_size
         arguments = []
-        for output, source in zip(outputs, inputs, strict=True):
+        for output, source in call.pairs("outputs", outputs, "inputs", inputs):
             buffer = call.input("input", source)
-            target = call.output("output", output, like=source)
-            count = source.numel() * self._world_size
-            call.same_size("output", output, count, f"{self._world_size} times `input`")
-            arguments.append((target, buffer))
-        return self._submitter.submit(call, opts, "all_gather", *arguments)
+            arguments.append((call.output("output", output, like=source), buffer))
+            call.same_size("output", output, source.numel() * n, f"{n} times `input`")
+        return self._submitter.submit(call, "all_gather", *arguments)
 
     def gather(
         self,
@@ -240,17 +241,17 @@ class CheckedCalls:
         **named: Any,
     ) -> dist.Work:
         """Collect every rank's tensor in a list on the root; the others pass an empty one."""
-        call = self._call("gather")
-        opts = read_options(GatherOptions, opts, *older, **named)
-        root = call.rank("dst", opts.rootRank, self._world_size)
+        call = self._call("gather", GatherOptions, opts, *older, **named)
+        root = call.root("dst")
         tensor = call.only("tensor", input_tensors, input_tensor)
         if root == self._rank:
-            blocks = call.blocks("gather_list", output_tensors, self._world_size)
-            outputs, source = self._gather_blocks(call, blocks, tensor)
-            return self._submitter.submit(call, opts, "gather", (outputs, source, root))
+            blocks = call.blocks("gather_list", output_tensors)
+            return self._submitter.submit(
+                call, "gather", (*self._gathered(call, blocks, tensor), root)
+            )
         buffer = call.input("tensor", tensor)
         call.no_blocks("gather_list", output_tensors, root)
-        return self._submitter.submit(call, opts, "gather", (None, buffer, root))
+        return self._submitter.submit(call, "gather", (None, buffer, root))
 
     def scatter(
         self,
@@ -262,19 +263,18 @@ class CheckedCalls:
         **named: Any,
     ) -> dist.Work:
         """Hand each rank its block of the root's list; the others pass an empty one."""
-        call = self._call("scatter")
-        opts = read_options(ScatterOptions, opts, *older, **named)
-        root = call.rank("src", opts.rootRank, self._world_size)
+        call = self._call("scatter", ScatterOptions, opts, *older, **named)
+        root = call.root("src")
         tensor = call.only("tensor", output_tensors, output_tensor)
         target = call.output("tensor", tensor)
         inputs = None
         if root == self._rank:
-            blocks = call.blocks("scatter_list", input_tensors, self._world_size)
+            blocks = call.blocks("scatter_list", input_tensors)
             inputs = [call.input("scatter_list", block, like=tensor) for block in blocks]
             call.same_size("tensor", tensor, inputs[root].numel(), "this rank's block")
         else:
             call.no_blocks("scatter_list", input_tensors, root)
-        return self._submitter.submit(call, opts, "scatter", (target, inputs, root))
+        return self._submitter.submit(call, "scatter", (target, inputs, root))
 
     def alltoall(
         self,
@@ -285,15 +285,14 @@ class CheckedCalls:
         **named: Any,
     ) -> dist.Work:
         """Send block i to rank i and receive block i from it; blocks may differ in size."""
-        call = self._call("alltoall")
-        opts = read_options(AllToAllOptions, opts, *older, **named)
-        sources = call.blocks("input_tensor_list", input_tensors, self._world_size)
-        targets = call.blocks("output_tensor_list", output_tensors, self._world_size)
+        call = self._call("alltoall", AllToAllOptions, opts, *older, **named)
+        sources = call.blocks("input_tensor_list", input_tensors)
+        targets = call.blocks("output_tensor_list", output_tensors)
         buffers = [call.input("input_tensor_list", block, like=sources[0]) for block in sources]
         blocks = [call.output("output_tensor_list", block, like=sources[0]) for block in targets]
         own = sources[self._rank].numel()
         call.same_size("output_tensor_list", targets[self._rank], own, "this rank's own block")
-        return self._submitter.submit(call, opts, "all_to_all", (blocks, buffers))
+        return self._submitter.submit(call, "all_to_all", (blocks, buffers))
 
     def all_to_all_single(
         self,
@@ -306,43 +305,33 @@ class CheckedCalls:
         **named: Any,
     ) -> dist.Work:
         """Send rows of `input` to each rank in turn; empty split sizes mean equal parts."""
-        call = self._call("all_to_all_single")
-        opts = read_options(AllToAllOptions, opts, *older, **named)
+        call = self._call("all_to_all_single", AllToAllOptions, opts, *older, **named)
         source = call.input("input", input)
         target = call.output("output", output, like=input)
-        inputs = call.rows("input", source, input_split_sizes, self._world_size)
-        outputs = call.rows("output", target, output_split_sizes, self._world_size)
+        inputs = call.rows("input", source, input_split_sizes)
+        outputs = call.rows("output", target, output_split_sizes)
         own = inputs[self._rank].numel()
         call.same_size("output", outputs[self._rank], own, "in the part for this rank itself")
         if len(input_split_sizes) or len(output_split_sizes):
-            return self._submitter.submit(call, opts, "all_to_all", (outputs, inputs))
-        return self._submitter.submit(call, opts, "all_to_all", (target, source))
-
-    def _gather_blocks(
-        self, call: Call, blocks: Sequence[Tensor], tensor: Tensor
-    ) -> tuple[list[Tensor], Tensor]:
-        source = call.input("tensor", tensor)
-        targets = [call.output("tensor_list", block, like=tensor) for block in blocks]
-        own = f"as `tensor` for rank {self._rank}"
-        call.same_size("tensor_list", blocks[self._rank], tensor.numel(), own)
-        return targets, source
+            return self._submitter.submit(call, "all_to_all", (outputs, inputs))
+        return self._submitter.submit(call, "all_to_all", (target, source))
 
     def barrier(self, opts: Any = None, *older: Any, **named: Any) -> dist.Work:
         """Block until every rank came."""
-        options = read_options(BarrierOptions, opts, *older, **named)
-        return self._submitter.submit(self._call("barrier"), options, "barrier", ())
+        call = self._call("barrier", BarrierOptions, opts, *older, **named)
+        return self._submitter.submit(call, "barrier", ())
 
     def send(self, tensors: Tensors, dstRank: int, tag: int = 0) -> dist.Work:  # noqa: N803
         """Send to a rank that receives with the same tag."""
         call = self._call("send")
-        peer = call.rank("dst", dstRank, self._world_size)
+        peer = call.rank("dst", dstRank)
         buffer = call.input("tensor", call.only("tensors", tensors))
         return self._submitter.transfer(call, "send", buffer, peer, tag)
 
     def recv(self, tensors: Tensors, srcRank: int, tag: int = 0) -> dist.Work:  # noqa: N803
         """Receive from a rank that sends with the same tag."""
         call = self._call("recv")
-        peer = call.rank("src", srcRank, self._world_size)
+        peer = call.rank("src", srcRank)
         buffer = call.output("tensor", call.only("tensors", tensors))
         return self._submitter.transfer(call, "recv", buffer, peer, tag)
 

@@ -16,6 +16,8 @@ from collections.abc import Callable
 
 from hccl_py.transport.process_lifecycle import Stage, register
 
+EXIT_TIMEOUT_S = 5.0
+
 Task = Callable[[], None]
 
 
@@ -24,9 +26,10 @@ class Threads:
 
     def __init__(self) -> None:
         """Start none yet."""
-        self._reset()
+        self.reset()
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
+        """Start anew in a forked child, where the parent's threads and locks mean nothing."""
         self._changed = threading.Condition()
         self._tasks: deque[Task] = deque()
         self._idle = 0
@@ -44,19 +47,15 @@ class Threads:
             self._threads.append(thread)
         thread.start()
 
-    def stop(self, timeout_s: float) -> None:
-        """End the threads; a thread that is still inside a task after `timeout_s` is left."""
+    def stop(self) -> None:
+        """End the threads; a thread that is still inside a task after `EXIT_TIMEOUT_S` is left."""
         with self._changed:
             self._stopped = True
             self._changed.notify_all()
-        deadline = time.monotonic() + timeout_s
+        deadline = time.monotonic() + EXIT_TIMEOUT_S
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(max(deadline - time.monotonic(), 0.0))
-
-    def forget(self) -> None:
-        """Start anew in a forked child, where the parent's threads and locks mean nothing."""
-        self._reset()
 
     def _serve(self) -> None:
         while True:
@@ -74,32 +73,29 @@ class Threads:
 
 
 THREADS = Threads()
-register(Stage.FUTURE_THREADS, in_forked_child=THREADS.forget)
-_in_callback = threading.local()
-"""`lane`: of the futures that the callback on this thread asks for."""
+register(Stage.FUTURE_THREADS, at_exit=THREADS.stop, in_forked_child=THREADS.reset)
+_in_job = threading.local()
+"""`lane`: of the futures that a callback on this thread asks for."""
 
 
 class Lane:
-    """Works that end in order, and whose callbacks run in that order, one at a time."""
+    """Jobs that run in order, one at a time: each waits for a work and runs its callbacks."""
 
     def __init__(self) -> None:
         """Make an empty lane, which has no thread."""
         self._lock = threading.Lock()
-        self._jobs: deque[tuple[Task, Task]] = deque()
+        self._jobs: deque[Task] = deque()
         self._served = False
 
-    def submit(self, wait: Task, finish: Task) -> None:
-        """Call `wait`, then `finish`, on another thread, after those of the earlier jobs.
+    def submit(self, job: Task) -> None:
+        """Run `job`, which must not raise, on another thread, after the earlier ones."""
+        lane: Lane = getattr(_in_job, "lane", self)
+        lane.append(job)
 
-        `wait` must not raise: its failure is for `finish` to find and report.
-        """
-        lane: Lane = getattr(_in_callback, "lane", self)
-        lane.append(wait, finish)
-
-    def append(self, wait: Task, finish: Task) -> None:
-        """Do as `submit`, on this lane even in a callback; for jobs that wait for no callback."""
+    def append(self, job: Task) -> None:
+        """Do as `submit`, on this lane even in a callback; for a job that waits for no callback."""
         with self._lock:
-            self._jobs.append((wait, finish))
+            self._jobs.append(job)
             if self._served:
                 return
             self._served = True
@@ -111,11 +107,9 @@ class Lane:
                 if not self._jobs:
                     self._served = False
                     return
-                wait, finish = self._jobs.popleft()
-            wait()
-            _in_callback.lane = Lane()
+                job = self._jobs.popleft()
+            _in_job.lane = Lane()
             try:
-                finish()
+                job()
             finally:
-                del _in_callback.lane
-                del wait, finish  # they hold tensors
+                del _in_job.lane, job  # it holds tensors

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, cast
 
 import torch.distributed as dist
@@ -11,14 +10,10 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from hccl_py.communicator import Communicator
 from hccl_py.torch_backend import patches
-from hccl_py.torch_backend.future_threads import THREADS
-from hccl_py.torch_backend.process_group import ProcessGroupHccl
-from hccl_py.torch_backend.state import STATES
+from hccl_py.torch_backend.process_group import GROUPS, ProcessGroupHccl
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.process_lifecycle import Stage, register
-
-EXIT_TIMEOUT_S = 5.0
 
 
 def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
@@ -31,12 +26,13 @@ def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
     Raises:
         DistBackendError: the ranks did not find each other in time, or the default group failed.
     """
-    patches.apply_all(ProcessGroupHccl)
+    patches.apply_all()
     try:
         made = _connect(options)
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
-    return cast(dist.ProcessGroup, ProcessGroupHccl(made, options))
+    ranks, name = options.global_ranks_in_group, options.group_id
+    return cast(dist.ProcessGroup, ProcessGroupHccl(made, options.store, ranks, name))
 
 
 def _connect(options: Any) -> Communicator:
@@ -86,9 +82,8 @@ def _store_of_this_life(options: Any) -> Store:
 
 
 def _end_groups() -> None:
-    for state in list(STATES):
-        state.communicator.close()
+    for group in list(GROUPS):
+        group.shutdown()
 
 
-register(Stage.PROCESS_GROUPS, at_exit=_end_groups, in_forked_child=STATES.clear)
-register(Stage.FUTURE_THREADS, at_exit=partial(THREADS.stop, EXIT_TIMEOUT_S))
+register(Stage.PROCESS_GROUPS, at_exit=_end_groups, in_forked_child=GROUPS.clear)

@@ -23,21 +23,13 @@ class MonitoredBarrier:
         self._number = 0
 
     def wait(self, timeout_s: float, wait_all_ranks: bool) -> None:
-        """Block until every rank came.
-
-        Args:
-            timeout_s: how long to wait; 0 or less: rank 0 raises at once if there are other ranks.
-            wait_all_ranks: name all missing ranks instead of the first.
-
-        Raises:
-            DistBackendError: a rank did not come in time.
-        """
+        """Block until every rank came; rank 0 raises at once where `timeout_s` is 0 or less."""
         self._number += 1
         key = f"monitored_barrier/{self._number}"
         self._store.set(f"{key}/{self._rank}", "here")
         if self._rank == 0:
             missing = self._missing_ranks(key, timeout_s, wait_all_ranks)
-            self._store.set(key, ", ".join(str(rank) for rank in missing))
+            self._store.set(key, ", ".join(map(str, missing)))
         elif not self._comes(key, timeout_s + ANSWER_S):
             raise self._failed(timeout_s + ANSWER_S, "0", ", or lost the store")
         missing_text = self._store.get(key).decode()
@@ -51,15 +43,15 @@ class MonitoredBarrier:
         )
 
     def _missing_ranks(self, key: str, timeout_s: float, wait_all_ranks: bool) -> list[int]:
-        if timeout_s <= 0:  # torch's stores would wait without a limit; as with gloo, none came
-            return list(range(1, self._world_size if wait_all_ranks else min(self._world_size, 2)))
+        """Return all missing ranks, or the first one."""
+        # Torch's stores would wait without a limit for 0; as with gloo, no rank has come then.
         deadline = time.monotonic() + timeout_s
         missing = []
         for rank in range(1, self._world_size):
-            if not self._comes(f"{key}/{rank}", deadline - time.monotonic()):
-                missing.append(rank)
-                if not wait_all_ranks:
-                    break
+            here = timeout_s > 0 and self._comes(f"{key}/{rank}", deadline - time.monotonic())
+            missing += [] if here else [rank]
+            if missing and not wait_all_ranks:
+                break
         return missing
 
     def _comes(self, key: str, timeout_s: float) -> bool:

@@ -1,8 +1,10 @@
 """The process group of torch.distributed: its collectives, and what torch asks about the group.
 
-`dist.all_reduce` calls `allreduce`, and so on: names and arguments are torch's. A decorator
-(`fast_path.py`) runs the usual calls of the first block on the communicator at once. The body of
-the method is the slow path, `CheckedCalls` (`checked.py`), which takes all other calls.
+`dist.all_reduce` calls `allreduce`, and so on: names and arguments are torch's. Plain tensors go to
+the communicator at once. A Python frame costs as much as a small call in the engine, so each method
+checks for itself that they are plain. The communicator rejects what is no plain memory, mixed
+element types, wrong sizes and wrong ranks before it sends anything. Then, and for tensor
+subclasses, timeouts of a call, the profiler and older overloads, `CheckedCalls` takes over.
 
 A Python subclass of torch's ProcessGroup has no C++ backend inside. C++ calls the names in camel
 case. Torch's Python code calls the others, whose C++ versions would raise or crash. `_get_backend`
@@ -13,6 +15,7 @@ must not exist: torch would delegate to it.
 from __future__ import annotations
 
 import os
+import weakref
 from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
@@ -32,128 +35,251 @@ from torch._C._distributed_c10d import (
     ReduceOptions,
     ReduceScatterOptions,
 )
+from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
+from hccl_py.torch_backend.arguments import OPS_BY_HASH, PLAIN_TYPES, UNSET_TIMEOUT, seconds_of
 from hccl_py.torch_backend.checked import CheckedCalls
-from hccl_py.torch_backend.fast_path import Shape, checked, collective, transfer
 from hccl_py.torch_backend.monitored_barrier import MonitoredBarrier
-from hccl_py.torch_backend.state import GroupOptions, GroupState
-from hccl_py.torch_backend.submit import Submitter
-from hccl_py.torch_backend.types import seconds_of
-from hccl_py.torch_backend.work import as_torch_error
+from hccl_py.torch_backend.work import FINISHED, as_torch_error, raise_failure
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator
     from hccl_py.observe.statistics import Statistics
 
-    class _Base:
-        """The stub's overloads name C++ signatures that no Python method can match."""
+_op = OPS_BY_HASH.get
 
-        def __init__(self, rank: int, world_size: int) -> None: ...
-        def rank(self) -> int: ...  # noqa: D102
-        def size(self) -> int: ...  # noqa: D102
-else:
-    _Base = dist.ProcessGroup
+GROUPS: weakref.WeakSet[ProcessGroupHccl] = weakref.WeakSet()
+"""All of this process."""
 
 
-class ProcessGroupHccl(_Base):
+class ProcessGroupHccl(CheckedCalls):
     """A torch.distributed process group whose collectives run on hccl-py."""
 
-    @collective("all_reduce", AllreduceOptions, Shape.IN_PLACE, reduces=True)
     def allreduce(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Any:
         """Reduce in place over all ranks."""
-        return self._checked.allreduce(tensors, opts, *older, **named)
+        group = self._submitter
+        if (
+            type(opts) is AllreduceOptions
+            and group.fast
+            and type(tensors) is list
+            and len(tensors) == 1
+            and type(tensors[0]) in PLAIN_TYPES
+            and opts.timeout == UNSET_TIMEOUT
+            and not _profiler_enabled()
+        ):
+            try:
+                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                work = calls.all_reduce(tensors[0], _op(hash(opts.reduceOp)))
+                return FINISHED if work is None else group.started(work, tensors, group.lane)
+            except HcclError as error:
+                raise_failure(error)
+        return super().allreduce(tensors, opts, *older, **named)
 
-    @collective("broadcast", BroadcastOptions, Shape.IN_PLACE, rooted=True)
     def broadcast(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Any:
         """Copy the root's tensor to all ranks."""
-        return self._checked.broadcast(tensors, opts, *older, **named)
+        group = self._submitter
+        if (
+            type(opts) is BroadcastOptions
+            and group.fast
+            and type(tensors) is list
+            and len(tensors) == 1
+            and type(tensors[0]) in PLAIN_TYPES
+            and opts.timeout == UNSET_TIMEOUT
+            and not _profiler_enabled()
+        ):
+            try:
+                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                work = calls.broadcast(tensors[0], opts.rootRank)
+                return FINISHED if work is None else group.started(work, tensors, group.lane)
+            except HcclError as error:
+                raise_failure(error)
+        return super().broadcast(tensors, opts, *older, **named)
 
-    @collective("reduce", ReduceOptions, Shape.IN_PLACE, rooted=True, reduces=True)
     def reduce(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Any:
         """Reduce over all ranks into the root's tensor."""
-        return self._checked.reduce(tensors, opts, *older, **named)
+        group = self._submitter
+        if (
+            type(opts) is ReduceOptions
+            and group.fast
+            and type(tensors) is list
+            and len(tensors) == 1
+            and type(tensors[0]) in PLAIN_TYPES
+            and opts.timeout == UNSET_TIMEOUT
+            and not _profiler_enabled()
+        ):
+            try:
+                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                work = calls.reduce(tensors[0], opts.rootRank, _op(hash(opts.reduceOp)))
+                return FINISHED if work is None else group.started(work, tensors, group.lane)
+            except HcclError as error:
+                raise_failure(error)
+        return super().reduce(tensors, opts, *older, **named)
 
-    @collective("all_gather", AllgatherOptions, Shape.PAIR)
-    def all_gather_single(self, output: Any, input: Any, opts: Any = None) -> Any:
+    def all_gather_single(
+        self, output: Any = None, input: Any = None, opts: Any = None, **named: Any
+    ) -> Any:
         """Collect every rank's tensor in one."""
-        return self._checked.all_gather_single(output, input, opts)
+        group = self._submitter
+        if (
+            type(opts) is AllgatherOptions
+            and group.fast
+            and type(output) in PLAIN_TYPES
+            and type(input) in PLAIN_TYPES
+            and opts.timeout == UNSET_TIMEOUT
+            and not _profiler_enabled()
+        ):
+            try:
+                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                work = calls.all_gather(output, input)
+                return FINISHED if work is None else group.started(work, [output], group.lane)
+            except HcclError as error:
+                raise_failure(error)
+        return super().all_gather_single(output, input, opts, **named)
 
-    @collective("reduce_scatter", ReduceScatterOptions, Shape.PAIR, reduces=True)
-    def reduce_scatter_single(self, *given: Any, **named: Any) -> Any:
+    def reduce_scatter_single(
+        self, output: Any = None, input: Any = None, opts: Any = None, **named: Any
+    ) -> Any:
         """Reduce one tensor of equal blocks and keep this rank's."""
-        return self._checked.reduce_scatter_single(*given, **named)
+        group = self._submitter
+        if (
+            type(opts) is ReduceScatterOptions
+            and group.fast
+            and type(output) in PLAIN_TYPES
+            and type(input) in PLAIN_TYPES
+            and opts.timeout == UNSET_TIMEOUT
+            and not _profiler_enabled()
+        ):
+            try:
+                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                work = calls.reduce_scatter(output, input, _op(hash(opts.reduceOp)))
+                return FINISHED if work is None else group.started(work, [output], group.lane)
+            except HcclError as error:
+                raise_failure(error)
+        return super().reduce_scatter_single(output, input, opts, **named)
 
-    @collective("all_to_all", AllToAllOptions, Shape.SPLIT)
-    def all_to_all_single(self, *given: Any, **named: Any) -> Any:
+    def all_to_all_single(
+        self,
+        output: Any,
+        input: Any,
+        output_split_sizes: Any,
+        input_split_sizes: Any,
+        opts: Any = None,
+        *older: Any,
+        **named: Any,
+    ) -> Any:
         """Send rows to each rank in turn."""
-        return self._checked.all_to_all_single(*given, **named)
+        group = self._submitter
+        if (
+            type(opts) is AllToAllOptions
+            and group.fast
+            and type(output) in PLAIN_TYPES
+            and type(input) in PLAIN_TYPES
+            and opts.timeout == UNSET_TIMEOUT
+            and not _profiler_enabled()
+            and not (len(output_split_sizes) or len(input_split_sizes))
+            and output.dim()
+            and input.dim()
+            and not (output.size(0) % self._world_size or input.size(0) % self._world_size)
+        ):
+            try:
+                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                work = calls.all_to_all(output, input)
+                return FINISHED if work is None else group.started(work, [output], group.lane)
+            except HcclError as error:
+                raise_failure(error)
+        splits = output_split_sizes, input_split_sizes
+        return super().all_to_all_single(output, input, *splits, opts, *older, **named)
 
-    @collective("barrier", BarrierOptions, Shape.EMPTY)
-    def barrier(self, *given: Any, **named: Any) -> Any:
+    def barrier(self, opts: Any = None, *older: Any, **named: Any) -> Any:
         """Block until every rank came."""
-        return self._checked.barrier(*given, **named)
+        group = self._submitter
+        if (
+            type(opts) is BarrierOptions
+            and group.fast
+            and opts.timeout == UNSET_TIMEOUT
+            and not _profiler_enabled()
+        ):
+            try:
+                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                work = calls.barrier()
+                return FINISHED if work is None else group.started(work, [], group.lane)
+            except HcclError as error:
+                raise_failure(error)
+        return super().barrier(opts, *older, **named)
 
-    @transfer
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:  # noqa: N803
         """Send to a rank that receives with the same tag."""
-        return self._checked.send(tensors, dstRank, tag)
+        group = self._submitter
+        if (
+            group.fast
+            and type(tensors) is list
+            and len(tensors) == 1
+            and type(tensors[0]) in PLAIN_TYPES
+        ):
+            try:
+                work = group.communicator.nonblocking.send(tensors[0], dstRank, tag)
+                return group.started(work, tensors, None)
+            except HcclError as error:
+                raise_failure(error)
+        return super().send(tensors, dstRank, tag)
 
-    @transfer
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:  # noqa: N803
         """Receive from a rank that sends with the same tag."""
-        return self._checked.recv(tensors, srcRank, tag)
-
-    allreduce_coalesced = checked("allreduce_coalesced")
-    reduce_scatter = checked("reduce_scatter")
-    reduce_scatter_single_coalesced = checked("reduce_scatter_single_coalesced")
-    allgather = checked("allgather")
-    allgather_coalesced = checked("allgather_coalesced")
-    all_gather_single_coalesced = checked("all_gather_single_coalesced")
-    gather = checked("gather")
-    scatter = checked("scatter")
-    alltoall = checked("alltoall")
-    recv_anysource = checked("recv_anysource")
+        group = self._submitter
+        if (
+            group.fast
+            and type(tensors) is list
+            and len(tensors) == 1
+            and type(tensors[0]) in PLAIN_TYPES
+        ):
+            try:
+                work = group.communicator.nonblocking.recv(tensors[0], srcRank, tag)
+                return group.started(work, tensors, None)
+            except HcclError as error:
+                raise_failure(error)
+        return super().recv(tensors, srcRank, tag)
 
     # The names of older torch versions.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
-    allgather_into_tensor_coalesced = all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+    allgather_into_tensor_coalesced = CheckedCalls.all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = CheckedCalls.reduce_scatter_single_coalesced
 
     supports_splitting = False
     supports_coalescing = False
     supports_shrinking = hasattr(dist.distributed_c10d, "_create_shrunk_process_group")
     supports_time_estimate = False
-    bound_device_id = None
     use_pg_for_symm_mem_rendezvous = False
 
-    def __init__(self, communicator: Communicator, options: Any) -> None:
+    def __init__(
+        self, communicator: Communicator, store: Any, global_ranks: Sequence[int], name: str
+    ) -> None:
         """Make a group that owns `communicator` from now on.
 
         Args:
             communicator: carries the data.
-            options: torch's `_DistributedBackendOptions` of the group, or `GroupOptions`.
+            store: of this group alone.
+            global_ranks: of its members; empty for the default group.
+            name: under which functional collectives find the group.
         """
-        # The constructor with a store is broken for Python subclasses in torch 2.13.
-        super().__init__(options.group_rank, options.group_size)
+        super().__init__(communicator)
+        self._communicator = communicator
         communicator.exclude_from_groups()  # torch's callers count on calls that are done
-        self._state = GroupState(communicator, options.group_rank, options.group_size)
-        self._submitter = Submitter(self._state)
-        self._checked = CheckedCalls(self, self._state, self._submitter)
-        self._barriers = MonitoredBarrier(options.store, options.group_rank, options.group_size)
-        self._store = options.store
-        self._global_ranks = list(options.global_ranks_in_group)
-        self._name: str = options.group_id
+        self._barriers = MonitoredBarrier(store, self._rank, self._world_size)
+        self._store = store
+        self._global_ranks = list(global_ranks)
+        self._name = name
         self._description = ""
         self._splits: Counter[tuple[int, ...]] = Counter()
-        everybody = tuple(self._global_ranks) or tuple(range(options.group_size))
-        self._state.describe(global_ranks=everybody)
+        self._describe(global_ranks=tuple(self._global_ranks or range(self._world_size)))
+        GROUPS.add(self)
 
-    @property
-    def _communicator(self) -> Communicator:
-        return self._state.communicator
+    def _describe(self, **changes: Any) -> None:
+        """Change how the group appears in the flight recorder's files."""
+        recorder = self._communicator.flight_recorder
+        recorder.member = recorder.member._replace(**changes)
 
     # ------------------------------------------------------------ identity
 
@@ -174,7 +300,7 @@ class ProcessGroupHccl(_Base):
     def setGroupDesc(self, description: str) -> None:  # noqa: N802
         """Set the description that the user gave."""
         self._description = description
-        self._state.describe(description=description)
+        self._describe(description=description)
 
     def getGroupDesc(self) -> str:  # noqa: N802
         """Return that description."""
@@ -187,11 +313,10 @@ class ProcessGroupHccl(_Base):
         groups: Any = dist.distributed_c10d._world.pg_map
         if self not in groups:
             return []
-        others = self._state.read_backends(self)
+        others = self._submitter.read_backends(self).others
         accelerator = torch.accelerator.current_accelerator(check_available=True)
-        if "cpu" not in others or accelerator is None or accelerator.type in others:
-            return [torch.device("cpu")] if "cpu" not in others else []
-        return [torch.device(accelerator.type)]
+        known = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
+        return [torch.device(kind) for kind in known if kind not in others][:1]
 
     def _get_backend(self, device: torch.device | str) -> ProcessGroupHccl:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
@@ -226,23 +351,17 @@ class ProcessGroupHccl(_Base):
     _set_default_timeout = set_timeout
 
     def _set_sequence_number_for_group(self) -> None:
-        self._state.sequence_number = 0
+        """Do nothing: the engine counts the calls."""
 
     def _get_sequence_number_for_group(self) -> int:
-        return self._state.sequence_number
+        return self._communicator._core.sequence()
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
         """Return False: hccl needs no memory of its own."""
         return False
 
-    def eager_connect_single_device(self, device: torch.device | None) -> None:
-        """Do nothing: the group connected when it was made."""
-
     def _has_hooks(self) -> bool:
         return False
-
-    def _wait_for_pending_works(self) -> None:
-        """Do nothing: torch calls this for hooks, and there are none."""
 
     # ------------------------------------------------------------ blocks of calls, and the end
 
@@ -251,9 +370,6 @@ class ProcessGroupHccl(_Base):
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
         return self._submitter.end_coalescing()
-
-    def _abandon_coalescing(self) -> None:
-        self._submitter.abandon_coalescing()
 
     def monitored_barrier(
         self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
@@ -295,7 +411,7 @@ class ProcessGroupHccl(_Base):
         Args:
             ranks: of this group, in the order that they have in the new one; all of them call.
             timeout: of the new group; None: the same as here.
-            opts: ignored, as `device_types` is.
+            opts, device_types: ignored.
             group_name: of the new group, the same on all of its ranks.
             group_desc: for the user.
 
@@ -326,7 +442,7 @@ class ProcessGroupHccl(_Base):
             InvalidArgumentError: these are not ranks of this group.
             DistBackendError: a rank did not come, or died.
         """
-        self._state.drain()
+        self._submitter.drain()
         try:
             return self._communicator.subset(members, name, timeout_s=timeout_s)
         except HcclError as error:
@@ -349,7 +465,7 @@ class ProcessGroupHccl(_Base):
         """
         if shrink_flags:
             self._communicator.abort("shrink_group was called with SHRINK_ABORT")
-        self._state.drain()
+        self._submitter.drain()
         try:
             left = self._communicator.shrink(ranks_to_exclude)
         except HcclError as error:
@@ -363,11 +479,8 @@ class ProcessGroupHccl(_Base):
         self, communicator: Communicator, part: str, ranks: list[int], name: str
     ) -> ProcessGroupHccl:
         # A prefix of its own: the new group must not read what this one wrote to the store.
-        store = PrefixStore(part, self._store)
-        options = GroupOptions(communicator.rank, communicator.world_size, store, ranks, name)
-        group = ProcessGroupHccl(communicator, options)
-        self._state.read_backends(self)
-        group._state.set_backends(self._state.backend_config)
+        group = ProcessGroupHccl(communicator, PrefixStore(part, self._store), ranks, name)
+        group._submitter.set_backends(self._submitter.read_backends(self))
         return group
 
     def merge_remote_group(self, *args: object, **kwargs: object) -> NoReturn:

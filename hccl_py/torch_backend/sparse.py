@@ -8,16 +8,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from hccl_py.torch_backend.arguments import Call, is_fake, reduce_op
-from hccl_py.torch_backend.state import GroupState
+from hccl_py.torch_backend.arguments import Call, is_fake
 from hccl_py.torch_backend.submit import Submitter
-from hccl_py.torch_backend.types import timeout_s
 from hccl_py.torch_backend.work import FinishedWork, as_torch_error
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.types import ReduceOp
@@ -28,16 +25,13 @@ def is_sparse(tensor: object) -> bool:
     return isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo
 
 
-def all_reduce_sparse(
-    state: GroupState, submitter: Submitter, call: Call, tensor: Tensor, opts: Any
-) -> dist.Work:
+def all_reduce_sparse(submitter: Submitter, call: Call, tensor: Tensor) -> dist.Work:
     """Sum a sparse tensor of one shape over all ranks, in place; the result is coalesced.
 
     Args:
-        state, submitter: of the group.
-        call: so far without buffers.
+        submitter: of the group.
+        call: so far without buffers; the operation is SUM, AVG or a pre-multiplied sum.
         tensor: of this rank; the numbers of its values may differ.
-        opts: torch's; the operation is SUM, AVG or a pre-multiplied sum.
 
     Returns:
         The Work; its results are `tensor`.
@@ -47,39 +41,38 @@ def all_reduce_sparse(
         DistBackendError: the collective failed.
     """
     call.require_own_device(tensor)
-    ours, factor = reduce_op(call, opts)
-    if ours not in (ReduceOp.SUM, ReduceOp.AVG):
-        raise call.invalid(f"`op` of a sparse tensor must be sum or avg, got {ours.name.lower()}")
+    op = call.reduce_op()
+    if op not in (ReduceOp.SUM, ReduceOp.AVG):
+        raise call.invalid(f"`op` of a sparse tensor must be sum or avg, got {op.name.lower()}")
     call.results.append(tensor)
     if is_fake(tensor) or tensor.is_meta:
         return FinishedWork(call.results)
     source = tensor.detach().coalesce().cpu()
-    values = source.values() if factor is None else call.scaled(source.values(), factor)
-    counts = _counts(state, call, source, opts)
+    values = call.scaled(source.values())
+    counts = _counts(submitter, call, source)
     indices = [torch.empty(source.sparse_dim(), count, dtype=torch.int64) for count in counts]
     blocks = [torch.empty(count, *values.shape[1:], dtype=values.dtype) for count in counts]
-    divisor = state.world_size if ours is ReduceOp.AVG else 1
+    divisor = len(counts) if op is ReduceOp.AVG else 1
     # Writing back is the addition.
     call.copies.append((_Sum(tensor, indices, blocks, divisor), tensor))  # type: ignore[arg-type]
     parts = (indices, source.indices().contiguous()), (blocks, values.contiguous())
-    if tensor.is_cpu or not opts.asyncOp:
-        return submitter.submit(call, opts, "all_gather", *parts)
+    if tensor.is_cpu or not call.opts.asyncOp:
+        return submitter.submit(call, "all_gather", *parts)
     # No other thread would write to an accelerator in the order of the caller's stream.
-    opts.asyncOp = False
-    submitter.submit(call, opts, "all_gather", *parts)
+    call.opts.asyncOp = False
+    submitter.submit(call, "all_gather", *parts)
     return FinishedWork(call.results)
 
 
-def _counts(state: GroupState, call: Call, source: Tensor, opts: Any) -> list[int]:
+def _counts(submitter: Submitter, call: Call, source: Tensor) -> list[int]:
     """Return how many values each rank has, once all are known to have the same kind of tensor."""
     kind = f"{tuple(source.shape)} of {source.dtype}, {source.sparse_dim()} dimension(s) sparse"
     digest = int.from_bytes(hashlib.sha256(kind.encode()).digest()[:7], "big")
     mine = torch.tensor([source._nnz(), digest])
-    everyones = torch.empty(state.world_size, 2, dtype=torch.int64)
-    state.sequence_number += 1
-    state.drain()
+    everyones = torch.empty(submitter.communicator.world_size, 2, dtype=torch.int64)
+    submitter.drain()
     try:
-        state.communicator.all_gather(everyones, mine, timeout_s=timeout_s(opts))
+        submitter.communicator.all_gather(everyones, mine, timeout_s=call.timeout_s())
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
     for rank, theirs in enumerate(everyones[:, 1].tolist()):

@@ -1,11 +1,11 @@
-"""Runs a checked call on the communicator, inline, in the background or staged."""
+"""Runs the calls of a group on its communicator: inline, in the background, or staged."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -15,11 +15,10 @@ from torch._C._distributed_c10d import (
 )
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
-from hccl_py.torch_backend.arguments import Call, write_back
+from hccl_py.torch_backend import owns
+from hccl_py.torch_backend.arguments import Backends, Call, write_back
 from hccl_py.torch_backend.future_threads import Lane
 from hccl_py.torch_backend.staging.group import StagedWork, Staging
-from hccl_py.torch_backend.state import GroupState
-from hccl_py.torch_backend.types import timeout_s
 from hccl_py.torch_backend.work import (
     FINISHED,
     FinishedWork,
@@ -30,89 +29,128 @@ from hccl_py.torch_backend.work import (
 from hccl_py.transport.errors import HcclError
 from hccl_py.work import Work
 
+if TYPE_CHECKING:
+    from hccl_py.communicator import Communicator
+
 _name_of_user = getattr(torch._C._distributed_c10d, "_get_comm_profiling_name", str)
 """Returns what `dist.record_comm` has set, "" outside of it, and in a torch that lacks it."""
 
 
 class Submitter:
-    """Hands the calls of one group to its communicator."""
+    """Hands the calls of one group to its communicator.
 
-    def __init__(self, state: GroupState) -> None:
-        """Serve the group of `state`."""
-        self._state = state
+    Attributes:
+        communicator: carries the data.
+        lane: where the futures of the group's collectives complete, in order.
+        fast: calls on plain host tensors need none of the checks of `CheckedCalls`.
+        backends: which of the user's backends are not hccl's; None: not read yet.
+    """
+
+    def __init__(self, communicator: Communicator) -> None:
+        """Take over `communicator`."""
+        self.communicator = communicator
+        self.lane = Lane()
+        self.fast = False
+        self.backends: Backends | None = None
+        self._staging_busy = False
         self._of_thread = threading.local()
+
+    def read_backends(self, group: object) -> Backends:
+        """Return the user's backends for the group, as in "cpu:gloo,cuda:hccl".
+
+        Torch gives such a group to hccl alone, and tells its devices only after it was made.
+        """
+        if self.backends is None:
+            names: Any = dist.distributed_c10d._world.pg_backend_config
+            config = names.get(group, "")
+            pairs = [pair.split(":") for pair in config.split(",")]
+            others = {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and not owns(pair[1])}
+            self.set_backends(Backends(config, others))
+        return self.backends or Backends()
+
+    def set_backends(self, backends: Backends) -> None:
+        """Reject tensors of the others' devices from now on."""
+        self.backends = backends
+        self._choose_path()
+
+    def _set_staging_busy(self, busy: bool) -> None:
+        """Note whether staged calls wait for the device; later calls must drain them."""
+        self._staging_busy = busy
+        self._choose_path()
+
+    def _choose_path(self) -> None:
+        usable = self.backends is not None and "cpu" not in self.backends.others
+        self.fast = usable and not self._staging_busy
 
     @cached_property
     def _staging(self) -> Staging:
-        staging = Staging(self._state)
-        self._state.drain = staging.drain
-        return staging
+        return Staging(self.communicator, self._set_staging_busy)
 
-    def submit(self, call: Call, opts: Any, method: str, *calls: tuple[Any, ...]) -> dist.Work:
-        """Call the communicator's `method` once per argument tuple, as `opts` asks.
+    def drain(self) -> None:
+        """Block until the communicator has every staged call before this one."""
+        if self._staging_busy:
+            self._staging.drain()
+
+    # ------------------------------------------------------------ calls
+
+    def submit(self, call: Call, method: str, *calls: tuple[Any, ...]) -> dist.Work:
+        """Call the communicator's `method` once per argument tuple, as the options ask.
 
         Raises:
             DistBackendError: a call that blocks failed.
         """
         if not _profiler_enabled():
-            return self._submit(call, opts, method, calls)
+            return self._submit(call, method, calls, call.opts.asyncOp, self.lane)
         name = _name_of_user() or f"hccl:{method}"
         with torch.autograd.profiler.record_function(name) as event:
-            work = self._submit(call, opts, method, calls)
-            if opts.asyncOp:
+            work = self._submit(call, method, calls, call.opts.asyncOp, self.lane)
+            if call.opts.asyncOp:
                 event._call_end_callbacks_on_future(work.get_future())
         return work
-
-    def _submit(
-        self, call: Call, opts: Any, method: str, calls: Sequence[tuple[Any, ...]]
-    ) -> dist.Work:
-        if call.fake:
-            return FinishedWork(call.results)
-        state, limit_s = self._state, timeout_s(opts)
-        state.sequence_number += len(calls)
-        try:
-            if call.device is not None:
-                if opts.asyncOp:
-                    work = self._staging.start(call, method, calls, limit_s, state.lane)
-                    return self._keep(work)
-                self._staging.run(call, method, calls, limit_s)
-                return FINISHED
-            state.drain()
-            if opts.asyncOp:
-                start = getattr(state.communicator.nonblocking, method)
-                natives = [start(*arguments, timeout_s=limit_s) for arguments in calls]
-                return self._keep(HcclWork(natives, call.results, state.lane, call.copies))
-            run = getattr(state.communicator, method)
-            for arguments in calls:
-                run(*arguments, timeout_s=limit_s)
-        except HcclError as error:
-            raise as_torch_error(error)  # noqa: B904  # it names its cause
-        write_back(call.copies)
-        return FINISHED
 
     def transfer(
         self, call: Call, method: str, buffer: Tensor, peer: int | None, tag: int
     ) -> dist.Work:
-        """Start a send or a receive.
+        """Start a send or a receive. They end in any order, so each has a lane of its own.
 
         Raises:
             DistBackendError: it could not be started.
         """
+        return self._submit(call, method, [(buffer, peer, tag)], True, None)
+
+    def _submit(
+        self,
+        call: Call,
+        method: str,
+        calls: Sequence[tuple[Any, ...]],
+        background: bool,
+        lane: Lane | None,
+    ) -> dist.Work:
         if call.fake:
             return FinishedWork(call.results)
-        if call.device is not None:
-            arguments = buffer, peer, tag
-            return self._keep(self._staging.start(call, method, [arguments], None, None))
-        self._state.drain()
         try:
-            native = getattr(self._state.communicator.nonblocking, method)(buffer, peer, tag)
+            if call.device is not None:
+                if background:
+                    return self._keep(self._staging.start(call, method, calls, lane))
+                self._staging.run(call, method, calls)
+                return FINISHED
+            self.drain()
+            limit_s = call.timeout_s()
+            if background:
+                start = getattr(self.communicator.nonblocking, method)
+                natives = [start(*arguments, timeout_s=limit_s) for arguments in calls]
+                return self._keep(HcclWork(natives, call.results, lane, call.copies))
+            run = getattr(self.communicator, method)
+            for arguments in calls:
+                run(*arguments, timeout_s=limit_s)
         except HcclError as error:
             raise as_torch_error(error)  # noqa: B904  # it names its cause
-        # Transfers end in any order, so each has a lane of its own.
-        return self._keep(HcclWork([native], call.results, None, call.copies))
+        if call.copies:
+            write_back(call.copies)
+        return FINISHED
 
     def started(self, native: Work, results: list[Tensor], lane: Lane | None) -> dist.Work:
-        """Return the Work of a call that the fast path started."""
+        """Return the Work of a call that needed no checks."""
         return self._keep(HcclWork([native], results, lane))
 
     def _keep(self, work: HcclWork) -> HcclWork:
@@ -124,6 +162,8 @@ class Submitter:
             together.append(work)
         return work
 
+    # ------------------------------------------------------------ blocks of calls
+
     def start_coalescing(self) -> None:
         """Collect the works that this thread starts until `end_coalescing`."""
         self._of_thread.works = []
@@ -133,10 +173,9 @@ class Submitter:
         works: list[HcclWork] = self._of_thread.works
         self.abandon_coalescing()
         results = [tensor for work in works for tensor in work.result()]
-        device = next((work.device for work in works if work.device is not None), None)
-        if device is None:
-            return self._keep(HcclWork(works, results))
-        return self._keep(StagedWork(works, results, device))
+        staged = [call for work in works for call in work.staged]
+        work = StagedWork(works, results, staged) if staged else HcclWork(works, results)
+        return self._keep(work)
 
     def abandon_coalescing(self) -> None:
         """Collect no longer: the block of calls has raised."""

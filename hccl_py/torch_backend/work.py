@@ -14,17 +14,15 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import timedelta
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import _register_work
 from torch.futures import Future
 
-from hccl_py.torch_backend.arguments import write_back
+from hccl_py.torch_backend.arguments import seconds_of, write_back
 from hccl_py.torch_backend.future_threads import Lane
-from hccl_py.torch_backend.types import seconds_of
 from hccl_py.transport.errors import (
     Blame,
     CollectiveTimeoutError,
@@ -32,6 +30,9 @@ from hccl_py.transport.errors import (
     HcclError,
     InvalidArgumentError,
 )
+
+if TYPE_CHECKING:
+    from hccl_py.torch_backend.staging.call import StagedCall
 
 
 class Native(Protocol):
@@ -75,6 +76,12 @@ def as_torch_error(error: HcclError) -> Exception:
     return translated
 
 
+def raise_failure(error: HcclError) -> None:
+    """Raise torch's error of a failure; return if an argument was wrong, and nothing was sent."""
+    if not isinstance(error, InvalidArgumentError):
+        raise as_torch_error(error)
+
+
 class HcclWork(dist.Work):
     """A collective in flight.
 
@@ -82,8 +89,8 @@ class HcclWork(dist.Work):
     This object keeps the outputs alive for as long as the caller holds it.
     """
 
-    device: torch.device | None = None
-    """The accelerator that results lie on, None: all are in host memory."""
+    staged: Sequence[StagedCall] = ()
+    """The calls whose results lie on an accelerator; see `StagedWork`."""
 
     def __init__(
         self,
@@ -112,7 +119,7 @@ class HcclWork(dist.Work):
         self._twin: _Twin | None = None
         if copies:
             # The results are written back even if the caller drops this Work.
-            (lane or Lane()).submit(self._wait_quietly, lambda: None)
+            (lane or Lane()).submit(self._wait_quietly)
 
     def wait(self, timeout: timedelta | float | None = None) -> bool:
         """Block until the outputs hold the result.
@@ -138,13 +145,6 @@ class HcclWork(dist.Work):
     def synchronize(self) -> None:
         """Block until the outputs hold the result."""
         self.wait()
-
-    def order_current_stream(self) -> None:
-        """Do nothing: the results are in host memory."""
-
-    def store_stream(self) -> torch.Stream | None:
-        """Return the stream that brings the results to the device, None: there is none."""
-        return None
 
     def is_completed(self) -> bool:
         """Return whether the call has ended, with the result in place or an exception."""
@@ -198,7 +198,7 @@ class HcclWork(dist.Work):
             # all ranks: PowerSGD starts collectives in them, bucket after bucket.
             base.set_result(results)
         else:
-            (self._lane or Lane()).submit(self._wait_quietly, lambda: self._complete(base, results))
+            (self._lane or Lane()).submit(lambda: self._complete(base, results))
         return future
 
     def _make_future(self) -> TensorsFuture:
@@ -229,14 +229,14 @@ class HcclWork(dist.Work):
                 self._copies = ()
             self.source = self._natives[-1].source
             self._natives = ()
-            if self._twin is not None and self.device is None:
+            if self._twin is not None and not self.staged:
                 self._twin.release()
             self._settled = True
 
     def twin(self) -> dist.Work:
         """Return a Work for C++ that ends with this one and then keeps no outputs alive."""
         with self._lock:
-            if self._settled and self.device is None:
+            if self._settled and not self.staged:
                 return FINISHED
             if self._twin is None:
                 self._twin = _Twin(self)

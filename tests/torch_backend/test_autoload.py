@@ -34,9 +34,9 @@ print(dist.Backend.default_device_backend_map["cpu"])
 """
     ran = python("-c", script)
     assert ran.returncode == 0, ran.stderr
-    # Nothing comes with torch but the hook, and the one patch that it applies.
+    # Nothing comes with torch but the hook.
     loaded = "hccl_py hccl_py._autoload hccl_py.torch_backend"
-    assert ran.stdout.splitlines() == [f"hccl {loaded} hccl_py.torch_backend.patches", "gloo"]
+    assert ran.stdout.splitlines() == [f"hccl {loaded}", "gloo"]
 
 
 def test_import_of_torch_gets_no_slower() -> None:

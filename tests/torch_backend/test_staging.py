@@ -8,20 +8,19 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._C._distributed_c10d import AllreduceOptions
 
-from hccl_py.torch_backend.arguments import Call
+from hccl_py.torch_backend.arguments import Backends, Call
 from hccl_py.torch_backend.staging.group import Staging
 from hccl_py.torch_backend.staging.pool import PinnedPool
 from hccl_py.torch_backend.staging.tiles import (
     MAX_TILES,
     TILE_BYTES,
     arguments_of,
-    flat_blocks,
     num_tiles,
-    parts,
-    tiles_of,
+    pieces_of,
 )
-from hccl_py.torch_backend.state import GroupState
+from hccl_py.torch_backend.submit import Submitter
 
 TILE = TILE_BYTES // 4
 """In elements of float32."""
@@ -30,16 +29,6 @@ TILE = TILE_BYTES // 4
 def memory(count: int) -> Tensor:
     """A tensor of any size that takes no memory to speak of."""
     return torch.empty(count, device="meta")
-
-
-@pytest.mark.parametrize("count", [0, 1, 5, 16, 17, 1000])
-@pytest.mark.parametrize("tiles", [1, 2, 3, 16])
-def test_parts_follow_each_other_and_differ_by_one_at_most(count: int, tiles: int) -> None:
-    cut = parts(count, tiles)
-    assert len(cut) == tiles
-    assert cut[0][0] == 0 and cut[-1][1] == count
-    assert all(end == begin for (_, end), (begin, _) in zip(cut, cut[1:], strict=False))
-    assert max(end - begin for begin, end in cut) - min(end - begin for begin, end in cut) <= 1
 
 
 def calls(n: int, rank: int, count: int) -> dict[str, tuple[Any, ...]]:
@@ -71,10 +60,11 @@ def test_ranks_cut_alike_and_into_nothing_empty(n: int, count: int) -> None:
         assert 1 <= tiles <= max(1, min(MAX_TILES, count))
         for argument in arguments_of(method, everyone[1][method], 1):
             data = everyone[1][method][argument.position]
-            blocks = flat_blocks(data, n if argument.by_rank and tiles > 1 else 1)
-            assert all(
-                piece.numel() or not count for tile in tiles_of(blocks, tiles) for piece in tile
-            )
+            cut = pieces_of(data, n if argument.by_rank and tiles > 1 else 1, tiles)
+            assert len(cut) == tiles
+            sizes = [piece.numel() for tile in cut for piece in tile]
+            assert max(sizes) - min(sizes) <= 1 or tiles == 1
+            assert all(sizes) or not count
 
 
 def test_only_what_this_rank_reads_or_writes_is_copied() -> None:
@@ -136,12 +126,13 @@ def test_what_is_kept_idle_is_bounded() -> None:
 class HeldCall:
     """A staged call whose tensors reach the host when the test says so."""
 
-    def __init__(self) -> None:
+    def __init__(self, communicator: Any) -> None:
         self.fetched, self.landed = threading.Event(), threading.Event()
+        self._communicator = communicator
 
-    def issue(self, communicator: Any) -> None:
+    def issue(self) -> None:
         assert self.fetched.wait(10)
-        communicator.issued.append(self)
+        self._communicator.issued.append(self)
 
     def land(self) -> None:
         self.landed.set()
@@ -156,25 +147,21 @@ class Recorder:
     def __init__(self) -> None:
         self.issued: list[HeldCall] = []
 
-    def __getattr__(self, name: str) -> Any:
-        return self
-
 
 def test_later_calls_wait_until_staged_calls_are_issued(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder: Any = Recorder()
-    state = GroupState(recorder, 0, 2)
-    state.set_backends("cpu:hccl")
-    held = [HeldCall(), HeldCall()]
+    submitter = Submitter(recorder)
+    submitter.set_backends(Backends("cpu:hccl"))
+    held = [HeldCall(recorder), HeldCall(recorder)]
     pending = iter(held)
     monkeypatch.setattr(Staging, "_staged", lambda self, *arguments: next(pending))
-    staging = Staging(state)
-    assert state.fast
+    assert submitter.fast
     for _ in held:
-        call = Call("allreduce")
+        call = Call("allreduce", AllreduceOptions(), 2, Backends())
         call.device = torch.device("meta")
-        staging.start(call, "all_reduce", [()], None, None)
-    assert not state.fast
-    drained = threading.Thread(target=staging.drain)
+        submitter.submit(call, "all_reduce", ())
+    assert not submitter.fast
+    drained = threading.Thread(target=submitter.drain)
     drained.start()
     held[0].fetched.set()
     drained.join(0.1)
@@ -183,5 +170,5 @@ def test_later_calls_wait_until_staged_calls_are_issued(monkeypatch: pytest.Monk
     drained.join(10)
     assert not drained.is_alive()
     assert recorder.issued == held
-    assert state.fast
-    staging.drain()
+    assert submitter.fast
+    submitter.drain()

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -21,16 +21,19 @@ from torch.futures import Future
 from hccl_py.torch_backend.arguments import Call
 from hccl_py.torch_backend.future_threads import THREADS, Lane
 from hccl_py.torch_backend.staging.call import StagedCall, Streams
-from hccl_py.torch_backend.state import GroupState
 from hccl_py.torch_backend.work import HcclWork, TensorsFuture
+
+if TYPE_CHECKING:
+    from hccl_py.communicator import Communicator
 
 
 class Staging:
     """The staged calls of one group."""
 
-    def __init__(self, state: GroupState) -> None:
-        """Serve the group of `state`."""
-        self._state = state
+    def __init__(self, communicator: Communicator, set_busy: Callable[[bool], None]) -> None:
+        """Issue them on `communicator`; `set_busy` is told while other calls must drain them."""
+        self._communicator = communicator
+        self._set_busy = set_busy
         self._streams: dict[torch.device, Streams] = {}
         self._changed = threading.Condition()
         self._calls: deque[StagedCall] = deque()
@@ -38,22 +41,15 @@ class Staging:
         # A lane without callbacks: a callback that waits for a Work must not hold the Work up.
         self._landing = Lane()
 
-    def run(
-        self, call: Call, method: str, calls: Sequence[tuple[Any, ...]], timeout_s: float | None
-    ) -> None:
+    def run(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> None:
         """Run a call to its end, and have the current stream wait for its results."""
         self.drain()
-        staged = self._staged(call, method, calls, timeout_s)
-        staged.run(self._state.communicator)
+        staged = self._staged(call, method, calls)
+        staged.run()
         staged.order_current_stream()
 
     def start(
-        self,
-        call: Call,
-        method: str,
-        calls: Sequence[tuple[Any, ...]],
-        timeout_s: float | None,
-        lane: Lane | None,
+        self, call: Call, method: str, calls: Sequence[tuple[Any, ...]], lane: Lane | None
     ) -> StagedWork:
         """Return the Work of a call that is issued after those before it.
 
@@ -61,12 +57,10 @@ class Staging:
             call: checked.
             method: of the communicator.
             calls: its arguments, one tuple per call.
-            timeout_s: of each.
             lane: of the group's futures; None: the call may end before earlier ones.
         """
-        staged = self._staged(call, method, calls, timeout_s)
-        assert call.device is not None
-        work = StagedWork([staged], call.results, call.device, lane)
+        staged = self._staged(call, method, calls)
+        work = StagedWork([staged], call.results, [staged], lane)
         with self._changed:
             self._calls.append(staged)
             starts = not self._issuing
@@ -74,7 +68,7 @@ class Staging:
                 self._set_issuing(True)
         if starts:
             THREADS.run(self._issue)
-        (Lane() if lane is None else self._landing).append(staged.land, lambda: None)
+        (Lane() if lane is None else self._landing).append(staged.land)
         return work
 
     def drain(self) -> None:
@@ -90,67 +84,49 @@ class Staging:
                     self._changed.notify_all()
                     return
                 staged = self._calls.popleft()
-            staged.issue(self._state.communicator)
+            staged.issue()
             del staged  # it holds tensors
 
     def _set_issuing(self, issuing: bool) -> None:
-        """Send other calls of the group down the slow path, which drains, or no longer."""
-        self._issuing = self._state.staging_busy = issuing
-        self._state.choose_path()
+        self._issuing = issuing
+        self._set_busy(issuing)
 
-    def _staged(
-        self, call: Call, method: str, calls: Sequence[tuple[Any, ...]], timeout_s: float | None
-    ) -> StagedCall:
+    def _staged(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> StagedCall:
         device = call.device
         assert device is not None
-        streams = self._streams.get(device)
-        if streams is None:
-            streams = Streams(torch.Stream(device), torch.Stream(device))
-            streams = self._streams.setdefault(device, streams)
-        group = self._state.rank, self._state.world_size, timeout_s
-        return StagedCall(call, streams, method, calls, group)
+        if device not in self._streams:
+            self._streams[device] = Streams(torch.Stream(device), torch.Stream(device))
+        return StagedCall(self._communicator, self._streams[device], call, method, calls)
 
 
 class StagedWork(HcclWork):
-    """The Work of a staged call. Waiting for it blocks the host only until the network is done.
+    """The Work of staged calls. Waiting for it blocks the host only until the network is done.
 
     After `wait` the current stream comes after the results. So do the callbacks of the future.
     """
-
-    device: torch.device
 
     def __init__(
         self,
         parts: Sequence[StagedCall | HcclWork],
         results: Sequence[Tensor],
-        device: torch.device,
+        staged: Sequence[StagedCall],
         lane: Lane | None = None,
     ) -> None:
-        """Cover `parts`, at least one of them staged; `lane` None: a lane of its own."""
-        self.device = device
-        self._parts = tuple(parts)
-        super().__init__(self._parts, results, lane)
+        """Cover `parts`, of which `staged` are on one device; `lane` None: a lane of its own."""
+        self.staged = staged
+        super().__init__(parts, results, lane)
 
     def wait(self, timeout: timedelta | float | None = None) -> bool:
         """Block until the results are on their way; the current stream waits for their arrival."""
         super().wait(timeout)
-        self.order_current_stream()
+        for call in self.staged:
+            call.order_current_stream()
         return True
 
-    def order_current_stream(self) -> None:
-        """Make this thread's current stream wait for the results."""
-        for part in self._parts:
-            part.order_current_stream()
-
     def _make_future(self) -> TensorsFuture:
-        return Future(devices=[self.device])
+        return Future(devices=[self.staged[0].device])
 
     def _complete(self, future: Future[list[Tensor]], results: list[Tensor]) -> None:
         # The future takes an event from each device's current stream; the user's would be wrong.
-        with self.store_stream():
+        with self.staged[0].streams.store:
             super()._complete(future, results)
-
-    def store_stream(self) -> torch.Stream:
-        """Return the stream on which the results arrive."""
-        streams = (part.store_stream() for part in self._parts)
-        return next(stream for stream in streams if stream is not None)

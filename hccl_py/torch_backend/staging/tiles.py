@@ -81,24 +81,14 @@ def _tiles(count: int, num_bytes: int) -> int:
     return max(1, min(-(-num_bytes // TILE_BYTES), MAX_TILES, count))
 
 
-def parts(count: int, tiles: int) -> list[tuple[int, int]]:
-    """Return begin and end of `tiles` parts of `count` elements, the longer ones first."""
-    size, rest = divmod(count, tiles)
-    begins = [index * size + min(index, rest) for index in range(tiles + 1)]
-    return list(zip(begins, begins[1:], strict=False))
+def pieces_of(data: Data, num_blocks: int, tiles: int) -> list[tuple[Tensor, ...]]:
+    """Return for each tile what it covers of each block of `data`.
 
-
-def flat_blocks(data: Data, num_blocks: int) -> list[Tensor]:
-    """Return the blocks of contiguous `data`, a list of them or a tensor of `num_blocks` equal."""
-    if not isinstance(data, Tensor):
-        return [block.view(-1) for block in data]
-    flat = data.view(-1)
-    return [flat] if num_blocks == 1 else list(flat.view(num_blocks, -1).unbind())
-
-
-def tiles_of(blocks: Sequence[Tensor], tiles: int) -> list[list[Tensor]]:
-    """Return what each tile covers of each block."""
-    if tiles == 1:
-        return [list(blocks)]
-    cuts = [[block[begin:end] for begin, end in parts(block.numel(), tiles)] for block in blocks]
-    return [list(tile) for tile in zip(*cuts, strict=True)]
+    Args:
+        data: contiguous: the blocks, or a tensor of `num_blocks` equal ones.
+        num_blocks: in a tensor.
+        tiles: how many; the first ones are the longer ones.
+    """
+    many = not isinstance(data, Tensor)
+    blocks = [block.view(-1) for block in data] if many else data.view(-1).tensor_split(num_blocks)
+    return list(zip(*(block.tensor_split(tiles) for block in blocks), strict=True))
