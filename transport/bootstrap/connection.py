@@ -80,8 +80,7 @@ class PendingConnection(Handshake):
             The selector event to wait for, or None if the handshake is complete.
 
         Raises:
-            NotListeningError: the peer that was dialled does not listen yet.
-            RejectedError: the other side is wrong, or closed the connection.
+            RejectedError: the other side is wrong, does not listen yet, or closed the connection.
         """
         try:
             return next(self._steps, None)

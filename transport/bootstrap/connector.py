@@ -11,12 +11,12 @@ import contextlib
 import errno
 import heapq
 import math
-import selectors
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
+from selectors import EVENT_READ, BaseSelector
 from typing import Any
 
 from hccl_py.transport.bootstrap.connection import (
@@ -54,7 +54,7 @@ class Connector(ABC):
         party: Party,
         listeners: Sequence[socket.socket],
         max_strangers: int,
-        selector: selectors.BaseSelector,
+        selector: BaseSelector,
     ) -> None:
         """Prepare; the loop of `selector` calls what is registered there, and `tick`."""
         self._party = party
@@ -65,10 +65,9 @@ class Connector(ABC):
         # order of arrival.
         self._pending: dict[PendingConnection, float] = {}
         self._strangers: dict[PendingConnection, None] = {}
-        # What this rank dials or will dial again: from `_dial` until it is connected or given up.
-        self._under_way: set[Key] = set()
-        self._retries: list[tuple[float, Key]] = []
+        # The next pause of each connection that this rank dials, until it is connected.
         self._retry_s: dict[Key, float] = {}
+        self._retries: list[tuple[float, Key]] = []
         self._rejections = Rejections(f"rank {party.rank}")
 
     @abstractmethod
@@ -81,11 +80,11 @@ class Connector(ABC):
 
     @abstractmethod
     def _failed(self, key: Key, what: str, cause: Exception) -> None:
-        """Learn that an attempt of a member, or to reach one, failed; raise, or retry later."""
+        """Raise, or retry later: an attempt of a member, or to reach one, failed."""
 
     @abstractmethod
     def _out_of_descriptors(self, cause: OSError) -> None:
-        """Learn that no descriptor is left for a connection; raise, or wait a little."""
+        """Raise, or wait a little: no descriptor is left for a connection."""
 
     def _close_connections(self) -> None:
         """Close all connections under way, and watch nothing any more."""
@@ -120,15 +119,12 @@ class Connector(ABC):
             else:
                 self._reject(pending, RejectedError(f"no answer in {self.ATTEMPT_S:g} s"))
 
-    def _watch(self, readable: socket.socket, action: Callable[[], None]) -> None:
-        self._selector.register(readable, selectors.EVENT_READ, action)
-
     # Dialling.
 
     def _dial(self, key: Key) -> None:
         """Start to connect to a peer, unless that is under way."""
-        if key not in self._under_way:
-            self._under_way.add(key)
+        if key not in self._retry_s:
+            self._retry_s[key] = self.FIRST_RETRY_S
             self._dial_now(key)
 
     def _dial_now(self, key: Key) -> None:
@@ -139,15 +135,14 @@ class Connector(ABC):
             self._retry_later(key)
             return
         except OSError as error:
-            self._fail(key, f"connecting: {error.strerror or error}", error)
+            self._failed(key, f"connecting: {error.strerror or error}", error)
             return
         pending = PendingConnection(self._party, dialled, describe_target(target), key)
         self._begin(pending, self.ATTEMPT_S)
 
     def _retry_later(self, key: Key) -> None:
         """Dial after a pause, which is longer each time until the connection stands."""
-        self._under_way.add(key)
-        retry_s = self._retry_s.get(key, self.FIRST_RETRY_S)
+        retry_s = self._retry_s[key]
         self._retry_s[key] = min(2 * retry_s, self.LONGEST_RETRY_S)
         heapq.heappush(self._retries, (time.monotonic() + retry_s, key))
 
@@ -166,15 +161,11 @@ class Connector(ABC):
         tie = self._party.ties_interfaces and not self._party.shares_machine(key.rank)
         return here if tie else Endpoint("", here.host, 0)
 
-    def _fail(self, key: Key, what: str, cause: Exception) -> None:
-        self._under_way.discard(key)
-        self._failed(key, what, cause)
-
     # Listening.
 
     def _listen(self) -> None:
         for listener in self._listeners:
-            self._watch(listener, partial(self._accept, listener))
+            self._selector.register(listener, EVENT_READ, partial(self._accept, listener))
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTED_PER_TURN):
@@ -229,7 +220,7 @@ class Connector(ABC):
 
     def _begin(self, pending: PendingConnection, timeout_s: float) -> None:
         self._pending[pending] = time.monotonic() + timeout_s
-        self._watch(pending.socket, partial(self._advance, pending))
+        self._selector.register(pending.socket, EVENT_READ, partial(self._advance, pending))
         self._advance(pending)
 
     def _advance(self, pending: PendingConnection) -> None:
@@ -250,7 +241,6 @@ class Connector(ABC):
         assert key is not None
         self._forget(pending)
         self._retry_s.pop(key, None)
-        self._under_way.discard(key)
         self._connected(key, pending)
 
     def _reject(self, pending: PendingConnection, rejection: RejectedError) -> None:
@@ -267,7 +257,7 @@ class Connector(ABC):
         what = f"{pending.step}: {rejection}"
         if pending.step == "proof":  # an acceptor drops strangers and says nothing
             what += " (is HCCL_SECRET the same on both?)"
-        self._fail(key, what, rejection)
+        self._failed(key, what, rejection)
 
     def _forget(self, pending: PendingConnection) -> None:
         del self._pending[pending]

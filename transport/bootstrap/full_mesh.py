@@ -5,11 +5,11 @@ nodes share, over each path, a TCP control connection and one TCP connection per
 """
 
 import math
-import selectors
 import socket
 import time
 from collections.abc import Sequence
 from itertools import groupby
+from selectors import DefaultSelector
 
 from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector
@@ -42,7 +42,7 @@ class FullMesh(Connector):
         self._deadline = deadline
         num_inbound = sum(key.rank > party.rank for key in self._awaited)
         max_strangers = num_inbound + stranger_limit()
-        super().__init__(party, listeners, max_strangers, selectors.DefaultSelector())
+        super().__init__(party, listeners, max_strangers, DefaultSelector())
 
     def close(self) -> None:
         """Close all connections that were not detached. Idempotent."""

@@ -65,14 +65,11 @@ class Party:
     """This rank, as all its handshakes see it.
 
     Attributes:
-        rank: this rank.
-        members: all ranks.
         communicator_id: random, public; keeps connections of two communicators apart.
         secret: known to members only.
         segment: what ranks of the same node are handed: memfd of the segment, eventfd of the
             doorbell, memfd of the registered memory.
         num_lanes: data lanes to each rank of another node.
-        num_connections: per interface and lane.
         tls: encrypts connections with other nodes; None: they are plain.
         shares_memory: whether ranks of the same node do; else they are wired like all others.
     """
@@ -101,17 +98,17 @@ class Party:
         return len(self.members[self.rank].endpoints) > 1
 
     def route(self, rank: int, path: int) -> tuple[Endpoint, Endpoint]:
-        """Return this rank's and the other rank's end of a path.
-
-        Paths go round the interfaces, and interface i of one rank is joined to interface i of the
-        other; where they have different numbers of interfaces, the last ones of one stay unused.
-        """
+        """Return this rank's and the other rank's end of a path: paths go round the interfaces."""
         mine, theirs = self.members[self.rank].endpoints, self.members[rank].endpoints
         interface = path % min(len(mine), len(theirs))
         return mine[interface], theirs[interface]
 
     def num_paths(self, rank: int) -> int:
-        """Return how many connections each lane to a rank of another node has."""
+        """Return how many connections each lane to a rank of another node has.
+
+        Interface i of one rank is joined to interface i of the other; where they have different
+        numbers of interfaces, the last ones of one stay unused.
+        """
         mine, theirs = self.members[self.rank].endpoints, self.members[rank].endpoints
         return self.num_connections * min(len(mine), len(theirs))
 
@@ -142,7 +139,6 @@ class _Hello(NamedTuple):
 
     @property
     def key(self) -> Key:
-        """The connection, as the receiver of this hello names it."""
         return Key(self.source, self.carried, self.path)
 
     @classmethod

@@ -39,7 +39,6 @@ class Link:
     """The connections with one other rank, non-blocking and close-on-exec.
 
     Attributes:
-        rank: the other rank.
         controls: one Unix socket (same node), or one TCP connection per path.
         lanes: the TCP connections of each lane, one per path; empty where memory is shared and
             where a provider has the lanes.
@@ -63,7 +62,6 @@ class Mesh:
 
     Attributes:
         party: this rank among all ranks; None if it is alone.
-        members: all ranks, this one included.
         nodes: the ranks of each node; nodes in the order in which ranks first name them.
         links: one per other rank, ascending.
         listeners: where ranks of other nodes may replace connections; empty on a single node.
@@ -96,8 +94,6 @@ def connect(
 
     Args:
         store: used by the ranks of this communicator only; wrap it in a prefix.
-        rank: this rank.
-        world_size: number of ranks.
         make_segment: called once with the ranks that share memory, in order, this one included;
             returns what those peers get a copy of: the memfd of the segment, the eventfd of the
             doorbell, the memfd of the arena. They stay the caller's, on failure too.
@@ -109,10 +105,13 @@ def connect(
         The mesh; the caller owns its connections, listeners, provider and coordination.
 
     Raises:
-        InvalidArgumentError: rank, world_size, num_lanes, timeout_s or a setting makes no sense.
+        InvalidArgumentError: rank, world_size, timeout_s or a setting makes no sense.
         BootstrapError: names ranks, hosts, addresses and the step that failed. Nothing stays open.
     """
-    _check_arguments(rank, world_size, num_lanes, timeout_s)
+    if not 0 <= rank < world_size:
+        raise InvalidArgumentError(f"rank {rank} is not in 0..{world_size - 1} (world_size)")
+    if not timeout_s > 0:
+        raise InvalidArgumentError(f"timeout_s is {timeout_s}, must be positive")
     deadline = Deadline(timeout_s, getattr(store, "hopeless", None))
     identity = identity or Identity.of_this_process()
     if world_size == 1:
@@ -274,15 +273,6 @@ class _Resources:
         )
         _log_unused(party)
         return party, nodes
-
-
-def _check_arguments(rank: int, world_size: int, num_lanes: int, timeout_s: float) -> None:
-    if not 0 <= rank < world_size:
-        raise InvalidArgumentError(f"rank {rank} is not in 0..{world_size - 1} (world_size)")
-    if num_lanes < 1:
-        raise InvalidArgumentError(f"num_lanes is {num_lanes}, must be at least 1")
-    if not timeout_s > 0:
-        raise InvalidArgumentError(f"timeout_s is {timeout_s}, must be positive")
 
 
 def _bind_unix() -> socket.socket:

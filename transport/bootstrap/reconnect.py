@@ -11,14 +11,13 @@ import math
 import socket
 import time
 from collections.abc import Sequence
-from typing import Protocol
 
-from hccl_py.transport._core import EndedPeer
+from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector
 from hccl_py.transport.bootstrap.handshake import Key, Party
 from hccl_py.transport.control.control_plane import hold, release
-from hccl_py.transport.network.open_sockets import Connection, OpenSockets
+from hccl_py.transport.network.open_sockets import OpenSockets
 from hccl_py.transport.network.rejections import stranger_limit
 
 logger = logging.getLogger("hccl_py.transport")
@@ -32,30 +31,6 @@ _SETTLE_S = 1.5
 than `_LOOK_PERIOD_S`, in which the peer may notice the break, and short enough to close in 2 s."""
 
 
-class Engine(Protocol):
-    """What the engine offers for repair; any thread may call it."""
-
-    def repair_fd(self) -> int:
-        """Return an eventfd, readable when something broke."""
-
-    def take_broken(self) -> list[tuple[int, int, int]]:
-        """Return what broke since the last call: rank, index and path of each connection.
-
-        Reads `repair_fd` too.
-        """
-
-    def replace_connection(
-        self, peer: int, index: int, path: int, connection: Connection, /
-    ) -> None:
-        """Use this connection from now on, whether or not the old one still stands."""
-
-    def has_undelivered(self) -> bool:
-        """Read what peers have said meanwhile; say whether one lacks something that was sent."""
-
-    def ended_peers(self) -> Sequence[EndedPeer]:
-        """Return the ranks that have left or died, each with how and when."""
-
-
 class Reconnector(Connector):
     """Replaces broken connections of one communicator, until it is closed."""
 
@@ -66,7 +41,7 @@ class Reconnector(Connector):
 
     def __init__(
         self,
-        engine: Engine,
+        engine: _core.Communicator,
         party: Party,
         listeners: Sequence[socket.socket],
         opened: OpenSockets,
@@ -76,7 +51,7 @@ class Reconnector(Connector):
         super().__init__(party, listeners, stranger_limit(), self._plane.loop.selector)
         self._engine = engine
         self._opened = opened
-        self._broken: dict[tuple[int, int], set[int]] = {}  # indices by rank and path
+        self._broken: set[Key] = set()
         self._logged: set[Key] = set()  # whose failed attempts are in the log since they broke
         # Peers that in some respect no path leads to; replaced, never changed.
         self._unreachable: set[int] = set()
@@ -153,20 +128,24 @@ class Reconnector(Connector):
     def _take_broken(self, but: Key | None = None) -> None:
         """Note what broke, and dial it again; not `but`, to which there is a new connection."""
         for key in (Key(*broken) for broken in self._engine.take_broken()):
-            indices = self._broken.setdefault((key.rank, key.path), set())
-            if not indices:
+            if not self._is_broken(key):
                 logger.warning("%s broke; it will be used again when it can", self._name(key))
-            indices.add(key.index)
+            self._broken.add(key)
             self._note_reachability()
             if key.rank < self._party.rank and key != but:
                 self._dial(key)
 
-    def _note_reachability(self) -> None:
-        def is_cut_off(rank: int) -> bool:
-            paths = range(self._party.num_paths(rank))
-            return bool(set.intersection(*(self._broken.get((rank, p), set()) for p in paths)))
+    def _is_broken(self, any_of: Key) -> bool:
+        """Say whether anything on the path of a connection is broken."""
+        path = (any_of.rank, any_of.path)
+        return any((key.rank, key.path) == path for key in self._broken)
 
-        self._unreachable = {rank for rank, _ in self._broken if is_cut_off(rank)}
+    def _note_reachability(self) -> None:
+        def is_cut_off(rank: int, index: int) -> bool:
+            paths = range(self._party.num_paths(rank))
+            return all(Key(rank, index, path) in self._broken for path in paths)
+
+        self._unreachable = {key.rank for key in self._broken if is_cut_off(key.rank, key.index)}
 
     # What a connector asks.
 
@@ -182,11 +161,10 @@ class Reconnector(Connector):
         self._opened.add(connection)
         self._engine.replace_connection(key.rank, key.index, key.path, connection)
         self._logged.discard(key)
-        indices = self._broken.get((key.rank, key.path), set())
-        if indices:
-            indices.discard(key.index)
+        if key in self._broken:
+            self._broken.remove(key)
             self._note_reachability()
-            if not indices:
+            if not self._is_broken(key):
                 logger.warning("%s works again", self._name(key))
 
     def _failed(self, key: Key, what: str, cause: Exception) -> None:

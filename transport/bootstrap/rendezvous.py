@@ -61,17 +61,13 @@ class Card:
     """What a rank publishes before any connection exists.
 
     Attributes:
-        identity: where it runs.
-        world_size: number of ranks it expects.
         num_lanes: data lanes per peer of another node that it expects.
         num_connections: TCP connections per interface and lane that it expects.
         unix_name: abstract Unix socket it will listen on.
         endpoints: where it will listen for other nodes, one per interface.
         tcp_problem: why there are none; an error only if it has a peer on another node.
         certificate: what it will show in TLS, in DER; empty without TLS.
-        transport: HCCL_TRANSPORT.
         provider: the card of its provider; empty without one.
-        checksum: HCCL_CHECKSUM.
         contact: of its process's control plane.
     """
 
@@ -108,10 +104,7 @@ def meet(store: Store, rank: int, card: Card, secret: bytes | None, deadline: De
 
     Args:
         store: shared by the ranks of this communicator and by nothing else; wrap it in a prefix.
-        rank: this rank.
-        card: its card.
         secret: HCCL_SECRET; None lets rank 0 draw one and publish it in the store.
-        deadline: for the whole exchange.
 
     Raises:
         BootstrapError: ranks did not arrive, disagree or cannot reach each other. Rank 0 decides,
@@ -138,13 +131,10 @@ def meet(store: Store, rank: int, card: Card, secret: bytes | None, deadline: De
 
 @contextlib.contextmanager
 def sharing_failure(store: Store, rank: int, secret: bytes | None) -> Iterator[None]:
-    """Run the block; if it fails, share the reason, or learn which rank failed first.
+    """Run the block; if it fails, share the reason, or add that of the rank that failed first.
 
     A rank that gives up closes its connections, and its peers would blame it or each other. The
     store keeps the first failure instead, which every later error then quotes.
-
-    Raises:
-        BootstrapError: as the block did, with the first failure of any rank added.
     """
     try:
         yield

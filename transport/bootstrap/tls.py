@@ -36,11 +36,7 @@ class Credentials:
 
     @classmethod
     def make(cls) -> "Credentials":
-        """Make a new pair.
-
-        Raises:
-            InvalidArgumentError: the package that does it is not installed.
-        """
+        """Make a new pair; InvalidArgumentError: the package that does it is not installed."""
         try:
             from cryptography import x509
             from cryptography.hazmat.primitives import hashes, serialization
@@ -77,12 +73,7 @@ class Tls:
     """Wraps connected sockets; trusts the certificates of one communicator's ranks alone."""
 
     def __init__(self, credentials: Credentials, trusted: Iterable[bytes]) -> None:
-        """Prepare both sides.
-
-        Args:
-            credentials: this rank's.
-            trusted: certificates of the other ranks, in DER.
-        """
+        """Prepare both sides; `trusted` are the certificates of the other ranks, in DER."""
         self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._server.num_tickets = 0  # nobody resumes; and the engine shall not read tickets
         self._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -119,13 +110,10 @@ class TlsStream(_core.Stream):
         return self._socket.fileno()
 
     def send(self, data: memoryview) -> int:
-        """Send as much as fits now.
+        """Send as much as fits now; OSError: the connection is broken.
 
         Returns:
             Bytes taken, 0 if it would block; then the next call must begin with the same bytes.
-
-        Raises:
-            OSError: the connection is broken.
         """
         num_sent = 0
         # Record by record, and no record longer at the second try than at the first: OpenSSL has
@@ -136,10 +124,7 @@ class TlsStream(_core.Stream):
         return num_sent
 
     def receive(self, into: memoryview) -> int:
-        """Read what is there.
-
-        Returns:
-            Bytes read, 0 if nothing is there now.
+        """Read what is there; return how many bytes, 0 if nothing is there now.
 
         Raises:
             OSError: the connection is broken; ConnectionError: the other side closed it.

@@ -65,11 +65,9 @@ class UniqueIdServer:
     """Serves the ranks of one communicator until all have left, or the process ends."""
 
     def __init__(self, bound: socket.socket, secret: bytes, made_by: str) -> None:
-        """Serve every client that proves that it knows `secret`.
+        """Serve every client that proves that it knows `secret`, on a socket that is taken over.
 
         Args:
-            bound: a bound TCP socket, which is taken over.
-            secret: of the unique id.
             made_by: names this process in the error that ranks raise if it ends too early.
         """
         self._made_by = made_by
@@ -205,7 +203,6 @@ class ServerAddress:
     """Where the store of a unique id is served.
 
     Attributes:
-        host, port: numeric address.
         secret: what both sides derive their keys from.
         made_by: which process serves there, for messages.
         comes_later: it may not serve yet.
@@ -230,16 +227,12 @@ class UniqueIdClient(StoreClient):
     """
 
     def __init__(self, address: ServerAddress, timeout_s: float) -> None:
-        """Dial; nothing is waited for.
-
-        Args:
-            address: of the server.
-            timeout_s: for all questions together.
-        """
+        """Dial, and wait for nothing; `timeout_s` is for all questions together."""
         self._all = Deadline(timeout_s)
         super().__init__(self._ask_server, timeout_s)
         self.problem = ""
-        self._address = address
+        self._server = f"the store of the unique id at {address} ({address.made_by})"
+        self._comes_later = address.comes_later
         self._numbers = itertools.count(1)
         self._plane = hold()
         keys = _curve_keys(address.secret, "client")
@@ -259,12 +252,7 @@ class UniqueIdClient(StoreClient):
         self._poller.register(self._monitor, zmq.POLLIN)
 
     def join(self, rank: int, world_size: int) -> None:
-        """Say who this is.
-
-        Raises:
-            BootstrapError: nobody answers, or there is another rank of this number, or another
-                number of ranks.
-        """
+        """Say which rank this is; BootstrapError: nobody answers, or the ranks contradict."""
         who = f"pid {os.getpid()} on {socket.gethostname()}"
         self._ask("join", rank, world_size, who, deadline=self._all)
 
@@ -300,9 +288,7 @@ class UniqueIdClient(StoreClient):
                 raise BootstrapError(self.problem)
             self._check_server()
             if deadline.expired:
-                raise BootstrapError(
-                    f"{self._server()} did not answer {kind} {body[0]!r} {deadline}"
-                )
+                raise BootstrapError(f"{self._server} did not answer {kind} {body[0]!r} {deadline}")
 
     def _answers(self) -> list[tuple[int, str, Any]]:
         found: list[tuple[int, str, Any]] = []
@@ -328,14 +314,11 @@ class UniqueIdClient(StoreClient):
         return is_new
 
     def _check_server(self) -> None:
-        may_come = self._address.comes_later and not self._was_up
+        may_come = self._comes_later and not self._was_up
         if self._gone is not None and self._gone.expired and not self._is_up and not may_come:
             why = "answers for another unique id" if self._rejected else "has ended"
             self.problem = self.problem or (
-                f"{self._server()} {why}: either that process ended, or all ranks of this id had "
+                f"{self._server} {why}: either that process ended, or all ranks of this id had "
                 "met already; make a new id for every communicator"
             )
             raise BootstrapError(self.problem)
-
-    def _server(self) -> str:
-        return f"the store of the unique id at {self._address} ({self._address.made_by})"

@@ -38,10 +38,7 @@ class Identity:
 
     @classmethod
     def of_this_process(cls, node_id: str | None = None) -> "Identity":
-        """Read the identity of this process.
-
-        Args:
-            node_id: replaces the environment's HCCL_NODE_ID.
+        """Read the identity of this process; `node_id` replaces the environment's HCCL_NODE_ID.
 
         Raises:
             BootstrapError: /proc does not say, or the node id is too long.
@@ -76,7 +73,7 @@ class Endpoint:
     Attributes:
         interface: its name on that rank's host, "" if unknown.
         host: numeric address.
-        port: port; 0 before one is bound.
+        port: 0 before one is bound.
     """
 
     interface: str
@@ -93,9 +90,6 @@ class Member:
     """One rank of a communicator, as all others know it.
 
     Attributes:
-        rank: its rank.
-        host: its host name.
-        pid: its process id.
         node: index of its node.
         unix_name: abstract Unix socket it listens on, without the leading zero byte.
         endpoints: where it listens for other nodes, one per interface; empty if it found none.

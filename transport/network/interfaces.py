@@ -58,7 +58,7 @@ def list_interfaces() -> tuple[Interface, ...]:
 
 
 def select_interfaces(pattern: str, interfaces: Sequence[Interface]) -> tuple[Interface, ...]:
-    """Pick the interfaces that a pattern names.
+    """Return the interfaces that a pattern names, best first.
 
     Args:
         pattern: comma list of names or prefixes, in order of preference. A name that exists means
@@ -66,9 +66,6 @@ def select_interfaces(pattern: str, interfaces: Sequence[Interface]) -> tuple[In
             `=` before the list allows exact names only, `^` excludes what the list names, `^=`
             excludes exact names.
         interfaces: what to choose from.
-
-    Returns:
-        The matches, best first.
     """
     excludes = pattern.startswith("^")
     names = pattern.removeprefix("^")

@@ -7,7 +7,7 @@ bounded, and what is not logged one by one is counted.
 import logging
 import resource
 import time
-from collections import Counter, OrderedDict
+from collections import Counter, deque
 
 logger = logging.getLogger("hccl_py.transport")
 
@@ -35,7 +35,7 @@ class Rejections:
     def __init__(self, who: str) -> None:
         """Start with none; `who` rejects, for the log."""
         self._who = who
-        self._logged: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._logged: deque[tuple[str, str]] = deque(maxlen=_MAX_REMEMBERED)
         self._reasons: Counter[str] = Counter()
         self._num_unlogged = 0
         self._last_unlogged = ""
@@ -43,12 +43,7 @@ class Rejections:
         self._period_ends_s = 0.0
 
     def note(self, address: str, reason: str) -> None:
-        """Count a rejected connection, and log it if it is new and there is room.
-
-        Args:
-            address: of the client, with its port.
-            reason: without secrets; what a stranger sent may be in it.
-        """
+        """Count a rejected connection, and log it if it is new and there is room."""
         known = reason in self._reasons or len(self._reasons) < _MAX_REASONS
         self._reasons[reason if known else _OTHERS] += 1
         if time.monotonic() >= self._period_ends_s:
@@ -61,9 +56,7 @@ class Rejections:
             self._last_unlogged = f"{address}: {reason}"
             return
         self._num_lines += 1
-        self._logged[key] = None
-        if len(self._logged) > _MAX_REMEMBERED:
-            self._logged.popitem(last=False)
+        self._logged.append(key)
         logger.warning("%s rejected a connection from %s: %s", self._who, address, reason)
 
     def log_rest(self) -> None:
