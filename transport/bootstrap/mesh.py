@@ -1,16 +1,10 @@
 """From a store to a mesh of authenticated connections, ready for the engine.
 
-    rendezvous.py   who is there, on which node, where do they listen, what is the secret
-    full_mesh.py    which connections there must be (connector.py, handshake.py, connection.py)
-    mesh.py         both in order; hands out a `Mesh`
-    reconnect.py    afterwards: replaces connections that break
-
 Nothing here moves payload. C++ gets connections only after both sides proved that they know the
 communicator's secret, and with no byte left unread on them.
 """
 
 import contextlib
-import secrets
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +20,7 @@ from hccl_py.transport.control.message import Roster
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint, Identity, Member, group_by_node
-from hccl_py.transport.network.listeners import BACKLOG, bind_listeners, bind_to_device
+from hccl_py.transport.network.listeners import BACKLOG, bind_listeners, bind_to_device, bind_unix
 from hccl_py.transport.network.open_sockets import Connection
 from hccl_py.transport.network.rejections import logger
 from hccl_py.transport.network.settings import NetworkSettings
@@ -155,7 +149,7 @@ class _Resources:
         self._rank = rank
         self._settings = settings
         self._credentials = Credentials.make() if settings.tls else None
-        self._unix = opened.enter_context(_bind_unix())
+        self._unix = opened.enter_context(bind_unix())
         self._tcp: list[socket.socket] = []
         self._endpoints: list[Endpoint] = []
         self._tcp_problem: str | None = None  # matters only if there are two nodes
@@ -275,13 +269,6 @@ class _Resources:
         return party, nodes
 
 
-def _bind_unix() -> socket.socket:
-    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    bound.setblocking(False)
-    bound.bind(f"\0hccl-{secrets.token_hex(16)}")
-    return bound
-
-
 def _coordination(meeting: Meeting, rank: int) -> Coordination:
     """Admit all ranks' control planes, before any of them can have reason to dial this one."""
     contacts = tuple(card.contact for card in meeting.cards)
@@ -299,14 +286,10 @@ def _log_unused(party: Party) -> None:
         default=me,
     )
     if len(fewest.endpoints) < len(me.endpoints):
+        interfaces = ", ".join(endpoint.interface for endpoint in me.endpoints)
         logger.warning(
-            "rank %d has %d interfaces (%s), %s has %d: towards it the first %d are used",
-            party.rank,
-            len(me.endpoints),
-            ", ".join(endpoint.interface for endpoint in me.endpoints),
-            fewest,
-            len(fewest.endpoints),
-            len(fewest.endpoints),
+            f"rank {party.rank} has {len(me.endpoints)} interfaces ({interfaces}), {fewest} has "
+            f"{len(fewest.endpoints)}: towards it the first {len(fewest.endpoints)} are used"
         )
 
 

@@ -1,4 +1,4 @@
-"""The sockets on which ranks of other nodes reach this one: one per interface, each on its address.
+"""The sockets on which other ranks reach this one: one per interface, and a Unix socket.
 
 They are bound before the rendezvous, because cards carry their addresses. Nobody is accepted before
 the communicator's secret is known.
@@ -6,6 +6,7 @@ the communicator's secret is known.
 
 import contextlib
 import errno
+import secrets
 import socket
 
 from hccl_py.transport.errors import BootstrapError
@@ -34,6 +35,14 @@ def bind_listeners(settings: NetworkSettings) -> tuple[list[socket.socket], list
             endpoints.append(Endpoint(local.interface, *bound.getsockname()[:2]))
         opened.pop_all()
         return listeners, endpoints
+
+
+def bind_unix() -> socket.socket:
+    """Bind a non-blocking Unix socket to a random name without a file."""
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    bound.setblocking(False)
+    bound.bind(f"\0hccl-{secrets.token_hex(16)}")
+    return bound
 
 
 def bind_to_device(bound: socket.socket, interface: str) -> None:

@@ -26,7 +26,7 @@ from hccl_py.transport.bootstrap.handshake import CONTROL, Key, Party
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint, Identity, Member
-from hccl_py.transport.network.listeners import bind_listeners
+from hccl_py.transport.network.listeners import bind_listeners, bind_unix
 from hccl_py.transport.network.open_sockets import OpenSockets
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.process_lifecycle import Stage, register
@@ -148,9 +148,7 @@ class ShmSocketEndpoint(_SocketEndpoint):
         """Make the shared memory, and listen on a Unix socket without a file."""
         self._arena = arena_of_this_process()
         self._shm = _core.ShmEndpoint(self._arena)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.setblocking(False)
-        listener.bind(f"\0hccl-{secrets.token_hex(16)}")
+        listener = bind_unix()
         name = listener.getsockname()[1:].decode()
         super().__init__(listener, name, Endpoint("", "", 0))
 
