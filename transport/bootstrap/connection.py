@@ -168,18 +168,16 @@ class PendingConnection(Handshake):
         """Receive exactly so many bytes: what follows belongs to the engine."""
         received = b""
         while len(received) < num_bytes:
-            missing = num_bytes - len(received)
-            if num_descriptors:
-                receive = partial(self._receive_with_descriptors, missing, num_descriptors)
-            else:
-                receive = partial(self.socket.recv, missing)
+            receive = partial(self._receive_some, num_bytes - len(received), num_descriptors)
             part = yield from _when_ready(EVENT_READ, receive)
             if not part:
                 raise RejectedError("it closed the connection")
             received += part
         return received
 
-    def _receive_with_descriptors(self, num_bytes: int, num_descriptors: int) -> bytes:
+    def _receive_some(self, num_bytes: int, num_descriptors: int) -> bytes:
+        if not num_descriptors:
+            return self.socket.recv(num_bytes)
         # Not socket.recv_fds: it drops its flags argument before Python 3.12.
         passed = array.array("i")
         data, ancillary, _, _ = self.socket.recvmsg(
@@ -209,7 +207,7 @@ def start_connecting(target: Target, source: Endpoint | None = None) -> socket.s
     """Start to connect a non-blocking socket, which is writable once the attempt has ended.
 
     Args:
-        source: whose address to dial from, and through whose interface if it names one.
+        source: from whose address to dial, and through whose interface; "" leaves that open.
 
     Raises:
         NotListeningError: the peer does not listen yet or its backlog is full.
@@ -221,7 +219,6 @@ def start_connecting(target: Target, source: Endpoint | None = None) -> socket.s
         opened.enter_context(dialled)
         if source is not None:
             dialled.bind((source.host, 0))
-        if source is not None and source.interface:
             bind_to_device(dialled, source.interface)
         code = dialled.connect_ex(target)
         if code in (errno.ECONNREFUSED, errno.EAGAIN):
