@@ -1,8 +1,8 @@
 #include "reduce/reduce.h"
 
-#include <array>
 #include <cassert>
 #include <cstring>
+#include <vector>
 
 #include "reduce/reduce_dispatch.h"
 
@@ -13,11 +13,6 @@
 namespace hccl {
 namespace {
 
-struct UsableTables {
-  std::array<const ReduceTable*, 3> tables{};
-  size_t count = 0;
-};
-
 #if defined(__x86_64__)
 // Asked of cpuid itself: clang 14 does not know the name "f16c" in __builtin_cpu_supports.
 bool has_f16c() {
@@ -26,8 +21,8 @@ bool has_f16c() {
 }
 #endif
 
-UsableTables find_usable_tables() {
-  UsableTables found;
+std::vector<const ReduceTable*> find_usable_tables() {
+  std::vector<const ReduceTable*> found;
 #if defined(__x86_64__)
   __builtin_cpu_init();
   // These also say that the operating system saves the wide registers.
@@ -35,22 +30,20 @@ UsableTables find_usable_tables() {
   const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
-  if (avx512) found.tables[found.count++] = &reduce_table_avx512;
-  if (avx2) found.tables[found.count++] = &reduce_table_avx2;
+  if (avx512) found.push_back(&reduce_table_avx512);
+  if (avx2) found.push_back(&reduce_table_avx2);
 #endif
-  found.tables[found.count++] = &reduce_table_generic;
+  found.push_back(&reduce_table_generic);
   return found;
 }
 
 // Chosen once, when the library is loaded, and never written again: reading it takes no lock.
-const UsableTables usable = find_usable_tables();
-const ReduceTable& best = *usable.tables[0];
+const std::vector<const ReduceTable*> usable = find_usable_tables();
+const ReduceTable& best = *usable.front();
 
 }  // namespace
 
-std::span<const ReduceTable* const> usable_reduce_tables() {
-  return {usable.tables.data(), usable.count};
-}
+std::span<const ReduceTable* const> usable_reduce_tables() { return usable; }
 
 void reduce_with(const ReduceTable& table, DType dtype, ReduceOp op, std::byte* dst,
                  std::span<const std::byte* const> srcs, size_t count) {

@@ -9,7 +9,7 @@ namespace hccl {
 namespace {
 
 #include "reduce/reduce_formats.h"
-#include "reduce/reduce_float8.h"
+#include "reduce/reduce_small_floats.h"
 
 constexpr size_t vector_bytes = HCCL_VECTOR_BYTES;
 
@@ -24,6 +24,10 @@ struct Average : Sum {};
 struct Product {
   template <class V>
   static HCCL_INLINE V apply(V a, V b) { return a * b; }
+};
+struct Quotient {
+  template <class V>
+  static HCCL_INLINE V apply(V a, V b) { return a / b; }
 };
 // A NaN on either side is kept; of equal values (zeros of both signs) the first.
 struct Min {
@@ -115,41 +119,35 @@ void reduce_kernel(std::byte* dst, const std::byte* const* srcs, size_t num_srcs
   reduce_blocks<Format, Op, 1, 1>(dst, srcs, num_srcs, i, count);
 }
 
-template <class Format, size_t lanes>
-HCCL_INLINE size_t scale_blocks(std::byte* data, size_t begin, size_t count, int divisor) {
-  using V = Vector<typename Format::Compute, lanes>;
-  const V divisors = V{} + static_cast<typename Format::Compute>(divisor);
+template <class Format, class Op, size_t lanes>
+HCCL_INLINE size_t apply_blocks(std::byte* to, const std::byte* from, size_t begin, size_t count,
+                                typename Format::Compute operand) {
+  const auto operands = Vector<typename Format::Compute, lanes>{} + operand;
   size_t i = begin;
   for (; count - i >= lanes; i += lanes) {
-    std::byte* at = data + i * Format::element_bytes;
-    store_result<Format, lanes>(at, Format::template load<lanes>(at) / divisors);
+    const size_t at = i * Format::element_bytes;
+    const auto value = Format::template load<lanes>(from + at);
+    store_result<Format, lanes>(to + at, Op::apply(value, operands));
   }
   return i;
+}
+
+// One operand for all elements; `to` may be `from`.
+template <class Format, class Op>
+HCCL_INLINE void apply_to_all(std::byte* to, const std::byte* from, size_t count,
+                              typename Format::Compute operand) {
+  const size_t i = apply_blocks<Format, Op, wide_lanes<Format>>(to, from, 0, count, operand);
+  apply_blocks<Format, Op, 1>(to, from, i, count, operand);
 }
 
 template <class Format>
 void scale_float(std::byte* data, size_t count, int divisor) {
-  const size_t i = scale_blocks<Format, wide_lanes<Format>>(data, 0, count, divisor);
-  scale_blocks<Format, 1>(data, i, count, divisor);
-}
-
-template <class Format, size_t lanes>
-HCCL_INLINE size_t multiply_blocks(std::byte* to, const std::byte* from, size_t begin, size_t count,
-                                   double factor) {
-  using V = Vector<typename Format::Compute, lanes>;
-  const V factors = V{} + static_cast<typename Format::Compute>(factor);
-  size_t i = begin;
-  for (; count - i >= lanes; i += lanes) {
-    const size_t at = i * Format::element_bytes;
-    store_result<Format, lanes>(to + at, Format::template load<lanes>(from + at) * factors);
-  }
-  return i;
+  apply_to_all<Format, Quotient>(data, data, count, static_cast<typename Format::Compute>(divisor));
 }
 
 template <class Format>
 void multiply_float(std::byte* to, const std::byte* from, size_t count, double factor) {
-  const size_t i = multiply_blocks<Format, wide_lanes<Format>>(to, from, 0, count, factor);
-  multiply_blocks<Format, 1>(to, from, i, count, factor);
+  apply_to_all<Format, Product>(to, from, count, static_cast<typename Format::Compute>(factor));
 }
 
 // The divisor may exceed what a small element holds, so those divide as int.
@@ -172,24 +170,16 @@ class TableBuilder {
  public:
   constexpr explicit TableBuilder(const char* name) { table_.name = name; }
 
+  // As reduces_in_one_step() says, a float of 8 bits is divided while it is summed up.
   template <class Format>
   constexpr void add_float(DType dtype) {
+    constexpr bool one_step = Format::element_bytes == 1;
     set<Format, Sum>(dtype, ReduceOp::sum);
-    set<Format, Sum>(dtype, ReduceOp::avg);
+    set<Format, std::conditional_t<one_step, Average, Sum>>(dtype, ReduceOp::avg);
     set<Format, Product>(dtype, ReduceOp::product);
     set<Format, Min>(dtype, ReduceOp::min);
     set<Format, Max>(dtype, ReduceOp::max);
-    table_.scale[static_cast<size_t>(dtype)] = scale_float<Format>;
-    table_.multiply[static_cast<size_t>(dtype)] = multiply_float<Format>;
-  }
-
-  template <class Format>
-  constexpr void add_float8(DType dtype) {
-    set<Format, Sum>(dtype, ReduceOp::sum);
-    set<Format, Average>(dtype, ReduceOp::avg);
-    set<Format, Product>(dtype, ReduceOp::product);
-    set<Format, Min>(dtype, ReduceOp::min);
-    set<Format, Max>(dtype, ReduceOp::max);
+    if constexpr (!one_step) table_.scale[static_cast<size_t>(dtype)] = scale_float<Format>;
     table_.multiply[static_cast<size_t>(dtype)] = multiply_float<Format>;
   }
 
@@ -238,11 +228,11 @@ constexpr ReduceTable make_table(const char* name) {
   builder.add_integer<int64_t>(DType::int64);
   builder.add_integer<uint64_t>(DType::uint64);
   builder.add_boolean();
-  builder.add_float8<Float8E4M3FN>(DType::float8_e4m3fn);
-  builder.add_float8<Float8E5M2>(DType::float8_e5m2);
-  builder.add_float8<Float8E4M3FNUZ>(DType::float8_e4m3fnuz);
-  builder.add_float8<Float8E5M2FNUZ>(DType::float8_e5m2fnuz);
-  builder.add_float8<Float8E8M0FNU>(DType::float8_e8m0fnu);
+  builder.add_float<Float8E4M3FN>(DType::float8_e4m3fn);
+  builder.add_float<Float8E5M2>(DType::float8_e5m2);
+  builder.add_float<Float8E4M3FNUZ>(DType::float8_e4m3fnuz);
+  builder.add_float<Float8E5M2FNUZ>(DType::float8_e5m2fnuz);
+  builder.add_float<Float8E8M0FNU>(DType::float8_e8m0fnu);
   return builder.table();
 }
 
