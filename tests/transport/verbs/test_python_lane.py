@@ -22,7 +22,7 @@ from hccl_py.transport.verbs import (
 )
 
 _PROBE = struct.pack("=QQQIHH", 0, 11 << 16, 0, 0, 0, 0)
-"""A packet that asks for a sign of life: `encode` of csrc/verbs/protocol/packet.h."""
+"""A packet that asks for a sign of life: `encode` of csrc/verbs/protocol/packet_lane.h."""
 
 
 class Lane:

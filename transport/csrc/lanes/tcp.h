@@ -132,6 +132,7 @@ class TcpLane final : public Lane {
   void stash(size_t path);
   Stashed& stashed(uint64_t number) { return stash_[number & (max_unacknowledged - 1)]; }
   bool has_stashed(uint64_t number) const;
+  Path::Buffer take_spare();
   void recycle(Path::Buffer buffer);
 
   const TcpOptions options_;

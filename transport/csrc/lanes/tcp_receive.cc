@@ -85,11 +85,7 @@ const std::byte* TcpLane::lend() {
   if (current_ == in_stash) return stashed(expected()).payload.get();
   size_t path = current_;
   const std::byte* payload = nullptr;
-  Path::Buffer spare;
-  if (!spare_.empty()) {
-    spare = std::move(spare_.back());
-    spare_.pop_back();
-  }
+  Path::Buffer spare = take_spare();
   try {
     payload = paths_[path]->lend(spare);
     complete_ = payload != nullptr;
@@ -147,9 +143,7 @@ void TcpLane::release() {
 // ---------------------------------------------------------------- what came too early
 
 bool TcpLane::has_stashed(uint64_t number) const {
-  if (num_stashed_ == 0) return false;
-  const Stashed& entry = stash_[number & (max_unacknowledged - 1)];
-  return entry.there;
+  return num_stashed_ > 0 && stash_[number & (max_unacknowledged - 1)].there;
 }
 
 void TcpLane::stash_heads() {
@@ -162,11 +156,7 @@ void TcpLane::stash_heads() {
 
 void TcpLane::stash(size_t i) {
   Path& path = *paths_[i];
-  Path::Buffer spare;
-  if (!spare_.empty()) {
-    spare = std::move(spare_.back());
-    spare_.pop_back();
-  }
+  Path::Buffer spare = take_spare();
   try {
     bool whole = path.assemble(spare);
     recycle(std::move(spare));
@@ -180,6 +170,13 @@ void TcpLane::stash(size_t i) {
   entry.there = true;
   ++num_stashed_;
   entry.payload = path.pop();
+}
+
+Path::Buffer TcpLane::take_spare() {
+  if (spare_.empty()) return nullptr;
+  Path::Buffer spare = std::move(spare_.back());
+  spare_.pop_back();
+  return spare;
 }
 
 void TcpLane::recycle(Path::Buffer buffer) {

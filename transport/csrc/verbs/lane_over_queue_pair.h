@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "lanes/lane.h"
-#include "verbs/queue_pair_face.h"
+#include "verbs/verbs.h"
 
 namespace hccl {
 

@@ -13,14 +13,6 @@ namespace hccl {
 
 class QueuePair;
 
-// A registered range. Its lkey and its rkey are one number, as on most hardware.
-struct MemoryRegion {
-  uint64_t address = 0;
-  uint64_t length = 0;
-  uint32_t key = 0;
-  uint32_t access = 0;
-};
-
 // Thread-safe. Must outlive its queue pairs.
 class ProtectionDomain {
  public:

@@ -1,6 +1,6 @@
 // A queue pair: a reliable connection with verbs' semantics, in software over any lane.
 //
-// requester.h is its sending half, responder.h its receiving half, packet.h what travels;
+// requester.h is its sending half, responder.h its receiving half, packet_lane.h what travels;
 // queue_pair_end.cc has what happens at its end. A thread that polls a completion queue drives its
 // queue pairs; the progress thread drives those that no thread polls.
 #pragma once
@@ -9,10 +9,9 @@
 #include <mutex>
 #include <string>
 
-#include "verbs/underlying_lane.h"
-#include "verbs/queue_pair_face.h"
 #include "verbs/protocol/requester.h"
 #include "verbs/protocol/responder.h"
+#include "verbs/underlying_lane.h"
 
 namespace hccl {
 

@@ -27,15 +27,14 @@ void QueuePair::fail(const Fault& fault) {
 }
 
 void QueuePair::notify_peer(const Fault& fault) {
-  Packet packet;
-  packet.kind = PacketKind::goodbye;
+  Packet packet{.kind = PacketKind::goodbye};
   if (fault.rejection != Status::success) {
-    packet.kind = PacketKind::reject;
-    packet.number = fault.number;
-    packet.imm = static_cast<uint32_t>(fault.rejection);
+    packet = {.kind = PacketKind::reject,
+              .number = fault.number,
+              .imm = static_cast<uint32_t>(fault.rejection)};
   }
   try {
-    packets_.send(packet, nullptr, 0);
+    packets_.send(packet);
   } catch (const LaneError&) {
     peer_left_ = true;
   }

@@ -10,6 +10,10 @@
 #include <cstdint>
 #include <span>
 #include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "progress/sleep.h"
 
 namespace hccl {
 
@@ -52,6 +56,14 @@ inline constexpr size_t max_message_bytes = size_t{1} << 31;
 inline constexpr size_t max_work_requests = 16384;
 inline constexpr size_t max_scatter_gather = 32;
 inline constexpr int infinite_rnr_retry = 7;
+
+// A registered range. Its lkey and its rkey are one number, as on most hardware.
+struct MemoryRegion {
+  uint64_t address = 0;
+  uint64_t length = 0;
+  uint32_t key = 0;
+  uint32_t access = 0;
+};
 
 // A piece of registered memory.
 struct ScatterGather {
@@ -110,6 +122,30 @@ class InvalidVerb : public std::invalid_argument {
 class QueueFull : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
+};
+
+// What a lane needs of a connected queue pair. QueuePair implements it over any lane. A libibverbs
+// provider implements it with ibv_post_send, ibv_post_recv, ibv_poll_cq, ibv_reg_mr, and the descriptor
+// of its completion channel.
+class QueuePairFace {
+ public:
+  virtual ~QueuePairFace() = default;
+
+  // Memory that the peer's requests and ours may name; until the queue pair is destroyed.
+  virtual MemoryRegion register_memory(std::span<std::byte> memory, uint32_t access) = 0;
+  // Never block. Throw QueueFull; in ERROR they succeed, and the request ends with FLUSHED.
+  virtual void post_send(const SendRequest& request) = 0;
+  virtual void post_recv(const RecvRequest& request) = 0;
+  // Takes completions of sends and RECVs that are there, the RECVs in order; never blocks.
+  virtual size_t poll(std::span<Completion> out) = 0;
+  // Why it is in ERROR, for people.
+  virtual std::string reason() = 0;
+
+  // Descriptors that a sleeper has to watch.
+  virtual std::vector<int> descriptors() = 0;
+  // Before a sleep: each completion from here on makes a descriptor readable, as after
+  // ibv_req_notify_cq. True: something came meanwhile, so do not sleep.
+  virtual bool prepare_sleep(Sleep& sleep) = 0;
 };
 
 }  // namespace hccl

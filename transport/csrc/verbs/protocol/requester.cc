@@ -5,15 +5,6 @@
 
 namespace hccl {
 
-namespace {
-
-bool is_remote(Opcode opcode) {
-  return opcode == Opcode::rdma_write || opcode == Opcode::rdma_write_with_imm ||
-         opcode == Opcode::rdma_read;
-}
-
-}  // namespace
-
 Requester::Requester(PacketLane& packets, CompletionQueue& queue, uint32_t qp_num)
     : packets_(packets),
       queue_(queue),
@@ -22,24 +13,15 @@ Requester::Requester(PacketLane& packets, CompletionQueue& queue, uint32_t qp_nu
       pieces_(packets.attributes.max_send_wr * packets.attributes.max_sge),
       inline_bytes_(packets.attributes.max_send_wr * packets.attributes.max_inline) {}
 
-std::span<const ScatterGather> Requester::pieces(uint64_t index) const {
-  size_t slot = index % entries_.size();
-  return {&pieces_[slot * packets_.attributes.max_sge], entries_[slot].num_pieces};
-}
-
 void Requester::check(const SendRequest& request, size_t size) const {
   if (request.opcode > Opcode::rdma_read) throw InvalidVerb("not an opcode that can be sent");
-  if (request.pieces.size() > packets_.attributes.max_sge) {
-    throw InvalidVerb("more scatter/gather pieces than max_sge");
-  }
-  if (size > max_message_bytes) throw InvalidVerb("a message has 2^31 bytes at most");
   if (!(request.flags & send_inline)) return;
   if (request.opcode == Opcode::rdma_read) throw InvalidVerb("a read cannot be INLINE");
   if (size > packets_.attributes.max_inline) throw InvalidVerb("more bytes than max_inline");
 }
 
 void Requester::post(const SendRequest& request) {
-  size_t size = total_length(request.pieces);
+  size_t size = checked_length(request.pieces, packets_.attributes.max_sge);
   check(request, size);
   if (full()) throw QueueFull("max_send_wr requests are under way");
   size_t slot = tail_ % entries_.size();
@@ -52,17 +34,8 @@ void Requester::post(const SendRequest& request) {
       copy += piece.length;
     }
   }
-  entries_[slot] = {request.wr_id,
-                    request.remote_address,
-                    0,
-                    request.rkey,
-                    request.imm,
-                    request.flags,
-                    static_cast<uint32_t>(size),
-                    static_cast<uint32_t>(request.pieces.size()),
-                    0,
-                    request.opcode,
-                    Status::success};
+  entries_[slot] = {request, static_cast<uint32_t>(size)};
+  entries_[slot].request.pieces = {kept, request.pieces.size()};
   ++tail_;
 }
 
@@ -73,8 +46,8 @@ bool Requester::may_start(const Entry& entry, VerbsClock::time_point* now) {
     not_before_ = {};
   }
   if (num_reads_ == 0) return true;
-  if (entry.flags & send_fence) return false;
-  return entry.opcode != Opcode::rdma_read || num_reads_ < packets_.attributes.max_rd_atomic;
+  if (entry.request.flags & send_fence) return false;
+  return entry.request.opcode != Opcode::rdma_read || num_reads_ < packets_.attributes.max_rd_atomic;
 }
 
 bool Requester::transmit(VerbsClock::time_point* now) {
@@ -84,7 +57,7 @@ bool Requester::transmit(VerbsClock::time_point* now) {
     if (current.problem != Status::success) break;
     if (!started_ && !may_start(current, now)) break;
     if (!waits()) has_received_ = true;  // it owed no answer until now
-    if (current.opcode == Opcode::rdma_read) {
+    if (current.request.opcode == Opcode::rdma_read) {
       send_read();
     } else {
       send_fragment();
@@ -97,14 +70,14 @@ bool Requester::transmit(VerbsClock::time_point* now) {
 Packet Requester::first_packet(const Entry& entry) const {
   constexpr PacketKind kinds[] = {PacketKind::send, PacketKind::send_with_imm, PacketKind::write,
                                   PacketKind::write_with_imm, PacketKind::read};
-  Packet packet;
-  packet.kind = kinds[static_cast<int>(entry.opcode)];
-  packet.number = static_cast<uint16_t>(next_);
-  packet.imm = entry.imm;
-  packet.size = entry.size;
-  if (is_remote(entry.opcode)) {
-    packet.rkey = entry.rkey;
-    packet.remote_address = entry.remote_address;
+  const SendRequest& request = entry.request;
+  Packet packet{.kind = kinds[static_cast<int>(request.opcode)],
+                .number = static_cast<uint16_t>(next_),
+                .imm = request.imm,
+                .size = entry.size};
+  if (request.opcode != Opcode::send && request.opcode != Opcode::send_with_imm) {
+    packet.rkey = request.rkey;
+    packet.remote_address = request.remote_address;
   }
   return packet;
 }
@@ -113,12 +86,12 @@ void Requester::send_fragment() {
   Entry& current = entry(next_);
   const std::byte* payload = nullptr;
   size_t length = 0;
-  if (current.flags & send_inline) {
+  if (current.request.flags & send_inline) {
     size_t slot = next_ % entries_.size();
     payload = inline_bytes_.data() + slot * packets_.attributes.max_inline + offset_;
     length = std::min(current.size - offset_, packets_.mtu);
   } else if (offset_ < current.size) {
-    Cursor cursor = locate(pieces(next_), offset_);
+    Cursor cursor = locate(current.request.pieces, offset_);
     length = std::min(cursor.left, packets_.mtu);
     payload = cursor.address;
     if (!packets_.domain.allows(cursor.lkey, reinterpret_cast<uint64_t>(payload), length, 0)) {
@@ -141,7 +114,7 @@ void Requester::send_fragment() {
 
 void Requester::send_read() {
   Entry& current = entry(next_);
-  for (const ScatterGather& piece : pieces(next_)) {
+  for (const ScatterGather& piece : current.request.pieces) {
     if (!packets_.domain.allows(piece.lkey, piece.address, piece.length, access_local_write)) {
       current.problem = Status::local_protection_error;
       return;
@@ -149,7 +122,7 @@ void Requester::send_read() {
   }
   Packet packet = first_packet(current);
   packet.last = true;
-  packets_.send(packet, nullptr, 0);
+  packets_.send(packet);
   current.last_on_lane = packets_.posted;
   current.received = 0;
   ++num_reads_;
@@ -163,7 +136,7 @@ void Requester::acknowledge(uint16_t acked) {
   }
   for (; ended > 0; --ended, ++acked_) {
     const Entry& done = entry(acked_);
-    if (done.opcode != Opcode::rdma_read) continue;
+    if (done.request.opcode != Opcode::rdma_read) continue;
     --num_reads_;
     if (done.received != done.size && done.problem == Status::success) {
       throw Fault{.send = Status::remote_operation_error, .text = "a read's answer is too short"};
@@ -185,7 +158,7 @@ void Requester::not_ready(uint16_t number, std::chrono::microseconds timer) {
     throw Fault{.send = Status::rnr_retry_exceeded, .text = "the peer has no RECV posted"};
   }
   for (uint64_t i = index; i < next_; ++i) {
-    if (entry(i).opcode == Opcode::rdma_read) --num_reads_;
+    if (entry(i).request.opcode == Opcode::rdma_read) --num_reads_;
   }
   next_ = index;
   offset_ = 0;
@@ -196,12 +169,12 @@ void Requester::not_ready(uint16_t number, std::chrono::microseconds timer) {
 bool Requester::take_response(const Packet& packet, size_t length) {
   uint64_t index = next_ - static_cast<uint16_t>(static_cast<uint16_t>(next_) - packet.number);
   Entry& read = entry(index);
-  if (index < acked_ || index >= next_ || read.opcode != Opcode::rdma_read ||
+  if (index < acked_ || index >= next_ || read.request.opcode != Opcode::rdma_read ||
       length > read.size - read.received) {
     throw Fault{.send = Status::remote_operation_error, .text = "it answered no read of ours"};
   }
   if (read.problem == Status::success) {
-    Delivery delivery = packets_.deliver(pieces(index), read.received, length);
+    Delivery delivery = packets_.deliver(read.request.pieces, read.received, length);
     if (delivery == Delivery::not_yet) return false;
     if (delivery == Delivery::forbidden) read.problem = Status::local_protection_error;
   }
@@ -218,7 +191,7 @@ void Requester::complete() {
     if (head_ == acked_ || packets_.lane->completed() < oldest.last_on_lane) return;
     packets_.statistics.messages.add(1);
     packets_.statistics.bytes.add(oldest.size);
-    if (oldest.flags & send_signaled) report(oldest, Status::success);
+    if (oldest.request.flags & send_signaled) report(oldest, Status::success);
     ++head_;
   }
 }
@@ -237,9 +210,7 @@ void Requester::check_silence(VerbsClock::time_point now) {
     throw Fault{.send = Status::retry_exceeded, .text = "the peer does not answer"};
   }
   if (!packets_.lane->flushed()) return;
-  Packet probe;
-  probe.kind = PacketKind::probe;
-  packets_.send(probe, nullptr, 0);
+  packets_.send({.kind = PacketKind::probe});
 }
 
 VerbsClock::time_point Requester::next_timer() const {
@@ -249,13 +220,11 @@ VerbsClock::time_point Requester::next_timer() const {
 }
 
 void Requester::report(const Entry& entry, Status status) {
-  Completion completion;
-  completion.wr_id = entry.wr_id;
-  completion.status = status;
-  completion.opcode = entry.opcode;
-  completion.byte_len = status == Status::success ? entry.size : 0;
-  completion.qp_num = qp_num_;
-  queue_.push(completion);
+  queue_.push({.wr_id = entry.request.wr_id,
+               .status = status,
+               .opcode = entry.request.opcode,
+               .byte_len = status == Status::success ? entry.size : 0,
+               .qp_num = qp_num_});
 }
 
 void Requester::flush(Status status) {
@@ -263,7 +232,7 @@ void Requester::flush(Status status) {
     const Entry& oldest = entry(head_);
     bool failed_here = oldest.problem != Status::success;
     if (head_ < acked_ && !failed_here) {
-      if (oldest.flags & send_signaled) report(oldest, Status::success);
+      if (oldest.request.flags & send_signaled) report(oldest, Status::success);
       continue;
     }
     report(oldest, status);

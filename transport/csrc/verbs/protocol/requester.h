@@ -17,7 +17,6 @@ class Requester {
   Requester(PacketLane& packets, CompletionQueue& queue, uint32_t qp_num);
 
   bool full() const { return tail_ - head_ == packets_.attributes.max_send_wr; }
-  bool idle() const { return head_ == tail_; }
   // Whether the peer owes an answer.
   bool waits() const { return acked_ != next_ || started_; }
   size_t num_waiting() const { return tail_ - next_; }
@@ -47,28 +46,20 @@ class Requester {
 
  private:
   struct Entry {
-    uint64_t wr_id;
-    uint64_t remote_address;
-    uint64_t last_on_lane;  // number of its last fragment
-    uint32_t rkey;
-    uint32_t imm;
-    uint32_t flags;
-    uint32_t size;
-    uint32_t num_pieces;
-    uint32_t received;  // of a read's answer
-    Opcode opcode;
-    Status problem;  // found on this side
+    SendRequest request;  // its pieces lie in `pieces_`
+    uint32_t size = 0;
+    uint32_t received = 0;                // of a read's answer
+    uint64_t last_on_lane = 0;            // number of its last fragment
+    Status problem = Status::success;     // found on this side
   };
 
   Entry& entry(uint64_t index) { return entries_[index % entries_.size()]; }
-  std::span<const ScatterGather> pieces(uint64_t index) const;
   void check(const SendRequest& request, size_t size) const;
   bool may_start(const Entry& entry, VerbsClock::time_point* now);
   void send_fragment();
   void send_read();
   Packet first_packet(const Entry& entry) const;
   void report(const Entry& entry, Status status);
-  void pop();
 
   PacketLane& packets_;
   CompletionQueue& queue_;

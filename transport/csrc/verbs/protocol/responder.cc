@@ -30,21 +30,12 @@ Responder::Responder(PacketLane& packets, CompletionQueue& queue, uint32_t qp_nu
 
 void Responder::post(const RecvRequest& request) {
   size_t max_sge = packets_.attributes.max_sge;
-  size_t size = total_length(request.pieces);
-  if (request.pieces.size() > max_sge) {
-    throw InvalidVerb("more scatter/gather pieces than max_sge");
-  }
-  if (size > max_message_bytes) throw InvalidVerb("a message has 2^31 bytes at most");
+  size_t size = checked_length(request.pieces, max_sge);
   if (recv_tail_ - recv_head_ == recvs_.size()) throw QueueFull("max_recv_wr RECVs are posted");
   size_t slot = recv_tail_++ % recvs_.size();
-  std::copy(request.pieces.begin(), request.pieces.end(), &pieces_[slot * max_sge]);
-  recvs_[slot] = {request.wr_id, static_cast<uint32_t>(size),
-                  static_cast<uint32_t>(request.pieces.size())};
-}
-
-std::span<const ScatterGather> Responder::pieces() const {
-  size_t slot = recv_head_ % recvs_.size();
-  return {&pieces_[slot * packets_.attributes.max_sge], recvs_[slot].num_pieces};
+  ScatterGather* kept = &pieces_[slot * max_sge];
+  std::copy(request.pieces.begin(), request.pieces.end(), kept);
+  recvs_[slot] = {{request.wr_id, {kept, request.pieces.size()}}, size};
 }
 
 bool Responder::take(const Packet& packet, size_t length) {
@@ -103,16 +94,14 @@ bool Responder::begin_message(const Packet& packet) {
   }
   if (consumes_recv(packet.kind)) {
     if (recv_head_ == recv_tail_) {
-      Packet answer;
-      answer.kind = PacketKind::receiver_not_ready;
-      answer.number = packet.number;
       auto timer = std::chrono::duration_cast<std::chrono::microseconds>(
           packets_.attributes.min_rnr_timer);
-      answer.imm = static_cast<uint32_t>(timer.count());
-      packets_.send(answer, nullptr, 0);
+      packets_.send({.kind = PacketKind::receiver_not_ready,
+                     .number = packet.number,
+                     .imm = static_cast<uint32_t>(timer.count())});
       return false;
     }
-    if (is_send(packet.kind) && packet.size > recvs_[recv_head_ % recvs_.size()].size) {
+    if (is_send(packet.kind) && packet.size > oldest_recv().size) {
       reject(Status::remote_invalid_request_error, Status::local_length_error,
              "a message longer than its RECV");
     }
@@ -139,7 +128,7 @@ void Responder::begin_read(const Packet& packet) {
 bool Responder::deliver(size_t length) {
   Delivery delivery;
   if (is_send(message_.kind)) {
-    delivery = packets_.deliver(pieces(), offset_, length);
+    delivery = packets_.deliver(oldest_recv().request.pieces, offset_, length);
     if (delivery == Delivery::forbidden) {
       reject(Status::remote_operation_error, Status::local_protection_error, "a faulty RECV");
     }
@@ -161,13 +150,13 @@ void Responder::finish() {
   packets_.statistics.received_messages.add(1);
   packets_.statistics.received_bytes.add(message_.size);
   if (!consumes_recv(message_.kind)) return;
-  Completion completion;
-  completion.wr_id = recvs_[recv_head_ % recvs_.size()].wr_id;
-  completion.opcode = is_send(message_.kind) ? Opcode::recv : Opcode::recv_rdma_with_imm;
-  completion.has_imm = message_.kind != PacketKind::send;
-  completion.imm = completion.has_imm ? message_.imm : 0;
-  completion.byte_len = message_.size;
-  completion.qp_num = qp_num_;
+  bool has_imm = message_.kind != PacketKind::send;
+  Completion completion{.wr_id = oldest_recv().request.wr_id,
+                        .opcode = is_send(message_.kind) ? Opcode::recv : Opcode::recv_rdma_with_imm,
+                        .has_imm = has_imm,
+                        .imm = has_imm ? message_.imm : 0,
+                        .byte_len = message_.size,
+                        .qp_num = qp_num_};
   ++recv_head_;
   queue_.push(completion);
 }
@@ -181,9 +170,7 @@ bool Responder::answer_reads() {
   bool moved = false;
   while (!reads_.empty() && packets_.lane->flushed()) {
     Read& read = reads_.front();
-    Packet packet;
-    packet.kind = PacketKind::read_response;
-    packet.number = static_cast<uint16_t>(read.index);
+    Packet packet{.kind = PacketKind::read_response, .number = static_cast<uint16_t>(read.index)};
     uint64_t address = read.address + read.sent;
     auto* source = reinterpret_cast<const std::byte*>(address);
     size_t length = std::min<size_t>(read.size - read.sent, packets_.mtu);
@@ -206,7 +193,7 @@ bool Responder::answer_reads() {
 }
 
 bool Responder::acknowledge(bool idle) {
-  bool owes = owes_acknowledgement();
+  bool owes = packets_.acknowledged != packets_.to_acknowledge;
   bool much = packets_.to_acknowledge - packets_.acknowledged >= messages_per_ack ||
               bytes_since_ack_ >= bytes_per_ack;
   wants_ack_ &= owes || !reads_.empty();
@@ -214,9 +201,7 @@ bool Responder::acknowledge(bool idle) {
   if (!packets_.lane->flushed()) return false;
   wants_ack_ = probed_ = false;
   bytes_since_ack_ = 0;
-  Packet packet;
-  packet.kind = PacketKind::acknowledge;
-  packets_.send(packet, nullptr, 0);
+  packets_.send({.kind = PacketKind::acknowledge});
   return true;
 }
 
@@ -229,12 +214,10 @@ void Responder::reject(Status rejection, Status recv, const char* text) {
 
 void Responder::flush(Status status) {
   for (; recv_head_ != recv_tail_; ++recv_head_) {
-    Completion completion;
-    completion.wr_id = recvs_[recv_head_ % recvs_.size()].wr_id;
-    completion.status = status;
-    completion.opcode = Opcode::recv;
-    completion.qp_num = qp_num_;
-    queue_.push(completion);
+    queue_.push({.wr_id = oldest_recv().request.wr_id,
+                 .status = status,
+                 .opcode = Opcode::recv,
+                 .qp_num = qp_num_});
     status = Status::flushed;
   }
   clear();

@@ -25,7 +25,6 @@ class Responder {
   // Acknowledges what was carried out, if the peer waits for that and no other packet did so.
   // `idle`: nothing came for a while.
   bool acknowledge(bool idle);
-  bool owes_acknowledgement() const { return packets_.acknowledged != packets_.to_acknowledge; }
   void probed() { probed_ = true; }
   // RECVs that were reported.
   uint64_t num_received() const { return recv_head_; }
@@ -41,9 +40,8 @@ class Responder {
 
  private:
   struct Recv {
-    uint64_t wr_id;
-    uint32_t size;
-    uint32_t num_pieces;
+    RecvRequest request;  // its pieces lie in `pieces_`
+    size_t size = 0;
   };
   // A read that the peer waits for.
   struct Read {
@@ -54,7 +52,7 @@ class Responder {
     uint32_t index;  // how many requests came before it, modulo 2^32
   };
 
-  std::span<const ScatterGather> pieces() const;
+  const Recv& oldest_recv() const { return recvs_[recv_head_ % recvs_.size()]; }
   bool begin(const Packet& packet, size_t length);
   bool begin_message(const Packet& packet);
   void begin_read(const Packet& packet);
