@@ -20,7 +20,7 @@ from hccl_py.transport.bootstrap.connection import Connection, PendingConnection
 from hccl_py.transport.bootstrap.handshake import CONTROL
 
 FRAME_MAGIC = b"HL\x01\x00"
-"""Of `csrc/lanes/frame.h`: a data frame."""
+"""Of `csrc/lanes/path.h`: a data frame."""
 
 
 def engine_sockets(comm: Communicator, family: socket.AddressFamily) -> list[int]:

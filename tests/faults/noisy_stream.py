@@ -13,7 +13,7 @@ FAULTS = {"delay": 0.01, "corrupt": 0.004, "double": 0.004, "truncate": 0.002, "
 LONGEST_DELAY_S = 0.002
 HEADER_BYTES = 64
 LENGTH_AT = 56
-"""Of `csrc/lanes/frame.h`: the payload's length in the header."""
+"""Of `csrc/lanes/path.h`: the payload's length in the header."""
 
 
 class NoisyStream(_core.Stream):

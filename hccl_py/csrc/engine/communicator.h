@@ -29,12 +29,10 @@
 #include "engine/point_to_point.h"
 #include "engine/recorder.h"
 #include "lanes/shm.h"
-#include "progress/drivable.h"
 #include "progress/idle.h"
+#include "progress/progress_thread.h"
 
 namespace hccl {
-
-class ProgressThread;
 
 // Called now and then by a waiting thread; throws to interrupt the wait (Ctrl-C).
 using Interrupt = std::function<void()>;

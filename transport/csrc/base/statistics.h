@@ -6,21 +6,11 @@
 
 namespace hccl {
 
-// One counter with a single writer at a time: relaxed, because it orders nothing.
+// A counter, or the latest value of something. A single writer at a time: relaxed, because it orders
+// nothing.
 class Counter {
  public:
-  void add(uint64_t amount) {
-    value_.store(value_.load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
-  }
-  uint64_t value() const { return value_.load(std::memory_order_relaxed); }
-
- private:
-  std::atomic<uint64_t> value_{0};
-};
-
-// The latest value of something; a single writer at a time, as above.
-class Gauge {
- public:
+  void add(uint64_t amount) { set(value() + amount); }
   void set(uint64_t value) { value_.store(value, std::memory_order_relaxed); }
   uint64_t value() const { return value_.load(std::memory_order_relaxed); }
 

@@ -74,8 +74,6 @@ class Lane {
   virtual bool flush() = 0;
   // How many payloads, in the order posted, are the caller's again.
   virtual uint64_t completed() const = 0;
-  // How many messages that were posted alone the peer has released, as far as this lane can tell.
-  virtual uint64_t taken() { return completed(); }
   // Whether nothing posted waits to leave; its payload may still be borrowed.
   virtual bool flushed() const = 0;
   // Whether nothing waits and nothing is borrowed.

@@ -7,11 +7,32 @@
 #include <memory>
 #include <string>
 
-#include "lanes/frame.h"
 #include "base/statistics.h"
 #include "base/stream.h"
+#include "lanes/lane.h"
 
 namespace hccl {
+
+// A message on a connection between two hosts, in this machine's byte order; of another one the magic
+// number is wrong. Whatever does not fit, a wrong magic or serial number, an impossible length, a bad
+// checksum, has one answer: the connection is closed, and what was not acknowledged is sent again on
+// another one.
+struct Frame {
+  enum Kind : uint16_t {
+    data = 1,
+    ack = 2,    // nothing but `acknowledged`
+    probe = 3,  // asks for an ack, and shows by its serial number whether something went missing
+  };
+  uint16_t magic = 0x4c48;
+  uint16_t kind = data;
+  uint32_t serial = 0;        // of this connection: 0 for its first frame, then counting up
+  uint64_t sequence = 0;      // data: the message's number in its lane, 1 for the first
+  uint64_t acknowledged = 0;  // the other direction's messages up to this number have arrived
+  uint32_t header_crc = 0;    // with checksums on: of this frame with both sums zero
+  uint32_t payload_crc = 0;
+  Header header;
+};
+static_assert(sizeof(Frame) == 64);
 
 struct PathStatistics {
   int peer = 0;
@@ -23,8 +44,8 @@ struct PathStatistics {
   Counter stalls;           // the connection could not take a message at once
   Counter reconnects;       // connections that replaced a broken one
   Counter checksum_errors;  // frames that came in damaged
-  Gauge rate;               // bytes per second while it was busy; 0: not measured yet
-  Gauge connected;          // 1 or 0
+  Counter rate;             // bytes per second while it was busy; 0: not measured yet
+  Counter connected;        // 1 or 0
 };
 
 class Path {

@@ -248,11 +248,6 @@ bool ShmLane::receive(std::byte* destination) {
   return true;
 }
 
-uint64_t ShmLane::taken() {
-  reclaim();
-  return reclaimed_;
-}
-
 void ShmLane::release() {
   if (slot_ < in_cell) statistics_.announced.add(1);
   if (slot_ == announced) {

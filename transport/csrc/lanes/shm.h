@@ -77,7 +77,6 @@ class ShmLane final : public QueuedLane {
   const std::byte* lend() override;
   bool receive(std::byte* destination) override;
   void release() override;
-  uint64_t taken() override;
 
   // Takes back the slots that the peer has read.
   void reclaim();

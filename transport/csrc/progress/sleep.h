@@ -33,17 +33,29 @@ class Sleep {
   explicit Sleep(Sleeper sleeper) : sleeper_(sleeper) {}
   Sleep(const Sleep&) = delete;
   Sleep& operator=(const Sleep&) = delete;
-  ~Sleep();
+  ~Sleep() {
+    for (const auto& flag : flags_) flag->lower(sleeper_);
+  }
 
   // `flag` lives until the sleep ends, and with it the descriptors that belong to it.
-  void announce(std::shared_ptr<SleepFlag> flag);
+  void announce(std::shared_ptr<SleepFlag> flag) {
+    flags_.push_back(std::move(flag));
+    flags_.back()->raise(sleeper_);
+  }
   void watch(int descriptor, short events = POLLIN) { watched_.push_back({descriptor, events, 0}); }
   // The sleep ends at this time, at the latest.
   void limit(Clock::time_point until) { until_ = std::min(until_, until); }
   // Milliseconds until the limit, at most `longest`.
-  int left_ms(int longest) const;
+  int left_ms(int longest) const {
+    if (until_ == Clock::time_point::max()) return longest;
+    auto left = std::chrono::ceil<std::chrono::milliseconds>(until_ - Clock::now()).count();
+    return static_cast<int>(std::clamp<int64_t>(left, 0, longest));
+  }
   // Sleeps for `longest_ms` at most.
-  void wait(int longest_ms);
+  void wait(int longest_ms) {
+    int timeout_ms = left_ms(longest_ms);
+    if (timeout_ms > 0) poll(watched_.data(), watched_.size(), timeout_ms);
+  }
 
  private:
   const Sleeper sleeper_;

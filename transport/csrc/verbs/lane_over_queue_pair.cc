@@ -1,7 +1,5 @@
 #include "verbs/lane_over_queue_pair.h"
 
-#include <sched.h>
-
 #include <cstring>
 #include <limits>
 
@@ -15,6 +13,7 @@ constexpr uint32_t credit_mask = 0xffff;
 constexpr size_t alignment = 64;
 constexpr size_t completions_per_poll = 16;
 constexpr auto closing_time = std::chrono::milliseconds(500);
+constexpr int longest_sleep_ms = 10;
 
 size_t rounded(size_t size) { return (size + alignment - 1) / alignment * alignment; }
 
@@ -63,7 +62,12 @@ LaneOverQueuePair::~LaneOverQueuePair() {
     // An empty write is the last to end.
     if (failure_.empty() && ended_ < sent_) write(nullptr, 0, send_signaled, 0);
     auto until = VerbsClock::now() + closing_time;
-    for (; failure_.empty() && ended_ < sent_ && VerbsClock::now() < until; sched_yield()) poll();
+    while (failure_.empty() && ended_ < sent_ && VerbsClock::now() < until) {
+      Sleep sleep(Sleeper::caller);
+      sleep.limit(until);
+      if (!pair_->prepare_sleep(sleep)) sleep.wait(longest_sleep_ms);
+      poll();
+    }
   } catch (const std::exception&) {
     // The queue pair has failed: nothing more can reach the peer.
   }
@@ -76,8 +80,6 @@ void LaneOverQueuePair::fail(std::string text) {
 void LaneOverQueuePair::throw_if_failed() const {
   if (!failure_.empty()) throw LaneError(peer(), failure_);
 }
-
-void LaneOverQueuePair::prepare_sleep(Sleep& sleep) { pair_->prepare_sleep(sleep); }
 
 // ---------------------------------------------------------------- completions
 

@@ -35,7 +35,7 @@ class LaneOverQueuePair final : public QueuedLane {
   ~LaneOverQueuePair() override;
 
   std::vector<int> descriptors() const override { return pair_->descriptors(); }
-  void prepare_sleep(Sleep& sleep) override;
+  void prepare_sleep(Sleep& sleep) override { pair_->prepare_sleep(sleep); }
   const Header* peek() override;
   const std::byte* lend() override;
   bool receive(std::byte* destination) override;

@@ -83,12 +83,13 @@ class QueuePair final : public QueuePairFace {
   [[noreturn]] void interrupted();
   void fail_by_exception();
   bool part();
+  template <class Done>
+  bool wait_until(Done done);
   void check_timers(VerbsClock::time_point now);
   void fail(const Fault& fault);
   void notify_peer(const Fault& fault);
   void end_requests();
   void drop_lane();
-  void drop_lost_peer(const char* text);
   void forget();
   void step(QueuePairState from, QueuePairState to);
 

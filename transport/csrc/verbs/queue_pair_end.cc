@@ -1,6 +1,4 @@
 // How a queue pair ends: errors, goodbyes, and memory that has to be given back first.
-#include <sched.h>
-
 #include "verbs/queue_pair.h"
 #include "verbs/device.h"
 
@@ -10,7 +8,7 @@ namespace {
 
 // How long a queue pair that has failed or closes waits for its last packet to leave.
 constexpr auto parting_time = std::chrono::milliseconds(500);
-constexpr int longest_sleep_ms = 100;
+constexpr int longest_sleep_ms = 1;  // the end of an announcement rings no bell
 
 }  // namespace
 
@@ -114,45 +112,39 @@ bool QueuePair::part() {
       fail(Fault{.text = "it was closed"});
     }
   }
-  auto until = VerbsClock::now() + parting_time;
-  while (VerbsClock::now() < until) {
-    Sleep sleep(Sleeper::caller);
-    sleep.limit(until);
-    if (announce_sleep(sleep)) continue;
-    {
-      Lock lock(*this);
-      if (!underlying_ || state() < QueuePairState::rtr) break;
-    }
-    sleep.wait(longest_sleep_ms);
-  }
+  wait_until([this] { return !underlying_ || state() < QueuePairState::rtr; });
   return true;
 }
 
-void QueuePair::release_region() {
+// Drives until `done`, called with the lock held, returns true. False: a moment was not enough.
+template <class Done>
+bool QueuePair::wait_until(Done done) {
   auto until = VerbsClock::now() + parting_time;
   for (;;) {
+    Sleep sleep(Sleeper::caller);
+    sleep.limit(until);
+    bool moved = announce_sleep(sleep);
     {
       Lock lock(*this);
-      // The next fragment of such a read is rejected. Those on the lane have to leave, or, where they
-      // were announced, to be read by the peer.
-      if (!underlying_ || packets_.lane->completed() >= responder_.last_answer()) return;
-      try {
-        packets_.lane->flush();
-        packets_.lane->peek();
-      } catch (const LaneError&) {
-        drop_lost_peer("the connection broke");
-      }
-      if (VerbsClock::now() >= until) {
-        drop_lost_peer("the peer does not take the answer to its read");
-      }
+      if (done()) return true;
+      if (VerbsClock::now() >= until) return false;
     }
-    sched_yield();
+    if (!moved) sleep.wait(longest_sleep_ms);
   }
 }
 
-void QueuePair::drop_lost_peer(const char* text) {
+// The next fragment of such a read is rejected. Those on the lane have to leave, or to be read by the
+// peer where they were announced.
+void QueuePair::release_region() {
+  if (wait_until([this] {
+        return !underlying_ || packets_.lane->completed() >= responder_.last_answer();
+      })) {
+    return;
+  }
+  Lock lock(*this);
   peer_left_ = true;
-  fail(Fault{.send = Status::retry_exceeded, .text = text});
+  fail(Fault{.send = Status::retry_exceeded,
+             .text = "the peer does not take the answer to its read"});
   drop_lane();
   drain();
 }

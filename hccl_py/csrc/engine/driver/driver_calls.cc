@@ -2,7 +2,6 @@
 #include <algorithm>
 
 #include "engine/communicator.h"
-#include "progress/progress_thread.h"
 
 namespace hccl {
 

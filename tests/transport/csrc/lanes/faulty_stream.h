@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "base/stream.h"
-#include "lanes/frame.h"
+#include "lanes/path.h"
 
 namespace hccl::test {
 
@@ -82,7 +82,9 @@ class FaultyStream final : public Stream {
     num_faults_ += it_does;
     return it_does;
   }
-  double fraction(double limit) { return std::uniform_real_distribution<double>(0, limit)(random_); }
+  double fraction(double limit) {
+    return std::uniform_real_distribution<double>(0, limit)(random_);
+  }
   static Clock::duration duration(double seconds) {
     return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
   }
