@@ -105,13 +105,12 @@ void all_that_was_said_while_cut_is_said_again() {
   for (int fd : {before[1], after[1]}) ::close(fd);
 }
 
-// What a dying process had sent before may keep its data connections busy for a while.
-void a_death_behind_a_long_queue_is_one() {
+void peer_is_lost_once_its_lanes_close(void (*break_control)(int)) {
   Wire wire;
   std::vector<std::byte> bytes(8);
   RequestPtr request = transfer(RequestKind::recv, bytes, 1, 7);
   wire.rank->start(request);
-  shutdown(wire.control, SHUT_RDWR);
+  break_control(wire.control);
   CHECK(!wire.rank->wait(request, in(milliseconds(600)), no_interrupt));
   wire.close_lanes();
   bool failed = false;
@@ -123,6 +122,18 @@ void a_death_behind_a_long_queue_is_one() {
   CHECK(failed);
 }
 
+// What a dying process had sent before may keep its data connections busy for a while.
+void a_death_behind_a_long_queue_is_one() {
+  peer_is_lost_once_its_lanes_close([](int control) { shutdown(control, SHUT_RDWR); });
+}
+
+void a_death_after_garbage_on_the_control_link_is_one() {
+  peer_is_lost_once_its_lanes_close([](int control) {
+    char garbage[256] = "no control message";
+    CHECK(::send(control, garbage, sizeof garbage, 0) == sizeof garbage);
+  });
+}
+
 }  // namespace
 }  // namespace hccl::test
 
@@ -132,6 +143,7 @@ int main(int argc, char** argv) {
       HCCL_TEST(an_acknowledgement_that_stopped_half_way_goes_on),
       HCCL_TEST(all_that_was_said_while_cut_is_said_again),
       HCCL_TEST(a_death_behind_a_long_queue_is_one),
+      HCCL_TEST(a_death_after_garbage_on_the_control_link_is_one),
   };
   run_tests(tests, argc > 1 ? argv[1] : nullptr);
 }

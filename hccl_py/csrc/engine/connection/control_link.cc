@@ -123,7 +123,8 @@ void ControlLink::receive_on(size_t path) {
       if (!has_message) {
         std::memcpy(&message, partial.data(), sizeof message);
         if (message.magic != ControlMessage{}.magic || message.text_length > most_text_bytes) {
-          throw StreamError("no control message", false);
+          // The peer wrote it: no network spoils what TCP has checked.
+          throw StreamError("no control message", true);
         }
         if (message.text_length > 0) continue;
       }
