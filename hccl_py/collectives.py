@@ -61,9 +61,7 @@ class Collectives(Submitter[Result]):
 
         Args:
             data: same element type and count on all ranks, any shape.
-            op: a ReduceOp, or what `premul_sum` returned.
             output: takes the result instead; then `data` is only read.
-            timeout_s: deadline of this call.
         """
         address, count, kind = span = span_of(data, "data", output is None)
         if not isinstance(op, int):
@@ -84,14 +82,10 @@ class Collectives(Submitter[Result]):
         output: Buffer | None = None,
         timeout_s: float | None = None,
     ) -> Result:
-        """Copy `data` of rank `root` to all ranks. Any element type.
+        """Copy `data` of rank `root` into that of all ranks. Any element type.
 
-        Args:
-            data: where it comes from on the root, and where it goes on the others.
-            root: a rank.
-            output: where it goes instead, on the root too; then `data` is only read, and only on
-                the root: the others may pass None.
-            timeout_s: deadline of this call.
+        With `output` it goes there instead, on the root too; then `data` is only read, and only on
+        the root: the others may pass None.
         """
         state = self._state
         self._check_rank("root", root)
@@ -119,10 +113,8 @@ class Collectives(Submitter[Result]):
         Args:
             data: same element type and count on all ranks, any shape.
             root: a rank.
-            op: a ReduceOp, or what `premul_sum` returned.
             output: takes the result on the root instead, whose `data` is then only read; the
                 others' is not looked at.
-            timeout_s: deadline of this call.
         """
         self._check_rank("root", root)
         is_root = root == self._state.rank
@@ -155,7 +147,6 @@ class Collectives(Submitter[Result]):
         Args:
             output: world_size blocks; block i as long as rank i's input.
             input: any element type; may be this rank's block of `output` itself.
-            timeout_s: deadline of this call.
         """
         state = self._state
         n = state.world_size
@@ -185,8 +176,6 @@ class Collectives(Submitter[Result]):
         Args:
             output: as long as one block; may be this rank's block of `input` itself.
             input: world_size blocks of one length; never written otherwise.
-            op: a ReduceOp, or what `premul_sum` returned.
-            timeout_s: deadline of this call.
         """
         state = self._state
         n = state.world_size
@@ -226,7 +215,6 @@ class Collectives(Submitter[Result]):
             output: world_size blocks; may be `input` itself, or have the same blocks: then what is
                 to be sent is copied aside first.
             input: world_size blocks.
-            timeout_s: deadline of this call.
         """
         state = self._state
         n = state.world_size
@@ -289,14 +277,7 @@ class Collectives(Submitter[Result]):
     def send(
         self, data: Buffer, peer: int, tag: int = 0, *, timeout_s: float | None = None
     ) -> Result:
-        """Send `data` to a recv of `peer` with the same tag and size.
-
-        Args:
-            data: any element type.
-            peer: a rank, this one included.
-            tag: 0 to 2^64 - 1.
-            timeout_s: deadline of this call.
-        """
+        """Send `data` to a recv of `peer`, any rank, with the same tag (0 to 2^64 - 1) and size."""
         self._check_rank("peer", peer)
         check_tag(tag)
         span = span_of(data)

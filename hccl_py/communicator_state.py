@@ -29,36 +29,23 @@ class Condition(Enum):
 
 @dataclass(eq=False)
 class CommunicatorState:
-    """One rank's share of a communicator; its collectives, its Works and its reports hold this.
-
-    Attributes:
-        name: for messages.
-        timeout_s: default deadline of every call.
-        core: the engine; None once the communicator is closed, or in a forked child. None makes the
-            engine's entries raise TypeError, so the fast path needs no check.
-        coordination: this rank's hold on the control plane; None if it is alone.
-        reporter: sends this rank's reports, and knows which ranks ended.
-        recorder: of the last calls.
-        sites: the user's line of every call; None: nobody asked for it.
-        plans: what each call runs, made at first use.
-        errors: turns the engine's failures into exceptions.
-        end: why there is no engine, once there is none.
-        in_groups: whether `hccl_py.group()` collects the calls.
-    """
+    """One rank's share of a communicator; its collectives, its Works and its reports hold this."""
 
     name: str
     rank: int
     world_size: int
-    timeout_s: float
+    timeout_s: float  # default deadline of every call
+    # None once the communicator is closed, or in a forked child. The engine's entries then raise
+    # TypeError, so the fast path needs no check.
     core: Any
-    coordination: Coordination | None
+    coordination: Coordination | None  # None: this rank is alone
     reporter: Reporter
     recorder: FlightRecorder
-    sites: CallSites | None
+    sites: CallSites | None  # None: nobody asked for the user's lines
     plans: PlanCache
     errors: CallErrors
-    in_groups: bool = True
-    end: Condition = Condition.CLOSED
+    in_groups: bool = True  # whether `hccl_py.group()` collects the calls
+    end: Condition = Condition.CLOSED  # why there is no engine, once there is none
 
     @property
     def condition(self) -> Condition:
@@ -69,11 +56,7 @@ class CommunicatorState:
         return Condition.FAILED if core.failed() else Condition.OPEN
 
     def require_engine(self) -> _core.Communicator:
-        """Return the engine.
-
-        Raises:
-            AbortedError: there is none any more; the message says why.
-        """
+        """Return the engine; raise AbortedError if there is none any more."""
         core: _core.Communicator | None = self.core
         if core is not None:
             return core

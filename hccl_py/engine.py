@@ -27,9 +27,6 @@ def connect_engine(
     Returns:
         The engine; what it is connected by; what a forked child has to close; what replaces
         connections that break, None where there are none that could be.
-
-    Raises:
-        BootstrapError: not all ranks came, or one could not be connected.
     """
     core: _core.Communicator | None = None
     arena = arena_of_this_process()

@@ -116,11 +116,6 @@ def describe(call: Call, count: int | None = None) -> str:
     return f"{name}({', '.join(parts)}){numbered}"
 
 
-def number_of(fingerprint: int) -> int:
-    """Return the low bits of the sequence number that the engine has put in."""
-    return fingerprint & 0xFFFF
-
-
 def without_number(fingerprint: int) -> int:
     """Return the call without its number: equal for equal calls."""
     return fingerprint & ~0xFFFF

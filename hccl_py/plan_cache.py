@@ -15,21 +15,15 @@ from hccl_py.transport.types import IN_ONE_STEP, DType
 
 _MOST_CALLS = 4096
 
-
 Call = tuple[str, ElementType, int, int, int | None]
-"""What a call needs is found by:
-
-the collective's name; the caller's type of elements; a ReduceOp; the number of elements of the
-whole, equal on all ranks (0 where they cannot know); the root, if there is one.
-"""
+"""The collective's name; the caller's type of elements; a ReduceOp; the number of elements of the
+whole, equal on all ranks (0 where they cannot know); the root, if there is one."""
 
 
 class PlanCache(dict[Call, _core.Prepared]):
-    """Chooses, writes, lowers and keeps plans.
+    """Chooses, writes, lowers and keeps plans, by `Call`.
 
-    What a call needs is looked up, `plans["broadcast", element, op, count, root]`, and made if it
-    is not there. A dict, because a method of its own would cost each call as much as the rest of
-    the lookup.
+    A dict, because a method of its own would cost each call as much as the rest of the lookup.
     """
 
     def __init__(self, rank: int, nodes: Nodes) -> None:

@@ -51,14 +51,9 @@ class Submitter(Generic[Result]):
         self._starts = dict(zip(entries, starts, strict=True))
 
     def _submit(self, entry: Entry, arguments: tuple[Any, ...]) -> Result:
-        """Make a call.
+        """Make a call: return None from a blocking entry of the engine, else a Work.
 
-        Args:
-            entry: of the engine.
-            arguments: of the entry: the engine, a Prepared or a Transfer, the deadline, and more.
-
-        Returns:
-            None from a blocking entry, else a Work.
+        The arguments are the engine, a Prepared or a Transfer, the deadline, and more.
         """
         if BATCHES and self._state.in_groups and get_ident() in BATCHES:
             return self._collect(entry, arguments)

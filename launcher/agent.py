@@ -1,8 +1,8 @@
 """The agent: torch elastic in a process of its own, which starts the ranks of this machine.
 
-`job` forks it and reads its pipe: a `Restart` each time its ranks start again, and one `Report`
-when they ended. An agent that was stopped sends no report. Emulated nodes have one agent: to
-elastic their ranks are those of one node, and `LocalRanks` gives each rank its node.
+`job` forks it and reads its pipe: one `Report` when the ranks ended, none from an agent that was
+stopped. Emulated nodes have one agent: to elastic their ranks are those of one node, and
+`LocalRanks` gives each rank its node.
 """
 
 import ctypes
@@ -10,6 +10,7 @@ import json
 import logging
 import os
 import signal
+import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from torch.distributed.elastic.rendezvous import api as rendezvous
 from torch.distributed.launcher import api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from hccl_py.launcher.failure import Failure
+from hccl_py.launcher.failure import Failure, render
 from hccl_py.launcher.ports import free_port
 
 _PR_SET_PDEATHSIG = 1
@@ -35,20 +36,13 @@ _NOISY = ("torch.distributed.elastic.multiprocessing", "torch.distributed.elasti
 
 @dataclass(frozen=True)
 class Program:
-    """What to run on this machine.
-
-    Attributes:
-        config: elastic's configuration.
-        command: what every rank runs, with its arguments.
-        world_size: ranks of the whole job; None: not known before it starts.
-        emulated_nodes: how many nodes this machine emulates; 0: it is a node itself.
-    """
+    """What to run on this machine."""
 
     config: LaunchConfig
     command: Callable[..., Any] | str
     arguments: tuple[str, ...]
-    world_size: int | None
-    emulated_nodes: int
+    world_size: int | None  # of the whole job; None: not known before it starts
+    emulated_nodes: int  # 0: this machine is a node itself
 
 
 @dataclass(frozen=True)
@@ -57,21 +51,6 @@ class Report:
 
     failures: tuple[Failure, ...] = ()
     problem: str = ""
-
-
-@dataclass(frozen=True)
-class Restart:
-    """A failed attempt: the ranks are stopped and start again.
-
-    Attributes:
-        failures: ranks of this machine that failed; none where another node's did.
-        number: how many restarts are used up.
-        most: how many there are.
-    """
-
-    failures: tuple[Failure, ...]
-    number: int
-    most: int
 
 
 def run(program: Program, channel: Connection) -> int:
@@ -87,7 +66,7 @@ def run(program: Program, channel: Connection) -> int:
         # Seconds pass until rank 0 listens on this port: no outgoing connection may take it.
         rendezvous.get_free_port = free_port  # type: ignore[attr-defined]
         # Elastic only logs that it restarts, and not because of which rank.
-        api.LocalElasticAgent = _reporting_agent(channel, ranks)  # type: ignore[attr-defined]
+        api.LocalElasticAgent = _reporting_agent(ranks, program.world_size)  # type: ignore[attr-defined]
     try:
         elastic_launch(config, program.command)(*program.arguments)
     except ChildFailedError as error:
@@ -106,8 +85,8 @@ def run(program: Program, channel: Connection) -> int:
     return 0
 
 
-def _reporting_agent(channel: Connection, ranks: "LocalRanks") -> type[LocalElasticAgent]:
-    """Return elastic's agent, which also sends a `Restart` before each restart."""
+def _reporting_agent(ranks: "LocalRanks", world_size: int | None) -> type[LocalElasticAgent]:
+    """Return elastic's agent, which also prints why it restarts the ranks."""
 
     class ReportingAgent(LocalElasticAgent):
         def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
@@ -116,10 +95,14 @@ def _reporting_agent(channel: Connection, ranks: "LocalRanks") -> type[LocalElas
             return result
 
         def _restart_workers(self, worker_group: WorkerGroup) -> None:
-            # The next attempt replaces the files of this one, so they are read first.
+            # The next attempt replaces the files of this one, so they are read first. Without
+            # failures here it was another node's rank that failed.
             failures = ranks.failures(self._failures)
             most = worker_group.spec.max_restarts
-            channel.send(Restart(failures, most - self._remaining_restarts, most))
+            number = most - self._remaining_restarts
+            lines = [render(failures, world_size)] if failures else []
+            lines.append(f"hccl-launch: restart {number} of {most}: all ranks start again")
+            print("\n".join(lines), file=sys.stderr, flush=True)
             super()._restart_workers(worker_group)
 
     return ReportingAgent
@@ -170,13 +153,10 @@ class LocalRanks(LogsSpecs):
         return self._inner.root_log_dir
 
     def failures(self, noticed: Mapping[int, ProcessFailure]) -> tuple[Failure, ...]:
-        """Return the failures of this attempt.
+        """Return the failures of this attempt, given those that elastic noticed by its local rank.
 
         A rank that recorded an exception failed, even if elastic stopped it before its process
         ended: the ranks that it failed may well end first.
-
-        Args:
-            noticed: the processes that elastic saw fail, by elastic's local rank.
         """
         found = []
         for number, env in self._environments.items():

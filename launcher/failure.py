@@ -17,30 +17,18 @@ _NOTICED_LATE_S = 2.0
 
 @dataclass(frozen=True)
 class Failure:
-    """One rank's end.
-
-    Attributes:
-        rank: its rank in the job.
-        node: the node that it ran on.
-        local_rank: its rank on that node.
-        exit_code: the process's exit code; negative for a signal.
-        kind: type of the exception; empty if none was recorded.
-        message: the exception in one line; empty if none was recorded.
-        traceback: the exception with its stack; empty if none was recorded.
-        at_s: when it was raised or noticed, seconds since the epoch.
-        log: path of its log file; empty: none.
-    """
+    """One rank's end; kind, message and traceback are empty if it recorded no exception."""
 
     rank: int
     node: int
     local_rank: int
     pid: int
-    exit_code: int
-    kind: str
-    message: str
-    traceback: str
-    at_s: float
-    log: str
+    exit_code: int  # negative for a signal
+    kind: str  # type of the exception
+    message: str  # the exception in one line
+    traceback: str  # the exception with its stack
+    at_s: float  # when it was raised or noticed, seconds since the epoch
+    log: str  # path of its log file; empty: none
 
     @property
     def shell_code(self) -> int:
@@ -52,9 +40,12 @@ class Failure:
         """The exception, the signal or the exit code, in a word or two."""
         if self.message:
             return self.kind or "an exception"
-        return (
-            _signal_name(-self.exit_code) if self.exit_code < 0 else f"exit code {self.exit_code}"
-        )
+        if self.exit_code >= 0:
+            return f"exit code {self.exit_code}"
+        try:
+            return signal.Signals(-self.exit_code).name
+        except ValueError:
+            return f"signal {-self.exit_code}"
 
     @property
     def was_stopped(self) -> bool:
@@ -93,15 +84,16 @@ def _how(failure: Failure) -> str:
 
 def _later(first: Failure, failures: Sequence[Failure], world_size: int | None) -> Iterator[str]:
     """Yield the ends of the other ranks, those that ended alike together."""
+    others = [each for each in failures if each is not first and not each.was_stopped]
     ranks_by_end: dict[str, list[int]] = {}
-    for each in sorted(failures, key=lambda each: each.rank):
-        if each is not first and not each.was_stopped:
-            ranks_by_end.setdefault(each.ended_by, []).append(each.rank)
-    for end, ranks in list(ranks_by_end.items())[:_MOST_KINDS]:
+    for each in sorted(others, key=lambda each: each.rank):
+        ranks_by_end.setdefault(each.ended_by, []).append(each.rank)
+    for number, (end, ranks) in enumerate(ranks_by_end.items()):
+        if number == _MOST_KINDS:
+            yield f"{sum(map(len, list(ranks_by_end.values())[number:]))} more ranks failed"
+            break
         yield f"{end} on rank{'s' * (len(ranks) > 1)} {_ranges(ranks)}"
-    if len(ranks_by_end) > _MOST_KINDS:
-        yield f"{sum(map(len, list(ranks_by_end.values())[_MOST_KINDS:]))} more ranks failed"
-    if world_size is None or sum(map(len, ranks_by_end.values())) + 1 < world_size:
+    if world_size is None or len(others) + 1 < world_size:
         yield "all other ranks were stopped"
 
 
@@ -122,11 +114,4 @@ def _tail(path: str) -> str:
         return ""
     with open(path, "rb") as file:
         file.seek(max(0, os.path.getsize(path) - _LOG_TAIL_BYTES))
-        return file.read().decode(errors="redetails")
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"signal {number}"
+        return file.read().decode(errors="replace")

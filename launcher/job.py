@@ -13,7 +13,7 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from hccl_py.launcher import agent
-from hccl_py.launcher.agent import Program, Report, Restart
+from hccl_py.launcher.agent import Program, Report
 from hccl_py.launcher.failure import first_failure, render
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -94,7 +94,7 @@ class _Supervisor:
             self._on_signal(os.read(signals, 64)[-1])
         if self._channel in events:
             try:
-                self._on_message(self._channel.recv())
+                self._report = self._channel.recv()
             except EOFError:
                 return False
         if self._kill_at_s is not None:
@@ -113,17 +113,6 @@ class _Supervisor:
         os.kill(self._pid, signal.SIGTERM)
         grace_s = self._program.config.shutdown_timeout or 0
         self._kill_at_s = time.monotonic() + grace_s + _AGENT_EXTRA_S
-
-    def _on_message(self, message: Report | Restart) -> None:
-        if isinstance(message, Report):
-            self._report = message
-            return
-        failures = message.failures
-        lines = [render(failures, self._program.world_size)] if failures else []
-        lines.append(
-            f"hccl-launch: restart {message.number} of {message.most}: all ranks start again"
-        )
-        print("\n".join(lines), file=sys.stderr, flush=True)
 
     def kill(self) -> None:
         """End the agent and what it started at once; it is not reaped yet, so the pid is its."""

@@ -25,23 +25,19 @@ _WORKER = str(Path(__file__).with_name("worker.py"))
 def main(argv: Sequence[str] | None = None) -> int:
     """Run hccl-launch and return its exit code."""
     try:
-        return _main(sys.argv[1:] if argv is None else argv)
+        _import_torch_without_threads()
+        from hccl_py.launcher import job, options
+
+        try:
+            request = options.parse(sys.argv[1:] if argv is None else argv, os.environ)
+            with _log_folder(request):
+                return job.run(_prepare(request))
+        except (options.UsageError, job.LaunchError) as error:
+            print(f"hccl-launch: error: {error}", file=sys.stderr)
+            return 2
     except KeyboardInterrupt:
         # Ctrl-C before the job began; `job` handles signals itself.
         return 128 + signal.SIGINT
-
-
-def _main(argv: Sequence[str]) -> int:
-    _import_torch_without_threads()
-    from hccl_py.launcher import job, options
-
-    try:
-        request = options.parse(argv, os.environ)
-        with _log_folder(request):
-            return job.run(_prepare(request))
-    except (options.UsageError, job.LaunchError) as error:
-        print(f"hccl-launch: error: {error}", file=sys.stderr)
-        return 2
 
 
 @contextmanager
@@ -124,22 +120,21 @@ def _set_environment(request: "Request") -> None:
 
 
 def _announce(request: "Request") -> None:
+    args, text = request.args, ""
     if request.emulated:
         ranks = "1 rank" if request.ranks_per_node == 1 else f"{request.ranks_per_node} ranks"
-        print(
-            f"hccl-launch: emulating {request.local_nodes} nodes of {ranks} on this machine "
-            "(no --node-rank given); ranks of different nodes talk TCP",
-            file=sys.stderr,
-            flush=True,
+        text = (
+            f"emulating {request.local_nodes} nodes of {ranks} on this machine "
+            "(no --node-rank given); ranks of different nodes talk TCP"
         )
     elif request.scheduler:
-        print(
-            f"hccl-launch: {request.scheduler} is set, so nodes are not emulated; this is node "
-            f"{request.args.node_rank} of {request.args.nnodes}, waiting for the others at "
-            f"{request.args.master_addr}:{request.args.master_port or 29500}",
-            file=sys.stderr,
-            flush=True,
+        text = (
+            f"{request.scheduler} is set, so nodes are not emulated; this is node "
+            f"{args.node_rank} of {args.nnodes}, waiting for the others at "
+            f"{args.master_addr}:{args.master_port or 29500}"
         )
+    if text:
+        print(f"hccl-launch: {text}", file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

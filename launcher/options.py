@@ -56,19 +56,12 @@ class UsageError(Exception):
 
 @dataclass(frozen=True)
 class Request:
-    """A checked command line.
+    """A checked command line."""
 
-    Attributes:
-        args: torchrun's options, as its parser returns them.
-        local_nodes: how many nodes to start here, or None if this is one of several real ones.
-        ranks_per_node: ranks that each node runs.
-        scheduler: the variable that kept nodes from being emulated, if one did.
-    """
-
-    args: argparse.Namespace
-    local_nodes: int | None
+    args: argparse.Namespace  # torchrun's options
+    local_nodes: int | None  # how many to start here; None: this is one of several real ones
     ranks_per_node: int
-    scheduler: str = ""
+    scheduler: str = ""  # the variable that kept nodes from being emulated, if one did
 
     @property
     def emulated(self) -> bool:

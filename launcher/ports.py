@@ -1,26 +1,18 @@
-"""Choose a port for a process that listens a little later."""
+"""A port for a process that listens a little later."""
 
 import random
 import socket
 
-_EPHEMERAL = "/proc/sys/net/ipv4/ip_local_port_range"
 _LOWEST = 10_000
 _MOST_TRIES = 64
 
 
 def free_port(host: str = "0.0.0.0") -> int:
-    """Choose a port that is free, and that no outgoing connection will take.
+    """Choose a port of an IPv4 address that is free, and that no outgoing connection will take.
 
-    The kernel gives ports of its ephemeral range to outgoing connections. On a busy machine such a
-    port may be taken between this choice and its use.
-
-    Args:
-        host: IPv4 address at which it has to be free.
-
-    Raises:
-        OSError: none is left.
+    The kernel gives ports of its ephemeral range to outgoing connections, at any moment.
     """
-    with open(_EPHEMERAL) as settings:
+    with open("/proc/sys/net/ipv4/ip_local_port_range") as settings:
         below = range(_LOWEST, int(settings.read().split()[0]))
     for candidate in [*random.sample(below, min(len(below), _MOST_TRIES)), 0]:
         with socket.socket() as probe:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from hccl_py.diagnosis.record import Diagnosis, Failure, LoggedCall
 from hccl_py.diagnosis.reports import Reports, ranks, sites
-from hccl_py.fingerprint import describe, number_of, without_number
+from hccl_py.fingerprint import describe, unpack, without_number
 from hccl_py.transport._core import Cause
 
 _HINT = "all ranks must make the same calls in the same order with the same sizes"
@@ -80,8 +80,8 @@ def _between_two(reports: Reports, reporter: int, failure: Failure) -> Diagnosis
     parts = [
         f"rank {rank} called {describe(without_number(fingerprint))} as number {number}"
         for rank, fingerprint, number in (
-            (culprit, failure.their_call, number_of(failure.their_call)),
-            (reporter, failure.call, failure.sequence or number_of(failure.call)),
+            (culprit, failure.their_call, unpack(failure.their_call).sequence),
+            (reporter, failure.call, failure.sequence or unpack(failure.call).sequence),
         )
     ]
     text = f"ranks made different calls: {', '.join(parts)}; {_HINT}"

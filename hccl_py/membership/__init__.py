@@ -1,8 +1,5 @@
 """Which ranks belong to a communicator: how they meet, subset, split and shrink.
 
-environment   the store that torchrun and hccl-launch name in the environment
-unique_id     256 bytes in the place of a store, as with NCCL
-subset        a communicator of some ranks, made by a call of the larger one; read first
-split         subsets by colour
-shrink        a communicator of the ranks that remain after a failure
+Ranks meet at the store that `environment.py` or `unique_id.py` names. `subset.py` makes a
+communicator of some ranks by a call of the larger one; read it before `split.py` and `shrink.py`.
 """

@@ -44,12 +44,8 @@ def rendezvous_store(
 ) -> Iterator[Any]:
     """Open the store through which the ranks of a communicator find each other.
 
-    Args:
-        store: a store, the bytes of a unique id, or None for that of the environment.
-        rank: this rank.
-        world_size: number of ranks.
-        name: of the communicator.
-        timeout_s: for everything together.
+    `store` is one, the bytes of a unique id, or None for that of the environment; `timeout_s` is
+    for everything together.
 
     Raises:
         InvalidArgumentError: the id is damaged, or the environment names no address.
@@ -67,11 +63,8 @@ def rendezvous_store(
 def store_from_environment(rank: int, world_size: int, name: str, timeout_s: float) -> Any:
     """Join the store at MASTER_ADDR:MASTER_PORT, under a prefix of its own for every communicator.
 
-    Args:
-        rank: rank 0 hosts the store unless a launcher does.
-        world_size: number of ranks.
-        name: of the communicator; all ranks create communicators of a name in the same order.
-        timeout_s: for connecting.
+    Rank 0 hosts the store unless a launcher does. All ranks create the communicators of one `name`
+    in the same order.
 
     Raises:
         InvalidArgumentError: the environment names no address.
@@ -79,9 +72,7 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
     """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 
-    address = os.environ.get("MASTER_ADDR")
-    if not address:
-        raise InvalidArgumentError(_missing("MASTER_ADDR"))
+    address = _variable("MASTER_ADDR")
     port = _number("MASTER_PORT")
     hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     key = (os.getpid(), address, port)
@@ -106,18 +97,19 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
     return PrefixStore(f"hccl/{attempt}/{name}/{_names[name]}", _stores[key])
 
 
-def _number(variable: str) -> int:
-    text = os.environ.get(variable)
-    if text is None:
-        raise InvalidArgumentError(_missing(variable))
+def _variable(name: str) -> str:
+    text = os.environ.get(name)
+    if not text:
+        raise InvalidArgumentError(
+            f"{name} is not set: start the program with hccl-launch or torchrun, or pass store, "
+            "rank and world_size"
+        )
+    return text
+
+
+def _number(name: str) -> int:
+    text = _variable(name)
     try:
         return int(text)
     except ValueError:
-        raise InvalidArgumentError(f"{variable}: expected a number, got {text!r}") from None
-
-
-def _missing(variable: str) -> str:
-    return (
-        f"{variable} is not set: start the program with hccl-launch or torchrun, or pass store, "
-        "rank and world_size"
-    )
+        raise InvalidArgumentError(f"{name}: expected a number, got {text!r}") from None

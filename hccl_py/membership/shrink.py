@@ -13,32 +13,22 @@ in a decision without it.
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reports import ranks
 from hccl_py.membership.subset import Connect, check_ranks
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
 
+if TYPE_CHECKING:
+    from hccl_py.communicator import Communicator
+
 _CONFIRM_S = 2.0
 """How much later than its neighbours a rank may be done with connecting."""
 
 
-class Closable(Protocol):
-    """What `connect` returns: the part of a communicator that is needed here."""
-
-    def close(self) -> None: ...  # noqa: D102
-
-
-Made = TypeVar("Made", bound=Closable)
-
-
 def check_excluded(world_size: int, rank: int, exclude: Iterable[int]) -> list[int]:
-    """Return the ranks to exclude, in order.
-
-    Raises:
-        InvalidArgumentError: one is no rank, or this one.
-    """
+    """Return the ranks to exclude, in order, or raise InvalidArgumentError."""
     excluded = sorted(set(check_ranks("exclude", world_size, exclude)))
     if rank in excluded:
         raise InvalidArgumentError(
@@ -52,8 +42,8 @@ def regroup(
     number: int,
     exclude: Sequence[int],
     timeout_s: float,
-    connect: Connect[Made],
-) -> tuple[Made, list[int]]:
+    connect: Connect,
+) -> tuple["Communicator", list[int]]:
     """Return a communicator of the ranks that go on, and their old ranks: the same on all of them.
 
     `number` is that of this shrink: each starts an agreement of its own. `timeout_s` is how long

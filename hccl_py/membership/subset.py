@@ -7,14 +7,16 @@ raises. Ranks that only share a store would wait for a dead member until their t
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.transport.control.store import StoreClient
 from hccl_py.transport.errors import BootstrapError, CommunicatorError, InvalidArgumentError
 
-Made = TypeVar("Made")
-Connect = Callable[[StoreClient | None, int, int], Made]
+if TYPE_CHECKING:
+    from hccl_py.communicator import Communicator
+
+Connect = Callable[[StoreClient | None, int, int], "Communicator"]
 """Makes a communicator of a store, a rank and a world size."""
 
 _NEWS_S = 0.3
@@ -34,11 +36,7 @@ def check_ranks(name: str, world_size: int, ranks: Iterable[int]) -> tuple[int, 
 
 
 def check_members(world_size: int, rank: int, members: Iterable[int]) -> tuple[int, ...]:
-    """Return the members, in their order.
-
-    Raises:
-        InvalidArgumentError: one is no rank or is there twice, or this rank is not there.
-    """
+    """Return the members, in their order, or raise InvalidArgumentError."""
     found = check_ranks("members", world_size, members)
     if len(set(found)) != len(found):
         raise InvalidArgumentError(f"members: expected each rank once, got {list(found)}")
@@ -54,8 +52,8 @@ def open_group(
     members: Sequence[int],
     key: str,
     timeout_s: float,
-    connect: Connect[Made],
-) -> Made:
+    connect: Connect,
+) -> "Communicator":
     """Connect the members of a group, or raise the parent's failure.
 
     `key` names the group in the coordinator's store, each is used once; `timeout_s` is how long the

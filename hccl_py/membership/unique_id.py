@@ -66,8 +66,7 @@ class UniqueId(bytes):
 
     def __repr__(self) -> str:
         """Say where the ranks meet, and who made it."""
-        address = self.address
-        return f"UniqueId({address}, {address.made_by})"
+        return f"UniqueId({self.address}, {self.address.made_by})"
 
     __str__ = __repr__
 

@@ -17,23 +17,14 @@ from hccl_py.transport.types import ITEM_SIZE, DType, ReduceOp
 
 @dataclass(frozen=True, eq=False)
 class ElementType:
-    """A type of elements; each type is one object, which is found fast as a key.
+    """A type of elements; each type is one object, which is found fast as a key."""
 
-    Attributes:
-        number: in a fingerprint.
-        name: as numpy and torch both spell it, e.g. `float32`.
-        item_bytes: size of one element, all parts together.
-        part_type: the DType of its parts; None where it is only moved.
-        parts: 2 for complex numbers that can be reduced, else 1.
-        units: as how many elements of the type of that number one counts.
-    """
-
-    number: int
-    name: str
-    item_bytes: int
-    part_type: DType | None = None
-    parts: int = 1
-    units: int = 1
+    number: int  # in a fingerprint
+    name: str  # as numpy and torch both spell it, e.g. `float32`
+    item_bytes: int  # size of one element, all parts together
+    part_type: DType | None = None  # None where it is only moved
+    parts: int = 1  # 2 for complex numbers that can be reduced
+    units: int = 1  # as how many elements of the type of that number one counts
 
     def can_reduce(self, op: int) -> bool:
         """Return whether the ReduceOp is defined for these elements."""

@@ -20,17 +20,8 @@ _DEVICES = {2: "cuda", 4: "opencl", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cu
 # Exporters that give no sign of it: whatever writes to these breaks what others were promised.
 _IMMUTABLE = ("jax", "jaxlib", "tensorflow")
 _NAMES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex"}
-_WHOLE_NAMES = {
-    6: "bool",
-    7: "float8_e3m4",
-    8: "float8_e4m3",
-    9: "float8_e4m3b11fnuz",
-    10: "float8_e4m3fn",
-    11: "float8_e4m3fnuz",
-    12: "float8_e5m2",
-    13: "float8_e5m2fnuz",
-    14: "float8_e8m0fnu",
-}
+_FLOAT8 = ["e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu"]
+_WHOLE_NAMES = {6: "bool", **{7 + i: f"float8_{name}" for i, name in enumerate(_FLOAT8)}}
 """DLPack's codes of element types."""
 
 

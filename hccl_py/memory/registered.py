@@ -37,20 +37,17 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
     dimensions = (shape,) if isinstance(shape, int) else tuple(shape)
     if any(dimension < 0 for dimension in dimensions):
         raise InvalidArgumentError(f"shape: expected no negative dimension, got {dimensions}")
-    if type(dtype).__module__ == "torch":
-        import torch
-
-        num_bytes = math.prod(dimensions) * dtype.itemsize
-        if num_bytes == 0:
-            return torch.empty(dimensions, dtype=dtype)
-        return torch.from_numpy(allocate(num_bytes).array()).view(dtype).view(dimensions)
-    kind = np.dtype(dtype)
-    if kind.hasobject:
+    of_torch = type(dtype).__module__ == "torch"
+    kind = dtype if of_torch else np.dtype(dtype)
+    if not of_torch and kind.hasobject:
         raise InvalidArgumentError(f"dtype: expected numbers, got {kind}")
     num_bytes = math.prod(dimensions) * kind.itemsize
-    if num_bytes == 0:
-        return np.empty(dimensions, kind)
-    return allocate(num_bytes).array().view(kind).reshape(dimensions)
+    memory = allocate(num_bytes).array() if num_bytes else np.empty(0, np.uint8)
+    if not of_torch:
+        return memory.view(kind).reshape(dimensions)
+    import torch
+
+    return torch.from_numpy(memory).view(kind).view(dimensions)
 
 
 def is_registered(address: int, num_bytes: int) -> bool:
@@ -59,23 +56,18 @@ def is_registered(address: int, num_bytes: int) -> bool:
 
 
 def allocate(num_bytes: int) -> _core.Region:
-    """Allocate registered memory, which is freed with what is returned.
-
-    Raises:
-        MemoryError: as for `empty`.
-    """
+    """Allocate registered memory, which is freed with what is returned; see `empty`."""
     arena = arena_of_this_process()
     try:
         return _core.Region(arena, num_bytes)
     except MemoryError:
-        raise MemoryError(_exhausted(arena, num_bytes)) from None
-
-
-def _exhausted(arena: _core.Arena, num_bytes: int) -> str:
-    if arena.unavailable():
-        return f"this process has no registered memory: {arena.unavailable()} (see {VARIABLE})"
-    return (
-        f"no {num_bytes} bytes of registered memory: {arena.num_allocated()} of the "
-        f"{arena.num_bytes()} that {VARIABLE} or this machine's memory allows are in use, or the "
-        "machine has no more memory"
-    )
+        why = arena.unavailable()
+        if why:
+            raise MemoryError(
+                f"this process has no registered memory: {why} (see {VARIABLE})"
+            ) from None
+        raise MemoryError(
+            f"no {num_bytes} bytes of registered memory: {arena.num_allocated()} of the "
+            f"{arena.num_bytes()} that {VARIABLE} or this machine's memory allows are in use, or "
+            "the machine has no more memory"
+        ) from None
