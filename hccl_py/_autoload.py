@@ -24,24 +24,20 @@ def register() -> None:
     If another package owns `NAME`, one warning says that `ALIAS` reaches hccl-py.
     """
     try:
-        _register()
+        import torch.distributed as dist
+
+        if not dist.is_available() or ALIAS in dist.Backend.backend_list:
+            return
+        taken = NAME in dist.Backend.backend_list
+        for name in (ALIAS,) if taken else (ALIAS, NAME):
+            # `devices` has to be a list: torch reads the string "cpu" as the devices c, p and u.
+            dist.Backend.register_backend(name, _create, extended_api=True, devices=["cpu"])
+        if taken:
+            _warn_of_owner()
+        else:
+            watch_backend_names(_create, _warn_of_owner)
     except Exception as error:  # never break `import torch`
         _say(f"hccl_py could not register its backend with torch: {error!r}")
-
-
-def _register() -> None:
-    import torch.distributed as dist
-
-    if not dist.is_available() or ALIAS in dist.Backend.backend_list:
-        return
-    taken = NAME in dist.Backend.backend_list
-    for name in (ALIAS,) if taken else (ALIAS, NAME):
-        # `devices` has to be a list: torch reads the string "cpu" as the devices c, p and u.
-        dist.Backend.register_backend(name, _create, extended_api=True, devices=["cpu"])
-    if taken:
-        _warn_of_owner()
-    else:
-        watch_backend_names(_create, _warn_of_owner)
 
 
 def watch_backend_names(creator: Callable[..., Any], warn: Callable[[], None]) -> None:

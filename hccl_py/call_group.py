@@ -42,11 +42,7 @@ BATCHES: dict[int, Batch] = {}
 
 
 def require_no_group(what: str) -> None:
-    """Check that a call which needs its result at once is not made inside a group.
-
-    Raises:
-        InvalidArgumentError: this thread has a group open.
-    """
+    """Raise InvalidArgumentError if this thread has a group open: `what` needs its result now."""
     if get_ident() in BATCHES:
         raise InvalidArgumentError(
             f"{what}: expected no open hccl_py.group(), because it communicates at once; call it "

@@ -11,9 +11,10 @@ import numpy as np
 
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.fingerprint import Transfer
-from hccl_py.memory.arguments import check_block, check_tag, copy_to_output, scaled, set_aside
+from hccl_py.memory.arguments import check_block, check_tag, copy_to_output, set_aside
 from hccl_py.memory.buffers import blocks_of, span_of
 from hccl_py.memory.element_types import ELEMENT_TYPES, Span
+from hccl_py.memory.scaled import scaled
 from hccl_py.submit import Result, Submitter
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError

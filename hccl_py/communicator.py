@@ -17,7 +17,7 @@ import numpy as np
 
 from hccl_py.call_group import require_no_group
 from hccl_py.collectives import Collectives
-from hccl_py.communicator_state import Condition, assemble
+from hccl_py.communicator_state import assemble
 from hccl_py.diagnosis.exceptions import describe_error, exception_at_exit, handled_error
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S, Reporter
 from hccl_py.engine import connect_engine
@@ -110,10 +110,14 @@ class Communicator(Collectives[None]):
         _open.add(self)
 
     def __repr__(self) -> str:
-        """Show name, rank, size, nodes and condition."""
+        """Show name, rank, size, nodes and whether calls can be made."""
+        core = self._state.core
+        condition = "open" if core is not None and not core.failed() else "failed"
+        if core is None:
+            condition = "of the parent process" if self._state.forked else "closed"
         return (
             f"<Communicator {self.name}: rank {self.rank} of {self.world_size} on "
-            f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}, {self._state.condition.value}>"
+            f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}, {condition}>"
         )
 
     @property
@@ -135,15 +139,9 @@ class Communicator(Collectives[None]):
         Any thread may, at any time. `hccl-trace` makes one timeline of all ranks' files, and
         `torchfrtrace` compares them.
 
-        Args:
-            folder: is made if it is not there. None: HCCL_TRACE_DIR, or a folder of the user's own
-                below the system's temporary one.
-
-        Returns:
-            The path of the JSON file, readable by its owner alone.
-
-        Raises:
-            OSError: it could not be written.
+        `folder` is made if it is not there; None: HCCL_TRACE_DIR, or a folder of the user's own
+        below the system's temporary one. Returns the path of the JSON file, readable by its owner
+        alone. Raises OSError if it could not be written.
         """
         return self.flight_recorder.dump(folder)
 
@@ -168,15 +166,12 @@ class Communicator(Collectives[None]):
         """Make a communicator of some of this one's ranks; exactly those call it.
 
         It is a call of this communicator: what ends this one, and the death or leaving of a member,
-        ends it at once.
+        ends it at once. The new communicator goes on when this one is closed.
 
         Args:
             members: ranks of this communicator, in the order that they are to have in the new one.
             name: of the new communicator; the same on all members.
             timeout_s: for connecting, and the default of every call; None: as here.
-
-        Returns:
-            The new communicator. It goes on when this one is closed.
 
         Raises:
             InvalidArgumentError: `members` are not ranks of this communicator, or lack this one.
@@ -185,7 +180,6 @@ class Communicator(Collectives[None]):
         """
         chosen = check_members(self.world_size, self.rank, members)
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-
         connect = partial(Communicator, timeout_s=limit_s, name=name, identity=self._identity)
         if self._state.coordination is None or len(chosen) == 1:
             self._state.require_engine()
@@ -200,12 +194,9 @@ class Communicator(Collectives[None]):
         """Make a communicator of all ranks of one colour, for every colour; all ranks call it.
 
         Args:
-            color: any number; None: this rank is to be in none of them.
+            color: any number; None: this rank is to be in none of them, and None is returned.
             key: ranks are sorted by it, and by their rank here where it is equal; None: as here.
             timeout_s: as for `subset`.
-
-        Returns:
-            That of this rank's colour; None if it has none.
 
         Raises:
             InvalidArgumentError: a number is none; or this is inside of `hccl_py.group()`.
@@ -233,9 +224,6 @@ class Communicator(Collectives[None]):
                 out, if those that came are enough (`membership/shrink.py` says how many).
                 Connecting may take as long again.
 
-        Returns:
-            The communicator of those that are left.
-
         Raises:
             InvalidArgumentError: `exclude` names no rank of this communicator, or this one.
             BootstrapError: on all ranks that called: too few came, or they could not connect. On
@@ -245,7 +233,6 @@ class Communicator(Collectives[None]):
         excluded = check_excluded(self.world_size, self.rank, exclude)
         base, _, number = self.name.partition(_SHRUNK)
         name = f"{base}{_SHRUNK}{int(number or 0) + 1}"
-
         connect = partial(Communicator, timeout_s=timeout_s, name=name, identity=self._identity)
         core = self._state.require_engine()
         core.poll()
@@ -285,7 +272,7 @@ class Communicator(Collectives[None]):
         finally:  # Ctrl-C ends its wait for slow peers, and raises
             if self._provider is not None:
                 self._provider.close()
-            self._state.core, self._state.end = None, Condition.CLOSED
+            self._state.core = None
             release_finished()
 
     def exclude_from_groups(self) -> None:
@@ -298,7 +285,7 @@ class Communicator(Collectives[None]):
         if self._provider is not None:
             _core.leak(self._provider)
             self._provider = None
-        self._state.core, self._state.end = None, Condition.FORKED
+        self._state.core, self._state.forked = None, True
         # Else the parent's death stays unseen for as long as this child lives.
         self._sockets.close_copies()
         if self._repair is not None:
@@ -320,7 +307,8 @@ class Communicator(Collectives[None]):
 
     def _leave_by(self, error: str) -> None:
         """Report to all ranks which exception ends this one, unless all of them raise it."""
-        if self._state.condition is Condition.OPEN:
+        core = self._state.core
+        if core is not None and not core.failed():
             self._abort(error, Cause.UNCAUGHT_EXCEPTION)
 
 

@@ -2,7 +2,6 @@
 
 import os
 from dataclasses import dataclass
-from enum import Enum
 from functools import partial
 from typing import Any
 
@@ -16,15 +15,6 @@ from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import AbortedError
 from hccl_py.transport.network.identity import Identity
-
-
-class Condition(Enum):
-    """Whether calls can be made."""
-
-    OPEN = "open"
-    FAILED = "failed"
-    CLOSED = "closed"
-    FORKED = "of the parent process"
 
 
 @dataclass(eq=False)
@@ -45,22 +35,14 @@ class CommunicatorState:
     plans: PlanCache
     errors: CallErrors
     in_groups: bool = True  # whether `hccl_py.group()` collects the calls
-    end: Condition = Condition.CLOSED  # why there is no engine, once there is none
-
-    @property
-    def condition(self) -> Condition:
-        """Whether calls can be made now."""
-        core = self.core
-        if core is None:
-            return self.end
-        return Condition.FAILED if core.failed() else Condition.OPEN
+    forked: bool = False  # this process is a child of the rank
 
     def require_engine(self) -> _core.Communicator:
         """Return the engine; raise AbortedError if there is none any more."""
         core: _core.Communicator | None = self.core
         if core is not None:
             return core
-        if self.end is Condition.FORKED:
+        if self.forked:
             raise AbortedError(
                 "this process was forked from a rank and is no rank itself: the communicator "
                 f"{self.name} belongs to its parent. Communicate in the parent, or start the "

@@ -35,11 +35,7 @@ class PlanCache(dict[Call, _core.Prepared]):
         self._plans: dict[tuple[str, int, int | None, bool], _core.Plan] = {}
 
     def __missing__(self, call: Call) -> _core.Prepared:
-        """Make what a call needs.
-
-        Raises:
-            InvalidArgumentError: the ReduceOp is not defined for the elements.
-        """
+        """Make what a call needs, if the ReduceOp is defined for the elements."""
         if len(self) >= _MOST_CALLS:  # sizes that never come back
             self.clear()
         return self.setdefault(call, self._prepare(*call))

@@ -11,13 +11,9 @@ _UNLIMITED_S = 1e8
 
 
 class NotBegun(NamedTuple):
-    """Stands in for the engine's Work until the group of its call ends.
+    """Stands in for the engine's Work until the group of its call ends."""
 
-    Attributes:
-        dropped: why the call never begins; "" while it may.
-    """
-
-    dropped: str = ""
+    dropped: str = ""  # why the call never begins
 
     def wait(self, timeout_s: float) -> bool:
         """Raise InvalidArgumentError: the group has not ended, or the call was dropped."""

@@ -53,8 +53,8 @@ class Report:
     problem: str = ""
 
 
-def run(program: Program, channel: Connection) -> int:
-    """Run the ranks to their end, send a `Report` and return the exit code of this process."""
+def run(program: Program, channel: Connection) -> None:
+    """Run the ranks to their end and send a `Report`."""
     _detach()
     assert program.config.logs_specs is not None, "config_from_args always chooses one"
     ranks = LocalRanks(program.config.logs_specs, program.emulated_nodes)
@@ -67,22 +67,19 @@ def run(program: Program, channel: Connection) -> int:
         rendezvous.get_free_port = free_port  # type: ignore[attr-defined]
         # Elastic only logs that it restarts, and not because of which rank.
         api.LocalElasticAgent = _reporting_agent(ranks, program.world_size)  # type: ignore[attr-defined]
+    report = Report()
     try:
         elastic_launch(config, program.command)(*program.arguments)
     except ChildFailedError as error:
-        failures = {each.local_rank: each for each in error.failures.values()}
-        channel.send(Report(failures=ranks.failures(failures)))
-        return 1
+        report = Report(ranks.failures({each.local_rank: each for each in error.failures.values()}))
     except SignalException:
-        return 1
+        return
     except Exception as error:
         problem = _one_line(error)
         if "EADDRINUSE" in problem:
             problem = f"{config.rdzv_endpoint} is in use; choose another --master-port"
-        channel.send(Report(problem=problem))
-        return 1
-    channel.send(Report())
-    return 0
+        report = Report(problem=problem)
+    channel.send(report)
 
 
 def _reporting_agent(ranks: "LocalRanks", world_size: int | None) -> type[LocalElasticAgent]:
@@ -160,44 +157,39 @@ class LocalRanks(LogsSpecs):
         """
         found = []
         for number, env in self._environments.items():
-            record = _read_record(self._files.error_files[number])
+            record = _record(self._files.error_files[number])
             process = noticed.get(number)
-            if record is not None or process is not None:
+            if record or process is not None:
                 log = self._files.stderrs[number] or self._files.stdouts[number]
-                numbers = (int(env["RANK"]), int(env["NODE_RANK"]), int(env["LOCAL_RANK"]))
-                found.append(_failure(numbers, process, record, "" if log == os.devnull else log))
+                found.append(_failure(env, process, record, "" if log == os.devnull else log))
         return tuple(found)
 
 
-def _read_record(path: str) -> tuple[dict[str, Any], float] | None:
-    """Return what a rank recorded of its exception and when; None: it recorded nothing."""
+def _record(path: str) -> dict[str, Any]:
+    """Return what a rank recorded of its exception, and when; empty: it recorded nothing."""
     with suppress(OSError, ValueError, KeyError), open(path) as file:
         record = json.load(file)["message"]
         if isinstance(record, str):
             record = {"message": record, "extraInfo": {}}
         # Elastic's timestamp has whole seconds; the file's shows which of several ranks was first.
-        return record, os.stat(path).st_mtime
-    return None
+        return {**record["extraInfo"], "message": record["message"], "at_s": os.stat(path).st_mtime}
+    return {}
 
 
 def _failure(
-    numbers: tuple[int, int, int],
-    process: ProcessFailure | None,
-    recorded: tuple[dict[str, Any], float] | None,
-    log: str,
+    env: Mapping[str, str], process: ProcessFailure | None, record: Mapping[str, Any], log: str
 ) -> Failure:
-    noticed_at_s = float(process.timestamp) if process else 0.0
-    record, at_s = recorded or ({"message": "", "extraInfo": {}}, noticed_at_s)
-    details = record["extraInfo"]
     return Failure(
-        *numbers,
-        pid=process.pid if process else details.get("pid", 0),
+        rank=int(env["RANK"]),
+        node=int(env["NODE_RANK"]),
+        local_rank=int(env["LOCAL_RANK"]),
+        pid=process.pid if process else record.get("pid", 0),
         # Elastic may have stopped a rank between its exception and its end.
-        exit_code=process.exitcode if process and (process.exitcode > 0 or not recorded) else 1,
-        kind=details.get("type", ""),
-        message=record["message"],
-        traceback=details.get("py_callstack", ""),
-        at_s=at_s,
+        exit_code=process.exitcode if process and (process.exitcode > 0 or not record) else 1,
+        kind=record.get("type", ""),
+        message=record.get("message", ""),
+        traceback=record.get("py_callstack", ""),
+        at_s=record["at_s"] if record or process is None else float(process.timestamp),
         log=log,
     )
 

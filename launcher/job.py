@@ -30,11 +30,7 @@ class LaunchError(Exception):
 def run(program: Program) -> int:
     """Run a job to its end and report its failure.
 
-    Returns:
-        0, the exit code of the first rank that failed, or 128 + the signal that ended the job.
-
-    Raises:
-        LaunchError: the agent could not do its work.
+    Return 0, the exit code of the first rank that failed, or 128 + the signal that ended the job.
     """
     # A signal is a byte on this pipe: waiting for the agent and for signals is one wait.
     signals, signal_writer = os.pipe()
@@ -62,15 +58,14 @@ def _fork(program: Program) -> tuple[int, Connection]:
     if pid:
         theirs.close()
         return pid, ours
-    code = 1
     try:
         ours.close()
-        code = agent.run(program, theirs)
+        agent.run(program, theirs)
     finally:
         # Nothing of the launcher, which this process is a copy of, may run after this.
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(0)
 
 
 class _Supervisor:

@@ -70,12 +70,7 @@ class Request:
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
-    """Read and check the command line.
-
-    Raises:
-        UsageError: it cannot be carried out.
-        SystemExit: as argparse does for --help and for options that it does not know.
-    """
+    """Read and check the command line; raise UsageError, or SystemExit as argparse does."""
     parser = _parser()
     watched = (*_MEETING, "master_port")
     defaults = {name: parser.get_default(name) for name in watched}

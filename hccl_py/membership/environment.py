@@ -21,11 +21,7 @@ _names: Counter[str] = Counter()
 
 
 def rank_and_size(rank: Any = None, world_size: Any = None) -> tuple[int, int]:
-    """Return both as Python's numbers, from RANK and WORLD_SIZE if they are not given.
-
-    Raises:
-        InvalidArgumentError: one of them is missing or no whole number.
-    """
+    """Return both as Python's numbers, from RANK and WORLD_SIZE if they are not given."""
     if (rank is None) != (world_size is None):
         raise InvalidArgumentError("rank and world_size: expected both or neither")
     if rank is None:
@@ -46,10 +42,6 @@ def rendezvous_store(
 
     `store` is one, the bytes of a unique id, or None for that of the environment; `timeout_s` is
     for everything together.
-
-    Raises:
-        InvalidArgumentError: the id is damaged, or the environment names no address.
-        BootstrapError: no store answered, or the ranks did not find each other.
     """
     if isinstance(store, bytes | bytearray | memoryview):
         with store_of_unique_id(store, rank, world_size, timeout_s) as client:
@@ -65,10 +57,6 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
 
     Rank 0 hosts the store unless a launcher does. All ranks create the communicators of one `name`
     in the same order.
-
-    Raises:
-        InvalidArgumentError: the environment names no address.
-        BootstrapError: no store answered there.
     """
     from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
 

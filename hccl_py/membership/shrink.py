@@ -49,9 +49,8 @@ def regroup(
     `number` is that of this shrink: each starts an agreement of its own. `timeout_s` is how long
     ranks that are not known to be dead are awaited, and how long connecting may take.
 
-    Raises:
-        BootstrapError: this rank was left out, too few came, they disagree, or they could not
-            connect. On all members alike.
+    Raises BootstrapError if this rank was left out, and on all members alike if too few came, they
+    disagree, or they could not connect.
     """
     coordination = old.coordination
     assert coordination is not None, "several ranks have one"

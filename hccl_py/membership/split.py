@@ -10,11 +10,7 @@ _MOST = 1 << 62
 
 
 def packed(color: int | None, key: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Write what a rank said for the others to read: whether it has no colour, colour, key.
-
-    Raises:
-        InvalidArgumentError: a number is none, or too large.
-    """
+    """Write what a rank said for the others to read: whether it has no colour, colour, key."""
     for name, number in (("color", color or 0), ("key", key)):
         if not isinstance(number, int | np.integer) or not -_MOST <= number <= _MOST:
             raise InvalidArgumentError(

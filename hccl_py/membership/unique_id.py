@@ -112,10 +112,8 @@ def store_of_unique_id(
 ) -> Iterator[UniqueIdClient]:
     """Hand out the store of a unique id, and leave it at the end.
 
-    Raises:
-        InvalidArgumentError: it is no unique id, or `rank` none of the ranks.
-        BootstrapError: nobody serves the id any more, or the ranks cannot meet there; or the
-            block's own, with that as the reason.
+    A BootstrapError of the block is raised with the reason why the ranks cannot meet, if one is
+    known.
     """
     address = UniqueId(content).address
     if rank not in range(world_size):
@@ -138,9 +136,8 @@ def store_of_unique_id(
 
 def _serve_as_rank_0(address: ServerAddress, timeout_s: float) -> UniqueIdServer:
     key = os.getpid(), address.port
-    with _hosting:
-        turn = _turns.setdefault(key, threading.Lock())
-    with turn:  # threads take turns, each when the rendezvous before its own is over
+    # Threads take turns, each when the rendezvous before its own is over.
+    with _turns.setdefault(key, threading.Lock()):
         earlier = _hosted.get(key)
         if earlier is not None:
             # Some rank may still leave that of the last communicator.
@@ -164,7 +161,6 @@ def _bind_again(address: ServerAddress, deadline: Deadline) -> socket.socket:
         time.sleep(_BIND_PERIOD_S)
 
 
-_hosting = threading.Lock()
 # By process id too: not a forked child's.
 _turns: dict[tuple[int, int], threading.Lock] = {}
 _hosted: dict[tuple[int, int], UniqueIdServer] = {}

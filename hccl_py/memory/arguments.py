@@ -12,7 +12,6 @@ import numpy as np
 
 from hccl_py.memory.buffers import span_of, wrong_type
 from hccl_py.memory.element_types import ElementType, Span
-from hccl_py.memory.scaled import ScaledSum
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp
 
@@ -35,18 +34,6 @@ def check_op(op: object, kind: ElementType) -> None:
         )
 
 
-def scaled(op: object, elements: Span) -> Span:
-    """Return the elements times the factor of `premul_sum`.
-
-    Raises:
-        InvalidArgumentError: `op` is something else.
-    """
-    if not isinstance(op, ScaledSum):
-        check_op(op, elements.kind)
-        raise InvalidArgumentError(f"op: expected a ReduceOp, got {op!r}")
-    return op.applied(elements)
-
-
 def check_block(
     name: str, block: Span, other_name: str, other: Span, rank: int | None = None
 ) -> None:
@@ -66,11 +53,9 @@ def check_tag(tag: int) -> None:
 
 
 def copy_to_output(data: Span, output: Any) -> int:
-    """Copy `data` into `output` and return the address of that.
+    """Copy `data` into `output`, which may be the same memory but no part of it.
 
-    Raises:
-        InvalidArgumentError: `output` differs in element type or count, cannot be written to, or
-            shares a part of its memory with `data`; all of it is fine.
+    Return the address of `output`.
     """
     target = span_of(output, "output", writable=True)
     check_block("output", target, "data", data)

@@ -20,10 +20,9 @@ _address_of = _core.address_of
 
 
 def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
-    """Find where the elements of a buffer lie, which is C-contiguous memory of any shape.
+    """Find where the elements of a buffer lie: C-contiguous memory of any shape.
 
-    Raises:
-        InvalidArgumentError: not such a buffer, or a read-only one that the call writes to.
+    Raise InvalidArgumentError for others, and for read-only ones that the call writes to.
     """
     if isinstance(buffer, _ndarray):
         try:
@@ -55,11 +54,7 @@ def span_of(buffer: Any, name: str = "data", writable: bool = False) -> Span:
 
 
 def blocks_of(blocks: Any, name: str, world_size: int, writable: bool = False) -> list[Span]:
-    """Find the blocks of all ranks: of one buffer, equal ones, or of a list with one per rank.
-
-    Raises:
-        InvalidArgumentError: not such buffers, or of several element types.
-    """
+    """Find the blocks of all ranks, of one element type: equal ones of one buffer, or a list."""
     if not isinstance(blocks, (list, tuple)):
         address, total, kind = span_of(blocks, name, writable)
         count, remainder = divmod(total, world_size)

@@ -88,11 +88,7 @@ type_of_dtype = _by_dtype.get
 
 
 def learn(dtype: Any, argument: str) -> ElementType:
-    """Return the type of a numpy or torch dtype, and remember it.
-
-    Raises:
-        InvalidArgumentError: its elements are no numbers in this machine's byte order.
-    """
+    """Return the type of a numpy or torch dtype, and remember it."""
     if isinstance(dtype, np.dtype) and (dtype.hasobject or not dtype.isnative):
         raise InvalidArgumentError(
             f"{argument}: expected numbers in this machine's byte order, got dtype {dtype}"

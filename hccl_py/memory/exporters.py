@@ -41,8 +41,7 @@ def held(address: int, holder: object) -> HeldAddress:
 def span_of_exporter(exporter: Any, name: str, writable: bool) -> Span | None:
     """Export an object's memory; None if it has none to show. A Span is its own.
 
-    Raises:
-        InvalidArgumentError: it is on a device, not contiguous, or read-only and to be written to.
+    Raise InvalidArgumentError if it is on a device, not contiguous, or wrongly read-only.
     """
     if isinstance(exporter, Span):
         return exporter

@@ -42,12 +42,14 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
     if not of_torch and kind.hasobject:
         raise InvalidArgumentError(f"dtype: expected numbers, got {kind}")
     num_bytes = math.prod(dimensions) * kind.itemsize
-    memory = allocate(num_bytes).array() if num_bytes else np.empty(0, np.uint8)
+    memory = allocate(num_bytes).array() if num_bytes else None
     if not of_torch:
-        return memory.view(kind).reshape(dimensions)
+        made = np.empty(0, kind) if memory is None else memory.view(kind)
+        return made.reshape(dimensions)
     import torch
 
-    return torch.from_numpy(memory).view(kind).view(dimensions)
+    tensor = torch.empty(0, dtype=kind) if memory is None else torch.from_numpy(memory).view(kind)
+    return tensor.view(dimensions)
 
 
 def is_registered(address: int, num_bytes: int) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hccl_py.memory.arguments import check_op
 from hccl_py.memory.element_types import Span
 from hccl_py.memory.exporters import held
 from hccl_py.transport import _core
@@ -22,24 +23,23 @@ class ScaledSum:
         """Show how it was made."""
         return f"premul_sum({self.factor!r})"
 
-    def applied(self, elements: Span) -> Span:
-        """Return the elements times the factor, in memory of their own.
 
-        Raises:
-            InvalidArgumentError: they are no floating-point numbers.
-        """
-        address, count, kind = elements
-        holder = np.empty(elements.num_bytes, np.uint8)
-        made = held(holder.ctypes.data, holder)
-        parts = count * kind.parts
-        if kind.part_type is None or not _core.multiply(
-            kind.part_type, made, address, parts, self.factor
-        ):
-            raise InvalidArgumentError(
-                f"op: expected one that is defined for elements of type {kind.name}, got {self}, "
-                "which multiplies floating-point numbers"
-            )
-        return Span(made, count, kind)
+def scaled(op: object, elements: Span) -> Span:
+    """Return the elements times the factor of a ScaledSum, in memory of their own."""
+    address, count, kind = elements
+    if not isinstance(op, ScaledSum):
+        check_op(op, kind)
+        raise InvalidArgumentError(f"op: expected a ReduceOp, got {op!r}")
+    holder = np.empty(elements.num_bytes, np.uint8)
+    made = held(holder.ctypes.data, holder)
+    if kind.part_type is None or not _core.multiply(
+        kind.part_type, made, address, count * kind.parts, op.factor
+    ):
+        raise InvalidArgumentError(
+            f"op: expected one that is defined for elements of type {kind.name}, got {op}, "
+            "which multiplies floating-point numbers"
+        )
+    return Span(made, count, kind)
 
 
 def premul_sum(factor: Any) -> ScaledSum:
