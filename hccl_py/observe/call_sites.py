@@ -5,13 +5,13 @@ Without the variable a call costs nothing more: the engine's entries are called 
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-VARIABLE = "HCCL_DEBUG"
-"""Name of the environment variable."""
 Entry = Callable[..., Any]
+Frames = list[dict[str, Any]]
+"""None or one, as a flight recorder's file has it."""
 
 _OURS = frozenset({"hccl_py", "torch"})
 _CAPACITY = 4096  # as many calls as the engine remembers
@@ -25,13 +25,13 @@ class CallSites:
 
     def __init__(self) -> None:
         """Start empty."""
-        # By number modulo the capacity: number, file, line, function. Entries are replaced whole.
-        self._ring: list[tuple[int, str, int, str]] = [(0, "", 0, "")] * _CAPACITY
+        # By number modulo the capacity: number and frames. Entries are replaced whole.
+        self._ring: list[tuple[int, Frames]] = [(0, [])] * _CAPACITY
 
     @staticmethod
-    def wanted(environ: Mapping[str, str] = os.environ) -> bool:
+    def wanted() -> bool:
         """Whether the user asks for them."""
-        return environ.get(VARIABLE, "0") not in ("", "0")
+        return os.environ.get("HCCL_DEBUG", "0") not in ("", "0")
 
     def recorded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Return entries of the engine, of which those of collectives record their caller."""
@@ -42,32 +42,31 @@ class CallSites:
         def record(core: Any, *arguments: Any) -> Any:
             if core is not None:
                 number = core.sequence() + 1
-                self._ring[number % _CAPACITY] = (number, *_user_line())
+                self._ring[number % _CAPACITY] = (number, _user_frames())
             return entry(core, *arguments)
 
         return record
 
     def site_of(self, number: int) -> str:
         """Return `train.py:41`, or an empty string if that is not known (any more)."""
-        noted, path, line, _ = self._ring[number % _CAPACITY]
-        return f"{_short(path)}:{line}" if noted == number and path else ""
+        frames = self.frames_of(number)
+        return f"{_short(frames[0]['filename'])}:{frames[0]['line']}" if frames else ""
 
-    def frames_of(self, number: int) -> list[dict[str, Any]]:
-        """Return the same as a flight recorder's file has it."""
-        noted, path, line, function = self._ring[number % _CAPACITY]
-        if noted != number or not path:
-            return []
-        return [{"filename": path, "line": line, "name": function}]
+    def frames_of(self, number: int) -> Frames:
+        """Return the line that made a call, if it is known."""
+        noted, frames = self._ring[number % _CAPACITY]
+        return frames if noted == number else []
 
 
-def _user_line() -> tuple[str, int, str]:
-    """Return file, line and function of the innermost frame that is neither ours nor torch's."""
+def _user_frames() -> Frames:
+    """Return the innermost frame that is neither ours nor torch's."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _OURS:
-            return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
+            code = frame.f_code
+            return [{"filename": code.co_filename, "line": frame.f_lineno, "name": code.co_name}]
         frame = frame.f_back  # type: ignore[assignment]
-    return "", 0, ""  # called from C++ alone: DDP's reducer, on a thread of autograd
+    return []  # called from C++ alone: DDP's reducer, on a thread of autograd
 
 
 def _short(path: str) -> str:

@@ -24,26 +24,18 @@ TORCH_VERSION = "2.10"
 """Of torch's format, as torch 2.13 writes it."""
 
 _TORCH_STATES = {"submitted": "scheduled", "failed": "started"}
-_TORCH_KEYS = [
-    "record_id",
-    "pg_id",
-    "process_group",
-    "collective_seq_id",
-    "p2p_seq_id",
-    "op_id",
-    "profiling_name",
-    "time_created_ns",
-    "time_discovered_started_ns",
-    "time_discovered_completed_ns",
-    "state",
-    "input_sizes",
-    "input_dtypes",
-    "output_sizes",
-    "output_dtypes",
-    "is_p2p",
-    "retired",
-    "frames",
-]
+_NOT_OF_TORCH = {
+    "call",
+    "bytes_in",
+    "bytes_out",
+    "rendezvous",
+    "waiting_ns",
+    "waited_until_ns",
+    "waited_for",
+    "peer",
+    "tag",
+    "fingerprint",
+}
 
 
 class Dump(NamedTuple):
@@ -65,7 +57,7 @@ def default_folder() -> Path:
 
 
 def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
-    """Write both files of a rank.
+    """Write both files of a rank, and return the path of the JSON.
 
     Args:
         folder: is made, for this user alone, if it is not there.
@@ -73,14 +65,10 @@ def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
         reason: why it is written.
         dumps: one for each communicator.
 
-    Returns:
-        The path of the JSON.
-
     Raises:
         OSError: a full disk, a folder of somebody else, ...
     """
     _own(folder)
-    entries = _merged(dumps)
     headers = [dump.header for dump in dumps]
     whole = {
         "format": FORMAT,
@@ -93,7 +81,7 @@ def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
         "pg_config": _torch_groups(headers),
         "pg_status": {dump.header["name"]: _status(dump.entries) for dump in dumps},
         "communicators": headers,
-        "entries": entries,
+        "entries": _merged(dumps),
     }
     path = folder / f"flight_recorder_rank_{rank}.json"
     _replace(path, json.dumps(whole).encode())
@@ -142,30 +130,30 @@ def _merged(dumps: Sequence[Dump]) -> list[dict[str, Any]]:
 def _torch_groups(headers: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
     """Return torch's `pg_config`: only communicators whose ranks in the job are known."""
     return {
-        header["name"]: {
-            "name": header["name"],
-            "desc": header["description"],
-            "ranks": str(list(header["global_ranks"])),
+        one["name"]: {
+            "name": one["name"],
+            "desc": one["description"],
+            "ranks": str(list(one["global_ranks"])),
         }
-        for header in headers
-        if header["global_ranks"] is not None
+        for one in headers
+        if one["global_ranks"] is not None
     }
 
 
 def _status(entries: Sequence[dict[str, Any]]) -> dict[str, int]:
-    def last(*states: str) -> int:
-        numbers = [
-            entry["collective_seq_id"]
-            for entry in entries
-            if not entry["is_p2p"] and entry["state"] in states
-        ]
-        return max(numbers, default=-1)
-
-    return {
-        "last_enqueued_collective": last("submitted", "started", "completed", "failed"),
-        "last_started_collective": last("started", "completed"),
-        "last_completed_collective": last("completed"),
+    """Return torch's `pg_status`: the last collective that came so far, or -1."""
+    collectives = [entry for entry in entries if not entry["is_p2p"]]
+    reached = {
+        "last_enqueued_collective": ("submitted", "started", "completed", "failed"),
+        "last_started_collective": ("started", "completed"),
+        "last_completed_collective": ("completed",),
     }
+    status = dict.fromkeys(reached, -1)
+    for key, states in reached.items():
+        for one in collectives:
+            if one["state"] in states:
+                status[key] = max(status[key], one["collective_seq_id"])
+    return status
 
 
 def _for_torch(whole: dict[str, Any]) -> dict[str, Any]:
@@ -178,7 +166,7 @@ def _for_torch(whole: dict[str, Any]) -> dict[str, Any]:
     for entry in whole["entries"]:
         if entry["is_p2p"] or entry["process_group"][0] not in whole["pg_config"]:
             continue
-        one = {key: entry[key] for key in _TORCH_KEYS}
+        one = {key: entry[key] for key in entry.keys() - _NOT_OF_TORCH}
         one["process_group"] = tuple(entry["process_group"])
         one["state"] = _TORCH_STATES.get(entry["state"], entry["state"])
         entries.append(one)

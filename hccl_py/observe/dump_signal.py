@@ -10,6 +10,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from functools import partial
 
 from hccl_py.transport import _core
 from hccl_py.transport.process_lifecycle import Stage, register
@@ -42,14 +43,9 @@ class Bell:
                 os.close(fd)
                 logger.debug("SIGUSR2 has a handler; the flight recorder does not listen to it")
                 return
-            self._fd = fd
-            self._stop = threading.Event()
-            threading.Thread(
-                target=_listen,
-                args=(fd, self._stop, action),
-                name="hccl-flight-recorder",
-                daemon=True,
-            ).start()
+            self._fd, self._stop = fd, threading.Event()
+            listener = partial(_listen, fd, self._stop, action)
+            threading.Thread(target=listener, name="hccl-flight-recorder", daemon=True).start()
 
     def release(self) -> None:
         """Stop listening with the last holder. From then on the signal does nothing."""

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hccl_py.fingerprint import Fields, Transfer, describe, unpack
-from hccl_py.memory.element_types import BYTES
+from hccl_py.fingerprint import Transfer, describe, unpack
+from hccl_py.memory.element_types import BYTES, ElementType
 from hccl_py.observe.call_sites import CallSites
 from hccl_py.observe.dump_files import Dump, default_folder, folder_of_failures, write
 from hccl_py.observe.dump_signal import BELL
@@ -91,7 +91,7 @@ class FlightRecorder:
         self._recording = threading.RLock()  # a signal's handler may call, and fail, meanwhile
         self._recorded_failure = False
         with _lock:
-            _recorders.append(weakref.ref(self))
+            _recorders[id(self)] = self
         # Not a communicator that nobody holds either shall keep the thread.
         self._end = weakref.finalize(self, BELL.release)
         self._end.atexit = False
@@ -116,11 +116,12 @@ class FlightRecorder:
         """Return what there is to say of the communicator as a whole."""
         reading = self.clock()
         about = self.member._asdict()
+        processes = about.pop("processes")
         return {
             **about,
             "id": self.member.id.hex(),
-            "world_size": len(self.member.processes),
-            "hosts": [f"host {host}, pid {pid}" for host, pid in about.pop("processes")],
+            "world_size": len(processes),
+            "hosts": [f"host {host}, pid {pid}" for host, pid in processes],
             "clock": None if reading is None else reading._asdict(),
         }
 
@@ -155,45 +156,61 @@ class FlightRecorder:
     def close(self) -> None:
         """Forget the communicator. Idempotent."""
         with _lock:
-            _recorders[:] = [one for one in _recorders if one() not in (None, self)]
+            _recorders.pop(id(self), None)
         self._end()
         self._core = None  # with it goes the engine's memory
 
     def _entry(self, call: _Call, clock_ns: int) -> dict[str, Any]:
-        is_collective = call.kind == 0
-        fields = unpack(call.fingerprint) if is_collective else None
-        what = _name(call, self.member.rank, fields)
-        # The engine puts the number in when the call's turn has come.
-        number = call.fingerprint & ~0xFFFF | call.sequence & 0xFFFF
-        sizes_in, sizes_out, dtype = _sizes(call, fields)
-        frames = self._sites.frames_of(call.sequence) if self._sites and is_collective else []
         return {
+            **(self._transfer(call) if call.kind else self._collective(call)),
             "process_group": [self.member.name, self.member.description],
             "collective_seq_id": call.sequence,
-            "p2p_seq_id": 0 if is_collective else call.id + 1,
             "op_id": call.id,
-            "profiling_name": f"hccl:{what}",
-            "call": _describe(call, number, fields),
             "time_created_ns": call.submitted_ns + clock_ns,
             "time_discovered_started_ns": call.started_ns and call.started_ns + clock_ns,
             "time_discovered_completed_ns": call.ended_ns and call.ended_ns + clock_ns,
             "state": _STATES[call.state],
-            "input_sizes": sizes_in,
-            "input_dtypes": [dtype] * len(sizes_in),
-            "output_sizes": sizes_out,
-            "output_dtypes": [dtype] * len(sizes_out),
             "bytes_in": call.bytes_in,
             "bytes_out": call.bytes_out,
-            "is_p2p": not is_collective,
+            "is_p2p": call.kind != 0,
             "retired": call.state >= 2,
             "rendezvous": call.rendezvous,
             "waiting_ns": call.waiting_ns,
             "waited_until_ns": call.waited_until_ns and call.waited_until_ns + clock_ns,
             "waited_for": _rank(call.straggler),
             "peer": _rank(call.peer),
-            "tag": None if is_collective else call.fingerprint,
-            "fingerprint": number if is_collective else None,
-            "frames": frames,
+        }
+
+    def _collective(self, call: _Call) -> dict[str, Any]:
+        fields = unpack(call.fingerprint)
+        name, element = fields.collective, fields.element
+        # The engine puts the number in when the call's turn has come.
+        number = call.fingerprint & ~0xFFFF | call.sequence & 0xFFFF
+        # The fingerprint may have had no room for the exact size.
+        count = max(call.bytes_in, call.bytes_out) // element.item_bytes
+        return {
+            "profiling_name": f"hccl:{name}",
+            "call": describe(number, count),
+            "p2p_seq_id": 0,
+            "tag": None,
+            "fingerprint": number,
+            "frames": self._sites.frames_of(call.sequence) if self._sites else [],
+            **_data(call, None if name == "barrier" else element),
+        }
+
+    def _transfer(self, call: _Call) -> dict[str, Any]:
+        sends, peer = call.kind == 1, _rank(call.peer)
+        other = "any" if peer is None else peer
+        name = f"send {self.member.rank}->{other}" if sends else f"recv {self.member.rank}<-{other}"
+        transfer = Transfer(sends, peer, call.fingerprint, call.bytes_in or call.bytes_out)
+        return {
+            "profiling_name": f"hccl:{name}",
+            "call": describe(transfer),
+            "p2p_seq_id": call.id + 1,
+            "tag": call.fingerprint,
+            "fingerprint": None,
+            "frames": [],
+            **_data(call, BYTES),
         }
 
 
@@ -204,7 +221,7 @@ def write_all(folder: Path, reason: str, home_rank: int | None = None) -> list[P
         OSError: it could not be written.
     """
     with _lock:
-        recorders = [one for one in (reference() for reference in _recorders) if one is not None]
+        recorders = list(_recorders.values())
     homes = sorted({one.home_rank for one in recorders}) if home_rank is None else [home_rank]
     return [
         write(folder, rank, reason, _dumps(one for one in recorders if one.home_rank == rank))
@@ -237,36 +254,21 @@ def _dump(folder: Path, reason: str, home_rank: int | None) -> None:
 
 
 def _dump_on_signal() -> None:
-    _dump(folder_of_failures() or default_folder(), "SIGUSR2", None)
+    _dump(default_folder(), "SIGUSR2", None)
 
 
 def _rank(number: int) -> int | None:
     return None if number < 0 else number
 
 
-def _name(call: _Call, rank: int, fields: Fields | None) -> str:
-    if fields is not None:
-        return fields.collective
-    if call.kind == 1:
-        return f"send {rank}->{call.peer}"
-    return f"recv {rank}<-{call.peer if call.peer >= 0 else 'any'}"
-
-
-def _describe(call: _Call, number: int, fields: Fields | None) -> str:
-    if fields is None:
-        size = call.bytes_in or call.bytes_out
-        return describe(Transfer(call.kind == 1, _rank(call.peer), call.fingerprint, size))
-    # The fingerprint may have had no room for the exact size.
-    return describe(number, max(call.bytes_in, call.bytes_out) // fields.element.item_bytes)
-
-
-def _sizes(call: _Call, fields: Fields | None) -> tuple[list[list[int]], list[list[int]], str]:
-    if fields is not None and fields.collective == "barrier":
-        return [], [], "Byte"
-    element = BYTES if fields is None else fields.element
-    name = _TORCH_DTYPES.get(element.name, element.name)
-    sizes = [[size // element.item_bytes] for size in (call.bytes_in, call.bytes_out)]
-    return sizes[:1], sizes[1:], name
+def _data(call: _Call, element: ElementType | None) -> dict[str, Any]:
+    """Return sizes and types of what went in and came out; none of a barrier."""
+    data: dict[str, Any] = {}
+    for way, num_bytes in (("input", call.bytes_in), ("output", call.bytes_out)):
+        known = [] if element is None else [element]
+        data[f"{way}_sizes"] = [[num_bytes // one.item_bytes] for one in known]
+        data[f"{way}_dtypes"] = [_TORCH_DTYPES.get(one.name, one.name) for one in known]
+    return data
 
 
 def _forget_after_fork() -> None:
@@ -276,5 +278,5 @@ def _forget_after_fork() -> None:
 
 
 _lock = threading.RLock()  # a signal's handler may close a communicator meanwhile
-_recorders: list["weakref.ref[FlightRecorder]"] = []
+_recorders: "weakref.WeakValueDictionary[int, FlightRecorder]" = weakref.WeakValueDictionary()
 register(Stage.FLIGHT_RECORDERS, in_forked_child=_forget_after_fork)

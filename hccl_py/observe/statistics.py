@@ -17,42 +17,24 @@ DEVICES = ("shm", "tcp", "verbs", "provider")
 
 
 class DeviceStatistics(TypedDict):
-    """Counters of all lanes over one kind of transport.
+    """Counters of all lanes over one kind of transport."""
 
-    Keys:
-        messages: sent; a payload that several readers share counts once for each.
-        bytes: of their payload.
-        stalls: messages that could not leave at once.
-        retries: messages sent again, because a connection broke (tcp) or because the peer had no
-            RECV posted (verbs).
-        reconnects: connections that took the place of a broken one (tcp).
-    """
-
-    messages: int
-    bytes: int
-    stalls: int
-    retries: int
-    reconnects: int
+    messages: int  # sent; a payload that several readers share counts once for each
+    bytes: int  # of their payload
+    stalls: int  # messages that could not leave at once
+    retries: int  # sent again: a connection broke (tcp), or the peer had no RECV posted (verbs)
+    reconnects: int  # connections that took the place of a broken one (tcp)
 
 
 class PathStatistics(DeviceStatistics):
-    """Counters of one connection of one lane, through all its reconnects.
+    """Counters of one connection of one lane, through all its reconnects."""
 
-    Keys:
-        peer: rank at the other end.
-        lane: which lane to that peer; the last one is for send and recv.
-        path: interface, addresses and number of the connection.
-        connected: whether it stands now.
-        checksum_errors: frames that arrived damaged (HCCL_CHECKSUM=1).
-        bytes_per_second: measured while it was busy; 0 if it has not been long enough.
-    """
-
-    peer: int
-    lane: int
-    path: str
-    connected: bool
-    checksum_errors: int
-    bytes_per_second: float
+    peer: int  # rank at the other end
+    lane: int  # which lane to that peer; the last one is for send and recv
+    path: str  # interface, addresses and number of the connection
+    connected: bool  # whether it stands now
+    checksum_errors: int  # frames that arrived damaged (HCCL_CHECKSUM=1)
+    bytes_per_second: float  # measured while it was busy; 0 if it has not been long enough
 
 
 class CallStatistics(TypedDict):
@@ -61,56 +43,33 @@ class CallStatistics(TypedDict):
     A wait counts as waiting for late ranks until the first message of the rank that held this one
     up has arrived. Waits of about a microsecond and less are not seen. For `send` and `recv` it is
     the time until the other side had made its call.
-
-    Keys:
-        calls: that ended without error.
-        waiting_s: for late ranks.
-        moving_s: the rest: moving and reducing data.
     """
 
-    calls: int
-    waiting_s: float
-    moving_s: float
+    calls: int  # that ended without error
+    waiting_s: float  # for late ranks
+    moving_s: float  # the rest: moving and reducing data
 
 
 class PeerStatistics(TypedDict):
-    """How late one rank was for this rank's collectives, over any number of hops.
+    """How late one rank was for this rank's collectives, over any number of hops."""
 
-    Keys:
-        waited_s: how long this rank waited for it.
-        times_last: in how many collectives it was the one waited for longest.
-    """
-
-    waited_s: float
-    times_last: int
+    waited_s: float  # how long this rank waited for it
+    times_last: int  # in how many collectives it was the one waited for longest
 
 
 class Statistics(TypedDict):
-    """All counters of a communicator.
+    """All counters of a communicator."""
 
-    Keys:
-        collectives: that this rank finished without error.
-        rendezvous: of these, the ones with messages that were read or written in registered memory.
-        sleeps: times that a waiting thread went to sleep in the kernel.
-        doorbells: sleeping peers of this node that were woken.
-        waiting_s: seconds of its collectives that this rank waited for late ranks.
-        moving_s: the other seconds of them.
-        calls: by kind of call, `CallStatistics`; only kinds that were called.
-        peers: by rank, `PeerStatistics`; of this rank itself zeros.
-        devices: by name, all of `DEVICES`.
-        paths: one for each connection to ranks of other nodes.
-    """
-
-    collectives: int
-    rendezvous: int
-    sleeps: int
-    doorbells: int
-    waiting_s: float
-    moving_s: float
-    calls: dict[str, CallStatistics]
-    peers: list[PeerStatistics]
-    devices: dict[str, DeviceStatistics]
-    paths: list[PathStatistics]
+    collectives: int  # that this rank finished without error
+    rendezvous: int  # of these, the ones with messages read or written in registered memory
+    sleeps: int  # times that a waiting thread went to sleep in the kernel
+    doorbells: int  # sleeping peers of this node that were woken
+    waiting_s: float  # seconds of its collectives that this rank waited for late ranks
+    moving_s: float  # the other seconds of them
+    calls: dict[str, CallStatistics]  # by kind of call; only kinds that were called
+    peers: list[PeerStatistics]  # by rank; of this rank itself zeros
+    devices: dict[str, DeviceStatistics]  # by name, all of `DEVICES`
+    paths: list[PathStatistics]  # one for each connection to ranks of other nodes
 
 
 def read_statistics(core: _core.Communicator) -> Statistics:

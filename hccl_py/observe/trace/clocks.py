@@ -18,34 +18,24 @@ from hccl_py.observe.trace.files import RankFile
 
 
 class Offset(NamedTuple):
-    """What to add to a rank's times.
-
-    Attributes:
-        offset_ns: to get those of the first file's host.
-        error_ns: at most, as far as the source knows; None: unknown.
-        source: for people.
-    """
+    """What to add to a rank's times, to get those of the first file's host."""
 
     offset_ns: int
-    error_ns: int | None
-    source: str
+    error_ns: int | None  # at most, as far as the source knows; None: unknown
+    source: str  # for people
 
 
-class _Bounds(NamedTuple):
-    low: int
-    high: int
+REFERENCE = Offset(0, 0, "the reference clock")
 
 
 def offsets(files: Sequence[RankFile]) -> list[Offset]:
     """Return each file's offset to the clock of the first one's host."""
-    hosts: dict[str, int] = {}
-    for index, file in enumerate(files):
-        hosts.setdefault(_boot(file), index)
-    by_host: dict[str, Offset] = {}
-    reference = next(iter(hosts))
-    for boot in hosts:
-        by_host[boot] = _host_offset(files, reference, boot)
-    return [by_host[_boot(file)] for file in files]
+    hosts: dict[str, list[RankFile]] = {}
+    for file in files:
+        hosts.setdefault(_boot(file), []).append(file)
+    first, *others = hosts
+    apart = {boot: _offset(hosts[first], hosts[boot]) for boot in others}
+    return [apart.get(_boot(file), REFERENCE) for file in files]
 
 
 def _boot(file: RankFile) -> str:
@@ -53,40 +43,42 @@ def _boot(file: RankFile) -> str:
     return str(communicators[0]["boot_id"]) if communicators else str(file.path)
 
 
-def _host_offset(files: Sequence[RankFile], reference: str, boot: str) -> Offset:
-    if boot == reference:
-        return Offset(0, 0, "the reference clock")
-    here = [file for file in files if _boot(file) == reference]
-    there = [file for file in files if _boot(file) == boot]
-    bounds = _bounds(here, there)
+def _offset(here: Sequence[RankFile], there: Sequence[RankFile]) -> Offset:
+    low, high = _bounds(here, there)
     probe = _probed(here, there)
-    if bounds is None or bounds.low > bounds.high:
-        if probe is not None:
-            return Offset(*probe, "the control plane's clock probe")
-        if bounds is not None:  # the clocks drift: no single number fits all calls
-            middle = (bounds.low + bounds.high) // 2
-            return Offset(middle, (bounds.low - bounds.high) // 2, "collectives; the clocks drift")
-        return Offset(0, None, "nothing: no collective in common, so the hosts' own clocks count")
-    if probe is not None and bounds.low <= probe[0] <= bounds.high:
-        error = min(probe[1], max(probe[0] - bounds.low, bounds.high - probe[0]))
+    if low is None or high is None:
+        if probe is None:
+            nothing = "nothing: no collective in common, so the hosts' own clocks count"
+            return Offset(0, None, nothing)
+        return Offset(*probe, "the control plane's clock probe")
+    middle = (low + high) // 2
+    if low > high:  # the clocks drift: no single number fits all calls
+        if probe is None:
+            return Offset(middle, (low - high) // 2, "collectives; the clocks drift")
+        return Offset(*probe, "the control plane's clock probe")
+    if probe is not None and low <= probe[0] <= high:
+        error = min(probe[1], max(probe[0] - low, high - probe[0]))
         return Offset(probe[0], error, "the control plane's clock probe, confirmed by collectives")
-    middle = (bounds.low + bounds.high) // 2
     says = "collectives" if probe is None else "collectives, which rule out the clock probe"
-    return Offset(middle, (bounds.high - bounds.low) // 2, says)
+    return Offset(middle, (high - low) // 2, says)
 
 
-def _bounds(here: Sequence[RankFile], there: Sequence[RankFile]) -> _Bounds | None:
+def _bounds(
+    here: Sequence[RankFile], there: Sequence[RankFile]
+) -> tuple[int, int] | tuple[None, None]:
     """Bound what to add to the times of `there` to get those of `here`."""
-    lows: list[int] = []
-    highs: list[int] = []
     ours: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for key, begin, end in _calls(here):
         ours.setdefault(key, []).append((begin, end))
-    for key, begin, end in _calls(there):
-        for our_begin, our_end in ours.get(key, []):
-            highs.append(our_end - begin)  # they began before we ended
-            lows.append(our_begin - end)  # and we before they ended
-    return _Bounds(max(lows), min(highs)) if lows else None
+    # They began before we ended, and we before they ended.
+    bounds = [
+        (our_begin - end, our_end - begin)
+        for key, begin, end in _calls(there)
+        for our_begin, our_end in ours.get(key, [])
+    ]
+    if not bounds:
+        return None, None
+    return max(low for low, _ in bounds), min(high for _, high in bounds)
 
 
 def _calls(files: Sequence[RankFile]) -> Iterator[tuple[tuple[str, int], int, int]]:
@@ -112,29 +104,27 @@ def _synchronous(entry: dict[str, Any]) -> bool:
 
 def _probed(here: Sequence[RankFile], there: Sequence[RankFile]) -> tuple[int, int] | None:
     """Return offset and error from two probes against the same coordinator's clock."""
-    for ours in here:
-        for theirs in there:
-            for a, b in _pairs(ours, theirs):
-                coordinators = {one["clock"]["coordinator"] for one in (a, b) if one["clock"]}
-                if len(coordinators) != 1:
-                    continue
-                readings = [_reading(one, *coordinators) for one in (a, b)]
-                if None not in readings:
-                    (our_ns, our_trip_ns), (their_ns, their_trip_ns) = readings
-                    return their_ns - our_ns, (our_trip_ns + their_trip_ns) // 2
+    communicators = [
+        (a, b)
+        for ours in here
+        for theirs in there
+        for a in ours.content["communicators"]
+        for b in theirs.content["communicators"]
+        if a["id"] and a["id"] == b["id"]
+    ]
+    for pair in communicators:
+        coordinators = {one["clock"]["coordinator"] for one in pair if one["clock"]}
+        if len(coordinators) != 1:
+            continue
+        our, their = (_reading(one, *coordinators) for one in pair)
+        if our is not None and their is not None:
+            return their[0] - our[0], (our[1] + their[1]) // 2
     return None
 
 
-def _reading(communicator: dict[str, Any], coordinator: int) -> Any:
+def _reading(communicator: dict[str, Any], coordinator: int) -> tuple[int, int] | None:
     """Return what to add to a rank's times to get its coordinator's, and the round trip."""
     if communicator["rank"] == coordinator:
         return 0, 0
     clock = communicator["clock"]
     return None if clock is None else (clock["offset_ns"], clock["round_trip_ns"])
-
-
-def _pairs(ours: RankFile, theirs: RankFile) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    for a in ours.content["communicators"]:
-        for b in theirs.content["communicators"]:
-            if a["id"] and a["id"] == b["id"]:
-                yield a, b

@@ -16,27 +16,19 @@ class TraceError(Exception):
 
 
 class RankFile(NamedTuple):
-    """The flight recorder of one rank.
-
-    Attributes:
-        path: where it lies.
-        rank: of the process in the job.
-        content: the JSON.
-    """
+    """The flight recorder of one rank."""
 
     path: Path
-    rank: int
-    content: dict[str, Any]
+    rank: int  # of the process in the job
+    content: dict[str, Any]  # the JSON
 
 
 def read(paths: Sequence[Path]) -> list[RankFile]:
-    """Read files of different ranks of one job; a folder stands for all of them in it.
-
-    Returns:
-        By rank.
+    """Read files of different ranks of one job, by rank; a folder stands for all of them in it.
 
     Raises:
         TraceError: a file is no flight recorder, two are of the same rank, or of different jobs.
+        OSError: a file could not be read.
     """
     files = [_read(path) for path in _expanded(paths)]
     by_rank: dict[int, RankFile] = {}
@@ -78,23 +70,17 @@ def _expanded(paths: Sequence[Path]) -> list[Path]:
 
 
 def _read(path: Path) -> RankFile:
-    try:
-        text = path.read_bytes()
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}") from None
+    text = path.read_bytes()
     try:
         content = json.loads(text)
     except (ValueError, RecursionError) as error:
         at_end = isinstance(error, json.JSONDecodeError) and error.pos >= len(error.doc.rstrip())
         what = "is cut off at its end" if at_end and text.lstrip()[:1] == b"{" else "is not JSON"
-        hint = (
-            "; torch_rank_* is for torchfrtrace, give flight_recorder_rank_*.json"
-            if path.name.startswith("torch_rank_")
-            else ""
-        )
+        hint = ""
+        if path.name.startswith("torch_rank_"):
+            hint = "; torch_rank_* is for torchfrtrace, give flight_recorder_rank_*.json"
         raise TraceError(f"{path}: {what} ({error}){hint}") from None
-    problem = _problem(content)
-    if problem:
+    if problem := _problem(content):
         raise TraceError(f"{path}: {problem}")
     return RankFile(path, content["rank"], content)
 

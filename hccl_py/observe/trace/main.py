@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from hccl_py.observe.trace.clocks import Offset, offsets
+from hccl_py.observe.trace.clocks import REFERENCE, Offset, offsets
 from hccl_py.observe.trace.files import RankFile, TraceError, missing, read
 from hccl_py.observe.trace.timeline import Timeline
 
@@ -17,9 +17,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         files = read(options.files)
         apart = offsets(files)
-        _write(options.output, Timeline(files, apart).trace())
-    except TraceError as error:
-        print(f"hccl-trace: {error}", file=sys.stderr)
+        trace = Timeline(files, apart).trace()
+        options.output.write_text(json.dumps(trace))
+    except (TraceError, OSError) as error:
+        text = f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else error
+        print(f"hccl-trace: {text}", file=sys.stderr)
         return 2
     _report(files, apart, options.output)
     return 0
@@ -44,20 +46,13 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _write(path: Path, trace: object) -> None:
-    try:
-        path.write_text(json.dumps(trace))
-    except OSError as error:
-        raise TraceError(f"{path}: {error.strerror}") from None
-
-
 def _report(files: Sequence[RankFile], apart: Sequence[Offset], output: Path) -> None:
     num_calls = sum(len(file.content["entries"]) for file in files)
     print(f"{output}: {len(files)} ranks, {num_calls} calls")
     for name, ranks in missing(files).items():
         print(f"  no file of rank(s) {', '.join(map(str, ranks))} of communicator {name}")
     for file, offset in zip(files, apart, strict=True):
-        if offset.source == "the reference clock":
+        if offset is REFERENCE:
             continue
         error = "" if offset.error_ns is None else f" +- {offset.error_ns / 1000:.1f}"
         print(

@@ -22,11 +22,10 @@ class Timeline:
 
     def __init__(self, files: Sequence[RankFile], offsets: Sequence[Offset]) -> None:
         """Take what was read, and what to add to each file's times."""
-        self._files = files
-        self._offsets = offsets
+        self._files = list(zip(files, offsets, strict=True))
         begins = [
             entry["time_created_ns"] + offset.offset_ns
-            for file, offset in zip(files, offsets, strict=True)
+            for file, offset in self._files
             for entry in file.content["entries"]
         ]
         self._origin_ns = min(begins, default=0)
@@ -36,27 +35,14 @@ class Timeline:
     def trace(self) -> dict[str, Any]:
         """Return the whole trace, fit for JSON."""
         events: list[Event] = []
-        for file, offset in zip(self._files, self._offsets, strict=True):
-            events += self._names(file)
+        for file, offset in self._files:
+            events += _names(file)
             for entry in file.content["entries"]:
                 events += self._call(file, offset.offset_ns, entry)
         events += self._arrows()
-        clocks = [
-            {"rank": file.rank, **offset._asdict()}
-            for file, offset in zip(self._files, self._offsets, strict=True)
-        ]
+        clocks = [{"rank": file.rank, **offset._asdict()} for file, offset in self._files]
         other = {"clocks": clocks, "origin_ns": self._origin_ns}
         return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
-
-    def _names(self, file: RankFile) -> Iterator[Event]:
-        host, pid = file.content["host"], file.content["pid"]
-        name = f"rank {file.rank} ({host}, pid {pid})"
-        yield _metadata(file.rank, 0, "process_name", {"name": name})
-        yield _metadata(file.rank, 0, "process_sort_index", {"sort_index": file.rank})
-        for tid, one in enumerate(file.content["communicators"]):
-            track = one["name"] + (f": {one['description']}" if one.get("description") else "")
-            yield _metadata(file.rank, tid, "thread_name", {"name": track})
-            yield _metadata(file.rank, tid, "thread_sort_index", {"sort_index": tid})
 
     def _call(self, file: RankFile, offset_ns: int, entry: dict[str, Any]) -> Iterator[Event]:
         tid, one = _communicator_of(file, entry)
@@ -67,8 +53,10 @@ class Timeline:
         whole = {**base, "name": name, "args": _arguments(entry, one)}
         if entry["is_p2p"] or not entry["time_discovered_started_ns"]:
             category = "transfer" if entry["is_p2p"] else "queued"
-            span = (entry["time_created_ns"] + offset_ns, end_ns + offset_ns)
-            yield from self._asynchronous({**whole, "cat": category}, span)
+            self._num_async += 1
+            whole |= {"cat": category, "id": self._num_async}
+            yield {**whole, "ph": "b", "ts": self._us(entry["time_created_ns"] + offset_ns)}
+            yield {**whole, "ph": "e", "ts": self._us(end_ns + offset_ns)}
             return
         whole |= {"ph": "X", "cat": "collective", **self._span(begin_ns, end_ns, offset_ns)}
         yield whole
@@ -93,12 +81,6 @@ class Timeline:
             part = {**base, "ph": "X", "cat": category, "name": name}
             yield part | self._span(part_begin_ns, part_end_ns, offset_ns)
 
-    def _asynchronous(self, whole: Event, span: tuple[int, int]) -> Iterator[Event]:
-        self._num_async += 1
-        whole["id"] = self._num_async
-        yield {**whole, "ph": "b", "ts": self._us(span[0])}
-        yield {**whole, "ph": "e", "ts": self._us(span[1])}
-
     def _arrows(self) -> Iterator[Event]:
         """Yield a chain over the ranks of each collective, in the order in which they came."""
         for number, slices in enumerate(self._joined.values(), 1):
@@ -115,8 +97,20 @@ class Timeline:
         return (time_ns - self._origin_ns) / 1000
 
 
-def _metadata(pid: int, tid: int, name: str, arguments: Event) -> Event:
-    return {"ph": "M", "pid": pid, "tid": tid, "name": name, "args": arguments}
+def _names(file: RankFile) -> Iterator[Event]:
+    """Yield the names of a rank and of its communicators, and in which order they stand."""
+    about = file.content
+    tracks = [
+        one["name"] + (f": {one['description']}" if one.get("description") else "")
+        for one in about["communicators"]
+    ]
+    rank = f"rank {file.rank} ({about['host']}, pid {about['pid']})"
+    named = [("process", 0, file.rank, rank)]
+    named += [("thread", tid, tid, track) for tid, track in enumerate(tracks)]
+    for kind, tid, place, name in named:
+        base = {"ph": "M", "pid": file.rank, "tid": tid}
+        yield {**base, "name": f"{kind}_name", "args": {"name": name}}
+        yield {**base, "name": f"{kind}_sort_index", "args": {"sort_index": place}}
 
 
 def _communicator_of(file: RankFile, entry: dict[str, Any]) -> tuple[int, dict[str, Any]]:
