@@ -32,12 +32,14 @@ def find_deadlock(reports: Reports) -> Diagnosis | None:
 
 
 def _is_here(report: Report) -> bool:
-    # Stuck in a call of the communicator that this is about.
+    """Return whether the rank is stuck in a call of the communicator that this is about."""
     return bool(report.progress.sequence and report.stuck)
 
 
 def _elsewhere(report: Report) -> OtherCall | None:
-    """Return the call of another communicator that the rank is stuck in."""
+    """Return the call of another communicator that the rank is stuck in instead."""
+    if _is_here(report):
+        return None
     return next((other for other in report.other_calls if other.stuck), None)
 
 
@@ -45,17 +47,13 @@ def _waits_for(report: Report, blocked: Mapping[int, Report], reports: Reports) 
     """List the blocked ranks that have not come to the call which a rank is stuck in."""
     if _is_here(report):
         for rank in report.progress.waiting_for:
-            other = blocked.get(rank)
-            if other is not None and other.progress.submitted < report.progress.sequence:
+            if rank in blocked and blocked[rank].progress.submitted < report.progress.sequence:
                 yield rank
-        return
-    elsewhere = _elsewhere(report)
-    if elsewhere is None:
-        return
-    for rank, other in blocked.items():
-        in_it = any(one.communicator_id == elsewhere.communicator_id for one in other.other_calls)
-        if tuple(reports.processes[rank]) in elsewhere.waits_for and not in_it:
-            yield rank
+    elif elsewhere := _elsewhere(report):
+        for rank, other in blocked.items():
+            in_it = elsewhere.communicator_id in (one.communicator_id for one in other.other_calls)
+            if reports.processes[rank] in elsewhere.waits_for and not in_it:
+                yield rank
 
 
 def _cycle_from(start: int, edges: Mapping[int, list[int]]) -> list[int]:
@@ -80,7 +78,7 @@ def _finding(reports: Reports, cycle: list[int], first: int) -> Diagnosis:
     also = []
     for rank, next_rank in zip(ordered, [*ordered[1:], first], strict=True):
         report = reports.by_rank[rank]
-        elsewhere = None if _is_here(report) else _elsewhere(report)
+        elsewhere = _elsewhere(report)
         if elsewhere is None:
             doing = f"{report.progress.call} of this group"
         else:

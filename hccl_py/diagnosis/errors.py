@@ -9,7 +9,7 @@ from collections.abc import Callable
 from hccl_py.diagnosis.diagnosis import diagnose
 from hccl_py.diagnosis.record import Diagnosis, Failure, Report, decode
 from hccl_py.diagnosis.reports import Reports
-from hccl_py.diagnosis.timeout import activity, arrivals, missing_rank, position
+from hccl_py.diagnosis.timeout import activity, arrivals, position
 from hccl_py.fingerprint import Call, Transfer, describe
 from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
@@ -94,8 +94,9 @@ class CallErrors:
                 doing = f", which is {activity(other)}" if other is not None else ""
                 where = f"waiting for {reports.name(rank)}{doing}; "
         elif mine is not None and mine.progress.sequence:
-            rank = missing_rank(reports, mine.progress.sequence)
-            where = f"{arrivals(reports, mine.progress.sequence)}; "
+            found = arrivals(reports, mine.progress.sequence)
+            rank = found.missing[0] if found.missing else None
+            where = f"{found.text}; "
         text = (
             f"{describe(call)}: Timed out after {waited_s:g} s of waiting for its Work: {where}"
             f"the call itself goes on, its own timeout is {timeout_s:g} s"

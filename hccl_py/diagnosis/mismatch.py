@@ -30,9 +30,7 @@ def find_mismatch(reports: Reports) -> Diagnosis | None:
     number = _first_difference(logs)
     if number is not None:
         return _by_number(reports, number, logs)
-    for reporter, failure in failures.items():
-        return _between_two(reports, reporter, failure)
-    return None
+    return next((_between_two(reports, *one) for one in failures.items()), None)
 
 
 def _first_difference(logs: Mapping[int, Mapping[int, LoggedCall]]) -> int | None:

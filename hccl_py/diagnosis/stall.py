@@ -105,7 +105,7 @@ class StallWatch:
         self._next_line_s = 2 * stalled_s
         _print(
             f"{first.call} of communicator {self._name}: no progress for {stalled_s:.0f} s; "
-            f"{arrivals(reports, first.sequence)} ({VARIABLE} sets when this line comes)"
+            f"{arrivals(reports, first.sequence).text} ({VARIABLE} sets when this line comes)"
         )
 
     def _check_end(self) -> None:

@@ -1,6 +1,7 @@
 """A call that is late: which ranks have arrived, which have not and what they do, how far it is."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from hccl_py.diagnosis.record import Diagnosis, Failure, Report
 from hccl_py.diagnosis.reports import Reports, listing, ranks, sites
@@ -24,8 +25,11 @@ def find_timeout(reports: Reports) -> Diagnosis | None:
         culprit = first.rank if first.rank >= 0 else None
         text = f"Timed out{limit}, {position(first)}; {_HINT}"
         return reports.diagnosis(Cause.TIMED_OUT, culprit, text)
-    text = f"Timed out{limit}: {arrivals(reports, sequence)}; {_HINT}"
-    culprit = _culprit(reports, sequence, failures)
+    found = arrivals(reports, sequence)
+    text = f"Timed out{limit}: {found.text}; {_HINT}"
+    observed = [one.rank for one in failures.values() if one.rank >= 0]
+    blamed = [*found.missing, *found.waiting_for, *observed]
+    culprit = blamed[0] if blamed else None
     return reports.diagnosis(Cause.TIMED_OUT, culprit, text, (sequence, fingerprint))
 
 
@@ -40,14 +44,19 @@ def position(failure: Failure) -> str:
     return "; ".join([where, *_paths(failure)])
 
 
-def arrivals(reports: Reports, sequence: int) -> str:
-    """Return which ranks have arrived in a collective, what the others do, and how far it is."""
-    arrived, late = _arrived(reports, sequence)
-    paths = [
-        f"rank {reporter}, {path}"
-        for reporter, failure in reports.failures(Cause.TIMED_OUT).items()
-        for path in _paths(failure)
-    ]
+class Arrivals(NamedTuple):
+    """Who has arrived in a collective."""
+
+    text: str  # which ranks have, what the others do, and how far the slowest is
+    missing: list[int]  # ranks that have not, the one to blame first
+    waiting_for: Sequence[int]  # ranks that the slowest of the others waits for
+
+
+def arrivals(reports: Reports, sequence: int) -> Arrivals:
+    """Find out which ranks have arrived in a collective."""
+    everyone = sorted(reports.by_rank.items())
+    arrived = {rank: one for rank, one in everyone if one.progress.submitted >= sequence}
+    late = {rank: one for rank, one in everyone if rank not in arrived}
     parts = [_absent(reports)] if reports.absent else []
     if late:
         names = [f"{reports.name(rank)}, which is {activity(one)}" for rank, one in late.items()]
@@ -56,18 +65,21 @@ def arrivals(reports: Reports, sequence: int) -> str:
         verb = "have" if len(arrived) > 1 else "has"
         made = {rank: one.call(sequence) for rank, one in arrived.items()}
         parts.append(f"{ranks(arrived)} {verb} arrived{sites(made)}")
-    slowest = _slowest(arrived, sequence)
-    if slowest is not None:
-        parts.append(_position(slowest, arrived[slowest]))
-    return "; ".join(parts + paths)
-
-
-def _arrived(reports: Reports, sequence: int) -> tuple[dict[int, Report], dict[int, Report]]:
-    arrived: dict[int, Report] = {}
-    late: dict[int, Report] = {}
-    for rank, one in sorted(reports.by_rank.items()):
-        (arrived if one.progress.submitted >= sequence else late)[rank] = one
-    return arrived, late
+    in_it = [(rank, one.progress) for rank, one in arrived.items()]
+    in_it = [(rank, made) for rank, made in in_it if made.sequence == sequence]
+    waiting_for: Sequence[int] = ()
+    if in_it:
+        slowest, progress = min(in_it, key=lambda one: one[1].bytes_done)
+        waiting_for = progress.waiting_for
+        waits = f", waiting for {ranks(waiting_for)}" if waiting_for else ""
+        parts.append(
+            f"rank {slowest} is {progress.stage}, "
+            f"{progress.bytes_done} of {progress.bytes_total} bytes moved{waits}"
+        )
+    for reporter, failure in reports.failures(Cause.TIMED_OUT).items():
+        parts += [f"rank {reporter}, {path}" for path in _paths(failure)]
+    # A silent rank may be what the late ranks wait for, for instance while they open a group.
+    return Arrivals("; ".join(parts), sorted(reports.absent or late), waiting_for)
 
 
 def _paths(failure: Failure) -> list[str]:
@@ -104,33 +116,3 @@ def activity(report: Report) -> str:
     if report.other_calls:
         return f"in {listing([f'{one.call} of group {one.name}' for one in report.other_calls])}"
     return "in a send or recv" if report.progress.num_transfers else "computing"
-
-
-def _slowest(arrived: Mapping[int, Report], sequence: int) -> int | None:
-    in_it = {rank: one for rank, one in arrived.items() if one.progress.sequence == sequence}
-    return min(in_it, key=lambda rank: (in_it[rank].progress.bytes_done, rank), default=None)
-
-
-def _position(rank: int, report: Report) -> str:
-    made = report.progress
-    waits = f", waiting for {ranks(made.waiting_for)}" if made.waiting_for else ""
-    return (
-        f"rank {rank} is {made.stage}, {made.bytes_done} of {made.bytes_total} bytes moved{waits}"
-    )
-
-
-def missing_rank(reports: Reports, sequence: int) -> int | None:
-    """Return the first rank that has not arrived in a collective; None: all have."""
-    # A silent rank may be what the late ranks wait for, for instance while they open a group.
-    return min(reports.absent or _arrived(reports, sequence)[1], default=None)
-
-
-def _culprit(reports: Reports, sequence: int, failures: Mapping[int, Failure]) -> int | None:
-    missing = missing_rank(reports, sequence)
-    if missing is not None:
-        return missing
-    arrived, _ = _arrived(reports, sequence)
-    slowest = _slowest(arrived, sequence)
-    waits = arrived[slowest].progress.waiting_for if slowest is not None else ()
-    blamed = [*waits, *(one.rank for one in failures.values() if one.rank >= 0)]
-    return blamed[0] if blamed else None
