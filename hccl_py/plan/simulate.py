@@ -15,7 +15,7 @@ there: a Kahn network. What is received does not depend on timing, so one schedu
 
 from collections import defaultdict, deque
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from hccl_py.plan.contracts import Contract
 from hccl_py.plan.language import Chunk, Op, OpKind, Plan, PlanError
@@ -23,20 +23,13 @@ from hccl_py.plan.memory import Memory, Value, Values
 from hccl_py.plan.rendezvous import COPIED, rendezvous
 
 
-@dataclass(frozen=True)
-class _Message:
+class _Message(NamedTuple):
     op_index: int
     chunk: Chunk
     lengths: tuple[Hashable, ...]
     values: tuple[Value, ...]
     heard: int
     copied: bool
-
-
-@dataclass
-class _Lane:
-    head: _Message | None = None
-    waiting: deque[_Message] = field(default_factory=deque)
 
 
 class Simulation:
@@ -52,7 +45,8 @@ class Simulation:
         self._plans = plans
         self._next = [0] * len(plans)
         self._rendezvous = [rendezvous(plan.ops) for plan in plans]
-        self._lanes: defaultdict[tuple[int, int], _Lane] = defaultdict(_Lane)
+        # By sender and receiver. The first message is in the lane, the others wait to enter it.
+        self._lanes: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)
         self._values = Values()
         self.heard = [1 << plan.rank for plan in plans]
         self.memories = [Memory(contract, plan, self._values, in_place) for plan in plans]
@@ -103,8 +97,9 @@ class Simulation:
         )
         for peer in op.peers:
             memory.unsent.update(memory.places(op.src))
-            self._lanes[rank, peer].waiting.append(message)
-            self._fill(rank, peer)
+            self._lanes[rank, peer].append(message)
+            if len(self._lanes[rank, peer]) == 1:
+                self._enter(rank, peer)
 
     def _receive(self, rank: int, index: int, op: Op, dst: Chunk) -> None:
         memory = self.memories[rank]
@@ -126,52 +121,46 @@ class Simulation:
         columns = zip(*(operands[source] for source in sorted(operands)), strict=True)
         memory.write(dst, tuple(self._values.reduced(column) for column in columns), index)
 
-    def _fill(self, source: int, target: int) -> None:
-        """Let the first waiting message into its lane, if that is empty."""
-        lane = self._lanes[source, target]
-        if lane.head is None and lane.waiting:
-            lane.head = lane.waiting.popleft()
-            if lane.head.copied:
-                self._release(source, lane.head)
-            self._ready.extend((source, target))
+    def _enter(self, source: int, target: int) -> None:
+        message = self._lanes[source, target][0]
+        if message.copied:
+            self._release(source, message)
+        self._ready.extend((source, target))
 
     def _take(self, target: int, source: int) -> _Message:
         lane = self._lanes[source, target]
-        assert lane.head is not None
-        message, lane.head = lane.head, None
+        message = lane.popleft()
         if not message.copied:
             self._release(source, message)
             self._ready.append(source)
-        self._fill(source, target)
+        if lane:
+            self._enter(source, target)
         return message
 
     def _release(self, source: int, message: _Message) -> None:
-        memory = self.memories[source]
-        memory.unsent.subtract(memory.places(message.chunk))
+        self.memories[source].unsent.subtract(self.memories[source].places(message.chunk))
 
     def _silent_peers(self, rank: int, op: Op) -> list[int]:
-        return [peer for peer in op.peers if self._lanes[peer, rank].head is None]
+        return [peer for peer in op.peers if not self._lanes[peer, rank]]
 
     def _check_everyone_finished(self) -> None:
         stuck = [rank for rank, plan in enumerate(self._plans) if self._next[rank] < len(plan.ops)]
-        if not stuck:
-            return
-        story = "\n".join(f"  {self._why_stuck(rank)}" for rank in stuck)
-        first = stuck[0]
-        raise PlanError(first, self._next[first], f"deadlock; these ranks wait for ever:\n{story}")
+        if stuck:
+            story = "\n  ".join(map(self._why_stuck, stuck))
+            problem = f"deadlock; these ranks wait for ever:\n  {story}"
+            raise PlanError(stuck[0], self._next[stuck[0]], problem)
 
     def _why_stuck(self, rank: int) -> str:
         index = self._next[rank]
         op = self._plans[rank].ops[index]
-        where = f"rank {rank}, op {index} `{op}`"
+        why = f"for a message of rank {', '.join(map(str, self._silent_peers(rank, op)))}"
         if op.dst is not None and self.memories[rank].is_unsent(op.dst):
-            return f"{where} waits until an earlier send of this chunk was received"
-        peers = ", ".join(map(str, self._silent_peers(rank, op)))
-        return f"{where} waits for a message of rank {peers}"
+            why = "until an earlier send of this chunk was received"
+        return f"rank {rank}, op {index} `{op}` waits {why}"
 
     def _check_everything_received(self) -> None:
-        for (source, target), lane in sorted(self._lanes.items(), key=lambda item: item[0]):
-            if lane.head is not None:
-                op = self._plans[source].ops[lane.head.op_index]
+        for (source, target), lane in sorted(self._lanes.items()):
+            if lane:
+                op = self._plans[source].ops[lane[0].op_index]
                 problem = f"`{op}`: rank {target} never receives this"
-                raise PlanError(source, lane.head.op_index, problem)
+                raise PlanError(source, lane[0].op_index, problem)
