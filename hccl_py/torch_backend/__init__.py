@@ -2,6 +2,7 @@
 
 process_group   what torch calls, and the fast path of plain tensors; read first
 checked         the slow path: every other argument
+identity        what else torch asks a group
 arguments       the arguments of a call as plain buffers
 submit, work    checked calls on the communicator, and torch's Work
 lifecycle       makes and ends the groups of a process

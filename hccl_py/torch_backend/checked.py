@@ -9,7 +9,7 @@ Where torch has two names for an argument (`tensors`, `tensor`), both work. Rank
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -27,34 +27,15 @@ from torch._C._distributed_c10d import (
 )
 
 from hccl_py.torch_backend.arguments import Call, TensorLists, Tensors, read_options
+from hccl_py.torch_backend.identity import GroupIdentity
 from hccl_py.torch_backend.sparse import all_reduce_sparse, is_sparse
-from hccl_py.torch_backend.submit import Submitter
-
-if TYPE_CHECKING:
-    from hccl_py.communicator import Communicator
-
-    class _Base:
-        """The stub's overloads name C++ signatures that no Python method can match."""
-
-        def __init__(self, rank: int, world_size: int) -> None: ...
-        def rank(self) -> int: ...  # noqa: D102
-        def size(self) -> int: ...  # noqa: D102
-else:
-    _Base = dist.ProcessGroup
 
 Data = Tensors | None
 Lists = TensorLists | None
 
 
-class CheckedCalls(_Base):
+class CheckedCalls(GroupIdentity):
     """The collectives of a process group, for all arguments."""
-
-    def __init__(self, communicator: Communicator) -> None:
-        """Run them on `communicator`."""
-        self._rank, self._world_size = communicator.rank, communicator.world_size
-        # The constructor with a store is broken for Python subclasses in torch 2.13.
-        super().__init__(self._rank, self._world_size)
-        self._submitter = Submitter(communicator)
 
     def _call(self, name: str, kind: Any = None, *options: Any, **named: Any) -> Call:
         opts = kind and read_options(kind, *options, **named)

@@ -10,7 +10,8 @@ from torch.distributed.distributed_c10d import _get_default_store
 
 from hccl_py.communicator import Communicator
 from hccl_py.torch_backend import patches
-from hccl_py.torch_backend.process_group import GROUPS, ProcessGroupHccl
+from hccl_py.torch_backend.identity import GROUPS
+from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.process_lifecycle import Stage, register

@@ -1,34 +1,23 @@
-"""The process group of torch.distributed: its collectives, and what torch asks about the group.
+"""The process group of torch.distributed: its calls, and the groups made from it.
 
 `dist.all_reduce` calls `allreduce`, and so on: names and arguments are torch's. Plain tensors go to
 the communicator at once. A Python frame costs as much as a small call in the engine, so each method
 checks for itself that they are plain. The communicator rejects what is no plain memory, mixed
 element types, wrong sizes and wrong ranks before it sends anything. Then, and for tensor
 subclasses, timeouts of a call, the profiler and older overloads, `CheckedCalls` takes over.
-
-A Python subclass of torch's ProcessGroup has no C++ backend inside. C++ calls the names in camel
-case. Torch's Python code calls the others, whose C++ versions would raise or crash. `_get_backend`
-returns the group itself, so the group also answers what torch asks a backend. A method `new_group`
-must not exist: torch would delegate to it.
+`GroupIdentity` answers what else torch asks.
 """
 
 from __future__ import annotations
 
-import os
-import weakref
-from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import torch
-import torch.distributed as dist
 from torch._C._distributed_c10d import (
     AllgatherOptions,
     AllreduceOptions,
     AllToAllOptions,
-    Backend,
     BarrierOptions,
     BroadcastOptions,
     PrefixStore,
@@ -37,20 +26,15 @@ from torch._C._distributed_c10d import (
 )
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
-from hccl_py.torch_backend.arguments import OPS_BY_HASH, PLAIN_TYPES, UNSET_TIMEOUT, seconds_of
+from hccl_py.torch_backend.arguments import OPS_BY_HASH, PLAIN_TYPES, UNSET_TIMEOUT
 from hccl_py.torch_backend.checked import CheckedCalls
-from hccl_py.torch_backend.monitored_barrier import MonitoredBarrier
 from hccl_py.torch_backend.work import FINISHED, as_torch_error, raise_failure
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator
-    from hccl_py.observe.statistics import Statistics
 
 _op = OPS_BY_HASH.get
-
-GROUPS: weakref.WeakSet[ProcessGroupHccl] = weakref.WeakSet()
-"""All of this process."""
 
 
 class ProcessGroupHccl(CheckedCalls):
@@ -137,7 +121,7 @@ class ProcessGroupHccl(CheckedCalls):
                 raise_failure(error)
         return super().all_gather_single(output, input, opts, **named)
 
-    def reduce_scatter_single(
+    def reduce_scatter_single(  # type: ignore[override]
         self, output: Any = None, input: Any = None, opts: Any = None, **named: Any
     ) -> Any:
         """Reduce one tensor of equal blocks and keep this rank's."""
@@ -246,152 +230,6 @@ class ProcessGroupHccl(CheckedCalls):
     alltoall_base = all_to_all_single
     allgather_into_tensor_coalesced = CheckedCalls.all_gather_single_coalesced
     reduce_scatter_tensor_coalesced = CheckedCalls.reduce_scatter_single_coalesced
-
-    supports_splitting = False
-    supports_coalescing = False
-    supports_shrinking = hasattr(dist.distributed_c10d, "_create_shrunk_process_group")
-    supports_time_estimate = False
-    use_pg_for_symm_mem_rendezvous = False
-
-    def __init__(
-        self, communicator: Communicator, store: Any, global_ranks: Sequence[int], name: str
-    ) -> None:
-        """Make a group that owns `communicator` from now on.
-
-        Args:
-            communicator: carries the data.
-            store: of this group alone.
-            global_ranks: of its members; empty for the default group.
-            name: under which functional collectives find the group.
-        """
-        super().__init__(communicator)
-        self._communicator = communicator
-        communicator.exclude_from_groups()  # torch's callers count on calls that are done
-        self._barriers = MonitoredBarrier(store, self._rank, self._world_size)
-        self._store = store
-        self._global_ranks = list(global_ranks)
-        self._name = name
-        self._description = ""
-        self._splits: Counter[tuple[int, ...]] = Counter()
-        self._describe(global_ranks=tuple(self._global_ranks or range(self._world_size)))
-        GROUPS.add(self)
-
-    def _describe(self, **changes: Any) -> None:
-        """Change how the group appears in the flight recorder's files."""
-        recorder = self._communicator.flight_recorder
-        recorder.member = recorder.member._replace(**changes)
-
-    # ------------------------------------------------------------ identity
-
-    def getBackendName(self) -> str:  # noqa: N802
-        """Return the name that `pg.name()` and DDP's log show."""
-        return "hccl"
-
-    _get_backend_name = getBackendName
-
-    def setGroupName(self, name: str) -> None:  # noqa: N802
-        """Set the name under which functional collectives find the group."""
-        self._name = name
-
-    def getGroupName(self) -> str:  # noqa: N802
-        """Return that name."""
-        return self._name
-
-    def setGroupDesc(self, description: str) -> None:  # noqa: N802
-        """Set the description that the user gave."""
-        self._description = description
-        self._describe(description=description)
-
-    def getGroupDesc(self) -> str:  # noqa: N802
-        """Return that description."""
-        return self._description
-
-    @property
-    def _device_types(self) -> list[torch.device]:
-        # From 2.15 on torch asks while it makes a group, and attaches a recorder to a C++ backend
-        # of each device. A group without a C++ backend must name no device then.
-        groups: Any = dist.distributed_c10d._world.pg_map
-        if self not in groups:
-            return []
-        others = self._submitter.read_backends(self).others
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        known = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
-        return [torch.device(kind) for kind in known if kind not in others][:1]
-
-    def _get_backend(self, device: torch.device | str) -> ProcessGroupHccl:
-        accelerator = torch.accelerator.current_accelerator(check_available=True)
-        if torch.device(device).type in ("cpu", accelerator and accelerator.type):
-            return self
-        raise RuntimeError(f"hccl carries no tensors on {device}")
-
-    def get_group_store(self) -> Any:
-        """Return the store that the group was made with."""
-        return self._store
-
-    @property
-    def options(self) -> Any:
-        """The group's settings, as torch's Backend.Options."""
-        options = Backend.Options("hccl", timedelta(seconds=self._communicator.timeout_s))
-        options.global_ranks_in_group = self._global_ranks
-        options.group_name = self._name  # type: ignore[assignment]
-        return options
-
-    def statistics(self) -> Statistics:
-        """Return what this rank counted in this group; `Statistics` lists it."""
-        return self._communicator.statistics()
-
-    def dump_flight_recorder(self, folder: str | os.PathLike[str] | None = None) -> Path:
-        """Write the last calls of all groups of this rank; see `Communicator`'s method."""
-        return self._communicator.dump_flight_recorder(folder)
-
-    def set_timeout(self, timeout: timedelta | float) -> None:
-        """Change how long a call without a timeout of its own may take."""
-        self._communicator.timeout_s = seconds_of(timeout)
-
-    _set_default_timeout = set_timeout
-
-    def _set_sequence_number_for_group(self) -> None:
-        """Do nothing: the engine counts the calls."""
-
-    def _get_sequence_number_for_group(self) -> int:
-        return self._communicator._core.sequence()
-
-    def supports_tensor_alloc(self, device: torch.device) -> bool:
-        """Return False: hccl needs no memory of its own."""
-        return False
-
-    def _has_hooks(self) -> bool:
-        return False
-
-    # ------------------------------------------------------------ blocks of calls, and the end
-
-    def _start_coalescing(self, device: torch.device) -> None:
-        self._submitter.start_coalescing()
-
-    def _end_coalescing(self, device: torch.device) -> dist.Work:
-        return self._submitter.end_coalescing()
-
-    def monitored_barrier(
-        self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
-    ) -> None:
-        """Block until every rank calls it, or raise an error that names the ranks that do not.
-
-        Ranks meet in the store, so this works while a collective is stuck.
-
-        Args:
-            timeout: how long to wait; None: the group's timeout.
-            wait_all_ranks: name all missing ranks instead of the first.
-        """
-        limit_s = self._communicator.timeout_s if timeout is None else seconds_of(timeout)
-        self._barriers.wait(limit_s, wait_all_ranks)
-
-    def shutdown(self) -> None:
-        """Leave the group in good order; later calls fail."""
-        self._communicator.close()
-
-    def abort(self) -> None:
-        """Fail everything in flight, here and on the other ranks."""
-        self._communicator.abort("ProcessGroup.abort() was called")
 
     # ------------------------------------------------------------ groups made from this one
 

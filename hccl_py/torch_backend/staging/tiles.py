@@ -89,6 +89,6 @@ def pieces_of(data: Data, num_blocks: int, tiles: int) -> list[tuple[Tensor, ...
         num_blocks: in a tensor.
         tiles: how many; the first ones are the longer ones.
     """
-    many = not isinstance(data, Tensor)
-    blocks = [block.view(-1) for block in data] if many else data.view(-1).tensor_split(num_blocks)
-    return list(zip(*(block.tensor_split(tiles) for block in blocks), strict=True))
+    if isinstance(data, Tensor):
+        data = data.view(-1).tensor_split(num_blocks)
+    return list(zip(*(block.view(-1).tensor_split(tiles) for block in data), strict=True))
