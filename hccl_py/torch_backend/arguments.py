@@ -168,9 +168,9 @@ class Call:
     # ------------------------------------------------------------ one tensor
 
     def input(self, argument: str, tensor: Tensor, *, like: Tensor | None = None) -> Tensor:
-        """Return a contiguous buffer that holds the values of `tensor`, itself where it fits."""
+        """Return a contiguous buffer of `tensor` times the factor, itself where it fits."""
         tensor = self._checked(argument, tensor, like)
-        return tensor if self._is_dense(tensor) else _dense_copy(tensor)
+        return self._reducible(tensor if self._is_dense(tensor) else _dense_copy(tensor))
 
     def output(self, argument: str, tensor: Tensor, *, like: Tensor | None = None) -> Tensor:
         """Return a contiguous buffer for the new values of `tensor`; the old ones are not kept."""
@@ -182,20 +182,11 @@ class Call:
         return self._write_back(argument, tensor, staged)
 
     def in_out(self, argument: str, tensor: Tensor) -> Tensor:
-        """Return a contiguous buffer with the values of `tensor`, where the result goes too."""
-        tensor = self._checked(argument, tensor, None)
+        """Return what `input` does, where the result goes too."""
+        tensor = buffer = self._checked(argument, tensor, None)
         self.results.append(tensor)
-        if self._is_dense(tensor):
-            return tensor
-        return self._write_back(argument, tensor, _dense_copy(tensor))
-
-    def contribution(self, argument: str, tensor: Tensor, *, like: Tensor | None = None) -> Tensor:
-        """Return `input` times the factor of PREMUL_SUM."""
-        return self._reducible(self.input(argument, tensor, like=like))
-
-    def accumulator(self, argument: str, tensor: Tensor) -> Tensor:
-        """Return `in_out` times the factor of PREMUL_SUM."""
-        buffer = self.in_out(argument, tensor)
+        if not self._is_dense(tensor):
+            buffer = self._write_back(argument, tensor, _dense_copy(tensor))
         reducible = self._reducible(buffer)
         if reducible is not buffer:
             # First out of this copy, then (listed already) out of the contiguous one.

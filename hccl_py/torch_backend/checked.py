@@ -58,7 +58,7 @@ class CheckedCalls(GroupIdentity):
 
     def _all_reduce(self, call: Call, tensors: Sequence[Tensor]) -> dist.Work:
         op = call.reduce_op()
-        arguments = [(call.accumulator("tensors", tensor), op) for tensor in tensors]
+        arguments = [(call.in_out("tensors", tensor), op) for tensor in tensors]
         return self._submitter.submit(call, "all_reduce", *arguments)
 
     def reduce(
@@ -69,9 +69,9 @@ class CheckedCalls(GroupIdentity):
         op, root = call.reduce_op(), call.root("dst")
         only = call.only("tensors", tensors, tensor)
         if root == self._rank:
-            buffer = call.accumulator("tensor", only)
+            buffer = call.in_out("tensor", only)
         else:
-            buffer = call.contribution("tensor", only)
+            buffer = call.input("tensor", only)
             call.results.append(only)
         return self._submitter.submit(call, "reduce", (buffer, root, op))
 
@@ -90,8 +90,8 @@ class CheckedCalls(GroupIdentity):
         op = call.reduce_op()
         target = call.only("output", output_tensors, output)
         blocks = call.blocks("input_list", input_tensors if input is None else input)
-        buffer = call.in_out("output", target)
-        inputs = [call.contribution("input_list", block, like=target) for block in blocks]
+        buffer = call.output("output", target)
+        inputs = [call.input("input_list", block, like=target) for block in blocks]
         call.same_size("output", target, inputs[self._rank].numel(), "this rank's block")
         if len({block.numel() for block in blocks}) == 1 or call.fake:
             return self._submitter.submit(call, "reduce_scatter", (buffer, inputs, op))
@@ -128,8 +128,8 @@ class CheckedCalls(GroupIdentity):
         op, n = call.reduce_op(), self._world_size
         arguments = []
         for output, source in call.pairs("outputs", outputs, "inputs", inputs):
-            buffer = call.in_out("output", output)
-            blocks = call.contribution("input", source, like=output)
+            buffer = call.output("output", output)
+            blocks = call.input("input", source, like=output)
             call.same_size("input", source, output.numel() * n, f"{n} times `output`")
             arguments.append((buffer, blocks, op))
         return self._submitter.submit(call, "reduce_scatter", *arguments)

@@ -20,9 +20,7 @@ from hccl_py.transport.process_lifecycle import Stage, register
 def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
     """Connect the ranks of a new group; torch calls this once for each group and member.
 
-    Args:
-        options: torch's `_DistributedBackendOptions`.
-        backend_options: what the user passed as `pg_options`; there is nothing to set.
+    The options are torch's `_DistributedBackendOptions`. Of the user's `pg_options` nothing is set.
 
     Raises:
         DistBackendError: the ranks did not find each other in time, or the default group failed.
@@ -54,10 +52,9 @@ def _connect(options: Any) -> Communicator:
 def _is_subset(default: ProcessGroupHccl, options: Any) -> bool:
     """Return whether the new group consists of ranks of the default group.
 
-    A group made beside the default group, as jobs make it that exchange weights, has ranks of
-    other jobs. It may name ranks too, which are then not those of this default group; its store
-    shows the difference. `dist.new_group` prefixes the default group's own store twice: with the
-    group's name and with the device.
+    A group made beside the default group, as jobs make it that exchange weights, may name ranks of
+    other jobs. Its store shows the difference: `dist.new_group` prefixes the default group's own
+    store twice, with the group's name and with the device.
     """
     ranks = list(options.global_ranks_in_group)
     return (

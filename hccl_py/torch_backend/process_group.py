@@ -26,6 +26,7 @@ from torch._C._distributed_c10d import (
 )
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
+from hccl_py.collectives import Collectives
 from hccl_py.torch_backend.arguments import OPS_BY_HASH, PLAIN_TYPES, UNSET_TIMEOUT
 from hccl_py.torch_backend.checked import CheckedCalls
 from hccl_py.torch_backend.work import FINISHED, as_torch_error, raise_failure
@@ -44,16 +45,12 @@ class ProcessGroupHccl(CheckedCalls):
         """Reduce in place over all ranks."""
         group = self._submitter
         if (
-            type(opts) is AllreduceOptions
-            and group.fast
-            and type(tensors) is list
-            and len(tensors) == 1
-            and type(tensors[0]) in PLAIN_TYPES
-            and opts.timeout == UNSET_TIMEOUT
+            (type(opts) is AllreduceOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
             and not _profiler_enabled()
         ):
             try:
-                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
                 work = calls.all_reduce(tensors[0], _op(hash(opts.reduceOp)))
                 return FINISHED if work is None else group.started(work, tensors, group.lane)
             except HcclError as error:
@@ -64,16 +61,12 @@ class ProcessGroupHccl(CheckedCalls):
         """Copy the root's tensor to all ranks."""
         group = self._submitter
         if (
-            type(opts) is BroadcastOptions
-            and group.fast
-            and type(tensors) is list
-            and len(tensors) == 1
-            and type(tensors[0]) in PLAIN_TYPES
-            and opts.timeout == UNSET_TIMEOUT
+            (type(opts) is BroadcastOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
             and not _profiler_enabled()
         ):
             try:
-                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
                 work = calls.broadcast(tensors[0], opts.rootRank)
                 return FINISHED if work is None else group.started(work, tensors, group.lane)
             except HcclError as error:
@@ -84,16 +77,12 @@ class ProcessGroupHccl(CheckedCalls):
         """Reduce over all ranks into the root's tensor."""
         group = self._submitter
         if (
-            type(opts) is ReduceOptions
-            and group.fast
-            and type(tensors) is list
-            and len(tensors) == 1
-            and type(tensors[0]) in PLAIN_TYPES
-            and opts.timeout == UNSET_TIMEOUT
+            (type(opts) is ReduceOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
             and not _profiler_enabled()
         ):
             try:
-                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
                 work = calls.reduce(tensors[0], opts.rootRank, _op(hash(opts.reduceOp)))
                 return FINISHED if work is None else group.started(work, tensors, group.lane)
             except HcclError as error:
@@ -106,15 +95,12 @@ class ProcessGroupHccl(CheckedCalls):
         """Collect every rank's tensor in one."""
         group = self._submitter
         if (
-            type(opts) is AllgatherOptions
-            and group.fast
-            and type(output) in PLAIN_TYPES
-            and type(input) in PLAIN_TYPES
-            and opts.timeout == UNSET_TIMEOUT
+            (type(opts) is AllgatherOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
             and not _profiler_enabled()
         ):
             try:
-                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
                 work = calls.all_gather(output, input)
                 return FINISHED if work is None else group.started(work, [output], group.lane)
             except HcclError as error:
@@ -127,15 +113,12 @@ class ProcessGroupHccl(CheckedCalls):
         """Reduce one tensor of equal blocks and keep this rank's."""
         group = self._submitter
         if (
-            type(opts) is ReduceScatterOptions
-            and group.fast
-            and type(output) in PLAIN_TYPES
-            and type(input) in PLAIN_TYPES
-            and opts.timeout == UNSET_TIMEOUT
+            (type(opts) is ReduceScatterOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
             and not _profiler_enabled()
         ):
             try:
-                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
                 work = calls.reduce_scatter(output, input, _op(hash(opts.reduceOp)))
                 return FINISHED if work is None else group.started(work, [output], group.lane)
             except HcclError as error:
@@ -155,19 +138,15 @@ class ProcessGroupHccl(CheckedCalls):
         """Send rows to each rank in turn."""
         group = self._submitter
         if (
-            type(opts) is AllToAllOptions
-            and group.fast
-            and type(output) in PLAIN_TYPES
-            and type(input) in PLAIN_TYPES
-            and opts.timeout == UNSET_TIMEOUT
+            (type(opts) is AllToAllOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
             and not _profiler_enabled()
             and not (len(output_split_sizes) or len(input_split_sizes))
-            and output.dim()
-            and input.dim()
+            and (output.dim() and input.dim())
             and not (output.size(0) % self._world_size or input.size(0) % self._world_size)
         ):
             try:
-                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
                 work = calls.all_to_all(output, input)
                 return FINISHED if work is None else group.started(work, [output], group.lane)
             except HcclError as error:
@@ -179,13 +158,10 @@ class ProcessGroupHccl(CheckedCalls):
         """Block until every rank came."""
         group = self._submitter
         if (
-            type(opts) is BarrierOptions
-            and group.fast
-            and opts.timeout == UNSET_TIMEOUT
-            and not _profiler_enabled()
-        ):
+            type(opts) is BarrierOptions and group.fast and opts.timeout == UNSET_TIMEOUT
+        ) and not _profiler_enabled():
             try:
-                calls = group.communicator.nonblocking if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
                 work = calls.barrier()
                 return FINISHED if work is None else group.started(work, [], group.lane)
             except HcclError as error:
@@ -195,14 +171,11 @@ class ProcessGroupHccl(CheckedCalls):
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:  # noqa: N803
         """Send to a rank that receives with the same tag."""
         group = self._submitter
-        if (
-            group.fast
-            and type(tensors) is list
-            and len(tensors) == 1
-            and type(tensors[0]) in PLAIN_TYPES
+        if group.fast and (
+            type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES
         ):
             try:
-                work = group.communicator.nonblocking.send(tensors[0], dstRank, tag)
+                work = group.background.send(tensors[0], dstRank, tag)
                 return group.started(work, tensors, None)
             except HcclError as error:
                 raise_failure(error)
@@ -211,14 +184,11 @@ class ProcessGroupHccl(CheckedCalls):
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:  # noqa: N803
         """Receive from a rank that sends with the same tag."""
         group = self._submitter
-        if (
-            group.fast
-            and type(tensors) is list
-            and len(tensors) == 1
-            and type(tensors[0]) in PLAIN_TYPES
+        if group.fast and (
+            type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES
         ):
             try:
-                work = group.communicator.nonblocking.recv(tensors[0], srcRank, tag)
+                work = group.background.recv(tensors[0], srcRank, tag)
                 return group.started(work, tensors, None)
             except HcclError as error:
                 raise_failure(error)

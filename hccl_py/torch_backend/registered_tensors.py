@@ -4,6 +4,7 @@ import math
 import os
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -52,9 +53,6 @@ def register(what: Any) -> Any:
             f"fully_shard, got {type(what).__name__}; for numpy use hccl_py.empty"
         )
     return what
-
-
-# ---------------------------------------------------------------- tensors
 
 
 def _move(tensor: Tensor) -> None:
@@ -107,9 +105,6 @@ def _why_immovable(tensor: Tensor) -> str | None:
     return None
 
 
-# ---------------------------------------------------------------- DistributedDataParallel
-
-
 def _average_bucket(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:
     """Average a bucket, as DDP's communication hook; DDP checks the types above."""
     buffer = bucket.buffer()
@@ -125,13 +120,10 @@ def _average_bucket(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futur
     return future.then(result)
 
 
-# ---------------------------------------------------------------- fully_shard
-
-
 def _register_sharded(model: FSDPModule) -> None:
-    pool = _Pool()
-    all_gather = _Collective(pool, dist.all_gather_into_tensor)
-    reduce_scatter = _Collective(pool, dist.reduce_scatter_tensor)
+    allocate = _Pool().allocate
+    all_gather = _Collective(allocate, dist.all_gather_into_tensor)
+    reduce_scatter = _Collective(allocate, dist.reduce_scatter_tensor)
     assert isinstance(model, torch.nn.Module)
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -171,13 +163,13 @@ class _Pool:
         return self.take(math.prod(dimensions) * dtype.itemsize).view(dtype).view(dimensions)
 
 
+@dataclass
 class _Collective:
     """A collective of FSDP, with buffers of the pool."""
 
-    def __init__(self, pool: _Pool, collective: Callable[..., Any]) -> None:
-        self.allocate = pool.allocate
-        self._collective = collective
+    allocate: Callable[..., Tensor]
+    run: Callable[..., Any]
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **options: Any) -> Any:
         """Run it; `options` are those of FSDP and of the collective."""
-        return self._collective(output_tensor, input_tensor, **options)
+        return self.run(output_tensor, input_tensor, **options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
@@ -28,13 +29,7 @@ def is_sparse(tensor: object) -> bool:
 def all_reduce_sparse(submitter: Submitter, call: Call, tensor: Tensor) -> dist.Work:
     """Sum a sparse tensor of one shape over all ranks, in place; the result is coalesced.
 
-    Args:
-        submitter: of the group.
-        call: so far without buffers; the operation is SUM, AVG or a pre-multiplied sum.
-        tensor: of this rank; the numbers of its values may differ.
-
-    Returns:
-        The Work; its results are `tensor`.
+    Ranks' numbers of values may differ. The operation is SUM, AVG or a pre-multiplied sum.
 
     Raises:
         InvalidArgumentError: the operation is another one, or the ranks' tensors are not alike.
@@ -85,29 +80,26 @@ def _counts(submitter: Submitter, call: Call, source: Tensor) -> list[int]:
     return counts
 
 
+@dataclass
 class _Sum:
     """The values of all ranks; `copy_` adds them up in the caller's tensor."""
 
-    def __init__(
-        self, tensor: Tensor, indices: Sequence[Tensor], blocks: Sequence[Tensor], divisor: int
-    ) -> None:
-        """Keep the tensor and what arrives of each rank."""
-        self._tensor = tensor
-        self._indices = indices
-        self._blocks = blocks
-        self._divisor = divisor
+    tensor: Tensor
+    indices: Sequence[Tensor]
+    blocks: Sequence[Tensor]
+    divisor: int
 
     def copy_(self, _: Tensor) -> None:
         """Add up in rank order, so that all ranks get the same bits."""
-        tensor = self._tensor
-        values = torch.cat(tuple(self._blocks))
+        tensor = self.tensor
+        values = torch.cat(tuple(self.blocks))
         # A tensor's parts have to be of the mode that it is of itself.
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
             total = torch.sparse_coo_tensor(
-                torch.cat(tuple(self._indices), 1), values, tensor.shape, check_invariants=False
+                torch.cat(tuple(self.indices), 1), values, tensor.shape, check_invariants=False
             ).coalesce()
-            if self._divisor != 1:
-                total = _divided(total, self._divisor)
+            if self.divisor != 1:
+                total = _divided(total, self.divisor)
             tensor.copy_(total)
 
 

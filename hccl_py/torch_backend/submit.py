@@ -15,6 +15,7 @@ from torch._C._distributed_c10d import (
 )
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
+from hccl_py.collectives import Collectives
 from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.arguments import Backends, Call, write_back
 from hccl_py.torch_backend.future_threads import Lane
@@ -41,6 +42,8 @@ class Submitter:
 
     Attributes:
         communicator: carries the data.
+        blocking: its collectives.
+        background: the same, each of which returns a Work at once.
         lane: where the futures of the group's collectives complete, in order.
         fast: calls on plain host tensors need none of the checks of `CheckedCalls`.
         backends: which of the user's backends are not hccl's; None: not read yet.
@@ -49,6 +52,8 @@ class Submitter:
     def __init__(self, communicator: Communicator) -> None:
         """Take over `communicator`."""
         self.communicator = communicator
+        self.blocking: Collectives[None] = communicator
+        self.background = communicator.nonblocking
         self.lane = Lane()
         self.fast = False
         self.backends: Backends | None = None
@@ -137,10 +142,10 @@ class Submitter:
             self.drain()
             limit_s = call.timeout_s()
             if background:
-                start = getattr(self.communicator.nonblocking, method)
+                start = getattr(self.background, method)
                 natives = [start(*arguments, timeout_s=limit_s) for arguments in calls]
                 return self._keep(HcclWork(natives, call.results, lane, call.copies))
-            run = getattr(self.communicator, method)
+            run = getattr(self.blocking, method)
             for arguments in calls:
                 run(*arguments, timeout_s=limit_s)
         except HcclError as error:

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import fields
 from datetime import timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -33,23 +33,6 @@ from hccl_py.transport.errors import (
 
 if TYPE_CHECKING:
     from hccl_py.torch_backend.staging.call import StagedCall
-
-
-class Native(Protocol):
-    """What an `HcclWork` waits for: the communicator's Work, a staged call, another `HcclWork`."""
-
-    @property
-    def source(self) -> int | None:
-        """The rank that a receive took its data from."""
-
-    def wait(self, timeout_s: float | None = None, /) -> object:
-        """Block until the call has ended; raise its error."""
-
-    def done(self) -> bool:
-        """Return whether the call has ended."""
-
-    def exception(self) -> BaseException | None:
-        """Return the error of the call."""
 
 
 TensorsFuture = Future[list[Tensor]]
@@ -94,7 +77,7 @@ class HcclWork(dist.Work):
 
     def __init__(
         self,
-        natives: Sequence[Native],
+        natives: Sequence[Any],
         results: Sequence[Tensor],
         lane: Lane | None = None,
         copies: Sequence[tuple[Tensor, Tensor]] = (),
@@ -102,7 +85,7 @@ class HcclWork(dist.Work):
         """Cover some calls.
 
         Args:
-            natives: the calls; several for a coalesced one.
+            natives: Works of the communicator, staged calls or other works of this class.
             results: the caller's output tensors.
             lane: where futures complete; None: a lane of its own.
             copies: (caller's tensor, staged tensor) to be written back at the end.
@@ -230,7 +213,7 @@ class HcclWork(dist.Work):
             self.source = self._natives[-1].source
             self._natives = ()
             if self._twin is not None and not self.staged:
-                self._twin.release()
+                self._twin.work = None
             self._settled = True
 
     def twin(self) -> dist.Work:
@@ -246,16 +229,12 @@ class HcclWork(dist.Work):
 class _Twin(dist.Work):
     def __init__(self, work: HcclWork) -> None:
         super().__init__()
-        self._work: HcclWork | None = work
+        self.work: HcclWork | None = work
 
     def wait(self, timeout: timedelta | float = timedelta(0)) -> bool:
         """Block until the call has ended."""
-        work = self._work
+        work = self.work
         return work is None or work.wait(timeout)
-
-    def release(self) -> None:
-        """Drop the Work, which has ended."""
-        self._work = None
 
 
 _registered: deque[dist.Work] = deque(maxlen=256)

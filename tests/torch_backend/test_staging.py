@@ -146,6 +146,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.issued: list[HeldCall] = []
+        self.nonblocking = self
 
 
 def test_later_calls_wait_until_staged_calls_are_issued(monkeypatch: pytest.MonkeyPatch) -> None:

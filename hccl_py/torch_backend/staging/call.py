@@ -68,12 +68,7 @@ class StagedCall:
     ) -> None:
         """Start to copy to the host what the current stream has computed by then.
 
-        Args:
-            communicator: of the group.
-            streams: of the group and the call's device.
-            call: its results are on that device, or on the host.
-            method: of the communicator.
-            calls: its arguments, one tuple per call.
+        The call is `method` of the communicator, once per argument tuple of `calls`.
         """
         assert call.device is not None
         self.device = call.device
@@ -98,7 +93,8 @@ class StagedCall:
         tiles = [_Tile(list(values)) for _ in range(count)]
         for position, reads, writes, by_rank in arguments_of(self._method, values, rank):
             data = values[position]
-            whole = self._on_host(data)
+            many = not isinstance(data, Tensor)
+            whole = [self._on_host(one) for one in data] if many else self._on_host(data)
             num_blocks = world_size if by_rank and count > 1 else 1
             cut = pieces_of(data, num_blocks, count), pieces_of(whole, num_blocks, count)
             for tile, there, here in zip(tiles, *cut, strict=True):
@@ -120,12 +116,7 @@ class StagedCall:
         if tile.fetches:
             tile.fetched = self._record(self.streams.fetch)
 
-    def _on_host(self, data: Data) -> Data:
-        if not isinstance(data, Tensor):
-            return [self._host_of(block) for block in data]
-        return self._host_of(data)
-
-    def _host_of(self, tensor: Tensor) -> Tensor:
+    def _on_host(self, tensor: Tensor) -> Tensor:
         if tensor.is_cpu:
             return tensor
         buffer = POOL.take(tensor.nbytes)

@@ -53,11 +53,7 @@ class Staging:
     ) -> StagedWork:
         """Return the Work of a call that is issued after those before it.
 
-        Args:
-            call: checked.
-            method: of the communicator.
-            calls: its arguments, one tuple per call.
-            lane: of the group's futures; None: the call may end before earlier ones.
+        The lane is that of the group's futures; None: the call may end before earlier ones.
         """
         staged = self._staged(call, method, calls)
         work = StagedWork([staged], call.results, [staged], lane)

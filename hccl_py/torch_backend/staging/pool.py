@@ -28,12 +28,7 @@ class PinnedPool:
     """Buffers of host memory that a device copies to and from by itself."""
 
     def __init__(self, idle_bytes: int = IDLE_BYTES, pinned: bool = True) -> None:
-        """Make an empty pool.
-
-        Args:
-            idle_bytes: of returned buffers, kept at most.
-            pinned: False: plain memory, where there is no device.
-        """
+        """Keep at most `idle_bytes` of returned buffers; not `pinned`: without a device."""
         self._limit_bytes = idle_bytes
         self._pinned = pinned
         self._lock = threading.Lock()
@@ -53,12 +48,7 @@ class PinnedPool:
         return torch.empty(size, dtype=torch.uint8, device="cpu", pin_memory=self._pinned)
 
     def give(self, buffer: Tensor, used: torch.Event | None) -> None:
-        """Take a buffer back.
-
-        Args:
-            buffer: what `take` returned.
-            used: event after which the device no longer uses it; None: now.
-        """
+        """Take a buffer back that the device uses until the event `used`; None: no longer."""
         size = buffer.numel()
         with self._lock:
             if self.idle_bytes + size <= self._limit_bytes:
