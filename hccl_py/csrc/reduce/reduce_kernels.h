@@ -1,9 +1,21 @@
 // The reduction kernels, written once and compiled once per instruction set: each of the files
-// reduce_<instruction set>.cc selects a target, defines HCCL_VECTOR_BYTES and includes this.
+// reduce_<instruction set>.cc defines HCCL_VECTOR_BYTES, and HCCL_TARGET unless the target is what
+// every processor has, and includes this.
 // No include guard, no #include (see reduce_dispatch.h), and everything is in an anonymous
 // namespace, so that code for one instruction set is never linked in for another.
 
 #define HCCL_INLINE inline __attribute__((always_inline))
+#define HCCL_PRAGMA(text) _Pragma(#text)
+
+#if defined(HCCL_TARGET)
+#if defined(__clang__)
+#define HCCL_USE_TARGET(name) \
+  HCCL_PRAGMA(clang attribute push(__attribute__((target(name))), apply_to = function))
+#else
+#define HCCL_USE_TARGET(name) HCCL_PRAGMA(GCC push_options) HCCL_PRAGMA(GCC target(name))
+#endif
+HCCL_USE_TARGET(HCCL_TARGET)
+#endif
 
 namespace hccl {
 namespace {
@@ -160,15 +172,14 @@ void scale_integer(std::byte* data, size_t count, int divisor) {
   }
 }
 
-class TableBuilder {
+struct TableBuilder {
+  ReduceTable table;
+
   // Ahead of its callers: clang evaluates no template at compile time that it has not yet seen.
   template <class Format, class Op>
   constexpr void set(DType dtype, ReduceOp op) {
-    table_.reduce[static_cast<size_t>(dtype)][static_cast<size_t>(op)] = reduce_kernel<Format, Op>;
+    table.reduce[static_cast<size_t>(dtype)][static_cast<size_t>(op)] = reduce_kernel<Format, Op>;
   }
-
- public:
-  constexpr explicit TableBuilder(const char* name) { table_.name = name; }
 
   // As reduces_in_one_step() says, a float of 8 bits is divided while it is summed up.
   template <class Format>
@@ -179,8 +190,8 @@ class TableBuilder {
     set<Format, Product>(dtype, ReduceOp::product);
     set<Format, Min>(dtype, ReduceOp::min);
     set<Format, Max>(dtype, ReduceOp::max);
-    if constexpr (!one_step) table_.scale[static_cast<size_t>(dtype)] = scale_float<Format>;
-    table_.multiply[static_cast<size_t>(dtype)] = multiply_float<Format>;
+    if constexpr (!one_step) table.scale[static_cast<size_t>(dtype)] = scale_float<Format>;
+    table.multiply[static_cast<size_t>(dtype)] = multiply_float<Format>;
   }
 
   template <class T>
@@ -194,7 +205,7 @@ class TableBuilder {
     set<Unsigned, BitAnd>(dtype, ReduceOp::band);
     set<Unsigned, BitOr>(dtype, ReduceOp::bor);
     set<Unsigned, BitXor>(dtype, ReduceOp::bxor);
-    table_.scale[static_cast<size_t>(dtype)] = scale_integer<T>;
+    table.scale[static_cast<size_t>(dtype)] = scale_integer<T>;
   }
 
   constexpr void add_boolean() {
@@ -206,15 +217,10 @@ class TableBuilder {
     }
     set<Boolean, BitXor>(DType::boolean, ReduceOp::bxor);
   }
-
-  constexpr const ReduceTable& table() const { return table_; }
-
- private:
-  ReduceTable table_;
 };
 
 constexpr ReduceTable make_table(const char* name) {
-  TableBuilder builder(name);
+  TableBuilder builder{{.name = name}};
   builder.add_float<Plain<float>>(DType::float32);
   builder.add_float<Plain<double>>(DType::float64);
   builder.add_float<Float16>(DType::float16);
@@ -233,8 +239,14 @@ constexpr ReduceTable make_table(const char* name) {
   builder.add_float<Float8E4M3FNUZ>(DType::float8_e4m3fnuz);
   builder.add_float<Float8E5M2FNUZ>(DType::float8_e5m2fnuz);
   builder.add_float<Float8E8M0FNU>(DType::float8_e8m0fnu);
-  return builder.table();
+  return builder.table;
 }
 
 }  // namespace
 }  // namespace hccl
+
+#if defined(HCCL_TARGET) && defined(__clang__)
+#pragma clang attribute pop
+#elif defined(HCCL_TARGET)
+#pragma GCC pop_options
+#endif

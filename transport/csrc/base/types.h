@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 
 namespace hccl {
 
@@ -45,28 +46,10 @@ inline constexpr int num_reduce_ops = 8;
 // that it sums up as its sources, and there an average is divided too, before it is rounded.
 constexpr bool reduces_in_one_step(DType dtype) { return dtype >= DType::float8_e4m3fn; }
 
-constexpr size_t size_of(DType dtype) {
-  switch (dtype) {
-    case DType::int8:
-    case DType::uint8:
-    case DType::boolean:
-    case DType::float8_e4m3fn:
-    case DType::float8_e5m2:
-    case DType::float8_e4m3fnuz:
-    case DType::float8_e5m2fnuz:
-    case DType::float8_e8m0fnu: return 1;
-    case DType::float16:
-    case DType::bfloat16:
-    case DType::int16:
-    case DType::uint16: return 2;
-    case DType::float32:
-    case DType::int32:
-    case DType::uint32: return 4;
-    case DType::float64:
-    case DType::int64:
-    case DType::uint64: return 8;
-  }
-  return 0;
-}
+// Of an element, by DType.
+inline constexpr uint8_t element_bytes[] = {4, 8, 2, 2, 1, 1, 2, 2, 4, 4, 8, 8, 1, 1, 1, 1, 1, 1};
+static_assert(std::size(element_bytes) == num_dtypes);
+
+constexpr size_t size_of(DType dtype) { return element_bytes[static_cast<size_t>(dtype)]; }
 
 }  // namespace hccl

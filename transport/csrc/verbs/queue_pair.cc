@@ -75,39 +75,47 @@ std::shared_ptr<QueuePair> QueuePair::connected(std::shared_ptr<VerbsDevice> dev
   return pair;
 }
 
+std::unique_lock<std::mutex> QueuePair::lock() {
+  std::unique_lock held(mutex_, std::try_to_lock);
+  if (held) return held;
+  num_posters_.fetch_add(1, std::memory_order_relaxed);
+  held.lock();
+  num_posters_.fetch_sub(1, std::memory_order_relaxed);
+  return held;
+}
+
 QueuePairAttributes QueuePair::attributes() {
-  Lock lock(*this);
+  auto held = lock();
   return packets_.attributes;
 }
 
 std::string QueuePair::reason() {
-  Lock lock(*this);
+  auto held = lock();
   return fault_.text;
 }
 
 void QueuePair::attach(std::shared_ptr<UnderlyingLane> lane) {
-  Lock lock(*this);
+  auto held = lock();
   if (state() != QueuePairState::init) throw InvalidVerb("only a queue pair in INIT connects");
   underlying_ = std::move(lane);
   packets_.lane = &underlying_->lane();
 }
 
 void QueuePair::set_attributes(const QueuePairAttributes& attributes) {
-  Lock lock(*this);
+  auto held = lock();
   QueuePairAttributes changed = checked(attributes);
   if (state() == QueuePairState::rts) throw InvalidVerb("attributes are set before RTS");
-  QueuePairAttributes& mine = packets_.attributes;
-  mine.path_mtu = changed.path_mtu;
-  mine.retry_count = changed.retry_count;
-  mine.rnr_retry = changed.rnr_retry;
-  mine.timeout = changed.timeout;
-  mine.min_rnr_timer = changed.min_rnr_timer;
-  mine.max_rd_atomic = changed.max_rd_atomic;
+  const QueuePairAttributes& mine = packets_.attributes;
+  changed.max_send_wr = mine.max_send_wr;
+  changed.max_recv_wr = mine.max_recv_wr;
+  changed.max_sge = mine.max_sge;
+  changed.max_inline = mine.max_inline;
+  packets_.attributes = changed;
 }
 
 void QueuePair::modify(QueuePairState to) {
   {
-    Lock lock(*this);
+    auto held = lock();
     step(state(), to);
   }
   device_->wake();
@@ -148,7 +156,7 @@ void QueuePair::forget() {
 void QueuePair::post_send(const SendRequest& request) {
   bool stalled = false;
   {
-    Lock lock(*this);
+    auto held = lock();
     QueuePairState now = state();
     if (now != QueuePairState::rts && now != QueuePairState::error) {
       throw InvalidVerb("a send needs a queue pair in RTS");
@@ -176,7 +184,7 @@ void QueuePair::post_send(const SendRequest& request) {
 }
 
 void QueuePair::post_recv(const RecvRequest& request) {
-  Lock lock(*this);
+  auto held = lock();
   if (state() == QueuePairState::reset) throw InvalidVerb("a RECV needs a queue pair in INIT");
   responder_.post(request);
   if (state() == QueuePairState::error && !ending_) responder_.flush(Status::flushed);
@@ -302,7 +310,7 @@ size_t QueuePair::poll(std::span<Completion> out) {
 }
 
 std::vector<int> QueuePair::descriptors() {
-  Lock lock(*this);
+  auto held = lock();
   std::vector<int> descriptors;
   if (underlying_) descriptors = underlying_->descriptors();
   descriptors.push_back(send_queue_->descriptor());
@@ -318,7 +326,7 @@ bool QueuePair::prepare_sleep(Sleep& sleep) {
 
 bool QueuePair::announce_sleep(Sleep& sleep) {
   num_drives_.store(num_drives_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  Lock lock(*this);
+  auto held = lock();
   if (!underlying_ || state() < QueuePairState::rtr) return false;
   auto until = VerbsClock::time_point::max();
   if (state() == QueuePairState::error) {

@@ -73,9 +73,10 @@ class QueuePair final : public QueuePairFace {
   void release_region();
 
  private:
-  class Lock;
   static constexpr int packets_per_turn = 64;
 
+  // Takes the lock for a caller that a spinning driver has to make room for.
+  std::unique_lock<std::mutex> lock();
   bool receive();
   bool take(const Packet& packet, size_t length);
   bool drain();
@@ -88,7 +89,6 @@ class QueuePair final : public QueuePairFace {
   void check_timers(VerbsClock::time_point now);
   void fail(const Fault& fault);
   void notify_peer(const Fault& fault);
-  void end_requests();
   void drop_lane();
   void forget();
   void step(QueuePairState from, QueuePairState to);
@@ -117,23 +117,6 @@ class QueuePair final : public QueuePairFace {
   bool ending_ = false;  // in ERROR, but the lane may still borrow what was posted
   Fault fault_;
   VerbsClock::time_point ending_until_{};
-};
-
-// Holds the lock of a queue pair for a caller that a spinning driver has to make room for.
-class QueuePair::Lock {
- public:
-  explicit Lock(QueuePair& pair) : pair_(pair) {
-    if (pair_.mutex_.try_lock()) return;
-    pair_.num_posters_.fetch_add(1, std::memory_order_relaxed);
-    pair_.mutex_.lock();
-    pair_.num_posters_.fetch_sub(1, std::memory_order_relaxed);
-  }
-  ~Lock() { pair_.mutex_.unlock(); }
-  Lock(const Lock&) = delete;
-  Lock& operator=(const Lock&) = delete;
-
- private:
-  QueuePair& pair_;
 };
 
 }  // namespace hccl

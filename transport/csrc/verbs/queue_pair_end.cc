@@ -65,14 +65,10 @@ bool QueuePair::drain() {
     if (VerbsClock::now() < ending_until_) return moved;
     drop_lane();
   }
-  end_requests();
-  return true;
-}
-
-void QueuePair::end_requests() {
   ending_ = false;
   requester_.flush(fault_.send);
   responder_.flush(fault_.recv);
+  return true;
 }
 
 // Ends all borrowing: nothing of the lane is left.
@@ -93,7 +89,7 @@ void QueuePair::close() {
   send_queue_->detach(this);
   domain_->detach(this);
   {
-    Lock lock(*this);
+    auto held = lock();
     drop_lane();
     state_.store(QueuePairState::reset, std::memory_order_release);
   }
@@ -103,7 +99,7 @@ void QueuePair::close() {
 // Sends a goodbye and waits a moment for the peer's. False if that was done before.
 bool QueuePair::part() {
   {
-    Lock lock(*this);
+    auto held = lock();
     if (closed_) return false;
     closed_ = true;
     requester_.clear();
@@ -125,7 +121,7 @@ bool QueuePair::wait_until(Done done) {
     sleep.limit(until);
     bool moved = announce_sleep(sleep);
     {
-      Lock lock(*this);
+      auto held = lock();
       if (done()) return true;
       if (VerbsClock::now() >= until) return false;
     }
@@ -141,7 +137,7 @@ void QueuePair::release_region() {
       })) {
     return;
   }
-  Lock lock(*this);
+  auto held = lock();
   peer_left_ = true;
   fail(Fault{.send = Status::retry_exceeded,
              .text = "the peer does not take the answer to its read"});
