@@ -12,7 +12,6 @@ collected.
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from threading import get_ident
 from typing import NamedTuple
 
@@ -29,21 +28,13 @@ class Deferred(NamedTuple):
     blocks: bool
 
 
-@dataclass
-class Batch:
-    """What one thread has collected."""
-
-    depth: int = 0
-    calls: list[Deferred] = field(default_factory=list)
-
-
-BATCHES: dict[int, Batch] = {}
+CALLS: dict[int, list[Deferred]] = {}
 """By thread, while that thread has a group open. Each thread changes its own entry only."""
 
 
 def require_no_group(what: str) -> None:
     """Raise InvalidArgumentError if this thread has a group open: `what` needs its result now."""
-    if get_ident() in BATCHES:
+    if get_ident() in CALLS:
         raise InvalidArgumentError(
             f"{what}: expected no open hccl_py.group(), because it communicates at once; call it "
             "before or after the block"
@@ -65,25 +56,25 @@ def group() -> Iterator[None]:
     Raises:
         CommunicatorError: a call failed.
     """
-    batch = BATCHES.setdefault(get_ident(), Batch())
-    batch.depth += 1
-    num_before = len(batch.calls)
+    thread = get_ident()
+    is_outermost = thread not in CALLS
+    calls = CALLS.setdefault(thread, [])
+    num_before = len(calls)
     try:
         yield
     except BaseException as error:
-        _drop(batch, num_before, error)
+        _drop(calls, num_before, error)
         raise
     finally:
-        batch.depth -= 1
-        if batch.depth == 0:
-            del BATCHES[get_ident()]
-    if batch.depth == 0:
-        _run(batch.calls)
+        if is_outermost:
+            del CALLS[thread]
+    if is_outermost:
+        _run(calls)
 
 
-def _drop(batch: Batch, num_before: int, error: BaseException) -> None:
-    dropped = batch.calls[num_before:]
-    del batch.calls[num_before:]
+def _drop(calls: list[Deferred], num_before: int, error: BaseException) -> None:
+    dropped = calls[num_before:]
+    del calls[num_before:]
     reason = f"its hccl_py.group() was left by {type(error).__name__}: {error}"
     for call in dropped:
         call.work.native = NotBegun(reason)
@@ -100,7 +91,8 @@ def _run(calls: list[Deferred]) -> None:
     for call in calls:
         try:
             call.work.native = call.begin()
-            started += [call.work] * call.blocks
+            if call.blocks:
+                started.append(call.work)
         except HcclError as error:
             first = first or error
             call.work.native = NotBegun(f"{type(error).__name__}: {error}")

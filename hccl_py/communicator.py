@@ -23,8 +23,7 @@ from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S, Reporter
 from hccl_py.engine import connect_engine
 from hccl_py.membership.environment import rank_and_size, rendezvous_store
 from hccl_py.membership.shrink import check_excluded, regroup
-from hccl_py.membership.split import packed, part_of
-from hccl_py.membership.subset import check_members, open_group
+from hccl_py.membership.subset import check_members, open_group, packed, part_of
 from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause

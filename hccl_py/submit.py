@@ -10,7 +10,7 @@ from functools import partial
 from threading import get_ident
 from typing import Any, Generic, TypeVar
 
-from hccl_py.call_group import BATCHES, Deferred
+from hccl_py.call_group import CALLS, Deferred
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
@@ -20,19 +20,9 @@ Result = TypeVar("Result", covariant=True)
 
 Entry = Callable[..., Any]
 _ENGINE = _core.Communicator
-BLOCKING: tuple[Entry, ...] = (
-    _ENGINE.run_data,
-    _ENGINE.run_blocks,
-    _ENGINE.run_equal,
-    _ENGINE.run_transfer,
-)
+BLOCKING = _ENGINE.run_data, _ENGINE.run_blocks, _ENGINE.run_equal, _ENGINE.run_transfer
 """Run a call on the calling thread and return None; `bindings/calls.cc` says what each takes."""
-BACKGROUND: tuple[Entry, ...] = (
-    _ENGINE.start_data,
-    _ENGINE.start_blocks,
-    _ENGINE.start_equal,
-    _ENGINE.start_transfer,
-)
+BACKGROUND = _ENGINE.start_data, _ENGINE.start_blocks, _ENGINE.start_equal, _ENGINE.start_transfer
 """Start a call and return the engine's Work."""
 
 
@@ -42,10 +32,11 @@ class Submitter(Generic[Result]):
     def __init__(self, state: CommunicatorState, blocking: bool) -> None:
         """Use the engine's entries; with HCCL_DEBUG=1 they record the user's line of every call."""
         self._state = state
-        starts = BACKGROUND if state.sites is None else state.sites.recorded(BACKGROUND)
-        entries = starts
-        if blocking:
-            entries = BLOCKING if state.sites is None else state.sites.recorded(BLOCKING)
+        self._blocking = blocking
+        entries: tuple[Entry, ...] = BLOCKING if blocking else BACKGROUND
+        starts: tuple[Entry, ...] = BACKGROUND
+        if state.sites is not None:
+            entries, starts = state.sites.recorded(entries), state.sites.recorded(starts)
         self._data, self._blocks, self._equal, self._transferring = entries
         # Calls of a group begin through these, which never block.
         self._starts = dict(zip(entries, starts, strict=True))
@@ -55,7 +46,7 @@ class Submitter(Generic[Result]):
 
         The arguments are the engine, a Prepared or a Transfer, the deadline, and more.
         """
-        if BATCHES and self._state.in_groups and get_ident() in BATCHES:
+        if CALLS and self._state.in_groups and get_ident() in CALLS:
             return self._collect(entry, arguments)
         try:
             started = entry(*arguments)
@@ -73,11 +64,10 @@ class Submitter(Generic[Result]):
         """Keep a call for the end of its group."""
         _, call, limit_s, *_ = arguments
         _require_seconds(limit_s)  # the engine would reject it only after other calls have begun
-        start = self._starts[entry]
         work = Work(NotBegun(), self._state.errors, limit_s, call)
-        begin = partial(self._begin, start, arguments)
-        BATCHES[get_ident()].calls.append(Deferred(begin, work, start is not entry))
-        return work if start is entry else None  # type: ignore[return-value]
+        begin = partial(self._begin, self._starts[entry], arguments)
+        CALLS[get_ident()].append(Deferred(begin, work, self._blocking))
+        return None if self._blocking else work  # type: ignore[return-value]
 
     def _begin(self, start: Entry, arguments: tuple[Any, ...]) -> _core.Work:
         """Start a call whose group has ended."""

@@ -101,15 +101,12 @@ def _parser() -> argparse.ArgumentParser:
     by_name = {action.dest: action for action in parser._actions}
     for title, names in _GROUPS.items():
         group = parser.add_argument_group(title)
-        for action in (by_name[name] for name in names if name in by_name):
-            for old in (parser._optionals, parser._positionals):
-                if action in old._group_actions:
-                    old._group_actions.remove(action)
-            group._group_actions.append(action)
+        group._group_actions = [by_name[name] for name in names if name in by_name]
+    grouped = {name for names in _GROUPS.values() for name in names}
+    for old in (parser._optionals, parser._positionals):
+        old._group_actions = [action for action in old._group_actions if action.dest not in grouped]
     parser._optionals.title = "torchrun's other options"
-    # Help lists the groups in this order.
-    parser._action_groups.remove(parser._optionals)
-    parser._action_groups.append(parser._optionals)
+    parser._action_groups.sort(key=lambda group: group is parser._optionals)  # help lists it last
     return parser
 
 

@@ -1,4 +1,4 @@
-"""Opening a communicator of some ranks of another one, as a call of that other one.
+"""Opening a communicator of some ranks of another one, as a call of that other one; by colour too.
 
 The members meet in the store of the parent's coordinator. Any failure of the parent, and the end of
 any member, ends the opening on all members, with the error that every other call of the parent
@@ -8,6 +8,8 @@ raises. Ranks that only share a store would wait for a dead member until their t
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.transport.control.store import StoreClient
@@ -22,6 +24,7 @@ Connect = Callable[[StoreClient | None, int, int], "Communicator"]
 _NEWS_S = 0.3
 """The end of a rank may be known so much later than the end of a connection to it."""
 _TURN_S = 0.01
+_MOST = 1 << 62  # of colours and keys
 
 
 def check_ranks(name: str, world_size: int, ranks: Iterable[int]) -> tuple[int, ...]:
@@ -105,3 +108,23 @@ def _failure(parent: CommunicatorState, members: Sequence[int]) -> CommunicatorE
     failure = parent.require_engine().failure()
     # None: no coordinator is left to decide.
     return None if failure is None else parent.errors.of_failure(failure)
+
+
+def packed(color: int | None, key: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Write what a rank said for the others to read: whether it has no colour, colour, key."""
+    for name, number in (("color", color or 0), ("key", key)):
+        if not isinstance(number, int | np.integer) or not -_MOST <= number <= _MOST:
+            raise InvalidArgumentError(
+                f"{name}: expected a whole number of at most 2^62"
+                f"{' or None' * (name == 'color')}, got {number!r}"
+            )
+    return np.array([color is None, color or 0, key], np.int64)
+
+
+def part_of(rank: int, choices: np.ndarray[tuple[int, int], np.dtype[np.int64]]) -> Sequence[int]:
+    """Return the ranks of this rank's colour, by key and then by rank; none if it has no colour."""
+    rows = choices.tolist()
+    if rows[rank][0]:
+        return ()
+    same = [one for one, row in enumerate(rows) if row[:2] == rows[rank][:2]]
+    return sorted(same, key=lambda one: rows[one][2])

@@ -34,12 +34,11 @@ from hccl_py.transport.network.listeners import bind_listener
 from hccl_py.transport.network.settings import NetworkSettings
 
 _VARIABLE = "HCCL_COMM_ID"
-_MAGIC = b"HCCL-ID\1"
-_HEADER = struct.Struct("!8sBHI46s64s32s")  # magic, kind, port, pid, address, host, secret
+_MAGIC = b"HCCL-ID\2"
+_HEADER = struct.Struct("!8sHI46s64s32s")  # magic, port, pid (0: rank 0's), address, host, secret
 _CHECKSUM_BYTES = 16
 _FREE_S = 2.0
 _BIND_PERIOD_S = 0.002
-_BY_CREATOR, _BY_RANK_0 = 0, 1
 
 
 class UniqueId(bytes):
@@ -73,11 +72,10 @@ class UniqueId(bytes):
     @property
     def address(self) -> ServerAddress:
         """Where the ranks meet."""
-        _, kind, port, pid, address, host, secret = _HEADER.unpack_from(self)
+        _, port, pid, address, host, secret = _HEADER.unpack_from(self)
         name = host.rstrip(b"\0").decode(errors="replace")
-        by_rank_0 = kind == _BY_RANK_0
-        made_by = f"rank 0, {_VARIABLE}" if by_rank_0 else f"made by pid {pid} on {name}"
-        return ServerAddress(address.rstrip(b"\0").decode(), port, secret, made_by, by_rank_0)
+        made_by = f"made by pid {pid} on {name}" if pid else f"rank 0, {_VARIABLE}"
+        return ServerAddress(address.rstrip(b"\0").decode(), port, secret, made_by, not pid)
 
 
 def get_unique_id() -> UniqueId:
@@ -101,7 +99,7 @@ def get_unique_id() -> UniqueId:
     bound = bind_listener(choose_addresses(settings)[0], settings.ports)
     secret = secrets.token_bytes(32)
     address, port = bound.getsockname()[:2]
-    uid = _pack(_BY_CREATOR, address, port, secret)
+    uid = _pack(address, port, secret, os.getpid(), socket.gethostname())
     UniqueIdServer(bound, secret, f"the process that made the unique id ({uid.address.made_by})")
     return uid
 
@@ -184,14 +182,11 @@ def _agreed_id(given: str) -> UniqueId:
     _num_agreed[given] += 1
     text = f"hccl-py {given} {_num_agreed[given]}"
     secret = hmac.digest(os.environ.get("HCCL_SECRET", "").encode(), text.encode(), "sha256")
-    return _pack(_BY_RANK_0, address, number, secret)
+    return _pack(address, number, secret)
 
 
-def _pack(kind: int, address: str, port: int, secret: bytes) -> UniqueId:
-    # All processes of a job pack the same for HCCL_COMM_ID: who it was is no part of that.
-    pid, host = (os.getpid(), socket.gethostname()) if kind == _BY_CREATOR else (0, "")
-    name = host.encode()[:64]
-    body = _HEADER.pack(_MAGIC, kind, port, pid, address.encode(), name, secret)
+def _pack(address: str, port: int, secret: bytes, pid: int = 0, host: str = "") -> UniqueId:
+    body = _HEADER.pack(_MAGIC, port, pid, address.encode(), host.encode()[:64], secret)
     body = body.ljust(UniqueId.NUM_BYTES - _CHECKSUM_BYTES, b"\0")
     return UniqueId(body + _checksum(body))
 
