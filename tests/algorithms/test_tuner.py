@@ -75,7 +75,6 @@ def test_unknown_override_lists_what_there_is(text: str) -> None:
         choose("barrier", 4, ONE_NODE, {"HCCL_ALGORITHM": text})
 
 
-def test_messages_are_cut_later_the_more_of_the_way_is_wire() -> None:
-    wire_only = nodes_by("ab")
-    sizes = [min_message_bytes(nodes) for nodes in (ONE_NODE, TWO_NODES, wire_only)]
-    assert sizes == sorted(set(sizes))
+def test_small_messages_are_cut_only_where_wire_and_memory_overlap() -> None:
+    one_kind_of_way = [min_message_bytes(nodes) for nodes in (ONE_NODE, nodes_by("ab"))]
+    assert min_message_bytes(TWO_NODES) < min(one_kind_of_way)
