@@ -22,7 +22,6 @@ import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from hccl_py.transport.bootstrap.tls import Tls
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Member
@@ -127,39 +126,13 @@ class Party:
         return hmac.digest(key, b"\0".join((purpose, *parts)), "sha256")
 
 
-class _Hello(NamedTuple):
-    version: int
-    role: int
-    source: int
-    target: int
-    carried: int
-    path: int
-    communicator_id: bytes
-    nonce: bytes
-
-    @property
-    def key(self) -> Key:
-        return Key(self.source, self.carried, self.path)
-
-    @classmethod
-    def unpack(cls, data: bytes, role: int) -> "_Hello":
-        magic, *fields = _HELLO.unpack(data)
-        hello = cls(*fields)
-        if magic != _MAGIC:
-            raise RejectedError("it does not speak this protocol")
-        if hello.version != PROTOCOL_VERSION:
-            raise RejectedError(f"it speaks version {hello.version}, this is {PROTOCOL_VERSION}")
-        if hello.role != role:
-            raise RejectedError("it is on the wrong side of the connection")
-        return hello
-
-
 class Handshake(ABC):
     """One side of the handshake of one connection.
 
     Attributes:
         step: what is going on, for error messages.
-        key: which connection it is; None before that is known, only claimed until `authenticated`.
+        key: which connection it is, claimed until `authenticated`; None before its communicator's
+            id was named.
         authenticated: the other side knows the secret.
         descriptors: what the peer passed.
     """
@@ -182,12 +155,11 @@ class Handshake(ABC):
 
     def connect(self, key: Key) -> Steps:
         """Be the side that dialled."""
-        self.step, self.key = "hello", key
+        self.key = key
         hello = self._hello(_CONNECTOR, key)
         yield from self.send(hello)
         answer = yield from self.receive(_HELLO.size)
-        theirs = _Hello.unpack(answer, _ACCEPTOR)
-        if theirs.key != key or not self._is_addressed(theirs):
+        if self._read_hello(answer, _ACCEPTOR) != key:
             raise RejectedError("it answered for another connection")
         self.step = "proof"
         yield from self.send(self.party.sign(b"connector", hello, answer))
@@ -198,13 +170,11 @@ class Handshake(ABC):
     def accept(self, is_expected: Callable[[Key], bool]) -> Steps:
         """Be the side that was dialled; `is_expected` says whether a connection may come."""
         hello = yield from self.receive(_HELLO.size)
-        theirs = _Hello.unpack(hello, _CONNECTOR)
-        if not (theirs.source < len(self.party.members) and is_expected(theirs.key)):
+        key = self._read_hello(hello, _CONNECTOR)
+        if not (key.rank < len(self.party.members) and is_expected(key)):
             raise RejectedError("it claims to be a connection that is not expected here")
-        self.key = theirs.key
-        if not self._is_addressed(theirs):
-            raise RejectedError("it dialled for another rank or communicator")
-        answer = self._hello(_ACCEPTOR, theirs.key)
+        self.key = key
+        answer = self._hello(_ACCEPTOR, key)
         yield from self.send(answer)
         self.step = "proof"
         proof = yield from self.receive(_PROOF_BYTES)
@@ -233,9 +203,19 @@ class Handshake(ABC):
         here = (PROTOCOL_VERSION, role, *ranks, key.index, key.path, self.party.communicator_id)
         return _HELLO.pack(_MAGIC, *here, secrets.token_bytes(32))
 
-    def _is_addressed(self, hello: _Hello) -> bool:
-        here = (self.party.rank, self.party.communicator_id)
-        return (hello.target, hello.communicator_id) == here
+    def _read_hello(self, data: bytes, role: int) -> Key:
+        """Return which connection the other side means, as this side names it."""
+        magic, version, its_role, *connection, communicator_id, _ = _HELLO.unpack(data)
+        if magic != _MAGIC:
+            raise RejectedError("it does not speak this protocol")
+        if version != PROTOCOL_VERSION:
+            raise RejectedError(f"it speaks version {version}, this is {PROTOCOL_VERSION}")
+        if its_role != role:
+            raise RejectedError("it is on the wrong side of the connection")
+        source, target, index, path = connection
+        if (target, communicator_id) != (self.party.rank, self.party.communicator_id):
+            raise RejectedError("it dialled for another rank or communicator")
+        return Key(source, index, path)
 
     def _check(self, proof: bytes, expected: bytes) -> None:
         if not hmac.compare_digest(proof, expected):

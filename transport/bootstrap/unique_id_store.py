@@ -315,7 +315,7 @@ class UniqueIdClient(StoreClient):
 
     def _check_server(self) -> None:
         may_come = self._comes_later and not self._was_up
-        if self._gone is not None and self._gone.expired and not self._is_up and not may_come:
+        if self._gone is not None and self._gone.expired and not may_come:
             why = "answers for another unique id" if self._rejected else "has ended"
             self.problem = self.problem or (
                 f"{self._server} {why}: either that process ended, or all ranks of this id had "
