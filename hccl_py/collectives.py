@@ -137,8 +137,10 @@ class Collectives(Submitter[Result]):
         state = self._state
         prepared = state.plans["barrier", _BYTE, _SUM, 1, None]
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        arguments = state.core, prepared, limit_s, self._byte_address, False, self._byte
-        return self._submit(self._data, arguments)
+        # No local of its own: the traceback of an error must not keep the engine.
+        return self._submit(
+            self._data, (state.core, prepared, limit_s, self._byte_address, False, self._byte)
+        )
 
     def all_gather(
         self, output: Blocks, input: Buffer, *, timeout_s: float | None = None
@@ -314,8 +316,9 @@ class Collectives(Submitter[Result]):
     ) -> Result:
         state = self._state
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        arguments = state.core, transfer, limit_s, span.address, buffer
-        return self._submit(self._transferring, arguments)
+        return self._submit(
+            self._transferring, (state.core, transfer, limit_s, span.address, buffer)
+        )
 
     def _check_own_block(
         self, name: str, blocks: Sequence[Span], other_name: str, other: Span
