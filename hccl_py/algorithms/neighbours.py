@@ -86,12 +86,10 @@ def complementary_trees(me: int, n: int) -> list[tuple[int | None, list[int]]]:
     The second tree is the first one mirrored (n even: n + 1 - place) or shifted by one (n odd),
     which turns odd places into even ones. With n odd one rank is a leaf of both.
     """
-    if n % 2 == 0:
-        orders = [list(range(n)), list(reversed(range(n)))]
-    else:
-        orders = [list(range(n)), [*range(1, n), 0]]
+    first = list(range(n))
+    second = first[::-1] if n % 2 == 0 else [*first[1:], 0]
     trees = []
-    for order in orders:
+    for order in (first, second):
         parents = {
             rank: None if (above := _in_order_parent(place, n)) is None else order[above - 1]
             for place, rank in enumerate(order, start=1)

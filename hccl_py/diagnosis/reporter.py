@@ -127,12 +127,11 @@ class Reporter:
     def call_log(self) -> tuple[LoggedCall, ...]:
         """Return the last collectives, oldest first."""
         last = self._core.sequence()
+        calls = self._core.call_log(max(1, last - _MAX_CALLS + 1), last)
         site_of = self._sites.site_of if self._sites is not None else lambda _: ""
         return tuple(
             LoggedCall(number, without_number(fingerprint), num_bytes, site_of(number))
-            for number, fingerprint, num_bytes in self._core.call_log(
-                max(1, last - _MAX_CALLS + 1), last
-            )
+            for number, fingerprint, num_bytes in calls
         )
 
     def diagnosis(self) -> dict[str, Any] | None:

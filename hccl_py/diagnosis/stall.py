@@ -6,6 +6,7 @@ and the coordinator looks for a mismatch or a deadlock. If there is none and a c
 HCCL_STALL_WARNING_S, the coordinator (rank 0) warns on its stderr.
 """
 
+import contextlib
 import os
 import sys
 import time
@@ -30,15 +31,13 @@ def warning_from_environment() -> float:
         InvalidArgumentError: the variable is no number of seconds.
     """
     text = os.environ.get(VARIABLE, "")
-    try:
+    with contextlib.suppress(ValueError):
         seconds = float(text or _DEFAULT_S)
-        if not seconds >= 0:
-            raise ValueError
-    except ValueError:
-        raise InvalidArgumentError(
-            f"{VARIABLE}: expected a number of seconds, 0 for no warning, got {text!r}"
-        ) from None
-    return seconds
+        if seconds >= 0:
+            return seconds
+    raise InvalidArgumentError(
+        f"{VARIABLE}: expected a number of seconds, 0 for no warning, got {text!r}"
+    )
 
 
 class StallWatch:

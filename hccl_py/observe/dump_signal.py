@@ -17,6 +17,8 @@ from hccl_py.transport.process_lifecycle import Stage, register
 
 logger = logging.getLogger("hccl_py")
 
+_STOP = 1 << 32  # more than signals can add up to
+
 
 class Bell:
     """Calls a function when SIGUSR2 comes, for as long as somebody holds it."""
@@ -26,7 +28,6 @@ class Bell:
         self._lock = threading.RLock()  # the garbage collector may release inside hold()
         self._num_holders = 0
         self._fd: int | None = None
-        self._stop = threading.Event()
 
     def hold(self, action: Callable[[], None]) -> None:
         """Listen, if nobody does yet."""
@@ -43,8 +44,8 @@ class Bell:
                 os.close(fd)
                 logger.debug("SIGUSR2 has a handler; the flight recorder does not listen to it")
                 return
-            self._fd, self._stop = fd, threading.Event()
-            listener = partial(_listen, fd, self._stop, action)
+            self._fd = fd
+            listener = partial(_listen, fd, action)
             threading.Thread(target=listener, name="hccl-flight-recorder", daemon=True).start()
 
     def release(self) -> None:
@@ -56,8 +57,7 @@ class Bell:
             if self._num_holders or self._fd is None:
                 return
             _core.silence_signal_bell()
-            self._stop.set()
-            os.eventfd_write(self._fd, 1)  # the thread closes it
+            os.eventfd_write(self._fd, _STOP)  # the thread closes it
             self._fd = None
 
     def forget(self) -> None:
@@ -70,16 +70,13 @@ class Bell:
         self._fd = None
 
 
-def _listen(fd: int, stop: threading.Event, action: Callable[[], None]) -> None:
-    while True:
-        os.eventfd_read(fd)
-        if stop.is_set():
-            os.close(fd)
-            return
+def _listen(fd: int, action: Callable[[], None]) -> None:
+    while os.eventfd_read(fd) < _STOP:
         try:
             action()
         except Exception:
             logger.warning("flight recorder: could not be written", exc_info=True)
+    os.close(fd)
 
 
 BELL = Bell()

@@ -32,26 +32,19 @@ Promise = Contribution | Total | None
 
 @dataclass(frozen=True)
 class Contract:
-    """Precondition and postcondition of a collective, on the rank, world size and root of a plan.
+    """Precondition and postcondition of a collective, by rank, world size and root of a plan."""
 
-    Attributes:
-        name: as torch spells it.
-        promise: what chunk i of `data`, or block i of `output`, holds in the end.
-        blocks: how many blocks a rank brings and gets; None where the collective works on `data`.
-        shared_block: the input block and the output block that are the same memory where the
-            caller works in place; None where this rank cannot.
-        rooted: whether the collective has a root.
-        one_length: block i has the same length on every rank (what is reduced must); otherwise
-            every rank's block i may have a length of its own.
-        meets: every rank hears from every rank, directly or through others, before it returns.
-    """
-
-    name: str
+    name: str  # as torch spells it
+    # What chunk i of `data`, or block i of `output`, holds in the end.
     promise: Callable[[Plan, int], Promise]
+    # How many blocks a rank brings and gets; None where the collective works on `data`.
     blocks: Callable[[Plan], tuple[int, int]] | None = None
+    # The input block and the output block that are the same memory where the caller works in place.
     shared_block: Callable[[Plan], tuple[int, int] | None] = lambda _plan: None
     rooted: bool = False
+    # Block i has the same length on every rank (what is reduced must), not one of its own on each.
     one_length: bool = False
+    # Every rank hears from every rank, directly or through others, before it returns.
     meets: bool = False
 
     def shape(self, plan: Plan, data_chunks: int) -> Shape:

@@ -37,49 +37,42 @@ class Timeline:
         events: list[Event] = []
         for file, offset in self._files:
             events += _names(file)
+            shift_ns = offset.offset_ns - self._origin_ns
             for entry in file.content["entries"]:
-                events += self._call(file, offset.offset_ns, entry)
+                events += self._call(file, shift_ns, entry)
         events += self._arrows()
         clocks = [{"rank": file.rank, **offset._asdict()} for file, offset in self._files]
         other = {"clocks": clocks, "origin_ns": self._origin_ns}
         return {"traceEvents": events, "displayTimeUnit": "ns", "otherData": other}
 
-    def _call(self, file: RankFile, offset_ns: int, entry: dict[str, Any]) -> Iterator[Event]:
-        tid, one = _communicator_of(file, entry)
-        base: Event = {"pid": file.rank, "tid": tid}
-        begin_ns = entry["time_discovered_started_ns"] or entry["time_created_ns"]
-        end_ns = entry["time_discovered_completed_ns"] or file.content["written_ns"]
+    def _call(self, file: RankFile, shift_ns: int, entry: dict[str, Any]) -> Iterator[Event]:
+        communicators = file.content["communicators"]
+        tid = [one["name"] for one in communicators].index(entry["process_group"][0])
+        one, base = communicators[tid], {"pid": file.rank, "tid": tid}
+        begin_ns = (entry["time_discovered_started_ns"] or entry["time_created_ns"]) + shift_ns
+        end_ns = (entry["time_discovered_completed_ns"] or file.content["written_ns"]) + shift_ns
         name = entry["profiling_name"].partition(":")[2]
         whole = {**base, "name": name, "args": _arguments(entry, one)}
         if entry["is_p2p"] or not entry["time_discovered_started_ns"]:
             category = "transfer" if entry["is_p2p"] else "queued"
             self._num_async += 1
             whole |= {"cat": category, "id": self._num_async}
-            yield {**whole, "ph": "b", "ts": self._us(entry["time_created_ns"] + offset_ns)}
-            yield {**whole, "ph": "e", "ts": self._us(end_ns + offset_ns)}
+            yield {**whole, "ph": "b", "ts": (entry["time_created_ns"] + shift_ns) / 1000}
+            yield {**whole, "ph": "e", "ts": end_ns / 1000}
             return
-        whole |= {"ph": "X", "cat": "collective", **self._span(begin_ns, end_ns, offset_ns)}
+        whole |= {"cat": "collective", **_span(begin_ns, end_ns)}
         yield whole
-        yield from self._parts(base, entry, one, (begin_ns, end_ns, offset_ns))
+        late = f"waiting for rank {_global(one, entry['waited_for'])}"
+        # It waited for late ranks until one time, and moved data otherwise.
+        until_ns = min(max(entry["waited_until_ns"] + shift_ns, begin_ns), end_ns)
+        since_ns = max(begin_ns, until_ns - entry["waiting_ns"])
+        if since_ns - begin_ns > _NOTICEABLE_NS:
+            yield {**base, "cat": "moving", "name": "moving", **_span(begin_ns, since_ns)}
+        if until_ns > since_ns:
+            yield {**base, "cat": "waiting", "name": late, **_span(since_ns, until_ns)}
+        yield {**base, "cat": "moving", "name": "moving", **_span(until_ns, end_ns)}
         if one["id"]:  # else the rank is alone in it
             self._joined.setdefault((one["id"], entry["collective_seq_id"]), []).append(whole)
-
-    def _parts(
-        self, base: Event, entry: dict[str, Any], one: dict[str, Any], span: tuple[int, int, int]
-    ) -> Iterator[Event]:
-        """Yield what a collective did: wait for late ranks until one time, move data otherwise."""
-        begin_ns, end_ns, offset_ns = span
-        until_ns = min(max(entry["waited_until_ns"], begin_ns), end_ns)
-        since_ns = max(begin_ns, until_ns - entry["waiting_ns"])
-        parts = [("moving", begin_ns, since_ns)] if since_ns - begin_ns > _NOTICEABLE_NS else []
-        if until_ns > since_ns:
-            late = f"waiting for rank {_global(one, entry['waited_for'])}"
-            parts.append((late, since_ns, until_ns))
-        parts.append(("moving", until_ns, end_ns))
-        for name, part_begin_ns, part_end_ns in parts:
-            category = "moving" if name == "moving" else "waiting"
-            part = {**base, "ph": "X", "cat": category, "name": name}
-            yield part | self._span(part_begin_ns, part_end_ns, offset_ns)
 
     def _arrows(self) -> Iterator[Event]:
         """Yield a chain over the ranks of each collective, in the order in which they came."""
@@ -90,11 +83,9 @@ class Timeline:
                 arrow = {"ph": phase, "cat": "collective", "name": event["name"], "id": number}
                 yield arrow | {key: event[key] for key in ("pid", "tid", "ts")} | {"bp": "e"}
 
-    def _span(self, begin_ns: int, end_ns: int, offset_ns: int) -> Event:
-        return {"ts": self._us(begin_ns + offset_ns), "dur": max(end_ns - begin_ns, 0) / 1000}
 
-    def _us(self, time_ns: int) -> float:
-        return (time_ns - self._origin_ns) / 1000
+def _span(begin_ns: int, end_ns: int) -> Event:
+    return {"ph": "X", "ts": begin_ns / 1000, "dur": max(end_ns - begin_ns, 0) / 1000}
 
 
 def _names(file: RankFile) -> Iterator[Event]:
@@ -111,14 +102,6 @@ def _names(file: RankFile) -> Iterator[Event]:
         base = {"ph": "M", "pid": file.rank, "tid": tid}
         yield {**base, "name": f"{kind}_name", "args": {"name": name}}
         yield {**base, "name": f"{kind}_sort_index", "args": {"sort_index": place}}
-
-
-def _communicator_of(file: RankFile, entry: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-    name = entry["process_group"][0]
-    for index, one in enumerate(file.content["communicators"]):
-        if one["name"] == name:
-            return index, one
-    return 0, file.content["communicators"][0]
 
 
 def _global(communicator: dict[str, Any], rank: int | None) -> int | None:
