@@ -1,10 +1,6 @@
 import pytest
 
-from hccl_py.algorithms.neighbours import (
-    NodeView,
-    binomial_tree,
-    complementary_trees,
-)
+from hccl_py.algorithms.neighbours import NodeView, binomial_tree, complementary_trees
 
 RANK_COUNTS = range(1, 40)
 

@@ -5,11 +5,7 @@ import numpy.typing as npt
 import pytest
 
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.oracle import (
-    PERIOD,
-    Call,
-    contribution,
-)
+from hccl_py.bench.collective.oracle import PERIOD, Call, contribution
 
 Array = npt.NDArray[np.int64]
 _WORLD_SIZES = (2, 3, 5, 8, 16)

@@ -12,12 +12,7 @@ import torch.distributed as dist
 from ranks import run_ranks
 from thread_ranks import ThreadRanks
 
-from hccl_py import (
-    AbortedError,
-    Communicator,
-    InvalidArgumentError,
-    group,
-)
+from hccl_py import AbortedError, Communicator, InvalidArgumentError, group
 
 LARGE = 300_000
 """Elements of a message that fits in no buffer on its way."""

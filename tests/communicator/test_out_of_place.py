@@ -12,10 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from guarded import (
-    Array,
-    Guarded,
-)
+from guarded import Array, Guarded
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator, InvalidArgumentError, ReduceOp

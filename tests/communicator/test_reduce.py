@@ -11,15 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from guarded import (
-    REDUCIBLE,
-    Array,
-    Guarded,
-    assert_reduced,
-    contribution,
-    is_reducible,
-    reduced,
-)
+from guarded import REDUCIBLE, Array, Guarded, assert_reduced, contribution, is_reducible, reduced
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator, ReduceOp

@@ -177,9 +177,7 @@ def sixteen(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, float, Path]
 
 @pytest.mark.nightly("training")
 @pytest.mark.timeout(180)
-def test_sixteen_ranks_on_two_nodes_learn_in_two_minutes(
-    sixteen: tuple[str, float, Path],
-) -> None:
+def test_sixteen_ranks_on_two_nodes_learn_in_two_minutes(sixteen: tuple[str, float, Path]) -> None:
     printed, elapsed_s, checkpoint = sixteen
     assert elapsed_s < 120.0
     reached = re.findall(r"accuracy (\d+\.\d\d)%", printed)

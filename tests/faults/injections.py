@@ -241,9 +241,7 @@ class Result:
 
 
 def play(
-    run: Callable[..., Story | None],
-    injection: Injection,
-    hosts: Hosts | None = None,
+    run: Callable[..., Story | None], injection: Injection, hosts: Hosts | None = None
 ) -> Result:
     """Play one round; `run(rank, world_size, injection)` is every rank.
 

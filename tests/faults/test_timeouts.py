@@ -43,10 +43,7 @@ def _undisturbed() -> None:
 
 
 def _env(layout: Layout, folder: Path) -> Callable[[int], dict[str, str]]:
-    return lambda rank: {
-        "HCCL_NODE_ID": str(layout.node_of(rank)),
-        "TEST_FOLDER": str(folder),
-    }
+    return lambda rank: {"HCCL_NODE_ID": str(layout.node_of(rank)), "TEST_FOLDER": str(folder)}
 
 
 def _together(rank: int, step: str) -> None:

@@ -18,12 +18,7 @@ from open_now import open_now, wait_for_no_more_than
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
-from hccl_py import (
-    AbortedError,
-    BootstrapError,
-    Communicator,
-    CommunicatorError,
-)
+from hccl_py import AbortedError, BootstrapError, Communicator, CommunicatorError
 
 RECOVERED_S = 0.5
 """From the error of a call to the end of the first call on the communicator of those left."""

@@ -14,11 +14,7 @@ from hccl_py.plan.verify import verify
 
 RECEIVES = (OpKind.RECV, OpKind.RECV_REDUCE)
 OTHER_KIND = {OpKind.RECV: OpKind.RECV_REDUCE, OpKind.RECV_REDUCE: OpKind.RECV}
-NODES = {
-    "2": one_node(2),
-    "4": one_node(4),
-    "2+3": ((0, 1), (2, 3, 4)),
-}
+NODES = {"2": one_node(2), "4": one_node(4), "2+3": ((0, 1), (2, 3, 4))}
 CASES = [
     pytest.param(collective, name, nodes, id=f"{collective}-{name}-{ranks}")
     for collective, name in ALGORITHMS

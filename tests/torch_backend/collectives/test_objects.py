@@ -56,9 +56,7 @@ def test_scatter_object_list(rank: int, world_size: int) -> list[Any]:
 
 
 @feature(
-    SECTION,
-    "send_object_list, recv_object_list",
-    covers=("send_object_list", "recv_object_list"),
+    SECTION, "send_object_list, recv_object_list", covers=("send_object_list", "recv_object_list")
 )
 def test_send_and_recv_object_list(rank: int, world_size: int) -> list[Any]:
     if rank == 0:

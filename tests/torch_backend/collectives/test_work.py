@@ -61,12 +61,7 @@ def alone_in_the_world(world_size: int) -> list[list[torch.Tensor]]:
     return [[torch.tensor(values) for values in ([*two, *two], *([two] * 8), [0.0, 1.0])]]
 
 
-@feature(
-    SECTION,
-    "every function in a world of one rank",
-    world_size=1,
-    alone=alone_in_the_world,
-)
+@feature(SECTION, "every function in a world of one rank", world_size=1, alone=alone_in_the_world)
 def test_works_of_a_single_rank(rank: int, world_size: int) -> list[torch.Tensor]:
     """Blocking, then asynchronous, both with the same outcome."""
     results: list[torch.Tensor] = []

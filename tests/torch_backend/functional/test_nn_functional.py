@@ -61,8 +61,7 @@ def test_nn_all_to_all_single(rank: int, world_size: int) -> Results:
     even = through(rank, lambda leaf: collectives.all_to_all_single(torch.empty(4), leaf * 1))
     sizes = [1, 3] if rank == 0 else [3, 1]
     uneven = through(
-        rank,
-        lambda leaf: collectives.all_to_all_single(torch.empty(4), leaf * 1, sizes, sizes),
+        rank, lambda leaf: collectives.all_to_all_single(torch.empty(4), leaf * 1, sizes, sizes)
     )
     return even + uneven
 

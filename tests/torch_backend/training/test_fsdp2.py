@@ -13,12 +13,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_optimizer_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import (
-    CPUOffloadPolicy,
-    FSDPModule,
-    MixedPrecisionPolicy,
-    fully_shard,
-)
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
 from training import batches, model, parameters_of, part_of, sgd, train, trained_alone
 
@@ -49,11 +44,7 @@ def train_low(network: nn.Module, rank: int, world_size: int) -> list[torch.Tens
     return parameters_of(network)
 
 
-@feature(
-    SECTION,
-    "MixedPrecisionPolicy: bfloat16 parameters, float32 gradients",
-    tolerance=1e-2,
-)
+@feature(SECTION, "MixedPrecisionPolicy: bfloat16 parameters, float32 gradients", tolerance=1e-2)
 def test_fully_shard_mixed_precision(rank: int, world_size: int) -> list[torch.Tensor]:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     return train_low(sharded(mp_policy=policy), rank, world_size)

@@ -96,11 +96,7 @@ def trained_on_averages(world_size: int) -> list[list[torch.Tensor]]:
     return trained_alone(world_size)
 
 
-@feature(
-    SECTION,
-    "hook: post_localSGD, with PeriodicModelAverager",
-    alone=trained_on_averages,
-)
+@feature(SECTION, "hook: post_localSGD, with PeriodicModelAverager", alone=trained_on_averages)
 def test_post_local_sgd_hook(rank: int, world_size: int) -> list[torch.Tensor]:
     """Each rank a subgroup of its own, so that the averager has something to do."""
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager

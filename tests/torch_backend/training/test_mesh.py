@@ -28,10 +28,7 @@ def test_mesh_of_two_dimensions(rank: int, world_size: int) -> list[object]:
 def test_mesh_with_other_backends(rank: int, world_size: int) -> list[object]:
     """Some dimensions on gloo, some on hccl."""
     mesh = init_device_mesh(
-        "cpu",
-        (2, 2),
-        mesh_dim_names=("a", "b"),
-        backend_override={"a": "gloo", "b": "hccl"},
+        "cpu", (2, 2), mesh_dim_names=("a", "b"), backend_override={"a": "gloo", "b": "hccl"}
     )
     backends = [dist.get_backend(mesh[name].get_group()) for name in ("a", "b")]
     return [sum_of_ranks(mesh["a"]), sum_of_ranks(mesh["b"]), backends]

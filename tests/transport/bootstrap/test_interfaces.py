@@ -6,11 +6,7 @@ from typing import Any
 import pytest
 
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.network.interfaces import (
-    Interface,
-    choose_addresses,
-    select_interfaces,
-)
+from hccl_py.transport.network.interfaces import Interface, choose_addresses, select_interfaces
 from hccl_py.transport.network.settings import NetworkSettings
 
 INTERFACES = tuple(

@@ -60,13 +60,7 @@ def replaced(good: dict[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
 
 
 CARD = rendezvous.Card(
-    Identity.of_this_process(),
-    1,
-    2,
-    1,
-    "name",
-    (Endpoint("lo", "127.0.0.1", 1),),
-    None,
+    Identity.of_this_process(), 1, 2, 1, "name", (Endpoint("lo", "127.0.0.1", 1),), None
 )
 FIELDS = {"version": PROTOCOL_VERSION, **asdict(CARD)}
 

@@ -10,13 +10,7 @@ from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 
 import pytest
-from bootstrapped import (
-    Job,
-    bootstrapped,
-    open_descriptors,
-    read_exactly,
-    write,
-)
+from bootstrapped import Job, bootstrapped, open_descriptors, read_exactly, write
 
 from hccl_py.transport.bootstrap.handshake import Key
 from hccl_py.transport.bootstrap.mesh import Mesh

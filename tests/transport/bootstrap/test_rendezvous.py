@@ -10,12 +10,7 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 import torch.distributed
 
-from hccl_py.transport.bootstrap.rendezvous import (
-    MAX_CARD_BYTES,
-    Card,
-    Meeting,
-    meet,
-)
+from hccl_py.transport.bootstrap.rendezvous import MAX_CARD_BYTES, Card, Meeting, meet
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint, Identity

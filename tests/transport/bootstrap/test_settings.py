@@ -33,9 +33,7 @@ def test_settings_unset_or_empty_are_the_defaults(monkeypatch: pytest.MonkeyPatc
     assert NetworkSettings.from_environment() == NetworkSettings()
 
 
-def test_settings_all_are_read_and_the_secret_is_not_shown(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_settings_all_are_read_and_the_secret_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     values = ["eth", "AF_INET6", "4", "20000-20003", "open sesame", "tcp", "1", "head", "1"]
     for name, value in zip(VARIABLES, values, strict=True):
         monkeypatch.setenv(name, value)

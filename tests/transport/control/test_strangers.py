@@ -151,10 +151,7 @@ def test_strangers_without_a_free_descriptor_serves_on(coordinator: Coordinator)
     ids=["random bytes", "no CURVE", "nothing"],
 )
 def test_strangers_stranger_is_rejected_and_logged_with_its_address(
-    coordinator: Coordinator,
-    caplog: pytest.LogCaptureFixture,
-    garbage: bytes,
-    reason: str,
+    coordinator: Coordinator, caplog: pytest.LogCaptureFixture, garbage: bytes, reason: str
 ) -> None:
     client = socket.create_connection(coordinator.address)
     name = "{}:{}".format(*client.getsockname())

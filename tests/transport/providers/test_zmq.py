@@ -11,14 +11,7 @@ from collections.abc import Callable
 import msgpack  # type: ignore[import-untyped]
 import pytest
 import zmq
-from lane_pairs import (
-    HEADER,
-    TIMEOUT_S,
-    connect_all,
-    header,
-    lane_pair,
-    two_providers,
-)
+from lane_pairs import HEADER, TIMEOUT_S, connect_all, header, lane_pair, two_providers
 
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.providers.interface import Lane

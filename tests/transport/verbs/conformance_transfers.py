@@ -88,10 +88,7 @@ class Transfers(Provider):
             mine = a.domain.register(source, Access.LOCAL_READ)
             theirs = b.domain.register(target, ALL)
             request = SendRequest(
-                Opcode.RDMA_WRITE,
-                (mine.piece(),),
-                remote_address=theirs.address,
-                rkey=theirs.rkey,
+                Opcode.RDMA_WRITE, (mine.piece(),), remote_address=theirs.address, rkey=theirs.rkey
             )
             a.pair.post_send(request)
             [done] = a.expect(Status.SUCCESS)
