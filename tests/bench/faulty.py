@@ -50,15 +50,6 @@ class Dies(_OverGloo):
         return right if self._rank != 1 else lambda: os.kill(os.getpid(), signal.SIGKILL)
 
 
-class Raises(_OverGloo):
-    """Rank 1 raises while it makes its call."""
-
-    def all_reduce(self, data: torch.Tensor, reduce_op: str) -> Timed:
-        if self._rank == 1:
-            raise ValueError("no such reduction on this rank")
-        return super().all_reduce(data, reduce_op)
-
-
 class Hangs(_OverGloo):
     """Rank 1 never comes back from its call, deaf to everything but SIGKILL.
 

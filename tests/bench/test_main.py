@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from rank_processes import is_alive
+from thread_ranks import wait_until
 
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.contender import Open
@@ -150,29 +152,13 @@ def test_main_that_is_stopped_leaves_no_rank(
     hanging: dict[int, tuple[subprocess.Popen[str], Path]], sent: int, code: int
 ) -> None:
     command, folder = hanging[sent]
-    _wait_until(lambda: len(list(folder.iterdir())) == 2, 60)
+    wait_until(lambda: len(list(folder.iterdir())) == 2, "both ranks hang", 60)
     os.killpg(command.pid, sent) if sent == signal.SIGINT else command.send_signal(sent)
     _, message = command.communicate(timeout=20)
     assert command.returncode == code
     assert message == ("hccl-bench: interrupted\n" if sent != signal.SIGKILL else "")
     pids = [int(file.name) for file in folder.iterdir()]
-    _wait_until(lambda: not any(_runs(pid) for pid in pids), 10)
-
-
-def _runs(pid: int) -> bool:
-    """Whether a process exists and is more than a zombie that nobody has waited for."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return state not in "ZX"
-
-
-def _wait_until(condition: Callable[[], bool], timeout_s: float) -> None:
-    end = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < end, "the condition did not come true in time"
-        time.sleep(0.01)
+    wait_until(lambda: not any(map(is_alive, pids)), "the ranks end")
 
 
 def test_op_all_with_csv_prints_one_header_and_a_row_for_each_collective(

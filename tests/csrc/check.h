@@ -1,9 +1,9 @@
-// The whole test framework: a condition that must hold, and what to say if not.
+// The whole test framework: a condition that must hold, and tests that the shared `main` runs.
 #pragma once
 
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
+#include <vector>
 
 #define CHECK(condition)                                                          \
   do {                                                                            \
@@ -13,25 +13,37 @@
     }                                                                             \
   } while (false)
 
-namespace hccl::test {
+// Begins the definition of a test: HCCL_TEST(name) { ... }
+#define HCCL_TEST(name)                                      \
+  void name();                                               \
+  const ::hccl::test::Registered registered_##name{#name, name}; \
+  void name()
 
-// An entry of the table that `run_tests` runs.
-#define HCCL_TEST(name) {#name, name}
+namespace hccl::test {
 
 struct Test {
   const char* name;
   void (*run)();
 };
 
-// Runs all, or the one that the command line names.
-template <size_t n>
-void run_tests(const Test (&tests)[n], const char* only = nullptr) {
-  for (const Test& test : tests) {
-    if (only != nullptr && std::strcmp(only, test.name) != 0) continue;
-    std::printf("%s\n", test.name);
-    std::fflush(stdout);
-    test.run();
+// The program's tests in the order of their definitions.
+inline std::vector<Test>& tests() {
+  static std::vector<Test> defined;
+  return defined;
+}
+
+struct Registered {
+  Registered(const char* name, void (*run)()) { tests().push_back({name, run}); }
+};
+
+template <class Error, typename Action>
+bool throws(Action action) {
+  try {
+    action();
+  } catch (const Error&) {
+    return true;
   }
+  return false;
 }
 
 }  // namespace hccl::test

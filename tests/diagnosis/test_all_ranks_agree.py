@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from namespaces import TWO_HOSTS, Hosts
+from rank_processes import on_nodes
 from ranks import run_ranks
 from thread_ranks import wait_until
 
@@ -26,10 +27,6 @@ Story = tuple[str, tuple[Any, ...], float]
 """Text and attributes of the error, and when it was raised."""
 
 nodes = pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"])
-
-
-def on_nodes(num_nodes: int) -> Callable[[int], dict[str, str]]:
-    return lambda rank: {"HCCL_NODE_ID": str(rank * num_nodes // 4)}
 
 
 def story(error: BaseException) -> Story:

@@ -28,17 +28,7 @@ _MOST_LATER_CALLS = 3
 
 @dataclass(frozen=True)
 class Spec:
-    """A call.
-
-    Attributes:
-        collective: which.
-        text: what it is called in messages, with {n} for the world size where it counts.
-        dtype: of all buffers.
-        count: elements of one block.
-        root: of a rooted one.
-        op: of a reduction.
-        uneven: by how much block 0 is longer than the others.
-    """
+    """A call, and how messages that name it begin; block 0 is longer than others by `uneven`."""
 
     collective: str
     text: str
@@ -87,57 +77,27 @@ CALLS = [
 _ONE_SIDED = {"broadcast", "reduce", "gather", "scatter"}
 
 
-class Made:
-    """A call of one rank: its buffers, and how to make it."""
+def prepared(spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
+    """Make the buffers of a rank; return how it makes the call."""
 
-    def __init__(self, spec: Spec, rank: int, n: int) -> None:
-        self.run = getattr(self, f"_{spec.collective}")(spec, rank, n)
+    def numbers(count: int = spec.count) -> Array:
+        return np.arange(1, count + 1).astype(spec.dtype)
 
-    def _output(self, count: int, dtype: str) -> Array:
-        return np.arange(1, count + 1).astype(dtype)
-
-    def _blocks(self, spec: Spec, n: int) -> list[Array]:
-        return [self._output(spec.count + spec.uneven * (r == 0), spec.dtype) for r in range(n)]
-
-    def _all_reduce(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
-        data = self._output(spec.count, spec.dtype)
-        return lambda c: c.all_reduce(data, spec.op)
-
-    def _broadcast(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
-        data = self._output(spec.count, spec.dtype)
-        return lambda c: c.broadcast(data, spec.root)
-
-    def _reduce(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
-        data = self._output(spec.count, spec.dtype)
-        return lambda c: c.reduce(data, spec.root, spec.op)
-
-    def _all_gather(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
-        blocks = self._blocks(spec, n)
-        mine = np.full_like(blocks[rank], 77)
-        return lambda c: c.all_gather(blocks, mine)
-
-    def _reduce_scatter(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
-        output = self._output(spec.count, spec.dtype)
-        blocks = [np.full_like(output, 77) for _ in range(n)]
-        return lambda c: c.reduce_scatter(output, blocks, spec.op)
-
-    def _all_to_all(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
-        blocks = self._blocks(spec, n)
-        inputs = [np.full_like(block, 77) for block in blocks]
-        return lambda c: c.all_to_all(blocks, inputs)
-
-    def _gather(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
-        blocks = self._blocks(spec, n) if rank == spec.root else None
-        mine = np.full(spec.count, 77).astype(spec.dtype)
-        return lambda c: c.gather(blocks, mine, spec.root)
-
-    def _scatter(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
-        output = self._output(spec.count, spec.dtype)
-        blocks = [np.full_like(output, 77) for _ in range(n)] if rank == spec.root else None
-        return lambda c: c.scatter(output, blocks, spec.root)
-
-    def _barrier(self, spec: Spec, rank: int, n: int) -> Callable[[Communicator], Any]:
-        return lambda c: c.barrier()
+    blocks = [numbers(spec.count + spec.uneven * (r == 0)) for r in range(n)]
+    inputs, data = [np.full_like(block, 77) for block in blocks], numbers()
+    at_root = rank == spec.root
+    calls: dict[str, Callable[[Communicator], Any]] = {
+        "all_reduce": lambda c: c.all_reduce(data, spec.op),
+        "broadcast": lambda c: c.broadcast(data, spec.root),
+        "reduce": lambda c: c.reduce(data, spec.root, spec.op),
+        "all_gather": lambda c: c.all_gather(blocks, inputs[rank]),
+        "reduce_scatter": lambda c: c.reduce_scatter(data, inputs, spec.op),
+        "all_to_all": lambda c: c.all_to_all(blocks, inputs),
+        "gather": lambda c: c.gather(blocks if at_root else None, data, spec.root),
+        "scatter": lambda c: c.scatter(data, inputs if at_root else None, spec.root),
+        "barrier": lambda c: c.barrier(),
+    }
+    return calls[spec.collective]
 
 
 @dataclass
@@ -153,10 +113,10 @@ def _deviate(layout: str, usual: Spec, other: Spec, deviant: int) -> list[Seen]:
     n = len(layout)
 
     def call(comm: Communicator) -> Seen:
-        made = Made(other if comm.rank == deviant else usual, comm.rank, n)
+        make_the_call = prepared(other if comm.rank == deviant else usual, comm.rank, n)
         comm.barrier()
         try:
-            made.run(comm)
+            make_the_call(comm)
         except MismatchError as error:
             return Seen(error, True)
         for _ in range(_MOST_LATER_CALLS):

@@ -3,50 +3,21 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
 from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
-from random_calls import NativeCalls, Target, TorchCalls
+from random_calls import NativeCalls, TorchCalls
 
 from hccl_py import Communicator, CommunicatorError
 
 BOOTSTRAP_S = 60.0
 
 
-class Group(ABC):
-    """All ranks, however they are reached. Leaving the context ends it as a program would."""
+class NativeGroup:
+    """A Communicator. Leaving the context ends it as a program would."""
 
-    error: type[Exception]
-    comm: Communicator
-    calls: Target
-
-    @abstractmethod
-    def set_timeout(self, timeout_s: float) -> None:
-        """Set the default of all calls."""
-
-    @abstractmethod
-    def barrier(self) -> None:
-        """Wait for all."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """End it; what holds it lets go."""
-
-    @abstractmethod
-    def __enter__(self) -> Group:
-        """Return itself."""
-
-    @abstractmethod
-    def __exit__(self, *raised: Any) -> None:
-        """End it, as a program does that may have raised something."""
-
-
-class NativeGroup(Group):
-    """A Communicator."""
-
-    error = CommunicatorError
+    error: type[Exception] = CommunicatorError
 
     def __init__(self, name: str) -> None:
         self.comm = Communicator(timeout_s=BOOTSTRAP_S, name=name)
@@ -62,17 +33,17 @@ class NativeGroup(Group):
         self.comm.close()
         del self.comm, self.calls
 
-    def __enter__(self) -> Group:
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *raised: Any) -> None:
         self.comm.__exit__(*raised)
 
 
-class TorchGroup(Group):
+class TorchGroup:
     """The default process group."""
 
-    error = dist.DistBackendError
+    error: type[Exception] = dist.DistBackendError
 
     def __init__(self, name: str) -> None:
         address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
@@ -98,14 +69,12 @@ class TorchGroup(Group):
         dist.destroy_process_group()
         del self.comm, self.calls
 
-    def __enter__(self) -> Group:
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *raised: Any) -> None:
         dist.destroy_process_group()  # in a `finally`, say
 
 
-GROUPS: dict[str, type[NativeGroup] | type[TorchGroup]] = {
-    "native": NativeGroup,
-    "torch": TorchGroup,
-}
+Group = NativeGroup | TorchGroup
+GROUPS: dict[str, type[Group]] = {"native": NativeGroup, "torch": TorchGroup}

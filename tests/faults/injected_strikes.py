@@ -55,11 +55,7 @@ class Striker:
         self._thread: threading.Thread | None = None
 
     def look(self, num_started: int) -> None:
-        """Strike if it is time.
-
-        Raises:
-            ModelExplodedError, LeftError, CommunicatorError: that is how it strikes.
-        """
+        """Strike if it is time; to raise is one way."""
         if num_started != self._injection.after:
             return
         if self._injection.kind in SPOKEN:
@@ -147,10 +143,7 @@ class Striker:
             shut_socket(descriptor)
 
     def _use_up_memory(self) -> None:
-        """Allow hardly more address space than there is, and use up what malloc has kept of it:
-
-        large pieces, and every other time the small ones too.
-        """
+        """Allow hardly more address space, and use up what malloc has kept of it."""
         status = Path("/proc/self/statm").read_text()
         used = int(status.split()[0]) * resource.getpagesize()
         limit = used + self._chance.randrange(1 << 20)

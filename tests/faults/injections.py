@@ -136,12 +136,8 @@ class Injection:
         return self.kind in ("sigkill", "sigsegv", "sigstop", "full_disk") and self.variant % 2 == 0
 
     @property
-    def is_deadly(self) -> bool:
-        return self.kind in DEADLY
-
-    @property
     def names_victim(self) -> bool:
-        return self.is_deadly or self.kind in ("sigstop", "cut_off", *SPOKEN)
+        return self.kind in {*DEADLY, "sigstop", "cut_off", *SPOKEN}
 
     def mark(self, what: str) -> Path:
         """Return the file by which the processes of a round tell each other what has happened."""
@@ -190,11 +186,7 @@ class Result:
         return [f"rank {one.rank}: {what}" for one in self.stories for what in one.leftovers]
 
     def judge(self) -> None:
-        """Check every promise.
-
-        Raises:
-            AssertionError: which ones are not kept, with the seed and all that was seen.
-        """
+        """Fail with the promises that are not kept, the seed, and all that was seen."""
         broken = [*self._errors_broken(), *self._ends_broken()]
         if not broken:
             return
@@ -243,11 +235,7 @@ class Result:
 def play(
     run: Callable[..., Story | None], injection: Injection, hosts: Hosts | None = None
 ) -> Result:
-    """Play one round; `run(rank, world_size, injection)` is every rank.
-
-    Raises:
-        RanksFailed: a rank that should not, died, hung or found a wrong result.
-    """
+    """Play one round; `run(rank, world_size, injection)` is every rank."""
     layout = injection.layout
     with tempfile.TemporaryDirectory(prefix="injection-") as folder:
         injection = dataclasses.replace(injection, folder=folder)
@@ -271,7 +259,7 @@ def play(
 
         outsider = threading.Thread(target=_strike_from_outside, args=(injection,))
         outsider.start()
-        victims = {injection.victim} if injection.is_deadly else set()
+        victims = {injection.victim} if injection.kind in DEADLY else set()
         try:
             stories = run_ranks(
                 run, layout.world_size, injection, env=env, victims=victims, hosts=hosts

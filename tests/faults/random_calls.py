@@ -15,7 +15,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -60,18 +60,8 @@ def draw(seed: str, number: int, world_size: int, kinds: Sequence[str] = KINDS) 
     return Call(kind, dtype, count, root, blocks, registered, op)
 
 
-class Target(Protocol):
-    """What takes the calls."""
-
-    rank: int
-    world_size: int
-
-    def start(self, call: Call, output: Array, data: Array) -> Wait | None:
-        """Make the call; None: it has ended."""
-
-
 class NativeCalls:
-    """Calls of a Communicator."""
+    """Calls of a Communicator; `start` returns None for a call that has ended."""
 
     def __init__(self, comm: Communicator) -> None:
         self.rank, self.world_size = comm.rank, comm.world_size
@@ -132,7 +122,9 @@ class TorchCalls:
 class RandomCalls:
     """A stream of random calls; at most a few are in flight, and every result is checked."""
 
-    def __init__(self, target: Target, seed: str, kinds: Sequence[str] = KINDS) -> None:
+    def __init__(
+        self, target: NativeCalls | TorchCalls, seed: str, kinds: Sequence[str] = KINDS
+    ) -> None:
         self._target = target
         self._seed = seed
         self._kinds = kinds
@@ -141,12 +133,7 @@ class RandomCalls:
         self.num_checked = 0
 
     def one(self) -> None:
-        """Start the next call.
-
-        Raises:
-            CommunicatorError: it or an older one failed.
-            AssertionError: a result is wrong.
-        """
+        """Start the next call; raise if it or an older one failed, or its result is wrong."""
         number, n = self.num_started, self._target.world_size
         call = draw(self._seed, number, n, self._kinds)
         output, data = self._buffers(call, number)

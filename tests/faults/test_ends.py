@@ -5,32 +5,27 @@ What ranks see of each other's failures stands in test_injections.py.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import socket
 import sys
 import threading
 import time
-from pathlib import Path
 
 import numpy as np
 import pytest
 from broken_sockets import engine_sockets, reset_socket
+from leftovers import holdings, settled_holdings, wait_for_return
 from rank_processes import Pids, is_alive
 from ranks import RanksFailed, run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
 from hccl_py import AbortedError, Communicator, PeerLostError
-from hccl_py.transport.arena import arena_of_this_process
 
 # At once; the rest is for a machine that has other things to do.
 NOTICE_S = 2.0
 
 layouts = pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"])
-
-
-# ------------------------------------------------------------------------------ abort, close
 
 
 # ------------------------------------------------------------------------------ leaving, dying
@@ -93,33 +88,15 @@ def test_killed_rank_with_a_forked_child_is_noticed_at_once(nodes: int) -> None:
 # ------------------------------------------------------------------------------ leftovers
 
 
-def _leftovers() -> tuple[set[str], int, int]:
-    descriptors = set()
-    for fd in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(FileNotFoundError):  # the listing's own
-            descriptors.add(os.readlink(f"/proc/self/fd/{fd}") + f" {fd}")
-    maps = Path("/proc/self/maps").read_text()
-    # Registered memory is the process's, not a communicator's.
-    mappings = maps.count("memfd:") - maps.count("memfd:hccl-arena")
-    return descriptors, mappings, len(os.listdir("/proc/self/task"))
-
-
-def _no_thread_of_python() -> bool:
-    return not any(thread.name.startswith("hccl-") for thread in threading.enumerate())
-
-
 def closes(rank: int, world_size: int, fails: bool) -> None:
     def use(comm: Communicator) -> None:
         comm.nonblocking.all_reduce(np.ones(100_000)).wait()
         comm.barrier()
 
-    arena_of_this_process()  # stays, as the progress thread does
-    at_first = _leftovers()
-    with ThreadRanks("aab") as ranks:  # the process's one progress thread starts here
+    with ThreadRanks("aab") as ranks:  # the one progress thread and the arena stay
         ranks.run(use)
-    wait_until(lambda: _leftovers()[1] <= at_first[1], "the progress thread lets go")
-    wait_until(_no_thread_of_python, "the flight recorder's thread ends")
-    before = _leftovers()
+    wait_until(lambda: threading.active_count() == 1, "the flight recorder's thread ends")
+    before = settled_holdings()
     with ThreadRanks("aab") as ranks:
         ranks.run(use)
         if fails:
@@ -127,15 +104,15 @@ def closes(rank: int, world_size: int, fails: bool) -> None:
             ranks.communicators[0].nonblocking.all_reduce(np.ones(10))
             ranks.communicators[1].abort("on purpose")
             ranks.failures(lambda comm: comm.barrier())
-        assert _leftovers()[1] > before[1]
+        assert any(what.startswith("mapping") for what in holdings() - before)
         for comm in ranks.communicators:
             comm.close()
         # The communicators are still there, their resources are not.
-        wait_until(lambda: _leftovers()[1] <= before[1], "the progress thread lets go")
-        wait_until(_no_thread_of_python, "the flight recorder's thread ends")
-        descriptors, _, _ = _leftovers()
-        assert descriptors == before[0], descriptors ^ before[0]
-    wait_until(lambda: _leftovers()[2] <= before[2], "threads end")
+        wait_until(
+            lambda: all(what.startswith("thread") for what in holdings() - before),
+            "the progress thread lets go",
+        )
+    assert not wait_for_return(before)
 
 
 @pytest.mark.parametrize("fails", [False, True])

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from rank_processes import Pids, is_asleep
+from rank_processes import Pids, is_asleep, on_nodes
 from ranks import run_ranks
 from thread_ranks import wait_until
 
@@ -52,9 +52,7 @@ def one_is_interrupted(rank: int, world_size: int) -> tuple[float, str, int | No
 
 @pytest.mark.parametrize("nodes", [1, 3])
 def test_interrupt_ends_the_call_at_once_everywhere(nodes: int) -> None:
-    results = run_ranks(
-        one_is_interrupted, 3, env=lambda rank: {"HCCL_NODE_ID": str(rank * nodes // 3)}
-    )
+    results = run_ranks(one_is_interrupted, 3, env=on_nodes(nodes, 3))
     assert results[0][0] < 0.5
     for _, message, culprit in results:
         assert culprit == 0

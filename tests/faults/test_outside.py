@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 import pytest
 import zmq
+from injections import write_mark
 from namespaces import TWO_HOSTS, Hosts, call_inside
 from ranks import run_ranks
 from thread_ranks import wait_until
@@ -67,14 +68,14 @@ class Rank:
         with Communicator(timeout_s=PATIENCE_S) as comm:
             self._round(comm)
             before_kb, before_open = _resident_kb(), self._look()
-            (self.folder / f"{self.rank}.new").write_text(json.dumps(_listening()))
-            (self.folder / f"{self.rank}.new").rename(self.folder / f"{self.rank}.json")
+            write_mark(self.folder / f"{self.rank}.json", json.dumps(_listening()))
             while self._round(comm):
                 self._look()
-                self._tell_if_mended()
+                if any("works again" in line for line in self.lines):
+                    (self.folder / "mended").touch()
                 if self.rank == world_size - 1 and (self.folder / "cut").exists():
                     (self.folder / "cut").unlink()
-                    _cut_a_connection({tuple(one) for one in self._ports_of(0)})
+                    _cut_a_connection(ports_of_rank_0(self.folder))
             grown_kb = _resident_kb() - before_kb
         return {
             "lines": self.lines,
@@ -96,13 +97,6 @@ class Rank:
         self.num_rounds += 1
         return not stop[0]
 
-    def _tell_if_mended(self) -> None:
-        if any("works again" in line for line in self.lines):
-            (self.folder / "mended").touch()
-
-    def _ports_of(self, rank: int) -> list[Address]:
-        return json.loads((self.folder / f"{rank}.json").read_text())  # type: ignore[no-any-return]
-
     def _look(self) -> int:
         now_open = len(os.listdir("/proc/self/fd"))
         self.num_open = max(self.num_open, now_open)
@@ -113,6 +107,10 @@ def work_under_attack(
     rank: int, world_size: int, folder: str, num_descriptors: int
 ) -> dict[str, Any]:
     return Rank(folder, rank).run(world_size, num_descriptors)
+
+
+def ports_of_rank_0(folder: Path) -> list[Address]:
+    return [tuple(one) for one in json.loads((folder / "0.json").read_text())]
 
 
 def _resident_kb() -> int:
@@ -139,7 +137,7 @@ def _listening() -> list[Address]:
     )
 
 
-def _cut_a_connection(ports: set[Address]) -> None:
+def _cut_a_connection(ports: list[Address]) -> None:
     """Break a connection that was dialled to one of these ports, as a middlebox would."""
     for copy in _sockets():
         with contextlib.suppress(OSError):
@@ -173,27 +171,16 @@ class Job:
 
     def ports(self) -> list[Address]:
         """Wait until the job works; return where rank 0 listens."""
-        deadline_s = time.monotonic() + PATIENCE_S
-        while not all((self.folder / f"{rank}.json").exists() for rank in range(4)):
-            assert not self._ranks.done(), self._ranks.exception()
-            assert time.monotonic() < deadline_s
-            time.sleep(0.01)
-        return [tuple(one) for one in json.loads((self.folder / "0.json").read_text())]
+        files = [self.folder / f"{rank}.json" for rank in range(4)]
+        wait_until(
+            lambda: self._ranks.done() or all(file.exists() for file in files), "work", PATIENCE_S
+        )
+        assert not self._ranks.done(), self._ranks.exception()
+        return ports_of_rank_0(self.folder)
 
     def attack(self, action: Callable[[], Any]) -> None:
         """Run an attack from the attacked rank's host."""
-        outcome: list[BaseException | None] = []
-
-        def run() -> None:
-            try:
-                action()
-                outcome.append(None)
-            except BaseException as error:
-                outcome.append(error)
-
-        call_inside(self.hosts.names[0], run) if self.hosts else run()
-        if outcome[0] is not None:
-            raise outcome[0]
+        call_inside(self.hosts.names[0], action) if self.hosts else action()
 
     def finish(self) -> list[dict[str, Any]]:
         (self.folder / "stop").touch()

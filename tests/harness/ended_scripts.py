@@ -8,11 +8,7 @@ from typing import NoReturn
 
 
 def end_as_script(error: BaseException | None = None) -> NoReturn:
-    """End the interpreter as after the last line of a script, or after what came out of it.
-
-    Args:
-        error: an exception that nobody caught, SystemExit among them; None: the last line.
-    """
+    """End the interpreter as after the last line of a script, or by an error nobody caught."""
     sys.modules["__main__"].__dict__["error_of_script"] = error
     if error is not None:
         # Ends with SystemExit; prints anything else, and keeps it as sys.last_value.

@@ -26,28 +26,31 @@ LIMIT_S = 100.0
 _TAG = "HCCL_TEST_JOB"
 
 
-def launch(*arguments: object, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
-    """Run a job to its end and return its output.
+@contextmanager
+def _environment_that_ends() -> Iterator[dict[str, str]]:
+    """Make an environment; on the way out, no process that has it may still run."""
+    tag = uuid.uuid4().hex
+    try:
+        yield {**os.environ, _TAG: tag}
+        deadline_s = time.monotonic() + 5.0  # the kernel needs a moment to end what was killed
+        while (left := _processes(tag)) and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        assert not left, f"still running after the job's end: {left}"
+    finally:
+        for pid in _processes(tag):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
-    Raises:
-        AssertionError: it did not end within the limit, or processes of it went on.
-    """
+
+def launch(*arguments: object, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
+    """Run a job to its end and return its output; all its processes must have ended in time."""
     words = [str(word) for word in arguments]
-    tag = f"{_TAG}={uuid.uuid4().hex}"
-    name, _, value = tag.partition("=")
-    with tempfile.TemporaryDirectory(prefix="launch-") as folder:
+    with tempfile.TemporaryDirectory(prefix="launch-") as folder, _environment_that_ends() as env:
         out, err = Path(folder, "out"), Path(folder, "err")
-        job = {"arguments": words, "env": {**os.environ, name: value}}
-        try:
-            answer = _ask({**job, "stdout": str(out), "stderr": str(err)}, limit_s)
-            left = _wait_until_gone(tag)
-        finally:
-            for pid in _processes(tag):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        job = {"arguments": words, "env": env, "stdout": str(out), "stderr": str(err)}
+        answer = _ask(job, limit_s)
         printed = [each.read_text() if each.exists() else "" for each in (out, err)]
-    assert answer is not None, f"{words} still ran after {limit_s} s: {printed}"
-    assert not left, f"still running after the job's end: {left}"
+        assert answer is not None, f"{words} still ran after {limit_s} s: {printed}"
     code, num_orphans = answer
     assert num_orphans == 0, f"{words} left processes behind: {printed}"
     return subprocess.CompletedProcess(words, code, *printed)
@@ -89,31 +92,22 @@ def run(*command: object, limit_s: float = LIMIT_S) -> subprocess.CompletedProce
 
 @contextmanager
 def job(*command: object) -> Iterator[subprocess.Popen[str]]:
-    """Start a command; on the way out, nothing that it started may still run.
-
-    Raises:
-        AssertionError: after the command's own end, processes of it went on.
-    """
-    tag = f"{_TAG}={uuid.uuid4().hex}"
-    name, _, value = tag.partition("=")
-    process = subprocess.Popen(
-        [str(word) for word in command],
-        env={**os.environ, name: value},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield process
-        process.communicate(timeout=LIMIT_S)
-        left = _wait_until_gone(tag)
-        assert not left, f"still running after the job's end: {left}"
-    finally:
-        for pid in _processes(tag):
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.communicate()
+    """Start a command; on the way out, nothing that it started may still run."""
+    with _environment_that_ends() as env:
+        process = subprocess.Popen(
+            [str(word) for word in command],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        try:
+            yield process
+            process.communicate(timeout=LIMIT_S)
+        finally:
+            process.kill()  # what it started ends with the environment
+            process.wait()
 
 
 def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
@@ -137,20 +131,12 @@ def _parents() -> dict[int, int]:
     return found
 
 
-def _wait_until_gone(tag: str) -> dict[int, str]:
-    """Give the kernel a moment to end what was killed, and return what is left after it."""
-    deadline_s = time.monotonic() + 5.0
-    while (left := _processes(tag)) and time.monotonic() < deadline_s:
-        time.sleep(0.02)
-    return left
-
-
 def _processes(tag: str) -> dict[int, str]:
     """Return the processes in whose environment the tag is, with their command lines."""
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if tag.encode() in (folder / "environ").read_bytes().split(b"\0"):
+            if f"{_TAG}={tag}".encode() in (folder / "environ").read_bytes().split(b"\0"):
                 found[int(folder.name)] = (folder / "cmdline").read_text().replace("\0", " ")
         except OSError:
             continue  # ended between the two looks, or another user's

@@ -24,34 +24,29 @@ RETURN_S = 2.0
 """How long what ends in the background may take: threads, and mappings that a thread lets go."""
 
 
-def holdings(folder: str | Path) -> Holdings:
-    """Count what this process holds now.
+def holdings(folder: str | Path | None = None) -> Holdings:
+    """Count what this process holds now; its temporary files would lie in `folder`."""
+    files = Path(folder).rglob("*") if folder is not None else ()
+    # Other programs have files in /dev/shm, too.
+    paths = [f"file {path}" for path in (*files, *Path("/dev/shm").glob("*hccl*"))]
+    return Counter([*_threads(), *_descriptors(), *_mappings(), *paths, *_children()])
 
-    Args:
-        folder: where its temporary files would lie.
-    """
-    return Counter([*_threads(), *_descriptors(), *_mappings(), *_files(folder), *_children()])
 
-
-def settled_holdings(folder: str | Path) -> Holdings:
+def settled_holdings(folder: str | Path | None = None) -> Holdings:
     """Count once nothing has changed for a moment: what ends in the background has ended."""
+    gc.collect()
     deadline = time.monotonic() + RETURN_S
-    before, now = None, _collected(folder)
+    before, now = None, holdings(folder)
     while before != now and time.monotonic() < deadline:
         time.sleep(0.02)
-        before, now = now, _collected(folder)
+        before, now = now, holdings(folder)
     return now
 
 
-def _collected(folder: str | Path) -> Holdings:
-    gc.collect()
-    return holdings(folder)
-
-
-def wait_for_return(before: Holdings, folder: str | Path, timeout_s: float = RETURN_S) -> list[str]:
+def wait_for_return(before: Holdings, folder: str | Path | None = None) -> list[str]:
     """Wait until nothing is left that was not there before; say what still is after the time."""
     gc.collect()
-    deadline = time.monotonic() + timeout_s
+    deadline = time.monotonic() + RETURN_S
     while left := holdings(folder) - before:
         if time.monotonic() > deadline:
             return [f"{count} x {what}" for what, count in sorted(left.items())]
@@ -84,12 +79,6 @@ def _mappings() -> list[str]:
         if len(fields) == 6 and fields[5][0] != "[" and ".so" not in fields[5]:
             named.append(f"mapping {fields[5]}")
     return named
-
-
-def _files(folder: str | Path) -> list[str]:
-    found = [f"file {path}" for path in Path(folder).rglob("*")]
-    # Other programs have theirs there, too.
-    return found + [f"file {path}" for path in Path("/dev/shm").glob("*hccl*")]
 
 
 def _children() -> list[str]:

@@ -11,31 +11,21 @@ are nightly, and skipped where there can be no namespaces.
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 import pytest
 
 from hccl_py.bench.namespaces import Hosts, NamespaceError, enter
 
-__all__ = ["TWO_HOSTS", "Hosts", "call_inside", "enter"]
-
 T = TypeVar("T")
 
 
 def call_inside(name: str, function: Callable[[], T]) -> T:
     """Call a function in a namespace, on a thread of its own; this one stays where it is."""
-    outcome: list[T] = []
-
-    def inside() -> None:
-        enter(name)
-        outcome.append(function())
-
-    thread = threading.Thread(target=inside)
-    thread.start()
-    thread.join()
-    return outcome[0]
+    with ThreadPoolExecutor(1, initializer=enter, initargs=(name,)) as thread:
+        return thread.submit(function).result()
 
 
 @functools.cache

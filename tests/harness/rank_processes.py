@@ -11,9 +11,9 @@ import numpy as np
 from hccl_py import Communicator
 
 
-def on_nodes(nodes: int) -> Callable[[int], dict[str, str]]:
-    """Spread four ranks over emulated nodes."""
-    return lambda rank: {"HCCL_NODE_ID": str(rank * nodes // 4)}
+def on_nodes(nodes: int, world_size: int = 4) -> Callable[[int], dict[str, str]]:
+    """Spread ranks over emulated nodes, each a row of ranks."""
+    return lambda rank: {"HCCL_NODE_ID": str(rank * nodes // world_size)}
 
 
 class Pids:
@@ -27,22 +27,18 @@ class Pids:
         return int(self._pids[rank])
 
 
-def is_in_state(process: int, state: str) -> bool:
-    stat = Path(f"/proc/{process}/stat").read_text()
-    return stat.rpartition(")")[2].split()[0] == state
+def state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 def is_alive(pid: int) -> bool:
+    """Whether a process exists and is more than a zombie."""
     try:
-        return not is_in_state(pid, "Z")
-    except FileNotFoundError:
+        return state_of(pid) not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
         return False
 
 
 def is_asleep(pid: int) -> bool:
     """Whether the main thread has slept for a while."""
-
-    def switches() -> str:
-        return Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-
-    return all(switches() == "S" for _ in range(20))
+    return all(state_of(pid) == "S" for _ in range(20))

@@ -83,11 +83,7 @@ class ThreadRanks:
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:
-    """Poll until `condition` holds.
-
-    Raises:
-        AssertionError: it did not in time.
-    """
+    """Poll until `condition` holds; fail if it does not in time."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         assert time.monotonic() < deadline, f"waited {timeout_s} s in vain: {what}"

@@ -9,12 +9,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from open_now import open_now, wait_for_no_more_than
+from leftovers import settled_holdings, wait_for_return
+from rank_processes import on_nodes
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, wait_until
 
@@ -26,10 +26,6 @@ NEVER_MORE_S = 20.0
 """The same on a machine that does anything else."""
 
 layouts = pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"])
-
-
-def spread(nodes: int, world_size: int) -> Callable[[int], dict[str, str]]:
-    return lambda rank: {"HCCL_NODE_ID": str(rank * nodes // world_size)}
 
 
 def call_until_failure(comm: Communicator) -> float:
@@ -84,7 +80,7 @@ def test_after_a_sigkill_of_one_of_eight_the_next_all_reduce_is_done_in_half_a_s
     left = tuple(rank for rank in range(8) if rank != victim)
     slowest_s: list[float] = []
     while len(slowest_s) < 3:  # the machine may be busy with something else: best of three
-        results = run_ranks(one_of_eight_dies, 8, victim, env=spread(nodes, 8), victims=[victim])
+        results = run_ranks(one_of_eight_dies, 8, victim, env=on_nodes(nodes, 8), victims=[victim])
         for new_rank, rank in enumerate(left):
             assert results[rank][1] == [new_rank, 7, "default/shrunk-1", left, 7]
         slowest_s.append(max(results[rank][0] for rank in left))
@@ -111,7 +107,7 @@ def all_die_in_turn(rank: int, world_size: int) -> str:
 
 @layouts
 def test_eight_ranks_shrink_to_one(nodes: int) -> None:
-    results = run_ranks(all_die_in_turn, 8, env=spread(nodes, 8), victims=range(7))
+    results = run_ranks(all_die_in_turn, 8, env=on_nodes(nodes, 8), victims=range(7))
     assert results == [None] * 7 + ["default/shrunk-8"]
 
 
@@ -146,7 +142,7 @@ def two_die(rank: int, world_size: int, step: int) -> list[Any]:
 @pytest.mark.parametrize("step", [1, 2], ids=["before connecting", "after connecting"])
 @layouts
 def test_second_death_during_shrink_is_left_out_as_well(nodes: int, step: int) -> None:
-    results = run_ranks(two_die, 5, step, env=spread(nodes, 5), victims=[1, 2])
+    results = run_ranks(two_die, 5, step, env=on_nodes(nodes, 5), victims=[1, 2])
     found = [results[rank] for rank in (0, 3, 4)]
     assert found == [[new_rank, 3, "default/shrunk-1", 3] for new_rank in range(3)]
 
@@ -211,14 +207,11 @@ def shrinks_and_closes(rank: int, world_size: int) -> None:
                 comm.close()
 
     shrink_and_close()  # the process's one progress thread starts here
-    before = open_now()
+    before = settled_holdings()
     shrink_and_close()
-    wait_for_no_more_than(before)
+    assert not wait_for_return(before)
 
 
 def test_nothing_of_either_communicator_stays_open() -> None:
     # In a process of its own: what earlier tests left would go meanwhile.
     run_ranks(shrinks_and_closes, 1)
-
-
-# ------------------------------------------------------------------------------ not dead, only late

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from open_now import open_now, wait_for_no_more_than
+from leftovers import settled_holdings, wait_for_return
+from rank_processes import on_nodes
 from ranks import run_ranks
 from thread_ranks import ThreadRanks
 
@@ -118,7 +119,7 @@ def test_group_hears_at_once_what_a_member_does_instead(
 ) -> None:
     """Ranks 0 and 1 wait for 3 in a group, 2 for 1 in another: it hears why 1 never comes."""
     ThreadRanks("ab").close()  # leaves what all communicators of a process share
-    before = open_now()
+    before = settled_holdings()
     with ThreadRanks(nodes) as ranks:
         began_s = time.monotonic()
 
@@ -138,7 +139,7 @@ def test_group_hears_at_once_what_a_member_does_instead(
         assert len(set(stories)) == 1, stories
         assert stories[0][2][0] == 3
         assert stories[0][2][3] == cause
-    wait_for_no_more_than(before)  # while the errors are still held
+    assert not wait_for_return(before)  # while the errors are still held
 
 
 def dies_beside_a_group(rank: int, world_size: int, waits: str) -> Story | None:
@@ -165,13 +166,7 @@ def dies_beside_a_group(rank: int, world_size: int, waits: str) -> Story | None:
 @pytest.mark.parametrize("waits", ["all open", "one calls"])
 @pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"])
 def test_group_hears_at_once_of_the_death_of_a_member(nodes: int, waits: str) -> None:
-    stories = run_ranks(
-        dies_beside_a_group,
-        4,
-        waits,
-        env=lambda rank: {"HCCL_NODE_ID": str(rank * nodes // 4)},
-        victims={3},
-    )
+    stories = run_ranks(dies_beside_a_group, 4, waits, env=on_nodes(nodes), victims={3})
     survivors = stories[:3]
     assert all(story[0] < RAISE_S for story in survivors), survivors
     assert len({story[1:] for story in survivors}) == 1, survivors

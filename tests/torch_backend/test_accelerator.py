@@ -5,7 +5,7 @@ Every check makes the same calls with tensors in host memory and compares.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,6 +29,10 @@ def values(count: int, seed: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randint(-50, 50, (count,), generator=generator).to(dtype)
 
 
+def empty(length: int) -> Tensor:
+    return torch.full((length,), -1.0)
+
+
 Case = Callable[[torch.device, bool], list[Tensor]]
 
 
@@ -37,99 +41,69 @@ def finish(work: Any) -> None:
         work.wait()
 
 
-def cases(rank: int, n: int, count: int) -> Iterator[tuple[str, Case]]:
+def cases(rank: int, n: int, count: int) -> dict[str, Case]:
     """Every collective: a function of where its tensors lie and whether it is asynchronous."""
 
-    def fresh(device: torch.device, length: int = count) -> Tensor:
-        return values(length, rank).to(device)
+    def case(call: Callable[..., Any], outputs: list[Any], inputs: list[Any], *rest: Any) -> Case:
+        """Return the outputs of a call; each argument is a tensor, a list of them, or None."""
 
-    def empty(device: torch.device, length: int) -> Tensor:
-        return torch.full((length,), -1.0).to(device)
+        def make(device: torch.device, late: bool) -> list[Tensor]:
+            def there(argument: Any) -> Any:
+                if isinstance(argument, list):
+                    return [tensor.to(device, copy=True) for tensor in argument]
+                return argument if argument is None else argument.to(device, copy=True)
 
-    def all_reduce(device: torch.device, late: bool) -> list[Tensor]:
-        tensor = fresh(device)
-        finish(dist.all_reduce(tensor, async_op=late))
-        return [tensor]
+            results, given = list(map(there, outputs)), list(map(there, inputs))
+            finish(call(*results, *given, *rest, async_op=late))
+            found = results or given
+            return found[0] if isinstance(found[0], list) else found
 
-    def reduce(device: torch.device, late: bool) -> list[Tensor]:
-        tensor = fresh(device)
-        finish(dist.reduce(tensor, 1, dist.ReduceOp.MAX, async_op=late))
-        return [tensor]
+        return make
 
-    def broadcast(device: torch.device, late: bool) -> list[Tensor]:
-        tensor = fresh(device)
-        finish(dist.broadcast(tensor, n - 1, async_op=late))
-        return [tensor]
-
-    def all_gather(device: torch.device, late: bool) -> list[Tensor]:
-        outputs = [empty(device, count) for _ in range(n)]
-        finish(dist.all_gather(outputs, fresh(device), async_op=late))
-        return outputs
-
-    def all_gather_single(device: torch.device, late: bool) -> list[Tensor]:
-        output = empty(device, n * count)
-        finish(dist.all_gather_single(output, fresh(device), async_op=late))
-        return [output]
-
-    def reduce_scatter(device: torch.device, late: bool) -> list[Tensor]:
-        output = empty(device, count)
-        inputs = [fresh(device) * index for index in range(n)]
-        finish(dist.reduce_scatter(output, inputs, async_op=late))
-        return [output]
-
-    def reduce_scatter_single(device: torch.device, late: bool) -> list[Tensor]:
-        output = empty(device, count)
-        finish(dist.reduce_scatter_single(output, fresh(device, n * count), async_op=late))
-        return [output]
-
-    def all_to_all(device: torch.device, late: bool) -> list[Tensor]:
-        inputs = [fresh(device, count + rank + to) for to in range(n)]
-        outputs = [empty(device, count + rank + source) for source in range(n)]
-        finish(dist.all_to_all(outputs, inputs, async_op=late))
-        return outputs
-
-    def all_to_all_single(device: torch.device, late: bool) -> list[Tensor]:
-        output = empty(device, n * count)
-        finish(dist.all_to_all_single(output, fresh(device, n * count), async_op=late))
-        return [output]
-
-    def gather(device: torch.device, late: bool) -> list[Tensor]:
-        outputs = [empty(device, count) for _ in range(n)] if rank == 1 else []
-        finish(dist.gather(fresh(device), outputs or None, 1, async_op=late))
-        return outputs
-
-    def scatter(device: torch.device, late: bool) -> list[Tensor]:
-        output = empty(device, count)
-        inputs = [fresh(device) + index for index in range(n)] if rank == 1 else None
-        finish(dist.scatter(output, inputs, 1, async_op=late))
-        return [output]
+    def gather(to: Any, mine: Tensor, *rest: Any, **options: Any) -> Any:
+        return dist.gather(mine, to or None, *rest, **options)
 
     def strided(device: torch.device, late: bool) -> list[Tensor]:
-        tensor = fresh(device, 2 * count)
+        tensor = values(2 * count, rank).to(device)
         finish(dist.all_reduce(tensor[::2], async_op=late))
         return [tensor]
 
     def exchange(device: torch.device, late: bool) -> list[Tensor]:
-        theirs = empty(device, count), empty(device, count)
+        theirs = empty(count).to(device), empty(count).to(device)
         before, after = (rank - 1) % n, (rank + 1) % n
         works = [dist.irecv(theirs[1], before, tag=5), dist.irecv(theirs[0], before, tag=4)]
-        works += [dist.isend(fresh(device) + tag, after, tag=tag) for tag in (4, 5)]
+        works += [dist.isend(mine.to(device) + tag, after, tag=tag) for tag in (4, 5)]
         for work in works:
             finish(work)
         return list(theirs)
 
-    for case in (
-        *(all_reduce, reduce, broadcast, all_gather, all_gather_single, reduce_scatter),
-        *(reduce_scatter_single, all_to_all, all_to_all_single, gather, scatter, strided),
-        *(exchange,),
-    ):
-        yield case.__name__, case
+    mine, whole, block = values(count, rank), values(n * count, rank), empty(count)
+    blocks = [empty(count) for _ in range(n)]
+    scaled = [mine * index for index in range(n)]
+    uneven = [values(count + rank + to, rank) for to in range(n)]
+    uneven_blocks = [empty(count + rank + source) for source in range(n)]
+    root = rank == 1
+    return {
+        "all_reduce": case(dist.all_reduce, [], [mine]),
+        "reduce": case(dist.reduce, [], [mine], 1, dist.ReduceOp.MAX),
+        "broadcast": case(dist.broadcast, [], [mine], n - 1),
+        "all_gather": case(dist.all_gather, [blocks], [mine]),
+        "all_gather_single": case(dist.all_gather_single, [empty(n * count)], [mine]),
+        "reduce_scatter": case(dist.reduce_scatter, [block], [scaled]),
+        "reduce_scatter_single": case(dist.reduce_scatter_single, [block], [whole]),
+        "all_to_all": case(dist.all_to_all, [uneven_blocks], [uneven]),
+        "all_to_all_single": case(dist.all_to_all_single, [empty(n * count)], [whole]),
+        "gather": case(gather, [blocks if root else []], [mine], 1),
+        "scatter": case(dist.scatter, [block], [scaled if root else None], 1),
+        "strided": strided,
+        "exchange": exchange,
+    }
 
 
 def check_collectives(rank: int, world_size: int) -> None:
     device = here()
     for count in (0, 1, SMALL, TILED):
-        for name, case in cases(rank, world_size, count):
+        for name, case in cases(rank, world_size, count).items():
             expected = case(torch.device("cpu"), False)
             for late in (False, True):
                 found = case(device, late)

@@ -7,12 +7,13 @@
 #include <thread>
 #include <vector>
 
-#include "check.h"
 #include "engine/communicator.h"
-#include "loopback.h"
-#include "progress/progress_thread.h"
+#include "lanes.h"
 
 namespace hccl::test {
+
+using std::chrono::milliseconds;
+using std::chrono::seconds;
 
 inline void no_interrupt() {}
 
@@ -55,12 +56,11 @@ inline std::shared_ptr<Plan> mesh(int me, int n) {
 struct World {
   std::shared_ptr<ProgressThread> progress = std::make_shared<ProgressThread>();
   std::vector<std::shared_ptr<Communicator>> ranks;
+  static constexpr int num_channels = 2;
 
-  // `nodes[r]`: ranks with equal entries share memory, others use sockets.
-  explicit World(const std::vector<int>& nodes, size_t slot_bytes = 131072, int num_slots = 0,
-                 decltype(connect_loopback)* connect = connect_loopback,
-                 std::shared_ptr<Arena> arena = nullptr) {
-    constexpr int num_channels = 2;
+  // `nodes[r]`: ranks with equal entries share memory, others use socket pairs, so that both
+  // providers and every hierarchical plan run without a network.
+  explicit World(const std::vector<int>& nodes) {
     for (size_t rank = 0; rank < nodes.size(); ++rank) {
       CommunicatorOptions options;
       options.rank = static_cast<int>(rank);
@@ -72,12 +72,15 @@ struct World {
       int local = static_cast<int>(options.local_ranks.size());
       options.segment.num_local_ranks = local;
       options.segment.num_channels = num_channels + 1;
-      options.segment.num_slots = num_slots ? num_slots : 2 * local;
-      options.segment.slot_bytes = slot_bytes;
-      options.arena = arena;
+      options.segment.num_slots = 2 * local;
+      options.segment.slot_bytes = 131072;
       ranks.push_back(Communicator::create(options, progress));
     }
-    connect(ranks, nodes, num_channels + 1);
+    for (size_t a = 0; a < ranks.size(); ++a) {
+      for (size_t b = a + 1; b < ranks.size(); ++b) {
+        nodes[a] == nodes[b] ? share_memory(a, b) : connect_sockets(a, b);
+      }
+    }
   }
 
   ~World() {
@@ -92,6 +95,30 @@ struct World {
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size(); ++rank) threads.emplace_back(body, rank);
     for (std::thread& thread : threads) thread.join();
+  }
+
+ private:
+  void share_memory(size_t a, size_t b) {
+    std::array<int, 2> control = unix_sockets();
+    for (auto [me, peer, fd] : {std::tuple{a, b, control[0]}, std::tuple{b, a, control[1]}}) {
+      ranks[me]->add_shm_peer(static_cast<int>(peer), ranks[peer]->segment(),
+                              duplicate(ranks[peer]->doorbell_fd()), Descriptor(fd));
+    }
+  }
+
+  void connect_sockets(size_t a, size_t b) {
+    TcpConnections ends[2];
+    std::array<int, 2> control = unix_sockets();
+    for (size_t end : {0, 1}) {
+      ends[end].controls = {stream_on(control[end])};
+      ends[end].names = {"loopback"};
+    }
+    for (int lane = 0; lane <= num_channels; ++lane) {
+      std::array<int, 2> pair = unix_sockets();
+      for (size_t end : {0, 1}) ends[end].lanes.push_back({stream_on(pair[end])});
+    }
+    ranks[a]->add_tcp_peer(static_cast<int>(b), std::move(ends[0]));
+    ranks[b]->add_tcp_peer(static_cast<int>(a), std::move(ends[1]));
   }
 };
 
@@ -142,10 +169,19 @@ inline Cause cause_of(Communicator& communicator, const RequestPtr& request) {
   return failure_of(communicator, request).cause;
 }
 
-inline Deadline in(std::chrono::milliseconds time) { return Clock::now() + time; }
+inline Deadline in(milliseconds time) { return Clock::now() + time; }
+
+// Whether it becomes true in time, with nobody waiting in the engine.
+template <typename Condition>
+bool eventually(Condition condition, milliseconds time = seconds(20)) {
+  for (Deadline until = in(time); Clock::now() < until; std::this_thread::yield()) {
+    if (condition()) return true;
+  }
+  return condition();
+}
 
 inline RequestPtr all_reduce(std::shared_ptr<Plan> plan, std::vector<float>& data,
-                             std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+                             milliseconds timeout = seconds(60)) {
   auto request = std::make_shared<Request>();
   request->deadline = in(timeout);
   request->plan = plan;
@@ -157,7 +193,7 @@ inline RequestPtr all_reduce(std::shared_ptr<Plan> plan, std::vector<float>& dat
 }
 
 inline RequestPtr transfer(RequestKind kind, std::vector<std::byte>& data, int peer, uint64_t tag,
-                           std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
+                           milliseconds timeout = seconds(60)) {
   auto request = std::make_shared<Request>();
   request->kind = kind;
   request->deadline = in(timeout);

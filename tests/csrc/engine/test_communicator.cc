@@ -8,9 +8,6 @@
 namespace hccl::test {
 namespace {
 
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-
 const std::vector<std::vector<int>> layouts = {{0}, {0, 0}, {0, 1}, {0, 0, 0}, {0, 0, 1, 1, 1}};
 
 std::vector<float> values_of(int rank, size_t count) {
@@ -30,7 +27,7 @@ std::vector<float> sum_of(int n, size_t count) {
   return sum;
 }
 
-void all_reduce_gives_the_sum() {
+HCCL_TEST(all_reduce_gives_the_sum) {
   for (const auto& layout : layouts) {
     World world(layout);
     int n = world.size();
@@ -46,7 +43,7 @@ void all_reduce_gives_the_sum() {
   }
 }
 
-void background_calls_finish_without_a_waiter() {
+HCCL_TEST(background_calls_finish_without_a_waiter) {
   for (const auto& layout : layouts) {
     World world(layout);
     int n = world.size();
@@ -68,7 +65,7 @@ void background_calls_finish_without_a_waiter() {
   }
 }
 
-void different_calls_are_told_apart() {
+HCCL_TEST(different_calls_are_told_apart) {
   for (const auto& layout : {std::vector<int>{0, 0}, std::vector<int>{0, 1}}) {
     World world(layout);
     world.run([&](int me) {
@@ -80,7 +77,7 @@ void different_calls_are_told_apart() {
   }
 }
 
-void a_rank_that_leaves_is_noticed() {
+HCCL_TEST(a_rank_that_leaves_is_noticed) {
   for (const auto& layout : {std::vector<int>{0, 0, 0}, std::vector<int>{0, 1, 2}}) {
     World world(layout);
     world.run([&](int me) {
@@ -97,7 +94,7 @@ void a_rank_that_leaves_is_noticed() {
 
 // Rank 0 reduces what ranks 1 and 2 send. Rank 2 leaves when it has sent; rank 1 sends only when
 // rank 0 has long gone to sleep over it: that rank 2 left must not fail rank 0, which has all of it.
-void what_a_rank_sent_before_it_left_counts() {
+HCCL_TEST(what_a_rank_sent_before_it_left_counts) {
   World world({0, 0, 0});
   std::vector<std::vector<float>> data;
   for (int rank = 0; rank < 3; ++rank) data.push_back(values_of(rank, 10));
@@ -123,7 +120,7 @@ void what_a_rank_sent_before_it_left_counts() {
   CHECK(data[0] == sum_of(3, 10));
 }
 
-void abort_ends_waiting_ranks() {
+HCCL_TEST(abort_ends_waiting_ranks) {
   World world({0, 0, 1, 1});
   Coordinator coordinator(world);
   world.run([&](int me) {
@@ -137,33 +134,14 @@ void abort_ends_waiting_ranks() {
   });
 }
 
-void an_interrupt_leaves_the_wait_at_once() {
+HCCL_TEST(an_interrupt_leaves_the_wait_at_once) {
   World world({0, 0});
   std::vector<float> data(10);
   struct Interrupted {};
-  bool caught = false;
-  try {
-    world.ranks[0]->run(all_reduce(mesh(0, 2), data), [] { throw Interrupted(); });
-  } catch (const Interrupted&) {
-    caught = true;
-  }
-  CHECK(caught);
+  CHECK(throws<Interrupted>(
+      [&] { world.ranks[0]->run(all_reduce(mesh(0, 2), data), [] { throw Interrupted(); }); }));
   CHECK(world.ranks[0]->failures().failure()->cause == Cause::interrupted);
 }
 
 }  // namespace
 }  // namespace hccl::test
-
-int main(int argc, char** argv) {
-  using namespace hccl::test;
-  const Test tests[] = {
-      HCCL_TEST(all_reduce_gives_the_sum),
-      HCCL_TEST(background_calls_finish_without_a_waiter),
-      HCCL_TEST(different_calls_are_told_apart),
-      HCCL_TEST(a_rank_that_leaves_is_noticed),
-      HCCL_TEST(what_a_rank_sent_before_it_left_counts),
-      HCCL_TEST(abort_ends_waiting_ranks),
-      HCCL_TEST(an_interrupt_leaves_the_wait_at_once),
-  };
-  run_tests(tests, argc > 1 ? argv[1] : nullptr);
-}

@@ -13,17 +13,6 @@
 namespace hccl::test {
 namespace {
 
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-
-template <typename Condition>
-bool eventually(Condition condition, milliseconds time = seconds(20)) {
-  for (Deadline until = in(time); Clock::now() < until; std::this_thread::yield()) {
-    if (condition()) return true;
-  }
-  return condition();
-}
-
 void diagnose(Communicator& rank, const char* diagnosis = "the whole story") {
   rank.failures().adopt(Cause::died, diagnosis);
   rank.apply_diagnosis();
@@ -33,7 +22,7 @@ void await_diagnoses(World& world, double timeout_s = 20) {
   for (auto& rank : world.ranks) rank->failures().set_diagnosis_timeout(timeout_s);
 }
 
-void a_report_waits_for_its_diagnosis() {
+HCCL_TEST(a_report_waits_for_its_diagnosis) {
   World world({0, 0, 1});
   await_diagnoses(world);
   std::vector<float> data[3];
@@ -75,7 +64,7 @@ void a_report_waits_for_its_diagnosis() {
   CHECK(late->is_done() && late->failure->diagnosis == "the whole story");
 }
 
-void without_a_diagnosis_the_report_stands() {
+HCCL_TEST(without_a_diagnosis_the_report_stands) {
   World world({0, 1});
   await_diagnoses(world, 0.2);
   std::vector<float> data(10);
@@ -86,7 +75,7 @@ void without_a_diagnosis_the_report_stands() {
   CHECK(failure.waiting_for == std::vector<int>{1} && failure.stage.num_steps > 0);
 }
 
-void a_communicator_with_no_call_under_way_polls() {
+HCCL_TEST(a_communicator_with_no_call_under_way_polls) {
   World world({0, 1, 0});
   await_diagnoses(world);
   world.ranks[1]->close();
@@ -101,7 +90,7 @@ void a_communicator_with_no_call_under_way_polls() {
   CHECK(world.ranks[0]->failures().failure()->diagnosis == "the whole story");
 }
 
-void nothing_is_written_after_a_report() {
+HCCL_TEST(nothing_is_written_after_a_report) {
   for (const std::vector<int>& nodes : {std::vector<int>{0, 0}, std::vector<int>{0, 1}}) {
     World world(nodes);
     await_diagnoses(world);
@@ -122,24 +111,20 @@ void nothing_is_written_after_a_report() {
   }
 }
 
-void an_interrupt_does_not_wait_for_the_diagnosis() {
+HCCL_TEST(an_interrupt_does_not_wait_for_the_diagnosis) {
   World world({0, 0});
   await_diagnoses(world);
   struct Signal {};
   std::vector<float> data(10);
   Deadline begin = Clock::now();
-  bool thrown = false;
-  try {
-    world.ranks[0]->run(all_reduce(mesh(0, 2), data), [] { throw Signal(); });
-  } catch (const Signal&) {
-    thrown = true;
-  }
-  CHECK(thrown && Clock::now() - begin < seconds(5));
+  CHECK(throws<Signal>(
+      [&] { world.ranks[0]->run(all_reduce(mesh(0, 2), data), [] { throw Signal(); }); }));
+  CHECK(Clock::now() - begin < seconds(5));
   CHECK(world.ranks[0]->failures().take_report()->cause == Cause::interrupted);
 }
 
 // The kernel of this host tells how the process at the other end of a Unix socket ended.
-void a_peer_process_says_how_it_ended() {
+HCCL_TEST(a_peer_process_says_how_it_ended) {
   for (int signal : {0, SIGKILL}) {
     int ends[2];
     CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0);
@@ -162,7 +147,7 @@ void a_peer_process_says_how_it_ended() {
 }
 
 // Its parent reaps it at any moment, between the open and the read of its stat too.
-void a_peer_process_may_be_reaped_meanwhile() {
+HCCL_TEST(a_peer_process_may_be_reaped_meanwhile) {
   for (int round = 0; round < 2000; ++round) {
     pid_t child = fork();
     CHECK(child >= 0);
@@ -187,17 +172,3 @@ void a_peer_process_may_be_reaped_meanwhile() {
 
 }  // namespace
 }  // namespace hccl::test
-
-int main(int argc, char** argv) {
-  using namespace hccl::test;
-  const Test tests[] = {
-      HCCL_TEST(a_report_waits_for_its_diagnosis),
-      HCCL_TEST(without_a_diagnosis_the_report_stands),
-      HCCL_TEST(a_communicator_with_no_call_under_way_polls),
-      HCCL_TEST(nothing_is_written_after_a_report),
-      HCCL_TEST(an_interrupt_does_not_wait_for_the_diagnosis),
-      HCCL_TEST(a_peer_process_says_how_it_ended),
-      HCCL_TEST(a_peer_process_may_be_reaped_meanwhile),
-  };
-  run_tests(tests, argc > 1 ? argv[1] : nullptr);
-}

@@ -9,19 +9,7 @@
 namespace hccl::test {
 namespace {
 
-using std::chrono::milliseconds;
-using std::chrono::seconds;
-
-// Whether it becomes true in time, with nobody waiting in the engine.
-template <typename Condition>
-bool eventually(Condition condition, milliseconds time = seconds(20)) {
-  for (Deadline until = in(time); Clock::now() < until; std::this_thread::yield()) {
-    if (condition()) return true;
-  }
-  return condition();
-}
-
-void a_waiter_that_gives_up_hands_the_work_back() {
+HCCL_TEST(a_waiter_that_gives_up_hands_the_work_back) {
   World world({0, 0});
   // Long enough that the waiter gives up before the end, at a moment that is different every time.
   std::vector<std::byte> sent(32 << 20), received(32 << 20);
@@ -37,7 +25,7 @@ void a_waiter_that_gives_up_hands_the_work_back() {
   }
 }
 
-void deadlines_pass_beside_busy_transfers() {
+HCCL_TEST(deadlines_pass_beside_busy_transfers) {
   World world({0, 0});
   // Of different lengths, so that they never end together.
   std::vector<std::byte> nothing(8), data[4] = {std::vector<std::byte>(24 << 20), {}, {}, {}};
@@ -69,7 +57,7 @@ void deadlines_pass_beside_busy_transfers() {
 }
 
 // Whoever leaves a blocking call takes its buffers along: the engine must be done with them.
-void an_interrupted_call_is_over_when_it_throws() {
+HCCL_TEST(an_interrupted_call_is_over_when_it_throws) {
   World world({0, 0});
   Communicator& mine = *world.ranks[0];
   std::vector<float> data(10);
@@ -80,17 +68,12 @@ void an_interrupted_call_is_over_when_it_throws() {
   struct Interrupted {};
   std::vector<std::byte> bytes(10);
   RequestPtr request = transfer(RequestKind::recv, bytes, 1, 1);
-  bool caught = false;
-  try {
-    mine.run(request, [] { throw Interrupted(); });
-  } catch (const Interrupted&) {
-    caught = true;
-  }
-  CHECK(caught && request->is_done());
+  CHECK(throws<Interrupted>([&] { mine.run(request, [] { throw Interrupted(); }); }));
+  CHECK(request->is_done());
   driver.join();
 }
 
-void a_closed_communicator_is_freed_although_its_thread_sleeps() {
+HCCL_TEST(a_closed_communicator_is_freed_although_its_thread_sleeps) {
   World world({0, 0});
   std::weak_ptr<Segment> freed[2];
   for (size_t me : {0, 1}) {
@@ -106,7 +89,7 @@ void a_closed_communicator_is_freed_although_its_thread_sleeps() {
 }
 
 // The control connection is another one: a goodbye may overtake the last data.
-void data_that_a_goodbye_overtook_still_arrives() {
+HCCL_TEST(data_that_a_goodbye_overtook_still_arrives) {
   std::vector<std::byte> received(1000);
   Wire wire;
   RequestPtr request = transfer(RequestKind::recv, received, 1, 7);
@@ -130,7 +113,7 @@ void data_that_a_goodbye_overtook_still_arrives() {
   CHECK(request->failure->cause == Cause::left);
 }
 
-void malformed_transfers_fail_and_nothing_else() {
+HCCL_TEST(malformed_transfers_fail_and_nothing_else) {
   auto header = [](uint16_t kind, uint32_t length, uint64_t id, uint64_t size) {
     Header header;
     header.fingerprint = 7;
@@ -167,16 +150,3 @@ void malformed_transfers_fail_and_nothing_else() {
 
 }  // namespace
 }  // namespace hccl::test
-
-int main(int argc, char** argv) {
-  using namespace hccl::test;
-  const Test tests[] = {
-      HCCL_TEST(a_waiter_that_gives_up_hands_the_work_back),
-      HCCL_TEST(deadlines_pass_beside_busy_transfers),
-      HCCL_TEST(an_interrupted_call_is_over_when_it_throws),
-      HCCL_TEST(a_closed_communicator_is_freed_although_its_thread_sleeps),
-      HCCL_TEST(data_that_a_goodbye_overtook_still_arrives),
-      HCCL_TEST(malformed_transfers_fail_and_nothing_else),
-  };
-  run_tests(tests, argc > 1 ? argv[1] : nullptr);
-}

@@ -24,7 +24,7 @@ Plan good_plan() {
   return plan;
 }
 
-void every_malformed_plan_is_refused() {
+HCCL_TEST(every_malformed_plan_is_refused) {
   good_plan().validate(1, 4);
   const std::function<void(Plan&)> mistakes[] = {
       [](Plan& p) { p.data_chunks = -1; },
@@ -72,7 +72,7 @@ Call call_of(const Plan& plan, std::byte* data, size_t count, DType dtype) {
 }
 
 // Tiles cover the data once, in order, and no op's message is longer than a slot.
-void tiles_fit_slots_and_cover_the_data() {
+HCCL_TEST(tiles_fit_slots_and_cover_the_data) {
   std::vector<std::byte> data(8 * 1000003);
   for (size_t slot_bytes : {4096ul, 131072ul}) {
     for (DType dtype : {DType::uint8, DType::float32, DType::float64}) {
@@ -101,7 +101,7 @@ void tiles_fit_slots_and_cover_the_data() {
 }
 
 // What fits the plan's smallest message stays one message, whatever channels could share it.
-void small_calls_are_not_cut() {
+HCCL_TEST(small_calls_are_not_cut) {
   for (size_t least : {size_t{16384}, size_t{131072}}) {
     for (size_t count : {size_t{1}, least / 4 - 1, least / 4, least / 4 + 16}) {
       Plan plan;
@@ -113,24 +113,12 @@ void small_calls_are_not_cut() {
   }
 }
 
-void a_span_wider_than_a_slot_is_refused() {
+HCCL_TEST(a_span_wider_than_a_slot_is_refused) {
   Plan plan;
   plan.data_chunks = plan.max_chunk_span = 513;
-  bool refused = false;
-  try {
-    Tiling tiling(call_of(plan, nullptr, 10, DType::float64), 4096, 2);
-  } catch (const std::invalid_argument&) {
-    refused = true;
-  }
-  CHECK(refused);
+  CHECK(throws<std::invalid_argument>(
+      [&] { Tiling tiling(call_of(plan, nullptr, 10, DType::float64), 4096, 2); }));
 }
 
 }  // namespace
 }  // namespace hccl::test
-
-int main() {
-  hccl::test::every_malformed_plan_is_refused();
-  hccl::test::tiles_fit_slots_and_cover_the_data();
-  hccl::test::small_calls_are_not_cut();
-  hccl::test::a_span_wider_than_a_slot_is_refused();
-}

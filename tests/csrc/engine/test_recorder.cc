@@ -38,7 +38,7 @@ void check_numbered(const CallRecord& record) {
   if (n % 2) CHECK(record.waiting.straggler == static_cast<int>(n % 100));
 }
 
-void what_is_open_fails_and_what_has_ended_stays() {
+HCCL_TEST(what_is_open_fails_and_what_has_ended_stays) {
   Recorder recorder;
   record(recorder, 1);
   Numbered submitted(2), started(3);
@@ -52,7 +52,7 @@ void what_is_open_fails_and_what_has_ended_stays() {
   CHECK(records[2].state == CallState::failed && records[2].ended_ns > 0);
 }
 
-void a_reader_sees_whole_records_while_they_are_written() {
+HCCL_TEST(a_reader_sees_whole_records_while_they_are_written) {
   Recorder recorder;
   std::atomic<bool> done{false};
   std::thread writer([&] {
@@ -90,8 +90,7 @@ std::shared_ptr<Plan> ring(int me, int n) {
   return plan;
 }
 
-// Every rank names the late one, its neighbours in the ring or not, on one node or several.
-void the_blame_reaches_the_late_rank_on(const std::vector<int>& nodes) {
+void check_blame_on(const std::vector<int>& nodes) {
   World world(nodes);
   const int late = 2, n = world.size();
   const auto delay = std::chrono::milliseconds(150);
@@ -118,21 +117,12 @@ void the_blame_reaches_the_late_rank_on(const std::vector<int>& nodes) {
   }
 }
 
-void the_blame_reaches_the_late_rank() {
-  the_blame_reaches_the_late_rank_on({0, 0, 0, 0});
-  the_blame_reaches_the_late_rank_on({0, 0, 1, 1});
-  the_blame_reaches_the_late_rank_on({0, 1, 2, 3, 4});
+// Every rank names the late one, its neighbours in the ring or not, on one node or several.
+HCCL_TEST(the_blame_reaches_the_late_rank) {
+  check_blame_on({0, 0, 0, 0});
+  check_blame_on({0, 0, 1, 1});
+  check_blame_on({0, 1, 2, 3, 4});
 }
 
 }  // namespace
 }  // namespace hccl::test
-
-int main(int argc, char** argv) {
-  using namespace hccl::test;
-  const Test tests[] = {
-      HCCL_TEST(what_is_open_fails_and_what_has_ended_stays),
-      HCCL_TEST(a_reader_sees_whole_records_while_they_are_written),
-      HCCL_TEST(the_blame_reaches_the_late_rank),
-  };
-  run_tests(tests, argc > 1 ? argv[1] : nullptr);
-}

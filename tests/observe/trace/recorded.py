@@ -71,15 +71,9 @@ def job(
     num_calls: int = 20,
     probes: bool = False,
 ) -> list[Path]:
-    """Write what the ranks of a job recorded, each on a host of its own.
+    """Write what the ranks of a job recorded, each on a host of its own, whose clock is ahead.
 
-    Args:
-        folder: where to.
-        skews_ns: how far each rank's clock is ahead of the truth.
-        late_rank: comes to every fifth call late.
-        late_ns: by so much.
-        num_calls: one each millisecond.
-        probes: whether the control plane has compared the clocks.
+    `late_rank` comes late to every fifth call; with `probes` the control plane compared the clocks.
     """
     world_size = len(skews_ns)
     paths = []

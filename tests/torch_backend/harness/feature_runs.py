@@ -12,6 +12,7 @@ import tempfile
 import threading
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -32,13 +33,7 @@ HOPELESS = "hangs", "crashes"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a check on one backend.
-
-    Attributes:
-        values: by rank; None unless every rank returned.
-        trouble: else what happened, in words for the table.
-        story: the same with every traceback.
-    """
+    """What the ranks returned; else what happened, for the table and with every traceback."""
 
     values: list[Any] | None
     trouble: str = ""
@@ -53,7 +48,7 @@ def outcome_of(row: Feature, backend: str) -> Outcome:
     if (row.test, backend) not in _outcomes:
         others = [
             other
-            for other in _wanted()
+            for other in _selected or FEATURES.values()
             if other.batch == row.batch
             and other.test != row.test
             and (other.test, backend) not in _outcomes
@@ -63,17 +58,12 @@ def outcome_of(row: Feature, backend: str) -> Outcome:
     return _outcomes[row.test, backend]
 
 
-_selected: list[Feature] | None = None
+_selected: list[Feature] = []
 
 
 def select(tests: Sequence[Any]) -> None:
-    """Run only the checks among these test functions; without this call, all."""
-    global _selected
-    _selected = [test.feature for test in tests if hasattr(test, "feature")]
-
-
-def _wanted() -> list[Feature]:
-    return list(FEATURES.values()) if _selected is None else _selected
+    """Run only the checks among these test functions; without any, all."""
+    _selected[:] = [test.feature for test in tests if hasattr(test, "feature")]
 
 
 def _run(rows: Sequence[Feature], backend: str) -> None:
@@ -154,17 +144,8 @@ def _short(message: str) -> str:
 def run_checks(
     rank: int, world_size: int, folder: str, path: str, names: list[str], *where: Any
 ) -> None:
-    """Run the checks of a file one after the other and write down what becomes of each.
-
-    Args:
-        rank: of this process.
-        world_size: of all groups.
-        folder: for what is written.
-        path: of the file.
-        names: of the checks.
-        where: the backend, and the seconds that a check may take.
-    """
-    backend, limit_s = where
+    """Run the checks of the file `path` one after the other; write to `folder` what they return."""
+    backend, limit_s = where  # and the seconds that a check may take
     torch.set_num_threads(1)
     _part_the_store()
     for index, name in enumerate(names):
@@ -183,8 +164,8 @@ def run_checks(
             said = "raised", f"{type(error).__name__}: {error}", traceback.format_exc()
         watchdog.cancel()
         _put(file, said)
-        if dist.is_initialized():
-            _leave()
+        with suppress(Exception):  # a check that failed has left it; peers need not wait for it
+            dist.destroy_process_group()
 
 
 def _part_the_store() -> None:
@@ -212,14 +193,6 @@ def _one(row: Feature, rank: int, world_size: int, backend: str) -> Any:
     if dist.is_initialized():
         dist.destroy_process_group()
     return value
-
-
-def _leave() -> None:
-    """End what a check that failed has left, so that its peers need not wait for it."""
-    try:
-        dist.destroy_process_group()
-    except Exception:
-        traceback.print_exc()
 
 
 def _give_up(file: Path) -> None:

@@ -6,11 +6,12 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 
 import pytest
 from bootstrapped import Job, bootstrapped, open_descriptors, read_exactly, write
+from thread_ranks import wait_until
 
 from hccl_py.transport.bootstrap.handshake import Key
 from hccl_py.transport.bootstrap.mesh import Mesh
@@ -29,7 +30,6 @@ class ReportingEngine:
         self.lock = threading.RLock()
         """Held by a test, what it reports on several engines is there for all of them at once."""
         self.replaced: dict[Key, Connection] = {}
-        self.num_replaced = 0
         self.gone: list[SimpleNamespace] = []
 
     def repair_fd(self) -> int:
@@ -46,7 +46,6 @@ class ReportingEngine:
         key = Key(peer, index, path)
         self._close(self.replaced.pop(key, None))
         self.replaced[key] = connection
-        self.num_replaced += 1
 
     def has_undelivered(self) -> bool:
         return False
@@ -109,13 +108,6 @@ def reconnected_pair() -> Iterator[tuple[Pair, Job]]:
             yield pair, job
         finally:
             pair.close()
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline_s, f"waited in vain: {what}"
-        time.sleep(0.001)
 
 
 @pytest.fixture(autouse=True)

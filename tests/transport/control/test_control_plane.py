@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
@@ -13,6 +12,7 @@ import pytest
 import zmq
 from bootstrapped import bootstrapped
 from fake_engine import FakeEngine
+from thread_ranks import wait_until
 
 from hccl_py.transport.control import control_plane as plane_module
 from hccl_py.transport.control.control_plane import ControlPlane
@@ -29,13 +29,6 @@ from hccl_py.transport.errors import BootstrapError
 
 ID = bytes(range(16))
 DEADLINE_S = 10.0
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        time.sleep(0.001)
 
 
 class Server:
@@ -191,17 +184,20 @@ def test_ranks_agree_share_a_store_and_know_their_clocks(nodes: str) -> None:
         ):
             with pytest.raises(BootstrapError, match="in vain"):
                 use_in_vain(handles[1].store("part/", hopeless=hopeless))
-        wait_until(lambda: all(handle.clock() is not None for handle in handles))
+        wait_until(lambda: all(handle.clock() is not None for handle in handles), "clocks")
         for handle in handles:
             # One clock: what was measured is noise, within half of the round trip.
             assert abs(handle.clock().offset_ns) <= handle.clock().round_trip_ns
         engines[1].fail()
-        wait_until(lambda: all(engine.adopted for engine in engines))
+        wait_until(lambda: all(engine.adopted for engine in engines), "the diagnosis")
         for handle in handles:
             handle.close()
     assert plane_module._plane is before
     alive = 0 if before is None else 1
-    wait_until(lambda: sum(one.name == "hccl-control" for one in threading.enumerate()) == alive)
+    wait_until(
+        lambda: [one.name for one in threading.enumerate()].count("hccl-control") == alive,
+        "the thread ends",
+    )
 
 
 def test_secrets_stay_out_of_the_logs(

@@ -132,31 +132,6 @@ def test_paths_all_links_cut_is_an_error_in_time_that_names_them() -> None:
         assert elapsed_s < 8.0
 
 
-# ------------------------------------------------------------------------ speed
-
-
-def shortest_call_s(rank: int, world_size: int, count: int) -> float:
-    with Communicator(timeout_s=TIMEOUT_S) as comm:
-        check_sum(comm, count)  # the links' buckets are empty after it, and speeds are known
-        elapsed_s = []
-        for _ in range(3):
-            comm.barrier()
-            began_s = time.monotonic()
-            check_sum(comm, count)
-            comm.barrier()
-            elapsed_s.append(time.monotonic() - began_s)
-        return min(elapsed_s)
-
-
-def compare(hosts: Hosts, count: int) -> tuple[float, float]:
-    """Return the time of a call over the first link and over all."""
-    one, both = (
-        max(run_ranks(shortest_call_s, 2, count, hosts=hosts, env={"HCCL_SOCKET_IFNAME": links}))
-        for links in ("link0", "link")
-    )
-    return one, both
-
-
 # ------------------------------------------------------------------------ resets
 
 
@@ -200,9 +175,3 @@ def test_paths_connections_reset_in_the_middle_lose_nothing() -> None:
     with Hosts() as hosts:
         env = {"HCCL_CONNECTIONS": "2"}
         assert min(run_ranks(connections_are_reset, 2, hosts=hosts, env=env)) > 0
-
-
-# ------------------------------------------------------------------------ choosing
-
-
-# ------------------------------------------------------------------------ what is on the wire

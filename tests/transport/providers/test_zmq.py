@@ -2,22 +2,65 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import select
+import struct
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
 import zmq
-from lane_pairs import HEADER, TIMEOUT_S, connect_all, header, lane_pair, two_providers
 
+from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.providers.interface import Lane
-from hccl_py.transport.providers.zmq.provider import QUEUED_MESSAGES
+from hccl_py.transport.providers.interface import Lane, Site
+from hccl_py.transport.providers.zmq.provider import QUEUED_MESSAGES, ZmqProvider
 
 SLOT_BYTES = 128 * 1024
+TIMEOUT_S = 10.0
+HEADER = struct.Struct("QQQIHH")
+
+
+def header(num_bytes: int, number: int = 0) -> bytes:
+    """Return a header as the engine makes it."""
+    return HEADER.pack(0, number, 0, num_bytes, 0, 0)
+
+
+def connect_all(
+    providers: list[ZmqProvider], cards: list[list[bytes]], timeout_s: float = TIMEOUT_S
+) -> list[dict[int, list[Lane]] | Exception]:
+    """Let all providers connect, each with its own view of the cards; return what came of it."""
+    with ThreadPoolExecutor(len(providers)) as threads:
+        futures = [
+            threads.submit(provider.connect, view, Deadline(timeout_s))
+            for provider, view in zip(providers, cards, strict=True)
+        ]
+        return [
+            future.exception() or future.result()  # type: ignore[misc]
+            for future in futures
+        ]
+
+
+@contextlib.contextmanager
+def two_providers() -> Iterator[list[ZmqProvider]]:
+    """Make the providers of two ranks, with one lane; not connected yet."""
+    providers = [ZmqProvider(Site(rank, 2, 1, "127.0.0.1")) for rank in range(2)]
+    try:
+        yield providers
+    finally:
+        for provider in providers:
+            provider.close()
+
+
+def lanes_between(providers: list[ZmqProvider]) -> list[Lane]:
+    """Connect two ranks by one lane; rank 0 is dialled."""
+    cards = [provider.card() for provider in providers]
+    outcomes = connect_all(providers, [cards, cards])
+    return [outcome[1 - rank][0] for rank, outcome in enumerate(outcomes)]  # type: ignore[index]
 
 
 def wait_for(lane: Lane, attempt: Callable[[], object]) -> object:
@@ -81,7 +124,8 @@ class Driver:
 
 def test_both_directions_full_lose_no_wake_up() -> None:
     count = 2000
-    with lane_pair() as lanes:
+    with two_providers() as providers:
+        lanes = lanes_between(providers)
         drivers = [Driver(lane, count, seed) for seed, lane in enumerate(lanes)]
         threads = [threading.Thread(target=driver.run) for driver in drivers]
         for thread in threads:
@@ -94,9 +138,7 @@ def test_both_directions_full_lose_no_wake_up() -> None:
 @pytest.mark.parametrize("closing", [0, 1])
 def test_close_delivers_what_was_sent_then_the_peer_raises(closing: int) -> None:
     with two_providers() as providers:
-        cards = [provider.card() for provider in providers]
-        outcomes = connect_all(providers, [cards, cards])
-        lanes = [outcome[1 - rank][0] for rank, outcome in enumerate(outcomes)]  # type: ignore[index]
+        lanes = lanes_between(providers)
         for number in range(QUEUED_MESSAGES):
             assert lanes[closing].send(header(SLOT_BYTES, number), memoryview(bytes(SLOT_BYTES)))
         providers[closing].close()

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 from conformance_transfers import EVERY, RDMA, Provider, transfer
-from queue_pairs import ALL, PATIENCE_S, wait_until
+from queue_pairs import ALL, PATIENCE_S
+from thread_ranks import wait_until
 
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.verbs import (

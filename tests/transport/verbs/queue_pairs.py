@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable
 from types import TracebackType
 
 import numpy as np
@@ -38,13 +36,6 @@ def pattern(num_bytes: int, seed: int = 0) -> Bytes:
     """Bytes that repeat after a prime number of them only."""
     period = np.roll(np.arange(251, dtype=np.uint8), seed % 251)
     return np.resize(period, num_bytes)
-
-
-def wait_until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what} did not happen in {PATIENCE_S:g} s"
-        time.sleep(0.001)
 
 
 class End:

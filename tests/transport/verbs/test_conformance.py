@@ -1,9 +1,10 @@
-"""Every provider under the one conformance suite, see conformance.py."""
+"""Every provider under the one conformance suite: the semantics of a reliable connection."""
 
 import threading
 
 import numpy as np
-from conformance import Conformance, two_gigabytes
+from conformance_errors import Closing, Errors
+from conformance_transfers import Pressure, Transfers, two_gigabytes
 from queue_pairs import ALL
 
 from hccl_py.transport import _core
@@ -11,6 +12,10 @@ from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.verbs import Opcode, SendRequest, Status
 
 __all__ = ["two_gigabytes"]
+
+
+class Conformance(Transfers, Pressure, Errors, Closing):
+    """A provider passes by a class that derives from this and names it."""
 
 
 class TestLoopback(Conformance):

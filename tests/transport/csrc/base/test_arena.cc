@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <functional>
 #include <new>
 #include <random>
 #include <stdexcept>
@@ -27,17 +26,7 @@ size_t resident_bytes(const Arena& arena) {
   return static_cast<size_t>(status.st_blocks) * 512;
 }
 
-template <class Error>
-bool throws(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error&) {
-    return true;
-  }
-  return false;
-}
-
-void memory_is_zero_aligned_and_returned() {
+HCCL_TEST(memory_is_zero_aligned_and_returned) {
   auto arena = Arena::create(64 * MiB);
   CHECK(arena->unavailable().empty());
   CHECK(resident_bytes(*arena) == 0);
@@ -55,7 +44,7 @@ void memory_is_zero_aligned_and_returned() {
 }
 
 // Random sizes in random order: nothing overlaps, and in the end all is one free range again.
-void allocations_never_overlap_and_merge_again() {
+HCCL_TEST(allocations_never_overlap_and_merge_again) {
   auto arena = Arena::create(32 * MiB);
   std::mt19937 random(7);
   struct Held {
@@ -86,7 +75,7 @@ void allocations_never_overlap_and_merge_again() {
   arena->release(arena->allocate(32 * MiB));
 }
 
-void peers_are_mapped_once_and_bounds_are_checked() {
+HCCL_TEST(peers_are_mapped_once_and_bounds_are_checked) {
   auto mine = Arena::create(8 * MiB), theirs = Arena::create(4 * MiB);
   CHECK(mine->open_peer(duplicate(mine->fd())) == mine->window());
   auto window = mine->open_peer(duplicate(theirs->fd()));
@@ -102,7 +91,7 @@ void peers_are_mapped_once_and_bounds_are_checked() {
   CHECK(!theirs->offset_of(theirs->window()->at(0, 1) + 4 * MiB - 10, 11));
 }
 
-void retired_memory_is_never_allocated_again() {
+HCCL_TEST(retired_memory_is_never_allocated_again) {
   auto arena = Arena::create(4 * MiB);
   std::byte* memory = arena->allocate(2 * MiB);
   arena->retire(*arena->offset_of(memory + 5000, 1));
@@ -112,7 +101,7 @@ void retired_memory_is_never_allocated_again() {
   CHECK(throws<std::bad_alloc>([&] { arena->allocate(2 * MiB); }));
 }
 
-void forked_child_releases_nothing() {
+HCCL_TEST(forked_child_releases_nothing) {
   auto arena = Arena::create(4 * MiB);
   std::byte* memory = arena->allocate(100);
   memory[0] = std::byte{1};
@@ -126,7 +115,7 @@ void forked_child_releases_nothing() {
   CHECK(memory[0] == std::byte{1} && arena->num_allocated() > 0);
 }
 
-void threads_allocate_at_once() {
+HCCL_TEST(threads_allocate_at_once) {
   auto arena = Arena::create(64 * MiB);
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
@@ -147,16 +136,3 @@ void threads_allocate_at_once() {
 
 }  // namespace
 }  // namespace hccl::test
-
-int main(int argc, char** argv) {
-  using namespace hccl::test;
-  const Test tests[] = {
-      HCCL_TEST(memory_is_zero_aligned_and_returned),
-      HCCL_TEST(allocations_never_overlap_and_merge_again),
-      HCCL_TEST(peers_are_mapped_once_and_bounds_are_checked),
-      HCCL_TEST(retired_memory_is_never_allocated_again),
-      HCCL_TEST(forked_child_releases_nothing),
-      HCCL_TEST(threads_allocate_at_once),
-  };
-  run_tests(tests, argc > 1 ? argv[1] : nullptr);
-}

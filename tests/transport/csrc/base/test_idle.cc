@@ -16,7 +16,7 @@ int turns_awake(Idle& idle) {
   return turns;
 }
 
-void yields_are_counted() {
+HCCL_TEST(yields_are_counted) {
   Idle idle(nullptr, num_yields);
   CHECK(turns_awake(idle) <= num_yields);
   CHECK(!idle.turn());
@@ -26,7 +26,7 @@ void yields_are_counted() {
 
 // Where strangers take their whole time slices, 200 yields would last for seconds, and whoever waits
 // would miss its deadline by as much.
-void a_yield_that_lasts_is_the_last() {
+HCCL_TEST(a_yield_that_lasts_is_the_last) {
   Idle idle(nullptr, num_yields);
   CHECK(idle.turn());
   std::this_thread::sleep_for(std::chrono::milliseconds(5));
@@ -36,7 +36,7 @@ void a_yield_that_lasts_is_the_last() {
   CHECK(idle.turn());
 }
 
-void who_gives_up_sleeps() {
+HCCL_TEST(who_gives_up_sleeps) {
   Idle idle(nullptr, num_yields);
   idle.give_up();
   CHECK(!idle.turn());
@@ -44,13 +44,3 @@ void who_gives_up_sleeps() {
 
 }  // namespace
 }  // namespace hccl::test
-
-int main(int argc, char** argv) {
-  using namespace hccl::test;
-  const Test tests[] = {
-      {"yields_are_counted", yields_are_counted},
-      {"a_yield_that_lasts_is_the_last", a_yield_that_lasts_is_the_last},
-      {"who_gives_up_sleeps", who_gives_up_sleeps},
-  };
-  run_tests(tests, argc > 1 ? argv[1] : nullptr);
-}

@@ -23,7 +23,8 @@ uint64_t count_of(int event_fd) {
 
 int make_event() { return eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); }
 
-void signal_rings_until_silenced() {
+HCCL_TEST(signal_rings_until_silenced) {
+  signal(SIGUSR2, SIG_DFL);
   int bell = make_event();
   CHECK(ring_on_signal(SIGUSR2, bell));
   raise(SIGUSR2);
@@ -34,7 +35,7 @@ void signal_rings_until_silenced() {
   close(bell);
 }
 
-void nothing_is_written_to_who_has_the_number_next() {
+HCCL_TEST(nothing_is_written_to_who_has_the_number_next) {
   std::atomic<bool> stop{false};  // relaxed: says only when to end
   std::thread signaller([&] {
     while (!stop.load(std::memory_order_relaxed)) raise(SIGUSR2);
@@ -59,14 +60,3 @@ void nothing_is_written_to_who_has_the_number_next() {
 
 }  // namespace
 }  // namespace hccl::test
-
-int main(int argc, char** argv) {
-  using namespace hccl::test;
-  signal(SIGUSR2, SIG_DFL);
-  const Test tests[] = {
-      {"signal_rings_until_silenced", signal_rings_until_silenced},
-      {"nothing_is_written_to_who_has_the_number_next",
-       nothing_is_written_to_who_has_the_number_next},
-  };
-  run_tests(tests, argc > 1 ? argv[1] : nullptr);
-}

@@ -11,7 +11,9 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <deque>
 #include <memory>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -213,6 +215,62 @@ class Inbox {
 
   Lane& from_;
   std::vector<std::byte> buffer_;
+};
+
+// How a test takes message `number`.
+inline How how_of(uint64_t number) { return number % 3 ? How::receive : How::lend; }
+
+// One end of a conversation: posts messages of all sizes, frees each payload as soon as the lane says
+// so, and checks what comes.
+class Talker {
+ public:
+  // At most `most_lent` payloads are the lane's at a time.
+  Talker(Lane& lane, uint64_t num_messages, const std::vector<size_t>& sizes,
+         size_t most_lent = ~size_t{0})
+      : lane_(lane), inbox_(lane), num_messages_(num_messages), sizes_(sizes),
+        most_lent_(most_lent) {}
+
+  void post() {
+    for (; posted_ < num_messages_ && borrowed_.size() < most_lent_; ++posted_) {
+      borrowed_.push_back(payload_of(posted_, size_of(posted_)));
+      Header header = header_of(posted_, size_of(posted_));
+      CHECK(lane_.post_send(header, borrowed_.back().data()) == posted_ + 1);
+      free_completed();
+    }
+  }
+
+  // True once everything was sent and received.
+  bool turn() {
+    post();
+    lane_.flush();
+    free_completed();
+    while (received_ < num_messages_ &&
+           inbox_.take(received_, size_of(received_), how_of(received_))) {
+      ++received_;
+    }
+    // Nothing more brings an acknowledgement along.
+    if (lane_.flushed() && received_ == num_messages_) lane_.detach();
+    return freed_ == num_messages_ && received_ == num_messages_ && lane_.flushed();
+  }
+
+ private:
+  size_t size_of(uint64_t number) const { return sizes_[number * 7 % sizes_.size()]; }
+
+  // Overwritten first, so that a lane which still reads it sends the wrong bytes.
+  void free_completed() {
+    for (; freed_ < lane_.completed(); ++freed_) {
+      std::fill(borrowed_.front().begin(), borrowed_.front().end(), std::byte{0xee});
+      borrowed_.pop_front();
+    }
+  }
+
+  Lane& lane_;
+  Inbox inbox_;
+  const uint64_t num_messages_;
+  const std::vector<size_t>& sizes_;
+  const size_t most_lent_;
+  std::deque<std::vector<std::byte>> borrowed_;
+  uint64_t posted_ = 0, freed_ = 0, received_ = 0;
 };
 
 }  // namespace hccl::test

@@ -1,10 +1,7 @@
 // Lanes between hosts over connections that misbehave: nothing is lost, doubled or reordered, as long
 // as somebody replaces what breaks.
 #include <algorithm>
-#include <cstdlib>
-#include <deque>
 #include <set>
-#include <string>
 
 #include "base/crc32c.h"
 #include "faulty_stream.h"
@@ -18,8 +15,7 @@ using Clock = TcpLane::Clock;
 // Two ends of a lane, and whoever replaces connections that either end has lost.
 class FaultyLane final : public PathObserver {
  public:
-  FaultyLane(size_t num_paths, const Faults& faults, bool checksum, uint64_t seed)
-      : faults_(faults), seed_(seed) {
+  FaultyLane(size_t num_paths, const Faults& faults, bool checksum) : faults_(faults) {
     std::vector<std::shared_ptr<Stream>> connections[2];
     for (size_t path = 0; path < num_paths; ++path) {
       auto pair = connect();
@@ -72,50 +68,12 @@ class FaultyLane final : public PathObserver {
   }
 
   const Faults faults_;
-  uint64_t seed_;
+  uint64_t seed_ = 0;
   std::vector<std::shared_ptr<FaultyStream>> made_;
   std::set<size_t> lost_;
 };
 
 const std::vector<size_t> sizes = {0, 1, 63, 88, 500, 2048, 2049, 5000, slot_bytes};
-
-size_t size_of_message(uint64_t number) { return sizes[number * 5 % sizes.size()]; }
-
-// Posts all its messages, overwrites each payload as soon as it may, and checks what comes.
-class Talker {
- public:
-  Talker(Lane& lane, uint64_t num_messages)
-      : lane_(lane), inbox_(lane), num_messages_(num_messages) {}
-
-  bool turn() {
-    while (posted_ < num_messages_ && borrowed_.size() < 20) {
-      borrowed_.push_back(payload_of(posted_, size_of_message(posted_)));
-      lane_.post_send(header_of(posted_, size_of_message(posted_)), borrowed_.back().data());
-      ++posted_;
-    }
-    lane_.flush();
-    while (freed_ < lane_.completed()) {
-      std::fill(borrowed_.front().begin(), borrowed_.front().end(), std::byte{0xee});
-      borrowed_.pop_front();
-      ++freed_;
-    }
-    while (received_ < num_messages_ && take()) ++received_;
-    if (received_ == num_messages_ && lane_.flushed()) lane_.detach();
-    return received_ == num_messages_ && freed_ == num_messages_;
-  }
-
- private:
-  bool take() {
-    return inbox_.take(received_, size_of_message(received_),
-                       received_ % 3 ? How::receive : How::lend);
-  }
-
-  Lane& lane_;
-  Inbox inbox_;
-  const uint64_t num_messages_;
-  std::deque<std::vector<std::byte>> borrowed_;
-  uint64_t posted_ = 0, freed_ = 0, received_ = 0;
-};
 
 struct Kind {
   const char* name;
@@ -144,9 +102,11 @@ const Kind kinds[] = {
     {"all together", all_together(), true},
 };
 
-void talk(const Kind& kind, size_t num_paths, uint64_t num_messages, uint64_t seed) {
-  FaultyLane lane(num_paths, kind.faults, kind.checksum, seed);
-  Talker left(*lane.ends[0], num_messages), right(*lane.ends[1], num_messages);
+void talk(const Kind& kind, size_t num_paths) {
+  constexpr uint64_t num_messages = 3000;
+  FaultyLane lane(num_paths, kind.faults, kind.checksum);
+  Talker left(*lane.ends[0], num_messages, sizes, 20);
+  Talker right(*lane.ends[1], num_messages, sizes, 20);
   Patience patience;
   for (;;) {
     bool left_done = left.turn(), right_done = right.turn();
@@ -170,17 +130,17 @@ void talk(const Kind& kind, size_t num_paths, uint64_t num_messages, uint64_t se
   CHECK((damaged > 0) == (kind.faults.corrupt > 0));
 }
 
-void messages_survive_every_fault(uint64_t seed) {
+HCCL_TEST(messages_survive_every_fault) {
   for (const Kind& kind : kinds) {
     std::printf("%s\n", kind.name);
-    for (size_t num_paths : {1, 2, 3}) talk(kind, num_paths, 3000, seed);
+    for (size_t num_paths : {1, 2, 3}) talk(kind, num_paths);
   }
 }
 
 // A payload that was lent stays where it is, whatever becomes of its connection.
-void a_lent_payload_outlives_its_connection() {
+HCCL_TEST(a_lent_payload_outlives_its_connection) {
   for (size_t size : {size_t{100}, slot_bytes}) {
-    FaultyLane lane(1, {}, false, 1);
+    FaultyLane lane(1, {}, false);
     auto payload = payload_of(7, size);
     lane.ends[0]->post_send(header_of(7, size), payload.data());
     const std::byte* lent = nullptr;
@@ -204,7 +164,7 @@ void a_lent_payload_outlives_its_connection() {
   }
 }
 
-void crc32c_is_the_published_one() {
+HCCL_TEST(crc32c_is_the_published_one) {
   CHECK(crc32c("123456789", 9) == 0xe3069283);
   CHECK(crc32c_by_table("123456789", 9) == 0xe3069283);
   CHECK(crc32c("", 0) == 0);
@@ -216,11 +176,3 @@ void crc32c_is_the_published_one() {
 
 }  // namespace
 }  // namespace hccl::test
-
-// `test_faults [seed]`
-int main(int argc, char** argv) {
-  using namespace hccl::test;
-  crc32c_is_the_published_one();
-  a_lent_payload_outlives_its_connection();
-  messages_survive_every_fault(argc > 1 ? std::strtoull(argv[1], nullptr, 10) : 1);
-}

@@ -1,28 +1,8 @@
 // The conformance suite of lanes: what every provider promises, over each of them.
 #include <algorithm>
-#include <atomic>
-#include <cstdlib>
 #include <cstring>
-#include <deque>
-#include <string>
 
 #include "lanes.h"
-
-namespace {
-
-std::atomic<size_t> largest_allocation{0};
-
-}  // namespace
-
-// Noted for the test below that bounds a lane's memory.
-__attribute__((noinline)) void* operator new(size_t size) {
-  if (size > largest_allocation) largest_allocation = size;
-  void* memory = std::malloc(size);
-  CHECK(memory != nullptr);
-  return memory;
-}
-__attribute__((noinline)) void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { operator delete(memory); }
 
 namespace hccl::test {
 namespace {
@@ -32,21 +12,18 @@ namespace {
 const std::vector<size_t> sizes = {0,    1,    63,   64,   65,   87,   88,             89,
                                    2047, 2048, 2049, 4095, 4096, 4097, slot_bytes - 1, slot_bytes};
 
-size_t size_of_message(uint64_t number) { return sizes[number * 7 % sizes.size()]; }
+// A test over each provider.
+#define OVER_EVERY_PROVIDER(name)                \
+  void name(const Provider& provider);           \
+  HCCL_TEST(name) {                              \
+    for (const Provider& provider : providers) { \
+      std::printf("  %s\n", provider.name);      \
+      name(provider);                            \
+    }                                            \
+  }                                              \
+  void name(const Provider& provider)
 
-How how_of(uint64_t number) { return number % 3 ? How::receive : How::lend; }
-
-template <typename Action>
-bool throws_lane_error(Action action) {
-  try {
-    action();
-  } catch (const LaneError&) {
-    return true;
-  }
-  return false;
-}
-
-void every_size_arrives_whole(const Provider& provider) {
+OVER_EVERY_PROVIDER(every_size_arrives_whole) {
   auto lane = provider.connect();
   Inbox inbox(*lane->right);
   for (How how : {How::receive, How::lend}) {
@@ -64,59 +41,11 @@ void every_size_arrives_whole(const Provider& provider) {
   CHECK(lane->right->peek() == nullptr);
 }
 
-// One end of a conversation: posts all its messages at once, frees each payload as soon as the lane
-// says so, and checks what comes.
-class Talker {
- public:
-  Talker(Lane& lane, uint64_t num_messages)
-      : lane_(lane), inbox_(lane), num_messages_(num_messages) {}
-
-  void post_all() {
-    for (uint64_t i = 0; i < num_messages_; ++i) {
-      borrowed_.push_back(payload_of(i, size_of_message(i)));
-      uint64_t number =
-          lane_.post_send(header_of(i, size_of_message(i)), borrowed_.back().data());
-      CHECK(number == i + 1);
-      free_completed();
-    }
-  }
-
-  // True once everything was sent and received.
-  bool turn() {
-    lane_.flush();
-    free_completed();
-    while (received_ < num_messages_ &&
-           inbox_.take(received_, size_of_message(received_), how_of(received_))) {
-      ++received_;
-    }
-    // Nothing more brings an acknowledgement along.
-    if (lane_.flushed() && received_ == num_messages_) lane_.detach();
-    return borrowed_.empty() && lane_.flushed() && received_ == num_messages_;
-  }
-
- private:
-  // Overwritten first, so that a lane which still reads it sends the wrong bytes.
-  void free_completed() {
-    while (freed_ < lane_.completed()) {
-      std::fill(borrowed_.front().begin(), borrowed_.front().end(), std::byte{0xee});
-      borrowed_.pop_front();
-      ++freed_;
-    }
-  }
-
-  Lane& lane_;
-  Inbox inbox_;
-  const uint64_t num_messages_;
-  std::deque<std::vector<std::byte>> borrowed_;
-  uint64_t freed_ = 0;
-  uint64_t received_ = 0;
-};
-
-void both_full_sides_come_free_again(const Provider& provider) {
+OVER_EVERY_PROVIDER(both_full_sides_come_free_again) {
   auto lane = provider.connect();
-  Talker left(*lane->left, 3000), right(*lane->right, 3000);
-  left.post_all();
-  right.post_all();
+  Talker left(*lane->left, 3000, sizes), right(*lane->right, 3000, sizes);
+  left.post();
+  right.post();
   CHECK(!lane->left->flushed() && !lane->right->flushed());
   Patience patience;
   for (;;) {
@@ -126,11 +55,10 @@ void both_full_sides_come_free_again(const Provider& provider) {
   }
 }
 
-void two_threads_talk_at_once(const Provider& provider) {
+OVER_EVERY_PROVIDER(two_threads_talk_at_once) {
   auto lane = provider.connect();
   auto talk = [](Lane& end) {
-    Talker talker(end, 3000);
-    talker.post_all();
+    Talker talker(end, 3000, sizes);
     Patience patience;
     while (!talker.turn()) patience.turn();
   };
@@ -139,7 +67,7 @@ void two_threads_talk_at_once(const Provider& provider) {
   other.join();
 }
 
-void a_detached_payload_may_change(const Provider& provider) {
+OVER_EVERY_PROVIDER(a_detached_payload_may_change) {
   auto lane = provider.connect();
   Inbox inbox(*lane->right);
   std::deque<std::vector<std::byte>> payloads;
@@ -206,7 +134,7 @@ struct RawLane {
   }
 };
 
-void what_was_sent_before_closing_arrives(const Provider& provider) {
+OVER_EVERY_PROVIDER(what_was_sent_before_closing_arrives) {
   if (!provider.notices_closing) return;
   auto lane = provider.connect();
   Inbox inbox(*lane->right);
@@ -220,13 +148,13 @@ void what_was_sent_before_closing_arrives(const Provider& provider) {
     if (inbox.take(i, 5000, how_of(i))) ++i;
     patience.turn();
   }
-  CHECK(throws_lane_error([&] {
+  CHECK(throws<LaneError>([&] {
     for (;;) {
       lane->right->peek();
       patience.turn();
     }
   }));
-  CHECK(throws_lane_error([&] {
+  CHECK(throws<LaneError>([&] {
     auto payload = payload_of(0, slot_bytes);
     for (;;) {
       lane->right->post_send(header_of(0, slot_bytes), payload.data());
@@ -235,7 +163,7 @@ void what_was_sent_before_closing_arrives(const Provider& provider) {
   }));
 }
 
-void frames_may_come_byte_by_byte() {
+HCCL_TEST(frames_may_come_byte_by_byte) {
   for (How how : {How::receive, How::lend}) {
     std::array<int, 2> ends = unix_sockets();
     RawLane raw(ends);
@@ -256,7 +184,7 @@ void frames_may_come_byte_by_byte() {
   }
 }
 
-void malformed_shared_memory_is_refused() {
+HCCL_TEST(malformed_shared_memory_is_refused) {
   auto cell_of = [](Ends& lane) -> Cell& { return *lane.segments[0]->ring(1, 0); };
   struct {
     int slot;
@@ -267,16 +195,16 @@ void malformed_shared_memory_is_refused() {
     lane->left->post_send(header_of(0, 8), payload_of(0, 8).data());
     cell_of(*lane).slot = bad.slot;
     cell_of(*lane).header.length = bad.length;
-    CHECK(throws_lane_error([&] { lane->right->peek(); }));
+    CHECK(throws<LaneError>([&] { lane->right->peek(); }));
   }
   auto lane = shm_lane();
   lane->segments[1]->consumed(0, 0).count.store(1);
   auto payload = payload_of(0, slot_bytes);
-  CHECK(throws_lane_error(
+  CHECK(throws<LaneError>(
       [&] { lane->left->post_send(header_of(0, slot_bytes), payload.data()); }));
 }
 
-void a_peeked_message_in_shared_memory_stays_what_it_was() {
+HCCL_TEST(a_peeked_message_in_shared_memory_stays_what_it_was) {
   auto lane = shm_lane();
   lane->left->post_send(header_of(0, 8), payload_of(0, 8).data());
   CHECK(lane->right->peek()->length == 8);
@@ -292,63 +220,5 @@ void a_peeked_message_in_shared_memory_stays_what_it_was() {
   CHECK(lane->right->peek() == nullptr);
 }
 
-// Rank 0 with lanes to ranks 1 to 3, all in shared memory.
-struct Star {
-  static constexpr int n = 4;
-  Statistics statistics;
-  std::shared_ptr<Segment> segments[n];
-  std::vector<std::shared_ptr<Outbox>> outboxes;
-  std::vector<std::unique_ptr<ShmLane>> out, in;
-  std::vector<Inbox> inboxes;
-
-  explicit Star(int num_slots) {
-    SegmentShape shape{n, 1, num_slots, slot_bytes};
-    for (auto& segment : segments) {
-      segment = Segment::create(shape);
-      outboxes.push_back(std::make_shared<Outbox>(segment, 0));
-    }
-    for (int peer = 1; peer < n; ++peer) {
-      out.push_back(connect(0, peer));
-      in.push_back(connect(peer, 0));
-      inboxes.emplace_back(*in.back());
-    }
-  }
-
-  std::unique_ptr<ShmLane> connect(int me, int peer) {
-    size_t i = static_cast<size_t>(me), j = static_cast<size_t>(peer);
-    auto bell = std::make_shared<Doorbell>(segments[j], new_event(), statistics);
-    ShmLane::Ends ends{segments[i], segments[j], me, peer, bell, 0};
-    return std::make_unique<ShmLane>(peer, ends, outboxes[i], statistics);
-  }
-};
-
 }  // namespace
 }  // namespace hccl::test
-
-int main() {
-  using namespace hccl::test;
-  struct {
-    const char* name;
-    void (*run)(const Provider&);
-  } conformance[] = {
-      {"every_size_arrives_whole", every_size_arrives_whole},
-      {"both_full_sides_come_free_again", both_full_sides_come_free_again},
-      {"two_threads_talk_at_once", two_threads_talk_at_once},
-      {"a_detached_payload_may_change", a_detached_payload_may_change},
-      {"what_was_sent_before_closing_arrives", what_was_sent_before_closing_arrives},
-  };
-  for (const Provider& provider : providers) {
-    for (auto& test : conformance) {
-      std::printf("%s: %s\n", provider.name, test.name);
-      std::fflush(stdout);
-      test.run(provider);
-    }
-  }
-  const Test tests[] = {
-      {"frames_may_come_byte_by_byte", frames_may_come_byte_by_byte},
-      {"malformed_shared_memory_is_refused", malformed_shared_memory_is_refused},
-      {"a_peeked_message_in_shared_memory_stays_what_it_was",
-       a_peeked_message_in_shared_memory_stays_what_it_was},
-  };
-  run_tests(tests);
-}

@@ -29,7 +29,7 @@ struct Pair {
   }
 };
 
-void an_announced_payload_is_read_where_it_lies() {
+HCCL_TEST(an_announced_payload_is_read_where_it_lies) {
   Pair pair;
   uint64_t number = pair.send(pair.left, pair.memory);
   CHECK(pair.left.flushed() && !pair.left.settled() && pair.left.completed() < number);
@@ -39,7 +39,7 @@ void an_announced_payload_is_read_where_it_lies() {
   CHECK(pair.ends->statistics.announced.value() == 2);
 }
 
-void messages_complete_in_the_order_posted() {
+HCCL_TEST(messages_complete_in_the_order_posted) {
   Pair pair;
   std::vector<std::byte> plain(num_bytes);
   uint64_t first = pair.send(pair.left, pair.memory), second = pair.send(pair.left, plain.data());
@@ -51,14 +51,14 @@ void messages_complete_in_the_order_posted() {
   CHECK(pair.left.flush() && pair.left.completed() == second);
 }
 
-void a_source_that_will_be_overwritten_is_copied() {
+HCCL_TEST(a_source_that_will_be_overwritten_is_copied) {
   Pair pair;
   uint64_t number = pair.send(pair.left, pair.memory, always_copied);
   CHECK(pair.left.settled() && pair.left.completed() == number);
   CHECK(pair.right.peek() != nullptr && pair.right.lend() != pair.memory);
 }
 
-void a_reply_is_written_to_the_source() {
+HCCL_TEST(a_reply_is_written_to_the_source) {
   Pair pair;
   std::vector<std::byte> other(num_bytes, std::byte{5}), answer(num_bytes, std::byte{7});
   pair.send(pair.left, pair.memory, 2);  // the second message from now on
@@ -75,21 +75,15 @@ void a_reply_is_written_to_the_source() {
   pair.left.release();
 }
 
-void memory_of_a_failed_call_is_not_used() {
+HCCL_TEST(memory_of_a_failed_call_is_not_used) {
   Pair pair;
   pair.send(pair.left, pair.memory, 1);
   CHECK(pair.right.peek() != nullptr);
   pair.ends->segments[0]->withdraw();
-  bool failed = false;
-  try {
-    pair.right.release();
-  } catch (const LaneError&) {
-    failed = true;
-  }
-  CHECK(failed);
+  CHECK(throws<LaneError>([&] { pair.right.release(); }));
 }
 
-void memory_that_a_peer_may_still_write_is_never_allocated_again() {
+HCCL_TEST(memory_that_a_peer_may_still_write_is_never_allocated_again) {
   Pair pair;
   pair.send(pair.left, pair.memory);
   pair.left.abandon();
@@ -99,7 +93,7 @@ void memory_that_a_peer_may_still_write_is_never_allocated_again() {
   CHECK(pair.arenas[0]->is_retired(pair.memory));
 }
 
-void without_the_peers_mapping_payloads_are_copied() {
+HCCL_TEST(without_the_peers_mapping_payloads_are_copied) {
   Pair pair;
   std::unique_ptr<Ends> ends = shm_lane_with_slots(2 * num_bytes);
   static_cast<ShmLane&>(*ends->left).set_arenas(pair.arenas[0], nullptr);
@@ -107,7 +101,7 @@ void without_the_peers_mapping_payloads_are_copied() {
   CHECK(ends->left->settled());
 }
 
-void an_announcement_outside_of_registered_memory_is_rejected() {
+HCCL_TEST(an_announcement_outside_of_registered_memory_is_rejected) {
   for (int32_t place : {int32_t{announced}, int32_t{written}, -4}) {
     Pair pair;
     pair.send(pair.left, pair.memory);
@@ -115,33 +109,9 @@ void an_announcement_outside_of_registered_memory_is_rejected() {
     cell.slot = place;
     Announcement forged{pair.arenas[0]->num_bytes() - 1, 0};
     std::memcpy(cell.payload, &forged, sizeof forged);
-    bool rejected = false;
-    try {
-      pair.right.peek();
-    } catch (const LaneError&) {
-      rejected = true;
-    }
-    CHECK(rejected);
+    CHECK(throws<LaneError>([&] { pair.right.peek(); }));
   }
 }
 
 }  // namespace
 }  // namespace hccl::test
-
-int main() {
-  using namespace hccl::test;
-  const Test tests[] = {
-      {"an_announced_payload_is_read_where_it_lies", an_announced_payload_is_read_where_it_lies},
-      {"messages_complete_in_the_order_posted", messages_complete_in_the_order_posted},
-      {"a_source_that_will_be_overwritten_is_copied", a_source_that_will_be_overwritten_is_copied},
-      {"a_reply_is_written_to_the_source", a_reply_is_written_to_the_source},
-      {"memory_of_a_failed_call_is_not_used", memory_of_a_failed_call_is_not_used},
-      {"memory_that_a_peer_may_still_write_is_never_allocated_again",
-       memory_that_a_peer_may_still_write_is_never_allocated_again},
-      {"without_the_peers_mapping_payloads_are_copied",
-       without_the_peers_mapping_payloads_are_copied},
-      {"an_announcement_outside_of_registered_memory_is_rejected",
-       an_announcement_outside_of_registered_memory_is_rejected},
-  };
-  run_tests(tests);
-}

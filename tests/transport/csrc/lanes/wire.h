@@ -1,11 +1,9 @@
 // One rank whose only peer is the test itself, with its hands on the sockets.
 #pragma once
 
-#include <dirent.h>
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
-#include "lanes.h"
 #include "ranks.h"
 
 namespace hccl::test {
@@ -73,14 +71,5 @@ struct Wire {
     lanes.clear();
   }
 };
-
-inline size_t num_descriptors() {
-  DIR* folder = opendir("/proc/self/fd");
-  CHECK(folder != nullptr);
-  size_t count = 0;
-  while (readdir(folder) != nullptr) ++count;
-  closedir(folder);
-  return count;
-}
 
 }  // namespace hccl::test

@@ -105,7 +105,7 @@ struct Fixture {
   bool fails_with(const char* text) { return error_of_peek().find(text) != std::string::npos; }
 };
 
-void nothing_is_written_before_the_peer_has_advertised() {
+HCCL_TEST(nothing_is_written_before_the_peer_has_advertised) {
   Fixture fixture;
   std::byte payload[8] = {};
   fixture.lane->post_send(Fixture::header_of(8), payload);
@@ -116,7 +116,7 @@ void nothing_is_written_before_the_peer_has_advertised() {
   CHECK(fixture.pair->sent.back().opcode == Opcode::rdma_write_with_imm);
 }
 
-void only_the_slots_are_open_to_the_peer() {
+HCCL_TEST(only_the_slots_are_open_to_the_peer) {
   Fixture fixture;
   CHECK(fixture.pair->regions.size() == 2);
   CHECK(!(fixture.pair->regions[0].access & access_remote_write));
@@ -124,7 +124,7 @@ void only_the_slots_are_open_to_the_peer() {
   CHECK(fixture.pair->num_recvs == LaneOverQueuePair::attributes().max_recv_wr);
 }
 
-void a_sender_stops_at_its_last_credit() {
+HCCL_TEST(a_sender_stops_at_its_last_credit) {
   Fixture fixture;
   fixture.pair->advertise(fixture.theirs);
   std::byte payload[8] = {};
@@ -136,7 +136,7 @@ void a_sender_stops_at_its_last_credit() {
   CHECK(fixture.lane->flush() && fixture.lane->flushed());
 }
 
-void credits_go_back_by_themselves_and_again_when_the_queue_was_full() {
+HCCL_TEST(credits_go_back_by_themselves_and_again_when_the_queue_was_full) {
   Fixture fixture;
   fixture.pair->advertise(fixture.theirs);
   fixture.pair->full = true;
@@ -151,7 +151,7 @@ void credits_go_back_by_themselves_and_again_when_the_queue_was_full() {
   CHECK(fixture.pair->sent.size() == 2 && fixture.pair->sent.back().imm == 4);
 }
 
-void what_came_before_a_failure_is_received() {
+HCCL_TEST(what_came_before_a_failure_is_received) {
   Fixture fixture;
   fixture.pair->advertise(fixture.theirs);
   fixture.pair->deliver(0, Fixture::header_of(5), sizeof(Header) + 5);
@@ -159,16 +159,10 @@ void what_came_before_a_failure_is_received() {
   CHECK(fixture.lane->peek() != nullptr && fixture.lane->peek()->length == 5);
   fixture.lane->release();
   CHECK(fixture.fails_with("the test says so"));
-  bool thrown = false;
-  try {
-    fixture.lane->post_send(Fixture::header_of(0), nullptr);
-  } catch (const LaneError&) {
-    thrown = true;
-  }
-  CHECK(thrown);
+  CHECK(throws<LaneError>([&] { fixture.lane->post_send(Fixture::header_of(0), nullptr); }));
 }
 
-void a_malformed_peer_fails_the_lane() {
+HCCL_TEST(a_malformed_peer_fails_the_lane) {
   const std::function<void(Fixture&)> cases[] = {
       [](Fixture& f) { f.theirs.magic = 0, f.pair->advertise(f.theirs); },
       [](Fixture& f) { f.theirs.slot_bytes = 512, f.pair->advertise(f.theirs); },
@@ -196,7 +190,7 @@ void a_malformed_peer_fails_the_lane() {
   CHECK(fixture.fails_with("without a credit"));
 }
 
-void a_peeked_header_stays_what_it_was() {
+HCCL_TEST(a_peeked_header_stays_what_it_was) {
   Fixture fixture;
   fixture.pair->advertise(fixture.theirs);
   fixture.pair->deliver(0, Fixture::header_of(5), sizeof(Header) + 5);
@@ -206,21 +200,5 @@ void a_peeked_header_stays_what_it_was() {
   CHECK(fixture.lane->peek()->length == 5);
 }
 
-const Test tests[] = {
-    {"nothing_is_written_before_the_peer_has_advertised",
-     nothing_is_written_before_the_peer_has_advertised},
-    {"only_the_slots_are_open_to_the_peer", only_the_slots_are_open_to_the_peer},
-    {"a_sender_stops_at_its_last_credit", a_sender_stops_at_its_last_credit},
-    {"credits_go_back_by_themselves_and_again_when_the_queue_was_full",
-     credits_go_back_by_themselves_and_again_when_the_queue_was_full},
-    {"what_came_before_a_failure_is_received", what_came_before_a_failure_is_received},
-    {"a_malformed_peer_fails_the_lane", a_malformed_peer_fails_the_lane},
-    {"a_peeked_header_stays_what_it_was", a_peeked_header_stays_what_it_was},
-};
-
 }  // namespace
 }  // namespace hccl::test
-
-int main(int argc, char** argv) {
-  hccl::test::run_tests(hccl::test::tests, argc > 1 ? argv[1] : nullptr);
-}

@@ -1,5 +1,5 @@
 // Queue pairs between threads of one process: what the sanitizers are to see. The semantics are
-// tested from Python, over every provider (tests/transport/verbs/conformance.py).
+// tested from Python, over every provider (tests/transport/verbs/test_conformance.py).
 #include <cstring>
 #include <memory>
 #include <thread>
@@ -76,12 +76,20 @@ struct Pair {
 using Connect = std::array<std::shared_ptr<UnderlyingLane>, 2> (*)();
 constexpr Connect providers_of_lanes[] = {loopback_underlying_lanes, tcp_underlying_lanes};
 
+// A test over each of them.
+#define OVER_EVERY_LANE(name)                                    \
+  void name(Connect connect);                                    \
+  HCCL_TEST(name) {                                              \
+    for (Connect connect : providers_of_lanes) name(connect);    \
+  }                                                              \
+  void name(Connect connect)
+
 std::unique_ptr<Pair> connected(Connect connect, const QueuePairAttributes& attributes = {}) {
   return std::make_unique<Pair>(connect(), attributes);
 }
 
 // One thread posts, one takes what was sent, one what was received; both ways at once.
-void threads_share_a_queue_pair(Connect connect) {
+OVER_EVERY_LANE(threads_share_a_queue_pair) {
   constexpr uint64_t count = 3000;
   constexpr size_t size = 200;
   auto ends = connected(connect);
@@ -117,7 +125,7 @@ void threads_share_a_queue_pair(Connect connect) {
   for (std::thread& thread : threads) thread.join();
 }
 
-void writes_and_reads_cross(Connect connect) {
+OVER_EVERY_LANE(writes_and_reads_cross) {
   auto ends = connected(connect);
   for (int round = 0; round < 8; ++round) {
     for (auto [from, to] : {std::pair{&ends->a, &ends->b}, std::pair{&ends->b, &ends->a}}) {
@@ -133,7 +141,7 @@ void writes_and_reads_cross(Connect connect) {
   }
 }
 
-void a_revoked_region_is_not_touched(Connect connect) {
+OVER_EVERY_LANE(a_revoked_region_is_not_touched) {
   auto ends = connected(connect);
   std::thread reader([&] {
     for (int i = 0; i < 8; ++i) ends->a.post_send(Opcode::rdma_read, 0, 1 << 20, ends->b);
@@ -152,7 +160,7 @@ void a_revoked_region_is_not_touched(Connect connect) {
   reader.join();
 }
 
-void closing_while_the_peer_sends(Connect connect) {
+OVER_EVERY_LANE(closing_while_the_peer_sends) {
   for (int i = 0; i < 20; ++i) {
     auto ends = connected(connect);
     for (int k = 0; k < 32; ++k) ends->a.post_send(Opcode::rdma_write, 0, 50000, ends->b);
@@ -167,21 +175,5 @@ void closing_while_the_peer_sends(Connect connect) {
   }
 }
 
-template <void (*test)(Connect)>
-void over_all() {
-  for (Connect connect : providers_of_lanes) test(connect);
-}
-
-const Test tests[] = {
-    {"threads_share_a_queue_pair", over_all<threads_share_a_queue_pair>},
-    {"writes_and_reads_cross", over_all<writes_and_reads_cross>},
-    {"a_revoked_region_is_not_touched", over_all<a_revoked_region_is_not_touched>},
-    {"closing_while_the_peer_sends", over_all<closing_while_the_peer_sends>},
-};
-
 }  // namespace
 }  // namespace hccl::test
-
-int main(int argc, char** argv) {
-  hccl::test::run_tests(hccl::test::tests, argc > 1 ? argv[1] : nullptr);
-}
