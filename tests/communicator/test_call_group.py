@@ -12,7 +12,7 @@ import torch.distributed as dist
 from ranks import run_ranks
 from thread_ranks import ThreadRanks
 
-from hccl_py import AbortedError, Communicator, InvalidArgumentError, group
+from hccl_py import AbortedError, Communicator, InvalidArgumentError, MismatchError, group
 
 LARGE = 300_000
 """Elements of a message that fits in no buffer on its way."""
@@ -100,6 +100,55 @@ def test_nonblocking_call_gives_a_handle_at_once(ranks: ThreadRanks) -> None:
         return float(data[-1])
 
     assert ranks.run(collect) == [3.0] * 3
+
+
+def test_calls_of_several_communicators_begin_together(ranks: ThreadRanks) -> None:
+    def collect(comm: Communicator) -> list[float]:
+        with comm.subset([2, 1, 0], "reversed") as other:
+            data = [np.ones(2), np.full(LARGE, 2.0), np.array([7.0 + comm.rank])]
+            calls = [lambda: comm.all_reduce(data[0]), lambda: other.all_reduce(data[1])]
+            with group():
+                # Without a group rank 1 and the others would wait for each other.
+                for call in calls if comm.rank == 1 else reversed(calls):
+                    call()
+                if comm.rank == 0:
+                    other.send(data[2], 0)  # which is rank 2 here
+                elif comm.rank == 2:
+                    other.recv(data[2], 2)
+            return [float(one[-1]) for one in data]
+
+    assert ranks.run(collect) == [[3.0, 6.0, 7.0], [3.0, 6.0, 8.0], [3.0, 6.0, 7.0]]
+
+
+def test_only_the_end_of_the_outermost_group_starts_calls(ranks: ThreadRanks) -> None:
+    def nest(comm: Communicator) -> list[float]:
+        data = np.ones(3)
+        with group():
+            comm.all_reduce(data[:1])
+            with group():
+                comm.all_reduce(data[1:2])
+            with pytest.raises(KeyError), group():
+                comm.all_reduce(data[2:])  # dropped with its group
+                raise KeyError("mine")
+            assert data.tolist() == [1.0] * 3
+        return data.tolist()
+
+    assert ranks.run(nest) == [[3.0, 3.0, 1.0]] * 3
+    with group():  # of this thread: the ranks' threads call as ever
+        assert ranks.run(nest) == [[3.0, 3.0, 1.0]] * 3
+
+
+def test_call_that_fails_at_the_end_raises_there() -> None:
+    def differ(comm: Communicator) -> None:
+        data = np.ones(8)
+        with group():
+            comm.all_reduce(data[: 4 + comm.rank])
+            comm.barrier()
+
+    with ThreadRanks("aa") as ranks:
+        errors = ranks.failures(differ)
+    assert all(isinstance(error, MismatchError) for error in errors), errors
+    assert "all_reduce(sum, float64[4]" in str(errors[0])
 
 
 def test_exception_out_of_the_block_starts_nothing(ranks: ThreadRanks) -> None:

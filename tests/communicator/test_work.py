@@ -8,6 +8,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -132,6 +133,21 @@ def test_wait_too_short_raises_and_can_be_repeated(ranks: ThreadRanks) -> None:
         return int(data[0])
 
     assert ranks.run(calls) == [_sum(ranks)] * ranks.world_size
+
+
+def test_several_threads_wait_for_one_call(ranks: ThreadRanks) -> None:
+    def calls(comm: Communicator) -> list[int]:
+        data = _ones(comm)
+        work = comm.nonblocking.all_reduce(data)
+
+        def wait(_: int) -> int:
+            work.wait(20)
+            return int(data[-1])
+
+        with ThreadPoolExecutor(3) as threads:
+            return list(threads.map(wait, range(3)))
+
+    assert ranks.run(calls) == [[_sum(ranks)] * 3] * ranks.world_size
 
 
 @pytest.mark.parametrize("count", [3, 10_000], ids=["short", "long"])

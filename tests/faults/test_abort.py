@@ -139,3 +139,19 @@ def aborts_a_group(rank: int, world_size: int, how: str) -> None:
 @pytest.mark.parametrize("how", ["abort", "_abort_process_group"])
 def test_torch_group_is_aborted_and_destroyed_and_the_others_go_on(how: str) -> None:
     run_ranks(aborts_a_group, 3, how, backend="hccl")
+
+
+def aborts_and_meets_again(rank: int, world_size: int) -> list[float]:
+    sums = []
+    for _ in range(2):
+        dist.init_process_group("hccl")
+        total = torch.ones(1)
+        dist.all_reduce(total)
+        dist.barrier()
+        sums.append(float(total))
+        dist.distributed_c10d._abort_process_group()
+    return sums
+
+
+def test_torch_job_begins_again_after_an_abort() -> None:
+    assert run_ranks(aborts_and_meets_again, 2) == [[2.0, 2.0]] * 2

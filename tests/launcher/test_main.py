@@ -113,6 +113,14 @@ def test_failing_rank_ends_the_job_and_its_error_is_printed_once(script: Script)
     assert done.stderr.count("no such image") == 2, "once in the user's line, once in the error"
 
 
+def test_module_runs_and_the_exit_code_of_the_failing_rank_is_the_jobs(script: Script) -> None:
+    done = launch("-m", "json.tool", "--help")
+    assert (done.returncode, done.stdout[:26]) == (0, "usage: python -m json.tool")
+    done = launch(*TWO_BY_TWO, script(f"if rank == 1:\n    raise SystemExit(3)\n{SLEEP}"))
+    assert done.returncode == 3
+    assert "rank 1 of 4 exited with code 3" in done.stderr
+
+
 @pytest.mark.parametrize("ending", ["raise ValueError", "os._exit(3)", "os.kill(os.getpid(), 9)"])
 def test_failed_job_leaves_no_folder_unless_logs_were_asked_for(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str

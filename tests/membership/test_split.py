@@ -62,6 +62,13 @@ def test_split_again_and_of_a_part(ranks: ThreadRanks) -> None:
     assert [of_half[1] for _, of_half in ranks.run(twice)] == [[1, 0]] * 4 + [[0]]
 
 
+@pytest.mark.parametrize("wrong", [{"color": "red"}, {"color": 1.5}, {"color": 0, "key": "a"}])
+def test_split_refuses_what_is_no_number(ranks: ThreadRanks, wrong: dict[str, Any]) -> None:
+    for error in ranks.failures(lambda comm: comm.split(**wrong)):
+        assert isinstance(error, InvalidArgumentError)
+        assert "expected a whole number" in str(error)
+
+
 def test_split_inside_of_a_group_is_refused(ranks: ThreadRanks) -> None:
     def inside(comm: Communicator) -> None:
         with hccl_py.group():

@@ -167,6 +167,90 @@ def test_other_memory_is_refused_with_what_to_do(name: str) -> None:
         span_of(make())
 
 
+class DLTensor(ctypes.Structure):
+    """What a capsule of DLPack holds."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32 * 2),
+        *(("ndim", ctypes.c_int32), ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8)),
+        ("lanes", ctypes.c_uint16),
+        *((name, ctypes.POINTER(ctypes.c_int64)) for name in ("shape", "strides")),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class Liar:
+    """Exports ten bytes, with something changed."""
+
+    def __init__(self, *shape: int, name: bytes = b"dltensor", **changed: Any) -> None:
+        self.memory, self.name = (ctypes.c_char * 10)(), name
+        shape = shape or (10,)
+        self.shape = (ctypes.c_int64 * len(shape))(*shape)
+        fields = {"data": ctypes.addressof(self.memory), "ndim": len(shape), "code": 1, "bits": 8}
+        fields |= {"device": (1, 0), "lanes": 1, "shape": self.shape} | changed
+        self.tensor = DLTensor(**fields)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (1, 0)
+
+    def __dlpack__(self) -> Any:
+        new = ctypes.pythonapi.PyCapsule_New
+        new.restype = ctypes.py_object
+        new.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+        return new(ctypes.addressof(self.tensor), self.name, None)
+
+
+class NoCapsule(Liar):
+    """Exports something else."""
+
+    def __dlpack__(self) -> Any:
+        return self.memory
+
+
+@pytest.mark.parametrize(
+    ("liar", "message"),
+    [
+        (Liar(data=None), "null pointer"),
+        (Liar(5, -2), "negative length"),
+        (Liar(ndim=-1), "less than no dimensions"),
+        (Liar(1 << 62, bits=64), "more than all memory"),
+        (Liar(1 << 40, 1 << 40), "more than all memory"),
+        (Liar(byte_offset=(1 << 64) - 1), "more than all memory"),
+        (Liar(device=(2, 0)), "says that it is there, and exports memory of cuda"),
+        (Liar(code=2, bits=0), "0 bits"),
+        (Liar(5, code=6, bits=16), "16 bits"),
+        (Liar(name=b"used_dltensor"), "does not export its memory"),
+        (NoCapsule(), "does not export its memory"),
+    ],
+)
+def test_capsule_of_impossible_memory_is_refused(liar: Liar, message: str) -> None:
+    assert span_of(Liar()).count == 10
+    assert span_of(Liar(0, data=None)).count == 0
+    with pytest.raises(InvalidArgumentError, match=f"data: .*{message}"):
+        span_of(liar)
+
+
+class Immutable(Exporter):
+    """Gives no sign that nobody may write to it, but for the library that it is of."""
+
+    __module__ = "jax.numpy"
+
+
+READ_ONLY = {
+    "pass a writable buffer": (bytes(8), memoryview(bytearray(8)).toreadonly()),
+    "such arrays are immutable: have a numpy array": (Immutable(torch.zeros(8)),),
+}
+
+
+@pytest.mark.parametrize("advice", READ_ONLY)
+def test_read_only_buffers_are_inputs_only(advice: str) -> None:
+    for buffer in READ_ONLY[advice]:
+        assert span_of(buffer).count == 8
+        with pytest.raises(InvalidArgumentError, match=f"read-only .*; {advice}"):
+            span_of(buffer, writable=True)
+
+
 def test_read_only_export_is_an_input_only() -> None:
     frozen = np.zeros(3)
     frozen.flags.writeable = False

@@ -81,6 +81,26 @@ def test_a_dump_tells_every_call(ranks: ThreadRanks, tmp_path: Path) -> None:
     assert (received["profiling_name"], received["peer"]) == ("hccl:recv 2<-0", 0)
 
 
+def test_only_the_last_4096_calls_are_kept(tmp_path: Path) -> None:
+    with Communicator(rank=0, world_size=1) as comm:
+        for _ in range(5000):
+            comm.barrier()
+        entries = read(comm.dump_flight_recorder(tmp_path))["entries"]
+    assert [entry["collective_seq_id"] for entry in entries] == list(range(905, 5001))
+
+
+def handle_sigusr2(rank: int, world_size: int) -> list[str]:
+    told: list[str] = []
+    signal.signal(signal.SIGUSR2, lambda *_: told.append("mine"))
+    with Communicator(rank=0, world_size=1):
+        os.kill(os.getpid(), signal.SIGUSR2)
+    return told
+
+
+def test_a_handler_of_the_users_own_is_left_alone() -> None:
+    assert run_ranks(handle_sigusr2, 1) == [["mine"]]
+
+
 def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
     folder = tmp_path / "made" / "on demand"
     with Communicator(rank=0, world_size=1) as comm:

@@ -83,6 +83,13 @@ def check_coalescing(rank: int, world_size: int) -> None:
     with pytest.raises(KeyError), manager(group):
         raise KeyError("of the user's")
     assert c10d._world.pg_coalesce_state.pop(group) == []
+    tensor = torch.ones(1)
+    with pytest.raises(KeyError), c10d._coalescing_manager(group):
+        dist.all_reduce(tensor)
+        raise KeyError("of the user's")
+    with c10d._coalescing_manager(group):  # of what was left behind nothing is in the way
+        dist.all_reduce(tensor)
+    assert c10d._world.pg_coalesce_state == {}
 
 
 def test_torch_still_keeps_calls_after_an_exception() -> None:

@@ -13,6 +13,8 @@ from ranks import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from hccl_py.launcher.ports import free_port
+
 shrink_group = pytest.mark.skipif(
     not hasattr(dist, "shrink_group"), reason="this torch has no shrink_group"
 )
@@ -63,6 +65,30 @@ def goes_on_after_a_death(rank: int, world_size: int) -> str:
 def test_training_goes_on_after_a_death() -> None:
     results = run_ranks(goes_on_after_a_death, 4, victims=[1])
     assert results == ["done", None, "done", "done"]
+
+
+def store_dies_with_rank_0(rank: int, world_size: int, port: int) -> int | None:
+    """The first rendezvous was at a store of rank 0; groups that are made later need none."""
+    store = dist.TCPStore("127.0.0.1", port, None, rank == 0, wait_for_workers=False)
+    dist.init_process_group("hccl", store=store, rank=rank, world_size=world_size)
+    assert sum_of_ones() == world_size
+    if rank == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+    with pytest.raises(dist.DistBackendError):
+        while True:
+            sum_of_ones()
+    dist.shrink_group([0])
+    part = dist.new_group([0, 2])
+    found = sum_of_ones(part) if rank != 2 else None
+    assert sum_of_ones(dist.new_group()) == 3
+    dist.destroy_process_group()
+    return found
+
+
+@shrink_group
+def test_new_group_after_a_shrink_needs_no_store() -> None:
+    results = run_ranks(store_dies_with_rank_0, 4, free_port(), victims=[0])
+    assert results == [None, 2, None, 2]
 
 
 def leaves_one_out(rank: int, world_size: int, flags: int) -> list[int]:

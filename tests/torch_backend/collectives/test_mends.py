@@ -4,6 +4,7 @@ import re
 from datetime import timedelta
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
@@ -105,6 +106,25 @@ def test_batch_p2p_ops(rank: int, world_size: int) -> list[list[float]]:
         found.append(received.tolist())
     dist.barrier()
     return found
+
+
+def test_timeout_that_was_set_is_that_of_the_groups_calls() -> None:
+    from ranks import run_ranks
+
+    run_ranks(calls_with_a_short_timeout, 2, backend="hccl")
+
+
+def calls_with_a_short_timeout(rank: int, world_size: int) -> None:
+    group = dist.new_group()
+    c10d._set_pg_timeout(timedelta(seconds=0.3), group)
+    if rank == 0:
+        for call in (
+            lambda: dist.all_reduce(torch.ones(3), group=group),
+            lambda: dist.barrier(group, async_op=True).wait(),
+        ):
+            with pytest.raises(dist.DistBackendError, match=r"Timed out after 0\.3 s"):
+                call()
+    assert sum_of_ones() == world_size  # the default group has its own
 
 
 def refusals(calls: list[Any]) -> list[str]:

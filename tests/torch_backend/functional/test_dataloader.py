@@ -3,8 +3,11 @@
 from collections.abc import Iterator
 
 import torch
+import torch.distributed as dist
 from features import feature
+from folders import folder_of_all
 from torch import nn
+from torch.distributed import rpc
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 from training import batches, model, parameters_of, sgd
@@ -64,6 +67,28 @@ def without_workers(world_size: int) -> list[list[torch.Tensor]]:
         nn.functional.mse_loss(network(inputs), targets).backward()
         optimizer.step()
     return [parameters_of(network)] * world_size
+
+
+@feature(
+    SECTION,
+    "torch.distributed.rpc beside a group",
+    own_group=True,
+    alone=lambda n: [[torch.full((3,), 2.0 - rank), torch.tensor(float(n))] for rank in range(n)],
+)
+def test_rpc_beside_a_group(rank: int, world_size: int, backend: str) -> list[torch.Tensor]:
+    """Each asks the other to add while a collective is under way; both end well."""
+    dist.init_process_group(backend)
+    with folder_of_all(rank) as folder:
+        options = rpc.TensorPipeRpcBackendOptions(init_method=f"file://{folder}/rpc")
+        rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world_size, rpc_backend_options=options)
+        total = torch.tensor(1.0)
+        work = dist.all_reduce(total, async_op=True)
+        asked = rpc.rpc_async(f"rank{1 - rank}", torch.add, (torch.full((3,), 1.0 - rank), 1))
+        answer = asked.wait()
+        work.wait()
+        rpc.shutdown()
+    dist.destroy_process_group()
+    return [answer, total]
 
 
 @feature(SECTION, "DataLoader with forked workers", alone=without_workers)

@@ -6,6 +6,8 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
@@ -22,7 +24,9 @@ from bootstrapped import (
     open_descriptors,
 )
 
+from hccl_py.launcher.ports import free_port
 from hccl_py.transport.bootstrap.mesh import connect
+from hccl_py.transport.bootstrap.tls import Credentials
 
 
 def test_connect_alone_makes_a_segment_and_no_socket() -> None:
@@ -85,6 +89,29 @@ def test_connect_with_tls_encrypts_what_leaves_the_node(monkeypatch: pytest.Monk
     assert open_descriptors() == before
 
 
+def test_connect_listens_in_the_port_range_and_names_one_that_is_used_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    first = free_port()
+    monkeypatch.setenv("HCCL_PORT_RANGE", f"{first}-{first + 50}")
+    for _ in range(2):  # the next job finds the same ports free
+        with bootstrapped("ab") as job:
+            check_connections(job)
+            listeners = [one for rank in job.ranks if rank.mesh for one in rank.mesh.listeners]
+            ports = {one.getsockname()[1] for one in listeners}
+            assert len(ports) == 2
+            assert ports <= set(range(first, first + 51))
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("HCCL_PORT_RANGE", f"{port}-{port}")
+        with Job("ab", timeout_s=5.0) as job:
+            for rank in (0, 1):
+                assert f"every port of HCCL_PORT_RANGE={port}-{port} is taken" in job.error(rank)
+        with bootstrapped("aa") as job:  # no other node, no port needed
+            check_connections(job)
+
+
 def test_connect_absent_ranks_are_named_by_all_within_the_deadline() -> None:
     before = open_descriptors()
     start_s = time.monotonic()
@@ -112,19 +139,19 @@ def test_connect_rank_that_fails_half_way_is_named_by_the_others(node_ids: str) 
     assert open_descriptors() == before
 
 
-class WrongSecretStore(WaitingStore):
-    """Hands one rank another secret than the others got."""
+class TamperedStore(WaitingStore):
+    """Hands one rank another list of members than rank 0 published."""
 
-    def __init__(self, real: WaitingStore) -> None:
+    def __init__(self, real: WaitingStore, change: Callable[[dict[str, Any]], Any]) -> None:
         super().__init__()
-        self.real = real
+        self.real, self.change = real, change
         self.set, self.wait, self.check = real.set, real.wait, real.check  # type: ignore[method-assign]
 
     def get(self, key: str) -> bytes:
         value = self.real.get(key)
         if key != "members":
             return value
-        content = msgpack.packb(msgpack.unpackb(value[SEAL_BYTES:]) | {"secret": bytes(32)})
+        content = msgpack.packb(self.change(msgpack.unpackb(value[SEAL_BYTES:])))
         return hmac.digest(b"", key.encode() + b"\0" + content, "sha256") + bytes(content)
 
 
@@ -134,7 +161,7 @@ def test_connect_wrong_secret_is_rejected_and_every_error_says_so(
 ) -> None:
     before = open_descriptors()
     shared = WaitingStore()
-    wrong = WrongSecretStore(shared)
+    wrong = TamperedStore(shared, lambda members: members | {"secret": bytes(32)})
     with Job(node_ids, timeout_s=1.0, stores=lambda rank: wrong if rank == 1 else shared) as job:
         # Whoever fails first, everybody's error points at rank 1 and at the secret.
         for rank in (0, 1, 2):
@@ -142,6 +169,25 @@ def test_connect_wrong_secret_is_rejected_and_every_error_says_so(
             assert "HCCL_SECRET" in job.error(rank)
     assert "does not know this communicator's secret" in caplog.text
     assert open_descriptors() == before
+
+
+def test_connect_with_a_certificate_that_was_swapped_is_rejected(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
+    monkeypatch.setenv("HCCL_TLS", "1")
+    another = Credentials.make().certificate
+
+    def swap(members: dict[str, Any]) -> dict[str, Any]:
+        cards = [msgpack.unpackb(card) for card in members["cards"]]
+        cards[0]["certificate"] = another
+        return members | {"cards": [msgpack.packb(cards[0]), members["cards"][1]]}
+
+    shared = WaitingStore()
+    swapped = TamperedStore(shared, swap)
+    with Job("ab", timeout_s=1.5, stores=lambda rank: swapped if rank == 1 else shared) as job:
+        for rank in (0, 1):
+            assert "certificate" in job.error(rank)
 
 
 def test_connect_process_of_another_user_is_rejected(

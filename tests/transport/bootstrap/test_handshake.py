@@ -122,6 +122,24 @@ def test_handshake_every_changed_byte_is_rejected() -> None:
             assert receiver.outcome != "done", f"byte {target} of side {sender} was not protected"
 
 
+def alone_with(side: Side, steps: Steps) -> str:
+    """Run one side on what is in its inbox; return why it ended."""
+    while side.advance(steps):
+        continue
+    return side.outcome or "waits"
+
+
+def test_handshake_that_is_replayed_or_reflected_is_rejected() -> None:
+    acceptor, connector = Side(party(0)), Side(party(1))
+    acceptor.inbox = b"".join(pair()[0].sent)  # every byte of a handshake that was good
+    acceptor.other = Side(party(1))
+    assert "secret" in alone_with(acceptor, acceptor.accept(lambda key: True))
+    # The connector is its own peer: what it sends comes back.
+    told = alone_with(connector, connector.connect(Key(0, CONTROL, 0)))
+    assert told == "it is on the wrong side of the connection"
+    assert not (acceptor.authenticated or connector.authenticated)
+
+
 def test_handshake_stranger_gets_nothing_but_a_hello() -> None:
     def guess_proof(position: int, data: bytes) -> bytes:
         return bytes(32) if position == 76 else data

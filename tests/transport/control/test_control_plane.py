@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import logging
+import os
+import re
+import resource
 import threading
 from collections.abc import Iterator
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
+import numpy as np
 import pytest
 import zmq
 from bootstrapped import bootstrapped
 from fake_engine import FakeEngine
+from ranks import run_ranks
 from thread_ranks import wait_until
 
+from hccl_py import Communicator
 from hccl_py.transport.control import control_plane as plane_module
 from hccl_py.transport.control.control_plane import ControlPlane
 from hccl_py.transport.control.message import (
@@ -217,6 +223,28 @@ def test_secrets_stay_out_of_the_logs(
     assert "message was dropped" in caplog.text
     assert secret not in shown
     assert "a secret of the job" not in shown
+
+
+def starts_with_few_descriptors(rank: int, world_size: int) -> tuple[str, float]:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    while taken[-1] < 256:  # no holes below the limit
+        taken.append(os.dup(taken[0]))
+    resource.setrlimit(resource.RLIMIT_NOFILE, (taken[-1] + 20, limits[1]))
+    with pytest.raises(BootstrapError) as caught:
+        Communicator(name="first", timeout_s=DEADLINE_S)
+    resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    with Communicator(name="second") as comm:  # with room again, nothing stands in the way
+        data = np.ones(1)
+        comm.all_reduce(data)
+    return str(caught.value), data[0]
+
+
+def test_too_few_descriptors_are_an_error_that_says_how_many() -> None:
+    for text, total in run_ranks(starts_with_few_descriptors, 2):
+        assert re.search(r"expected 48 free descriptors, got 1\d \(Too many open files\)", text)
+        assert "ulimit -n" in text
+        assert total == 2.0
 
 
 def test_address_that_cannot_be_bound_is_logged_and_the_rest_works(server: Server) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import random
 import select
+import socket
 import struct
 import threading
 import time
@@ -15,6 +16,7 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 import zmq
 
+from hccl_py.launcher.ports import free_port
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.providers.interface import Lane, Site
@@ -150,6 +152,19 @@ def test_close_delivers_what_was_sent_then_the_peer_raises(closing: int) -> None
                 wait_for(other, other.receive)
         with pytest.raises(ConnectionError, match="was closed"):
             other.send(header(0), memoryview(b""))
+
+
+def test_port_range_is_kept_and_named_when_it_is_used_up() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(BootstrapError, match=f"every port of HCCL_PORT_RANGE={port}-{port}"):
+            ZmqProvider(Site(0, 2, 1, "127.0.0.1", range(port, port + 1)))
+    wanted = range(first := free_port(), first + 50)
+    provider = ZmqProvider(Site(0, 2, 3, "127.0.0.1", wanted))
+    ports = struct.unpack("!3H", msgpack.unpackb(provider.card())[2])
+    provider.close()
+    assert len(set(ports)) == 3
+    assert set(ports) <= set(wanted)
 
 
 @pytest.mark.parametrize("imposter", [0, 1], ids=["dialled", "dialling"])

@@ -4,6 +4,8 @@
 #include <linux/sockios.h>
 #include <sys/ioctl.h>
 
+#include <cstring>
+
 #include "ranks.h"
 
 namespace hccl::test {
