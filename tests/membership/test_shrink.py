@@ -172,6 +172,25 @@ def test_ranks_that_disagree_on_whom_to_exclude_all_hear_it() -> None:
         assert "rank 3 is this rank" in str(errors[3])
 
 
+@pytest.mark.parametrize("comes_late", [False, True])
+def test_rank_that_the_others_went_on_without_is_told(comes_late: bool) -> None:
+    """It was excluded and shrinks all the same, or comes when the others have decided."""
+    with ThreadRanks("aab") as ranks:
+
+        def shrink(comm: Communicator) -> Communicator | None:
+            if comes_late:
+                return comm.shrink(timeout_s=0.3) if comm.rank != 2 else None
+            return comm.shrink(exclude=[] if comm.rank == 2 else [2], timeout_s=5.0)
+
+        calls = ranks.start(shrink)
+        for call in calls[:2]:
+            with call.result(NEVER_MORE_S) as left:
+                assert (left.world_size, left.name) == (2, "aab/shrunk-1")
+        with pytest.raises(BootstrapError, match="rank 2 was left out: ranks 0, 1 decided without"):
+            calls[2].result(NEVER_MORE_S)
+            ranks.communicators[2].shrink(timeout_s=0.3)
+
+
 @pytest.mark.parametrize(
     ("came", "may_go_on"), [([0], False), ([2, 3], False), ([0, 3], True), ([1, 2, 3], True)]
 )
