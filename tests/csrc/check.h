@@ -5,10 +5,12 @@
 #include <cstdlib>
 #include <vector>
 
-#define CHECK(condition)                                                          \
+// What follows the condition, as for printf, says more.
+#define CHECK(condition, ...)                                                     \
   do {                                                                            \
     if (!(condition)) {                                                           \
       std::fprintf(stderr, "%s:%d: failed: %s\n", __FILE__, __LINE__, #condition); \
+      __VA_OPT__(std::fprintf(stderr, __VA_ARGS__);)                              \
       std::abort();                                                               \
     }                                                                             \
   } while (false)

@@ -3,24 +3,13 @@
 #include "reduce/reduce.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <initializer_list>
 #include <random>
 #include <string_view>
 
+#include "check.h"
 #include "reduce/reduce_dispatch.h"
 #include "reduce_oracle.h"
-
-#define CHECK(condition, ...)                                              \
-  do {                                                                     \
-    if (!(condition)) {                                                    \
-      std::printf("%s:%d: %s\n  ", __FILE__, __LINE__, #condition);        \
-      std::printf(__VA_ARGS__);                                            \
-      std::printf("\n");                                                   \
-      std::exit(1);                                                        \
-    }                                                                      \
-  } while (false)
 
 namespace hccl {
 namespace {
@@ -120,7 +109,7 @@ void check_case(const Case& c, const ReduceTable* table, const std::vector<Bytes
   ++num_checked;
 }
 
-void test_reduce_any_pair_equals_oracle(DType dtype, ReduceOp op) {
+void check_reduce_any_pair_equals_oracle(DType dtype, ReduceOp op) {
   std::mt19937_64 random(static_cast<size_t>(dtype) * num_reduce_ops + static_cast<size_t>(op));
   for (size_t num_srcs : {1, 2, 3, 4, 5, 8, 17}) {
     for (size_t count : {0, 1, 2, 7, 31, 64, 65, 1000}) {
@@ -140,7 +129,7 @@ void test_reduce_any_pair_equals_oracle(DType dtype, ReduceOp op) {
   }
 }
 
-void test_scale_any_dtype_equals_oracle(DType dtype) {
+void check_scale_any_dtype_equals_oracle(DType dtype) {
   std::mt19937_64 random(static_cast<size_t>(dtype));
   for (const ReduceTable* table : usable_reduce_tables()) {
     for (int divisor : {1, 2, 3, 7, 16, 255, 300, 1000003, 2147483647}) {
@@ -186,7 +175,7 @@ void check_values(DType dtype, ReduceOp op, std::initializer_list<uint64_t> valu
 }
 
 // The expected bits stand here as literals, so this also holds the oracle to them.
-void test_float16_edges_round_once_to_nearest_even() {
+HCCL_TEST(float16_edges_round_once_to_nearest_even) {
   constexpr auto dtype = DType::float16;
   constexpr auto sum = ReduceOp::sum, product = ReduceOp::product;
   check_values(dtype, sum, {0x3c00, 0x1000}, 0x3c00);          // 1 + 2^-11: a tie, stays even
@@ -203,7 +192,7 @@ void test_float16_edges_round_once_to_nearest_even() {
   check_values(dtype, ReduceOp::max, {0x8000, 0x0000}, 0x8000);  // equal zeros: the first
 }
 
-void test_bfloat16_edges_round_once_to_nearest_even() {
+HCCL_TEST(bfloat16_edges_round_once_to_nearest_even) {
   constexpr auto dtype = DType::bfloat16;
   constexpr auto sum = ReduceOp::sum;
   check_values(dtype, sum, {0x3f80, 0x3b80}, 0x3f80);          // 1 + 2^-8: a tie, stays even
@@ -220,7 +209,7 @@ void test_bfloat16_edges_round_once_to_nearest_even() {
   }
 }
 
-void test_float_nan_propagates_and_integer_overflow_wraps() {
+HCCL_TEST(float_nan_propagates_and_integer_overflow_wraps) {
   for (ReduceOp op : {ReduceOp::min, ReduceOp::max, ReduceOp::sum, ReduceOp::product}) {
     check_values(DType::float32, op, {0x3f800000, 0xffc12345, 0xbf800000}, 0x7fc00000);
     check_values(DType::float32, op, {0x7f812345, 0xffc12345}, 0x7fc00000);
@@ -234,7 +223,7 @@ void test_float_nan_propagates_and_integer_overflow_wraps() {
   check_values(DType::boolean, ReduceOp::bxor, {2, 0x80, 1}, 1);
 }
 
-void test_multiply_any_float_equals_oracle(DType dtype) {
+void check_multiply_any_float_equals_oracle(DType dtype) {
   std::mt19937_64 random(static_cast<size_t>(dtype));
   for (size_t count : {0, 1, 7, 77, 1003}) {
     const Bytes data = random_elements(dtype, count, random);
@@ -255,7 +244,7 @@ void test_multiply_any_float_equals_oracle(DType dtype) {
 }
 
 // x + -0 is x: sends every bit pattern through both conversions.
-void test_16_bit_floats_every_pattern_survives(DType dtype, uint16_t infinity, uint16_t nan) {
+void check_16_bit_floats_every_pattern_survives(DType dtype, uint16_t infinity, uint16_t nan) {
   Bytes patterns(65536 * 2), zeros(65536 * 2), dst(65536 * 2);
   for (size_t i = 0; i < 65536; ++i) {
     oracle::put<uint16_t>(patterns.data(), i, static_cast<uint16_t>(i));
@@ -274,7 +263,7 @@ void test_16_bit_floats_every_pattern_survives(DType dtype, uint16_t infinity, u
   }
 }
 
-void test_reduce_supported_follows_the_contract() {
+HCCL_TEST(reduce_supported_follows_the_contract) {
   for (int d = 0; d < num_dtypes; ++d) {
     for (int o = 0; o < num_reduce_ops; ++o) {
       const DType dtype{static_cast<uint8_t>(d)};
@@ -293,31 +282,23 @@ void test_reduce_supported_follows_the_contract() {
         reduce_instruction_set());
 }
 
-void run_all() {
-  test_reduce_supported_follows_the_contract();
-  test_float16_edges_round_once_to_nearest_even();
-  test_bfloat16_edges_round_once_to_nearest_even();
-  test_float_nan_propagates_and_integer_overflow_wraps();
-  test_16_bit_floats_every_pattern_survives(DType::float16, 0x7c00, 0x7e00);
-  test_16_bit_floats_every_pattern_survives(DType::bfloat16, 0x7f80, 0x7fc0);
+HCCL_TEST(kernels_of_every_type_and_operation_equal_the_oracle) {
+  check_16_bit_floats_every_pattern_survives(DType::float16, 0x7c00, 0x7e00);
+  check_16_bit_floats_every_pattern_survives(DType::bfloat16, 0x7f80, 0x7fc0);
   for (int d = 0; d < num_dtypes; ++d) {
     const DType dtype{static_cast<uint8_t>(d)};
-    test_multiply_any_float_equals_oracle(dtype);
+    check_multiply_any_float_equals_oracle(dtype);
     const bool divides = dtype != DType::boolean && !reduces_in_one_step(dtype);
-    if (divides) test_scale_any_dtype_equals_oracle(dtype);
+    if (divides) check_scale_any_dtype_equals_oracle(dtype);
     for (int o = 0; o < num_reduce_ops; ++o) {
       const ReduceOp op{static_cast<uint8_t>(o)};
-      if (reduce_supported(dtype, op)) test_reduce_any_pair_equals_oracle(dtype, op);
+      if (reduce_supported(dtype, op)) check_reduce_any_pair_equals_oracle(dtype, op);
     }
   }
+  std::printf("%zu reductions checked on:", num_checked);
+  for (const ReduceTable* table : usable_reduce_tables()) std::printf(" %s", table->name);
+  std::printf("\n");
 }
 
 }  // namespace
 }  // namespace hccl
-
-int main() {
-  hccl::run_all();
-  std::printf("%zu reductions checked on:", hccl::num_checked);
-  for (const auto* table : hccl::usable_reduce_tables()) std::printf(" %s", table->name);
-  std::printf("\n");
-}

@@ -13,15 +13,15 @@ const std::vector<size_t> sizes = {0,    1,    63,   64,   65,   87,   88,      
                                    2047, 2048, 2049, 4095, 4096, 4097, slot_bytes - 1, slot_bytes};
 
 // A test over each provider.
-#define OVER_EVERY_PROVIDER(name)                \
-  void name(const Provider& provider);           \
-  HCCL_TEST(name) {                              \
+#define OVER_EVERY_PROVIDER(test)                \
+  void test(const Provider& provider);           \
+  HCCL_TEST(test) {                              \
     for (const Provider& provider : providers) { \
       std::printf("  %s\n", provider.name);      \
-      name(provider);                            \
+      test(provider);                            \
     }                                            \
   }                                              \
-  void name(const Provider& provider)
+  void test(const Provider& provider)
 
 OVER_EVERY_PROVIDER(every_size_arrives_whole) {
   auto lane = provider.connect();
