@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import frames
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
@@ -118,3 +119,11 @@ def test_torchs_operations_are_told_apart_by_their_hash() -> None:
     assert len(OPS_BY_HASH) == len(ReduceOp)
     for number, ours in OPS_BY_HASH.items():
         assert hash(dist.ReduceOp(getattr(dist.ReduceOp, ours.name))) == number
+
+
+def test_calls_make_no_more_python_frames_than_documented() -> None:
+    _, documented = frames.documented()
+    counted = frames.counted()
+    assert counted.keys() == documented.keys()
+    more = {name: one for name, one in counted.items() if one.ours > documented[name].ours}
+    assert not more, f"docs/torch_table.md says {documented}; harness/frames.py writes that part"
