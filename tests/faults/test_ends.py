@@ -104,6 +104,7 @@ def closes(rank: int, world_size: int, fails: bool) -> None:
             ranks.communicators[0].nonblocking.all_reduce(np.ones(10))
             ranks.communicators[1].abort("on purpose")
             ranks.failures(lambda comm: comm.barrier())
+            ranks.failures(lambda comm: comm.recv(np.ones(1), 0))
         assert any(what.startswith("mapping") for what in holdings() - before)
         for comm in ranks.communicators:
             comm.close()
