@@ -217,6 +217,24 @@ class Closing(Provider):
             thread.join(PATIENCE_S / 2)
             assert "closed" in str(errors)
 
+    def test_forked_child_leaves_the_queue_pairs_to_its_parent(self) -> None:
+        with self.connected() as (a, b):
+            transfer(a, b, Opcode.SEND, 100, 1)
+            child = os.fork()
+            if child == 0:
+                code = 1
+                try:
+                    a.post_send(num_bytes=8)
+                except InvalidArgumentError as error:
+                    code = 0 if "forked" in str(error) else 2
+                    a.close()
+                finally:
+                    os._exit(code)
+            wait_until(lambda: os.waitid(os.P_PID, child, _ENDED) is not None, "the child ends")
+            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+            transfer(a, b, Opcode.RDMA_READ, 5000, 2)
+            transfer(b, a, Opcode.SEND, 5000, 3)
+
     def test_program_ends_though_a_thread_waits(self) -> None:
         program = (
             "import threading\n"
