@@ -15,7 +15,6 @@ from hccl_py.transport.types import IN_ONE_STEP
 
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64]
 DTYPES += [getattr(torch, dtype.name.lower()) for dtype in sorted(IN_ONE_STEP)]
-N = 3
 
 
 @pytest.fixture(scope="module")

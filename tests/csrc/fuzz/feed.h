@@ -19,7 +19,6 @@ class Feed {
   Feed(const uint8_t* data, size_t size) : data_(data), size_(size) {}
 
   bool empty() const { return size_ == 0; }
-  size_t left() const { return size_; }
 
   template <typename Number>
   Number take() {
@@ -70,8 +69,7 @@ class FeedStream final : public Stream {
   bool ended = false;  // after what is there
 
   int fd() const override { return -1; }
-  void close() override { closed_ = true; }
-  bool closed() const { return closed_; }
+  void close() override {}
 
   size_t send(std::span<const iovec> parts) override {
     if (ended) throw StreamError("it is gone", true);
@@ -97,7 +95,6 @@ class FeedStream final : public Stream {
 
  private:
   size_t begin_ = 0;
-  bool closed_ = false;
 };
 
 // A lane that keeps what lane.h promises, and delivers messages of any content. Nothing beyond a
@@ -107,7 +104,6 @@ class PuppetLane final : public Lane {
   PuppetLane(int peer, size_t slot_bytes, Statistics& statistics)
       : Lane(peer, slot_bytes, statistics) {}
 
-  size_t slot_bytes() const { return slot_bytes_; }
   // What the peer sends next. `delay`: how often its payload is not all there yet.
   void deliver(Header header, Feed& feed, size_t delay) {
     header.length = static_cast<uint32_t>(std::min<size_t>(header.length, slot_bytes_));
