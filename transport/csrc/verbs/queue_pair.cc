@@ -44,10 +44,9 @@ QueuePair::QueuePair(std::shared_ptr<VerbsDevice> device,
       domain_(std::move(domain)),
       send_queue_(std::move(send_queue)),
       recv_queue_(std::move(recv_queue)),
-      number_(next_number.fetch_add(1, std::memory_order_relaxed)),
-      packets_{*domain_, checked(attributes)},
-      requester_(packets_, *send_queue_, number_),
-      responder_(packets_, *recv_queue_, number_) {
+      packets_{*domain_, checked(attributes), next_number.fetch_add(1, std::memory_order_relaxed)},
+      requester_(packets_, *send_queue_),
+      responder_(packets_, *recv_queue_) {
   domain_->attach(this);
   send_queue_->attach(this);
   recv_queue_->attach(this);

@@ -31,7 +31,7 @@ class QueuePair final : public QueuePairFace {
   QueuePair(const QueuePair&) = delete;
   QueuePair& operator=(const QueuePair&) = delete;
 
-  uint32_t number() const { return number_; }
+  uint32_t number() const { return packets_.qp_num; }
   QueuePairState state() const { return state_.load(std::memory_order_acquire); }
   QueuePairAttributes attributes();
   // Why it is in ERROR; empty otherwise.
@@ -97,7 +97,6 @@ class QueuePair final : public QueuePairFace {
   const std::shared_ptr<ProtectionDomain> domain_;
   const std::shared_ptr<CompletionQueue> send_queue_;
   const std::shared_ptr<CompletionQueue> recv_queue_;
-  const uint32_t number_;
 
   std::mutex mutex_;
   // Posters that wait for the lock: a driver that spins must let them in. Pairs with drive().

@@ -129,8 +129,8 @@ bool QueuePair::wait_until(Done done) {
   }
 }
 
-// The next fragment of such a read is rejected. Those on the lane have to leave, or to be read by the
-// peer where they were announced.
+// The next fragment of such a read is rejected. Those on the lane have to leave, or to be read by
+// the peer where they were announced.
 void QueuePair::release_region() {
   if (wait_until([this] {
         return !underlying_ || packets_.lane->completed() >= responder_.last_answer();

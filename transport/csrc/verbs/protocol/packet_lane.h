@@ -87,6 +87,7 @@ enum class Delivery { done, not_yet, forbidden };
 struct PacketLane {
   ProtectionDomain& domain;
   QueuePairAttributes attributes;
+  const uint32_t qp_num;
   Lane* lane = nullptr;
   size_t mtu = 0;
   uint32_t to_acknowledge = 0;  // every packet carries it; the responder counts it up

@@ -5,10 +5,9 @@
 
 namespace hccl {
 
-Requester::Requester(PacketLane& packets, CompletionQueue& queue, uint32_t qp_num)
+Requester::Requester(PacketLane& packets, CompletionQueue& queue)
     : packets_(packets),
       queue_(queue),
-      qp_num_(qp_num),
       entries_(packets.attributes.max_send_wr),
       pieces_(packets.attributes.max_send_wr * packets.attributes.max_sge),
       inline_bytes_(packets.attributes.max_send_wr * packets.attributes.max_inline) {}
@@ -224,7 +223,7 @@ void Requester::report(const Entry& entry, Status status) {
                .status = status,
                .opcode = entry.request.opcode,
                .byte_len = status == Status::success ? entry.size : 0,
-               .qp_num = qp_num_});
+               .qp_num = packets_.qp_num});
 }
 
 void Requester::flush(Status status) {

@@ -14,7 +14,7 @@ namespace hccl {
 // Guarded by the lock of its queue pair.
 class Requester {
  public:
-  Requester(PacketLane& packets, CompletionQueue& queue, uint32_t qp_num);
+  Requester(PacketLane& packets, CompletionQueue& queue);
 
   bool full() const { return tail_ - head_ == packets_.attributes.max_send_wr; }
   // Whether the peer owes an answer.
@@ -63,7 +63,6 @@ class Requester {
 
   PacketLane& packets_;
   CompletionQueue& queue_;
-  const uint32_t qp_num_;
   std::vector<Entry> entries_;
   std::vector<ScatterGather> pieces_;     // max_sge for each entry
   std::vector<std::byte> inline_bytes_;   // max_inline for each entry

@@ -21,10 +21,9 @@ bool is_send(PacketKind kind) {
 
 }  // namespace
 
-Responder::Responder(PacketLane& packets, CompletionQueue& queue, uint32_t qp_num)
+Responder::Responder(PacketLane& packets, CompletionQueue& queue)
     : packets_(packets),
       queue_(queue),
-      qp_num_(qp_num),
       recvs_(packets.attributes.max_recv_wr),
       pieces_(packets.attributes.max_recv_wr * packets.attributes.max_sge) {}
 
@@ -156,7 +155,7 @@ void Responder::finish() {
                         .has_imm = has_imm,
                         .imm = has_imm ? message_.imm : 0,
                         .byte_len = message_.size,
-                        .qp_num = qp_num_};
+                        .qp_num = packets_.qp_num};
   ++recv_head_;
   queue_.push(completion);
 }
@@ -217,7 +216,7 @@ void Responder::flush(Status status) {
     queue_.push({.wr_id = oldest_recv().request.wr_id,
                  .status = status,
                  .opcode = Opcode::recv,
-                 .qp_num = qp_num_});
+                 .qp_num = packets_.qp_num});
     status = Status::flushed;
   }
   clear();

@@ -12,7 +12,7 @@ namespace hccl {
 // Guarded by the lock of its queue pair.
 class Responder {
  public:
-  Responder(PacketLane& packets, CompletionQueue& queue, uint32_t qp_num);
+  Responder(PacketLane& packets, CompletionQueue& queue);
 
   // Takes a RECV; throws InvalidVerb or QueueFull.
   void post(const RecvRequest& request);
@@ -63,7 +63,6 @@ class Responder {
 
   PacketLane& packets_;
   CompletionQueue& queue_;
-  const uint32_t qp_num_;
 
   std::vector<Recv> recvs_;
   std::vector<ScatterGather> pieces_;  // max_sge for each RECV
