@@ -57,11 +57,7 @@ class Work:
     __slots__ = ("_call", "_errors", "_timeout_s", "native")
 
     def __init__(
-        self,
-        native: _core.Work | NotBegun,
-        errors: CallErrors,
-        timeout_s: float,
-        call: Call,
+        self, native: _core.Work | NotBegun, errors: CallErrors, timeout_s: float, call: Call
     ) -> None:
         """Wrap the engine's handle; the others are for messages."""
         self.native = native

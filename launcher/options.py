@@ -14,11 +14,7 @@ from importlib.machinery import PathFinder
 from pathlib import Path
 
 from torch.distributed.elastic.multiprocessing import Std
-from torch.distributed.run import (
-    determine_local_world_size,
-    get_args_parser,
-    parse_min_max_nnodes,
-)
+from torch.distributed.run import determine_local_world_size, get_args_parser, parse_min_max_nnodes
 
 _ABOUT = """\
 Starts the ranks of a job: torchrun's options, and several nodes on one machine.

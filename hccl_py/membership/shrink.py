@@ -38,11 +38,7 @@ def check_excluded(world_size: int, rank: int, exclude: Iterable[int]) -> list[i
 
 
 def regroup(
-    old: CommunicatorState,
-    number: int,
-    exclude: Sequence[int],
-    timeout_s: float,
-    connect: Connect,
+    old: CommunicatorState, number: int, exclude: Sequence[int], timeout_s: float, connect: Connect
 ) -> tuple["Communicator", list[int]]:
     """Return a communicator of the ranks that go on, and their old ranks: the same on all of them.
 

@@ -51,11 +51,7 @@ def check_members(world_size: int, rank: int, members: Iterable[int]) -> tuple[i
 
 
 def open_group(
-    parent: CommunicatorState,
-    members: Sequence[int],
-    key: str,
-    timeout_s: float,
-    connect: Connect,
+    parent: CommunicatorState, members: Sequence[int], key: str, timeout_s: float, connect: Connect
 ) -> "Communicator":
     """Connect the members of a group, or raise the parent's failure.
 

@@ -141,16 +141,12 @@ def _element(element: tuple[int, int, int], kind: str, name: str) -> ElementType
     return element_type(found, bits // 8)
 
 
-def _package(exporter: object) -> str:
-    return type(exporter).__module__.partition(".")[0]
-
-
 def _kind(exporter: object) -> str:
-    return f"{_package(exporter)}.{type(exporter).__name__}"
+    return f"{type(exporter).__module__.partition('.')[0]}.{type(exporter).__name__}"
 
 
 def _is_immutable(exporter: object) -> bool:
-    return _package(exporter) in _IMMUTABLE
+    return _kind(exporter).partition(".")[0] in _IMMUTABLE
 
 
 def _read_only(exporter: object, name: str) -> InvalidArgumentError:
