@@ -145,9 +145,9 @@ class Call:
         if name == "PREMUL_SUM":
             self.factor = self.opts.reduceOp.factor
             return ReduceOp.SUM
-        if name not in _OPS_BY_NAME:
-            raise self.invalid(f"`op` must be one of {list(_OPS_BY_NAME)}, got {name}")
-        return _OPS_BY_NAME[name]
+        if name in _OPS_BY_NAME:
+            return _OPS_BY_NAME[name]
+        raise self.invalid(f"`op` must be one of {list(_OPS_BY_NAME)}, got {name}")
 
     def rank(self, argument: str, rank: int) -> int:
         """Return `rank` if it is one of the group."""

@@ -77,7 +77,7 @@ class GroupIdentity(_Base):
         GROUPS.add(self)
 
     def _describe(self, **changes: Any) -> None:
-        """Change how the group appears in the flight recorder's files."""
+        """Tell the flight recorder's files."""
         recorder = self._communicator.flight_recorder
         recorder.member = recorder.member._replace(**changes)
 

@@ -152,21 +152,16 @@ def _register_builtin_hook(original: Function, ddp: Any, comm_hook_type: Any) ->
 
 
 def _check_hook(original: Function, ddp: Any, hook: Function) -> None:
-    name = getattr(hook, "__name__", "")
-    bf16 = name in ("bf16_compress_hook", "bf16_compress_wrapper_hook")
-    if bf16 and isinstance(ddp.process_group, ProcessGroupHccl):
-        hook = _without_name(hook)
-    original(ddp, hook)
-
-
-def _without_name(hook: Function) -> Function:
-    """Return a function of the same signature and another name."""
-
     def unnamed(*arguments: object) -> object:
         return hook(*arguments)
 
-    unnamed.__signature__ = inspect.signature(hook)  # type: ignore[attr-defined]
-    return unnamed
+    name = getattr(hook, "__name__", "")
+    bf16 = name in ("bf16_compress_hook", "bf16_compress_wrapper_hook")
+    if bf16 and isinstance(ddp.process_group, ProcessGroupHccl):
+        unnamed.__signature__ = inspect.signature(hook)  # type: ignore[attr-defined]
+        original(ddp, unnamed)
+    else:
+        original(ddp, hook)
 
 
 _forward_works: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
@@ -271,21 +266,15 @@ def _call(target: str, change: Function) -> None:
 
 @dataclass(frozen=True)
 class Patch:
-    """One change to torch.
-
-    Attributes:
-        target: dotted name of what is changed.
-        reason: what goes wrong without the change.
-        function: what `apply` puts there.
-        apply: makes the change, given `target` and `function`.
-        torch: the version of torch that was last seen to need it.
-    """
+    """One change to torch: `apply` puts `function` in the place of the dotted name `target`."""
 
     target: str
     reason: str
+    """What goes wrong without the change."""
     function: Function
     apply: Callable[[str, Function], None] = _replace
     torch: str = "2.13"
+    """The version that was last seen to need it."""
 
 
 AT_IMPORT = Patch(

@@ -76,16 +76,12 @@ class Submitter:
     def set_backends(self, backends: Backends) -> None:
         """Reject tensors of the others' devices from now on."""
         self.backends = backends
-        self._choose_path()
+        self._set_staging_busy(self._staging_busy)
 
     def _set_staging_busy(self, busy: bool) -> None:
         """Note whether staged calls wait for the device; later calls must drain them."""
         self._staging_busy = busy
-        self._choose_path()
-
-    def _choose_path(self) -> None:
-        usable = self.backends is not None and "cpu" not in self.backends.others
-        self.fast = usable and not self._staging_busy
+        self.fast = not busy and self.backends is not None and "cpu" not in self.backends.others
 
     @cached_property
     def _staging(self) -> Staging:

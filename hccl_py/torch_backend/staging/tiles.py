@@ -82,12 +82,9 @@ def _tiles(count: int, num_bytes: int) -> int:
 
 
 def pieces_of(data: Data, num_blocks: int, tiles: int) -> list[tuple[Tensor, ...]]:
-    """Return for each tile what it covers of each block of `data`.
+    """Return for each tile what it covers of each block; the first tiles are the longer ones.
 
-    Args:
-        data: contiguous: the blocks, or a tensor of `num_blocks` equal ones.
-        num_blocks: in a tensor.
-        tiles: how many; the first ones are the longer ones.
+    The data is contiguous: blocks, or a tensor of `num_blocks` equal ones.
     """
     if isinstance(data, Tensor):
         data = data.view(-1).tensor_split(num_blocks)
