@@ -244,7 +244,7 @@ class ProcessGroupHccl(CheckedCalls):
         return group
 
     def subset(self, members: Sequence[int], name: str, timeout_s: float | None) -> Communicator:
-        """Return a communicator of some ranks of this group, all of which call; see `split_group`."""
+        """Return a communicator of some ranks of this group; see `split_group`."""
         self._submitter.drain()
         try:
             return self._communicator.subset(members, name, timeout_s=timeout_s)
