@@ -2,7 +2,6 @@
 
 `hold` starts it before the rendezvous, because cards carry its contact. It lives from the first
 communicator that has peers to the last. Ranks of one process exchange messages without sockets.
-`coordination.py` is what a communicator sees of it.
 """
 
 import contextlib
@@ -13,6 +12,7 @@ import socket
 import threading
 import time
 from collections import deque
+from dataclasses import replace
 from functools import partial
 
 import zmq
@@ -57,33 +57,17 @@ class ControlPlane:
 
         The port there is bound, but nobody listens before a member on another machine is known.
         """
-        problem = ""
+        found = Contact(self.sockets.public_key, self.sockets.unix_name)
+        if not host:
+            return found
         with self._lock:
-            if host and host not in self._bound:
+            if host not in self._bound:
                 try:
                     bound = bind_listener(Endpoint("", host), ports)
-                    self._bound[host] = bound, bound.getsockname()[1]
                 except (BootstrapError, OSError) as error:
-                    problem = str(error)
-            port = self._bound[host][1] if host in self._bound else 0
-        host = host if port else ""
-        return Contact(self.sockets.public_key, self.sockets.unix_name, host, port, problem)
-
-    def admit(self, roster: Roster) -> None:
-        """Admit the members of a communicator; returns when they are."""
-        self.loop.call(lambda: self._admit(roster))
-
-    def attach(self, participant: Participant) -> None:
-        """Begin to take part for a rank of a communicator whose members are admitted."""
-        self.loop.call(lambda: self._attach(participant))
-
-    def leave(self, roster: Roster) -> None:
-        """End the part of a rank, and dismiss its peers; nothing is touched after the return."""
-        self.loop.call(lambda: self._leave(roster))
-
-    def stop(self) -> None:
-        """End the thread and close the sockets."""
-        self.loop.stop()
+                    return replace(found, problem=str(error))
+                self._bound[host] = bound, bound.getsockname()[1]
+            return replace(found, host=host, port=self._bound[host][1])
 
     def close_in_child(self) -> None:
         """In a forked child, where the thread is not: close what would keep ports in use."""
@@ -97,6 +81,32 @@ class ControlPlane:
                 bound.close()
 
     # The control thread.
+
+    def admit(self, roster: Roster) -> None:
+        """Admit the members of a communicator."""
+        for contact, is_near in zip(roster.contacts, roster.near, strict=True):
+            self.sockets.admit(contact, is_near)
+        if not all(roster.near):
+            host = roster.contacts[roster.rank].host
+            bound, port = self._bound[host]
+            if bound is not None:
+                self._bound[host] = None, port
+                self.sockets.listen(bound)
+
+    def attach(self, participant: Participant) -> None:
+        """Begin to take part for a rank of a communicator whose members are admitted."""
+        roster = participant.roster
+        self._participants[roster.communicator_id, roster.rank] = participant
+        self.loop.watch(participant.reporter.news_fd(), partial(self._on_news, participant))
+
+    def leave(self, roster: Roster) -> None:
+        """End the part of a rank, and dismiss its peers."""
+        participant = self._participants.pop((roster.communicator_id, roster.rank), None)
+        self._flush()
+        if participant is not None:
+            self.loop.selector.unregister(participant.reporter.news_fd())
+        # Not at once: the garbage collector may have called this in the midst of a turn.
+        self.loop.post(lambda: self.sockets.dismiss(one.key for one in roster.contacts))
 
     def _close(self) -> None:
         self.sockets.close()
@@ -170,37 +180,10 @@ class ControlPlane:
             except zmq.ZMQError as error:  # no descriptor is left; a rank that waits asks again
                 self._log(f"the control plane could not reach a member: {error}")
 
-    def _log(self, what: str) -> None:
+    def _log(self, problem: str) -> None:
         self._num_logged += 1
         if self._num_logged <= _MAX_LOGGED:
-            logger.warning("%s", what)
-
-    def _admit(self, roster: Roster) -> None:
-        for contact, is_near in zip(roster.contacts, roster.near, strict=True):
-            self.sockets.admit(contact, is_near)
-        if not all(roster.near):
-            host = roster.contacts[roster.rank].host
-            bound, port = self._bound[host]
-            if bound is not None:
-                self._bound[host] = None, port
-                self.sockets.listen(bound)
-
-    def _attach(self, participant: Participant) -> None:
-        self._participants[_key(participant.roster)] = participant
-        self.loop.watch(participant.reporter.news_fd(), partial(self._on_news, participant))
-
-    def _leave(self, roster: Roster) -> None:
-        participant = self._participants.pop(_key(roster), None)
-        self._flush()
-        if participant is not None:
-            self.loop.selector.unregister(participant.reporter.news_fd())
-        # Not at once: the garbage collector may have called this in the midst of a turn.
-        self.loop.post(lambda: self.sockets.dismiss(one.key for one in roster.contacts))
-
-
-def _key(roster: Roster) -> tuple[bytes, int]:
-    """Identify one rank of one communicator in this process."""
-    return roster.communicator_id, roster.rank
+            logger.warning("%s", problem)
 
 
 _plane: ControlPlane | None = None
@@ -251,7 +234,7 @@ def release(plane: ControlPlane) -> None:
         if _num_holders > 0:
             return
         _plane = None
-    plane.stop()
+    plane.loop.stop()
 
 
 def _forget_after_fork() -> None:

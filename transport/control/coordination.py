@@ -45,15 +45,15 @@ class Coordination:
         self._participant: Participant | None = None
         self._closed = False
         try:
-            self._plane.admit(roster)
+            self._plane.loop.call(lambda: self._plane.admit(roster))
         except BaseException:
             self.close()
             raise
 
     def attach(self, reporter: Reporter) -> None:
         """Begin to send heartbeats, and the reports of `reporter`. At most once."""
-        self._participant = Participant(self._roster, reporter, self._plane.send)
-        self._plane.attach(self._participant)
+        participant = self._participant = Participant(self._roster, reporter, self._plane.send)
+        self._plane.loop.call(lambda: self._plane.attach(participant))
 
     def agree(
         self, key: str, value: Any, timeout_s: float, *, among: Sequence[int] | None = None
@@ -139,7 +139,7 @@ class Coordination:
         if self._closed:
             return
         self._closed = True
-        self._plane.leave(self._roster)
+        self._plane.loop.call(lambda: self._plane.leave(self._roster))
         if self._participant is not None:
             self._participant.close(CommunicatorError("the communicator is closed"))
             self._participant = None  # and with it the engine

@@ -1,8 +1,8 @@
 """A ZeroMQ socket that listens under CURVE, for the control plane or the store of a unique id.
 
-The sockets are bound here and not by ZeroMQ, before anybody knows their address, and a forked child
-can close its copies. A client is admitted by its public key (ZAP, answered by `sockets.py`), and
-every message comes with the key of its sender.
+The sockets are bound here and not by ZeroMQ, before their address is known to others, and a forked
+child can close its copies. A client is admitted by its public key (ZAP, answered by `sockets.py`),
+and every message comes with the key of its sender.
 
 A stranger is a connection that has sent no message yet. ZeroMQ accepts them without a limit, and
 thousands of silent clients would take all descriptors of the process. Its monitor reports each
@@ -51,14 +51,6 @@ class KeyPair(NamedTuple):
 
     public: bytes
     secret: bytes
-
-
-class Received(NamedTuple):
-    """A message: the public key of its sender, the route for an answer, the content."""
-
-    key: bytes
-    route: bytes
-    message: bytes
 
 
 def curve_socket(
@@ -134,18 +126,21 @@ class CurveListener:
         """Count a client of `host` whose key was accepted; ZeroMQ does not name its descriptor."""
         self._num_admitted[host] += 1
 
-    def receive(self, expected_hosts: Collection[str]) -> list[Received]:
-        """Return the messages that came; drop strangers that are too many.
+    def receive(self, expected_hosts: Collection[str]) -> list[tuple[bytes, bytes, bytes]]:
+        """Take the messages that came; drop strangers that are too many.
 
         Args:
             expected_hosts: of members that have not connected yet. Such a member is a stranger
                 until its first message, and may end before that.
+
+        Returns:
+            Of each message the public key of its sender, the route for an answer, the content.
         """
         self._expected = expected_hosts
         with contextlib.suppress(zmq.Again):
             while True:
                 self._take_event(recv_monitor_message(self._monitor, zmq.NOBLOCK))
-        received: list[Received] = []
+        received: list[tuple[bytes, bytes, bytes]] = []
         with contextlib.suppress(zmq.Again):
             while len(received) < _MAX_RECEIVED_PER_TURN:
                 route, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
@@ -155,7 +150,7 @@ class CurveListener:
                 if address is not None:
                     self._was_admitted(address)
                 key = str(frames[0].get("User-Id")).encode()
-                received.append(Received(key, route.bytes, frames[0].bytes))
+                received.append((key, route.bytes, frames[0].bytes))
         while self._is_full():
             self._cut_oldest()
         if self._drops_all:
@@ -187,7 +182,6 @@ class CurveListener:
         self._close_own()
 
     def _close_own(self) -> None:
-        """Close the descriptors that are not ZeroMQ's."""
         for port in self._ports:
             port.close()
         os.close(self._slot)

@@ -1,8 +1,7 @@
 """The control thread of this process and its event loop: one for all communicators.
 
-The loop waits for descriptors and ZeroMQ sockets, and calls the services that registered: the
-control plane, the reconnecting of broken connections, the stores of unique ids. A service must not
-block. An exception of a service is logged, and the loop goes on.
+The loop waits for descriptors and ZeroMQ sockets, and calls the services that registered. A service
+must not block. An exception of a service is logged, and the loop goes on.
 """
 
 import contextlib
@@ -43,7 +42,7 @@ class ControlLoop:
         self.poller = zmq.Poller()
         self.poller.register(self.selector.fileno(), zmq.POLLIN)
         self._wake_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        self.selector.register(self._wake_fd, selectors.EVENT_READ, self._wake_up)
+        self.watch(self._wake_fd, lambda: os.eventfd_read(self._wake_fd))
         self._commands: deque[Callable[[], None]] = deque()
         self._services: list[Service] = []
         self._stopping = False
@@ -60,14 +59,9 @@ class ControlLoop:
         self._at_end.append(at_end)
         self._thread.start()
 
-    @property
-    def is_current(self) -> bool:
-        """Whether the caller is the control thread, e.g. because a finalizer ran on it."""
-        return threading.current_thread() is self._thread
-
     def call(self, command: Callable[[], None]) -> None:
         """Have the thread call something, wait until it has, and raise what that raised."""
-        if self.is_current:
+        if threading.current_thread() is self._thread:  # e.g. because a finalizer ran on it
             command()
             return
         done = threading.Event()
@@ -95,7 +89,7 @@ class ControlLoop:
     def stop(self) -> None:
         """End the thread."""
         self._stopping = True
-        if self.is_current:
+        if threading.current_thread() is self._thread:
             self._at_end.append(self._close_descriptors)
             return
         self._wake()
@@ -118,7 +112,7 @@ class ControlLoop:
         with contextlib.suppress(ValueError):
             self._services.remove(service)
 
-    def watch(self, readable: int | socket.socket, action: Callable[[], None]) -> None:
+    def watch(self, readable: int | socket.socket, action: Callable[[], object]) -> None:
         """Call `action` when a descriptor is readable."""
         self.selector.register(readable, selectors.EVENT_READ, action)
 
@@ -158,9 +152,6 @@ class ControlLoop:
         with self._closing:
             if not self._is_closed:
                 os.eventfd_write(self._wake_fd, 1)
-
-    def _wake_up(self) -> None:
-        os.eventfd_read(self._wake_fd)
 
     def _close_descriptors(self) -> None:
         with self._closing:

@@ -1,8 +1,7 @@
 """What control planes send each other: entries, many of which travel in one ZeroMQ message.
 
-An entry belongs to one communicator and goes from one rank to another. Reports, diagnoses and the
-values of agreements are opaque here. Only messages of authenticated members are parsed, within
-limits.
+Reports, diagnoses and the values of agreements are opaque here. Only messages of authenticated
+members are parsed, within limits.
 """
 
 from collections.abc import Sequence
@@ -13,10 +12,7 @@ import msgpack  # type: ignore[import-untyped]
 
 MAX_MESSAGE_BYTES = 4 << 20
 """ZeroMQ drops a connection that announces more."""
-
-MAX_BODY_BYTES = 2 << 20
-"""What one provider of extra state may add to a report."""
-
+_MAX_BODY_BYTES = 2 << 20
 _ENTRY_BYTES = 64
 _COMMUNICATOR_ID_BYTES = 16
 _MAX_RANK = 1 << 20
@@ -44,23 +40,16 @@ class Contact:
 
 @dataclass(frozen=True)
 class Roster:
-    """The list of the ranks of a communicator, for their control planes.
+    """The list of the ranks of a communicator, for their control planes."""
 
-    Attributes:
-        communicator_id: random, public.
-        rank: this rank.
-        contacts: of all ranks.
-        near: for each rank, whether it runs on this machine.
-    """
-
-    communicator_id: bytes
-    rank: int
+    communicator_id: bytes  # random, public
+    rank: int  # this one
     contacts: tuple[Contact, ...]
-    near: tuple[bool, ...]
+    near: tuple[bool, ...]  # for each rank, whether it runs on this machine
 
 
 class Entry(NamedTuple):
-    """One message of one rank to another."""
+    """One message of one rank of a communicator to another."""
 
     communicator: bytes
     sender: int
@@ -71,25 +60,19 @@ class Entry(NamedTuple):
 
 def pack(entries: Sequence[Entry]) -> list[bytes]:
     """Write entries into as few messages as their limit allows; an entry too large is left out."""
-    messages: list[bytes] = []
-    batch: list[bytes] = []
+    batches: list[list[bytes]] = [[]]
     size = 0
     for entry in entries:
         packed = msgpack.packb(tuple(entry))
-        if len(packed) > MAX_BODY_BYTES + _ENTRY_BYTES:
+        if len(packed) > _MAX_BODY_BYTES + _ENTRY_BYTES:
             continue
         if size + len(packed) + _ENTRY_BYTES > MAX_MESSAGE_BYTES:
-            messages.append(_array(batch))
-            batch, size = [], 0
-        batch.append(packed)
+            batches.append([])
+            size = 0
+        batches[-1].append(packed)
         size += len(packed)
-    if batch:
-        messages.append(_array(batch))
-    return messages
-
-
-def _array(packed: Sequence[bytes]) -> bytes:
-    return bytes(msgpack.Packer().pack_array_header(len(packed))) + b"".join(packed)
+    header = msgpack.Packer().pack_array_header
+    return [header(len(batch)) + b"".join(batch) for batch in batches if batch]
 
 
 def unpack(message: bytes) -> list[Entry]:
@@ -111,10 +94,7 @@ def _entry(row: Any) -> Entry:
     if not isinstance(row, list) or len(row) != len(Entry._fields):
         raise ValueError("an entry has five fields")
     entry = Entry(*row)
-    if (
-        not isinstance(entry.communicator, bytes)
-        or len(entry.communicator) != _COMMUNICATOR_ID_BYTES
-    ):
+    if type(entry.communicator) is not bytes or len(entry.communicator) != _COMMUNICATOR_ID_BYTES:
         raise ValueError("no communicator id")
     for rank in (entry.sender, entry.receiver):
         if type(rank) is not int or not 0 <= rank < _MAX_RANK:

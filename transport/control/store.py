@@ -1,7 +1,7 @@
 """The store: keys and values that ranks set and wait for. One server and one client, without I/O.
 
-A coordinator hosts a store for its communicator (`participant.py` asks it), a process that made a
-unique id hosts one for ranks that have no communicator yet (`unique_id_store.py`).
+A coordinator hosts a store for its communicator, a process that made a unique id hosts one for
+ranks that have no communicator yet (`unique_id_store.py`).
 
     kind     body        answer
     set      key, value  True
@@ -12,7 +12,7 @@ unique id hosts one for ranks that have no communicator yet (`unique_id_store.py
 
 from collections.abc import Callable, Hashable
 from datetime import timedelta
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 from hccl_py.transport.deadline import Deadline
 
@@ -21,8 +21,6 @@ Client = TypeVar("Client", bound=Hashable)
 
 class StoreServer(Generic[Client]):
     """Keys and values that all clients can set and wait for."""
-
-    KINDS: ClassVar = frozenset({"set", "get", "check", "cancel"})
 
     def __init__(self, answer: Callable[[Client, int, Any], None]) -> None:
         """Start empty; `answer` sends a client the answer to its question of a number."""
@@ -36,7 +34,7 @@ class StoreServer(Generic[Client]):
         self._answer(client, number, True)
         for (waiter, its_number), keys in tuple(self._waiting.items()):
             if key in keys and self._has(keys):
-                del self._waiting[waiter, its_number]
+                self.cancel(waiter, its_number)
                 self.get(waiter, its_number, keys)
 
     def get(self, client: Client, number: int, keys: list[str]) -> None:
@@ -51,29 +49,18 @@ class StoreServer(Generic[Client]):
         self._answer(client, number, self._has(keys))
 
     def cancel(self, client: Client, number: int) -> None:
-        """Drop a question that nobody waits for any more."""
+        """Drop a question that no thread waits for any more."""
         self._waiting.pop((client, number), None)
 
     def reject_waiting(self, client: Client | None = None) -> None:
         """Answer None to all questions that are open, or to those of one client."""
         for waiter, number in tuple(self._waiting):
             if client in (None, waiter):
-                del self._waiting[waiter, number]
+                self.cancel(waiter, number)
                 self._answer(waiter, number, None)
 
     def _has(self, keys: list[str]) -> bool:
         return all(key in self._values for key in keys)
-
-
-class Ask(Protocol):
-    """Sends a question to a server and waits for the answer."""
-
-    def __call__(self, kind: str, *body: Any, deadline: Deadline) -> Any:
-        """Return the answer.
-
-        Raises:
-            BootstrapError: no answer came in time, or none can come.
-        """
 
 
 class StoreClient:
@@ -86,12 +73,17 @@ class StoreClient:
 
     def __init__(
         self,
-        ask: Ask,
+        ask: Callable[..., Any],
         timeout_s: float,
         prefix: str = "",
         hopeless: Callable[[], str] | None = None,
     ) -> None:
-        """Ask by `ask`, put `prefix` before every key, and wait for `timeout_s` at most."""
+        """Put `prefix` before every key, and wait for `timeout_s` at most.
+
+        Args:
+            ask: takes `kind, *body, deadline` and returns the answer; raises BootstrapError where
+                none came in time, or none can come.
+        """
         self._ask = ask
         self._prefix = prefix
         self._timeout_s = timeout_s

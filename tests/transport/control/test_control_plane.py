@@ -48,8 +48,9 @@ class Server:
         contacts = (self.contact, *others)
         self.roll = Roster(ID, 0, contacts, (True,) * 3)
         self.engine = FakeEngine(0)
-        self.plane.admit(self.roll)
-        self.plane.attach(Participant(self.roll, self.engine, self.plane.send))
+        participant = Participant(self.roll, self.engine, self.plane.send)
+        self.plane.loop.call(lambda: self.plane.admit(self.roll))
+        self.plane.loop.call(lambda: self.plane.attach(participant))
         self.context = zmq.Context()
 
     def dial(self, keys: tuple[bytes, bytes]) -> zmq.Socket[bytes]:
@@ -62,8 +63,8 @@ class Server:
 
     def close(self) -> None:
         self.context.destroy(linger=0)
-        self.plane.leave(self.roll)
-        self.plane.stop()
+        self.plane.loop.call(lambda: self.plane.leave(self.roll))
+        self.plane.loop.stop()
         self.engine.close()
 
 

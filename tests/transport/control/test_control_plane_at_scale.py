@@ -39,8 +39,8 @@ def test_512_ranks_one_coordinator_keeps_up_and_all_hear_one_diagnosis() -> None
     contacts = (mine, *(Contact(public, f"hccl-{os.getpid()}-none") for public, _ in keys[1:]))
     roll = Roster(COMMUNICATOR, 0, contacts, (True,) * WORLD_SIZE)
     engine = FakeEngine(0)
-    plane.admit(roll)
-    plane.attach(Participant(roll, engine, plane.send))
+    plane.loop.call(lambda: plane.admit(roll))
+    plane.loop.call(lambda: plane.attach(Participant(roll, engine, plane.send)))
     forks = multiprocessing.get_context("forkserver")
     pipes, processes = [], []
     for index in range(NUM_PROCESSES):
@@ -69,8 +69,8 @@ def test_512_ranks_one_coordinator_keeps_up_and_all_hear_one_diagnosis() -> None
             assert pipe.poll(CONNECT_S)
             results.append(pipe.recv())
     finally:
-        plane.leave(roll)
-        plane.stop()
+        plane.loop.call(lambda: plane.leave(roll))
+        plane.loop.stop()
         for process in processes:
             process.join(10)
             process.kill()
