@@ -91,7 +91,7 @@ class ControlPlane:
             bound, port = self._bound[host]
             if bound is not None:
                 self._bound[host] = None, port
-                self.sockets.listen(bound)
+                self.sockets.listener.listen(bound)
 
     def attach(self, participant: Participant) -> None:
         """Begin to take part for a rank of a communicator whose members are admitted."""

@@ -73,11 +73,10 @@ class Coordination:
         Raises:
             CommunicatorError: no coordinator answered.
         """
-        future: Future[dict[int, Any]] = Future()
         listed = None if among is None else list(among)
-        self._ask("agree", [key, value, timeout_s, listed], future)
+        answer: Future[dict[int, Any]] = self._ask("agree", [key, value, timeout_s, listed])
         try:
-            return future.result(timeout_s + _GRACE_S)
+            return answer.result(timeout_s + _GRACE_S)
         except FutureTimeoutError:
             raise CommunicatorError(
                 f"agree({key!r}): no coordinator answered in {timeout_s + _GRACE_S:g} s; check "
@@ -99,21 +98,21 @@ class Coordination:
         """
         return StoreClient(self._ask_store, timeout_s, prefix, hopeless)
 
-    def _ask(self, kind: str, body: list[Any], future: "Future[Any]") -> None:
-        participant = self._require()
-        self._plane.loop.post(lambda: participant.ask(kind, body, future))
+    def _ask(self, kind: str, body: list[Any]) -> "Future[Any]":
+        participant, answer = self._require(), Future[Any]()
+        self._plane.loop.post(lambda: participant.ask(kind, body, answer))
+        return answer
 
     def _ask_store(self, kind: str, *body: Any, deadline: Deadline) -> Any:
         participant = self._require()
-        future: Future[Any] = Future()
         number = next(participant.numbers)
         # Also before the question: the coordinator may have ended with what made it hopeless.
         _give_up_in_vain(deadline)
-        self._ask(kind, [number, *body], future)
+        answer = self._ask(kind, [number, *body])
         try:
             while not deadline.expired:
                 with suppress(FutureTimeoutError):
-                    return future.result(min(_SLICE_S, deadline.remaining_s))
+                    return answer.result(min(_SLICE_S, deadline.remaining_s))
                 _give_up_in_vain(deadline)
             raise BootstrapError(
                 f"the coordinator's store: {kind} {body[0]!r}: no answer in "

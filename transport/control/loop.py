@@ -34,10 +34,10 @@ class Service(Protocol):
 
 
 class ControlLoop:
-    """A thread that runs until `stop`."""
+    """A thread that runs from `start` to `stop`."""
 
     def __init__(self) -> None:
-        """Prepare; `start` starts the thread."""
+        """Prepare."""
         self.selector = selectors.DefaultSelector()
         self.poller = zmq.Poller()
         self.poller.register(self.selector.fileno(), zmq.POLLIN)

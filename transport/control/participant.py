@@ -36,12 +36,7 @@ _MAX_SURVEYS = 16
 
 @dataclass(frozen=True)
 class Survey:
-    """Reports of all ranks as they arrive; nobody decides anything.
-
-    Attributes:
-        reports: by rank; the control thread adds to them.
-        complete: set when all ranks have answered.
-    """
+    """Reports of all ranks, by rank, as they arrive; no rank decides anything."""
 
     reports: dict[int, Report] = field(default_factory=dict)
     complete: threading.Event = field(default_factory=threading.Event)
@@ -61,35 +56,11 @@ class Participant:
         self._post = post
         # The serving side.
         world_size = len(roster.contacts)
-        self._coordinator = coordinator = Coordinator(self._rank, world_size, reporter, self._send)
-        self._agreements = agreements = AgreementServer(self._send, coordinator.remaining)
+        self._coordinator = Coordinator(self._rank, world_size, reporter, self._send)
+        self._agreements = AgreementServer(self._send, self._coordinator.remaining)
         self._store: StoreServer[int] = StoreServer(self._answer)
-        self._serves: Mapping[str, Callable[[int, Any, float], None]] = {
-            "beat": coordinator.on_beat,
-            "report": coordinator.on_report,
-            "reported": coordinator.on_answer,
-            "inquire": coordinator.on_inquiry,
-            "adopted": coordinator.on_diagnosis,
-            "taken": coordinator.on_confirmation,
-            "agree": agreements.on_proposal,
-            "agree-result": agreements.on_result,
-            "set": lambda sender, body, _: self._store.set(sender, *body),
-            "get": lambda sender, body, _: self._store.get(sender, *body),
-            "check": lambda sender, body, _: self._store.check(sender, *body),
-            "cancel": lambda sender, body, _: self._store.cancel(sender, *body),
-            "survey": self._on_survey,
-            "surveyed": self._on_surveyed,
-        }
+        self._serves = self._serving_handlers()
         # The asking side.
-        self._heeds: Mapping[str, Callable[[int, Any], None]] = {
-            "beat-back": self._on_beat,
-            "ask": self._on_ask,
-            "adopt": lambda _, body: self.reporter.adopt(body),
-            "diagnosis": self._on_diagnosis,
-            "agree-ask": self._on_agree_ask,
-            "agreed": self._on_agreed,
-            "answer": self._on_answer,
-        }
         self._period_s = heartbeat_period_s(world_size)
         self._next_beat_s = 0.0
         self._ended: dict[int, Ended] = {}
@@ -110,6 +81,26 @@ class Participant:
         self._agreed: dict[str, dict[int, Any]] = {}
         self._surveys: OrderedDict[int, Survey] = OrderedDict()
         self.numbers = itertools.count(1)
+
+    def _serving_handlers(self) -> Mapping[str, Callable[[int, Any, float], None]]:
+        """Return what takes which kind of message, but for those of a coordinator."""
+        coordinator, agreements, store = self._coordinator, self._agreements, self._store
+        return {
+            "beat": coordinator.on_beat,
+            "report": coordinator.on_report,
+            "reported": coordinator.on_answer,
+            "inquire": coordinator.on_inquiry,
+            "adopted": coordinator.on_diagnosis,
+            "taken": coordinator.on_confirmation,
+            "agree": agreements.on_proposal,
+            "agree-result": agreements.on_result,
+            "set": lambda sender, body, _: store.set(sender, *body),
+            "get": lambda sender, body, _: store.get(sender, *body),
+            "check": lambda sender, body, _: store.check(sender, *body),
+            "cancel": lambda sender, body, _: store.cancel(sender, *body),
+            "survey": self._on_survey,
+            "surveyed": self._on_surveyed,
+        }
 
     # Time.
 
@@ -135,12 +126,8 @@ class Participant:
 
     def next_s(self) -> float:
         """Return when to call `tick` again, at the latest."""
-        return min(
-            self._next_beat_s,
-            self._answer_due_s(),
-            self._coordinator.next_s(),
-            self._agreements.next_s(),
-        )
+        serving_s = min(self._coordinator.next_s(), self._agreements.next_s())
+        return min(serving_s, self._next_beat_s, self._answer_due_s())
 
     def _answer_due_s(self) -> float:
         """Return when the coordinator is late with its answer to a report."""
@@ -158,17 +145,13 @@ class Participant:
 
     def _observe(self, now_s: float) -> bool:
         """Ask the reporter; True if ranks have ended since the last time."""
-        ended = {one[0]: one for one in self.reporter.ended_ranks()}
-        changed = ended != self._ended
-        self._ended = ended
-        if self._diagnosis is None:
-            diagnosis = self.reporter.diagnosis()
-            if diagnosis is not None:
-                self._adopted(diagnosis)
+        before, self._ended = self._ended, {one[0]: one for one in self.reporter.ended_ranks()}
+        if self._diagnosis is None and (diagnosis := self.reporter.diagnosis()) is not None:
+            self._adopted(diagnosis)
         if self._diagnosis is None and self._reported_s is None and self.reporter.has_failure():
             self._follow_coordinator(now_s)
             self._send_report(now_s)
-        return changed
+        return self._ended != before
 
     def _beat(self, now_s: float) -> None:
         self._unanswered += 1
@@ -228,22 +211,36 @@ class Participant:
                 self._has_answered = True
                 self._ask_again()
         self._silent_since_s.pop(sender, None)
-        if kind == "ask":
-            self.reporter.check_peers()
-            self._observe(now_s)
-        if kind == "ack" and self._acknowledged_by is None and self._reported_s is not None:
-            self._acknowledged_by = sender
-            self._reported_s = now_s
-        if kind in self._heeds:
-            self._heeds[kind](sender, body)
+        self._heed(sender, kind, body, now_s)
         self._follow_coordinator(now_s)
 
-    def _on_beat(self, sender: int, body: Any) -> None:
-        sent_ns, theirs_ns = body
-        if sender == self._current:
-            self.probe.add(sent_ns, theirs_ns, time.time_ns())
+    def _heed(self, sender: int, kind: str, body: Any, now_s: float) -> None:
+        """Take a message of a coordinator."""
+        match kind:
+            case "beat-back" if sender == self._current:
+                sent_ns, theirs_ns = body
+                self.probe.add(sent_ns, theirs_ns, time.time_ns())
+            case "ack" if self._acknowledged_by is None and self._reported_s is not None:
+                self._acknowledged_by = sender
+                self._reported_s = now_s
+            case "ask":
+                self._on_ask(sender, now_s)
+            case "adopt":
+                self.reporter.adopt(body)
+            case "diagnosis":
+                self._on_diagnosis(sender, body)
+            case "agree-ask" if body in self._agreed:
+                self._send(sender, "agree-result", [body, self._agreed[body]])
+            case "agreed":
+                key, result = body
+                self._on_answer(key, self._agreed.setdefault(key, result))
+            case "answer":
+                number, answer = body
+                self._on_answer(number, answer)
 
-    def _on_ask(self, sender: int, body: Any) -> None:
+    def _on_ask(self, sender: int, now_s: float) -> None:
+        self.reporter.check_peers()
+        self._observe(now_s)
         if self._diagnosis is not None:
             self._send(sender, "adopted", self._diagnosis)
         else:
@@ -261,16 +258,7 @@ class Participant:
         # Other ranks may have asked this one.
         self._send(self._rank, "adopted", diagnosis)
 
-    def _on_agree_ask(self, sender: int, body: Any) -> None:
-        if body in self._agreed:
-            self._send(sender, "agree-result", [body, self._agreed[body]])
-
-    def _on_agreed(self, sender: int, body: Any) -> None:
-        key, result = body
-        self._on_answer(sender, [key, self._agreed.setdefault(key, result)])
-
-    def _on_answer(self, sender: int, body: Any) -> None:
-        number, answer = body
+    def _on_answer(self, number: int | str, answer: Any) -> None:
         if number in self._questions:
             self._questions.pop(number)[2].set_result(answer)
 
@@ -295,18 +283,15 @@ class Participant:
 
     # Questions of this rank.
 
-    def ask(self, kind: str, body: list[Any], future: "Future[Any]") -> None:
-        """Put a question to the coordinator, whose answer `future` gets.
+    def ask(self, kind: str, body: list[Any], answer: "Future[Any]") -> None:
+        """Put a question to the coordinator: `agree`, or a kind of `store.py`.
 
-        Args:
-            kind: `agree`, or a kind of `store.py`.
-            body: begins with a number of `numbers`, or the key of the agreement.
-            future: gets the answer.
+        The body begins with a number of `numbers`, or with the key of the agreement.
         """
         if kind == "agree" and body[0] in self._agreed:
-            future.set_result(self._agreed[body[0]])
+            answer.set_result(self._agreed[body[0]])
             return
-        self._questions[body[0]] = (kind, body, future)
+        self._questions[body[0]] = (kind, body, answer)
         if kind == "set":
             _, key, value = body
             self._sets[key] = value

@@ -30,13 +30,19 @@ _MAX_RECEIVED_PER_TURN = 1024
 
 
 class ControlSockets:
-    """All sockets of one process. The control thread uses them, after another one made them."""
+    """All sockets of one process. The control thread uses them, after another one made them.
+
+    Attributes:
+        public_key: what this process proves to others.
+        unix_name: where processes of this machine connect.
+        listener: serves them; and those of other machines, once it listens at a TCP socket.
+    """
 
     def __init__(self, poller: zmq.Poller) -> None:
         """Listen to processes of this machine; admit nobody yet. `poller` waits for messages."""
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._keys = KeyPair(*zmq.curve_keypair())
-        self.public_key = self._keys.public  # what this process proves to others
+        self.public_key = self._keys.public
         self.unix_name = f"hccl-{secrets.token_hex(16)}"
         # The rest by the key of a process.
         self._members: dict[bytes, tuple[Contact, bool]] = {}  # and whether on this machine
@@ -51,12 +57,12 @@ class ControlSockets:
         self._zap.bind(_ZAP_ENDPOINT)
         self.poller.register(self._zap, zmq.POLLIN)
         self._listeners: dict[bytes, CurveListener] = {}
-        self._listener = self.open_listener(
+        self.listener = self.open_listener(
             _DOMAIN, self._keys, "the coordinator", self._is_member, MAX_MESSAGE_BYTES
         )
         bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         bound.bind(f"\0{self.unix_name}")
-        self._listener.listen(bound)
+        self.listener.listen(bound)
 
     def open_listener(
         self,
@@ -76,10 +82,6 @@ class ControlSockets:
     def close_listener(self, domain: bytes, linger_ms: int) -> None:
         """Close a listening socket; what was sent may leave for `linger_ms`."""
         self._listeners.pop(domain).close(linger_ms)
-
-    def listen(self, bound: socket.socket) -> None:
-        """Serve processes of other machines at a bound TCP socket; it is taken over."""
-        self._listener.listen(bound)
 
     # Members.
 
@@ -123,7 +125,7 @@ class ControlSockets:
             return
         route = self._routes.get(key)
         if route is not None:
-            if self._listener.send(route, message):
+            if self.listener.send(route, message):
                 return
             del self._routes[key]
         if key not in self._dialled:
@@ -147,16 +149,14 @@ class ControlSockets:
         """Return what has come: the key of the sender and its message."""
         self.answer_zap()
         received: list[tuple[bytes, bytes]] = []
-        for key, route, message in self._listener.receive(self._unconnected.values()):
+        for key, route, message in self.listener.receive(self._unconnected.values()):
             self._routes[key] = route
             self._unconnected.pop(key, None)
             received.append((key, message))
         for key, dialled in self._dialled.items():
-            try:
+            with contextlib.suppress(zmq.Again):
                 while len(received) < _MAX_RECEIVED_PER_TURN:
                     received.append((key, dialled.recv(zmq.NOBLOCK)))
-            except zmq.Again:
-                continue
         return received
 
     def answer_zap(self) -> None:
@@ -169,10 +169,13 @@ class ControlSockets:
             listener = self._listeners.get(domain)
             admitted = listener is not None and listener.is_admitted(key)
             if listener is not None and admitted:
-                listener.admitted(_host(address))
+                # A numeric address, or "localhost:" and more for a Unix socket.
+                host = address.decode(errors="replace")
+                listener.admitted(THIS_MACHINE if host.startswith("localhost:") else host)
             status, text = (b"200", b"OK") if admitted else (b"400", b"not a member")
-            user = key if admitted else b""
-            self._zap.send_multipart([version, request, status, text, user, b""])
+            self._zap.send_multipart(
+                [version, request, status, text, key if admitted else b"", b""]
+            )
 
     def close(self) -> None:
         """Close everything, after a moment for what was sent to leave. Idempotent."""
@@ -188,9 +191,3 @@ class ControlSockets:
         """In a forked child: leave the context to the parent, close the copies of the listeners."""
         for listener in self._listeners.values():
             listener.close_copies()
-
-
-def _host(address: bytes) -> str:
-    """Return the host that ZAP names: a numeric address, or this machine for a Unix socket."""
-    text = address.decode(errors="replace")
-    return THIS_MACHINE if text.startswith("localhost:") else text

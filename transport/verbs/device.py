@@ -6,7 +6,7 @@ Device -> ProtectionDomain -> QueuePair, MemoryRegion
 
 import weakref
 from collections import Counter
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NoReturn, TypeVar, cast
 
 from hccl_py.transport import _core, process_lifecycle
 from hccl_py.transport.errors import InvalidArgumentError
@@ -83,7 +83,8 @@ class Resource(Generic[Core]):
             child.leave_to_parent()
         if not self.closed:
             self.closed = True
-            self._leak()
+            _core.leak(self._core)
+            self._core = cast("Core", _Inherited())
 
     def _check_open(self) -> None:
         if self.closed:
@@ -92,8 +93,15 @@ class Resource(Generic[Core]):
     def _release(self) -> None:
         """Free what the engine holds."""
 
-    def _leak(self) -> None:
-        """Keep what the engine holds from being destroyed in a forked child."""
+
+class _Inherited:
+    """Stands in a forked child where the engine's object was."""
+
+    def __getattr__(self, _name: str) -> NoReturn:
+        raise InvalidArgumentError(
+            "this process was forked from the one that owns the queue pair: make a new one here, "
+            "or start processes with 'spawn'"
+        )
 
 
 class Device(Resource[_core.VerbsDevice]):
@@ -123,9 +131,6 @@ class Device(Resource[_core.VerbsDevice]):
 
     def _release(self) -> None:
         self._core.stop()
-
-    def _leak(self) -> None:
-        _core.leak(self._core)
 
 
 _open: "weakref.WeakSet[Device]" = weakref.WeakSet()

@@ -1,7 +1,7 @@
 """Queue pair: one end of a reliable connection."""
 
 from dataclasses import replace
-from typing import Any, NoReturn, cast
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -156,14 +156,14 @@ class QueuePair(Resource[_core.QueuePair]):
         """Count messages and bytes both ways, stalls, retries and timeouts."""
         return self._core.statistics()
 
+    def leave_to_parent(self) -> None:
+        """See Resource."""
+        self._close_endpoint()
+        super().leave_to_parent()
+
     def _release(self) -> None:
         self._close_endpoint()
         self._core.close()
-
-    def _leak(self) -> None:
-        self._close_endpoint()
-        _core.leak(self._core)
-        self._core = cast("_core.QueuePair", _Inherited())
 
     def _close_endpoint(self) -> None:
         if self._endpoint is not None:
@@ -182,13 +182,3 @@ class QueuePair(Resource[_core.QueuePair]):
                 f"this one on {mine!r} (version {_ADDRESS_VERSION})"
             )
         return endpoint
-
-
-class _Inherited:
-    """Stands in a forked child where the engine's queue pair was."""
-
-    def __getattr__(self, _name: str) -> NoReturn:
-        raise InvalidArgumentError(
-            "this process was forked from the one that owns the queue pair: make a new one here, "
-            "or start processes with 'spawn'"
-        )

@@ -27,7 +27,7 @@ class Coordinator:
         bound = socket.socket()
         bound.bind(("127.0.0.1", 0))
         self.address: tuple[str, int] = bound.getsockname()
-        self.server.listen(bound)
+        self.server.listener.listen(bound)
         self.contact = Contact(self.server.public_key, "", *self.address)
         self.admit(self.member)
         self.most_open = 0
