@@ -162,9 +162,7 @@ class ControlSockets:
     def answer_zap(self) -> None:
         """Admit clients by their public keys."""
         while self._zap.poll(0):
-            version, request, domain, address, _identity, mechanism, *proofs = (
-                self._zap.recv_multipart()
-            )
+            version, request, domain, address, _, mechanism, *proofs = self._zap.recv_multipart()
             key = z85.encode(proofs[0]) if mechanism == b"CURVE" and proofs else b""
             listener = self._listeners.get(domain)
             admitted = listener is not None and listener.is_admitted(key)

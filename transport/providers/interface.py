@@ -1,8 +1,6 @@
 """What a provider written in Python must offer: lanes between ranks, however they are made.
 
-A provider carries the messages of all channels to all other ranks. Rendezvous, authentication of
-the ranks, control connections and everything above stay as they are. `zmq_provider.py` is the one
-that comes along, docs/providers.md walks through it, `providers.py` names those there are.
+`docs/providers.md` walks through the one that comes along, `zmq/`; `registry.py` names all.
 """
 
 from collections.abc import Mapping, Sequence
@@ -55,11 +53,9 @@ class Lane(Protocol):
 
 @dataclass(frozen=True)
 class Site:
-    """Where a provider makes its lanes.
+    """Where a provider makes its lanes: as which rank of how many.
 
     Attributes:
-        rank: this rank.
-        world_size: number of ranks.
         num_lanes: lanes to every other rank.
         address: numeric address on which other ranks reach this one.
         ports: where it may listen; None: anywhere.

@@ -1,4 +1,4 @@
-"""Who carries messages: by name, for queue pairs and for communicators.
+"""The providers by name, for queue pairs and for communicators.
 
 A queue pair is connected by an `Endpoint`, a communicator's ranks by HCCL_TRANSPORT:
 
@@ -10,8 +10,7 @@ A queue pair is connected by an `Endpoint`, a communicator's ranks by HCCL_TRANS
 | `zmq` | ZeroMQ with CURVE | ZeroMQ with CURVE |
 | `module:Class` | that provider | that provider |
 
-shm and tcp are C++ and wired by `bootstrap.py`; the others are Python, see `provider.py`.
-`register` adds an endpoint; `docs/transport.md` says what else it needs.
+shm and tcp are C++; the others are Python, see `interface.py`. `register` adds an endpoint.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""Names and records of verbs, with the numbers that C++ (`csrc/verbs.h`) uses.
+"""Names and records of verbs, with the numbers that C++ uses.
 
 Each name is libibverbs' name, written out; the docstrings give the original.
 """

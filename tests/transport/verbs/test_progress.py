@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from queue_pairs import Connected
+from queue_pairs import Connected, wait_until
 from thread_ranks import ThreadRanks
 
 from hccl_py.transport.progress import progress_thread
@@ -18,7 +18,8 @@ def test_devices_share_one_thread() -> None:
     with Connected("loopback"):
         before = num_threads()
         with Connected("loopback"), Connected("shm"), Connected("tcp"):
-            assert num_threads() == before
+            # One that was joined before may end a little later.
+            wait_until(lambda: num_threads() <= before, "no thread more")
 
 
 def test_communicators_use_the_thread_of_the_devices() -> None:
@@ -27,5 +28,5 @@ def test_communicators_use_the_thread_of_the_devices() -> None:
         for work in [ranks.run(lambda comm: comm.nonblocking.barrier()) for _ in range(3)]:
             for one in work:
                 one.wait()
-        assert num_threads() == before
+        wait_until(lambda: num_threads() <= before, "no thread more")
     assert progress_thread() is progress_thread()

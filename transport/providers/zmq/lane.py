@@ -1,4 +1,4 @@
-"""A lane over a PAIR socket of ZeroMQ. `zmq_provider.py` makes and connects them.
+"""A lane over a PAIR socket of ZeroMQ. `provider.py` makes and connects them.
 
 A socket's descriptor signals only that its state may have changed, and every call on the socket may
 clear that signal, for either direction. So each call here ends with a check of the state:
@@ -27,7 +27,7 @@ MONITORED = _BEGINNINGS | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
 
 
 class ZmqLane:
-    """One PAIR socket, which it owns; see `provider.Lane` for what it promises.
+    """One PAIR socket, which it owns; see `interface.Lane` for what it promises.
 
     Attributes:
         monitor: readable when `standing` or `rejection` may have changed.
@@ -65,13 +65,14 @@ class ZmqLane:
         return self._stood and bool(self._connections)
 
     def send(self, header: bytes, payload: memoryview, /) -> bool:
-        """Take a message, or none of it; see `provider.Lane`.
+        """Take a message, or none of it; see `interface.Lane`.
 
         Raises:
             ConnectionError: the connection ended, and will not come back.
         """
         self._clear_event()
-        self._check_standing()
+        if not self.standing:
+            raise ConnectionError(_CLOSED)
         try:
             self._socket.send(b"".join((header, payload)), zmq.NOBLOCK)
             self._is_full = False
@@ -81,7 +82,7 @@ class ZmqLane:
         return not self._is_full
 
     def receive(self) -> zmq.Frame | None:
-        """Return the next message or None; see `provider.Lane`.
+        """Return the next message or None; see `interface.Lane`.
 
         Raises:
             ConnectionError: the connection ended, and all that came before was received.
@@ -111,10 +112,6 @@ class ZmqLane:
         self._socket.disable_monitor()
         self.monitor.close(0)
         self._socket.close(linger_ms)
-
-    def _check_standing(self) -> None:
-        if not self.standing:
-            raise ConnectionError(_CLOSED)
 
     def _set_if_outdated(self) -> None:
         if not (self._is_full or self._drained):

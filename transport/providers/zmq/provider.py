@@ -40,9 +40,6 @@ class ZmqProvider:
     def __init__(self, site: Site) -> None:
         """Listen for the higher ranks.
 
-        Args:
-            site: of this rank.
-
         Raises:
             BootstrapError: the address cannot be bound, or descriptors ran out.
         """
@@ -63,14 +60,13 @@ class ZmqProvider:
             for peer in range(site.rank + 1, site.world_size):
                 for index in range(site.num_lanes):
                     self._listen((peer, index))
-        except zmq.ZMQError as error:
+        except (zmq.ZMQError, BootstrapError) as error:
             self.close()
+            if isinstance(error, BootstrapError):
+                raise
             raise BootstrapError(
                 f"rank {site.rank}: cannot listen on {site.address}: {error}"
             ) from error
-        except BootstrapError:
-            self.close()
-            raise
 
     def card(self) -> bytes:
         """Return public key, address and ports."""
@@ -78,7 +74,7 @@ class ZmqProvider:
         return bytes(msgpack.packb([self._public_key, self._site.address, ports]))
 
     def connect(self, cards: Sequence[bytes], deadline: Deadline) -> dict[int, list[ZmqLane]]:
-        """Dial the lower ranks and admit the higher ones; see `provider.Provider`."""
+        """Dial the lower ranks and admit the higher ones; see `interface.Provider`."""
         keys = {}
         for peer, card in enumerate(cards):
             key, address, packed = msgpack.unpackb(card)
@@ -96,7 +92,7 @@ class ZmqProvider:
         }
 
     def close(self) -> None:
-        """Close all lanes; waits for what was sent to leave, `zmq_lane.LINGER_MS` at most."""
+        """Close all lanes; waits for what was sent to leave, `lane.LINGER_MS` at most."""
         for lane in self._lanes.values():
             lane.close()
         self._zap.close(0)
@@ -172,9 +168,7 @@ class ZmqProvider:
 
     def _answer(self, keys: Mapping[bytes, bytes]) -> None:
         """Let one connection in, or not. The domain is the rank that its listener waits for."""
-        version, request, domain, _address, _identity, mechanism, *proofs = (
-            self._zap.recv_multipart()
-        )
+        version, request, domain, _, _, mechanism, *proofs = self._zap.recv_multipart()
         admitted = mechanism == b"CURVE" and proofs == [keys[domain]]
         status, text = (b"200", b"OK") if admitted else (b"400", b"not a member")
         self._zap.send_multipart([version, request, status, text, domain, b""])
