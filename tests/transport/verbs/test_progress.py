@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
-from queue_pairs import Connected, wait_until
-from thread_ranks import ThreadRanks
+from queue_pairs import Connected
+from thread_ranks import ThreadRanks, wait_until
 
 from hccl_py.transport.progress import progress_thread
 
