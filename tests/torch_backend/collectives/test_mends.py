@@ -1,6 +1,7 @@
 """Where torch asks for a backend by its name, or does not expect a group in Python."""
 
 import re
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from features import feature
+from ranks import run_ranks
 from torch.distributed import distributed_c10d as c10d
 
 from hccl_py.transport.errors import InvalidArgumentError
@@ -108,9 +110,26 @@ def test_batch_p2p_ops(rank: int, world_size: int) -> list[list[float]]:
     return found
 
 
-def test_timeout_that_was_set_is_that_of_the_groups_calls() -> None:
-    from ranks import run_ranks
+def test_monitored_barrier_without_time_raises_at_once_unless_alone() -> None:
+    expected = ["rank(s) 1, 2 did not come"] * 3
+    assert run_ranks(monitored_barrier_without_time, 3, backend="hccl") == expected
+    assert run_ranks(monitored_barrier_without_time, 1, backend="hccl") == [""]
 
+
+def monitored_barrier_without_time(rank: int, world_size: int) -> str:
+    group = dist.new_group()
+    dist.barrier()
+    if world_size == 1:
+        dist.monitored_barrier(group, timedelta(0))
+        return ""
+    began_s = time.monotonic()
+    with pytest.raises(dist.DistBackendError, match="Timed out after 0 s") as caught:
+        dist.monitored_barrier(group, timedelta(0), wait_all_ranks=True)
+    assert time.monotonic() - began_s < 5
+    return str(caught.value).partition("; ")[2]
+
+
+def test_timeout_that_was_set_is_that_of_the_groups_calls() -> None:
     run_ranks(calls_with_a_short_timeout, 2, backend="hccl")
 
 
@@ -139,8 +158,6 @@ def refusals(calls: list[Any]) -> list[str]:
 
 
 def test_wrong_splits_are_rejected_with_what_was_expected() -> None:
-    from ranks import run_ranks
-
     for texts in run_ranks(wrong_splits, 2, backend="hccl"):
         assert all("ranks of the parent group" in text for text in texts[:-1]), texts
         assert "cannot be merged" in texts[-1]

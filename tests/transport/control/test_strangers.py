@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import zmq
+from thread_ranks import wait_until
 
 from hccl_py.transport.control.message import Contact
 from hccl_py.transport.control.sockets import ControlSockets
@@ -44,25 +45,24 @@ class Coordinator:
         return received
 
     def hear(self, who: ControlSockets, message: bytes) -> None:
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while True:
+        def is_heard() -> bool:
             who.send(self.contact.key, message)
-            if message in self.turn():
-                return
-            assert time.monotonic() < deadline_s, "a member was not heard"
+            return message in self.turn()
+
+        wait_until(is_heard, "a member is heard", TIMEOUT_S)
 
     def turn_until_hung_up(self, client: socket.socket) -> None:
-        client.setblocking(False)
-        deadline_s = time.monotonic() + TIMEOUT_S
-        while time.monotonic() < deadline_s:
+        def is_hung_up_on() -> bool:
             self.turn()
-            with contextlib.suppress(BlockingIOError):
-                try:
-                    if client.recv(4096) == b"":
-                        return
-                except ConnectionError:
-                    return
-        raise AssertionError("it was never hung up on")
+            try:
+                return client.recv(4096) == b""
+            except BlockingIOError:
+                return False
+            except ConnectionError:
+                return True
+
+        client.setblocking(False)
+        wait_until(is_hung_up_on, "a stranger is hung up on", TIMEOUT_S)
 
 
 def open_descriptors() -> int:
@@ -70,9 +70,7 @@ def open_descriptors() -> int:
 
 
 def await_descriptors(number: int) -> None:
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while open_descriptors() > number:
-        assert time.monotonic() < deadline_s
+    wait_until(lambda: open_descriptors() <= number, "a connection closes", TIMEOUT_S)
 
 
 @pytest.fixture
@@ -160,10 +158,7 @@ def test_strangers_stranger_is_rejected_and_logged_with_its_address(
         client.shutdown(socket.SHUT_WR)
     coordinator.turn_until_hung_up(client)
     client.close()
-    deadline_s = time.monotonic() + TIMEOUT_S
-    while not caplog.records:
-        coordinator.turn()
-        assert time.monotonic() < deadline_s
+    wait_until(lambda: bool(coordinator.turn() or caplog.records), "it is logged", TIMEOUT_S)
     (record,) = caplog.records
     # A connection that is over by the time we look has no address any more.
     told = record.getMessage().replace("an unknown address", name)
@@ -183,7 +178,7 @@ def test_strangers_member_that_ends_before_it_is_read_is_seen_and_not_logged(
     while closing.is_alive():  # its message leaves once its key is accepted
         coordinator.server.answer_zap()
     await_descriptors(before)  # ZeroMQ has closed its end; nobody has read the message
-    assert coordinator.turn() == [b"in a hurry"]
+    assert b"in a hurry" in coordinator.turn()
     assert not caplog.records
 
 
