@@ -85,7 +85,7 @@ def test_concurrent_aborts_end_in_one_verdict(nodes: str) -> None:
 def test_close_from_another_thread_ends_the_calls_of_its_rank() -> None:
     with ThreadRanks("aa") as ranks:
         first = ranks.communicators[0]
-        call = ranks.start(lambda comm: comm.recv(np.zeros(1), 1 - comm.rank))[0]
+        call, _ = ranks.start(lambda comm: comm.rank or comm.recv(np.zeros(1), 1))
         wait_until(lambda: first.statistics()["sleeps"] > 0, "rank 0 waits")
         began_s = time.monotonic()
         first.close()
