@@ -150,6 +150,24 @@ def test_several_threads_wait_for_one_call(ranks: ThreadRanks) -> None:
     assert ranks.run(calls) == [[_sum(ranks)] * 3] * ranks.world_size
 
 
+def test_messages_of_several_threads_find_each_other(ranks: ThreadRanks) -> None:
+    n = ranks.world_size
+
+    def talk(comm: Communicator) -> list[int]:
+        def pass_on(tag: int) -> int:
+            received = np.zeros(COUNT, np.int64)
+            sent = np.full(COUNT, 10 * comm.rank + tag)
+            work = comm.nonblocking.send(sent, (comm.rank + 1) % n, tag=tag)
+            comm.recv(received, (comm.rank - 1) % n, tag=tag)
+            work.wait(20)
+            return int(received[-1])
+
+        with ThreadPoolExecutor(4) as threads:
+            return list(threads.map(pass_on, range(8)))
+
+    assert ranks.run(talk) == [[10 * ((me - 1) % n) + tag for tag in range(8)] for me in range(n)]
+
+
 @pytest.mark.parametrize("count", [3, 10_000], ids=["short", "long"])
 def test_recv_of_another_size_fails_alone(ranks: ThreadRanks, count: int) -> None:
     def calls(comm: Communicator) -> str | None:

@@ -92,6 +92,18 @@ def test_close_from_another_thread_ends_the_calls_of_its_rank() -> None:
         released([call], began_s)
 
 
+def test_works_in_flight_tell_why_they_failed_without_being_waited_for() -> None:
+    with ThreadRanks("aa") as ranks:
+        first = ranks.communicators[0]
+        works = [first.nonblocking.all_reduce(np.ones(5)) for _ in range(3)]
+        first.abort("enough")
+        for work in works:
+            wait_until(work.done, "the work ends")
+            assert isinstance(work.exception(), AbortedError)
+            with pytest.raises(AbortedError, match="enough"):
+                work.wait()
+
+
 def aborts_in_a_signal_handler(rank: int, world_size: int) -> str:
     comm = Communicator()
     comm.barrier()
