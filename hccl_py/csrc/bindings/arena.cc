@@ -14,8 +14,6 @@ namespace hccl {
 
 namespace {
 
-std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
-
 // Allocated memory of the arena, released with this object.
 class Region {
  public:
@@ -64,14 +62,14 @@ void bind_arena(nb::module_& module) {
         return arena.offset_of(pointer(address), num_bytes).has_value();
       });
   nb::class_<Region>(module, "Region")
-      .def(nb::init<std::shared_ptr<Arena>, size_t>(), nb::call_guard<nb::gil_scoped_release>())
+      .def(nb::init<std::shared_ptr<Arena>, size_t>(), Released())
       .def("address", [](const Region& region) {
         return reinterpret_cast<uint64_t>(region.address());
       })
       .def("array", &as_array)
       .def("is_retired", &Region::is_retired)
       .def("show_at", [](Region& region, uint64_t address) { region.show_at(pointer(address)); },
-           nb::call_guard<nb::gil_scoped_release>());
+           Released());
 }
 
 }  // namespace hccl

@@ -13,10 +13,14 @@
 
 namespace hccl {
 
+class UnderlyingLane;
 class VerbsDevice;
 
+using Released = nanobind::call_guard<nanobind::gil_scoped_release>;
 using AnyDict = nanobind::typed<nanobind::dict, nanobind::str, nanobind::any>;
 using Counts = nanobind::typed<nanobind::dict, nanobind::str, uint64_t>;
+
+inline std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
 // calls.cc: Plan, Prepared and Work, and the entries run_... and start_... of `communicator`.
 void bind_calls(nanobind::module_& module, nanobind::class_<Communicator>& communicator);
@@ -35,6 +39,12 @@ void bind_failure(nanobind::module_& module, nanobind::class_<Communicator>& com
 
 // provider.cc: a signal handler's exception leaves a lane written in Python.
 void bind_provider();
+// Adds a peer all of whose lanes are Python objects.
+void add_python_lanes(Communicator& communicator, int peer,
+                      const std::vector<nanobind::object>& lanes, int control_fd);
+// Closes lane and provider when it ends.
+std::shared_ptr<UnderlyingLane> python_underlying_lane(const nanobind::object& provider,
+                                                       const nanobind::object& lane);
 
 // recorder.cc: the entries of `communicator` that read the flight recorder and the counters.
 void bind_recorder(nanobind::class_<Communicator>& communicator);

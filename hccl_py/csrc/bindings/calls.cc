@@ -51,14 +51,6 @@ namespace {
 
 using Address = Held<uint64_t>;
 using BlockList = Held<std::vector<std::tuple<uint64_t, size_t>>>;
-constexpr double longest_timeout_s = 1e8;  // three years: beyond it the clock would overflow
-
-std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
-
-Deadline after(Deadline now, double timeout_s) {
-  double seconds = std::clamp(timeout_s, 0.0, longest_timeout_s);
-  return now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
 
 // A submitted request; keeps the Python objects whose memory it uses alive until it is done.
 struct Work {
@@ -71,7 +63,7 @@ struct Work {
     bool finished;
     {
       nb::gil_scoped_release release;
-      finished = engine.wait(request, after(Clock::now(), timeout_s), check_signals);
+      finished = engine.wait(request, Clock::now() + duration_of(timeout_s), check_signals);
     }
     if (finished) buffers = nb::none();
     return finished;
@@ -80,18 +72,6 @@ struct Work {
 
 // All of a collective that its ranks agree on: one object, since each argument of a call costs.
 struct Prepared {
-  Prepared(std::shared_ptr<Plan> its_plan, int its_dtype, int its_op, size_t its_count,
-           uint64_t its_fingerprint)
-      : plan(std::move(its_plan)),
-        dtype(static_cast<DType>(its_dtype)),
-        op(static_cast<ReduceOp>(its_op)),
-        count(its_count),
-        fingerprint(its_fingerprint) {
-    if (its_dtype < 0 || its_dtype >= num_dtypes || its_op < 0 || its_op >= num_reduce_ops) {
-      throw std::invalid_argument("no such element type or reduce op");
-    }
-  }
-
   std::shared_ptr<Plan> plan;
   DType dtype;
   ReduceOp op;
@@ -99,11 +79,20 @@ struct Prepared {
   uint64_t fingerprint;
 };
 
+void make_prepared(Prepared* self, std::shared_ptr<Plan> plan, int dtype, int op, size_t count,
+                   uint64_t fingerprint) {
+  if (dtype < 0 || dtype >= num_dtypes || op < 0 || op >= num_reduce_ops) {
+    throw std::invalid_argument("no such element type or reduce op");
+  }
+  new (self) Prepared{std::move(plan), static_cast<DType>(dtype), static_cast<ReduceOp>(op), count,
+                      fingerprint};
+}
+
 RequestPtr collective(Communicator& self, const Prepared& prepared, double timeout_s) {
   RequestPtr request = self.take_request();
   request->kind = RequestKind::collective;
   request->submitted = Clock::now();
-  request->deadline = after(request->submitted, timeout_s);
+  request->deadline = request->submitted + duration_of(timeout_s);
   request->plan = prepared.plan;
   request->call.plan = prepared.plan.get();
   request->call.dtype = prepared.dtype;
@@ -138,7 +127,7 @@ RequestPtr equal_collective(Communicator& self, const Prepared& prepared, double
                             Address input, size_t num_input, Address output, size_t num_output,
                             size_t count, bool divide) {
   RequestPtr request = collective(self, prepared, timeout_s);
-  auto append = [&](std::vector<Block>& blocks, std::byte* first, size_t num_blocks) {
+  auto append = [&](std::vector<Span>& blocks, std::byte* first, size_t num_blocks) {
     size_t num_bytes = count * size_of(prepared.dtype);
     for (size_t i = 0; i < num_blocks; ++i) blocks.push_back({first + i * num_bytes, count});
   };
@@ -156,7 +145,7 @@ RequestPtr transfer(Communicator& self, const Transfer& call, double timeout_s, 
   RequestPtr request = self.take_request();
   request->kind = sends ? RequestKind::send : RequestKind::recv;
   request->submitted = Clock::now();
-  request->deadline = after(request->submitted, timeout_s);
+  request->deadline = request->submitted + duration_of(timeout_s);
   request->address = pointer(address.value);
   request->num_bytes = num_bytes;
   request->peer = peer.value_or(any_rank);
@@ -230,7 +219,7 @@ void bind_calls(nb::module_& module, nb::class_<Communicator>& communicator) {
              nb::arg("min_message_bytes"), nb::arg("rank"), nb::arg("world_size"));
 
   nb::class_<Prepared>(module, "Prepared")
-      .def(nb::init<std::shared_ptr<Plan>, int, int, size_t, uint64_t>())
+      .def("__init__", &make_prepared)
       .def_ro("fingerprint", &Prepared::fingerprint);
 
   nb::class_<Work>(module, "Work")

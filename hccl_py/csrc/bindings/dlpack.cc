@@ -1,5 +1,6 @@
 #include "bindings/bindings.h"
 
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/tuple.h>
 
 #include <cstdint>
@@ -11,25 +12,8 @@ namespace nb = nanobind;
 namespace hccl {
 namespace {
 
-// The structures of DLPack, whose layout is its interface (dmlc/dlpack, dlpack.h).
-struct DLDevice {
-  int32_t device_type;
-  int32_t device_id;
-};
-struct DLDataType {
-  uint8_t code;
-  uint8_t bits;
-  uint16_t lanes;
-};
-struct DLTensor {
-  void* data;
-  DLDevice device;
-  int32_t ndim;
-  DLDataType dtype;
-  int64_t* shape;
-  int64_t* strides;  // in elements; null: C-contiguous
-  uint64_t byte_offset;
-};
+// The structures of DLPack around its tensor, whose layout is its interface (dmlc/dlpack, dlpack.h).
+using DLTensor = nb::dlpack::dltensor;
 struct DLManagedTensor {
   DLTensor tensor;
 };

@@ -10,8 +10,6 @@ namespace hccl {
 
 namespace {
 
-using Released = nb::call_guard<nb::gil_scoped_release>;
-
 nb::object exception_type;  // CommunicatorFailed of this module; its argument is a Failure
 
 std::optional<Failure> copy_of(const FailurePtr& failure) {
@@ -78,12 +76,6 @@ void bind_failure(nb::module_& module, nb::class_<Communicator>& communicator) {
       .def_ro("up", &PathTrouble::up)
       .def_ro("seconds", &PathTrouble::seconds)
       .def_ro("reason", &PathTrouble::reason);
-  nb::class_<EndedPeer>(module, "EndedPeer")
-      .def_ro("rank", &EndedPeer::rank)
-      .def_ro("cause", &EndedPeer::cause)
-      .def_ro("last_sequence", &EndedPeer::last_sequence)
-      .def_ro("exit_code", &EndedPeer::exit_code)
-      .def_ro("signal", &EndedPeer::signal);
   nb::class_<Failure>(module, "Failure")
       .def_ro("cause", &Failure::cause)
       .def_ro("rank", &Failure::rank)

@@ -13,7 +13,6 @@
 
 #include "perftest/bindings.h"
 #include "base/signal_bell.h"
-#include "bindings/provider.h"
 #include "progress/idle.h"
 #include "progress/progress_thread.h"
 #include "reduce/reduce.h"
@@ -24,7 +23,6 @@ using namespace hccl;
 
 namespace {
 
-using Released = nb::call_guard<nb::gil_scoped_release>;
 using Connections = std::vector<nb::object>;  // each a descriptor, which is taken over, or a Stream
 using BrokenPaths = std::vector<std::tuple<int, int, int>>;  // peer, index, path: see BrokenPath
 
@@ -82,14 +80,6 @@ BrokenPaths take_broken(Communicator& engine) {
   return result;
 }
 
-// The last submitting thread (0: none), whether there were several, and whether one waits.
-std::tuple<size_t, bool, bool> caller(Communicator& engine) {
-  Caller caller = engine.caller();
-  bool is_none = caller.thread == std::thread::id();
-  return {is_none ? 0 : std::hash<std::thread::id>()(caller.thread), caller.several,
-          caller.blocked};
-}
-
 void bind_communicator(nb::class_<Communicator>& communicator) {
   communicator
       .def_static("create", &make_communicator, nb::arg("progress"), nb::arg("rank"),
@@ -105,7 +95,7 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
       .def("add_tcp_peer", &add_tcp_peer)
       .def("add_lanes", &add_python_lanes)
       .def("add_verbs_peer", &add_verbs_peer, Released())
-      .def("repair_fd", [](Communicator& c) { return c.connections().reconnection().event_fd(); })
+      .def("repair_fd", [](Communicator& c) { return c.connections().repair_fd(); })
       .def("take_broken", &take_broken, Released())
       .def("replace_connection",
            [](Communicator& c, int peer, int index, int path, nb::handle connection) {
@@ -114,7 +104,11 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
              c.replace_connection({peer, index, path}, std::move(stream));
            })
       .def("sequence", &Communicator::sequence)
-      .def("caller", &caller)
+      .def("caller",
+           [](Communicator& c) {
+             Caller caller = c.caller();
+             return std::tuple(caller.thread, caller.several, caller.blocked);
+           })
       .def("poll", &Communicator::poll, Released())
       .def("has_undelivered", &Communicator::has_undelivered, Released())
       .def("close",
@@ -160,8 +154,7 @@ NB_MODULE(_core, module) {
   module.def("leak", [](nb::object object) { object.inc_ref(); });
   module.def("multiply",
              [](int dtype, uint64_t to, uint64_t from, size_t count, double factor) {
-               return multiply(static_cast<DType>(dtype), reinterpret_cast<std::byte*>(to),
-                               reinterpret_cast<std::byte*>(from), count, factor);
+               return multiply(static_cast<DType>(dtype), pointer(to), pointer(from), count, factor);
              },
              Released());
   module.def("reduce_instruction_set", &reduce_instruction_set);

@@ -1,40 +1,83 @@
+// Lanes written in Python: how a provider such as transport/providers/zmq/provider.py plugs into the
+// engine. `transport/providers/interface.py` says what such an object promises.
 #include "bindings/bindings.h"
-
-#include "bindings/provider.h"
 
 #include <poll.h>
 
 #include <cstring>
 #include <memory>
 
-#include "engine/communicator.h"
+#include "verbs/underlying_lane.h"
 
 namespace nb = nanobind;
 
 namespace hccl {
 
-PythonLane::PythonLane(int peer, const nb::object& lane, size_t slot_bytes, Statistics& statistics)
-    : QueuedLane(peer, slot_bytes, statistics, statistics.provider),
-      lane_(lane),
-      send_(lane.attr("send")),
-      receive_(lane.attr("receive")),
-      fd_(nb::cast<int>(lane.attr("fd")())) {}
+namespace {
 
-PythonLane::~PythonLane() {
-  if (!nb::is_alive()) {
-    // The interpreter has ended, so no Python code can close this.
-    for (nb::object* object : {&lane_, &send_, &receive_}) object->release();
-    return;
+constexpr size_t python_slot_bytes = 131072;  // what transport/providers/interface.py promises lanes
+
+// A lane whose work is done by a Python object.
+//
+// The only lane that takes the GIL, and only when its descriptor says that there is something to
+// ask: every other turn of the driver costs one poll.
+class PythonLane final : public QueuedLane {
+ public:
+  // With the GIL held. Throws nb::python_error if the object is no lane. `provider`: is closed after it.
+  PythonLane(int peer, const nb::object& lane, size_t slot_bytes, Statistics& statistics,
+             const nb::object& provider = {})
+      : QueuedLane(peer, slot_bytes, statistics, statistics.provider),
+        lane_(lane),
+        provider_(provider),
+        send_(lane.attr("send")),
+        receive_(lane.attr("receive")),
+        fd_(nb::cast<int>(lane.attr("fd")())) {}
+
+  ~PythonLane() override {
+    nb::object* objects[] = {&send_, &receive_, &lane_, &provider_};
+    if (!nb::is_alive()) {
+      // The interpreter has ended, so no Python code can close this.
+      for (nb::object* object : objects) object->release();
+      return;
+    }
+    nb::gil_scoped_acquire gil;
+    if (view_.obj != nullptr) PyBuffer_Release(&view_);
+    for (nb::object* object : {&lane_, &provider_}) {
+      try {
+        if (object->is_valid()) object->attr("close")();
+      } catch (nb::python_error& error) {
+        error.discard_as_unraisable("closing a lane or its provider");
+      }
+    }
+    for (nb::object* object : objects) object->reset();
   }
-  nb::gil_scoped_acquire gil;
-  if (view_.obj != nullptr) PyBuffer_Release(&view_);
-  try {
-    lane_.attr("close")();
-  } catch (nb::python_error& error) {
-    error.discard_as_unraisable("closing a lane");
-  }
-  for (nb::object* object : {&lane_, &send_, &receive_}) object->reset();
-}
+
+  std::vector<int> descriptors() const override { return {fd_}; }
+  const Header* peek() override;
+  const std::byte* lend() override;
+  bool receive(std::byte* destination) override;
+  void release() override { has_message_ = false; }
+
+ protected:
+  bool push(const Header& header, const std::byte* payload, size_t& offset) override;
+
+ private:
+  bool has_changed() const;
+  bool call_send(const Header& header, const std::byte* payload);
+  bool call_receive();
+  [[noreturn]] void fail(const nb::python_error& error);
+
+  nb::object lane_, provider_, send_, receive_;
+  const int fd_;
+  // What the object answered last; its descriptor becomes readable when that has changed.
+  bool full_ = false;  // send: no room
+  bool drained_ = false;  // receive: nothing there
+  // The message that is lent. It is kept until the next one is received, because to release it
+  // takes the GIL; `view_` refers to no object where there is none.
+  Py_buffer view_{};
+  Header header_;
+  bool has_message_ = false;
+};
 
 // Whether an earlier answer of the object may be outdated.
 bool PythonLane::has_changed() const {
@@ -115,6 +158,8 @@ void PythonLane::fail(const nb::python_error& error) {
   throw LaneError(peer(), std::string(name.c_str()) + ": " + what.c_str());
 }
 
+}  // namespace
+
 void add_python_lanes(Communicator& communicator, int peer, const std::vector<nb::object>& lanes,
                       int control_fd) {
   auto control = std::make_shared<SocketStream>(Descriptor(control_fd));
@@ -124,6 +169,19 @@ void add_python_lanes(Communicator& communicator, int peer, const std::vector<nb
         peer, lane, communicator.options().segment.slot_bytes, communicator.statistics()));
   }
   communicator.add_peer(peer, std::move(added), {std::move(control)});
+}
+
+std::shared_ptr<UnderlyingLane> python_underlying_lane(const nb::object& provider,
+                                                       const nb::object& lane) {
+  struct Connection {
+    Statistics statistics;
+    PythonLane lane;
+    Connection(const nb::object& its_provider, const nb::object& its_lane)
+        : lane(0, its_lane, python_slot_bytes, statistics, its_provider) {}
+  };
+  auto connection = std::make_shared<Connection>(provider, lane);
+  std::shared_ptr<Lane> shared(connection, &connection->lane);
+  return std::make_shared<PlainUnderlyingLane>(std::move(shared), python_slot_bytes);
 }
 
 void bind_provider() {

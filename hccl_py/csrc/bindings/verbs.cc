@@ -14,7 +14,6 @@
 
 #include <algorithm>
 
-#include "bindings/provider.h"
 #include "engine/communicator.h"
 #include "verbs/lane_over_queue_pair.h"
 #include "verbs/device.h"
@@ -26,14 +25,6 @@ namespace hccl {
 namespace {
 
 using Pieces = std::vector<std::tuple<uint64_t, uint32_t, uint32_t>>;
-using Released = nb::call_guard<nb::gil_scoped_release>;
-constexpr double longest_timeout_s = 1e8;
-constexpr size_t python_slot_bytes = 131072;  // what transport/providers/interface.py promises lanes
-
-VerbsClock::duration duration(double seconds) {
-  return std::chrono::duration_cast<VerbsClock::duration>(
-      std::chrono::duration<double>(std::clamp(seconds, 0.0, longest_timeout_s)));
-}
 
 // The tree of transport/errors.py.
 void raise_verbs_error(const std::exception_ptr& pointer, void*) {
@@ -70,8 +61,8 @@ QueuePairAttributes attributes_of(const nb::object& given) {
   result.max_rd_atomic = attribute<size_t>(given, "max_rd_atomic");
   result.retry_count = attribute<int>(given, "retry_count");
   result.rnr_retry = attribute<int>(given, "rnr_retry");
-  result.timeout = duration(attribute<double>(given, "timeout_s"));
-  result.min_rnr_timer = duration(attribute<double>(given, "min_rnr_timer_s"));
+  result.timeout = duration_of(attribute<double>(given, "timeout_s"));
+  result.min_rnr_timer = duration_of(attribute<double>(given, "min_rnr_timer_s"));
   return result;
 }
 
@@ -135,7 +126,7 @@ CompletionList wait(CompletionQueue& queue, size_t max_completions, double timeo
   CompletionQueue::Guest guest(queue);
   {
     nb::gil_scoped_release release;
-    count = queue.wait(out, VerbsClock::now() + duration(timeout_s), check_signals);
+    count = queue.wait(out, VerbsClock::now() + duration_of(timeout_s), check_signals);
   }
   return as_list({out.data(), count});
 }
@@ -177,43 +168,6 @@ std::shared_ptr<QueuePair> make_queue_pair(std::shared_ptr<VerbsDevice> device,
   return ending_without_gil(new QueuePair(std::move(device), std::move(domain),
                                           std::move(send_queue), std::move(recv_queue),
                                           attributes));
-}
-
-// A lane written in Python, and the provider that has to outlive it.
-class PythonConnection {
- public:
-  PythonConnection(const nb::object& provider, const nb::object& lane)
-      : provider_(provider),
-        lane_(std::make_unique<PythonLane>(0, lane, python_slot_bytes, statistics_)) {}
-  PythonConnection(const PythonConnection&) = delete;
-  PythonConnection& operator=(const PythonConnection&) = delete;
-  ~PythonConnection() {
-    if (!nb::is_alive()) {
-      provider_.release();
-      return;
-    }
-    nb::gil_scoped_acquire gil;
-    lane_.reset();
-    try {
-      provider_.attr("close")();
-    } catch (nb::python_error& error) {
-      error.discard_as_unraisable("closing a provider");
-    }
-    provider_.reset();
-  }
-
-  PythonLane& lane() { return *lane_; }
-
- private:
-  Statistics statistics_;
-  nb::object provider_;
-  std::unique_ptr<PythonLane> lane_;
-};
-
-std::shared_ptr<UnderlyingLane> python_underlying_lane(const nb::object& provider, const nb::object& lane) {
-  auto connection = std::make_shared<PythonConnection>(provider, lane);
-  std::shared_ptr<Lane> shared(connection, &connection->lane());
-  return std::make_shared<PlainUnderlyingLane>(std::move(shared), python_slot_bytes);
 }
 
 void bind_underlying_lanes(nb::module_& module) {

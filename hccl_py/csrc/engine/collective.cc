@@ -9,14 +9,11 @@ namespace hccl {
 
 namespace {
 
-const char* name_of(OpKind kind) {
-  switch (kind) {
-    case OpKind::send: return "send";
-    case OpKind::recv: return "recv";
-    case OpKind::recv_reduce: return "recv_reduce";
-    case OpKind::copy: return "copy";
-  }
-  return "?";
+[[noreturn]] void mismatch(int peer, uint64_t call, uint64_t their_call) {
+  Failure failure = observed(Cause::mismatch, peer);
+  failure.call = call;
+  failure.their_call = their_call;
+  throw Mismatch(std::move(failure));
 }
 
 }  // namespace
@@ -103,7 +100,7 @@ void Channel::look_for_strays(uint64_t fingerprint) {
     if (header == nullptr || header->fingerprint == fingerprint) continue;
     // The low bits are the call's number.
     auto ahead = static_cast<int16_t>(header->fingerprint - fingerprint);
-    if (ahead <= 0) throw Mismatch(from->peer(), fingerprint, header->fingerprint);
+    if (ahead <= 0) mismatch(from->peer(), fingerprint, header->fingerprint);
   }
 }
 
@@ -177,11 +174,16 @@ void Channel::check(const Header& header, int peer, const Op& op, const Span& sp
 }
 
 void Channel::compare(const Header& header, int peer, const Op& op, const Span& span) const {
-  if (header.fingerprint != call_->fingerprint) {
-    throw Mismatch(peer, call_->fingerprint, header.fingerprint);
-  }
+  uint64_t call = call_->fingerprint;
+  if (header.fingerprint != call) mismatch(peer, call, header.fingerprint);
   size_t whole = Tiling::whole(*call_, op.destination) * item_size_;
-  if (header.size != whole) throw Mismatch(peer, call_->fingerprint, header.size, whole);
+  if (header.size != whole) {
+    Failure failure = observed(Cause::mismatch, peer);
+    failure.call = call;
+    failure.sent_bytes = header.size;
+    failure.expected_bytes = whole;
+    throw Mismatch(std::move(failure));
+  }
   if (header.length != span.count * item_size_) {
     throw LaneError(peer, "a message that is no part of its call");
   }
@@ -244,7 +246,7 @@ Stage Channel::stage() const {
   if (call_ == nullptr) return {"flush", 0, 0, 0, 0};
   const std::vector<Op>& ops = call_->plan->ops;
   size_t op = std::min(next_op_, ops.size() - 1);
-  return {name_of(ops[op].kind), static_cast<int64_t>(op) + 1, static_cast<int64_t>(ops.size()),
+  return {op_names[static_cast<size_t>(ops[op].kind)], static_cast<int64_t>(op) + 1, static_cast<int64_t>(ops.size()),
           tile_ + 1, tiling_->num_tiles()};
 }
 

@@ -14,19 +14,11 @@
 namespace hccl {
 
 // Two ranks called different collectives, or the same one with different arguments.
-class Mismatch : public std::exception {
- public:
-  Mismatch(int its_peer, uint64_t its_call, uint64_t its_call_there)
-      : peer(its_peer), call(its_call), their_call(its_call_there) {}
-  // The calls are equal; a message is not as long as its receiver expects.
-  Mismatch(int its_peer, uint64_t its_call, size_t sent, size_t expected)
-      : peer(its_peer), call(its_call), sent_bytes(sent), expected_bytes(expected) {}
+struct Mismatch : std::exception {
+  explicit Mismatch(Failure its_failure) : failure(std::move(its_failure)) {}
   const char* what() const noexcept override { return "ranks made different calls"; }
 
-  const int peer;
-  const uint64_t call;            // this rank's
-  const uint64_t their_call = 0;  // of `peer`
-  const std::optional<uint64_t> sent_bytes, expected_bytes;
+  Failure failure;
 };
 
 // One lane to every other rank, and what this rank has under way on them.

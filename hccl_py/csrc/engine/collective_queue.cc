@@ -25,7 +25,7 @@ CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels, siz
   }
 }
 
-bool CollectiveQueue::advance() {
+bool CollectiveQueue::advance(bool may_spin) {
   if (!active_) begin();
   bool moved = false;
   bool finished = true;
@@ -36,7 +36,7 @@ bool CollectiveQueue::advance() {
   }
   if (finished) end();
   moved |= finished;
-  stragglers_.turn(moved, may_spin_);
+  stragglers_.turn(moved, may_spin);
   return moved;
 }
 

@@ -22,13 +22,12 @@ class CollectiveQueue {
 
   // Before the first request.
   std::vector<Channel>& channels() { return channels_; }
-  void set_may_spin(bool may_spin) { may_spin_ = may_spin; }
 
   void push(const RequestPtr& request) { waiting_.push_back(request); }
   bool idle() const { return !active_ && waiting_.empty(); }
   const Request* active() const { return active_.get(); }
-  // Moves what can move. True if anything did. Throws LaneError, Mismatch.
-  bool advance();
+  // Moves what can move. True if anything did. `may_spin`: a turn is short. Throws LaneError, Mismatch.
+  bool advance(bool may_spin);
   // Whether something sent waits for room, or until peers have read it.
   bool unflushed() const;
   // Throws Mismatch if a rank has sent what belongs to another call than the one that runs: it may
@@ -59,7 +58,6 @@ class CollectiveQueue {
   Recorder& recorder_;
   Statistics& statistics_;
   Stragglers stragglers_;
-  bool may_spin_ = false;
   std::vector<Channel> channels_;
   std::deque<RequestPtr> waiting_;
   RequestPtr active_;

@@ -7,8 +7,6 @@ namespace hccl {
 
 namespace {
 
-using Seconds = std::chrono::duration<double>;
-
 // How long a rank that closes waits for peers of other nodes to have received everything.
 constexpr double longest_delivery_s = 2;
 
@@ -27,7 +25,7 @@ Communicator::Communicator(const CommunicatorOptions& options,
       segment_(Segment::create(options.segment)),
       progress_thread_(std::move(progress)),
       doorbell_(new_event()),
-      connections_(options.world_size, options.local_ranks, options.path_timeout_s),
+      connections_(options.world_size, options.local_ranks, options.path_timeout_s, failures_),
       collectives_(options.rank, options.world_size, options.num_channels,
                    options.segment.slot_bytes, recorder_, statistics_),
       point_to_point_(options.rank, options.world_size, options.segment.slot_bytes, recorder_,
@@ -39,11 +37,6 @@ Communicator::Communicator(const CommunicatorOptions& options,
 }
 
 // ---------------------------------------------------------------- connecting
-
-void Communicator::set_ranks_on_host(int ranks) {
-  may_spin_ = ranks <= usable_cores();
-  collectives_.set_may_spin(may_spin_);
-}
 
 int Communicator::local_rank(int rank) const {
   const std::vector<int>& ranks = options_.local_ranks;
@@ -149,8 +142,8 @@ void Communicator::close(const std::string& error, const Interrupt& interrupt) {
 // Waits until the kernels of peers of other nodes have all that was sent, for a limited time: a socket
 // that is closed while the peer still writes to it takes back what is on its way.
 void Communicator::deliver_rest(const Interrupt& interrupt) {
-  Seconds limit(std::min(options_.path_timeout_s, longest_delivery_s));
-  Deadline until = Clock::now() + std::chrono::duration_cast<Clock::duration>(limit);
+  double limit_s = std::min(options_.path_timeout_s, longest_delivery_s);
+  Deadline until = Clock::now() + duration_of(limit_s);
   Deadline next_signals = Clock::now() + signal_period;
   while (!connections_.deliver() && Clock::now() < until) {
     std::this_thread::sleep_for(std::chrono::microseconds(100));

@@ -65,7 +65,7 @@ class Communicator final : public Drivable {
   void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, StreamsByPath controls);
   // All ranks of this host, other nodes' and communicators' too where known: more than there are
   // cores, and a waiting rank yields its core instead of spinning.
-  void set_ranks_on_host(int ranks);
+  void set_ranks_on_host(int ranks) { may_spin_ = ranks <= usable_cores(); }
   // For measurements, see Channel.
   void set_checks(bool checks);
 
@@ -160,7 +160,6 @@ class Communicator final : public Drivable {
   void stop_moving();
   void release_if_ended();
   Failure timed_out() const;
-  Connections::Traffic traffic() const;
   CallProgress measure() const;
   void keep_progress();
   void wake();
@@ -185,6 +184,7 @@ class Communicator final : public Drivable {
 
   // The driving thread's.
   std::vector<RequestPtr> accepted_;
+  std::vector<RequestPtr> held_;  // that end with the failure
   uint64_t num_finished_seen_ = 0;   // as of the last notify_waiters()
   unsigned num_turns_ = 0;           // of the progress thread
   bool close_afterwards_ = false;    // close() was called inside an interrupt of the driver

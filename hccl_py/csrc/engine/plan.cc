@@ -13,6 +13,11 @@ constexpr size_t cache_line = 64;
 
 constexpr size_t divide_up(size_t a, size_t b) { return (a + b - 1) / b; }
 
+const Span& block_of(const Call& call, const ChunkRef& chunk) {
+  const std::vector<Span>& blocks = chunk.buffer == Buffer::input ? call.input : call.output;
+  return blocks.at(static_cast<size_t>(chunk.begin));
+}
+
 }  // namespace
 
 void Plan::validate(int rank, int world_size) const {
@@ -78,19 +83,17 @@ Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
   // Ranks may see different block lengths here, so a tile may depend on nothing but the slot.
   tile_elements_ = slot_elements;
   size_t longest = 0;
-  for (const std::vector<Block>* blocks : {&call.input, &call.output}) {
-    for (const Block& block : *blocks) longest = std::max(longest, block.count);
+  for (const std::vector<Span>* blocks : {&call.input, &call.output}) {
+    for (const Span& block : *blocks) longest = std::max(longest, block.count);
   }
   num_tiles_ = std::max<int64_t>(1, divide_up(longest, tile_elements_));
 }
 
 size_t Tiling::whole(const Call& call, const ChunkRef& chunk) {
-  if (chunk.buffer == Buffer::data) return call.data.count;
-  const std::vector<Block>& blocks = chunk.buffer == Buffer::input ? call.input : call.output;
-  return blocks.at(static_cast<size_t>(chunk.begin)).count;
+  return chunk.buffer == Buffer::data ? call.data.count : block_of(call, chunk).count;
 }
 
-Span Tiling::tile_of(const Block& block, int64_t tile) const {
+Span Tiling::tile_of(const Span& block, int64_t tile) const {
   size_t begin = std::min(static_cast<size_t>(tile) * tile_elements_, block.count);
   size_t end = std::min(begin + tile_elements_, block.count);
   return {block.address + begin * item_size_, end - begin};
@@ -105,8 +108,7 @@ Span Tiling::resolve(const Call& call, const ChunkRef& chunk, int64_t tile,
     size_t end = partition(whole.count, call.plan->data_chunks, chunk.end);
     span = {whole.address + begin * item_size_, end - begin};
   } else {
-    const std::vector<Block>& blocks = chunk.buffer == Buffer::input ? call.input : call.output;
-    span = tile_of(blocks.at(static_cast<size_t>(chunk.begin)), tile);
+    span = tile_of(block_of(call, chunk), tile);
   }
   if (chunk.scratch >= 0) {
     span.address = scratch + static_cast<size_t>(chunk.scratch) * slot_bytes_;

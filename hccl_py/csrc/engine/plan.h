@@ -10,6 +10,7 @@
 namespace hccl {
 
 enum class OpKind : uint8_t { send = 0, recv = 1, recv_reduce = 2, copy = 3 };
+inline constexpr const char* op_names[] = {"send", "recv", "recv_reduce", "copy"};
 enum class Buffer : uint8_t { data = 0, input = 1, output = 2 };
 
 // Chunks [begin, end) of a buffer; or a scratch slot with the length of these.
@@ -44,7 +45,8 @@ struct Plan {
   void validate(int rank, int world_size) const;
 };
 
-struct Block {
+// Elements in a row.
+struct Span {
   std::byte* address = nullptr;
   size_t count = 0;
 };
@@ -52,20 +54,15 @@ struct Block {
 // Everything one collective needs besides its plan.
 struct Call {
   const Plan* plan = nullptr;
-  Block data;
-  std::vector<Block> input;   // one per rank, or one
-  std::vector<Block> output;  // one per rank, or one
+  Span data;
+  std::vector<Span> input;   // one per rank, or one
+  std::vector<Span> output;  // one per rank, or one
   DType dtype = DType::uint8;
   ReduceOp op = ReduceOp::sum;
   uint64_t fingerprint = 0;
   size_t total_bytes = 0;  // of the whole, the same on all ranks
   bool divide_data = false;    // avg: divide `data` by the number of ranks at the end
   bool divide_output = false;  // avg: divide output block 0
-};
-
-struct Span {
-  std::byte* address;
-  size_t count;
 };
 
 // Where part i of `count` elements in `parts` parts begins: the first count % parts parts are one
@@ -85,7 +82,7 @@ class Tiling {
   int64_t num_tiles() const { return num_tiles_; }
   // The elements of a chunk in a tile. `scratch`: base of this channel's scratch slots.
   Span resolve(const Call& call, const ChunkRef& chunk, int64_t tile, std::byte* scratch) const;
-  Span tile_of(const Block& block, int64_t tile) const;
+  Span tile_of(const Span& block, int64_t tile) const;
   // Elements of all that a chunk is a part of: of `data`, or of its block.
   static size_t whole(const Call& call, const ChunkRef& chunk);
 

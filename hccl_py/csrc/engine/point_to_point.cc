@@ -77,7 +77,7 @@ void PointToPoint::post_send(const RequestPtr& request) {
   if (lane(peer).completed() >= number) {
     finish(request);
   } else {
-    eager_.push_back({request, 0, request->num_bytes, number});
+    sending_.push_back({request, 0, request->num_bytes, number});
   }
 }
 
@@ -214,7 +214,7 @@ void PointToPoint::handle(int peer, const Header& header) {
     if (receiver_id == rejected) return reject(sending.request, wanted);
     sending.receiver_id = receiver_id;
     start(sending.request);
-    streaming_.push_back(std::move(sending));
+    sending_.push_back(std::move(sending));
     return;
   }
   Unexpected message{peer, header, {}, nullptr};
@@ -269,19 +269,14 @@ bool PointToPoint::progress() {
   bool moved = backlog_.flush();
   if (num_pending_ == 0) return moved || backlog_.settle();
   moved |= drain_all();
-  for (std::list<Sending>* sends : {&streaming_, &eager_}) {
-    for (auto it = sends->begin(); it != sends->end();) {
-      moved |= stream(*it);
-      const Request& request = *it->request;
-      if (it->posted == request.num_bytes && lane(request.peer).completed() >= it->last_number) {
-        finish(it->request);
-        it = sends->erase(it);
-        moved = true;
-      } else {
-        ++it;
-      }
-    }
-  }
+  std::erase_if(sending_, [&](Sending& sending) {
+    moved |= stream(sending);
+    const Request& request = *sending.request;
+    if (sending.posted < request.num_bytes) return false;
+    if (lane(request.peer).completed() < sending.last_number) return false;
+    finish(sending.request);
+    return moved = true;
+  });
   return moved || backlog_.settle();
 }
 
@@ -314,8 +309,7 @@ void PointToPoint::abandon(std::vector<RequestPtr>& unfinished) {
   unexpected_.clear();
   announced_.clear();
   receiving_.clear();
-  streaming_.clear();
-  eager_.clear();
+  sending_.clear();
   backlog_.clear();
   num_pending_ = 0;
 }
@@ -340,8 +334,7 @@ void PointToPoint::for_each_request(Visit visit) const {
   }
   for (const auto& [id, sending] : announced_) visit(sending.request);
   for (const auto& [id, receiving] : receiving_) visit(receiving.request);
-  for (const Sending& sending : streaming_) visit(sending.request);
-  for (const Sending& sending : eager_) visit(sending.request);
+  for (const Sending& sending : sending_) visit(sending.request);
 }
 
 }  // namespace hccl

@@ -91,8 +91,7 @@ class PointToPoint {
   std::list<RequestPtr> posted_receives_;
   std::list<Unexpected> unexpected_;
   std::unordered_map<uint64_t, Sending> announced_;  // wait for clear_to_send, by our id
-  std::list<Sending> streaming_;
-  std::list<Sending> eager_;  // payload still borrowed by the lane
+  std::list<Sending> sending_;  // eager ones whose payload the lane still borrows, too
   std::unordered_map<uint64_t, Receiving> receiving_;  // by our id
   uint64_t next_id_ = 1;
   int num_pending_ = 0;

@@ -49,8 +49,8 @@ Bytes bytes_of(const Request& request) {
   // A call of blocks may still hold the data of the one before it.
   bool has_data = call.plan != nullptr && call.plan->data_chunks > 0;
   size_t in = has_data ? call.data.count : 0, out = in;
-  for (const Block& block : call.input) in += block.count;
-  for (const Block& block : call.output) out += block.count;
+  for (const Span& block : call.input) in += block.count;
+  for (const Span& block : call.output) out += block.count;
   size_t item = size_of(call.dtype);
   return {in * item, out * item};
 }

@@ -1,6 +1,7 @@
 // One collective or transfer from its submission to its end.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <memory>
@@ -12,6 +13,12 @@ namespace hccl {
 
 using Clock = std::chrono::steady_clock;
 using Deadline = Clock::time_point;
+
+// Up to three years: beyond it the clock would overflow.
+inline Clock::duration duration_of(double seconds) {
+  std::chrono::duration<double> clamped(std::clamp(seconds, 0.0, 1e8));
+  return std::chrono::duration_cast<Clock::duration>(clamped);
+}
 
 inline uint64_t steady_ns(Clock::time_point time) {
   return static_cast<uint64_t>(std::chrono::nanoseconds(time.time_since_epoch()).count());

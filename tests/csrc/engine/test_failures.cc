@@ -83,7 +83,7 @@ HCCL_TEST(a_communicator_with_no_call_under_way_polls) {
     world.ranks[0]->poll();
     return !world.ranks[0]->connections().ended_peers().empty();
   }));
-  EndedPeer ended = world.ranks[0]->connections().ended_peers().at(0);
+  Failure ended = world.ranks[0]->connections().ended_peers().at(0);
   CHECK(ended.rank == 1 && ended.cause == Cause::left && ended.last_sequence == 0);
   CHECK(!world.ranks[0]->failures().take_report());  // to leave is no failure as long as nobody waits
   diagnose(*world.ranks[0]);

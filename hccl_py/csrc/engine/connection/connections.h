@@ -9,6 +9,7 @@
 
 #include <sys/epoll.h>
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -17,7 +18,7 @@
 
 #include "engine/connection/control_link.h"
 #include "engine/connection/peer_process.h"
-#include "engine/connection/reconnection.h"
+#include "engine/failure/failure_state.h"
 #include "engine/request.h"
 #include "lanes/tcp.h"
 #include "progress/sleep.h"
@@ -33,15 +34,25 @@ struct TcpConnections {
   std::vector<std::string> names;    // of the paths, for people
 };
 
+// A connection that broke and may be replaced.
+struct BrokenPath {
+  int peer = 0;
+  int index = 0;  // 0: control, 1 + lane
+  int path = 0;
+};
+
+struct Replacement {
+  BrokenPath path;
+  std::shared_ptr<Stream> connection;
+};
+
 class Connections final : private PathObserver {
  public:
   // Everything that matters rings; this bounds how late a signal, a deadline or a cut is seen.
   static constexpr int longest_sleep_ms = 100;
 
-  // Data moves; calls are held until a diagnosis comes; calls have ended.
-  enum class Traffic { flows, held, ended };
-
-  Connections(int world_size, std::vector<int> local_ranks, double path_timeout_s);
+  Connections(int world_size, std::vector<int> local_ranks, double path_timeout_s,
+              FailureState& state);
   ~Connections() override { close(); }
 
   // ---- connecting; before the first request, from one thread
@@ -56,7 +67,7 @@ class Connections final : private PathObserver {
   // Waits for events. False if a signal cut it short.
   bool handle_events(int timeout_ms);
   // Checks what has a time of its own: suspects, ending processes, connections that are down.
-  void tend(Deadline now, Traffic traffic);
+  void tend(Deadline now);
   // When tend() is due at the latest, with no event before.
   Deadline next_check() const { return num_unsettled_ > 0 ? next_check_ : Deadline::max(); }
   // A lane to `peer` broke. Until it is known why, data does not move.
@@ -64,13 +75,15 @@ class Connections final : private PathObserver {
   bool holds_traffic() const { return num_suspects_ > 0; }
   // Whether it is still open how some peer ends.
   bool is_unsettled() const { return num_unsettled_ > 0; }
-  // What this rank has observed, one at a time.
-  std::optional<Failure> take_failure();
+  // What this rank has observed since the last call.
+  std::vector<Failure> take_failures() { return std::exchange(failures_, {}); }
   // A call waits for a peer that has left.
   void fail_by_end(int peer, const std::string& error);
   // Ranks of this node that said goodbye. All they sent before is there to be read.
   const std::vector<int>& local_leavers() const { return local_leavers_; }
-  void use_replacements(Traffic traffic);
+  // Connections offered by other threads.
+  bool has_offers() const { return num_offers_.load(std::memory_order_seq_cst) > 0; }
+  void use_offers();
   // The paths to these ranks that are down or unanswered.
   std::vector<PathTrouble> troubles_with(const std::vector<int>& ranks) const;
   void prepare_sleep(Sleep& sleep);
@@ -82,20 +95,22 @@ class Connections final : private PathObserver {
   void close();
 
   // ---- any thread
-  Reconnection& reconnection() { return reconnection_; }
+  // Readable when take_broken() has something new.
+  int repair_fd() const { return repair_event_.get(); }
+  std::vector<BrokenPath> take_broken();
   // Throws std::invalid_argument where there is no connection to replace.
-  void check_path(const BrokenPath& path) const;
-  std::vector<EndedPeer> ended_peers() const;
-  // Whether ended_peers() grew since the last call. For the driver.
-  bool take_ended_peers() { return std::exchange(has_ended_peers_, false); }
+  void offer(Replacement replacement);
+  // Ranks whose control links have ended: left, died, lost or unreachable.
+  std::vector<Failure> ended_peers() const;
   int epoll_fd() const { return epoll_.get(); }
   const std::vector<std::shared_ptr<PathStatistics>>& path_statistics() const { return records_; }
 
  private:
-  // Tags in the epoll set: a rank for its control link, these two, or lane_tag and a number.
+  // Tags in the epoll set: these two, or the rank and, above it, 0 for its control link, 1 + lane.
   static constexpr uint64_t bell_tag = ~uint64_t{0};
   static constexpr uint64_t process_tag = ~uint64_t{0} - 1;
-  static constexpr uint64_t lane_tag = uint64_t{1} << 32;
+  static constexpr int rank_bits = 32;
+  static constexpr uint64_t rank_mask = (uint64_t{1} << rank_bits) - 1;
 
   struct Peer {
     std::unique_ptr<ControlLink> link;
@@ -118,7 +133,7 @@ class Connections final : private PathObserver {
   const Peer& at(int rank) const { return peers_[static_cast<size_t>(rank)]; }
   bool is_local(int rank) const;
   void watch(int fd, uint64_t tag, uint32_t events);
-  void watch_link(int rank, size_t path);
+  void watch_connection(int rank, int index, int fd);
   bool path_lost(const TcpLane& lane, size_t path) override;
   void read(int rank);
   void follow(int rank);
@@ -126,22 +141,22 @@ class Connections final : private PathObserver {
   void drop_paths(Peer& peer);
   void end_of_link(int rank);
   void note_end(int rank, Cause cause, const ProcessEnd& how = {});
+  void fail_by_paths(int rank, const std::string& error);
   void settle(int rank, Deadline now);
   void settle_process(int rank, Deadline now);
   void count_unsettled();
   static bool is_closing(const Peer& peer, Deadline now);
   static bool has_closed_all(const Peer& peer);
+  void tend_paths(Deadline now);
   void check_cut(int rank, Deadline now);
   void report_suspects(Deadline now);
-  void use(Replacement& replacement, Traffic traffic);
+  void use(Replacement& replacement);
 
   const std::vector<int> local_ranks_;
   const double path_timeout_s_;
   const Descriptor epoll_;
-  Reconnection reconnection_;
   // Complete before the first request.
   std::vector<std::shared_ptr<PathStatistics>> records_;
-  std::vector<std::pair<size_t, size_t>> num_replaceable_;  // by rank: links and lanes, paths
 
   // The driver's.
   std::vector<Peer> peers_;  // by rank
@@ -150,14 +165,19 @@ class Connections final : private PathObserver {
   std::vector<SuspectPath> suspect_paths_;
   std::vector<int> local_leavers_;
   std::vector<Failure> failures_;  // to be taken
-  bool has_ended_peers_ = false;
   int num_suspects_ = 0;   // peers whose lane broke
   int num_unsettled_ = 0;  // these, and peers that are about to end
   Deadline next_check_{};
   Deadline next_tend_{};
 
-  mutable std::mutex ended_mutex_;
-  std::vector<EndedPeer> ended_;  // guarded by ended_mutex_
+  FailureState& state_;  // is told what ended; says whether calls go on
+  const Descriptor repair_event_;
+  mutable std::mutex mutex_;       // guards what follows
+  std::vector<Failure> ended_;
+  std::vector<BrokenPath> broken_;
+  std::vector<Replacement> offers_;
+  // Raised by offer(); pairs with the sleeper's last turn, as in Submissions::submit().
+  std::atomic<int> num_offers_{0};
 };
 
 }  // namespace hccl

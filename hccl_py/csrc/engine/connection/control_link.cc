@@ -87,18 +87,14 @@ void ControlLink::flush(size_t path) {
 }
 
 void ControlLink::say_goodbye(uint64_t sequence, const std::string& error) {
-  ControlMessage message;
-  message.sequence = sequence;
-  send(message, error);
+  send({.kind = ControlMessage::goodbye, .sequence = sequence}, error);
 }
 
 void ControlLink::report(const PathDown& down) {
-  ControlMessage message;
-  message.kind = ControlMessage::path_down;
-  message.index = static_cast<uint32_t>(down.index);
-  message.path = static_cast<uint32_t>(down.path);
-  message.generation = down.generation;
-  send(message);
+  send({.kind = ControlMessage::path_down,
+        .generation = down.generation,
+        .index = static_cast<uint32_t>(down.index),
+        .path = static_cast<uint32_t>(down.path)});
 }
 
 void ControlLink::receive() {
@@ -109,31 +105,32 @@ void ControlLink::receive_on(size_t path) {
   std::vector<char>& partial = paths_[path].partial;
   flush(path);
   try {
+    char buffer[most_text_bytes];
+    iovec room{buffer, sizeof buffer};
     while (up(path) && state_ == State::open) {
-      char buffer[most_text_bytes];
-      ControlMessage message;
-      bool has_message = partial.size() >= sizeof message;
-      if (has_message) std::memcpy(&message, partial.data(), sizeof message);
-      size_t wanted = sizeof message + (has_message ? message.text_length : 0);
-      iovec rest{buffer, wanted - partial.size()};
-      size_t got = paths_[path].stream->receive({&rest, 1});
+      size_t got = paths_[path].stream->receive({&room, 1});
       if (got == 0) break;
       partial.insert(partial.end(), buffer, buffer + got);
-      if (partial.size() < wanted) continue;
-      if (!has_message) {
-        std::memcpy(&message, partial.data(), sizeof message);
-        if (message.magic != ControlMessage{}.magic || message.text_length > most_text_bytes) {
-          // The peer wrote it: no network spoils what TCP has checked.
-          throw StreamError("no control message", true);
-        }
-        if (message.text_length > 0) continue;
-      }
-      std::string text(partial.begin() + sizeof message, partial.end());
-      partial.clear();
-      handle(message, text);
+      handle_whole(partial);
     }
   } catch (const StreamError& error) {
     lose(path, error.by_peer);
+  }
+}
+
+// Takes the messages that are there as a whole.
+void ControlLink::handle_whole(std::vector<char>& received) {
+  ControlMessage message;
+  while (state_ == State::open && received.size() >= sizeof message) {
+    std::memcpy(&message, received.data(), sizeof message);
+    if (message.magic != ControlMessage{}.magic || message.text_length > most_text_bytes) {
+      // The peer wrote it: no network spoils what TCP has checked.
+      throw StreamError("no control message", true);
+    }
+    size_t size = sizeof message + message.text_length;
+    if (received.size() < size) return;
+    handle(message, {received.data() + sizeof message, message.text_length});
+    received.erase(received.begin(), received.begin() + static_cast<std::ptrdiff_t>(size));
   }
 }
 

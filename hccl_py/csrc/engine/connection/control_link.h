@@ -99,6 +99,7 @@ class ControlLink {
   void flush(size_t path);
   void set_keepalive(const Stream& stream) const;
   void receive_on(size_t path);
+  void handle_whole(std::vector<char>& received);
   void handle(const ControlMessage& message, std::string_view text);
 
   const int peer_;

@@ -67,12 +67,9 @@ Descriptor open_process(pid_t process) {
   return Descriptor(static_cast<int>(syscall(SYS_pidfd_open, process, 0)));
 }
 
-bool has_ended(const Descriptor& process_fd) {
+std::optional<ProcessEnd> end_of_process(pid_t process, const Descriptor& process_fd) {
   pollfd entry{process_fd.get(), POLLIN, 0};
-  return ::poll(&entry, 1, 0) > 0;
-}
-
-ProcessEnd end_of_process(pid_t process, const Descriptor& process_fd) {
+  if (::poll(&entry, 1, 0) <= 0) return std::nullopt;
   std::optional<int> status = status_of_zombie(process);
   if (!status) status = status_of_reaped(process_fd);
   ProcessEnd end;

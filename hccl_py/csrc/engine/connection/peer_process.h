@@ -19,8 +19,7 @@ pid_t process_behind(int socket);
 
 // A descriptor that becomes readable when the process has ended; not open if it has been reaped.
 Descriptor open_process(pid_t process);
-bool has_ended(const Descriptor& process_fd);
-// After it has ended.
-ProcessEnd end_of_process(pid_t process, const Descriptor& process_fd);
+// Unset while it lives.
+std::optional<ProcessEnd> end_of_process(pid_t process, const Descriptor& process_fd);
 
 }  // namespace hccl

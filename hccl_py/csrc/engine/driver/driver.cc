@@ -75,13 +75,13 @@ bool Communicator::shares_core() {
 bool Communicator::progress(bool thoroughly) {
   bool moved = submissions_.has_incoming();
   if (moved) accept();
-  if (connections_.reconnection().has_offers()) {
-    connections_.use_replacements(traffic());
+  if (connections_.has_offers()) {
+    connections_.use_offers();
     moved = true;
   }
   if (asks_.load(std::memory_order_seq_cst) != 0 && answer_asks()) return true;
   if (connections_.holds_traffic()) return moved;
-  if (!collectives_.idle()) moved |= collectives_.advance();
+  if (!collectives_.idle()) moved |= collectives_.advance(may_spin_);
   if (!point_to_point_.idle()) moved |= point_to_point_.progress();
   // A rank that waits for one peer may have been sent something by another that says why.
   if (thoroughly && !moved) collectives_.look_for_strays();
@@ -97,14 +97,9 @@ bool Communicator::progress_or_fail(bool thoroughly) {
   } catch (const LaneInterrupted& interrupted) {
     fail(observed(Cause::interrupted, options_.rank));
     interruption_ = interrupted.cause;
-  } catch (const Mismatch& mismatch) {
-    Failure failure = observed(Cause::mismatch, mismatch.peer);
-    failure.call = mismatch.call;
-    failure.their_call = mismatch.their_call;
-    failure.sent_bytes = mismatch.sent_bytes;
-    failure.expected_bytes = mismatch.expected_bytes;
-    if (collectives_.active()) failure.sequence = collectives_.active()->sequence;
-    fail(std::move(failure));
+  } catch (Mismatch& mismatch) {
+    if (collectives_.active()) mismatch.failure.sequence = collectives_.active()->sequence;
+    fail(std::move(mismatch.failure));
   } catch (const std::exception& error) {
     Failure failure = observed(Cause::internal_error, options_.rank);
     failure.reason = error.what();
@@ -160,7 +155,7 @@ bool Communicator::answer_asks() {
 // Whatever has a deadline of its own.
 void Communicator::check(Deadline now) {
   check_deadlines(now);
-  connections_.tend(now, traffic());
+  connections_.tend(now);
   take_failures();
 }
 
@@ -225,23 +220,13 @@ void Communicator::announce_sleep(Sleep& sleep) {
 
 // ---------------------------------------------------------------- failing
 
-Connections::Traffic Communicator::traffic() const {
-  switch (failures_.phase()) {
-    case FailureState::Phase::none: return Connections::Traffic::flows;
-    case FailureState::Phase::reported: return Connections::Traffic::held;
-    case FailureState::Phase::ended: break;
-  }
-  return Connections::Traffic::ended;
-}
-
 void Communicator::take_failures() {
-  if (connections_.take_ended_peers()) failures_.notify();
-  while (std::optional<Failure> failure = connections_.take_failure()) {
+  for (Failure& failure : connections_.take_failures()) {
     if (const Request* active = collectives_.active()) {
-      failure->call = active->call.fingerprint;
-      failure->sequence = active->sequence;
+      failure.call = active->call.fingerprint;
+      failure.sequence = active->sequence;
     }
-    fail(std::move(*failure));
+    fail(std::move(failure));
   }
 }
 
@@ -266,23 +251,23 @@ void Communicator::fail(Failure failure) {
 
 void Communicator::release_if_ended() {
   if (failures_.phase() != FailureState::Phase::ended) return;
-  failures_.release();
+  FailurePtr why = failures_.failure();
+  for (const RequestPtr& request : std::exchange(held_, {})) request->fail(why);
   submissions_.notify_waiters();
 }
 
 // Nothing is read into the callers' buffers or sent from them after this; the calls end later.
 void Communicator::stop_moving() {
-  std::vector<RequestPtr>& held = failures_.held();
   std::vector<RequestPtr> incoming;
   submissions_.take(incoming);
   for (const RequestPtr& request : incoming) recorder_.open(*request);
-  collectives_.abandon(held);
+  collectives_.abandon(held_);
   recorder_.fail_open();
-  held.insert(held.end(), incoming.begin(), incoming.end());
-  held.insert(held.end(), accepted_.begin(), accepted_.end());
+  held_.insert(held_.end(), incoming.begin(), incoming.end());
+  held_.insert(held_.end(), accepted_.begin(), accepted_.end());
   accepted_.clear();
   segment_->withdraw();
-  point_to_point_.abandon(held);
+  point_to_point_.abandon(held_);
 }
 
 // ---------------------------------------------------------------- how far this rank has got

@@ -217,15 +217,14 @@ std::vector<BrokenPath> Communicator::take_broken() {
     check_connections();
     hand_over();
   }
-  std::vector<BrokenPath> broken = connections_.reconnection().take_broken();
+  std::vector<BrokenPath> broken = connections_.take_broken();
   if (failures_.has_ended()) broken.clear();
   return broken;
 }
 
 void Communicator::replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection) {
-  connections_.check_path(path);
   if (submissions_.is_closed() || failures_.has_ended()) return connection->close();
-  connections_.reconnection().offer({path, std::move(connection)});
+  connections_.offer({path, std::move(connection)});
   drive_once();
 }
 

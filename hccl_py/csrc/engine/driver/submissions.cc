@@ -47,7 +47,9 @@ bool Submissions::is_closed() const {
 Caller Submissions::caller(bool drives) const {
   std::lock_guard lock(mutex_);
   bool waits = num_waiters_.load(std::memory_order_relaxed) > 0;
-  return {submitter_, several_submitters_, drives || waits};
+  size_t thread =
+      submitter_ == std::thread::id() ? 0 : std::hash<std::thread::id>()(submitter_);
+  return {thread, several_submitters_, drives || waits};
 }
 
 bool Submissions::try_drive() {

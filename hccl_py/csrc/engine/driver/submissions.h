@@ -17,9 +17,9 @@ namespace hccl {
 
 // Which threads call: a rank whose only thread is blocked cannot come to another call.
 struct Caller {
-  std::thread::id thread;  // that submitted last; none: no thread has
-  bool several = false;    // threads have submitted so far
-  bool blocked = false;    // one waits in the engine now
+  size_t thread = 0;     // that submitted last; 0: no thread has
+  bool several = false;  // threads have submitted so far
+  bool blocked = false;  // one waits in the engine now
 };
 
 class Submissions {

@@ -57,14 +57,6 @@ struct CallProgress {
   size_t num_transfers = 0;      // sends and receives under way
 };
 
-// A rank whose control link has ended.
-struct EndedPeer {
-  int rank = 0;
-  Cause cause = Cause::left;   // left, died, lost or unreachable
-  uint64_t last_sequence = 0;  // left: collectives that it had submitted
-  std::optional<int> exit_code, signal;  // died; unset: unknown
-};
-
 struct Failure {
   Cause cause = Cause::none;
   int rank = -1;          // which this rank blames; -1: none
@@ -88,8 +80,7 @@ struct Failure {
 
   // died, lost, unreachable
   bool process_lives = false;  // unreachable: though its connection closed
-  std::optional<int> exit_code;  // died; unset: unknown
-  std::optional<int> signal;
+  std::optional<int> exit_code, signal;  // died; unset: unknown
   // What the operating system or the provider reported; left: what the peer was handling.
   std::string error;
 

@@ -42,8 +42,7 @@ bool FailureState::observe(Failure failure) {
   }
   if (phase_ == Phase::reported) return false;
   phase_ = Phase::reported;
-  deadline_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(
-                                 std::chrono::duration<double>(diagnosis_timeout_s_));
+  deadline_ = Clock::now() + duration_of(diagnosis_timeout_s_);
   {
     std::lock_guard lock(mutex_);
     // What a rank observes after the diagnosis is a consequence of it.
@@ -55,7 +54,7 @@ bool FailureState::observe(Failure failure) {
 }
 
 bool FailureState::expire(Deadline now) {
-  if (phase_ != Phase::reported || now < *deadline_) return false;
+  if (phase_ != Phase::reported || now < deadline_) return false;
   end({});
   return true;
 }
@@ -72,20 +71,13 @@ void FailureState::end(Failure failure) {
 
 void FailureState::end_with(FailurePtr failure) {
   phase_ = Phase::ended;
-  deadline_.reset();
+  deadline_ = Deadline::max();
   {
     std::lock_guard lock(mutex_);
     failure_ = std::move(failure);
   }
   has_ended_.store(true, std::memory_order_release);
   notify();
-}
-
-void FailureState::release() {
-  if (phase_ != Phase::ended) return;
-  FailurePtr why = failure();
-  for (const RequestPtr& request : held_) request->fail(why);
-  held_.clear();
 }
 
 }  // namespace hccl

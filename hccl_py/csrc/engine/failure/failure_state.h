@@ -8,9 +8,7 @@
 
 #include <atomic>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "base/descriptor.h"
 #include "engine/failure/failure.h"
@@ -48,10 +46,7 @@ class FailureState {
   bool expire(Deadline now);
   // Ends with the report, or with `failure`.
   void end(Failure failure);
-  Deadline deadline() const { return deadline_.value_or(Deadline::max()); }
-  // Requests that end with the failure, at the next release().
-  std::vector<RequestPtr>& held() { return held_; }
-  void release();
+  Deadline deadline() const { return deadline_; }
 
  private:
   void end_with(FailurePtr failure);
@@ -61,8 +56,7 @@ class FailureState {
 
   // The driver's.
   Phase phase_ = Phase::none;
-  std::optional<Deadline> deadline_;
-  std::vector<RequestPtr> held_;
+  Deadline deadline_ = Deadline::max();  // of `reported`
 
   // Released after failure_ was written; pairs with the acquire in has_ended().
   std::atomic<bool> has_ended_{false};

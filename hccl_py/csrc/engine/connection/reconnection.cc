@@ -1,0 +1,189 @@
+// Connections between nodes that break: whether their peer has left, on their way to Python, and what
+// replaces them.
+#include "engine/connection/connections.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace hccl {
+
+namespace {
+
+// A goodbye may come after the end of the data connections.
+constexpr auto goodbye_time = std::chrono::milliseconds(20);
+// A peer that no connection reached for so long is unreachable, whatever the calls' deadlines are.
+constexpr auto unreachable_time = std::chrono::seconds(45);
+
+}  // namespace
+
+void Connections::follow_paths(int rank) {
+  Peer& peer = at(rank);
+  ControlLink& link = *peer.link;
+  drop_paths(peer);
+  for (size_t path : link.take_broken()) {
+    if (link.state() != ControlLink::State::open) break;
+    link.report(PathDown{0, path, link.generation(path)});
+    suspect_paths_.push_back({{rank, 0, static_cast<int>(path)}, Clock::now() + goodbye_time});
+  }
+  if (link.state() != ControlLink::State::open || !link.is_cut()) return;
+  if (peer.cut_at == Deadline{}) {
+    peer.cut_at = Clock::now();
+    next_check_ = {};
+    count_unsettled();
+  }
+  if (link.is_closed() && has_closed_all(peer)) link.declare_lost();
+}
+
+// A connection that the peer has given up is closed here as well, unless it was replaced meanwhile.
+void Connections::drop_paths(Peer& peer) {
+  ControlLink& link = *peer.link;
+  for (const PathDown& down : link.take_paths_down()) {
+    if (down.path >= link.num_paths()) continue;
+    if (down.index == 0) {
+      if (link.generation(down.path) <= down.generation) link.lose(down.path, false);
+      continue;
+    }
+    size_t lane = static_cast<size_t>(down.index) - 1;
+    if (lane >= peer.lanes.size() || peer.lanes[lane]->generation(down.path) > down.generation) {
+      continue;
+    }
+    peer.lanes[lane]->lose(down.path, "the peer gave it up");
+  }
+}
+
+bool Connections::path_lost(const TcpLane& lane, size_t path) {
+  ControlLink& link = *at(lane.peer()).link;
+  if (link.state() != ControlLink::State::open) return false;
+  int index = 1 + lane.index();
+  // Neither end of a cut connection receives anything, so each reports it to the other.
+  link.report(PathDown{index, path, lane.generation(path)});
+  suspect_paths_.push_back(
+      {{lane.peer(), index, static_cast<int>(path)}, Clock::now() + goodbye_time});
+  return true;
+}
+
+// A rank that leaves says goodbye before it closes, but on another connection. A broken connection is
+// replaced if no goodbye came after goodbye_time.
+void Connections::report_suspects(Deadline now) {
+  std::erase_if(suspect_paths_, [&](const SuspectPath& suspect) {
+    bool is_open = at(suspect.path.peer).link->state() == ControlLink::State::open;
+    if (is_open && now < suspect.until) return false;
+    if (!is_open) return true;
+    {
+      std::lock_guard lock(mutex_);
+      broken_.push_back(suspect.path);
+    }
+    signal_event(repair_event_);
+    return true;
+  });
+}
+
+std::vector<BrokenPath> Connections::take_broken() {
+  clear_event(repair_event_);
+  std::lock_guard lock(mutex_);
+  return std::exchange(broken_, {});
+}
+
+void Connections::offer(Replacement replacement) {
+  const BrokenPath& path = replacement.path;
+  // Lane 0 has the paths of the control link.
+  auto is_its = [&](const auto& record) {
+    return record->peer == path.peer && record->lane == std::max(path.index - 1, 0);
+  };
+  auto num_paths = std::count_if(records_.begin(), records_.end(), is_its);
+  if (path.index < 0 || path.path < 0 || path.path >= num_paths) {
+    throw std::invalid_argument("no such connection to replace");
+  }
+  std::lock_guard lock(mutex_);
+  offers_.push_back(std::move(replacement));
+  num_offers_.fetch_add(1, std::memory_order_seq_cst);
+}
+
+void Connections::use_offers() {
+  std::vector<Replacement> offers;
+  {
+    std::lock_guard lock(mutex_);
+    num_offers_.store(0, std::memory_order_seq_cst);
+    offers = std::exchange(offers_, {});
+  }
+  for (Replacement& offer : offers) use(offer);
+}
+
+void Connections::use(Replacement& replacement) {
+  int rank = replacement.path.peer;
+  size_t path = static_cast<size_t>(replacement.path.path);
+  Peer& peer = at(rank);
+  if (state_.phase() == FailureState::Phase::ended) return replacement.connection->close();
+  if (replacement.path.index == 0) {
+    peer.link->adopt(path, std::move(replacement.connection));
+    peer.cut_at = {};
+    count_unsettled();
+    if (peer.link->up(path)) watch_connection(rank, 0, peer.link->fd(path));
+    return;
+  }
+  // While calls are held, it would send again from the callers' buffers.
+  if (state_.phase() != FailureState::Phase::none) return replacement.connection->close();
+  TcpLane* lane = peer.lanes[static_cast<size_t>(replacement.path.index) - 1];
+  lane->adopt(path, std::move(replacement.connection));
+  if (lane->fd(path) >= 0) watch_connection(rank, replacement.path.index, lane->fd(path));
+}
+
+void Connections::tend_paths(Deadline now) {
+  FailureState::Phase phase = state_.phase();
+  if (phase == FailureState::Phase::ended || tcp_lanes_.empty() || now < next_tend_) return;
+  next_tend_ = now + std::chrono::milliseconds(longest_sleep_ms);
+  // While calls are held, nothing more is sent from the callers' buffers.
+  for (TcpLane* lane : tcp_lanes_) {
+    if (phase == FailureState::Phase::none) lane->tend(now);
+  }
+  for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
+    if (!at(rank).lanes.empty()) check_cut(rank, now);
+  }
+  if (suspect_paths_.empty()) return;
+  report_suspects(now);
+  if (!suspect_paths_.empty()) next_tend_ = now + goodbye_time;
+}
+
+void Connections::check_cut(int rank, Deadline now) {
+  Peer& peer = at(rank);
+  ControlLink& link = *peer.link;
+  if (link.has_broken()) read(rank);
+  if (link.state() != ControlLink::State::open || peer.cut_at == Deadline{}) return;
+  // What a dying process had sent may have kept its data connections open until now.
+  if (link.is_closed() && has_closed_all(peer)) return follow(rank);
+  if (now - peer.cut_at < unreachable_time) return;
+  peer.cut_at = now;
+  fail_by_paths(rank, {});
+}
+
+// A process that ends closes all its connections. A network path that breaks, or one connection that
+// is reset, leaves others open.
+bool Connections::has_closed_all(const Peer& peer) {
+  auto hung_up = [](const TcpLane* lane) { return lane->hung_up(); };
+  auto by_peer = [](const TcpLane* lane) { return lane->closed_by_peer(); };
+  return std::all_of(peer.lanes.begin(), peer.lanes.end(), hung_up) &&
+         std::any_of(peer.lanes.begin(), peer.lanes.end(), by_peer);
+}
+
+std::vector<PathTrouble> Connections::troubles_with(const std::vector<int>& ranks) const {
+  std::vector<PathTrouble> found;
+  for (int rank : ranks) {
+    if (rank < 0 || !at(rank).link) continue;
+    // A rank that only receives has sent nothing that could stay unanswered; over the control link
+    // probes go.
+    const ControlLink& link = *at(rank).link;
+    std::vector<double> unanswered;
+    for (size_t path = 0; path < link.num_paths(); ++path) {
+      unanswered.push_back(unanswered_s(link.fd(path)));
+    }
+    for (const TcpLane* lane : at(rank).lanes) {
+      std::vector<PathTrouble> troubles = lane->troubles(unanswered);
+      if (troubles.empty()) continue;
+      found.insert(found.end(), troubles.begin(), troubles.end());
+      break;
+    }
+  }
+  return found;
+}
+
+}  // namespace hccl
