@@ -80,7 +80,7 @@ class Failure:
     reason: str = ""
 
     @classmethod
-    def of(cls, native: _core.Failure | _core.EndedPeer) -> "Failure":
+    def of(cls, native: _core.Failure) -> "Failure":
         """Copy the engine's record."""
         failure = copied(cls, native)
         paths = tuple(copied(PathTrouble, path) for path in failure.paths)
@@ -117,8 +117,8 @@ class Progress:
     @classmethod
     def of(cls, core: _core.Communicator) -> "Progress":
         """Ask an engine."""
-        made = core.progress()
-        return cls(**{**made, "stage": copied(Stage, made["stage"])})
+        made = copied(cls, core.progress())
+        return replace(made, stage=copied(Stage, made.stage))
 
     @property
     def call(self) -> str:

@@ -79,14 +79,14 @@ class StallWatch:
             return False
         self.stalled_s += turn_s
         if self._bytes_done is None:
-            self._bytes_done = self._core.progress()["bytes_done"]
+            self._bytes_done = self._core.progress().bytes_done
         warns = 0 < self._next_warning_s <= self.stalled_s
         compares = self.stalled_s >= self._comparison_s
         if compares:
             self._comparison_s *= 2
         if warns:
             self._next_warning_s *= 2
-            before, self._bytes_done = self._bytes_done, self._core.progress()["bytes_done"]
+            before, self._bytes_done = self._bytes_done, self._core.progress().bytes_done
             if self._bytes_done != before:  # a large call over a slow network
                 self._reset(num_finished)
                 return False

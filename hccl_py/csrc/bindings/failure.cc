@@ -24,26 +24,6 @@ void raise_failure(const std::exception_ptr& pointer, void*) {
   }
 }
 
-AnyDict progress(Communicator& engine) {
-  CallProgress made;
-  {
-    nb::gil_scoped_release release;
-    made = engine.progress_made();
-  }
-  nb::dict result;
-  result["submitted"] = made.submitted;
-  result["finished"] = made.finished;
-  result["sequence"] = made.sequence;
-  result["fingerprint"] = made.fingerprint;
-  result["timeout_s"] = made.timeout_s;
-  result["stage"] = made.stage;
-  result["bytes_done"] = made.bytes_done;
-  result["bytes_total"] = made.bytes_total;
-  result["waiting_for"] = made.waiting_for;
-  result["num_transfers"] = made.num_transfers;
-  return result;
-}
-
 }  // namespace
 
 void bind_failure(nb::module_& module, nb::class_<Communicator>& communicator) {
@@ -70,6 +50,17 @@ void bind_failure(nb::module_& module, nb::class_<Communicator>& communicator) {
       .def_ro("num_steps", &Stage::num_steps)
       .def_ro("tile", &Stage::tile)
       .def_ro("num_tiles", &Stage::num_tiles);
+  nb::class_<CallProgress>(module, "CallProgress")
+      .def_ro("submitted", &CallProgress::submitted)
+      .def_ro("finished", &CallProgress::finished)
+      .def_ro("sequence", &CallProgress::sequence)
+      .def_ro("fingerprint", &CallProgress::fingerprint)
+      .def_ro("timeout_s", &CallProgress::timeout_s)
+      .def_ro("stage", &CallProgress::stage)
+      .def_ro("bytes_done", &CallProgress::bytes_done)
+      .def_ro("bytes_total", &CallProgress::bytes_total)
+      .def_ro("waiting_for", &CallProgress::waiting_for)
+      .def_ro("num_transfers", &CallProgress::num_transfers);
   nb::class_<PathTrouble>(module, "PathTrouble")
       .def_ro("rank", &PathTrouble::rank)
       .def_ro("name", &PathTrouble::name)
@@ -81,7 +72,6 @@ void bind_failure(nb::module_& module, nb::class_<Communicator>& communicator) {
       .def_ro("rank", &Failure::rank)
       .def_ro("call", &Failure::call)
       .def_ro("sequence", &Failure::sequence)
-      .def_ro("observed_ns", &Failure::observed_ns)
       .def_ro("their_call", &Failure::their_call)
       .def_ro("sent_bytes", &Failure::sent_bytes)
       .def_ro("expected_bytes", &Failure::expected_bytes)
@@ -112,7 +102,7 @@ void bind_failure(nb::module_& module, nb::class_<Communicator>& communicator) {
            })
       .def("apply_diagnosis", &Communicator::apply_diagnosis, Released())
       .def("ended_peers", [](Communicator& c) { return c.connections().ended_peers(); })
-      .def("progress", &progress)
+      .def("progress", &Communicator::progress_made, Released())
       .def("abort",
            [](Communicator& c, std::string reason, Cause cause) { c.abort(cause, std::move(reason)); },
            nb::arg("reason"), nb::arg("cause") = Cause::aborted, Released());

@@ -42,7 +42,7 @@ HCCL_TEST(a_report_waits_for_its_diagnosis) {
   FailurePtr report;
   CHECK(eventually([&] { return (report = first.failures().take_report()) != nullptr; }));
   CHECK(report->cause == Cause::aborted && report->reason == "for a reason");
-  CHECK(report->rank == 0 && report->observed_ns > 0);
+  CHECK(report->rank == 0);
   CHECK(!first.failures().take_report());
   CHECK(!first.failures().failure());
   CHECK(first.progress_made().sequence == 1);  // what it stopped
@@ -136,11 +136,11 @@ HCCL_TEST(a_peer_process_says_how_it_ended) {
     }
     Descriptor process = open_process(child);
     CHECK(process.get() >= 0);
-    CHECK(eventually([&] { return has_ended(process); }));
-    ProcessEnd end = end_of_process(child, process);
+    std::optional<ProcessEnd> end;
+    CHECK(eventually([&] { return (end = end_of_process(child, process)).has_value(); }));
     CHECK(waitpid(child, nullptr, 0) == child);
-    if (signal != 0) CHECK(end.signal == SIGKILL && !end.exit_code);
-    if (signal == 0) CHECK(end.exit_code == 3 && !end.signal);
+    if (signal != 0) CHECK(end->signal == SIGKILL && !end->exit_code);
+    if (signal == 0) CHECK(end->exit_code == 3 && !end->signal);
     ::close(ends[0]);
     ::close(ends[1]);
   }
@@ -153,7 +153,8 @@ HCCL_TEST(a_peer_process_may_be_reaped_meanwhile) {
     CHECK(child >= 0);
     if (child == 0) _exit(3);
     Descriptor process = open_process(child);
-    CHECK(eventually([&] { return has_ended(process); }));
+    std::optional<ProcessEnd> end;
+    CHECK(eventually([&] { return (end = end_of_process(child, process)).has_value(); }));
     std::atomic<bool> begun{false};
     std::thread parent([&] {
       while (!begun.load()) {
@@ -163,10 +164,10 @@ HCCL_TEST(a_peer_process_may_be_reaped_meanwhile) {
       CHECK(waitpid(child, nullptr, 0) == child);
     });
     begun.store(true);
-    ProcessEnd end = end_of_process(child, process);
+    end = end_of_process(child, process);
     parent.join();
-    CHECK(!end.exit_code || end.exit_code == 3);
-    CHECK(!end.signal);
+    CHECK(!end->exit_code || end->exit_code == 3);
+    CHECK(!end->signal);
   }
 }
 

@@ -179,9 +179,7 @@ void Connections::note_end(int rank, Cause cause, const ProcessEnd& how) {
 void Connections::fail_by_end(int rank, const std::string& error) {
   Failure failure = observed(Cause::unreachable, rank);
   for (Failure& ended : ended_peers()) {
-    if (ended.rank != rank) continue;
-    ended.observed_ns = failure.observed_ns;
-    failure = std::move(ended);
+    if (ended.rank == rank) failure = std::move(ended);
   }
   failure.process_lives = failure.cause == Cause::unreachable;
   failure.error = failure.cause == Cause::left ? at(rank).link->error() : error;

@@ -6,7 +6,6 @@
 // names (bindings/failure.cc).
 #pragma once
 
-#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -62,7 +61,6 @@ struct Failure {
   int rank = -1;          // which this rank blames; -1: none
   uint64_t call = 0;      // this rank's call, as a fingerprint; 0: none was under way
   uint64_t sequence = 0;  // its number; 0: none
-  int64_t observed_ns = 0;  // by the system's clock, since 1970
 
   // mismatch
   uint64_t their_call = 0;  // what `rank` called; 0: the same, but sizes differ
@@ -93,14 +91,10 @@ struct Failure {
 
 using FailurePtr = std::shared_ptr<const Failure>;
 
-// A failure that this rank observes now.
 inline Failure observed(Cause cause, int rank) {
   Failure failure;
   failure.cause = cause;
   failure.rank = rank;
-  failure.observed_ns = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                            std::chrono::system_clock::now().time_since_epoch())
-                            .count();
   return failure;
 }
 
