@@ -81,7 +81,7 @@ HCCL_TEST(an_acknowledgement_that_stopped_half_way_goes_on) {
 // However many paths broke while no control connection stood, the peer hears of each.
 HCCL_TEST(all_that_was_said_while_cut_is_said_again) {
   auto before = unix_sockets(), after = unix_sockets();
-  ControlLink link(1, {stream_on(before[0])});
+  ControlLink link({stream_on(before[0])});
   link.lose(0, false);
   constexpr size_t num_paths = 96;  // of one lane: HCCL_CONNECTIONS=32 on three interfaces
   for (uint64_t generation : {1, 2, 3}) {

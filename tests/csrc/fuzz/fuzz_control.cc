@@ -38,7 +38,7 @@ void run(Feed& feed) {
     streams.back()->stride = 1 + feed.take<uint16_t>();
     connections.push_back(streams.back());
   }
-  ControlLink link(1, connections);
+  ControlLink link(connections);
   std::vector<uint64_t> numbers(num_paths);
   for (size_t turn = 0; turn < max_turns && !feed.empty(); ++turn) {
     uint8_t action = feed.take<uint8_t>();

@@ -49,8 +49,7 @@ void Connections::watch_connection(int rank, int index, int fd) {
 }
 
 void Connections::add(int peer, StreamsByPath controls) {
-  peers_.at(static_cast<size_t>(peer)).link =
-      std::make_unique<ControlLink>(peer, std::move(controls));
+  peers_.at(static_cast<size_t>(peer)).link = std::make_unique<ControlLink>(std::move(controls));
   const ControlLink& link = *at(peer).link;
   for (size_t path = 0; path < link.num_paths(); ++path) watch_connection(peer, 0, link.fd(path));
 }

@@ -27,8 +27,7 @@ std::string cut(const std::string& text) {
 
 }  // namespace
 
-ControlLink::ControlLink(int peer, std::vector<std::shared_ptr<Stream>> connections)
-    : peer_(peer) {
+ControlLink::ControlLink(std::vector<std::shared_ptr<Stream>> connections) {
   for (auto& connection : connections) paths_.push_back({std::move(connection), {}, {}, 1, false});
   if (!paths_.empty()) process_ = process_behind(paths_.front().stream->fd());
 }
@@ -44,12 +43,7 @@ void ControlLink::send(ControlMessage message, const std::string& text) {
   letter.message.number = ++num_sent_;
   letter.message.text_length = static_cast<uint32_t>(letter.text.size());
   for (size_t path = 0; path < paths_.size(); ++path) send_on(path, letter);
-  remember(std::move(letter));
-}
-
-// Of each connection only its latest break matters: so there are never more than connections.
-void ControlLink::remember(Letter letter) {
-  const ControlMessage& message = letter.message;
+  // Of each connection only its latest break matters: so there are never more than connections.
   if (message.kind == ControlMessage::path_down) {
     std::erase_if(recent_, [&](const Letter& earlier) {
       return earlier.message.kind == message.kind && earlier.message.index == message.index &&

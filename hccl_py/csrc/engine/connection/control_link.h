@@ -43,12 +43,11 @@ class ControlLink {
   enum class State { open, left, lost };
 
   // Connections on different paths to the same peer: every message goes out on all of them.
-  ControlLink(int peer, std::vector<std::shared_ptr<Stream>> connections);
+  explicit ControlLink(std::vector<std::shared_ptr<Stream>> connections);
   ControlLink(const ControlLink&) = delete;
   ControlLink& operator=(const ControlLink&) = delete;
   ~ControlLink();
 
-  int peer() const { return peer_; }
   State state() const { return state_; }
   uint64_t last_sequence() const { return last_sequence_; }
   // The error that the peer was handling when it left; empty: none.
@@ -94,7 +93,6 @@ class ControlLink {
   };
 
   void send(ControlMessage message, const std::string& text = {});
-  void remember(Letter letter);
   void send_on(size_t path, const Letter& letter);
   void flush(size_t path);
   void set_keepalive(const Stream& stream) const;
@@ -102,7 +100,6 @@ class ControlLink {
   void handle_whole(std::vector<char>& received);
   void handle(const ControlMessage& message, std::string_view text);
 
-  const int peer_;
   pid_t process_ = 0;  // of the peer, where the kernel vouches for it
   std::vector<Connection> paths_;
   double timeout_s_ = 0;
