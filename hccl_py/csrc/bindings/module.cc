@@ -50,13 +50,14 @@ void add_shm_peer(Communicator& engine, int peer, int segment_fd, int doorbell_f
                   int control_fd) {
   Descriptor doorbell(doorbell_fd), memory(arena_fd), control(control_fd);
   auto theirs = Segment::open(Descriptor(segment_fd), engine.segment()->shape());
-  engine.add_shm_peer(peer, std::move(theirs), std::move(doorbell), std::move(control));
-  if (!engine.options().arena) return;
+  std::shared_ptr<ArenaWindow> window;
   try {
-    engine.set_peer_arena(peer, engine.options().arena->open_peer(std::move(memory)));
+    if (engine.options().arena) window = engine.options().arena->open_peer(std::move(memory));
   } catch (const std::system_error&) {
     // A peer whose registered memory cannot be mapped here is a peer all the same.
   }
+  engine.add_shm_peer(peer, std::move(theirs), std::move(doorbell), std::move(control),
+                      std::move(window));
 }
 
 StreamsByPath streams_of(const Connections& connections) {

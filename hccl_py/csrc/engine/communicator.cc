@@ -44,22 +44,19 @@ int Communicator::local_rank(int rank) const {
 }
 
 void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
-                                Descriptor their_doorbell, Descriptor control) {
+                                Descriptor their_doorbell, Descriptor control,
+                                std::shared_ptr<ArenaWindow> memory) {
   auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
   local_segments_.push_back(theirs);
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
     ShmLane::Ends ends{segment_, theirs, local_rank(options_.rank), local_rank(peer), bell, channel};
-    lanes.push_back(std::make_unique<ShmLane>(
-        peer, ends, outboxes_[static_cast<size_t>(channel)], statistics_));
+    const auto& outbox = outboxes_[static_cast<size_t>(channel)];
+    auto lane = std::make_unique<ShmLane>(peer, ends, outbox, statistics_);
+    if (channel < options_.num_channels) lane->set_arenas(options_.arena, memory);
+    lanes.push_back(std::move(lane));
   }
   add_peer(peer, std::move(lanes), {std::make_shared<SocketStream>(std::move(control))});
-}
-
-void Communicator::set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs) {
-  for (Channel& channel : collectives_.channels()) {
-    static_cast<ShmLane&>(channel.lane(peer)).set_arenas(options_.arena, theirs);
-  }
 }
 
 void Communicator::add_tcp_peer(int peer, TcpConnections connections) {

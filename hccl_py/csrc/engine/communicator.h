@@ -56,10 +56,9 @@ class Communicator final : public Drivable {
                                               std::shared_ptr<ProgressThread> progress);
 
   // ---- connecting; before the first request, from one thread
+  // `memory`: the peer's registered memory, whose payloads are read without a copy; nullptr: none.
   void add_shm_peer(int peer, std::shared_ptr<Segment> theirs, Descriptor their_doorbell,
-                    Descriptor control);
-  // The registered memory of a peer on this node: its payloads there are read without a copy.
-  void set_peer_arena(int peer, std::shared_ptr<ArenaWindow> theirs);
+                    Descriptor control, std::shared_ptr<ArenaWindow> memory);
   void add_tcp_peer(int peer, TcpConnections connections);
   // Any provider: one lane per channel, in order, and one for point-to-point.
   void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, StreamsByPath controls);

@@ -102,7 +102,7 @@ struct World {
     std::array<int, 2> control = unix_sockets();
     for (auto [me, peer, fd] : {std::tuple{a, b, control[0]}, std::tuple{b, a, control[1]}}) {
       ranks[me]->add_shm_peer(static_cast<int>(peer), ranks[peer]->segment(),
-                              duplicate(ranks[peer]->doorbell_fd()), Descriptor(fd));
+                              duplicate(ranks[peer]->doorbell_fd()), Descriptor(fd), nullptr);
     }
   }
 
