@@ -37,10 +37,8 @@ std::shared_ptr<Communicator> make_communicator(std::shared_ptr<ProgressThread> 
   options.rank = rank;
   options.world_size = world_size;
   options.num_channels = num_channels;
-  options.segment.num_local_ranks = static_cast<int>(local_ranks.size());
-  options.segment.num_channels = num_channels + 1;
-  options.segment.num_slots = num_slots;
-  options.segment.slot_bytes = slot_bytes;
+  options.num_slots = num_slots;
+  options.slot_bytes = slot_bytes;
   options.local_ranks = std::move(local_ranks);
   options.arena = std::move(arena);
   return Communicator::create(options, std::move(progress));

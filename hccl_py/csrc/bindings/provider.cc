@@ -166,7 +166,7 @@ void add_python_lanes(Communicator& communicator, int peer, const std::vector<nb
   std::vector<std::unique_ptr<Lane>> added;
   for (const nb::object& lane : lanes) {
     added.push_back(std::make_unique<PythonLane>(
-        peer, lane, communicator.options().segment.slot_bytes, communicator.statistics()));
+        peer, lane, communicator.options().slot_bytes, communicator.statistics()));
   }
   communicator.add_peer(peer, std::move(added), {std::move(control)});
 }

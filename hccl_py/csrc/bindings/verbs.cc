@@ -199,8 +199,7 @@ void add_verbs_peer(Communicator& communicator, const std::shared_ptr<VerbsDevic
     auto pair = QueuePair::connected(device, tcp_underlying_lane(std::move(socket)),
                                      LaneOverQueuePair::attributes());
     lanes.push_back(std::make_unique<LaneOverQueuePair>(
-        peer, std::move(pair), communicator.options().segment.slot_bytes,
-        communicator.statistics()));
+        peer, std::move(pair), communicator.options().slot_bytes, communicator.statistics()));
   }
   communicator.add_peer(peer, std::move(lanes), {std::move(control)});
 }

@@ -22,14 +22,14 @@ std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& op
 Communicator::Communicator(const CommunicatorOptions& options,
                            std::shared_ptr<ProgressThread> progress)
     : options_(options),
-      segment_(Segment::create(options.segment)),
+      segment_(Segment::create({static_cast<int>(options.local_ranks.size()),
+                                options.num_channels + 1, options.num_slots, options.slot_bytes})),
       progress_thread_(std::move(progress)),
       doorbell_(new_event()),
       connections_(options.world_size, options.local_ranks, options.path_timeout_s, failures_),
-      collectives_(options.rank, options.world_size, options.num_channels,
-                   options.segment.slot_bytes, recorder_, statistics_),
-      point_to_point_(options.rank, options.world_size, options.segment.slot_bytes, recorder_,
-                      statistics_) {
+      collectives_(options.rank, options.world_size, options.num_channels, options.slot_bytes,
+                   recorder_, statistics_),
+      point_to_point_(options.rank, options.world_size, options.slot_bytes, recorder_, statistics_) {
   connections_.watch_bell(doorbell_.get());
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
     outboxes_.push_back(std::make_shared<Outbox>(segment_, channel));
@@ -67,7 +67,7 @@ void Communicator::add_tcp_peer(int peer, TcpConnections connections) {
     throw std::invalid_argument("a control connection and one per lane on every named path");
   }
   TcpOptions options;
-  options.slot_bytes = options_.segment.slot_bytes;
+  options.slot_bytes = options_.slot_bytes;
   options.checksum = options_.checksum;
   options.path_timeout_s = options_.path_timeout_s;
   options.names = connections.names;

@@ -42,7 +42,8 @@ struct CommunicatorOptions {
   int rank = 0;
   int world_size = 1;
   int num_channels = 2;          // for collectives; point-to-point has one more
-  SegmentShape segment;          // num_channels there counts all of them
+  int num_slots = 8;             // of shared memory, per channel
+  size_t slot_bytes = 131072;    // a multiple of 4096
   std::vector<int> local_ranks;  // ranks of this node in order, this one included
   std::shared_ptr<Arena> arena;  // of this process; nullptr: no registered memory
   bool checksum = false;         // of every frame between nodes; all ranks want the same

@@ -26,6 +26,10 @@ std::atomic_ref<uint64_t> word(const uint64_t& value) {
 uint64_t get(const uint64_t& value) { return word(value).load(std::memory_order_acquire); }
 void set(uint64_t& value, uint64_t to) { word(value).store(to, std::memory_order_release); }
 
+void set_state(uint64_t& status, CallState state, uint64_t flags = 0) {
+  set(status, (get(status) & ~state_mask) | flags | static_cast<uint64_t>(state) << state_shift);
+}
+
 uint64_t with_rank(uint64_t number, int rank) {
   return number << rank_bits | (static_cast<uint64_t>(rank + 1) & rank_mask);
 }
@@ -115,7 +119,6 @@ void Recorder::start(Request& request, uint64_t earliest_ns) {
   request.started_ns = std::max(steady_ns(request.submitted), earliest_ns);
   uint64_t* words = words_of(request.record);
   if (words == nullptr) return;
-  uint64_t before = get(words[status]) & ~state_mask;
   Change change(words[version]);
   // Known only now: the number in a collective's fingerprint, and the sender of a recv from any rank.
   if (request.kind == RequestKind::collective) {
@@ -124,7 +127,7 @@ void Recorder::start(Request& request, uint64_t earliest_ns) {
     set(words[input], with_rank(get(words[input]) >> rank_bits, request.peer));
   }
   set(words[started], request.started_ns);
-  set(words[status], before | static_cast<uint64_t>(CallState::started) << state_shift);
+  set_state(words[status], CallState::started);
 }
 
 void Recorder::end(const Request& request, CallState state, uint64_t ended_ns,
@@ -132,10 +135,9 @@ void Recorder::end(const Request& request, CallState state, uint64_t ended_ns,
   uint64_t* words = words_of(request.record);
   if (words == nullptr) return;
   uint64_t flags = (rendezvous ? rendezvous_bit : 0) | (waiting.total_ns ? waited_bit : 0);
-  uint64_t before = get(words[status]) & ~state_mask;
   Change change(words[version]);
   set(words[ended], ended_ns);
-  set(words[status], before | flags | static_cast<uint64_t>(state) << state_shift);
+  set_state(words[status], state, flags);
   if (waiting.total_ns == 0) return;
   set(words[output], with_rank(get(words[output]) >> rank_bits, waiting.straggler));
   uint64_t* side = sides_ + request.record % capacity * num_extra;
@@ -147,12 +149,10 @@ void Recorder::fail_open() {
   uint64_t now_ns = steady_ns(Clock::now());
   for (uint64_t id = 0; id < capacity; ++id) {
     uint64_t* words = words_at(id);
-    uint64_t status_now = get(words[status]);
     if (get(words[version]) == 0 || get(words[ended]) != 0) continue;
     Change change(words[version]);
     set(words[ended], now_ns);
-    set(words[status],
-        (status_now & ~state_mask) | static_cast<uint64_t>(CallState::failed) << state_shift);
+    set_state(words[status], CallState::failed);
   }
 }
 

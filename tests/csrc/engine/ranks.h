@@ -70,10 +70,7 @@ struct World {
         if (nodes[other] == nodes[rank]) options.local_ranks.push_back(static_cast<int>(other));
       }
       int local = static_cast<int>(options.local_ranks.size());
-      options.segment.num_local_ranks = local;
-      options.segment.num_channels = num_channels + 1;
-      options.segment.num_slots = 2 * local;
-      options.segment.slot_bytes = 131072;
+      options.num_slots = 2 * local;
       ranks.push_back(Communicator::create(options, progress));
     }
     for (size_t a = 0; a < ranks.size(); ++a) {

@@ -23,7 +23,6 @@ struct Wire {
     CommunicatorOptions options;
     options.world_size = 2;
     options.num_channels = num_channels;
-    options.segment.num_channels = num_channels + 1;
     options.local_ranks = {0};
     rank = Communicator::create(options, progress);
     TcpConnections its;
