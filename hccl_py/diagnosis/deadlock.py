@@ -27,7 +27,7 @@ def find_deadlock(reports: Reports) -> Diagnosis | None:
         cycle = _cycle_from(start, edges)
         here = [rank for rank in cycle if _is_here(blocked[rank])]
         if here and len(here) < len(cycle):
-            return _finding(reports, cycle, here[0])
+            return _diagnosis(reports, cycle, here[0])
     return None
 
 
@@ -71,7 +71,7 @@ def _cycle_from(start: int, edges: Mapping[int, list[int]]) -> list[int]:
     return []
 
 
-def _finding(reports: Reports, cycle: list[int], first: int) -> Diagnosis:
+def _diagnosis(reports: Reports, cycle: list[int], first: int) -> Diagnosis:
     at = cycle.index(first)
     ordered = [*cycle[at:], *cycle[:at]]
     parts = []

@@ -1,6 +1,6 @@
 """SIGUSR2: the flight recorder of a program that hangs.
 
-The signal rings an eventfd (`csrc/signal_bell.h`), and a thread that has nothing else to do writes
+The signal rings an eventfd (`base/signal_bell.h`), and a thread that has nothing else to do writes
 the files; so it works wherever the main thread is, in C++ or not. Only where nobody else wants that
 signal: a handler that stands is left alone, and one that comes later replaces ours.
 """

@@ -10,7 +10,7 @@ from hccl_py.fingerprint import NAMES
 from hccl_py.transport import _core
 
 TRANSFERS = ("send", "recv")
-_FIRST_TRANSFER = 16  # kind_of_send in csrc/statistics.h; below, the numbers of collectives
+_FIRST_TRANSFER = 16  # kind_of_send in csrc/base/statistics.h; below, the numbers of collectives
 
 DEVICES = ("shm", "tcp", "verbs", "provider")
 """Shared memory, TCP, queue pairs, and the lanes of a provider in Python (HCCL_TRANSPORT)."""
