@@ -1,8 +1,8 @@
 """The agent: torch elastic in a process of its own, which starts the ranks of this machine.
 
-`job` forks it and reads its pipe: one `Report` when the ranks ended, none from an agent that was
-stopped. Emulated nodes have one agent: to elastic their ranks are those of one node, and
-`LocalRanks` gives each rank its node.
+`job` forks it. It reports how its ranks failed, or why it could not do its work, and its exit code
+becomes the launcher's. Emulated nodes have one agent: to elastic their ranks are those of one node,
+and `LocalRanks` gives each rank its node.
 """
 
 import ctypes
@@ -14,7 +14,6 @@ import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
@@ -26,7 +25,7 @@ from torch.distributed.elastic.rendezvous import api as rendezvous
 from torch.distributed.launcher import api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from hccl_py.launcher.failure import Failure, render
+from hccl_py.launcher.failure import Failure, first_failure, render
 from hccl_py.launcher.ports import free_port
 
 _PR_SET_PDEATHSIG = 1
@@ -45,16 +44,8 @@ class Program:
     emulated_nodes: int  # 0: this machine is a node itself
 
 
-@dataclass(frozen=True)
-class Report:
-    """How the ranks ended: those that failed, or why the agent itself could not do its work."""
-
-    failures: tuple[Failure, ...] = ()
-    problem: str = ""
-
-
-def run(program: Program, channel: Connection) -> None:
-    """Run the ranks to their end and send a `Report`."""
+def run(program: Program) -> int:
+    """Run the ranks to their end, report failures, and return the exit code; 0 if stopped."""
     _detach()
     assert program.config.logs_specs is not None, "config_from_args always chooses one"
     ranks = LocalRanks(program.config.logs_specs, program.emulated_nodes)
@@ -67,19 +58,22 @@ def run(program: Program, channel: Connection) -> None:
         rendezvous.get_free_port = free_port  # type: ignore[attr-defined]
         # Elastic only logs that it restarts, and not because of which rank.
         api.LocalElasticAgent = _reporting_agent(ranks, program.world_size)  # type: ignore[attr-defined]
-    report = Report()
     try:
         elastic_launch(config, program.command)(*program.arguments)
-    except ChildFailedError as error:
-        report = Report(ranks.failures({each.local_rank: each for each in error.failures.values()}))
+        return 0
     except SignalException:
-        return
+        return 0
+    except ChildFailedError as error:
+        failures = ranks.failures({each.local_rank: each for each in error.failures.values()})
+        text, code = render(failures, program.world_size), first_failure(failures).shell_code
     except Exception as error:
         problem = _one_line(error)
         if "EADDRINUSE" in problem:
             problem = f"{config.rdzv_endpoint} is in use; choose another --master-port"
-        report = Report(problem=problem)
-    channel.send(report)
+        text, code = f"hccl-launch: error: {problem}", 2
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+    return code
 
 
 def _reporting_agent(ranks: "LocalRanks", world_size: int | None) -> type[LocalElasticAgent]:

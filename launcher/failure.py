@@ -1,6 +1,6 @@
 """What is known of a failed rank, which of several failed first, and the text of the report.
 
-No processes and no torch here: `agent` makes these records, `job` prints them.
+No processes and no torch here: `agent` makes these records and prints them.
 """
 
 import os

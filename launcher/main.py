@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             request = options.parse(sys.argv[1:] if argv is None else argv, os.environ)
             with _log_folder(request):
                 return job.run(_prepare(request))
-        except (options.UsageError, job.LaunchError) as error:
+        except options.UsageError as error:
             print(f"hccl-launch: error: {error}", file=sys.stderr)
             return 2
     except KeyboardInterrupt:
