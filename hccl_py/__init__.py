@@ -30,25 +30,21 @@ if TYPE_CHECKING:
 
     __version__: str
 
-_HOMES = {
-    "Communicator": "hccl_py.communicator",
-    "Work": "hccl_py.work",
-    "UniqueId": "hccl_py.membership.unique_id",
-    "get_unique_id": "hccl_py.membership.unique_id",
-    "ReduceOp": "hccl_py.transport.types",
-    "group": "hccl_py.call_group",
-    "premul_sum": "hccl_py.memory.scaled",
-    "empty": "hccl_py.memory.registered",
-    "register": "hccl_py.torch_backend.registered_tensors",
-    "HcclError": "hccl_py.transport.errors",
-    "InvalidArgumentError": "hccl_py.transport.errors",
-    "BootstrapError": "hccl_py.transport.errors",
-    "CommunicatorError": "hccl_py.transport.errors",
-    "PeerLostError": "hccl_py.transport.errors",
-    "CollectiveTimeoutError": "hccl_py.transport.errors",
-    "MismatchError": "hccl_py.transport.errors",
-    "AbortedError": "hccl_py.transport.errors",
+_NAMES = {
+    "communicator": ("Communicator",),
+    "work": ("Work",),
+    "membership.unique_id": ("UniqueId", "get_unique_id"),
+    "transport.types": ("ReduceOp",),
+    "call_group": ("group",),
+    "memory.scaled": ("premul_sum",),
+    "memory.registered": ("empty",),
+    "torch_backend.registered_tensors": ("register",),
+    "transport.errors": (
+        *("HcclError", "InvalidArgumentError", "BootstrapError", "CommunicatorError"),
+        *("PeerLostError", "CollectiveTimeoutError", "MismatchError", "AbortedError"),
+    ),
 }
+_HOMES = {name: f"hccl_py.{module}" for module, names in _NAMES.items() for name in names}
 
 __all__ = ["__version__", *_HOMES]
 

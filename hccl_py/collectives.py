@@ -165,7 +165,7 @@ class Collectives(Submitter[Result]):
                     (state.core, prepared, limit_s, address, 1, target, n, step, False, both),
                 )
         targets = blocks_of(output, "output", n, writable=True)
-        self._check_own_block("output", targets, "input", source)
+        check_block("output", targets[state.rank], "input", source, state.rank)
         # Blocks may be uneven, but all of them together are as long on every rank.
         total = sum(block.count for block in targets)
         prepared = state.plans["all_gather", kind, _SUM, total, None]
@@ -234,7 +234,7 @@ class Collectives(Submitter[Result]):
                 )
         sources = blocks_of(input, "input", n)
         targets = blocks_of(output, "output", n, writable=True)
-        self._check_own_block("output", targets, "input", sources[state.rank])
+        check_block("output", targets[state.rank], "input", sources[state.rank], state.rank)
         # What is set aside has to live as long as the call.
         kept: object = input
         pairs = zip(sources, targets, strict=True)
@@ -253,12 +253,13 @@ class Collectives(Submitter[Result]):
         The root's `input` may be its block of `output` itself.
         """
         self._check_rank("root", root)
+        state = self._state
         source = span_of(input, "input")
         targets: list[Span] = []
         if self._is_root(root, "output", output):
-            targets = blocks_of(output, "output", self._state.world_size, writable=True)
-            self._check_own_block("output", targets, "input", source)
-        prepared = self._state.plans["gather", source.kind, _SUM, 0, root]
+            targets = blocks_of(output, "output", state.world_size, writable=True)
+            check_block("output", targets[root], "input", source, root)
+        prepared = state.plans["gather", source.kind, _SUM, 0, root]
         return self._moved(prepared, ([source], targets), (output, input), timeout_s)
 
     def scatter(
@@ -269,12 +270,13 @@ class Collectives(Submitter[Result]):
         The root's `output` may be its block of `input` itself.
         """
         self._check_rank("root", root)
+        state = self._state
         target = span_of(output, "output", writable=True)
         sources: list[Span] = []
         if self._is_root(root, "input", input):
-            sources = blocks_of(input, "input", self._state.world_size)
-            self._check_own_block("input", sources, "output", target)
-        prepared = self._state.plans["scatter", target.kind, _SUM, 0, root]
+            sources = blocks_of(input, "input", state.world_size)
+            check_block("input", sources[root], "output", target, root)
+        prepared = state.plans["scatter", target.kind, _SUM, 0, root]
         return self._moved(prepared, (sources, [target]), (output, input), timeout_s)
 
     def send(
@@ -282,9 +284,7 @@ class Collectives(Submitter[Result]):
     ) -> Result:
         """Send `data` to a recv of `peer`, any rank, with the same tag (0 to 2^64 - 1) and size."""
         self._check_rank("peer", peer)
-        check_tag(tag)
-        span = span_of(data)
-        return self._transfer(Transfer(True, peer, tag, span.num_bytes), span, data, timeout_s)
+        return self._transfer(True, data, peer, tag, timeout_s)
 
     def recv(
         self, data: Buffer, peer: int | None, tag: int = 0, *, timeout_s: float | None = None
@@ -292,9 +292,7 @@ class Collectives(Submitter[Result]):
         """Receive into `data` from `peer`, or, if that is None, from the first rank that sends."""
         if peer is not None:
             self._check_rank("peer", peer)
-        check_tag(tag)
-        span = span_of(data, writable=True)
-        return self._transfer(Transfer(False, peer, tag, span.num_bytes), span, data, timeout_s)
+        return self._transfer(False, data, peer, tag, timeout_s)
 
     def _moved(
         self,
@@ -312,19 +310,14 @@ class Collectives(Submitter[Result]):
         )
 
     def _transfer(
-        self, transfer: Transfer, span: Span, buffer: object, timeout_s: float | None
+        self, sends: bool, data: Buffer, peer: int | None, tag: int, timeout_s: float | None
     ) -> Result:
+        check_tag(tag)
+        span = span_of(data, writable=not sends)
         state = self._state
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        return self._submit(
-            self._transferring, (state.core, transfer, limit_s, span.address, buffer)
-        )
-
-    def _check_own_block(
-        self, name: str, blocks: Sequence[Span], other_name: str, other: Span
-    ) -> None:
-        rank = self._state.rank
-        check_block(name, blocks[rank], other_name, other, rank)
+        transfer = Transfer(sends, peer, tag, span.num_bytes)
+        return self._submit(self._transferring, (state.core, transfer, limit_s, span.address, data))
 
     def _check_rank(self, name: str, rank: int) -> None:
         n = self._state.world_size

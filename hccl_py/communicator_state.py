@@ -71,7 +71,7 @@ def assemble(
         global_ranks=tuple(range(size)) if everyone else None,
     )
     sites = CallSites() if CallSites.wanted() else None
-    clock = coordination.clock if coordination else _no_clock
+    clock = coordination.clock if coordination else lambda: None
     recorder = FlightRecorder(core, member, clock, sites)
     reporter = Reporter(core, recorder, sites)
     survey = partial(reporter.survey, coordination.survey) if coordination else None
@@ -79,7 +79,3 @@ def assemble(
     plans = PlanCache(rank, mesh.nodes)
     parts = core, coordination, reporter, recorder, sites, plans, errors
     return CommunicatorState(name, rank, size, timeout_s, *parts)
-
-
-def _no_clock() -> None:
-    """Return the reading of a clock that nothing is compared with."""

@@ -24,18 +24,6 @@ TORCH_VERSION = "2.10"
 """Of torch's format, as torch 2.13 writes it."""
 
 _TORCH_STATES = {"submitted": "scheduled", "failed": "started"}
-_NOT_OF_TORCH = {
-    "call",
-    "bytes_in",
-    "bytes_out",
-    "rendezvous",
-    "waiting_ns",
-    "waited_until_ns",
-    "waited_for",
-    "peer",
-    "tag",
-    "fingerprint",
-}
 
 
 class Dump(NamedTuple):
@@ -79,7 +67,6 @@ def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
         "reason": reason,
         "written_ns": time.time_ns(),
         "pg_config": _torch_groups(headers),
-        "pg_status": {dump.header["name"]: _status(dump.entries) for dump in dumps},
         "communicators": headers,
         "entries": _merged(dumps),
     }
@@ -116,15 +103,9 @@ def _replace(path: Path, content: bytes) -> None:
 def _merged(dumps: Sequence[Dump]) -> list[dict[str, Any]]:
     """Number all calls of the process in the order made, those that are forgotten included."""
     forgotten = sum(dump.entries[0]["op_id"] for dump in dumps if dump.entries)
-    entries = [
-        {"record_id": 0, "pg_id": group, **entry}
-        for group, dump in enumerate(dumps)
-        for entry in dump.entries
-    ]
-    entries.sort(key=lambda entry: (entry["time_created_ns"], entry["pg_id"], entry["op_id"]))
-    for number, entry in enumerate(entries, forgotten):
-        entry["record_id"] = number
-    return entries
+    entries = [entry for dump in dumps for entry in dump.entries]
+    entries.sort(key=lambda entry: int(entry["time_created_ns"]))
+    return [{"record_id": number, **entry} for number, entry in enumerate(entries, forgotten)]
 
 
 def _torch_groups(headers: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
@@ -140,35 +121,15 @@ def _torch_groups(headers: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]
     }
 
 
-def _status(entries: Sequence[dict[str, Any]]) -> dict[str, int]:
-    """Return torch's `pg_status`: the last collective that came so far, or -1."""
-    collectives = [entry for entry in entries if not entry["is_p2p"]]
-    reached = {
-        "last_enqueued_collective": ("submitted", "started", "completed", "failed"),
-        "last_started_collective": ("started", "completed"),
-        "last_completed_collective": ("completed",),
-    }
-    status = dict.fromkeys(reached, -1)
-    for key, states in reached.items():
-        for one in collectives:
-            if one["state"] in states:
-                status[key] = max(status[key], one["collective_seq_id"])
-    return status
-
-
 def _for_torch(whole: dict[str, Any]) -> dict[str, Any]:
     """Return what torch's analyser understands.
 
     Transfers are left out: it looks for a partner of each by the number of a collective, and finds
     a mismatch where there is none.
     """
-    entries = []
-    for entry in whole["entries"]:
-        if entry["is_p2p"] or entry["process_group"][0] not in whole["pg_config"]:
-            continue
-        one = {key: entry[key] for key in entry.keys() - _NOT_OF_TORCH}
-        one["process_group"] = tuple(entry["process_group"])
-        one["state"] = _TORCH_STATES.get(entry["state"], entry["state"])
-        entries.append(one)
-    keys = ("version", "pg_config", "pg_status")
-    return {**{key: whole[key] for key in keys}, "entries": entries}
+    entries = [
+        {**entry, "state": _TORCH_STATES.get(entry["state"], entry["state"])}
+        for entry in whole["entries"]
+        if not entry["is_p2p"] and entry["process_group"][0] in whole["pg_config"]
+    ]
+    return {**whole, "entries": entries}

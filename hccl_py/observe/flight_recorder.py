@@ -11,7 +11,7 @@ import os
 import threading
 import time
 import weakref
-from collections import namedtuple
+from collections import Counter, namedtuple
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,25 +28,6 @@ from hccl_py.transport.process_lifecycle import Stage, register
 logger = logging.getLogger("hccl_py")
 
 _STATES = ("submitted", "started", "completed", "failed")
-_TORCH_DTYPES = {
-    "float32": "Float",
-    "float64": "Double",
-    "float16": "Half",
-    "bfloat16": "BFloat16",
-    "int8": "Char",
-    "uint8": "Byte",
-    "int16": "Short",
-    "uint16": "UInt16",
-    "int32": "Int",
-    "uint32": "UInt32",
-    "int64": "Long",
-    "uint64": "UInt64",
-    "bool": "Bool",
-    "complex64": "ComplexFloat",
-    "complex128": "ComplexDouble",
-    "bytes": "Byte",
-}
-"""Names that torch's flight recorder has for element types; others go by their own."""
 
 
 class Membership(NamedTuple):
@@ -173,7 +154,6 @@ class FlightRecorder:
             "bytes_in": call.bytes_in,
             "bytes_out": call.bytes_out,
             "is_p2p": call.kind != 0,
-            "retired": call.state >= 2,
             "rendezvous": call.rendezvous,
             "waiting_ns": call.waiting_ns,
             "waited_until_ns": call.waited_until_ns and call.waited_until_ns + clock_ns,
@@ -195,7 +175,7 @@ class FlightRecorder:
             "tag": None,
             "fingerprint": number,
             "frames": self._sites.frames_of(call.sequence) if self._sites else [],
-            **_data(call, None if name == "barrier" else element),
+            **_data(call, [] if name == "barrier" else [element]),
         }
 
     def _transfer(self, call: _Call) -> dict[str, Any]:
@@ -210,7 +190,7 @@ class FlightRecorder:
             "tag": call.fingerprint,
             "fingerprint": None,
             "frames": [],
-            **_data(call, BYTES),
+            **_data(call, [BYTES]),
         }
 
 
@@ -231,11 +211,11 @@ def write_all(folder: Path, reason: str, home_rank: int | None = None) -> list[P
 
 def _dumps(recorders: Iterable[FlightRecorder]) -> list[Dump]:
     dumps: list[Dump] = []
-    names: dict[str, int] = {}
+    names: Counter[str] = Counter()
     for one in recorders:
         header, entries = one.header(), one.entries()
         name = header["name"]
-        names[name] = names.get(name, 0) + 1
+        names[name] += 1
         if names[name] > 1:  # a communicator that stands where an earlier one failed
             header["name"] = f"{name}#{names[name]}"
             for entry in entries:
@@ -261,14 +241,15 @@ def _rank(number: int) -> int | None:
     return None if number < 0 else number
 
 
-def _data(call: _Call, element: ElementType | None) -> dict[str, Any]:
-    """Return sizes and types of what went in and came out; none of a barrier."""
-    data: dict[str, Any] = {}
-    for way, num_bytes in (("input", call.bytes_in), ("output", call.bytes_out)):
-        known = [] if element is None else [element]
-        data[f"{way}_sizes"] = [[num_bytes // one.item_bytes] for one in known]
-        data[f"{way}_dtypes"] = [_TORCH_DTYPES.get(one.name, one.name) for one in known]
-    return data
+def _data(call: _Call, elements: list[ElementType]) -> dict[str, Any]:
+    """Return sizes and types of what went in and came out; of a barrier nothing did."""
+    names = [one.name for one in elements]
+    return {
+        "input_sizes": [[call.bytes_in // one.item_bytes] for one in elements],
+        "input_dtypes": names,
+        "output_sizes": [[call.bytes_out // one.item_bytes] for one in elements],
+        "output_dtypes": names,
+    }
 
 
 def _forget_after_fork() -> None:

@@ -44,28 +44,24 @@ def _boot(file: RankFile) -> str:
 
 
 def _offset(here: Sequence[RankFile], there: Sequence[RankFile]) -> Offset:
-    low, high = _bounds(here, there)
-    probe = _probed(here, there)
-    if low is None or high is None:
-        if probe is None:
-            nothing = "nothing: no collective in common, so the hosts' own clocks count"
-            return Offset(0, None, nothing)
+    bounds, probe = _bounds(here, there), _probed(here, there)
+    # Where the clocks drift, no single number fits all calls.
+    drift = bounds is not None and bounds[0] > bounds[1]
+    if probe is not None and (bounds is None or drift):
         return Offset(*probe, "the control plane's clock probe")
-    middle = (low + high) // 2
-    if low > high:  # the clocks drift: no single number fits all calls
-        if probe is None:
-            return Offset(middle, (low - high) // 2, "collectives; the clocks drift")
-        return Offset(*probe, "the control plane's clock probe")
+    if bounds is None:
+        nothing = "nothing: no collective in common, so the hosts' own clocks count"
+        return Offset(0, None, nothing)
+    low, high = bounds
     if probe is not None and low <= probe[0] <= high:
         error = min(probe[1], max(probe[0] - low, high - probe[0]))
         return Offset(probe[0], error, "the control plane's clock probe, confirmed by collectives")
-    says = "collectives" if probe is None else "collectives, which rule out the clock probe"
-    return Offset(middle, (high - low) // 2, says)
+    says = "collectives; the clocks drift" if drift else "collectives"
+    says += ", which rule out the clock probe" * (probe is not None)
+    return Offset((low + high) // 2, abs(high - low) // 2, says)
 
 
-def _bounds(
-    here: Sequence[RankFile], there: Sequence[RankFile]
-) -> tuple[int, int] | tuple[None, None]:
+def _bounds(here: Sequence[RankFile], there: Sequence[RankFile]) -> tuple[int, int] | None:
     """Bound what to add to the times of `there` to get those of `here`."""
     ours: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for key, begin, end in _calls(here):
@@ -77,7 +73,7 @@ def _bounds(
         for our_begin, our_end in ours.get(key, [])
     ]
     if not bounds:
-        return None, None
+        return None
     return max(low for low, _ in bounds), min(high for _, high in bounds)
 
 

@@ -109,16 +109,19 @@ def _problem(content: Any) -> str:
 
 def _require_one_job(files: Sequence[RankFile]) -> None:
     """Two files belong together if a chain of communicators in common joins them."""
-    groups: list[tuple[set[str], list[RankFile]]] = []
-    for file in files:
-        ids = {one["id"] or f"alone in {file.path}" for one in file.content["communicators"]}
-        joined = [group for group in groups if group[0] & ids]
-        groups = [group for group in groups if not group[0] & ids]
-        together = [member for group in joined for member in group[1]] + [file]
-        groups.append((ids.union(*(group[0] for group in joined)), together))
-    if len(groups) > 1:
-        first, second = groups[0][1][0], groups[1][1][0]
+    first, *others = files
+    joined: set[str] = set()
+    near = [first]
+    while near:
+        joined.update(*map(_ids, near))
+        near = [file for file in others if _ids(file) & joined]
+        others = [file for file in others if not _ids(file) & joined]
+    if others:
         raise TraceError(
-            f"{first.path} and {second.path} have no communicator in common: they are of different "
-            "jobs, or of different lives of one that was restarted"
+            f"{first.path} and {others[0].path} have no communicator in common: they are of "
+            "different jobs, or of different lives of one that was restarted"
         )
+
+
+def _ids(file: RankFile) -> set[str]:
+    return {one["id"] for one in file.content["communicators"]} - {""}
