@@ -1,7 +1,6 @@
 """The torch.distributed backend "hccl". Only this folder and what stands above it import torch.
 
-process_group   what torch calls, and the fast path of plain tensors; read first
-checked         the slow path: every other argument
+process_group   the collectives that torch calls; read first
 identity        what else torch asks a group
 arguments       the arguments of a call as plain buffers
 submit, work    checked calls on the communicator, and torch's Work

@@ -51,16 +51,17 @@ OPS_BY_HASH = _ops_by_hash()
 """For the fast path: a hash takes half the time of `int(options.reduceOp.op)`."""
 
 
-def read_options(kind: type[Options], given: object, *older: object, **named: Any) -> Options:
-    """Return `given` if it is an options object, else build one.
+def read_options(kind: type[Options], *given: object, opts: object = None, **named: Any) -> Options:
+    """Return the options object among the arguments, else build one.
 
     Older overloads of torch's methods pass a root, an operation or a timeout instead, by position
     in an order that differs between methods, or by name.
     """
-    if isinstance(given, kind):
-        return given
+    for value in (opts, *given):
+        if isinstance(value, kind):
+            return value
     options = kind()
-    values = [(_field_of(value), value) for value in (given, *older)]
+    values = [(_field_of(value), value) for value in (opts, *given)]
     for field, value in (*values, *((_FIELDS[name], value) for name, value in named.items())):
         if value is not None:
             timed: Any = timedelta(seconds=seconds_of(value)) if field == "timeout" else value
@@ -214,9 +215,8 @@ class Call:
 
     # ------------------------------------------------------------ several tensors
 
-    def only(self, argument: str, tensors: Tensors | None, other: Tensors | None = None) -> Tensor:
-        """Return the one tensor of `other` or else `tensors`; torch passes one per device."""
-        given = tensors if other is None else other
+    def only(self, argument: str, given: Tensors | None) -> Tensor:
+        """Return the one tensor of `given`; torch passes one per device."""
         if isinstance(given, Tensor):
             return given
         if given is None:

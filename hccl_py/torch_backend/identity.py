@@ -1,4 +1,4 @@
-"""What torch asks a process group: its names, devices and settings, and to end.
+"""What torch asks a process group beside its calls: names, settings, other groups, and to end.
 
 A Python subclass of torch's ProcessGroup has no C++ backend inside. C++ calls the names in camel
 case. Torch's Python code calls the others, whose C++ versions would raise or crash. `_get_backend`
@@ -14,15 +14,17 @@ from collections import Counter
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend
+from torch._C._distributed_c10d import Backend, PrefixStore
 
 from hccl_py.torch_backend.arguments import seconds_of
 from hccl_py.torch_backend.monitored_barrier import MonitoredBarrier
 from hccl_py.torch_backend.submit import Submitter
+from hccl_py.torch_backend.work import as_torch_error
+from hccl_py.transport.errors import HcclError, InvalidArgumentError
 
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator
@@ -191,3 +193,95 @@ class GroupIdentity(_Base):
     def abort(self) -> None:
         """Fail everything in flight, here and on the other ranks."""
         self._communicator.abort("ProcessGroup.abort() was called")
+
+    # ------------------------------------------------------------ groups made from this one
+
+    def split_group(
+        self,
+        ranks: Sequence[int],
+        timeout: timedelta | None = None,
+        opts: object = None,
+        group_name: str | None = None,
+        group_desc: str | None = None,
+        device_types: object = None,
+    ) -> GroupIdentity | None:
+        """Return a group of some ranks of this one, which torch does not know.
+
+        `torch.distributed.split_group` and `new_group` make one that torch knows.
+
+        Args:
+            ranks: of this group, in the order that they have in the new one; all of them call.
+            timeout: of the new group; None: the same as here.
+            opts, device_types: ignored.
+            group_name: of the new group, the same on all of its ranks.
+            group_desc: for the user.
+
+        Returns:
+            The group; None on a rank that is not in it.
+
+        Raises:
+            InvalidArgumentError: these are not ranks of this group.
+            DistBackendError: a rank did not come, or died.
+        """
+        members = [int(rank) for rank in ranks]
+        if self.rank() not in members:
+            return None
+        self._splits[tuple(members)] += 1
+        part = f"split/{'-'.join(map(str, members))}/{self._splits[tuple(members)]}"
+        name = group_name or f"{self._name}/{part}"
+        limit_s = None if timeout is None else timeout.total_seconds()
+        made = self.subset(members, name, limit_s)
+        everybody = self._global_ranks or range(self.size())
+        group = self._derived(made, part, [everybody[rank] for rank in members], name)
+        group.setGroupDesc(group_desc or f"{self._description}:split")
+        return group
+
+    def subset(self, members: Sequence[int], name: str, timeout_s: float | None) -> Communicator:
+        """Return a communicator of some ranks of this group; see `split_group`."""
+        self._submitter.drain()
+        try:
+            return self._communicator.subset(members, name, timeout_s=timeout_s)
+        except HcclError as error:
+            raise as_torch_error(error)  # noqa: B904  # it names its cause
+
+    def shrink(
+        self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, pg_options: object = None
+    ) -> GroupIdentity:
+        """Return a group of the other ranks; `dist.shrink_group` replaces this group by it.
+
+        Ranks that have died are left out whether they are named or not.
+
+        Args:
+            ranks_to_exclude: of this group; the same on all others, which all have to call.
+            shrink_flags: SHRINK_ABORT ends what is in flight first.
+            pg_options: ignored; a group has no options.
+
+        Raises:
+            DistBackendError: on all ranks that called: too few came, or they could not connect.
+        """
+        if shrink_flags:
+            self._communicator.abort("shrink_group was called with SHRINK_ABORT")
+        self._submitter.drain()
+        try:
+            left = self._communicator.shrink(ranks_to_exclude)
+        except HcclError as error:
+            raise as_torch_error(error)  # noqa: B904  # it names its cause
+        # The default group has no list of ranks; the ranks that are left are numbered anew.
+        ranks = [self._global_ranks[rank] for rank in left.old_ranks if self._global_ranks]
+        part = f"shrunk/{left.flight_recorder.member.id.hex()}"
+        return self._derived(left, part, ranks, left.name)
+
+    def _derived(
+        self, communicator: Communicator, part: str, ranks: list[int], name: str
+    ) -> GroupIdentity:
+        # A prefix of its own: the new group must not read what this one wrote to the store.
+        group = type(self)(communicator, PrefixStore(part, self._store), ranks, name)
+        group._submitter.set_backends(self._submitter.read_backends(self))
+        return group
+
+    def merge_remote_group(self, *args: object, **kwargs: object) -> NoReturn:
+        """Raise: groups are made of ranks of the default group, or at a store."""
+        raise InvalidArgumentError(
+            "merge_remote_group: hccl groups cannot be merged; put all ranks in one job with "
+            "torch.distributed.init_process_group, and make the parts with new_group(ranks)"
+        )

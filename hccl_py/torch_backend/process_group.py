@@ -1,47 +1,62 @@
-"""The process group of torch.distributed: its calls, and the groups made from it.
+"""The process group of torch.distributed: `dist.all_reduce` calls `allreduce`, and so on.
 
-`dist.all_reduce` calls `allreduce`, and so on: names and arguments are torch's. Plain tensors go to
-the communicator at once. A Python frame costs as much as a small call in the engine, so each method
-checks for itself that they are plain. The communicator rejects what is no plain memory, mixed
-element types, wrong sizes and wrong ranks before it sends anything. Then, and for tensor
-subclasses, timeouts of a call, the profiler and older overloads, `CheckedCalls` takes over.
-`GroupIdentity` answers what else torch asks.
+Names and signatures are torch's; ranks are the group's. Plain tensors go to the communicator at
+once. A Python frame costs as much as a small call in the engine, so each method checks for itself
+that they are plain. The communicator rejects what is no plain memory, mixed element types, wrong
+sizes and wrong ranks before it sends anything. Then, and for tensor subclasses, timeouts of a call,
+the profiler and older overloads, the rest of the method checks torch's arguments (`arguments.py`)
+and submits the communicator's method of the same meaning (`submit.py`).
+
+Older callers pass the bare root, operation or timeout in place of options (`older`). Where torch
+has two names for an argument (`tensors`, `tensor`), both work.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any
 
+from torch import Tensor
 from torch._C._distributed_c10d import (
     AllgatherOptions,
+    AllreduceCoalescedOptions,
     AllreduceOptions,
     AllToAllOptions,
     BarrierOptions,
     BroadcastOptions,
-    PrefixStore,
+    GatherOptions,
     ReduceOptions,
     ReduceScatterOptions,
+    ScatterOptions,
+    Work,
 )
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
 from hccl_py.collectives import Collectives
-from hccl_py.torch_backend.arguments import OPS_BY_HASH, PLAIN_TYPES, UNSET_TIMEOUT
-from hccl_py.torch_backend.checked import CheckedCalls
-from hccl_py.torch_backend.work import FINISHED, as_torch_error, raise_failure
-from hccl_py.transport.errors import HcclError, InvalidArgumentError
-
-if TYPE_CHECKING:
-    from hccl_py.communicator import Communicator
+from hccl_py.torch_backend.arguments import (
+    OPS_BY_HASH,
+    PLAIN_TYPES,
+    UNSET_TIMEOUT,
+    Call,
+    Tensors,
+    read_options,
+)
+from hccl_py.torch_backend.identity import GroupIdentity
+from hccl_py.torch_backend.sparse import all_reduce_sparse, is_sparse
+from hccl_py.torch_backend.work import FINISHED, raise_failure
+from hccl_py.transport.errors import HcclError
 
 _op = OPS_BY_HASH.get
 
 
-class ProcessGroupHccl(CheckedCalls):
+class ProcessGroupHccl(GroupIdentity):
     """A torch.distributed process group whose collectives run on hccl-py."""
 
-    def allreduce(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Any:
+    def _call(self, name: str, kind: Any = None, *options: Any, **named: Any) -> Call:
+        opts = kind and read_options(kind, *options, **named)
+        return Call(name, opts, self._world_size, self._submitter.read_backends(self))
+
+    def allreduce(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Work:
         """Reduce in place over all ranks."""
         group = self._submitter
         if (
@@ -55,26 +70,25 @@ class ProcessGroupHccl(CheckedCalls):
                 return FINISHED if work is None else group.started(work, tensors, group.lane)
             except HcclError as error:
                 raise_failure(error)
-        return super().allreduce(tensors, opts, *older, **named)
+        tensors = named.pop("tensor", tensors)
+        call = self._call("allreduce", AllreduceOptions, opts, *older, **named)
+        only = call.only("tensors", tensors)
+        if is_sparse(only):
+            return all_reduce_sparse(self._submitter, call, only)
+        return self._all_reduce(call, [only])
 
-    def broadcast(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Any:
-        """Copy the root's tensor to all ranks."""
-        group = self._submitter
-        if (
-            (type(opts) is BroadcastOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
-            and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
-            and not _profiler_enabled()
-        ):
-            try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
-                work = calls.broadcast(tensors[0], opts.rootRank)
-                return FINISHED if work is None else group.started(work, tensors, group.lane)
-            except HcclError as error:
-                raise_failure(error)
-        return super().broadcast(tensors, opts, *older, **named)
+    def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
+        """Reduce each of `tensors` in place over all ranks."""
+        call = self._call("allreduce_coalesced", AllreduceCoalescedOptions, opts)
+        return self._all_reduce(call, tensors)
 
-    def reduce(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Any:
-        """Reduce over all ranks into the root's tensor."""
+    def _all_reduce(self, call: Call, tensors: Sequence[Tensor]) -> Work:
+        op = call.reduce_op()
+        arguments = [(call.in_out("tensors", tensor), op) for tensor in tensors]
+        return self._submitter.submit(call, "all_reduce", *arguments)
+
+    def reduce(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Work:
+        """Reduce over all ranks into the root's tensor; the others keep their values."""
         group = self._submitter
         if (
             (type(opts) is ReduceOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
@@ -87,29 +101,41 @@ class ProcessGroupHccl(CheckedCalls):
                 return FINISHED if work is None else group.started(work, tensors, group.lane)
             except HcclError as error:
                 raise_failure(error)
-        return super().reduce(tensors, opts, *older, **named)
+        tensors = named.pop("tensor", tensors)
+        call = self._call("reduce", ReduceOptions, opts, *older, **named)
+        op, root = call.reduce_op(), call.root("dst")
+        only = call.only("tensors", tensors)
+        if root == self._rank:
+            buffer = call.in_out("tensor", only)
+        else:
+            buffer = call.input("tensor", only)
+            call.results.append(only)
+        return self._submitter.submit(call, "reduce", (buffer, root, op))
 
-    def all_gather_single(
-        self, output: Any = None, input: Any = None, opts: Any = None, **named: Any
-    ) -> Any:
-        """Collect every rank's tensor in one."""
-        group = self._submitter
-        if (
-            (type(opts) is AllgatherOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
-            and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
-            and not _profiler_enabled()
-        ):
-            try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
-                work = calls.all_gather(output, input)
-                return FINISHED if work is None else group.started(work, [output], group.lane)
-            except HcclError as error:
-                raise_failure(error)
-        return super().all_gather_single(output, input, opts, **named)
+    def reduce_scatter(
+        self, output_tensors: Any = None, input_tensors: Any = None, *options: Any, **named: Any
+    ) -> Work:
+        """Reduce a list of blocks, one per rank, and keep this rank's."""
+        output_tensors = named.pop("output", output_tensors)
+        input_tensors = named.pop("input", input_tensors)
+        call = self._call("reduce_scatter", ReduceScatterOptions, *options, **named)
+        op = call.reduce_op()
+        target = call.only("output", output_tensors)
+        blocks = call.blocks("input_list", input_tensors)
+        buffer = call.output("output", target)
+        inputs = [call.input("input_list", block, like=target) for block in blocks]
+        call.same_size("output", target, inputs[self._rank].numel(), "this rank's block")
+        if len({block.numel() for block in blocks}) == 1 or call.fake:
+            return self._submitter.submit(call, "reduce_scatter", (buffer, inputs, op))
+        # Blocks of several sizes, which all ranks see: one reduce per rank.
+        inputs[self._rank] = own = inputs[self._rank].clone()
+        call.copies.insert(0, (buffer, own))
+        reduces = ((block, root, op) for root, block in enumerate(inputs))
+        return self._submitter.submit(call, "reduce", *reduces)
 
-    def reduce_scatter_single(  # type: ignore[override]
+    def reduce_scatter_single(
         self, output: Any = None, input: Any = None, opts: Any = None, **named: Any
-    ) -> Any:
+    ) -> Work:
         """Reduce one tensor of equal blocks and keep this rank's."""
         group = self._submitter
         if (
@@ -123,7 +149,172 @@ class ProcessGroupHccl(CheckedCalls):
                 return FINISHED if work is None else group.started(work, [output], group.lane)
             except HcclError as error:
                 raise_failure(error)
-        return super().reduce_scatter_single(output, input, opts, **named)
+        output, input = named.pop("outputTensor", output), named.pop("inputTensor", input)
+        call = self._call("reduce_scatter_single", ReduceScatterOptions, opts)
+        pair = [call.only("output", output)], [call.only("input", input)]
+        return self._reduce_scatter_single(call, *pair)
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        """Do `reduce_scatter_single` for each pair."""
+        call = self._call("reduce_scatter_single_coalesced", ReduceScatterOptions, opts)
+        return self._reduce_scatter_single(call, outputs, inputs)
+
+    def _reduce_scatter_single(
+        self, call: Call, outputs: Sequence[Tensor], inputs: Sequence[Tensor]
+    ) -> Work:
+        op, n = call.reduce_op(), self._world_size
+        arguments = []
+        for output, source in call.pairs("outputs", outputs, "inputs", inputs):
+            buffer = call.output("output", output)
+            blocks = call.input("input", source, like=output)
+            call.same_size("input", source, output.numel() * n, f"{n} times `output`")
+            arguments.append((buffer, blocks, op))
+        return self._submitter.submit(call, "reduce_scatter", *arguments)
+
+    def broadcast(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Work:
+        """Copy the root's tensor to all ranks."""
+        group = self._submitter
+        if (
+            (type(opts) is BroadcastOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
+            and not _profiler_enabled()
+        ):
+            try:
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
+                work = calls.broadcast(tensors[0], opts.rootRank)
+                return FINISHED if work is None else group.started(work, tensors, group.lane)
+            except HcclError as error:
+                raise_failure(error)
+        tensors = named.pop("tensor", tensors)
+        call = self._call("broadcast", BroadcastOptions, opts, *older, **named)
+        root = call.root("src")
+        only = call.only("tensors", tensors)
+        if root == self._rank:
+            buffer = call.input("tensor", only)
+            call.results.append(only)
+        else:
+            buffer = call.output("tensor", only)
+        return self._submitter.submit(call, "broadcast", (buffer, root))
+
+    def allgather(
+        self, output_tensors: Any, input_tensors: Any = None, *options: Any, **named: Any
+    ) -> Work:
+        """Collect every rank's tensor in a list of tensors."""
+        input_tensors = named.pop("input_tensor", input_tensors)
+        call = self._call("allgather", AllgatherOptions, *options, **named)
+        blocks = call.blocks("tensor_list", output_tensors)
+        tensor = call.only("tensor", input_tensors)
+        return self._submitter.submit(call, "all_gather", self._gathered(call, blocks, tensor))
+
+    def allgather_coalesced(
+        self,
+        output_lists: Sequence[Sequence[Tensor]],
+        input_list: Sequence[Tensor],
+        opts: Any = None,
+    ) -> Work:
+        """Do `allgather` for each of `input_list`; entry r of the outputs is rank r's list."""
+        call = self._call("allgather_coalesced", AllgatherOptions, opts)
+        names = "output_tensor_lists", "input_tensor_list"
+        call.one_per_rank(names[0], output_lists, "lists")
+        by_rank = [call.pairs(names[0], tensors, names[1], input_list) for tensors in output_lists]
+        arguments = [
+            self._gathered(call, [output for output, _ in pairs], pairs[0][1])
+            for pairs in zip(*by_rank, strict=True)
+        ]
+        return self._submitter.submit(call, "all_gather", *arguments)
+
+    def _gathered(
+        self, call: Call, blocks: Sequence[Tensor], tensor: Tensor
+    ) -> tuple[list[Tensor], Tensor]:
+        source = call.input("tensor", tensor)
+        targets = [call.output("tensor_list", block, like=tensor) for block in blocks]
+        own = f"as `tensor` for rank {self._rank}"
+        call.same_size("tensor_list", blocks[self._rank], tensor.numel(), own)
+        return targets, source
+
+    def all_gather_single(self, output: Any = None, input: Any = None, opts: Any = None) -> Work:
+        """Collect every rank's tensor in one, concatenated or stacked."""
+        group = self._submitter
+        if (
+            (type(opts) is AllgatherOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
+            and not _profiler_enabled()
+        ):
+            try:
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
+                work = calls.all_gather(output, input)
+                return FINISHED if work is None else group.started(work, [output], group.lane)
+            except HcclError as error:
+                raise_failure(error)
+        call = self._call("all_gather_single", AllgatherOptions, opts)
+        return self._all_gather_single(call, [output], [input])
+
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        """Do `all_gather_single` for each pair."""
+        call = self._call("all_gather_single_coalesced", AllgatherOptions, opts)
+        return self._all_gather_single(call, outputs, inputs)
+
+    def _all_gather_single(
+        self, call: Call, outputs: Sequence[Tensor], inputs: Sequence[Tensor]
+    ) -> Work:
+        n = self._world_size
+        arguments = []
+        for output, source in call.pairs("outputs", outputs, "inputs", inputs):
+            buffer = call.input("input", source)
+            arguments.append((call.output("output", output, like=source), buffer))
+            call.same_size("output", output, source.numel() * n, f"{n} times `input`")
+        return self._submitter.submit(call, "all_gather", *arguments)
+
+    def gather(
+        self, output_tensors: Any, input_tensors: Any = None, *options: Any, **named: Any
+    ) -> Work:
+        """Collect every rank's tensor in a list on the root; the others pass an empty one."""
+        input_tensors = named.pop("input_tensor", input_tensors)
+        call = self._call("gather", GatherOptions, *options, **named)
+        root = call.root("dst")
+        tensor = call.only("tensor", input_tensors)
+        if root == self._rank:
+            blocks = call.blocks("gather_list", output_tensors)
+            arguments = (*self._gathered(call, blocks, tensor), root)
+            return self._submitter.submit(call, "gather", arguments)
+        buffer = call.input("tensor", tensor)
+        call.no_blocks("gather_list", output_tensors, root)
+        return self._submitter.submit(call, "gather", (None, buffer, root))
+
+    def scatter(
+        self, output_tensors: Any = None, input_tensors: Any = (), *options: Any, **named: Any
+    ) -> Work:
+        """Hand each rank its block of the root's list; the others pass an empty one."""
+        output_tensors = named.pop("output_tensor", output_tensors)
+        call = self._call("scatter", ScatterOptions, *options, **named)
+        root = call.root("src")
+        tensor = call.only("tensor", output_tensors)
+        target = call.output("tensor", tensor)
+        inputs = None
+        if root == self._rank:
+            blocks = call.blocks("scatter_list", input_tensors)
+            inputs = [call.input("scatter_list", block, like=tensor) for block in blocks]
+            call.same_size("tensor", tensor, inputs[root].numel(), "this rank's block")
+        else:
+            call.no_blocks("scatter_list", input_tensors, root)
+        return self._submitter.submit(call, "scatter", (target, inputs, root))
+
+    def alltoall(
+        self, output_tensors: Any, input_tensors: Any, *options: Any, **named: Any
+    ) -> Work:
+        """Send block i to rank i and receive block i from it; blocks may differ in size."""
+        call = self._call("alltoall", AllToAllOptions, *options, **named)
+        sources = call.blocks("input_tensor_list", input_tensors)
+        targets = call.blocks("output_tensor_list", output_tensors)
+        buffers = [call.input("input_tensor_list", block, like=sources[0]) for block in sources]
+        blocks = [call.output("output_tensor_list", block, like=sources[0]) for block in targets]
+        own = sources[self._rank].numel()
+        call.same_size("output_tensor_list", targets[self._rank], own, "this rank's own block")
+        return self._submitter.submit(call, "all_to_all", (blocks, buffers))
 
     def all_to_all_single(
         self,
@@ -134,8 +325,8 @@ class ProcessGroupHccl(CheckedCalls):
         opts: Any = None,
         *older: Any,
         **named: Any,
-    ) -> Any:
-        """Send rows to each rank in turn."""
+    ) -> Work:
+        """Send rows of `input` to each rank in turn; empty split sizes mean equal parts."""
         group = self._submitter
         if (
             (type(opts) is AllToAllOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
@@ -151,10 +342,18 @@ class ProcessGroupHccl(CheckedCalls):
                 return FINISHED if work is None else group.started(work, [output], group.lane)
             except HcclError as error:
                 raise_failure(error)
-        splits = output_split_sizes, input_split_sizes
-        return super().all_to_all_single(output, input, *splits, opts, *older, **named)
+        call = self._call("all_to_all_single", AllToAllOptions, opts, *older, **named)
+        source = call.input("input", input)
+        target = call.output("output", output, like=input)
+        inputs = call.rows("input", source, input_split_sizes)
+        outputs = call.rows("output", target, output_split_sizes)
+        own = inputs[self._rank].numel()
+        call.same_size("output", outputs[self._rank], own, "in the part for this rank itself")
+        if len(input_split_sizes) or len(output_split_sizes):
+            return self._submitter.submit(call, "all_to_all", (outputs, inputs))
+        return self._submitter.submit(call, "all_to_all", (target, source))
 
-    def barrier(self, opts: Any = None, *older: Any, **named: Any) -> Any:
+    def barrier(self, opts: Any = None, *older: Any, **named: Any) -> Work:
         """Block until every rank came."""
         group = self._submitter
         if (
@@ -166,9 +365,10 @@ class ProcessGroupHccl(CheckedCalls):
                 return FINISHED if work is None else group.started(work, [], group.lane)
             except HcclError as error:
                 raise_failure(error)
-        return super().barrier(opts, *older, **named)
+        call = self._call("barrier", BarrierOptions, opts, *older, **named)
+        return self._submitter.submit(call, "barrier", ())
 
-    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Any:  # noqa: N803
+    def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work:  # noqa: N803
         """Send to a rank that receives with the same tag."""
         group = self._submitter
         if group.fast and (
@@ -179,9 +379,12 @@ class ProcessGroupHccl(CheckedCalls):
                 return group.started(work, tensors, None)
             except HcclError as error:
                 raise_failure(error)
-        return super().send(tensors, dstRank, tag)
+        call = self._call("send")
+        peer = call.rank("dst", dstRank)
+        buffer = call.input("tensor", call.only("tensors", tensors))
+        return self._submitter.transfer(call, "send", buffer, peer, tag)
 
-    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Any:  # noqa: N803
+    def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:  # noqa: N803
         """Receive from a rank that sends with the same tag."""
         group = self._submitter
         if group.fast and (
@@ -192,103 +395,20 @@ class ProcessGroupHccl(CheckedCalls):
                 return group.started(work, tensors, None)
             except HcclError as error:
                 raise_failure(error)
-        return super().recv(tensors, srcRank, tag)
+        call = self._call("recv")
+        peer = call.rank("src", srcRank)
+        buffer = call.output("tensor", call.only("tensors", tensors))
+        return self._submitter.transfer(call, "recv", buffer, peer, tag)
+
+    def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
+        """Receive from the first rank that sends with the tag; `source_rank` returns it."""
+        call = self._call("recv_anysource")
+        buffer = call.output("tensor", call.only("tensors", tensors))
+        return self._submitter.transfer(call, "recv", buffer, None, tag)
 
     # The names of older torch versions.
     _allgather_base = all_gather_single
     _reduce_scatter_base = reduce_scatter_single
     alltoall_base = all_to_all_single
-    allgather_into_tensor_coalesced = CheckedCalls.all_gather_single_coalesced
-    reduce_scatter_tensor_coalesced = CheckedCalls.reduce_scatter_single_coalesced
-
-    # ------------------------------------------------------------ groups made from this one
-
-    def split_group(
-        self,
-        ranks: Sequence[int],
-        timeout: timedelta | None = None,
-        opts: object = None,
-        group_name: str | None = None,
-        group_desc: str | None = None,
-        device_types: object = None,
-    ) -> ProcessGroupHccl | None:
-        """Return a group of some ranks of this one, which torch does not know.
-
-        `torch.distributed.split_group` and `new_group` make one that torch knows.
-
-        Args:
-            ranks: of this group, in the order that they have in the new one; all of them call.
-            timeout: of the new group; None: the same as here.
-            opts, device_types: ignored.
-            group_name: of the new group, the same on all of its ranks.
-            group_desc: for the user.
-
-        Returns:
-            The group; None on a rank that is not in it.
-
-        Raises:
-            InvalidArgumentError: these are not ranks of this group.
-            DistBackendError: a rank did not come, or died.
-        """
-        members = [int(rank) for rank in ranks]
-        if self.rank() not in members:
-            return None
-        self._splits[tuple(members)] += 1
-        part = f"split/{'-'.join(map(str, members))}/{self._splits[tuple(members)]}"
-        name = group_name or f"{self._name}/{part}"
-        limit_s = None if timeout is None else timeout.total_seconds()
-        made = self.subset(members, name, limit_s)
-        everybody = self._global_ranks or range(self.size())
-        group = self._derived(made, part, [everybody[rank] for rank in members], name)
-        group.setGroupDesc(group_desc or f"{self._description}:split")
-        return group
-
-    def subset(self, members: Sequence[int], name: str, timeout_s: float | None) -> Communicator:
-        """Return a communicator of some ranks of this group; see `split_group`."""
-        self._submitter.drain()
-        try:
-            return self._communicator.subset(members, name, timeout_s=timeout_s)
-        except HcclError as error:
-            raise as_torch_error(error)  # noqa: B904  # it names its cause
-
-    def shrink(
-        self, ranks_to_exclude: Sequence[int], shrink_flags: int = 0, pg_options: object = None
-    ) -> ProcessGroupHccl:
-        """Return a group of the other ranks; `dist.shrink_group` replaces this group by it.
-
-        Ranks that have died are left out whether they are named or not.
-
-        Args:
-            ranks_to_exclude: of this group; the same on all others, which all have to call.
-            shrink_flags: SHRINK_ABORT ends what is in flight first.
-            pg_options: ignored; a group has no options.
-
-        Raises:
-            DistBackendError: on all ranks that called: too few came, or they could not connect.
-        """
-        if shrink_flags:
-            self._communicator.abort("shrink_group was called with SHRINK_ABORT")
-        self._submitter.drain()
-        try:
-            left = self._communicator.shrink(ranks_to_exclude)
-        except HcclError as error:
-            raise as_torch_error(error)  # noqa: B904  # it names its cause
-        # The default group has no list of ranks; the ranks that are left are numbered anew.
-        ranks = [self._global_ranks[rank] for rank in left.old_ranks if self._global_ranks]
-        part = f"shrunk/{left.flight_recorder.member.id.hex()}"
-        return self._derived(left, part, ranks, left.name)
-
-    def _derived(
-        self, communicator: Communicator, part: str, ranks: list[int], name: str
-    ) -> ProcessGroupHccl:
-        # A prefix of its own: the new group must not read what this one wrote to the store.
-        group = ProcessGroupHccl(communicator, PrefixStore(part, self._store), ranks, name)
-        group._submitter.set_backends(self._submitter.read_backends(self))
-        return group
-
-    def merge_remote_group(self, *args: object, **kwargs: object) -> NoReturn:
-        """Raise: groups are made of ranks of the default group, or at a store."""
-        raise InvalidArgumentError(
-            "merge_remote_group: hccl groups cannot be merged; put all ranks in one job with "
-            "torch.distributed.init_process_group, and make the parts with new_group(ranks)"
-        )
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
