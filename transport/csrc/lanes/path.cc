@@ -12,7 +12,7 @@ namespace hccl {
 namespace {
 
 // A frame and a small payload in one read; a large payload's read brings the next frame along.
-constexpr size_t ahead_bytes = 4096 + sizeof(Frame);
+constexpr size_t ahead_bytes = BufferPool::min_bytes;
 constexpr auto shortest_measurement = std::chrono::milliseconds(2);
 constexpr double weight_of_news = 0.25;
 
@@ -25,14 +25,23 @@ iovec part(const std::byte* begin, size_t size) { return {const_cast<std::byte*>
 
 }  // namespace
 
-Path::Path(size_t slot_bytes, bool checksum, std::shared_ptr<PathStatistics> statistics)
+PayloadBuffer BufferPool::take() {
+  if (spare_.empty()) return PayloadBuffer(new std::byte[num_bytes_]);
+  PayloadBuffer buffer = std::move(spare_.back());
+  spare_.pop_back();
+  return buffer;
+}
+
+Path::Path(size_t slot_bytes, bool checksum, BufferPool& pool,
+           std::shared_ptr<PathStatistics> statistics)
     : slot_bytes_(slot_bytes),
       checksum_(checksum),
+      pool_(pool),
       statistics_(std::move(statistics)),
-      ahead_(new std::byte[ahead_bytes]) {}
+      ahead_(pool.take()) {}
 
 void Path::adopt(std::shared_ptr<Stream> stream) {
-  cut();
+  if (generation_++) statistics_->reconnects.add(1);
   stream_ = std::move(stream);
   only_receives_ = false;
   int domain = AF_UNSPEC;
@@ -47,9 +56,10 @@ void Path::adopt(std::shared_ptr<Stream> stream) {
   statistics_->connected.set(1);
 }
 
-void Path::cut() {
+void Path::cut(Down down) {
   if (stream_) stream_->close();
   stream_ = nullptr;
+  down_ = std::move(down);
   half_way_ = false;
   ahead_begin_ = ahead_end_ = 0;
   has_frame_ = false;
@@ -57,9 +67,14 @@ void Path::cut() {
   statistics_->connected.set(0);
 }
 
+void Path::stop_sending() {
+  only_receives_ = true;
+  half_way_ = false;
+}
+
 // ---------------------------------------------------------------- sending
 
-bool Path::begin(Frame frame, const std::byte* payload) {
+void Path::begin(Frame frame, const std::byte* payload) {
   frame.serial = serial_sent_++;
   if (checksum_) {
     frame.payload_crc = crc32c(payload, frame.header.length);
@@ -68,7 +83,6 @@ bool Path::begin(Frame frame, const std::byte* payload) {
   sending_ = frame;
   half_way_ = true;
   offset_ = 0;
-  return go_on(payload);
 }
 
 bool Path::go_on(const std::byte* payload) {
@@ -177,42 +191,28 @@ bool Path::receive(std::byte* destination) {
   return true;
 }
 
-bool Path::assemble(Buffer& spare) {
-  if (!buffer_) buffer_ = std::move(spare);
-  if (!buffer_) buffer_.reset(new std::byte[slot_bytes_]);
+bool Path::assemble() {
+  if (!buffer_) buffer_ = pool_.take();
   return fill(buffer_.get());
 }
 
-const std::byte* Path::lend(Buffer& spare) {
+const std::byte* Path::lend() {
   // Already read ahead, whole: lend it where it lies.
-  if (!touched() && buffered() >= frame_.header.length) {
+  if (received_ == 0 && !buffer_ && buffered() >= frame_.header.length) {
     check_payload(ahead_.get() + ahead_begin_);
     return ahead_.get() + ahead_begin_;
   }
-  return assemble(spare) ? buffer_.get() : nullptr;
+  return assemble() ? buffer_.get() : nullptr;
 }
 
-bool Path::skip() {
-  const size_t length = frame_.header.length;
-  for (;;) {
-    size_t from_ahead = std::min(buffered(), length - received_);
-    ahead_begin_ += from_ahead;
-    received_ += from_ahead;
-    if (received_ == length) return true;
-    if (!read_ahead()) return false;
-  }
-}
-
-Path::Buffer Path::pop() {
+PayloadBuffer Path::pop() {
   ahead_begin_ += frame_.header.length - std::min<size_t>(received_, frame_.header.length);
   has_frame_ = false;
   return std::move(buffer_);
 }
 
-Path::Buffer Path::give_away_ahead() {
-  Buffer given = buffer_ ? std::move(buffer_) : std::move(ahead_);
-  if (!ahead_) ahead_.reset(new std::byte[ahead_bytes]);
-  return given;
+PayloadBuffer Path::give_away() {
+  return buffer_ ? std::move(buffer_) : std::exchange(ahead_, pool_.take());
 }
 
 // ---------------------------------------------------------------- speed

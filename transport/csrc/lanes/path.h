@@ -3,9 +3,11 @@
 // A path outlives its connections: when one breaks, the next one takes its place.
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/statistics.h"
 #include "base/stream.h"
@@ -48,47 +50,74 @@ struct PathStatistics {
   Counter connected;        // 1 or 0
 };
 
+using PayloadBuffer = std::unique_ptr<std::byte[]>;
+
+// Buffers for a payload each, shared by all that a lane copies or assembles.
+class BufferPool {
+ public:
+  explicit BufferPool(size_t slot_bytes) : num_bytes_(std::max(slot_bytes, min_bytes)) {}
+  PayloadBuffer take();
+  void put(PayloadBuffer buffer) {
+    if (buffer) spare_.push_back(std::move(buffer));
+  }
+
+  static constexpr size_t min_bytes = 4096 + sizeof(Frame);
+
+ private:
+  const size_t num_bytes_;
+  std::vector<PayloadBuffer> spare_;
+};
+
 class Path {
  public:
   using Clock = std::chrono::steady_clock;
-  using Buffer = std::unique_ptr<std::byte[]>;
 
-  Path(size_t slot_bytes, bool checksum, std::shared_ptr<PathStatistics> statistics);
+  struct Down {
+    Clock::time_point since{};
+    std::string why;
+    bool by_peer = false;
+  };
+
+  Path(size_t slot_bytes, bool checksum, BufferPool& pool,
+       std::shared_ptr<PathStatistics> statistics);
+  ~Path() { cut({}); }
 
   bool up() const { return stream_ != nullptr; }
   bool may_send() const { return up() && !only_receives_; }
   int fd() const { return up() ? stream_->fd() : -1; }
-  PathStatistics& statistics() { return *statistics_; }
+  const std::shared_ptr<PathStatistics>& statistics() const { return statistics_; }
+  // How many connections there have been.
+  uint64_t generation() const { return generation_; }
+  // How the last one ended.
+  const Down& down() const { return down_; }
 
   void adopt(std::shared_ptr<Stream> stream);
   // Ends the connection and forgets what was half-way in it, in both directions.
-  void cut();
+  void cut(Down down);
   // The other end takes nothing more; what it sent before may still be read.
-  void stop_sending() { only_receives_ = true; }
+  void stop_sending();
 
-  // ---- sending. All throw StreamError.
-  // Begins a frame; no other may be half-way. True if all of it left.
-  bool begin(Frame frame, const std::byte* payload);
-  // Goes on with the frame that is half-way.
+  // ---- sending
+  // Begins a frame; no other may be half-way.
+  void begin(Frame frame, const std::byte* payload);
+  // Sends what is left of it. True once all of it left. Throws StreamError.
   bool go_on(const std::byte* payload);
   bool half_way() const { return half_way_; }
+  // The message that is half-way; 0 if none is.
+  uint64_t sending() const { return half_way_ ? sending_.sequence : 0; }
 
   // ---- receiving. All throw StreamError.
   // The frame at the head, or nullptr while it is still arriving. Stays until pop().
   const Frame* head();
-  // Whether payload of the head was moved or lent already.
-  bool touched() const { return received_ > 0 || buffer_ != nullptr; }
   // The head's payload in place, or nullptr.
-  const std::byte* lend(Buffer& spare);
+  const std::byte* lend();
   bool receive(std::byte* destination);
-  // Reads the head's payload into `buffer`, which the path keeps until pop().
-  bool assemble(Buffer& spare);
-  // Reads over the payload. True once none of it is left.
-  bool skip();
+  // Reads the head's payload into a buffer, which the path keeps until pop().
+  bool assemble();
   // Done with the head. Returns the buffer it was assembled in, if it was.
-  Buffer pop();
+  PayloadBuffer pop();
   // Everything lent out of this path stays valid as long as what this returns.
-  Buffer give_away_ahead();
+  PayloadBuffer give_away();
 
   // ---- speed
   // Bytes on their way in this connection.
@@ -107,8 +136,11 @@ class Path {
 
   const size_t slot_bytes_;
   const bool checksum_;
+  BufferPool& pool_;
   const std::shared_ptr<PathStatistics> statistics_;
   std::shared_ptr<Stream> stream_;
+  uint64_t generation_ = 0;
+  Down down_;
   bool only_receives_ = false;
   bool is_tcp_ = false;  // if not, what was sent is where it belongs
 
@@ -118,7 +150,7 @@ class Path {
   uint32_t serial_sent_ = 0;
 
   // Bytes read ahead of need: a frame, and the beginning of what follows it.
-  Buffer ahead_;
+  PayloadBuffer ahead_;
   size_t ahead_begin_ = 0;
   size_t ahead_end_ = 0;
   Frame frame_;
@@ -126,7 +158,7 @@ class Path {
   bool checked_ = false;  // the payload's sum is right
   size_t received_ = 0;   // payload bytes that left `ahead_` or never were in it
   uint32_t serial_received_ = 0;
-  Buffer buffer_;
+  PayloadBuffer buffer_;
 
   uint64_t bytes_written_ = 0;
   uint64_t delivered_ = 0;  // at the last measurement

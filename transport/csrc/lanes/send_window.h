@@ -4,10 +4,9 @@
 // borrowed until it is acknowledged, or until detach() copies it. Both kinds of copy are bounded.
 #pragma once
 
-#include <memory>
-#include <vector>
+#include <deque>
 
-#include "lanes/lane.h"
+#include "lanes/path.h"
 
 namespace hccl {
 
@@ -19,8 +18,8 @@ struct Outgoing {
   int path = no_path;     // the connection that carries it, or carried it and may have delivered it
   bool was_sent = false;  // left at least once, maybe on a connection that is gone
   bool owned = false;     // the payload is no longer the caller's
-  std::unique_ptr<std::byte[]> copy;  // of a large payload
-  size_t ring_bytes = 0;  // of a small one, and what was skipped before it
+  bool detached = false;  // `copy` came from the pool
+  PayloadBuffer copy;
 };
 
 class SendWindow {
@@ -30,36 +29,33 @@ class SendWindow {
   static size_t small_bytes(size_t slot_bytes);
   static constexpr size_t num_small = 8;
 
-  explicit SendWindow(size_t slot_bytes);
+  SendWindow(size_t slot_bytes, BufferPool& pool)
+      : small_bytes_(small_bytes(slot_bytes)), pool_(pool) {}
 
   // Returns the message's number: 1 for the first, then counting up.
   uint64_t post(const Header& header, const std::byte* payload);
-  Outgoing& at(uint64_t number) { return entries_[number & (entries_.size() - 1)]; }
+  Outgoing& at(uint64_t number) { return entries_[number - acknowledged_ - 1]; }
   // Copies the payload if it is small and there is room.
   void keep(uint64_t number);
   void detach();
   // Forgets all messages up to `number`.
   void acknowledge(uint64_t number);
 
-  uint64_t posted() const { return posted_; }
+  uint64_t posted() const { return acknowledged_ + entries_.size(); }
   uint64_t acknowledged() const { return acknowledged_; }
   uint64_t completed() const { return completed_; }
 
  private:
-  void own(Outgoing& entry, const std::byte* copy);
+  void own(Outgoing& entry, PayloadBuffer copy);
+  void count_completed();
 
-  const size_t slot_bytes_;
   const size_t small_bytes_;
-  std::vector<Outgoing> entries_;  // a power of two of them, by number
-  uint64_t posted_ = 0;
+  BufferPool& pool_;
+  std::deque<Outgoing> entries_;  // not acknowledged
   uint64_t acknowledged_ = 0;
   uint64_t completed_ = 0;
-
-  std::vector<std::byte> ring_;  // small copies, in order
-  size_t ring_end_ = 0;
-  size_t ring_used_ = 0;
+  size_t kept_bytes_ = 0;
   size_t num_detached_ = 0;
-  std::vector<std::unique_ptr<std::byte[]>> spare_;  // slots for large copies
 };
 
 }  // namespace hccl

@@ -40,25 +40,17 @@ TcpLane::TcpLane(int peer, std::vector<std::shared_ptr<Stream>> connections,
     : Lane(peer, options.slot_bytes, statistics),
       options_(options),
       small_bytes_(SendWindow::small_bytes(options.slot_bytes)),
-      down_(connections.size()),
-      generations_(connections.size()),
-      window_(options.slot_bytes),
-      half_way_(connections.size()) {
+      pool_(options.slot_bytes),
+      window_(options.slot_bytes, pool_) {
   if (connections.empty()) throw std::invalid_argument("a lane needs a connection");
   for (size_t i = 0; i < connections.size(); ++i) {
     auto record = std::make_shared<PathStatistics>();
     record->peer = peer;
     record->lane = options.lane;
     record->name = i < options.names.size() ? options.names[i] : "path " + std::to_string(i);
-    records_.push_back(record);
-    paths_.push_back(std::make_unique<Path>(slot_bytes_, options.checksum, record));
+    paths_.push_back(std::make_unique<Path>(slot_bytes_, options.checksum, pool_, record));
   }
-  if (several()) stash_.resize(max_unacknowledged);
   for (size_t i = 0; i < connections.size(); ++i) adopt(i, std::move(connections[i]));
-}
-
-TcpLane::~TcpLane() {
-  for (auto& path : paths_) path->cut();
 }
 
 // ---------------------------------------------------------------- sending
@@ -86,7 +78,7 @@ bool TcpLane::flush() {
 
 bool TcpLane::flushed() const {
   return cursor_ > window_.posted() &&
-         std::all_of(half_way_.begin(), half_way_.end(), [](uint64_t number) { return !number; });
+         std::all_of(paths_.begin(), paths_.end(), [](auto& path) { return !path->sending(); });
 }
 
 bool TcpLane::send_waiting() {
@@ -134,39 +126,31 @@ void TcpLane::start(size_t i, uint64_t number) {
   frame.sequence = number;
   frame.header = entry.header;
   stamp(frame);
-  half_way_[i] = number;
-  try {
-    if (paths_[i]->begin(frame, entry.payload)) {
-      left(i);
-    } else {
-      records_[i]->stalls.add(1);
-    }
-  } catch (const StreamError& error) {
-    sending_failed(i, error);
-  }
+  paths_[i]->begin(frame, entry.payload);
+  if (!go_on(i)) paths_[i]->statistics()->stalls.add(1);
 }
 
 // True if anything moved.
 bool TcpLane::go_on(size_t i) {
   if (!paths_[i]->half_way()) return false;
-  const std::byte* payload = half_way_[i] ? window_.at(half_way_[i]).payload : nullptr;
+  uint64_t number = paths_[i]->sending();
   try {
-    if (!paths_[i]->go_on(payload)) return false;
-    if (half_way_[i]) left(i);
+    if (!paths_[i]->go_on(number ? window_.at(number).payload : nullptr)) return false;
+    if (number) left(i, number);
   } catch (const StreamError& error) {
     sending_failed(i, error);
   }
   return true;
 }
 
-void TcpLane::left(size_t i) {
-  Outgoing& entry = window_.at(half_way_[i]);
-  half_way_[i] = 0;
+void TcpLane::left(size_t i, uint64_t number) {
+  Outgoing& entry = window_.at(number);
+  PathStatistics& record = *paths_[i]->statistics();
   statistics_.tcp.messages.add(1);
   statistics_.tcp.bytes.add(entry.header.length);
-  records_[i]->messages.add(1);
-  records_[i]->bytes.add(entry.header.length);
-  if (entry.was_sent) records_[i]->retransmits.add(1);
+  record.messages.add(1);
+  record.bytes.add(entry.header.length);
+  if (entry.was_sent) record.retransmits.add(1);
   entry.was_sent = true;
   release_acknowledged();
 }
@@ -190,19 +174,15 @@ void TcpLane::send_control(size_t i, Frame::Kind kind) {
   Frame frame;
   frame.kind = kind;
   stamp(frame);
-  try {
-    paths_[i]->begin(frame, nullptr);
-  } catch (const StreamError& error) {
-    ack_due_ = true;
-    sending_failed(i, error);
-  }
+  paths_[i]->begin(frame, nullptr);
+  go_on(i);
 }
 
 // A message that is half-way on some path is still read from its payload, even if the peer has it.
 void TcpLane::release_acknowledged() {
   uint64_t number = peer_has_;
-  for (uint64_t half_way : half_way_) {
-    if (half_way) number = std::min(number, half_way - 1);
+  for (const auto& path : paths_) {
+    if (uint64_t half_way = path->sending()) number = std::min(number, half_way - 1);
   }
   if (number <= window_.acknowledged()) return;
   window_.acknowledge(number);
@@ -212,9 +192,8 @@ void TcpLane::release_acknowledged() {
 // ---------------------------------------------------------------- connections
 
 void TcpLane::adopt(size_t i, std::shared_ptr<Stream> connection) {
-  if (dead_) return connection->close();
-  if (paths_[i]->up()) end(i, "the peer made another connection");
-  if (generations_[i]++) records_[i]->reconnects.add(1);
+  if (why_dead_) return connection->close();
+  if (paths_[i]->up()) end(i, "the peer made another connection", false);
   if (several()) {
     setsockopt(connection->fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most_unsent_bytes,
                sizeof most_unsent_bytes);
@@ -228,32 +207,30 @@ void TcpLane::adopt(size_t i, std::shared_ptr<Stream> connection) {
 void TcpLane::sending_failed(size_t i, const StreamError& error) {
   paths_[i]->stop_sending();
   requeue(i);
+  ack_due_ = true;  // it may have been in what was lost
   if (head_of(i) == nullptr) lose(i, error.what(), error.by_peer);
 }
 
 void TcpLane::lose(size_t i, const std::string& why, bool by_peer) {
   if (!paths_[i]->up()) return;
-  end(i, why);
-  down_[i].by_peer = by_peer;
+  end(i, why, by_peer);
   bool comes_back = options_.observer != nullptr && options_.observer->path_lost(*this, i);
   if (!comes_back) peer_ended_ = true;
   if (peer_ended_ && !any_up()) bury(why);
 }
 
-void TcpLane::end(size_t i, const std::string& why) {
+void TcpLane::end(size_t i, const std::string& why, bool by_peer) {
   Path& path = *paths_[i];
   if (current_ == i) {
-    if (complete_) kept_ = path.give_away_ahead();
-    current_ = complete_ ? kept : nowhere;
+    if (complete_) stash(expected(), header_, path.give_away());
+    current_ = complete_ ? in_stash : nowhere;
   }
-  path.cut();
+  path.cut({Clock::now(), why, by_peer});
   requeue(i);
   ack_due_ = true;  // the last one may have been lost with it, and the peer may wait for nothing else
-  down_[i] = {Clock::now(), why, false};
 }
 
 void TcpLane::requeue(size_t i) {
-  half_way_[i] = 0;
   for (uint64_t number = window_.acknowledged() + 1; number <= window_.posted(); ++number) {
     Outgoing& entry = window_.at(number);
     if (entry.path != static_cast<int>(i)) continue;
@@ -269,8 +246,7 @@ void TcpLane::peer_has_ended() {
 }
 
 void TcpLane::bury(const std::string& why) {
-  if (dead_) return;
-  dead_ = true;
+  if (why_dead_) return;
   why_dead_ = why;
   // A peer that left without reading everything did not need it.
   while (window_.acknowledged() < window_.posted() &&
@@ -281,7 +257,7 @@ void TcpLane::bury(const std::string& why) {
 }
 
 void TcpLane::throw_if_dead() const {
-  if (dead_) throw LaneError(peer(), why_dead_);
+  if (why_dead_) throw LaneError(peer(), *why_dead_);
 }
 
 bool TcpLane::any_up() const {
@@ -289,7 +265,7 @@ bool TcpLane::any_up() const {
 }
 
 void TcpLane::tend(Clock::time_point now) {
-  if (dead_) return;
+  if (why_dead_) return;
   if (ack_due_) send_ack();
   if (now - checked_at_ < check_period) return;
   checked_at_ = now;
@@ -333,21 +309,20 @@ bool TcpLane::hung_up() const {
 }
 
 bool TcpLane::closed_by_peer() const {
-  for (size_t i = 0; i < paths_.size(); ++i) {
-    if (paths_[i]->up() ? has_hung_up(paths_[i]->fd()) : down_[i].by_peer) return true;
-  }
-  return false;
+  return std::any_of(paths_.begin(), paths_.end(), [](const auto& path) {
+    return path->up() ? has_hung_up(path->fd()) : path->down().by_peer;
+  });
 }
 
 bool TcpLane::delivered() const {
-  return dead_ || !any_up() ||
+  return why_dead_ || !any_up() ||
          (flushed() && std::all_of(paths_.begin(), paths_.end(), [](const auto& path) {
             return path->delivered();
           }));
 }
 
 bool TcpLane::owes() const {
-  if (dead_ || peer_ended_ || window_.acknowledged() == window_.posted()) return false;
+  if (why_dead_ || peer_ended_ || window_.acknowledged() == window_.posted()) return false;
   return !any_up() || !delivered();
 }
 
@@ -355,17 +330,23 @@ std::vector<PathTrouble> TcpLane::troubles(const std::vector<double>& unanswered
   Clock::time_point now = Clock::now();
   std::vector<PathTrouble> found;
   for (size_t i = 0; i < paths_.size(); ++i) {
-    const std::string& name = records_[i]->name;
-    if (!paths_[i]->up()) {
-      double seconds = std::chrono::duration<double>(now - down_[i].since).count();
-      found.push_back({peer(), name, false, seconds, down_[i].why});
+    const Path& path = *paths_[i];
+    const std::string& name = path.statistics()->name;
+    if (!path.up()) {
+      double seconds = std::chrono::duration<double>(now - path.down().since).count();
+      found.push_back({peer(), name, false, seconds, path.down().why});
       continue;
     }
-    double seconds =
-        std::max(unanswered_s(paths_[i]->fd()), i < unanswered.size() ? unanswered[i] : 0.0);
+    double seconds = std::max(unanswered_s(path.fd()), i < unanswered.size() ? unanswered[i] : 0.0);
     if (seconds >= shortest_silence_s) found.push_back({peer(), name, true, seconds, {}});
   }
   return found;
+}
+
+std::vector<std::shared_ptr<PathStatistics>> TcpLane::path_statistics() const {
+  std::vector<std::shared_ptr<PathStatistics>> records;
+  for (const auto& path : paths_) records.push_back(path->statistics());
+  return records;
 }
 
 }  // namespace hccl

@@ -9,8 +9,10 @@
 // what a reduction reads, or what came too early on one of several paths, is assembled in a slot.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,7 +48,6 @@ class TcpLane final : public Lane {
   // One connection per path; they must be of the same kind on both sides.
   TcpLane(int peer, std::vector<std::shared_ptr<Stream>> connections, const TcpOptions& options,
           Statistics& statistics);
-  ~TcpLane() override;
 
   uint64_t post_send(const Header& header, const std::byte* payload) override;
   bool flush() override;
@@ -67,7 +68,7 @@ class TcpLane final : public Lane {
   // Ends a connection that is known to be of no use.
   void lose(size_t path, const std::string& why, bool by_peer = false);
   // How many connections the path has had; both sides count alike.
-  uint64_t generation(size_t path) const { return generations_[path]; }
+  uint64_t generation(size_t path) const { return paths_[path]->generation(); }
   // No connection will be replaced any more: the peer has left or died.
   void peer_has_ended();
   // To be called every 100 ms or so: notices cut paths and lost tails.
@@ -83,23 +84,17 @@ class TcpLane final : public Lane {
   // Whether the peer lacks a message, or may: it has to go out, or out again over a new connection.
   bool owes() const;
   std::vector<PathTrouble> troubles(const std::vector<double>& unanswered_s = {}) const override;
-  const std::vector<std::shared_ptr<PathStatistics>>& path_statistics() const { return records_; }
+  std::vector<std::shared_ptr<PathStatistics>> path_statistics() const;
 
  private:
   static constexpr uint64_t max_unacknowledged = 64;
-  static constexpr size_t max_stashed = max_unacknowledged;  // or a lost one would wait behind the rest
   static constexpr size_t nowhere = ~size_t{0};
   static constexpr size_t in_stash = nowhere - 1;
-  static constexpr size_t kept = nowhere - 2;  // complete, of a connection that broke since
 
-  struct Down {
-    Clock::time_point since{};
-    std::string why;
-    bool by_peer = false;
-  };
+  // A message that came too early, or whole over a connection that broke before it was released.
   struct Stashed {
-    Path::Buffer payload;
     Header header;
+    PayloadBuffer payload;
     bool there = false;
   };
 
@@ -113,13 +108,13 @@ class TcpLane final : public Lane {
   size_t choose(size_t num_bytes);
   void start(size_t path, uint64_t number);
   bool go_on(size_t path);
-  void left(size_t path);
+  void left(size_t path, uint64_t number);
   void stamp(Frame& frame);
   void send_ack();
   void send_control(size_t path, Frame::Kind kind);
   void sending_failed(size_t path, const StreamError& error);
   void requeue(size_t path);
-  void end(size_t path, const std::string& why);
+  void end(size_t path, const std::string& why, bool by_peer);
   void release_acknowledged();
   void bury(const std::string& why);
   void check_paths(Clock::time_point now);
@@ -129,26 +124,30 @@ class TcpLane final : public Lane {
   const Frame* head_of(size_t path);
   bool is_news(const Frame& frame) const;
   void stash_heads();
-  void stash(size_t path);
-  Stashed& stashed(uint64_t number) { return stash_[number & (max_unacknowledged - 1)]; }
-  bool has_stashed(uint64_t number) const;
-  Path::Buffer take_spare();
-  void recycle(Path::Buffer buffer);
+  const Header* show(size_t where, const Header& header);
+  void stash(uint64_t number, const Header& header, PayloadBuffer payload);
+  Stashed& stashed(uint64_t number) { return stash_[number % max_unacknowledged]; }
+  // What `read` returns of a path; nothing if its connection breaks meanwhile.
+  template <class Read>
+  std::invoke_result_t<Read, Path&> reading(size_t path, Read read) {
+    try {
+      return read(*paths_[path]);
+    } catch (const StreamError& error) {
+      lose(path, error.what(), error.by_peer);
+      return {};
+    }
+  }
 
   const TcpOptions options_;
   const size_t small_bytes_;
-  std::vector<std::shared_ptr<PathStatistics>> records_;
+  BufferPool pool_;
   std::vector<std::unique_ptr<Path>> paths_;
-  std::vector<Down> down_;
-  std::vector<uint64_t> generations_;
-  bool peer_ended_ = false;  // nothing will be replaced
-  bool dead_ = false;  // nothing will be sent or received
-  std::string why_dead_;
+  bool peer_ended_ = false;              // nothing will be replaced
+  std::optional<std::string> why_dead_;  // if set, nothing will be sent or received
 
   // Sending.
   SendWindow window_;
   uint64_t cursor_ = 1;              // no lower message waits to be sent
-  std::vector<uint64_t> half_way_;   // by path: the message that it is sending, or 0
   uint64_t peer_has_ = 0;            // as acknowledged; the window may be behind
   bool polled_ = false;              // for acknowledgements, since the last flush
   uint64_t progress_number_ = ~uint64_t{0};  // acknowledged when that last changed,
@@ -163,11 +162,8 @@ class TcpLane final : public Lane {
   Header header_;             // of the peeked message
   size_t last_path_ = 0;
   int num_fruitless_ = 0;
-  std::vector<Stashed> stash_;
-  size_t num_stashed_ = 0;
-  Path::Buffer kept_;
-  const std::byte* lent_ = nullptr;  // the peeked message's payload, once it was lent
-  std::vector<Path::Buffer> spare_;
+  std::array<Stashed, max_unacknowledged> stash_;
+  const std::byte* lent_ = nullptr;  // the peeked message's payload, once it was lent or stashed
   // Since the last acknowledgement.
   uint64_t num_unacknowledged_ = 0;
   uint64_t num_large_ = 0;

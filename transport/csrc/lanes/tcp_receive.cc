@@ -33,11 +33,12 @@ const Frame* TcpLane::head_of(size_t i) {
         if (frame->sequence >= expected() + max_unacknowledged) {
           throw StreamError("a message from far ahead", false);
         }
-        if (is_news(*frame)) return frame;
-        if (!path.skip()) return nullptr;
+        bool is_news = frame->sequence >= expected() && !stashed(frame->sequence).there;
+        if (is_news) return frame;
+        if (!path.assemble()) return nullptr;
       }
       if (frame->kind != Frame::ack) ack_due_ = true;
-      recycle(path.pop());
+      pool_.put(path.pop());
     }
   } catch (const StreamError& error) {
     lose(i, error.what(), error.by_peer);
@@ -45,34 +46,30 @@ const Frame* TcpLane::head_of(size_t i) {
   return nullptr;
 }
 
-bool TcpLane::is_news(const Frame& frame) const {
-  return frame.sequence >= expected() && !has_stashed(frame.sequence);
-}
-
 void TcpLane::poll() {
   for (size_t i = 0; i < paths_.size(); ++i) head_of(i);
 }
 
+// The message to take next: on a path, or in the stash.
+const Header* TcpLane::show(size_t where, const Header& header) {
+  current_ = where;
+  header_ = header;
+  complete_ = false;
+  lent_ = where == in_stash ? stashed(expected()).payload.get() : nullptr;
+  return &header_;
+}
+
 const Header* TcpLane::peek() {
   if (current_ != nowhere) return &header_;
-  if (has_stashed(expected())) {
-    header_ = stashed(expected()).header;
-    current_ = in_stash;
-    complete_ = false;
-    lent_ = nullptr;
-    return &header_;
-  }
+  if (stashed(expected()).there) return show(in_stash, stashed(expected()).header);
   polled_ = true;
   for (size_t i = 0; i < paths_.size(); ++i) {
     size_t path = (last_path_ + i) % paths_.size();
     const Frame* frame = head_of(path);
     if (frame == nullptr || frame->sequence != expected()) continue;
-    header_ = frame->header;
-    current_ = last_path_ = path;
-    complete_ = false;
-    lent_ = nullptr;
+    last_path_ = path;
     num_fruitless_ = 0;
-    return &header_;
+    return show(path, frame->header);
   }
   if (ack_due_) send_ack();
   if (several() && ++num_fruitless_ >= fruitless_before_stash) stash_heads();
@@ -82,49 +79,28 @@ const Header* TcpLane::peek() {
 
 const std::byte* TcpLane::lend() {
   if (lent_ != nullptr) return lent_;
-  if (current_ == in_stash) return stashed(expected()).payload.get();
-  size_t path = current_;
-  const std::byte* payload = nullptr;
-  Path::Buffer spare = take_spare();
-  try {
-    payload = paths_[path]->lend(spare);
-    complete_ = payload != nullptr;
-    lent_ = payload;
-  } catch (const StreamError& error) {
-    lose(path, error.what(), error.by_peer);
-  }
-  recycle(std::move(spare));
-  if (payload == nullptr && several()) stash_heads();
-  return payload;
+  lent_ = reading(current_, [](Path& path) { return path.lend(); });
+  complete_ = lent_ != nullptr;
+  if (!complete_ && several()) stash_heads();
+  return lent_;
 }
 
 bool TcpLane::receive(std::byte* destination) {
-  const std::byte* here = current_ == in_stash ? stashed(expected()).payload.get() : lent_;
-  if (here != nullptr) {
-    std::memcpy(destination, here, header_.length);
+  if (lent_ != nullptr) {
+    std::memcpy(destination, lent_, header_.length);
     return true;
   }
-  size_t path = current_;
-  try {
-    complete_ = paths_[path]->receive(destination);
-  } catch (const StreamError& error) {
-    lose(path, error.what(), error.by_peer);
-    return false;
-  }
+  complete_ = reading(current_, [=](Path& path) { return path.receive(destination); });
   if (!complete_ && several()) stash_heads();
   return complete_;
 }
 
 void TcpLane::release() {
   if (current_ == in_stash) {
-    Stashed& entry = stashed(expected());
-    recycle(std::move(entry.payload));
-    entry.there = false;
-    --num_stashed_;
-  } else if (current_ == kept) {
-    kept_ = nullptr;
+    stashed(expected()).there = false;
+    pool_.put(std::move(stashed(expected()).payload));
   } else {
-    recycle(paths_[current_]->pop());
+    pool_.put(paths_[current_]->pop());
   }
   current_ = nowhere;
   ++taken_;
@@ -142,45 +118,17 @@ void TcpLane::release() {
 
 // ---------------------------------------------------------------- what came too early
 
-bool TcpLane::has_stashed(uint64_t number) const {
-  return num_stashed_ > 0 && stash_[number & (max_unacknowledged - 1)].there;
+void TcpLane::stash(uint64_t number, const Header& header, PayloadBuffer payload) {
+  stashed(number) = {header, std::move(payload), true};
 }
 
 void TcpLane::stash_heads() {
-  for (size_t i = 0; i < paths_.size() && num_stashed_ < max_stashed; ++i) {
-    if (i == current_) continue;
-    const Frame* frame = head_of(i);
-    if (frame != nullptr && frame->sequence > expected()) stash(i);
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    const Frame* frame = i == current_ ? nullptr : head_of(i);
+    if (frame == nullptr || frame->sequence <= expected()) continue;
+    if (!reading(i, [](Path& path) { return path.assemble(); })) continue;
+    stash(frame->sequence, frame->header, paths_[i]->pop());
   }
-}
-
-void TcpLane::stash(size_t i) {
-  Path& path = *paths_[i];
-  Path::Buffer spare = take_spare();
-  try {
-    bool whole = path.assemble(spare);
-    recycle(std::move(spare));
-    if (!whole) return;
-  } catch (const StreamError& error) {
-    return lose(i, error.what(), error.by_peer);
-  }
-  const Frame& frame = *path.head();
-  Stashed& entry = stashed(frame.sequence);
-  entry.header = frame.header;
-  entry.there = true;
-  ++num_stashed_;
-  entry.payload = path.pop();
-}
-
-Path::Buffer TcpLane::take_spare() {
-  if (spare_.empty()) return nullptr;
-  Path::Buffer spare = std::move(spare_.back());
-  spare_.pop_back();
-  return spare;
-}
-
-void TcpLane::recycle(Path::Buffer buffer) {
-  if (buffer) spare_.push_back(std::move(buffer));
 }
 
 }  // namespace hccl
