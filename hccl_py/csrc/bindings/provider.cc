@@ -59,7 +59,7 @@ class PythonLane final : public QueuedLane {
   void release() override { has_message_ = false; }
 
  protected:
-  bool push(const Header& header, const std::byte* payload, size_t& offset) override;
+  bool push(const Header& header, const std::byte* payload) override;
 
  private:
   bool has_changed() const;
@@ -85,7 +85,7 @@ bool PythonLane::has_changed() const {
   return poll(&watched, 1, 0) != 0;
 }
 
-bool PythonLane::push(const Header& header, const std::byte* payload, size_t&) {
+bool PythonLane::push(const Header& header, const std::byte* payload) {
   if (full_ && !has_changed()) return false;
   full_ = !call_send(header, payload);
   if (full_) return false;

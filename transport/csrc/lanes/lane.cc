@@ -5,50 +5,27 @@
 
 namespace hccl {
 
-namespace {
-
-constexpr size_t max_gone = 1024;
-
-}  // namespace
-
 uint64_t QueuedLane::post_send(const Header& header, const std::byte* payload) {
-  uint64_t number = completed_ + (queue_.size() - head_) + (detached_ ? 0 : 1);
-  if (flushed() && push(header, payload, offset_)) {
-    offset_ = 0;
-    return ++completed_;
-  }
+  if (flushed() && push(header, payload)) return ++completed_;
   device_.stalls.add(1);
   queue_.push_back({header, payload});
-  return number;
+  return completed_ + queue_.size() - (detached_ ? 1 : 0);
 }
 
 bool QueuedLane::flush() {
   bool moved = false;
-  while (!flushed()) {
-    Posted& front = queue_[head_];
-    size_t before = offset_;
-    bool sent = push(front.header, front.payload, offset_);
-    moved |= sent || offset_ != before;
-    if (!sent) break;
-    pop();
+  while (!queue_.empty() && push(queue_.front().header, queue_.front().payload)) {
+    if (!detached_) ++completed_;
+    detached_ = false;
+    queue_.pop_front();
+    moved = true;
   }
   return moved;
 }
 
-void QueuedLane::pop() {
-  if (!detached_) ++completed_;
-  detached_ = false;
-  offset_ = 0;
-  // Whatever left is forgotten, also if the sender is always ahead and the queue never empties.
-  if (++head_ == queue_.size() || head_ == max_gone) {
-    queue_.erase(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(head_));
-    head_ = 0;
-  }
-}
-
 void QueuedLane::detach() {
   if (flushed() || detached_) return;
-  Posted& front = queue_[head_];
+  Posted& front = queue_.front();
   spare_.resize(slot_bytes_);
   std::memcpy(spare_.data(), front.payload, front.header.length);
   front.payload = spare_.data();

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <exception>
 #include <span>
 #include <stdexcept>
@@ -130,13 +131,13 @@ class QueuedLane : public Lane {
   uint64_t post_send(const Header& header, const std::byte* payload) final;
   bool flush() override;
   uint64_t completed() const override { return completed_; }
-  bool flushed() const final { return head_ == queue_.size(); }
+  bool flushed() const final { return queue_.empty(); }
   bool settled() const override { return flushed(); }
   void detach() override;
 
  protected:
-  // Sends from `offset` on; advances it. True once header and payload left the caller's memory.
-  virtual bool push(const Header& header, const std::byte* payload, size_t& offset) = 0;
+  // True once all of it is sent; false if there is no room now.
+  virtual bool push(const Header& header, const std::byte* payload) = 0;
 
   DeviceStatistics& device_;
 
@@ -146,11 +147,7 @@ class QueuedLane : public Lane {
     const std::byte* payload;
   };
 
-  void pop();
-
-  std::vector<Posted> queue_;  // [head_, end) waits; it keeps its capacity
-  size_t head_ = 0;
-  size_t offset_ = 0;       // bytes of the front entry that left, header included
+  std::deque<Posted> queue_;
   uint64_t completed_ = 0;  // payloads no longer borrowed, in posting order
   bool detached_ = false;   // the front entry's payload is our own copy
   std::vector<std::byte> spare_;

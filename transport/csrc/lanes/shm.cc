@@ -18,24 +18,14 @@ Outbox::Outbox(std::shared_ptr<Segment> segment, int channel)
   for (int i = num_slots; i-- > 0;) free_.push_back(i);
 }
 
-void Outbox::add_lane(ShmLane* lane) {
-  lanes_.push_back(lane);
-  ++empty_lanes_;
-}
-
-int Outbox::take(bool lane_holds_none) {
+int Outbox::write(const std::byte* payload, size_t num_bytes, int num_readers,
+                  bool lane_holds_none) {
   // The slot reserved for this very lane counts for it.
-  size_t reserved = static_cast<size_t>(empty_lanes_) - (lane_holds_none ? 1 : 0);
-  if (free_.size() <= reserved) return -1;
+  if (free_.size() + lane_holds_none <= num_reserved_) return -1;
   int slot = free_.back();
   free_.pop_back();
-  return slot;
-}
-
-int Outbox::take_for_many() {
-  if (free_.size() <= static_cast<size_t>(empty_lanes_)) return -1;
-  int slot = free_.back();
-  free_.pop_back();
+  readers_[slot] = num_readers;
+  std::memcpy(segment_->slot(channel_, slot), payload, num_bytes);
   return slot;
 }
 
@@ -44,7 +34,11 @@ void Outbox::done_reading(int slot) {
 }
 
 void Outbox::reclaim() {
-  for (ShmLane* lane : lanes_) lane->reclaim();
+  num_reserved_ = 0;
+  for (ShmLane* lane : lanes_) {
+    lane->reclaim();
+    num_reserved_ += !lane->holds_slot();
+  }
 }
 
 ShmLane::ShmLane(int peer, const Ends& ends, std::shared_ptr<Outbox> outbox,
@@ -67,7 +61,7 @@ void ShmLane::reclaim() {
     if (sent.slot == announced) --num_announced_;
     if (sent.slot < 0) continue;
     outbox_->done_reading(sent.slot);
-    if (!sent.shared && --own_slots_ == 0) outbox_->lane_became_empty();
+    if (!sent.shared) --own_slots_;
   }
 }
 
@@ -162,7 +156,7 @@ ShmLane::Sent& ShmLane::publish(const Header& header, const std::byte* payload, 
   return sent;
 }
 
-bool ShmLane::push(const Header& header, const std::byte* payload, size_t&) {
+bool ShmLane::push(const Header& header, const std::byte* payload) {
   if (ring_is_full()) return false;
   if (awaits_reply(header)) {
     write_reply(header, payload);
@@ -175,11 +169,9 @@ bool ShmLane::push(const Header& header, const std::byte* payload, size_t&) {
   int slot = in_cell;
   if (header.length > inline_bytes) {
     outbox_->reclaim();  // may find that this lane holds none
-    slot = outbox_->take(own_slots_ == 0);
+    slot = outbox_->write(payload, header.length, 1, !holds_slot());
     if (slot < 0) return false;
-    outbox_->share(slot, 1);
-    if (own_slots_++ == 0) outbox_->lane_was_filled();
-    std::memcpy(outbox_->slot(slot), payload, header.length);
+    ++own_slots_;
   }
   publish(header, payload, slot, false);
   return true;
@@ -194,10 +186,8 @@ bool ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Header& heade
     if (one.awaits_reply(header) || one.can_announce(header, payload)) return false;
   }
   outbox_->reclaim();
-  int slot = outbox_->take_for_many();
+  int slot = outbox_->write(payload, header.length, static_cast<int>(lanes.size()), false);
   if (slot < 0) return false;
-  outbox_->share(slot, static_cast<int>(lanes.size()));
-  std::memcpy(outbox_->slot(slot), payload, header.length);
   for (Lane* lane : lanes) {
     static_cast<ShmLane*>(lane)->publish(header, payload, slot, true);
   }

@@ -25,17 +25,13 @@ class Outbox {
  public:
   Outbox(std::shared_ptr<Segment> segment, int channel);
 
-  // Takes back every slot that its readers are done with; call it before take.
+  // Takes back every slot that its readers are done with; call it before write().
   void reclaim();
-  // A slot for one lane (`lane_holds_none`: it holds no other slot) or for several; -1 if none.
-  int take(bool lane_holds_none);
-  int take_for_many();
-  void share(int slot, int num_readers) { readers_[slot] = num_readers; }
+  // Writes into a slot for that many lanes; -1 if none is free. `lane_holds_none`: for one lane, which
+  // holds no other slot.
+  int write(const std::byte* payload, size_t num_bytes, int num_readers, bool lane_holds_none);
   void done_reading(int slot);
-  void lane_became_empty() { ++empty_lanes_; }
-  void lane_was_filled() { --empty_lanes_; }
-  std::byte* slot(int index) const { return segment_->slot(channel_, index); }
-  void add_lane(class ShmLane* lane);
+  void add_lane(class ShmLane* lane) { lanes_.push_back(lane); }
 
  private:
   std::shared_ptr<Segment> segment_;
@@ -43,7 +39,7 @@ class Outbox {
   std::vector<int> free_;  // last in, first out: the slot freed last is still in the cache
   std::vector<int> readers_;
   std::vector<class ShmLane*> lanes_;
-  int empty_lanes_ = 0;
+  size_t num_reserved_ = 0;
 };
 
 class ShmLane final : public QueuedLane {
@@ -80,9 +76,10 @@ class ShmLane final : public QueuedLane {
 
   // Takes back the slots that the peer has read.
   void reclaim();
+  bool holds_slot() const { return own_slots_ > 0; }
 
  protected:
-  bool push(const Header& header, const std::byte* payload, size_t& offset) override;
+  bool push(const Header& header, const std::byte* payload) override;
 
  private:
   // The memory for one later message of a lane.

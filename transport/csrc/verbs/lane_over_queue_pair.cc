@@ -156,7 +156,7 @@ void LaneOverQueuePair::write(const std::byte* source, size_t length, uint32_t f
   returned_ = released_;
 }
 
-bool LaneOverQueuePair::push(const Header& header, const std::byte* payload, size_t&) {
+bool LaneOverQueuePair::push(const Header& header, const std::byte* payload) {
   if (!has_room()) poll();
   throw_if_failed();
   if (!has_room()) return false;

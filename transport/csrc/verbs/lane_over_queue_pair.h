@@ -42,7 +42,7 @@ class LaneOverQueuePair final : public QueuedLane {
   void release() override;
 
  protected:
-  bool push(const Header& header, const std::byte* payload, size_t& offset) override;
+  bool push(const Header& header, const std::byte* payload) override;
 
  private:
   static constexpr size_t num_slots = 8;
