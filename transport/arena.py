@@ -42,7 +42,7 @@ def _wanted_bytes() -> int:
 
 
 def _forget_after_fork() -> None:
-    # The parent's memory goes on being the parent's; what is registered here gets its own arena.
+    # The memory stays the parent's; this process registers its own.
     global _arena, _lock
     if _arena is not None:
         _core.leak(_arena)

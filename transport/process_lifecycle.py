@@ -1,9 +1,8 @@
 """What this process does when it exits and when it forks: one list, in one written order.
 
-A module that keeps threads, sockets or engines registers its steps here; nothing else in this
-package uses `atexit` or `os.register_at_fork`. At exit the stages run from first to last: the users
-of a thing end before the thing. A forked child runs them from last to first: locks and sockets of
-the lowest layers are replaced before anything above can use them.
+Nothing else in this package uses `atexit` or `os.register_at_fork`. At exit the stages run from
+first to last: the users of a thing end before the thing. A forked child runs them from last to
+first: locks and sockets of the lowest layers are replaced before anything above can use them.
 """
 
 import atexit

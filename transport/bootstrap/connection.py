@@ -46,7 +46,7 @@ class PendingConnection(Handshake):
     """A socket on its way through the handshake. Owns socket and received descriptors.
 
     Attributes:
-        socket: the connection; a TLS one first agrees on keys.
+        socket: the connection; replaced by its TLS wrapper where there is one.
         address: the other end, for messages.
         closed: whether it was closed or handed out.
     """
@@ -67,41 +67,44 @@ class PendingConnection(Handshake):
         self.socket = connection
         self.address = address
         self.closed = False
-        if isinstance(wanted, Key):
-            self.key, self.step = wanted, "connecting"
-            self._steps = self._dial(wanted)
-        else:
-            self._steps = self._welcome(wanted)
+        self._steps = self._run(wanted)
 
     def advance(self) -> int | None:
-        """Go on until the socket would block.
+        """Go on until the socket would block; RejectedError: the other side is wrong.
 
         Returns:
             The selector event to wait for, or None if the handshake is complete.
-
-        Raises:
-            RejectedError: the other side is wrong, does not listen yet, or closed the connection.
         """
         try:
             return next(self._steps, None)
         except OSError as error:
             raise RejectedError(f"the connection broke: {error.strerror or error}") from error
 
-    def _dial(self, key: Key) -> Steps:
-        yield EVENT_WRITE
-        code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        if code:
-            kind = NotListeningError if code == errno.ECONNREFUSED else RejectedError
-            raise kind(os.strerror(code))
-        self.step = "hello"
-        yield from self._secure(server_side=False)
-        yield from self.connect(key)
-        self._complete()
-
-    def _welcome(self, is_expected: Callable[[Key], bool]) -> Steps:
-        yield from self._secure(server_side=True)
-        yield from self.accept(is_expected)
-        self._complete()
+    def _run(self, wanted: Key | Callable[[Key], bool]) -> Steps:
+        if isinstance(wanted, Key):
+            self.key, self.step = wanted, "connecting"
+            yield EVENT_WRITE
+            code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
+            if code:
+                kind = NotListeningError if code == errno.ECONNREFUSED else RejectedError
+                raise kind(os.strerror(code))
+            self.step = "hello"
+            yield from self._secure(server_side=False)
+            yield from self.connect(wanted)
+        else:
+            yield from self._secure(server_side=True)
+            yield from self.accept(wanted)
+        assert self.key is not None
+        if isinstance(self.socket, SSLSocket):
+            expected = self.party.members[self.key.rank].certificate
+            if self.socket.getpeercert(binary_form=True) != expected:
+                raise RejectedError("its TLS certificate is not the one of its rendezvous card")
+        if self.key.index == CONTROL and self.socket.family != socket.AF_UNIX:
+            # The kernel notices a silent host. Not on a lane, which may rightly stand still for
+            # minutes with its window closed: the user timeout would take that for a dead peer.
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in _WATCH_OPTIONS.items():
+                self.socket.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def _secure(self, *, server_side: bool) -> Steps:
         """Reject a process of another user; run the TLS handshake between nodes."""
@@ -115,24 +118,6 @@ class PendingConnection(Handshake):
         if self.party.tls is not None:
             self.socket = secured = self.party.tls.wrap(self.socket, server_side=server_side)
             yield from _when_ready(EVENT_READ, secured.do_handshake)
-            self._check_certificate()
-
-    def _check_certificate(self) -> None:
-        """Reject the certificate of another rank. An acceptor learns late which rank it expects."""
-        if isinstance(self.socket, SSLSocket) and self.key is not None:
-            expected = self.party.members[self.key.rank].certificate
-            if self.socket.getpeercert(binary_form=True) != expected:
-                raise RejectedError("its TLS certificate is not the one of its rendezvous card")
-
-    def _complete(self) -> None:
-        self._check_certificate()
-        assert self.key is not None
-        if self.key.index == CONTROL and self.socket.family != socket.AF_UNIX:
-            # The kernel notices a silent host. Not on a lane, which may rightly stand still for
-            # minutes with its window closed: the user timeout would take that for a dead peer.
-            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-            for option, value in _WATCH_OPTIONS.items():
-                self.socket.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def detach(self) -> Connection:
         """Give the connection to the caller; received descriptors go along."""
@@ -203,14 +188,12 @@ def _when_ready(event: int, call: Callable[[], T]) -> Generator[int, None, T]:
             yield event
 
 
-def start_connecting(target: Target, source: Endpoint | None = None) -> socket.socket:
+def start_connecting(target: Target, source: Endpoint | None) -> socket.socket:
     """Start to connect a non-blocking socket, which is writable once the attempt has ended.
 
     Args:
+        target: NotListeningError: it does not listen yet or its backlog is full.
         source: from whose address to dial, and through whose interface; "" leaves that open.
-
-    Raises:
-        NotListeningError: the peer does not listen yet or its backlog is full.
     """
     family = socket.AF_UNIX if isinstance(target, str) else address_family(target[0])
     dialled = socket.socket(family, socket.SOCK_STREAM)

@@ -1,10 +1,10 @@
 """Makes connections: dials, listens and authenticates, all on one selector and one thread.
 
 A stranger is an accepted connection that has not proved that it knows the secret. A stranger has
-`STRANGER_TIMEOUT_S` for that and blocks no other connection. Where there are too many, those that
+`_STRANGER_TIMEOUT_S` for that and blocks no other connection. Where there are too many, those that
 have not named this communicator's id, which no outsider knows, are dropped first: a flood does not
-keep members out. A subclass decides which connections are wanted and what a failure means: at the
-start `full_mesh.py`, for which it is an error, later `reconnect.py`, which tries again.
+keep members out. A failure is an error at the start (`full_mesh.py`); later (`reconnect.py`) it is
+tried again.
 """
 
 import contextlib
@@ -30,9 +30,7 @@ from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import Target, describe_target
 from hccl_py.transport.network.rejections import Rejections
 
-STRANGER_TIMEOUT_S = 10.0
-"""How long an accepted connection may take to prove that it knows the secret."""
-
+_STRANGER_TIMEOUT_S = 10.0
 _ACCEPTED_PER_TURN = 8
 
 
@@ -95,7 +93,7 @@ class Connector(ABC):
         self._close_copies()
 
     def _close_copies(self) -> None:
-        """Close the connections alone: the selector of a forked child is its parent's."""
+        """Close the connections alone: a forked child shares its parent's selector."""
         for pending in self._pending:
             pending.close()
         self._pending.clear()
@@ -114,7 +112,7 @@ class Connector(ABC):
             if limit_s > now_s:
                 continue
             if pending in self._strangers:
-                reason = f"it did not prove itself in {STRANGER_TIMEOUT_S:g} s"
+                reason = f"it did not prove itself in {_STRANGER_TIMEOUT_S:g} s"
                 self._drop_stranger(pending, reason)
             else:
                 self._reject(pending, RejectedError(f"no answer in {self.ATTEMPT_S:g} s"))
@@ -122,7 +120,7 @@ class Connector(ABC):
     # Dialling.
 
     def _dial(self, key: Key) -> None:
-        """Start to connect to a peer, unless that is under way."""
+        """Connect to a peer, unless that is under way."""
         if key not in self._retry_s:
             self._retry_s[key] = self.FIRST_RETRY_S
             self._dial_now(key)
@@ -141,13 +139,11 @@ class Connector(ABC):
         self._begin(pending, self.ATTEMPT_S)
 
     def _retry_later(self, key: Key) -> None:
-        """Dial after a pause, which is longer each time until the connection stands."""
         retry_s = self._retry_s[key]
         self._retry_s[key] = min(2 * retry_s, self.LONGEST_RETRY_S)
         heapq.heappush(self._retries, (time.monotonic() + retry_s, key))
 
     def _target(self, key: Key) -> Target:
-        """Return what is dialled for a connection."""
         if self._party.is_local(key.rank):
             return "\0" + self._party.members[key.rank].unix_name
         _, there = self._party.route(key.rank, key.path)
@@ -180,7 +176,7 @@ class Connector(ABC):
             self._welcome(accepted, address)
 
     def _make_room(self, error: OSError) -> None:
-        """Free a descriptor for the next in the queue, from one who did not use its own."""
+        """Free a descriptor: close a stranger that has not named the communicator."""
         silent = self._most_suspect()
         if silent is None or silent.key is not None:
             self._out_of_descriptors(error)
@@ -197,7 +193,7 @@ class Connector(ABC):
             assert suspect is not None
             self._drop_stranger(suspect, "too many others are waiting")
         self._strangers[pending] = None
-        self._begin(pending, STRANGER_TIMEOUT_S)
+        self._begin(pending, _STRANGER_TIMEOUT_S)
 
     def _most_suspect(self) -> PendingConnection | None:
         """Return the oldest stranger that has not named the communicator; or else the oldest."""

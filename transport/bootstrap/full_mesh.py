@@ -21,7 +21,7 @@ from hccl_py.transport.network.rejections import stranger_limit
 
 _MAX_PEERS_IN_MESSAGE = 8
 _LONGEST_TURN_S = 0.1
-"""Where it has to be asked now and then whether waiting still makes sense."""
+"""How often a deadline that can be hopeless is asked."""
 
 
 class FullMesh(Connector):

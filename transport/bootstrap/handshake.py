@@ -1,7 +1,7 @@
 """How two ranks prove who they are on a fresh connection, without I/O.
 
-A subclass has the wire (`connection.py`, or a test): `send` and `receive` are generators that yield
-the selector event to wait for. So one thread can run hundreds of handshakes.
+A subclass has the wire (`connection.py`, or a test). All steps are generators that yield the
+selector event to wait for: one thread runs hundreds of handshakes.
 
     step          connector                      acceptor
     hello         fixed size, nonce     ->
@@ -97,7 +97,7 @@ class Party:
         return len(self.members[self.rank].endpoints) > 1
 
     def route(self, rank: int, path: int) -> tuple[Endpoint, Endpoint]:
-        """Return this rank's and the other rank's end of a path: paths go round the interfaces."""
+        """Return both ends of a path, this rank's first: paths go round the interfaces."""
         mine, theirs = self.members[self.rank].endpoints, self.members[rank].endpoints
         interface = path % min(len(mine), len(theirs))
         return mine[interface], theirs[interface]
@@ -105,8 +105,7 @@ class Party:
     def num_paths(self, rank: int) -> int:
         """Return how many connections each lane to a rank of another node has.
 
-        Interface i of one rank is joined to interface i of the other; where they have different
-        numbers of interfaces, the last ones of one stay unused.
+        Interface i of one rank is joined to interface i of the other; surplus ones stay unused.
         """
         mine, theirs = self.members[self.rank].endpoints, self.members[rank].endpoints
         return self.num_connections * min(len(mine), len(theirs))
@@ -131,8 +130,7 @@ class Handshake(ABC):
 
     Attributes:
         step: what is going on, for error messages.
-        key: which connection it is, claimed until `authenticated`; None before its communicator's
-            id was named.
+        key: which connection it is, claimed until `authenticated`; None before the hello.
         authenticated: the other side knows the secret.
         descriptors: what the peer passed.
     """

@@ -84,13 +84,11 @@ def connect(
 ) -> Mesh:
     """Find, authenticate and connect all ranks.
 
-    The environment may set HCCL_NODE_ID and what `settings.py` lists.
-
     Args:
         store: used by the ranks of this communicator only; wrap it in a prefix.
         make_segment: called once with the ranks that share memory, in order, this one included;
-            returns what those peers get a copy of: the memfd of the segment, the eventfd of the
-            doorbell, the memfd of the arena. They stay the caller's, on failure too.
+            returns what those peers get a copy of, see `Party.segment`. The descriptors stay the
+            caller's, on failure too.
         num_lanes: data lanes per rank that shares no memory.
         timeout_s: for everything together.
         identity: replaces this process's identity, e.g. to emulate nodes with threads as ranks.
@@ -112,15 +110,14 @@ def connect(
         make_segment((0,))
         alone = Member(0, identity.host, identity.pid, node=0)
         return Mesh(None, (alone,), ((0,),), (), ())
-    settings = NetworkSettings.from_environment()
     with contextlib.ExitStack() as opened:
-        mine = _Resources(settings, rank, world_size, num_lanes, opened)
-        card = mine.describe(identity, world_size, num_lanes)
-        meeting = meet(store, rank, card, settings.secret, deadline)
+        mine = _Resources(rank, world_size, num_lanes, identity, opened)
+        secret = mine.settings.secret
+        meeting = meet(store, rank, mine.card, secret, deadline)
         deadline.hopeless = getattr(store, "hopeless_to_connect", deadline.hopeless)
         # Shared before anything closes, pending connections too: peers would fail in turn, and one
         # of them would be the first to share its failure.
-        with sharing_failure(store, rank, settings.secret):
+        with sharing_failure(store, rank, secret):
             coordination = _coordination(meeting, rank)
             opened.callback(coordination.close)
             mesh = mine.connect(meeting, make_segment, deadline, coordination)
@@ -138,63 +135,59 @@ class _Resources:
 
     def __init__(
         self,
-        settings: NetworkSettings,
         rank: int,
         world_size: int,
         num_lanes: int,
+        identity: Identity,
         opened: contextlib.ExitStack,
     ) -> None:
         """Open; `opened` closes all of it, and what is opened later, if the bootstrap fails."""
+        self.settings = settings = NetworkSettings.from_environment()
         self._opened = opened
         self._rank = rank
-        self._settings = settings
         self._credentials = Credentials.make() if settings.tls else None
         self._unix = opened.enter_context(bind_unix())
         self._tcp: list[socket.socket] = []
-        self._endpoints: list[Endpoint] = []
-        self._tcp_problem: str | None = None  # matters only if there are two nodes
+        endpoints: list[Endpoint] = []
+        tcp_problem = None  # matters only if there are two nodes
         try:
-            self._tcp, self._endpoints = bind_listeners(settings)
+            self._tcp, endpoints = bind_listeners(settings)
         except (BootstrapError, OSError) as error:
-            self._tcp_problem = str(error)
+            tcp_problem = str(error)
         for listener in self._tcp:
             opened.enter_context(listener)
-        self._host = self._endpoints[0].host if self._endpoints else ""
-        self._provider: Provider | None = None
-        make_provider = provider_class(settings.transport)
-        if make_provider is not None and self._endpoints:
-            site = Site(rank, world_size, num_lanes, self._host, settings.ports)
-            self._provider = make_provider(site)
-            opened.callback(self._provider.close)
+        host = endpoints[0].host if endpoints else ""
+        site = Site(rank, world_size, num_lanes, host, settings.ports)
+        self._provider = self._open_provider(site)
         self.plane = hold()
         opened.callback(release, self.plane)
-
-    def describe(self, identity: Identity, world_size: int, num_lanes: int) -> Card:
-        """Return this rank's card."""
-        settings = self._settings
-        return Card(
+        self.card = Card(
             identity,
             world_size,
             num_lanes,
             settings.num_connections,
             self._unix.getsockname()[1:].decode(),
-            tuple(self._endpoints),
-            self._tcp_problem,
+            tuple(endpoints),
+            tcp_problem,
             self._credentials.certificate if self._credentials else b"",
             settings.transport,
-            self._provider_card(),
+            self._provider.card() if self._provider is not None else b"",
             settings.checksum,
-            self.plane.contact(self._host, settings.ports),
+            self.plane.contact(host, settings.ports),
         )
-
-    def _provider_card(self) -> bytes:
-        card = self._provider.card() if self._provider is not None else b""
-        if len(card) > MAX_PROVIDER_CARD_BYTES:
+        if len(self.card.provider) > MAX_PROVIDER_CARD_BYTES:
             raise BootstrapError(
-                f"{VARIABLE}={self._settings.transport}: the provider's card has {len(card)} "
-                f"bytes, > {MAX_PROVIDER_CARD_BYTES}"
+                f"{VARIABLE}={settings.transport}: the provider's card has "
+                f"{len(self.card.provider)} bytes, > {MAX_PROVIDER_CARD_BYTES}"
             )
-        return card
+
+    def _open_provider(self, site: Site) -> Provider | None:
+        make_provider = provider_class(self.settings.transport)
+        if make_provider is None or not site.address:
+            return None
+        provider = make_provider(site)
+        self._opened.callback(provider.close)
+        return provider
 
     def connect(
         self,
@@ -205,13 +198,13 @@ class _Resources:
     ) -> Mesh:
         """Connect to all ranks; closes what is only needed for that, and nothing else."""
         party, nodes = self._party(meeting, make_segment)
-        num_local = sum(party.is_local(member.rank) for member in party.members)
-        is_networked = num_local < len(party.members)
-        if party.ties_interfaces and not _shares_machine_with_other_nodes(party):
-            for listener, endpoint in zip(self._tcp, self._endpoints, strict=True):
+        local = {member.rank for member in party.members if party.is_local(member.rank)}
+        remote = {member.rank for member in party.members} - local
+        if party.ties_interfaces and not any(map(party.shares_machine, remote)):
+            for listener, endpoint in zip(self._tcp, self.card.endpoints, strict=True):
                 bind_to_device(listener, endpoint.interface)
-        listeners = [self._unix] if num_local > 1 else []
-        listeners += self._tcp if is_networked else []
+        listeners = [self._unix] if len(local) > 1 else []
+        listeners += self._tcp if remote else []
         for listener in listeners:
             listener.listen(BACKLOG)
         full_mesh = FullMesh(party, listeners, deadline)
@@ -223,8 +216,7 @@ class _Resources:
         links = _links(party, made, provided)
         full_mesh.close()
         # Only the engine's own connections can be replaced.
-        can_reconnect = is_networked and self._settings.has_paths
-        kept = tuple(self._tcp) if can_reconnect else ()
+        kept = tuple(self._tcp) if remote and self.settings.has_paths else ()
         for unused in {self._unix, *self._tcp} - set(kept):
             unused.close()
         return Mesh(party, party.members, nodes, links, kept, self._provider, coordination)
@@ -248,7 +240,7 @@ class _Resources:
             )
             for rank, card in enumerate(meeting.cards)
         )
-        shares_memory = self._settings.transport == AUTO
+        shares_memory = self.settings.transport == AUTO
         local_ranks = nodes[node_of[self._rank]] if shares_memory else (self._rank,)
         tls = None
         if self._credentials is not None:
@@ -260,8 +252,8 @@ class _Resources:
             meeting.communicator_id,
             meeting.secret,
             make_segment(local_ranks),
-            meeting.cards[self._rank].num_lanes if self._provider is None else 0,
-            self._settings.num_connections,
+            self.card.num_lanes if self._provider is None else 0,
+            self.card.num_connections,
             tls,
             shares_memory,
         )
@@ -270,7 +262,7 @@ class _Resources:
 
 
 def _coordination(meeting: Meeting, rank: int) -> Coordination:
-    """Admit all ranks' control planes, before any of them can have reason to dial this one."""
+    """Admit all ranks' control planes, before any of them dials this one."""
     contacts = tuple(card.contact for card in meeting.cards)
     machine = meeting.cards[rank].identity.machine
     near = tuple(card.identity.machine == machine for card in meeting.cards)
@@ -291,13 +283,6 @@ def _log_unused(party: Party) -> None:
             f"rank {party.rank} has {len(me.endpoints)} interfaces ({interfaces}), {fewest} has "
             f"{len(fewest.endpoints)}: towards it the first {len(fewest.endpoints)} are used"
         )
-
-
-def _shares_machine_with_other_nodes(party: Party) -> bool:
-    return any(
-        party.shares_machine(member.rank) and not party.is_local(member.rank)
-        for member in party.members
-    )
 
 
 def _links(

@@ -1,9 +1,9 @@
 """Brings broken connections back while the communicator works.
 
 The engine reports what broke and uses the other paths. The control thread dials again where this
-rank is the higher one of the pair, and accepts where it is the lower, with the handshake of the
-start. The engine gets the new connection and replays what the old one may have lost. Attempts go on
-for as long as the communicator lives: the engine decides when a communicator without any path ends.
+rank is the higher one of the pair, and accepts where it is the lower. The engine gets the new
+connection and replays what the old one may have lost. Attempts go on for as long as the
+communicator lives: the engine decides when a communicator without any path ends.
 """
 
 import logging
@@ -27,8 +27,8 @@ _LOOK_PERIOD_S = 1.0
 _WITHOUT_DESCRIPTORS_S = 0.1
 _SETTLE_PERIOD_S = 0.002
 _SETTLE_S = 1.5
-"""How long a rank that leaves waits for a way to say goodbye to a peer that it cannot reach: longer
-than `_LOOK_PERIOD_S`, in which the peer may notice the break, and short enough to close in 2 s."""
+"""How long a rank that leaves waits for a path to a peer that it cannot reach: longer than
+`_LOOK_PERIOD_S`, in which the peer may notice the break, and short enough to close in 2 s."""
 
 
 class Reconnector(Connector):
@@ -53,7 +53,7 @@ class Reconnector(Connector):
         self._opened = opened
         self._broken: set[Key] = set()
         self._logged: set[Key] = set()  # whose failed attempts are in the log since they broke
-        # Peers that in some respect no path leads to; replaced, never changed.
+        # Peers with a lane that has no path left; replaced, never changed: `settle` reads it.
         self._unreachable: set[int] = set()
         self._closing = False
         self._look_s = 0.0
@@ -63,18 +63,16 @@ class Reconnector(Connector):
     def settle(self) -> None:
         """Wait a moment for peers out of reach, and for what they have not got yet.
 
-        Without a goodbye this rank's end is a death. Peers that ended need none, and
-        nobody will bring the way to them back.
+        Without a goodbye this rank's end is a death. Peers that ended need none.
         """
         until = time.monotonic() + _SETTLE_S
         # In this order: a break is known here a little later than to the engine.
-        while self._engine.has_undelivered() or self._cut_off():
+        while self._engine.has_undelivered() or (
+            self._unreachable - {peer.rank for peer in self._engine.ended_peers()}
+        ):
             if time.monotonic() > until:
                 return
             time.sleep(_SETTLE_PERIOD_S)
-
-    def _cut_off(self) -> bool:
-        return not self._unreachable <= {peer.rank for peer in self._engine.ended_peers()}
 
     def close(self) -> None:
         """Close what is under way and the listeners. Idempotent."""
@@ -150,7 +148,7 @@ class Reconnector(Connector):
     # What a connector asks.
 
     def _is_expected(self, key: Key) -> bool:
-        """Accept any connection there may be: the other side may have noticed a break first."""
+        """Accept any connection there may be: the peer may have noticed a break first."""
         return key.index <= self._party.num_lanes and key.path < self._party.num_paths(key.rank)
 
     def _connected(self, key: Key, pending: PendingConnection) -> None:

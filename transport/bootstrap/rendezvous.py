@@ -1,9 +1,9 @@
 """Ranks meet at a store: each leaves a card, rank 0 collects them and publishes one list.
 
-The store is the root of trust: who can read it can join, unless HCCL_SECRET is set. Every value
-is sealed with an HMAC under that secret (under the empty one where it is unset: then the seal only
-finds damage), bounded in size, and parsed only if the seal fits. O(world_size) store operations.
-Where to read next: `mesh.py` for what the cards are used for.
+The store is the root of trust: a process that can read it can join, unless HCCL_SECRET is set.
+Every value is sealed with an HMAC under that secret (under the empty one where it is unset: then
+the seal only finds damage), bounded in size, and parsed only if the seal fits. O(world_size) store
+operations. `mesh.py` uses the cards.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ import msgpack  # type: ignore[import-untyped]
 from hccl_py.transport.control.message import Contact
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity, group_by_node
+from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity
 from hccl_py.transport.network.interfaces import address_family, is_loopback
 from hccl_py.transport.providers.registry import AUTO
 
@@ -45,7 +45,7 @@ class Store(Protocol):
 
     `wait(keys, timedelta)` and `check(keys) -> bool` are used where they exist. A store without
     `wait` must bound `get` itself, and missing ranks can then not be named. `hopeless() -> str`,
-    where it exists, says why it is in vain to wait for the other ranks any longer, or "";
+    where it exists, says why to give up waiting for the other ranks, or "";
     `hopeless_to_connect() -> str` the same once all have met.
     """
 
@@ -61,12 +61,10 @@ class Card:
     """What a rank publishes before any connection exists.
 
     Attributes:
-        num_lanes: data lanes per peer of another node that it expects.
-        num_connections: TCP connections per interface and lane that it expects.
-        unix_name: abstract Unix socket it will listen on.
-        endpoints: where it will listen for other nodes, one per interface.
-        tcp_problem: why there are none; an error only if it has a peer on another node.
-        certificate: what it will show in TLS, in DER; empty without TLS.
+        num_lanes: data lanes per peer of another node.
+        num_connections: TCP connections per interface and lane.
+        unix_name, endpoints, certificate: see `Member`; nothing listens there yet.
+        tcp_problem: why there are no endpoints; an error only with a peer on another node.
         provider: the card of its provider; empty without one.
         contact: of its process's control plane.
     """
@@ -86,7 +84,7 @@ class Card:
 
     @property
     def tls(self) -> bool:
-        """HCCL_TLS."""
+        """Whether HCCL_TLS is set."""
         return bool(self.certificate)
 
 
@@ -133,8 +131,7 @@ def meet(store: Store, rank: int, card: Card, secret: bytes | None, deadline: De
 def sharing_failure(store: Store, rank: int, secret: bytes | None) -> Iterator[None]:
     """Run the block; if it fails, share the reason, or add that of the rank that failed first.
 
-    A rank that gives up closes its connections, and its peers would blame it or each other. The
-    store keeps the first failure instead, which every later error then quotes.
+    A rank that gives up closes its connections, and its peers would blame it or each other.
     """
     try:
         yield
@@ -147,7 +144,6 @@ def sharing_failure(store: Store, rank: int, secret: bytes | None) -> Iterator[N
 
 
 def _collect(sealed: "_SealedStore", mine: Card, secret: bytes | None, deadline: Deadline) -> bytes:
-    """As rank 0, gather all cards and return the list."""
     keys = [f"member/{rank}" for rank in range(mine.world_size)]
     sealed.wait(keys, 0, mine.world_size, deadline, "the store failed")
     packed = [
@@ -204,8 +200,7 @@ def _check_agreement(mine: Card, cards: Sequence[Card]) -> None:
 
 def _check_reachable(cards: Sequence[Card]) -> None:
     """Reject what would end in a connection timeout on some other rank."""
-    is_one_node = len(group_by_node([card.identity for card in cards])) == 1
-    if is_one_node and cards[0].transport == AUTO:
+    if cards[0].transport == AUTO and len({card.identity.node for card in cards}) == 1:
         return
     machines = {card.identity.machine for card in cards}
     for rank, card in enumerate(cards):
@@ -226,11 +221,10 @@ def _check_reachable(cards: Sequence[Card]) -> None:
                     f"on {first.host} ({first.interface}): choose the interfaces in the same order "
                     "on every rank (HCCL_SOCKET_IFNAME), or one family (HCCL_SOCKET_FAMILY)"
                 )
-    for rank, card in enumerate(cards):
         if len(machines) > 1 and not card.contact.port:
             raise BootstrapError(
-                f"rank {rank} on {card.identity.host} has peers on other machines but its "
-                f"coordinator cannot listen: {card.contact.problem}"
+                f"{who} has peers on other machines but its coordinator cannot listen: "
+                f"{card.contact.problem}"
             )
 
 
@@ -254,11 +248,9 @@ def _unpack_card(rank: int, packed: bytes) -> Card:
         fields["endpoints"] = tuple(Endpoint(**one) for one in fields["endpoints"])
         fields["contact"] = Contact(**fields["contact"])
         card = Card(**fields)
-        _check_types(card)
-        _check_types(card.contact)
-        _check_types(card.identity)
+        for part in (card, card.contact, card.identity, *card.endpoints):
+            _check_types(part)
         for endpoint in card.endpoints:
-            _check_types(endpoint)
             address_family(endpoint.host)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BootstrapError(f"the card of rank {rank} is damaged: {error}") from error
@@ -350,16 +342,9 @@ class _SealedStore:
     def _has(self, key: str) -> bool:
         """Say whether a key is set; True where the store cannot answer in a bounded time."""
         try:
-            if self._check is not None:
-                return bool(self._check([key]))
+            return bool(self._check([key])) if self._check is not None else True
         except Exception:
             return True
-        try:
-            if self._wait is not None:
-                self._wait([key], timedelta(seconds=_SHORTEST_WAIT_S))
-        except Exception:
-            return False
-        return True
 
 
 def _first_line(error: Exception) -> str:

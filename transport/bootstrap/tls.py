@@ -1,9 +1,9 @@
 """Encryption of the connections between nodes (HCCL_TLS=1): TLS 1.3, both sides pinned.
 
 Every rank makes a key and a self-signed certificate for each communicator. The certificate travels
-in the rank's card at the rendezvous, sealed with the job's secret, and a connection is accepted
-only if its other end shows the very certificate of the rank that it claims to be. No authority, no
-file and no clock is involved. The handshake with the job's secret then runs inside.
+in the rank's card at the rendezvous, and a connection stands only if its other end shows the
+certificate of the rank that it claims to be. No authority, no file and no clock is involved. The
+handshake with the job's secret then runs inside.
 """
 
 import contextlib
@@ -18,18 +18,12 @@ from dataclasses import dataclass, field
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 
-_RECORD_BYTES = 16 * 1024
-"""What TLS encrypts at a time."""
+_RECORD_BYTES = 16 * 1024  # what TLS encrypts at a time
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """A private key and the certificate that belongs to it.
-
-    Attributes:
-        certificate: public, in DER.
-        pem: both, in PEM.
-    """
+    """A certificate, public, in DER; and in PEM the certificate with its private key."""
 
     certificate: bytes
     pem: bytes = field(repr=False)
@@ -47,9 +41,8 @@ class Credentials:
             ) from error
         key = ec.generate_private_key(ec.SECP256R1())
         # Names differ, so that none of many certificates is tried in vain.
-        name = x509.Name(
-            [x509.NameAttribute(x509.NameOID.COMMON_NAME, f"hccl-{secrets.token_hex(8)}")]
-        )
+        common_name = f"hccl-{secrets.token_hex(8)}"
+        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
         certificate = (
             x509.CertificateBuilder()
             .subject_name(name)
@@ -90,7 +83,7 @@ class Tls:
                 context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
 
     def wrap(self, connected: socket.socket, *, server_side: bool) -> ssl.SSLSocket:
-        """Take over a connection, accepted or dialled; the handshake is still to be made."""
+        """Take over a connection, accepted or dialled; the TLS handshake comes later."""
         context = self._server if server_side else self._client
         return context.wrap_socket(
             connected, server_side=server_side, do_handshake_on_connect=False
@@ -124,11 +117,7 @@ class TlsStream(_core.Stream):
         return num_sent
 
     def receive(self, into: memoryview) -> int:
-        """Read what is there; return how many bytes, 0 if nothing is there now.
-
-        Raises:
-            OSError: the connection is broken; ConnectionError: the other side closed it.
-        """
+        """Read what is there, return how many bytes; OSError: broken, or closed by the peer."""
         num_received = 0
         with contextlib.suppress(ssl.SSLWantReadError, ssl.SSLWantWriteError):
             while num_received < len(into):

@@ -7,8 +7,7 @@ secret in the id, so a process without the id gets nothing in or out. The questi
     join     rank, world_size, who    True
     leave    -                        none
 
-A rank that comes twice, or expects another number of ranks, ends the rendezvous for all: otherwise
-it would end at the first deadline.
+A rank that comes twice, or expects another number of ranks, ends the rendezvous for all at once.
 """
 
 import contextlib
@@ -43,8 +42,7 @@ logger = logging.getLogger("hccl_py.transport")
 _MAX_MESSAGE_BYTES = 64 << 20
 _CLOSE_S = 2.0
 _FAREWELL_S = 0.5
-_GONE_S = 1.0
-"""How long the server may be unreachable, once it was there or where it ought to be."""
+_GONE_S = 1.0  # how long the server may be unreachable
 _TURN_MS = 50
 _SERVER_LINGER_MS = 500
 _CLIENT_LINGER_MS = 1000
@@ -65,7 +63,7 @@ class UniqueIdServer:
     """Serves the ranks of one communicator until all have left, or the process ends."""
 
     def __init__(self, bound: socket.socket, secret: bytes, made_by: str) -> None:
-        """Serve every client that proves that it knows `secret`, on a socket that is taken over.
+        """Serve every client that knows `secret`, on a socket that is taken over.
 
         Args:
             made_by: names this process in the error that ranks raise if it ends too early.
@@ -203,7 +201,6 @@ class ServerAddress:
     """Where the store of a unique id is served.
 
     Attributes:
-        secret: what both sides derive their keys from.
         made_by: which process serves there, for messages.
         comes_later: it may not serve yet.
     """

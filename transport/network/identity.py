@@ -2,7 +2,7 @@
 
 Two ranks are on one node if and only if they can share memory: same boot of the same kernel, same
 network namespace (abstract Unix sockets live in it) and the same HCCL_NODE_ID. LOCAL_WORLD_SIZE
-and host names are never asked: containers and launchers set both at will.
+and host names do not count: containers and launchers set both at will.
 """
 
 import os
@@ -23,8 +23,7 @@ class Identity:
     """Where a rank runs.
 
     Attributes:
-        host: host name, for messages only.
-        pid: process id in its own pid namespace, for messages only.
+        host, pid: host name and process id in its own pid namespace, for messages only.
         boot_id: one boot of one kernel.
         network_namespace: inode of the namespace.
         node_id: HCCL_NODE_ID; splits one host into emulated nodes.
@@ -38,11 +37,7 @@ class Identity:
 
     @classmethod
     def of_this_process(cls, node_id: str | None = None) -> "Identity":
-        """Read the identity of this process; `node_id` replaces the environment's HCCL_NODE_ID.
-
-        Raises:
-            BootstrapError: /proc does not say, or the node id is too long.
-        """
+        """Read the identity of this process; `node_id` replaces HCCL_NODE_ID."""
         if node_id is None:
             node_id = os.environ.get("HCCL_NODE_ID", "")
         if len(node_id.encode()) > _MAX_NODE_ID_BYTES:

@@ -9,8 +9,7 @@ import fcntl
 import ipaddress
 import socket
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
 
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint
@@ -27,81 +26,65 @@ _LINK_LOCAL_SCOPE = "20"
 _DEFAULT_ROUTE_PROBES = ("192.0.2.1", "2001:db8::1")
 
 
-@dataclass(frozen=True)
-class Interface:
-    """A network interface that is up, with the addresses that other hosts can dial.
+def list_interfaces() -> dict[str, list[str]]:
+    """Return the interfaces that are up with their addresses, loopback last.
 
     IPv6 link-local addresses are left out: they mean nothing without the scope of the reader.
     """
-
-    name: str
-    addresses: tuple[str, ...]
-
-    def __str__(self) -> str:
-        """Render name and addresses for error messages."""
-        return f"{self.name} ({', '.join(self.addresses) or 'no address'})"
-
-
-def list_interfaces() -> tuple[Interface, ...]:
-    """List the interfaces that are up, loopback last."""
     ipv6 = _ipv6_addresses()
-    found = []
+    found = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        for _, name in socket.if_nameindex():
+        for _, name in sorted(socket.if_nameindex(), key=lambda entry: entry[1] == "lo"):
             flags = _ask_kernel(probe, _SIOCGIFFLAGS, name)
             if flags is None or not struct.unpack_from("=H", flags, 16)[0] & _IFF_UP:
                 continue
             answer = _ask_kernel(probe, _SIOCGIFADDR, name)
-            ipv4 = () if answer is None else (socket.inet_ntoa(answer[_IFREQ_ADDRESS]),)
-            found.append(Interface(name, (*ipv4, *ipv6.get(name, ()))))
-    return tuple(sorted(found, key=lambda interface: interface.name == "lo"))
+            ipv4 = [] if answer is None else [socket.inet_ntoa(answer[_IFREQ_ADDRESS])]
+            found[name] = ipv4 + ipv6.get(name, [])
+    return found
 
 
-def select_interfaces(pattern: str, interfaces: Sequence[Interface]) -> tuple[Interface, ...]:
-    """Return the interfaces that a pattern names, best first.
+def select_interfaces(pattern: str, names: Collection[str]) -> list[str]:
+    """Return the interfaces of these names that a pattern selects, best first.
 
     Args:
         pattern: comma list of names or prefixes, in order of preference. A name that exists means
             only that interface (as gloo reads it), otherwise it is a prefix (as NCCL reads it).
             `=` before the list allows exact names only, `^` excludes what the list names, `^=`
             excludes exact names.
-        interfaces: what to choose from.
     """
     excludes = pattern.startswith("^")
-    names = pattern.removeprefix("^")
-    exact_only = names.startswith("=")
-    matches: dict[str, Interface] = {}
-    for wanted in (name.strip() for name in names.removeprefix("=").split(",")):
-        exact = [one for one in interfaces if one.name == wanted]
-        prefixed = [one for one in interfaces if wanted and one.name.startswith(wanted)]
+    wanted_names = pattern.removeprefix("^")
+    exact_only = wanted_names.startswith("=")
+    matches: list[str] = []
+    for wanted in (name.strip() for name in wanted_names.removeprefix("=").split(",")):
         # NCCL excludes by prefix even where an interface bears the very name.
-        chosen = exact if exact_only or (exact and not excludes) else prefixed
-        matches.update((one.name, one) for one in chosen)
+        if exact_only or (wanted in names and not excludes):
+            matches += [wanted] if wanted in names else []
+        else:
+            matches += [name for name in names if wanted and name.startswith(wanted)]
     if excludes:
-        return tuple(one for one in interfaces if one.name not in matches)
-    return tuple(matches.values())
+        return [name for name in names if name not in matches]
+    return list(dict.fromkeys(matches))
 
 
 def choose_addresses(settings: NetworkSettings) -> tuple[Endpoint, ...]:
-    """Choose the addresses to listen on, one per path, best first.
-
-    Raises:
-        BootstrapError: no interface matches the settings; lists those there are.
-    """
+    """Choose the addresses to listen on, best first; BootstrapError: no interface matches."""
     routed = _address_towards(settings.rendezvous_host, settings.family)
     interfaces = list_interfaces()
     if not settings.interfaces:
         if settings.family is not None and address_family(routed) != settings.family:
             raise _no_match(settings, interfaces)
-        return (Endpoint(_bearer(routed, interfaces), routed),)
+        bearers = (name for name, addresses in interfaces.items() if routed in addresses)
+        return (Endpoint(next(bearers, ""), routed),)
     preferred = settings.family or address_family(routed)
     chosen = []
-    for interface in select_interfaces(settings.interfaces, interfaces):
-        fitting = [one for one in interface.addresses if address_family(one) == preferred]
-        addresses = fitting if settings.family is not None else fitting or interface.addresses
-        chosen += [Endpoint(interface.name, address) for address in addresses[:1]]
+    for name in select_interfaces(settings.interfaces, interfaces):
+        fitting = [one for one in interfaces[name] if address_family(one) == preferred]
+        addresses = fitting if settings.family is not None else fitting or interfaces[name]
+        chosen += [Endpoint(name, address) for address in addresses[:1]]
     if settings.interfaces.startswith("^"):
-        # Who excludes some interfaces did not ask for loopback by that.
+        # A list of excluded interfaces does not ask for loopback.
         chosen = [one for one in chosen if not is_loopback(one.host)] or chosen
     if not chosen:
         raise _no_match(settings, interfaces)
@@ -131,19 +114,15 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
 
-def _no_match(settings: NetworkSettings, interfaces: Sequence[Interface]) -> BootstrapError:
+def _no_match(settings: NetworkSettings, interfaces: Mapping[str, Sequence[str]]) -> BootstrapError:
+    found = [f"{name} ({', '.join(of_it) or 'no address'})" for name, of_it in interfaces.items()]
     wanted = [f"HCCL_SOCKET_IFNAME={settings.interfaces}"] if settings.interfaces else []
     wanted += [f"HCCL_SOCKET_FAMILY={settings.family.name}"] if settings.family else []
     return BootstrapError(
         f"{' and '.join(wanted)} matches no interface with an address that other hosts can dial "
         f"(IPv6 link-local ones, fe80::, cannot); interfaces that are up: "
-        f"{', '.join(map(str, interfaces)) or 'none'}"
+        f"{', '.join(found) or 'none'}"
     )
-
-
-def _bearer(address: str, interfaces: Sequence[Interface]) -> str:
-    names = [interface.name for interface in interfaces if address in interface.addresses]
-    return names[0] if names else ""
 
 
 def _address_towards(host: str | None, family: socket.AddressFamily | None) -> str:

@@ -1,7 +1,6 @@
 """The sockets on which other ranks reach this one: one per interface, and a Unix socket.
 
-They are bound before the rendezvous, because cards carry their addresses. Nobody is accepted before
-the communicator's secret is known.
+They are bound before the rendezvous, because cards carry their addresses.
 """
 
 import contextlib
@@ -18,13 +17,10 @@ BACKLOG = 4096
 
 
 def bind_listeners(settings: NetworkSettings) -> tuple[list[socket.socket], list[Endpoint]]:
-    """Bind a socket to each address that the settings choose.
+    """Bind a socket to each address that the settings choose; BootstrapError: none fits.
 
     Returns:
         The sockets, non-blocking, the caller's to close; and where they are.
-
-    Raises:
-        BootstrapError: no interface matches, or an address or the whole port range is taken.
     """
     with contextlib.ExitStack() as opened:
         listeners, endpoints = [], []
@@ -46,22 +42,26 @@ def bind_unix() -> socket.socket:
 
 
 def bind_to_device(bound: socket.socket, interface: str) -> None:
-    """Have what a socket sends leave through an interface, where the kernel lets this user do so.
+    """Send through an interface, where the kernel lets this user do so.
 
-    Without it the routing table decides, which sends everything through one of two interfaces that
-    share a network.
+    The routing table would send everything through one of two interfaces that share a network.
     """
     with contextlib.suppress(OSError):
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode() + b"\0")
 
 
-def bind_listener(local: Endpoint, ports: range | None) -> socket.socket:
-    """Bind one socket to an address, and to the first free port of a range.
+def bind_listener(local: Endpoint, ports: range | None, first: int = 0) -> socket.socket:
+    """Bind one non-blocking socket to an address, and to the first free port of a range.
+
+    Args:
+        first: lower ports are known to be taken.
 
     Raises:
         BootstrapError: the address or the whole port range is taken.
     """
     for port in ports or (0,):
+        if port and port < first:
+            continue
         bound = socket.socket(address_family(local.host), socket.SOCK_STREAM)
         try:
             bound.setblocking(False)

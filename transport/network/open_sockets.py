@@ -1,7 +1,7 @@
 """Which sockets a process has open, so that a forked child can close its copies of them.
 
-Descriptors alone would not do: a connection that broke is closed by the engine, and its number may
-belong to somebody else by the time of the fork. The kernel's number of the socket identifies it.
+The engine closes a connection that broke, and the descriptor may belong to another file by the time
+of the fork. The kernel's number of the socket identifies it.
 """
 
 import contextlib

@@ -1,7 +1,6 @@
 """The log of rejected connections: one line for each address and reason, never a flood.
 
-A client that reaches a port can be rejected as often as it likes. So lines are few, memory is
-bounded, and what is not logged one by one is counted.
+Lines are few and memory is bounded, however often a client dials; the rest is counted.
 """
 
 import logging
@@ -75,6 +74,6 @@ class Rejections:
 
 
 def _host(address: str) -> str:
-    """Return the part of an address that one client cannot change from connection to connection."""
+    """Return the part of an address that stays from connection to connection."""
     host, colon, port = address.rpartition(":")
     return host if colon and port.isdigit() else address

@@ -1,4 +1,4 @@
-"""What the environment says about the network: read once, checked, and named in every complaint."""
+"""What the environment says about the network: read, checked, and named in every error."""
 
 import os
 import re
@@ -50,11 +50,7 @@ class NetworkSettings:
 
     @classmethod
     def from_environment(cls) -> "NetworkSettings":
-        """Read the settings of this process.
-
-        Raises:
-            InvalidArgumentError: one of them makes no sense; says which and what is expected.
-        """
+        """Read the settings of this process; InvalidArgumentError: one makes no sense."""
         given = {name: value for name, value in os.environ.items() if value}
         settings = cls(
             rendezvous_host=given.get("MASTER_ADDR"),

@@ -25,7 +25,7 @@ VARIABLE = "HCCL_TRANSPORT"
 AUTO = "auto"
 TCP = "tcp"
 VERBS = "verbs"
-
+_IN_CPP = AUTO, TCP, VERBS
 _IN_PYTHON = {"zmq": "hccl_py.transport.providers.zmq.provider:ZmqProvider"}
 
 
@@ -56,37 +56,26 @@ def register(name: str, open_endpoint: Callable[[], Endpoint]) -> None:
 
 
 def endpoint_maker(name: str) -> Callable[[], Endpoint]:
-    """Return what opens one end of a connection.
-
-    Raises:
-        InvalidArgumentError: no provider has this name; lists those there are.
-    """
+    """Return what opens one end of a connection; InvalidArgumentError: no such provider."""
     if name not in _providers:
         raise InvalidArgumentError(f"no provider {name!r}; there are: {', '.join(_providers)}")
     return _providers[name]
 
 
 def check_transport(name: str) -> str:
-    """Return a value of HCCL_TRANSPORT.
-
-    Raises:
-        InvalidArgumentError: there is no such provider; lists those there are.
-    """
-    if name not in (AUTO, TCP, VERBS, *_IN_PYTHON) and ":" not in name:
+    """Return a value of HCCL_TRANSPORT; InvalidArgumentError: there is no such provider."""
+    known = *_IN_CPP, *_IN_PYTHON
+    if name not in known and ":" not in name:
         raise InvalidArgumentError(
-            f"{VARIABLE}={name}: expected one of {', '.join((AUTO, TCP, VERBS, *_IN_PYTHON))}, or "
-            "module:Class of a provider of your own"
+            f"{VARIABLE}={name}: expected one of {', '.join(known)}, or module:Class of a provider "
+            "of your own"
         )
     return name
 
 
 def provider_class(name: str) -> Callable[[Site], Provider] | None:
-    """Load what makes the provider of that name; None for those of C++.
-
-    Raises:
-        InvalidArgumentError: it cannot be imported.
-    """
-    if name in (AUTO, TCP, VERBS):
+    """Load what makes a provider; None for those of C++. InvalidArgumentError: no such class."""
+    if name in _IN_CPP:
         return None
     module, _, attribute = _IN_PYTHON.get(name, name).partition(":")
     try:

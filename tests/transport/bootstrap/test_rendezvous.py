@@ -11,6 +11,7 @@ import pytest
 import torch.distributed
 
 from hccl_py.transport.bootstrap.rendezvous import MAX_CARD_BYTES, Card, Meeting, meet
+from hccl_py.transport.control.message import Contact
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint, Identity
@@ -22,7 +23,8 @@ dist: Any = torch.distributed  # its stubs do not export the stores
 def card(pid: int, world_size: int = 2, **changes: Any) -> Card:
     identity = Identity("host", pid, "boot", 1, "")
     endpoints = (Endpoint("eth0", "10.0.0.1", pid),)
-    return replace(Card(identity, world_size, 1, 1, f"hccl-{pid}", endpoints, None), **changes)
+    made = Card(identity, world_size, 1, 1, f"hccl-{pid}", endpoints, None, contact=Contact(port=1))
+    return replace(made, **changes)
 
 
 def at(host: str, interface: str = "eth0") -> tuple[Endpoint, ...]:

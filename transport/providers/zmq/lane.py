@@ -1,9 +1,9 @@
 """A lane over a PAIR socket of ZeroMQ. `provider.py` makes and connects them.
 
 A socket's descriptor signals only that its state may have changed, and every call on the socket may
-clear that signal, for either direction. So each call here ends with a check of the state:
-if an earlier answer is outdated by it, the lane writes an eventfd of its own. Socket,
-monitor and eventfd are in one epoll set, whose descriptor is the lane's.
+clear that signal, for either direction. So each call here ends with a check of the state, and
+writes an eventfd if an earlier answer is outdated by it. Socket, monitor and eventfd are in one
+epoll set, whose descriptor is the lane's.
 """
 
 import contextlib
@@ -65,11 +65,7 @@ class ZmqLane:
         return self._stood and bool(self._connections)
 
     def send(self, header: bytes, payload: memoryview, /) -> bool:
-        """Take a message, or none of it; see `interface.Lane`.
-
-        Raises:
-            ConnectionError: the connection ended, and will not come back.
-        """
+        """Take a message, or none of it; ConnectionError: the connection ended for good."""
         self._clear_event()
         if not self.standing:
             raise ConnectionError(_CLOSED)
@@ -82,11 +78,7 @@ class ZmqLane:
         return not self._is_full
 
     def receive(self) -> zmq.Frame | None:
-        """Return the next message or None; see `interface.Lane`.
-
-        Raises:
-            ConnectionError: the connection ended, and all that came before was received.
-        """
+        """Return the next message or None; ConnectionError: all were received before the end."""
         self._clear_event()
         standing = self.standing  # first: what came before the end is received before it
         frame = None

@@ -9,7 +9,6 @@ A connection that breaks is not made again: ZeroMQ has no acknowledgements, and 
 would be lost in silence. The lane raises instead.
 """
 
-import errno
 import struct
 from collections.abc import Mapping, Sequence
 
@@ -19,6 +18,9 @@ from zmq.utils import z85
 
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.network.identity import Endpoint
+from hccl_py.transport.network.interfaces import describe_target
+from hccl_py.transport.network.listeners import BACKLOG, bind_listener
 from hccl_py.transport.providers.interface import Site
 from hccl_py.transport.providers.zmq.lane import ZmqLane
 
@@ -38,11 +40,7 @@ class ZmqProvider:
     """The lanes of one communicator and the ZeroMQ context they live in."""
 
     def __init__(self, site: Site) -> None:
-        """Listen for the higher ranks.
-
-        Raises:
-            BootstrapError: the address cannot be bound, or descriptors ran out.
-        """
+        """Listen for the higher ranks; BootstrapError: ports or descriptors ran out."""
         self._site = site
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         # A lane is a socket and the two of its monitor; some are ZeroMQ's own.
@@ -50,7 +48,6 @@ class ZmqProvider:
         self._context.set(zmq.MAX_SOCKETS, 4 * num_lanes + 64)
         self._lanes: dict[_LaneKey, ZmqLane] = {}
         self._ports: list[int] = []
-        self._first_port = 0  # of the range, that may be free
         self._public_key, self._secret_key = zmq.curve_keypair()
         # Before anybody can dial. It answers in connect(), and is closed for good after it: not the
         # listeners, which would take their connections along.
@@ -60,12 +57,11 @@ class ZmqProvider:
             for peer in range(site.rank + 1, site.world_size):
                 for index in range(site.num_lanes):
                     self._listen((peer, index))
-        except (zmq.ZMQError, BootstrapError) as error:
+        except (zmq.ZMQError, OSError, BootstrapError) as error:
             self.close()
-            if isinstance(error, BootstrapError):
-                raise
             raise BootstrapError(
-                f"rank {site.rank}: cannot listen on {site.address}: {error}"
+                f"rank {site.rank}: cannot listen on {site.address}, where zmq needs "
+                f"{site.num_lanes} ports for each pair of ranks: {error}"
             ) from error
 
     def card(self) -> bytes:
@@ -82,7 +78,7 @@ class ZmqProvider:
             ports = struct.unpack(f"!{len(packed) // 2}H", packed)
             first = (self._site.rank - peer - 1) * self._site.num_lanes
             for index in range(self._site.num_lanes if peer < self._site.rank else 0):
-                self._dial((peer, index), key, _endpoint(address, ports[first + index]))
+                self._dial((peer, index), key, _url(address, ports[first + index]))
         self._await_lanes(keys, deadline)
         self._zap.close(0)
         return {
@@ -114,28 +110,14 @@ class ZmqProvider:
         self._lanes[lane_key] = ZmqLane(socket)
         socket.curve_server = True
         socket.zap_domain = str(lane_key[0]).encode()
-        socket.zap_enforce_domain = True  # without a door-keeper nobody comes in
-        self._ports.append(self._bind(socket))
-
-    def _bind(self, socket: "zmq.Socket[bytes]") -> int:
-        if self._site.ports is None:
-            socket.bind(_endpoint(self._site.address, "*"))
-            endpoint = socket.last_endpoint
-            assert isinstance(endpoint, bytes)
-            return int(endpoint.rstrip(b"\0").rpartition(b":")[2])
-        # Those before the last one that was free are taken.
-        for port in self._site.ports[self._first_port :]:
-            self._first_port += 1
-            try:
-                socket.bind(_endpoint(self._site.address, port))
-                return port
-            except zmq.ZMQError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-        raise BootstrapError(
-            f"every port of HCCL_PORT_RANGE={self._site.ports[0]}-{self._site.ports[-1]} is taken "
-            f"on {self._site.address}: zmq needs {self._site.num_lanes} for each pair of ranks"
-        )
+        socket.zap_enforce_domain = True  # without a ZAP handler no connection is admitted
+        # Ports up to the last one that was free are taken.
+        first = self._ports[-1] + 1 if self._ports else 0
+        bound = bind_listener(Endpoint("", self._site.address), self._site.ports, first)
+        bound.listen(BACKLOG)
+        self._ports.append(bound.getsockname()[1])
+        socket.use_fd = bound.detach()
+        socket.bind(_url(self._site.address, self._ports[-1]))
 
     def _dial(self, lane_key: _LaneKey, key: bytes, endpoint: str) -> None:
         socket = self._socket()
@@ -187,5 +169,5 @@ class ZmqProvider:
         )
 
 
-def _endpoint(address: str, port: int | str) -> str:
-    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
+def _url(address: str, port: int) -> str:
+    return f"tcp://{describe_target((address, port))}"
