@@ -1,13 +1,6 @@
 """`with hccl_py.group():` the calls of the block begin together at its end, as NCCL's groups do.
 
-    with hccl_py.group():
-        for peer in peers:
-            comm.send(outgoing[peer], peer)    # noted; nothing is sent yet
-            comm.recv(incoming[peer], peer)
-    # all of them are done
-
-A group collects the calls of its own thread only. What torch's process groups call is never
-collected.
+A group collects the calls of its own thread only, and never what torch's process groups call.
 """
 
 import contextlib

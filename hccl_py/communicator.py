@@ -19,7 +19,7 @@ from hccl_py.call_group import require_no_group
 from hccl_py.collectives import Collectives
 from hccl_py.communicator_state import assemble
 from hccl_py.diagnosis.exceptions import describe_error, exception_at_exit, handled_error
-from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S, Reporter
+from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
 from hccl_py.engine import connect_engine
 from hccl_py.membership.environment import rank_and_size, rendezvous_store
 from hccl_py.membership.shrink import check_excluded, regroup
@@ -27,8 +27,6 @@ from hccl_py.membership.subset import check_members, open_group, packed, part_of
 from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
-from hccl_py.transport.bootstrap.reconnect import Reconnector
-from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import CommunicatorError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.process_lifecycle import Stage, register
@@ -99,9 +97,11 @@ class Communicator(Collectives[None]):
         self.nonblocking: Collectives[Work] = Collectives(state, blocking=False)
         self.flight_recorder = state.recorder
         # Their threads keep the engine alive, but must not outlive a communicator nobody holds.
-        self._end_threads = weakref.finalize(
-            self, _close_threads, self._repair, state.coordination, state.reporter
-        )
+        threads = contextlib.ExitStack()  # from last to first
+        for part in (state.reporter, state.coordination, self._repair):
+            if part is not None:
+                threads.callback(part.close)
+        self._end_threads = weakref.finalize(self, threads.close)
         self._end_threads.atexit = False
         if state.coordination is not None:
             core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
@@ -309,16 +309,6 @@ class Communicator(Collectives[None]):
         core = self._state.core
         if core is not None and not core.failed():
             self._abort(error, Cause.UNCAUGHT_EXCEPTION)
-
-
-def _close_threads(
-    repair: Reconnector | None, coordination: Coordination | None, reporter: Reporter
-) -> None:
-    if repair is not None:
-        repair.close()
-    if coordination is not None:
-        coordination.close()
-    reporter.close()
 
 
 _open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()

@@ -31,7 +31,7 @@ class CommunicatorState:
     coordination: Coordination | None  # None: this rank is alone
     reporter: Reporter
     recorder: FlightRecorder
-    sites: CallSites | None  # None: nobody asked for the user's lines
+    sites: CallSites
     plans: PlanCache
     errors: CallErrors
     in_groups: bool = True  # whether `hccl_py.group()` collects the calls
@@ -70,7 +70,7 @@ def assemble(
         boot_id=Identity.of_this_process().boot_id,
         global_ranks=tuple(range(size)) if everyone else None,
     )
-    sites = CallSites() if CallSites.wanted() else None
+    sites = CallSites()
     clock = coordination.clock if coordination else lambda: None
     recorder = FlightRecorder(core, member, clock, sites)
     reporter = Reporter(core, recorder, sites)

@@ -28,9 +28,7 @@ class NotBegun(NamedTuple):
         """Whether the call was dropped."""
         return bool(self.dropped)
 
-    def failed(self) -> bool:
-        """Whether the call was dropped."""
-        return self.done()
+    failed = done
 
     def source(self) -> int:
         """Return what the engine returns where there is no source."""

@@ -44,7 +44,7 @@ class Reporter:
     """Reports for one rank of one communicator."""
 
     def __init__(
-        self, core: _core.Communicator, recorder: FlightRecorder, sites: CallSites | None
+        self, core: _core.Communicator, recorder: FlightRecorder, sites: CallSites
     ) -> None:
         """Report what `core` observes."""
         self.member = recorder.member
@@ -128,9 +128,8 @@ class Reporter:
         """Return the last collectives, oldest first."""
         last = self._core.sequence()
         calls = self._core.call_log(max(1, last - _MAX_CALLS + 1), last)
-        site_of = self._sites.site_of if self._sites is not None else lambda _: ""
         return tuple(
-            LoggedCall(number, without_number(fingerprint), num_bytes, site_of(number))
+            LoggedCall(number, without_number(fingerprint), num_bytes, self._sites.site_of(number))
             for number, fingerprint, num_bytes in calls
         )
 

@@ -4,11 +4,10 @@ torch's TCPStore is what launchers already run at MASTER_ADDR:MASTER_PORT, so th
 that one, or rank 0 starts one, exactly as `init_process_group` does.
 """
 
-import contextlib
 import operator
 import os
 from collections import Counter
-from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
@@ -34,22 +33,19 @@ def rank_and_size(rank: Any = None, world_size: Any = None) -> tuple[int, int]:
         ) from None
 
 
-@contextlib.contextmanager
 def rendezvous_store(
     store: Any, rank: int, world_size: int, name: str, timeout_s: float
-) -> Iterator[Any]:
+) -> AbstractContextManager[Any]:
     """Open the store through which the ranks of a communicator find each other.
 
     `store` is one, the bytes of a unique id, or None for that of the environment; `timeout_s` is
     for everything together.
     """
     if isinstance(store, bytes | bytearray | memoryview):
-        with store_of_unique_id(store, rank, world_size, timeout_s) as client:
-            yield client
-    elif store is None and world_size > 1:
-        yield store_from_environment(rank, world_size, name, timeout_s)
-    else:
-        yield store
+        return store_of_unique_id(store, rank, world_size, timeout_s)
+    if store is None and world_size > 1:
+        store = store_from_environment(rank, world_size, name, timeout_s)
+    return nullcontext(store)
 
 
 def store_from_environment(rank: int, world_size: int, name: str, timeout_s: float) -> Any:

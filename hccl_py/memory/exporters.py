@@ -30,12 +30,10 @@ class HeldAddress(int):
 
     holder: object
 
-
-def held(address: int, holder: object) -> HeldAddress:
-    """Return an address within `holder`."""
-    made = HeldAddress(address)
-    made.holder = holder
-    return made
+    def __new__(cls, address: int, holder: object) -> "HeldAddress":  # noqa: D102
+        made = super().__new__(cls, address)
+        made.holder = holder
+        return made
 
 
 def span_of_exporter(exporter: Any, name: str, writable: bool) -> Span | None:
@@ -78,7 +76,7 @@ def _by_buffer_protocol(view: memoryview, exporter: object, name: str, writable:
             f"{name}: expected numbers, got {kind} with elements of format {view.format!r}; "
             "pass memoryview(...).cast('B') to move it as bytes"
         )
-    return Span(held(array.ctypes.data, view), array.size, learn(array.dtype, name))
+    return Span(HeldAddress(array.ctypes.data, view), array.size, learn(array.dtype, name))
 
 
 def _by_dlpack(exporter: Any, name: str, writable: bool) -> Span:
@@ -118,7 +116,7 @@ def _by_dlpack(exporter: Any, name: str, writable: bool) -> Span:
     if writable and read_only:
         raise _read_only(exporter, name)
     size = math.prod(shape)
-    return Span(held(address, (exporter, capsule)), size, _element(element, kind, name))
+    return Span(HeldAddress(address, (exporter, capsule)), size, _element(element, kind, name))
 
 
 def _export(exporter: Any) -> object:

@@ -8,7 +8,7 @@ import numpy as np
 
 from hccl_py.memory.arguments import check_op
 from hccl_py.memory.element_types import Span
-from hccl_py.memory.exporters import held
+from hccl_py.memory.exporters import HeldAddress
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -31,7 +31,7 @@ def scaled(op: object, elements: Span) -> Span:
         check_op(op, kind)
         raise InvalidArgumentError(f"op: expected a ReduceOp, got {op!r}")
     holder = np.empty(elements.num_bytes, np.uint8)
-    made = held(holder.ctypes.data, holder)
+    made = HeldAddress(holder.ctypes.data, holder)
     if kind.part_type is None or not _core.multiply(
         kind.part_type, made, address, count * kind.parts, op.factor
     ):

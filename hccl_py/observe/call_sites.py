@@ -26,15 +26,12 @@ class CallSites:
     def __init__(self) -> None:
         """Start empty."""
         # By number modulo the capacity: number and frames. Entries are replaced whole.
-        self._ring: list[tuple[int, Frames]] = [(0, [])] * _CAPACITY
-
-    @staticmethod
-    def wanted() -> bool:
-        """Whether the user asks for them."""
-        return os.environ.get("HCCL_DEBUG", "0") not in ("", "0")
+        self._ring: dict[int, tuple[int, Frames]] = {}
 
     def recorded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
-        """Return entries of the engine, of which those of collectives record their caller."""
+        """Return entries of the engine; if asked for, those of collectives record their caller."""
+        if os.environ.get("HCCL_DEBUG", "0") in ("", "0"):
+            return entries
         *collectives, transfer = entries
         return *map(self._recorded, collectives), transfer
 
@@ -54,7 +51,7 @@ class CallSites:
 
     def frames_of(self, number: int) -> Frames:
         """Return the line that made a call, if it is known."""
-        noted, frames = self._ring[number % _CAPACITY]
+        noted, frames = self._ring.get(number % _CAPACITY, (0, []))
         return frames if noted == number else []
 
 

@@ -45,16 +45,10 @@ def default_folder() -> Path:
 
 
 def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
-    """Write both files of a rank, and return the path of the JSON.
+    """Write both files of a rank of the job, with a dump for each communicator.
 
-    Args:
-        folder: is made, for this user alone, if it is not there.
-        rank: of this process in the job.
-        reason: why it is written.
-        dumps: one for each communicator.
-
-    Raises:
-        OSError: a full disk, a folder of somebody else, ...
+    The folder is made, for this user alone, if it is not there. Return the path of the JSON. Raise
+    OSError for a full disk, a folder of somebody else, ...
     """
     _own(folder)
     headers = [dump.header for dump in dumps]

@@ -62,7 +62,7 @@ class FlightRecorder:
         core: _core.Communicator,
         member: Membership,
         clock: Callable[[], ClockReading | None],
-        sites: CallSites | None = None,
+        sites: CallSites,
     ) -> None:
         """Begin; from now on SIGUSR2 and failures write this communicator too."""
         self.member = member
@@ -174,7 +174,7 @@ class FlightRecorder:
             "p2p_seq_id": 0,
             "tag": None,
             "fingerprint": number,
-            "frames": self._sites.frames_of(call.sequence) if self._sites else [],
+            "frames": self._sites.frames_of(call.sequence),
             **_data(call, [] if name == "barrier" else [element]),
         }
 
@@ -195,11 +195,7 @@ class FlightRecorder:
 
 
 def write_all(folder: Path, reason: str, home_rank: int | None = None) -> list[Path]:
-    """Write a file for each rank that lives in this process, or for one of them.
-
-    Raises:
-        OSError: it could not be written.
-    """
+    """Write a file for each rank that lives in this process, or for one; may raise OSError."""
     with _lock:
         recorders = list(_recorders.values())
     homes = sorted({one.home_rank for one in recorders}) if home_rank is None else [home_rank]

@@ -9,6 +9,7 @@ import pytest
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator
+from hccl_py.transport import _core
 
 
 def _line_of(text: str) -> int:
@@ -53,5 +54,5 @@ def test_nothing_is_noted_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("HCCL_DEBUG", raising=False)
     with ThreadRanks("aa") as ranks:
         for comm in ranks.communicators:
-            assert comm._state.sites is None
+            assert comm._data is _core.Communicator.run_data
         assert ranks.run(_calls)[0][1] == "all_reduce(sum, float32[3]) at "

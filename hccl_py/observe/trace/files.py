@@ -26,9 +26,7 @@ class RankFile(NamedTuple):
 def read(paths: Sequence[Path]) -> list[RankFile]:
     """Read files of different ranks of one job, by rank; a folder stands for all of them in it.
 
-    Raises:
-        TraceError: a file is no flight recorder, two are of the same rank, or of different jobs.
-        OSError: a file could not be read.
+    Raise TraceError if one is no flight recorder, or two are of the same rank or of different jobs.
     """
     files = [_read(path) for path in _expanded(paths)]
     by_rank: dict[int, RankFile] = {}
@@ -45,15 +43,12 @@ def read(paths: Sequence[Path]) -> list[RankFile]:
 
 def missing(files: Sequence[RankFile]) -> dict[str, list[int]]:
     """Return, by communicator, whose files are not there: ranks of the communicator."""
-    seen: dict[str, set[int]] = {}
-    sizes: dict[str, tuple[str, int]] = {}
+    absent: dict[str, tuple[str, set[int]]] = {}
     for file in files:
         for one in file.content["communicators"]:
-            key = one["id"] or one["name"]
-            seen.setdefault(key, set()).add(one["rank"])
-            sizes[key] = (one["name"], one["world_size"])
-    absent = {name: sorted(set(range(size)) - seen[key]) for key, (name, size) in sizes.items()}
-    return {name: ranks for name, ranks in absent.items() if ranks}
+            everyone = one["name"], set(range(one["world_size"]))
+            absent.setdefault(one["id"] or one["name"], everyone)[1].discard(one["rank"])
+    return {name: sorted(ranks) for name, ranks in absent.values() if ranks}
 
 
 def _expanded(paths: Sequence[Path]) -> list[Path]:
