@@ -1,6 +1,6 @@
 """The handle of a call that runs in the background."""
 
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from hccl_py.diagnosis.errors import CallErrors
 from hccl_py.fingerprint import Call
@@ -10,7 +10,8 @@ from hccl_py.transport.errors import CommunicatorError, InvalidArgumentError
 _UNLIMITED_S = 1e8
 
 
-class NotBegun(NamedTuple):
+@dataclass(frozen=True)
+class NotBegun:
     """Stands in for the engine's Work until the group of its call ends."""
 
     dropped: str = ""  # why the call never begins
