@@ -5,7 +5,7 @@ from signal import Signals
 from hccl_py.diagnosis.record import Diagnosis, Failure
 from hccl_py.diagnosis.reports import Reports, ranks
 from hccl_py.transport._core import Cause
-from hccl_py.transport.control.reporter import Absent
+from hccl_py.transport.control.reporter import Fate
 
 _MAX_NAMED = 4
 _SILENT = "connections closed without a goodbye"
@@ -30,7 +30,7 @@ def find_death(reports: Reports) -> Diagnosis | None:
 
 def _not_alive(reports: Reports, some: set[int], or_dead: bool = True) -> set[int]:
     """Return those ranks, and those that the coordinator holds for dead, that do not live."""
-    dead = {rank for rank, absence in reports.absent.items() if absence.why is Absent.DEAD}
+    dead = {rank for rank, absence in reports.absent.items() if absence.fate is Fate.DEAD}
     return {rank for rank in some | (dead if or_dead else set()) if not _lives(reports, rank)}
 
 

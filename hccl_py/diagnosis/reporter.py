@@ -29,7 +29,7 @@ from hccl_py.observe.call_sites import CallSites
 from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
-from hccl_py.transport.control.reporter import Absence, Absent
+from hccl_py.transport.control.reporter import NO_ANSWER, Absence
 
 DIAGNOSIS_TIMEOUT_S = 1.5
 """How long a failure waits for the diagnosis of all ranks, before this rank's own view stands."""
@@ -52,7 +52,7 @@ class Reporter:
         self._recorder = recorder
         self._sites = sites
         self._failure: Failure | None = None
-        self._diagnosis: dict[str, Any] | None = None
+        self._diagnosis: bytes | None = None
         self._adopted: list[_core.Communicator] = []
         self._applied = threading.Event()
         self._stall = StallWatch(self.member.name, core)
@@ -70,17 +70,15 @@ class Reporter:
         """See `control.reporter.Reporter`."""
         return self._core.report_fd()
 
-    def check_peers(self) -> None:
-        """See `control.reporter.Reporter`."""
-        self._core.poll()
-
     def ended_ranks(self) -> list[tuple[int, bool, int]]:
         """See `control.reporter.Reporter`. Any thread may."""
         core = self._core  # another thread may close it
-        peers = core.ended_peers() if core is not None else []
+        if core is None:
+            return []
+        core.poll()
         return [
             (one.rank, one.cause == Cause.LEFT, one.last_sequence)
-            for one in peers
+            for one in core.ended_peers()
             if one.cause != Cause.UNREACHABLE  # its process lives: the control plane reaches it
         ]
 
@@ -97,13 +95,13 @@ class Reporter:
         """See `control.reporter.Reporter`."""
         return self._stall.must_compare()
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> tuple[bytes, float | None]:
         """See `control.reporter.Reporter`."""
         report = self.observed()
         failure, timeout_s, window_s = report.failure, report.progress.timeout_s, None
         if failure is not None and failure.cause is Cause.TIMED_OUT and timeout_s > 0:
             window_s = max(_SHORTEST_WINDOW_S, _WINDOW_OF_TIMEOUT * timeout_s)
-        return {"packed": encode(report), "window_s": window_s}
+        return encode(report), window_s
 
     def observed(self) -> Report:
         """Return what this rank knows now. Any thread may."""
@@ -133,51 +131,49 @@ class Reporter:
             for number, fingerprint, num_bytes in calls
         )
 
-    def diagnosis(self) -> dict[str, Any] | None:
+    def diagnosis(self) -> bytes | None:
         """See `control.reporter.Reporter`."""
         if self._diagnosis is None:
             failure = self._core.failure()
             if failure is not None:
                 if failure.diagnosis:
-                    self._diagnosis = {"packed": failure.diagnosis}
+                    self._diagnosis = failure.diagnosis
                     self._record(decode(Diagnosis, failure.diagnosis))
                 self._applied.set()
         return self._diagnosis
 
-    def adopt(self, message: Mapping[str, Any]) -> None:
+    def adopt(self, diagnosis: bytes) -> None:
         """See `control.reporter.Reporter`."""
-        diagnosis = decode(Diagnosis, message["packed"])
+        decoded = decode(Diagnosis, diagnosis)
         adopted = [
-            (other._core, encode(other._seen_from_here(diagnosis)))
+            (other._core, encode(other._seen_from_here(decoded)))
             for other in _all_reporters()
-            if other.member.id in diagnosis.also
+            if other.member.id in decoded.also
         ]
-        adopted.append((self._core, message["packed"]))
+        adopted.append((self._core, diagnosis))
         # A caller that is released in one communicator may go to the next, which must have ended.
         for core, packed in adopted:
-            core.adopt_diagnosis(diagnosis.cause, packed)
+            core.adopt_diagnosis(decoded.cause, packed)
         self._adopted = [core for core, _ in adopted]
 
-    def conclude(self, message: Mapping[str, Any]) -> None:
+    def conclude(self, diagnosis: bytes) -> None:
         """See `control.reporter.Reporter`."""
         if not self._adopted:
-            self.adopt(message)
+            self.adopt(diagnosis)
         for core in self._adopted:
             core.apply_diagnosis()
         self._adopted = []
         self._applied.set()
-        self._record(decode(Diagnosis, message["packed"]))  # this process may soon be stopped
+        self._record(decode(Diagnosis, diagnosis))  # this process may soon be stopped
 
-    def diagnose(
-        self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, Any]
-    ) -> dict[str, Any]:
-        """See `control.reporter.Reporter`; raises ValueError if there is no failure."""
+    def diagnose(self, reports: Mapping[int, bytes], absent: Mapping[int, Absence]) -> bytes | None:
+        """See `control.reporter.Reporter`."""
         collected = self._reports(reports, absent)
         diagnosis = diagnose(collected)
         if diagnosis is None:
             self._stall.warn(collected)
-            raise ValueError("no rank reports a failure")
-        return {"packed": encode(diagnosis)}
+            return None
+        return encode(diagnosis)
 
     # What the communicator asks. Any thread may.
 
@@ -196,22 +192,18 @@ class Reporter:
         if core is not None and self.has_failure() and not core.failed():
             self._applied.wait(DIAGNOSIS_TIMEOUT_S)
 
-    def survey(
-        self, ask: Callable[[float], Mapping[int, Mapping[str, Any]]], timeout_s: float
-    ) -> Reports:
+    def survey(self, ask: Callable[[float], Mapping[int, bytes]], timeout_s: float) -> Reports:
         """Return the reports of all ranks that come in time; without time only this rank's."""
         if timeout_s <= 0:
             return Reports({self.member.rank: self.observed()}, {}, self.member.processes)
         reports = ask(timeout_s)
         missing = set(range(len(self.member.processes))) - set(reports)
-        return self._reports(reports, dict.fromkeys(missing, Absence(Absent.NO_ANSWER)))
+        return self._reports(reports, dict.fromkeys(missing, NO_ANSWER))
 
     # Helpers.
 
-    def _reports(
-        self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, Absence]
-    ) -> Reports:
-        by_rank = {rank: decode(Report, one["packed"]) for rank, one in reports.items()}
+    def _reports(self, reports: Mapping[int, bytes], absent: Mapping[int, Absence]) -> Reports:
+        by_rank = {rank: decode(Report, one) for rank, one in reports.items()}
         return Reports(by_rank, absent, self.member.processes)
 
     def _is_stuck(self) -> bool:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 from hccl_py.diagnosis.record import Diagnosis, Failure, Report
 from hccl_py.diagnosis.reports import Reports, listing, ranks, sites
 from hccl_py.transport._core import Cause
+from hccl_py.transport.control.reporter import Fate
 
 _MAX_NAMED = 8
 _HINT = "see whether those ranks are stuck or made another call, or raise the timeout"
@@ -101,10 +102,10 @@ def _absent(reports: Reports) -> str:
     cut_off = {path.rank for failure in failures for path in failure.paths}
     names = []
     for rank, absence in sorted(reports.absent.items()):
-        state = str(absence)
-        if absence.may_live:
-            state = f"{'out of reach' if rank in cut_off else 'stopped, or busy without a break'}"
-            state += f": {absence}"
+        state = absence.text
+        if absence.fate is Fate.UNKNOWN:
+            guess = "out of reach" if rank in cut_off else "stopped, or busy without a break"
+            state = f"{guess}: {state}"
         names.append(f"{reports.name(rank)} is {state}")
     return _shortened(names)
 

@@ -22,7 +22,7 @@ from hccl_py.diagnosis.record import (
 from hccl_py.diagnosis.reports import Reports
 from hccl_py.fingerprint import pack
 from hccl_py.transport._core import Cause
-from hccl_py.transport.control.reporter import Absence, Absent
+from hccl_py.transport.control.reporter import DEAD, NO_ANSWER, Absence, Fate
 from hccl_py.transport.types import DType, ReduceOp
 
 PROCESSES = [("h", 100 + rank) for rank in range(4)]
@@ -30,8 +30,7 @@ CALL = pack("all_reduce", None, int(DType.FLOAT32), int(ReduceOp.SUM), 1000)
 OTHER = pack("broadcast", 0, int(DType.FLOAT32), int(ReduceOp.SUM), 1000)
 NAME = "all_reduce(sum, float32[1000])"
 AT = Stage("recv", 1, 2)
-DEAD, NO_ANSWER = Absence(Absent.DEAD), Absence(Absent.NO_ANSWER)
-SILENT = Absence(Absent.SILENT, silent_s=2.0)
+SILENT = Absence(Fate.UNKNOWN, "silent for 2.0 s")
 
 
 def decide(
@@ -146,7 +145,8 @@ def test_connection_that_closed_between_two_who_live_is_no_death() -> None:
 
 
 def test_clean_leave_says_after_which_collective() -> None:
-    diagnosis = decide({0: left(3, 41, sequence=42)}, {3: Absence(Absent.LEFT, 41)})
+    absent = {3: Absence(Fate.LEFT, "left after collective 41")}
+    diagnosis = decide({0: left(3, 41, sequence=42)}, absent)
     assert (
         "rank 3 (host h, pid 103) left after collective 41 while others still call"
         in diagnosis.text

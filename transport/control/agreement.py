@@ -1,4 +1,4 @@
-"""Agreements: one value of every rank that remains, the same set for all. The serving side."""
+"""Agreements: one value of every rank that remains, the same set for all. One rank's part."""
 
 import math
 from collections.abc import Callable, Iterable
@@ -17,19 +17,28 @@ class _Open:
     values: dict[int, Any]
 
 
-class AgreementServer:
-    """Collects a value of every rank that remains, and sends all of them to all.
+class Agreements:
+    """What one rank knows of agreements; as the coordinator it collects the values of all ranks.
 
     When the coordinator changes meanwhile, ranks propose again, and a rank that has the result
     already passes it on.
+
+    Attributes:
+        results: by key; the values by rank.
     """
 
-    def __init__(self, send: Send, remaining: Callable[[], Iterable[int]]) -> None:
-        """Wait for the ranks that `remaining` lists."""
+    def __init__(
+        self,
+        send: Send,
+        remaining: Callable[[], Iterable[int]],
+        agreed: Callable[[str, dict[int, Any]], None],
+    ) -> None:
+        """Wait for the ranks that `remaining` lists; `agreed` is called with key and result."""
         self._send = send
         self._remaining = remaining
+        self._agreed = agreed
         self._open: dict[str, _Open] = {}
-        self._results: dict[str, dict[int, Any]] = {}
+        self.results: dict[str, dict[int, Any]] = {}
 
     def on_proposal(self, sender: int, body: Any, now_s: float) -> None:
         """Take a key, the sender's value, seconds from the first proposal on, and `among`.
@@ -38,8 +47,8 @@ class AgreementServer:
         not waited for.
         """
         key, value, timeout_s, among = body
-        if key in self._results:
-            self._send(sender, "agreed", [key, self._results[key]])
+        if key in self.results:
+            self._send(sender, "agreed", [key, self.results[key]])
             return
         remaining = tuple(self._remaining())
         excused = set() if among is None else {*remaining} - {int(rank) for rank in among}
@@ -51,18 +60,21 @@ class AgreementServer:
         self._open[key].values[sender] = value
         self._open[key].excused |= excused
 
+    def on_question(self, sender: int, key: Any, now_s: float) -> None:
+        """Pass the result on, if it is known."""
+        if key in self.results:
+            self._send(sender, "agreed", [key, self.results[key]])
+
     def on_result(self, sender: int, body: Any, now_s: float) -> None:
-        """Adopt what an earlier coordinator had decided."""
+        """Adopt what a coordinator has decided."""
         key, result = body
         self._conclude(str(key), {int(rank): value for rank, value in result.items()})
 
     def _conclude(self, key: str, result: dict[int, Any]) -> None:
-        if key in self._results:
-            return
-        self._results[key] = result
+        self._agreed(key, self.results.setdefault(key, result))
         if key in self._open:
             for rank in self._open.pop(key).values:
-                self._send(rank, "agreed", [key, result])
+                self._send(rank, "agreed", [key, self.results[key]])
 
     def tick(self, now_s: float) -> None:
         """Conclude what is complete, or late: then without the ranks that did not answer."""

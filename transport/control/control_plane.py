@@ -5,7 +5,6 @@ communicator that has peers to the last. Ranks of one process exchange messages 
 """
 
 import contextlib
-import logging
 import math
 import os
 import socket
@@ -17,6 +16,7 @@ from functools import partial
 
 import zmq
 
+from hccl_py.transport import _core
 from hccl_py.transport.control.loop import ControlLoop
 from hccl_py.transport.control.message import Contact, Entry, Roster, pack, unpack
 from hccl_py.transport.control.participant import Participant
@@ -26,9 +26,6 @@ from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.listeners import bind_listener
 from hccl_py.transport.process_lifecycle import Stage, register
 
-logger = logging.getLogger("hccl_py.transport")
-
-_MAX_LOGGED = 16
 _NUM_DESCRIPTORS = 48  # more than a plane and the first peers that it dials need
 
 
@@ -45,8 +42,6 @@ class ControlPlane:
         self._participants: dict[tuple[bytes, int], Participant] = {}
         self._here: deque[Entry] = deque()
         self._outgoing: dict[bytes, list[Entry]] = {}  # by the key of a process
-        self._undecided: set[Participant] = set()
-        self._num_logged = 0
         self.loop.add(self)
         self.loop.start(self._close)
 
@@ -120,6 +115,7 @@ class ControlPlane:
         """See `loop.Service`."""
         for key, message in self.sockets.receive():
             self._take(key, message)
+        self._flush()  # an answer that has come is not late
         now_s = time.monotonic()
         for participant in tuple(self._participants.values()):
             if participant.next_s() <= now_s:
@@ -144,7 +140,7 @@ class ControlPlane:
         try:
             entries = unpack(message)
         except ValueError as error:
-            self._log(f"a member's message was dropped: {error}")
+            self.loop.log(f"a member's message was dropped: {error}")
             return
         for entry in entries:
             participant = self._participants.get((entry.communicator, entry.receiver))
@@ -152,38 +148,30 @@ class ControlPlane:
                 continue  # not attached yet, or left already
             contacts = participant.roster.contacts
             if entry.sender >= len(contacts) or contacts[entry.sender].key != key:
-                self._log(f"a member claimed to be rank {entry.sender}, which it is not")
+                self.loop.log(f"a member claimed to be rank {entry.sender}, which it is not")
                 continue
-            self._deliver(participant, entry)
-
-    def _deliver(self, participant: Participant, entry: Entry) -> None:
-        self._undecided.add(participant)
-        now_s = time.monotonic()
-        self.loop.guard(partial(participant.receive, entry.sender, entry.kind, entry.body, now_s))
+            self._here.append(entry)
 
     def _flush(self) -> None:
-        """Deliver the messages between ranks of this process, then send those for others."""
-        while self._here or self._undecided:
+        """Deliver the messages for ranks of this process, then send those for others."""
+        while self._here:
+            now_s = time.monotonic()
             while self._here:
                 entry = self._here.popleft()
                 receiver = self._participants.get((entry.communicator, entry.receiver))
                 if receiver is not None:
-                    self._deliver(receiver, entry)
-            now_s = time.monotonic()
-            while self._undecided:  # perhaps the last report that was missing has come
-                self.loop.guard(partial(self._undecided.pop().decide, now_s))
+                    taken = entry.sender, entry.kind, entry.body, now_s
+                    self.loop.guard(partial(receiver.receive, *taken))
+            for participant in tuple(self._participants.values()):
+                # Perhaps the last report that was missing has come.
+                self.loop.guard(partial(participant.decide, now_s))
         outgoing, self._outgoing = self._outgoing, {}
         for key, entries in outgoing.items():
             try:
                 for message in pack(entries):
                     self.sockets.send(key, message)
             except zmq.ZMQError as error:  # no descriptor is left; a rank that waits asks again
-                self._log(f"the control plane could not reach a member: {error}")
-
-    def _log(self, problem: str) -> None:
-        self._num_logged += 1
-        if self._num_logged <= _MAX_LOGGED:
-            logger.warning("%s", problem)
+                self.loop.log(f"the control plane could not reach a member: {error}")
 
 
 _plane: ControlPlane | None = None
@@ -210,9 +198,8 @@ def _require_descriptors() -> None:
     """Check before ZeroMQ does, which ends the process where it gets none for its own threads."""
     taken: list[int] = []
     try:
-        taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         while len(taken) < _NUM_DESCRIPTORS:
-            taken.append(os.dup(taken[0]))
+            taken.append(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as error:
         raise BootstrapError(
             f"the control plane: expected {_NUM_DESCRIPTORS} free descriptors, got {len(taken)} "
@@ -242,11 +229,8 @@ def _forget_after_fork() -> None:
     _lock = threading.RLock()
     if _plane is not None:
         _plane.close_in_child()
-        _left_to_parent.append(_plane)
+        _core.leak(_plane)  # its destruction might speak to the parent's peers
     _plane, _num_holders = None, 0
 
-
-_left_to_parent: list[ControlPlane] = []
-"""In a forked child: never destroyed, which might speak to the parent's peers."""
 
 register(Stage.CONTROL_PLANE, in_forked_child=_forget_after_fork)

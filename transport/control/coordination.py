@@ -9,16 +9,15 @@ anything here.
 """
 
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
 from concurrent.futures import TimeoutError as FutureTimeoutError
-from contextlib import suppress
 from typing import Any
 
 from hccl_py.transport.clock import ClockReading
 from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.control.message import Roster
-from hccl_py.transport.control.participant import Participant, Survey
-from hccl_py.transport.control.reporter import Report, Reporter
+from hccl_py.transport.control.participant import Participant
+from hccl_py.transport.control.reporter import Reporter
 from hccl_py.transport.control.store import StoreClient
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, CommunicatorError
@@ -105,29 +104,32 @@ class Coordination:
 
     def _ask_store(self, kind: str, *body: Any, deadline: Deadline) -> Any:
         participant = self._require()
-        number = next(participant.numbers)
         # Also before the question: the coordinator may have ended with what made it hopeless.
         _give_up_in_vain(deadline)
-        answer = self._ask(kind, [number, *body])
+        answer = self._ask(kind, list(body))
         try:
-            while not deadline.expired:
-                with suppress(FutureTimeoutError):
-                    return answer.result(min(_SLICE_S, deadline.remaining_s))
+            while not wait([answer], min(_SLICE_S, deadline.remaining_s)).done:
                 _give_up_in_vain(deadline)
-            raise BootstrapError(
-                f"the coordinator's store: {kind} {body[0]!r}: no answer in "
-                f"{deadline.timeout_s:g} s"
-            )
+                if deadline.expired:
+                    raise BootstrapError(
+                        f"the coordinator's store: {kind} {body[0]!r}: no answer in "
+                        f"{deadline.timeout_s:g} s"
+                    )
         except BootstrapError:
-            self._plane.loop.post(lambda: participant.cancel(number))
+            self._plane.loop.post(lambda: participant.cancel([answer]))
             raise
+        return answer.result()
 
-    def survey(self, timeout_s: float) -> dict[int, Report]:
+    def survey(self, timeout_s: float) -> dict[int, bytes]:
         """Ask all ranks for their reports; return those that come in time, by rank."""
-        participant, survey = self._require(), Survey()
-        self._plane.loop.post(lambda: participant.survey(survey))
-        survey.complete.wait(timeout_s)
-        return dict(survey.reports)
+        participant = self._require()
+        answers = {rank: Future[bytes]() for rank in range(len(self._roster.contacts))}
+        self._plane.loop.post(lambda: participant.survey(answers))
+        _, late = wait(answers.values(), timeout_s)
+        self._plane.loop.post(lambda: participant.cancel(late))
+        # An answer is an exception where the communicator was closed meanwhile.
+        came = {rank: one for rank, one in answers.items() if one not in late}
+        return {rank: one.result() for rank, one in came.items() if one.exception() is None}
 
     def clock(self) -> ClockReading | None:
         """Return how this rank's clock stands against the coordinator's; None: not known yet."""

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hccl_py.transport.control.reporter import Absence, Absent, Diagnosis, Report, Reporter
+from hccl_py.transport.control.reporter import DEAD, NO_ANSWER, Absence, Fate, Reporter
 
 logger = logging.getLogger("hccl_py.transport")
 
@@ -52,12 +52,11 @@ class Coordinator:
         self._silence_s = _SILENT_PERIODS * heartbeat_period_s(world_size)
         self._seen_s: dict[int, float] = {}
         self._ended: dict[int, Absence] = {}
-        self._reports: dict[int, Report] = {}
+        self._reports: dict[int, bytes] = {}
         self._opened_s: float | None = None  # since when reports are collected
-        self._inquiring = False  # no rank has observed a failure
         self._window_s = WINDOW_S
         self._following: int | None = None  # a lower rank that coordinates too
-        self._diagnosis: Diagnosis | None = None
+        self._diagnosis: bytes | None = None
         self._unconfirmed: set[int] = set()  # other ranks that were sent the diagnosis
         self._mine_s: float | None = None  # when this rank gets it, at the latest
 
@@ -89,25 +88,15 @@ class Coordinator:
         """
         for rank, left, sequence in ended:
             if left:
-                self._ended[int(rank)] = Absence(Absent.LEFT, int(sequence))
+                self._ended[int(rank)] = Absence(Fate.LEFT, f"left after collective {sequence:d}")
             elif sender == self._rank:
-                self._ended.setdefault(int(rank), Absence(Absent.DEAD))
+                self._ended.setdefault(int(rank), DEAD)
 
     def on_report(self, sender: int, body: Any, now_s: float) -> None:
         """Take a report; the first makes this coordinator collect those of all ranks."""
-        self._inquiring = False
-        self._take(sender, body, now_s)
-
-    def on_answer(self, sender: int, body: Any, now_s: float) -> None:
-        """Take a report that was asked for: it starts nothing."""
-        if self._opened_s is not None:
-            self._take(sender, body, now_s)
-
-    def _take(self, sender: int, body: Any, now_s: float) -> None:
-        content, acknowledged_by = body
-        report = _mapping(content)
+        packed, window_s, acknowledged_by = body
         self._seen_s[sender] = now_s
-        self._reports[sender] = report
+        self._reports[sender] = _checked(packed)
         if self._diagnosis is not None:
             self._send(sender, "diagnosis", self._diagnosis)
             return
@@ -115,8 +104,13 @@ class Coordinator:
         is_lower = acknowledged_by is not None and acknowledged_by < self._rank
         if is_lower and acknowledged_by not in self._ended:
             self._following = acknowledged_by
-        self._window_s = min(self._window_s, report.get("window_s") or WINDOW_S)
+        self._window_s = min(self._window_s, window_s or WINDOW_S)
         self._open(sender, now_s)
+
+    def on_answer(self, sender: int, body: Any, now_s: float) -> None:
+        """Take a report that was asked for: it starts nothing."""
+        if self._opened_s is not None:
+            self.on_report(sender, body, now_s)
 
     def _open(self, sender: int, now_s: float) -> None:
         if self._opened_s is not None:
@@ -131,8 +125,7 @@ class Coordinator:
 
     def on_inquiry(self, sender: int, body: Any, now_s: float) -> None:
         """Collect all reports although no rank observed a failure: together they may show one."""
-        if self._opened_s is None and self._diagnosis is None:
-            self._inquiring = True
+        if self._diagnosis is None:
             self._open(sender, now_s)
 
     def on_confirmation(self, sender: int, body: Any, now_s: float) -> None:
@@ -142,9 +135,9 @@ class Coordinator:
     def on_diagnosis(self, sender: int, body: Any, now_s: float) -> None:
         """Pass on the diagnosis that some rank has adopted: there must be no second one."""
         if self._diagnosis is None:
-            self._diagnosis = _mapping(body)
+            self._diagnosis = _checked(body)
             if self._opened_s is not None:
-                self._send_to_all(now_s)
+                self._send_to_all(self._diagnosis, now_s)
 
     # Time.
 
@@ -175,28 +168,26 @@ class Coordinator:
 
     def _decide(self, now_s: float) -> None:
         absent = {
-            rank: self._ended.get(rank) or self._absence(rank, now_s)
+            rank: self._ended.get(rank) or self._silence(rank, now_s)
             for rank in self._ranks
             if rank not in self._reports
         }
         # A rank that reported and died since is dead all the same; its report says why it ended.
         try:
             self._diagnosis = self._reporter.diagnose(dict(self._reports), absent)
-        except Exception:
-            self._opened_s = None
-            if self._inquiring:  # the reports show no failure
-                self._reports.clear()
-                return
-            # Every engine then ends by what it observed itself, late but surely.
+        except Exception:  # every engine then ends by what it observed itself, late but surely
             logger.exception("rank %d could not come to a diagnosis", self._rank)
+        if self._diagnosis is not None:
+            self._send_to_all(self._diagnosis, now_s)
             return
-        self._send_to_all(now_s)
+        self._opened_s = None
+        self._reports.clear()
 
-    def _send_to_all(self, now_s: float) -> None:
-        self._send(self._rank, "adopt", self._diagnosis)
+    def _send_to_all(self, diagnosis: bytes, now_s: float) -> None:
+        self._reporter.adopt(diagnosis)
         for rank in self.remaining():
             if rank != self._rank:
-                self._send(rank, "diagnosis", self._diagnosis)
+                self._send(rank, "diagnosis", diagnosis)
         self._unconfirmed = set(self._reports) - {self._rank}
         self._mine_s = now_s + _DELIVERY_S
         self._deliver_here(now_s)
@@ -214,12 +205,12 @@ class Coordinator:
         silent_s = now_s - self._seen_s.setdefault(rank, now_s)
         return silent_s if silent_s > self._silence_s else 0.0
 
-    def _absence(self, rank: int, now_s: float) -> Absence:
+    def _silence(self, rank: int, now_s: float) -> Absence:
         silent_s = self._silent_s(rank, now_s)
-        return Absence(Absent.SILENT if silent_s else Absent.NO_ANSWER, silent_s=silent_s)
+        return Absence(Fate.UNKNOWN, f"silent for {silent_s:.1f} s") if silent_s else NO_ANSWER
 
 
-def _mapping(body: Any) -> dict[str, Any]:
-    if not isinstance(body, dict):
-        raise ValueError(f"expected a mapping, got {type(body).__name__}")
-    return body
+def _checked(packed: Any) -> bytes:
+    if not isinstance(packed, bytes):
+        raise ValueError(f"expected a packed record, got {type(packed).__name__}")
+    return packed

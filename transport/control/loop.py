@@ -13,6 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from typing import Protocol
 
 import zmq
@@ -20,7 +21,7 @@ import zmq
 logger = logging.getLogger("hccl_py.transport")
 
 _LONGEST_TURN_S = 1.0
-_MAX_LOGGED_ERRORS = 16
+_MAX_LOGGED = 32
 
 
 class Service(Protocol):
@@ -49,7 +50,7 @@ class ControlLoop:
         self._is_closed = False
         self._closing = threading.RLock()  # a finalizer may run inside of it
         self._at_end: list[Callable[[], None]] = []
-        self._num_errors = 0
+        self._num_logged = 0
         self._thread = threading.Thread(target=self._run, name="hccl-control", daemon=True)
 
     # Any thread.
@@ -64,22 +65,20 @@ class ControlLoop:
         if threading.current_thread() is self._thread:  # e.g. because a finalizer ran on it
             command()
             return
-        done = threading.Event()
-        raised: list[Exception] = []
+        done: Future[None] = Future()
 
         def run() -> None:
             try:
                 command()
+                done.set_result(None)
             except Exception as error:
-                raised.append(error)
-            finally:
-                done.set()
+                done.set_exception(error)
 
         self.post(run)
-        while self._thread.is_alive() and not done.wait(_LONGEST_TURN_S):
-            continue
-        if raised:
-            raise raised[0]
+        while self._thread.is_alive() and not done.done():
+            wait([done], _LONGEST_TURN_S)
+        if done.done():
+            done.result()
 
     def post(self, command: Callable[[], None]) -> None:
         """Have the thread call something soon; nothing happens once the loop has ended."""
@@ -120,10 +119,15 @@ class ControlLoop:
         """Call something and log what it raises: no other communicator shall end by it."""
         try:
             action()
-        except Exception:
-            self._num_errors += 1
-            if self._num_errors <= _MAX_LOGGED_ERRORS:
-                logger.exception("the control thread could not do its work for one communicator")
+        except Exception as error:
+            self.log("the control thread could not do its work for one communicator", error)
+
+    def log(self, problem: str, error: Exception | None = None) -> None:
+        """Log a problem, unless there were many."""
+        self._num_logged += 1
+        if self._num_logged <= _MAX_LOGGED:
+            level = logging.WARNING if error is None else logging.ERROR
+            logger.log(level, "%s", problem, exc_info=error)
 
     def _run(self) -> None:
         try:

@@ -9,16 +9,13 @@ Every rank can serve: `coordinator.py`, `agreement.py` and the server of `store.
 
 import itertools
 import math
-import threading
 import time
-from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass, field
 from typing import Any
 
 from hccl_py.transport.clock import ClockProbe
-from hccl_py.transport.control.agreement import AgreementServer
+from hccl_py.transport.control.agreement import Agreements
 from hccl_py.transport.control.coordinator import (
     ACK_S,
     DIAGNOSIS_S,
@@ -26,20 +23,11 @@ from hccl_py.transport.control.coordinator import (
     heartbeat_period_s,
 )
 from hccl_py.transport.control.message import Entry, Roster
-from hccl_py.transport.control.reporter import Diagnosis, Ended, Report, Reporter
+from hccl_py.transport.control.reporter import Ended, Reporter
 from hccl_py.transport.control.store import StoreServer
 
 _MAX_UNANSWERED = 3
 """Heartbeats; counted, not timed: a process that was stopped itself must not blame the others."""
-_MAX_SURVEYS = 16
-
-
-@dataclass(frozen=True)
-class Survey:
-    """Reports of all ranks, by rank, as they arrive; no rank decides anything."""
-
-    reports: dict[int, Report] = field(default_factory=dict)
-    complete: threading.Event = field(default_factory=threading.Event)
 
 
 class Participant:
@@ -56,10 +44,27 @@ class Participant:
         self._post = post
         # The serving side.
         world_size = len(roster.contacts)
-        self._coordinator = Coordinator(self._rank, world_size, reporter, self._send)
-        self._agreements = AgreementServer(self._send, self._coordinator.remaining)
-        self._store: StoreServer[int] = StoreServer(self._answer)
-        self._serves = self._serving_handlers()
+        coordinator = Coordinator(self._rank, world_size, reporter, self._send)
+        agreements = Agreements(self._send, coordinator.remaining, self._on_answer)
+        store: StoreServer[int] = StoreServer(self._answer)
+        self._coordinator, self._agreements = coordinator, agreements
+        # What takes which kind of message, but for those of a coordinator.
+        self._serves: Mapping[str, Callable[[int, Any, float], None]] = {
+            "beat": coordinator.on_beat,
+            "report": coordinator.on_report,
+            "reported": coordinator.on_answer,
+            "inquire": coordinator.on_inquiry,
+            "adopted": coordinator.on_diagnosis,
+            "taken": coordinator.on_confirmation,
+            "agree": agreements.on_proposal,
+            "agree-ask": agreements.on_question,
+            "agreed": agreements.on_result,
+            "set": lambda sender, body, _: store.set(sender, *body),
+            "get": lambda sender, body, _: store.get(sender, *body),
+            "check": lambda sender, body, _: store.check(sender, *body),
+            "cancel": lambda sender, body, _: store.cancel(sender, *body),
+            "survey": lambda sender, body, _: self._answer(sender, body, reporter.report()[0]),
+        }
         # The asking side.
         self._period_s = heartbeat_period_s(world_size)
         self._next_beat_s = 0.0
@@ -73,34 +78,12 @@ class Participant:
         self._unanswered = 0
         self._reported_s: float | None = None
         self._acknowledged_by: int | None = None
-        self._diagnosis: Diagnosis | None = None
+        self._diagnosis: bytes | None = None
         # Open questions by number or agreement, with which their body begins: to be asked again
-        # elsewhere. The next coordinator needs all `_sets` too.
+        # elsewhere, but for surveys. The next coordinator needs all `_sets` too.
         self._questions: dict[int | str, tuple[str, list[Any], Future[Any]]] = {}
         self._sets: dict[str, bytes] = {}
-        self._agreed: dict[str, dict[int, Any]] = {}
-        self._surveys: OrderedDict[int, Survey] = OrderedDict()
-        self.numbers = itertools.count(1)
-
-    def _serving_handlers(self) -> Mapping[str, Callable[[int, Any, float], None]]:
-        """Return what takes which kind of message, but for those of a coordinator."""
-        coordinator, agreements, store = self._coordinator, self._agreements, self._store
-        return {
-            "beat": coordinator.on_beat,
-            "report": coordinator.on_report,
-            "reported": coordinator.on_answer,
-            "inquire": coordinator.on_inquiry,
-            "adopted": coordinator.on_diagnosis,
-            "taken": coordinator.on_confirmation,
-            "agree": agreements.on_proposal,
-            "agree-result": agreements.on_result,
-            "set": lambda sender, body, _: store.set(sender, *body),
-            "get": lambda sender, body, _: store.get(sender, *body),
-            "check": lambda sender, body, _: store.check(sender, *body),
-            "cancel": lambda sender, body, _: store.cancel(sender, *body),
-            "survey": self._on_survey,
-            "surveyed": self._on_surveyed,
-        }
+        self._numbers = itertools.count(1)
 
     # Time.
 
@@ -109,7 +92,6 @@ class Participant:
         is_beat_due = now_s >= self._next_beat_s
         if is_beat_due:
             self._next_beat_s = now_s + self._period_s
-            self.reporter.check_peers()
             self._observe(now_s)
             self._beat(now_s)
         if now_s >= self._answer_due_s():
@@ -169,7 +151,7 @@ class Participant:
     def _send_report(self, now_s: float) -> None:
         self._reported_s = now_s
         self._acknowledged_by = None
-        self._send(self._current, "report", [self.reporter.report(), None])
+        self._send(self._current, "report", [*self.reporter.report(), None])
 
     def _follow_coordinator(self, now_s: float) -> None:
         """If there is another coordinator than before, ask it all open questions."""
@@ -191,7 +173,8 @@ class Participant:
         for key, value in self._sets.items():
             self._send(self._current, "set", [0, key, value])
         for kind, body, _ in self._questions.values():
-            self._send(self._current, kind, body)
+            if kind != "survey":
+                self._send(self._current, kind, body)
 
     # Messages.
 
@@ -225,26 +208,17 @@ class Participant:
                 self._reported_s = now_s
             case "ask":
                 self._on_ask(sender, now_s)
-            case "adopt":
-                self.reporter.adopt(body)
             case "diagnosis":
                 self._on_diagnosis(sender, body)
-            case "agree-ask" if body in self._agreed:
-                self._send(sender, "agree-result", [body, self._agreed[body]])
-            case "agreed":
-                key, result = body
-                self._on_answer(key, self._agreed.setdefault(key, result))
             case "answer":
-                number, answer = body
-                self._on_answer(number, answer)
+                self._on_answer(*body)
 
     def _on_ask(self, sender: int, now_s: float) -> None:
-        self.reporter.check_peers()
         self._observe(now_s)
         if self._diagnosis is not None:
             self._send(sender, "adopted", self._diagnosis)
         else:
-            self._send(sender, "reported", [self.reporter.report(), self._acknowledged_by])
+            self._send(sender, "reported", [*self.reporter.report(), self._acknowledged_by])
 
     def _on_diagnosis(self, sender: int, body: Any) -> None:
         self._send(sender, "taken", None)  # first: this process may end as soon as its calls do
@@ -252,7 +226,7 @@ class Participant:
         if self._diagnosis is None:
             self._adopted(body)
 
-    def _adopted(self, diagnosis: Diagnosis) -> None:
+    def _adopted(self, diagnosis: bytes) -> None:
         self._diagnosis = diagnosis
         self._passed_over.clear()
         # Other ranks may have asked this one.
@@ -261,19 +235,6 @@ class Participant:
     def _on_answer(self, number: int | str, answer: Any) -> None:
         if number in self._questions:
             self._questions.pop(number)[2].set_result(answer)
-
-    def _on_survey(self, sender: int, body: Any, _now_s: float) -> None:
-        self._send(sender, "surveyed", [body, self.reporter.report()])
-
-    def _on_surveyed(self, sender: int, body: Any, _now_s: float) -> None:
-        number, report = body
-        survey = self._surveys.get(number)
-        if survey is None:
-            return
-        survey.reports[sender] = report
-        if len(survey.reports) == len(self.roster.contacts):
-            del self._surveys[number]
-            survey.complete.set()
 
     def _send(self, receiver: int, kind: str, body: Any) -> None:
         self._post(self, Entry(self.roster.communicator_id, self._rank, receiver, kind, body))
@@ -284,32 +245,32 @@ class Participant:
     # Questions of this rank.
 
     def ask(self, kind: str, body: list[Any], answer: "Future[Any]") -> None:
-        """Put a question to the coordinator: `agree`, or a kind of `store.py`.
-
-        The body begins with a number of `numbers`, or with the key of the agreement.
-        """
-        if kind == "agree" and body[0] in self._agreed:
-            answer.set_result(self._agreed[body[0]])
+        """Put a question to the coordinator: `agree`, or a kind of `store.py`."""
+        if kind == "agree" and body[0] in self._agreements.results:
+            answer.set_result(self._agreements.results[body[0]])
             return
-        self._questions[body[0]] = (kind, body, answer)
         if kind == "set":
-            _, key, value = body
+            key, value = body
             self._sets[key] = value
+        if kind != "agree":
+            body = [next(self._numbers), *body]
+        self._questions[body[0]] = (kind, body, answer)
         self._send(self._current, kind, body)
 
-    def cancel(self, number: int) -> None:
-        """Drop a question to the store."""
-        self._questions.pop(number, None)
-        self._send(self._current, "cancel", [number])
-
-    def survey(self, survey: Survey) -> None:
-        """Ask all ranks for their reports, this one included."""
-        if len(self._surveys) == _MAX_SURVEYS:  # to the oldest some rank never answered
-            self._surveys.popitem(last=False)
-        number = next(self.numbers)
-        self._surveys[number] = survey
-        for rank in range(len(self.roster.contacts)):
+    def survey(self, answers: "Mapping[int, Future[bytes]]") -> None:
+        """Ask ranks for their reports."""
+        for rank, answer in answers.items():
+            number = next(self._numbers)
+            self._questions[number] = ("survey", [number], answer)
             self._send(rank, "survey", number)
+
+    def cancel(self, answers: "Collection[Future[Any]]") -> None:
+        """Drop questions that no thread waits for any more."""
+        for number, (kind, _, answer) in tuple(self._questions.items()):
+            if answer in answers:
+                del self._questions[number]
+                if kind == "get":
+                    self._send(self._current, "cancel", [number])
 
     def close(self, reason: Exception) -> None:
         """End every wait for an answer with `reason`."""

@@ -2,60 +2,42 @@
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-Report = dict[str, Any]
-"""What one rank observed; may carry `window_s`, how long the other reports may take."""
-Diagnosis = dict[str, Any]
-"""The decision which failure came first."""
 Ended = tuple[int, bool, int]
 """A rank, whether it left with a goodbye, and its last collective then."""
 
 
-class Absent(Enum):
-    """Why a rank sent no report."""
+class Fate(Enum):
+    """What became of a rank that sent no report."""
 
-    DEAD = "dead"
-    LEFT = "left"
-    SILENT = "silent"
-    NO_ANSWER = "no answer"
+    DEAD = 0
+    LEFT = 1
+    UNKNOWN = 2  # it may live
 
 
 class Absence(NamedTuple):
-    """Why a rank sent no report, and since when: its last collective, or seconds of silence."""
+    """Why a rank sent no report."""
 
-    why: Absent
-    last_sequence: int = 0
-    silent_s: float = 0.0
+    fate: Fate
+    text: str
 
-    @property
-    def may_live(self) -> bool:
-        """Whether the rank may be there all the same."""
-        return self.why in (Absent.SILENT, Absent.NO_ANSWER)
 
-    def __str__(self) -> str:
-        """Name the reason."""
-        if self.why is Absent.LEFT:
-            return f"left after collective {self.last_sequence}"
-        if self.why is Absent.SILENT:
-            return f"silent for {self.silent_s:.1f} s"
-        return str(self.why.value)
+DEAD = Absence(Fate.DEAD, "dead")
+NO_ANSWER = Absence(Fate.UNKNOWN, "no answer")
 
 
 class Reporter(Protocol):
     """One rank of one communicator. The control thread calls it; nothing may block.
 
-    Reports and diagnoses are mappings that msgpack can carry; the control plane does not read them.
+    Reports, and diagnoses which failure came first, are bytes that the control plane does not read.
     """
 
     def news_fd(self) -> int:
         """Return an eventfd: a failure was observed, a rank ended, a diagnosis was adopted."""
 
-    def check_peers(self) -> None:
-        """Notice ranks that ended although no call is under way."""
-
     def ended_ranks(self) -> Sequence[Ended]:
-        """List the ranks that died or left, as far as this one knows."""
+        """List the ranks that died or left, also while no call is under way."""
 
     def suspects(self) -> bool:
         """Say whether all ranks shall report, asked with every heartbeat.
@@ -66,22 +48,17 @@ class Reporter(Protocol):
     def has_failure(self) -> bool:
         """Say whether this rank observed a failure and waits for the diagnosis."""
 
-    def report(self) -> Report:
-        """Return what this rank observed, how far it got, and what else it knows."""
+    def report(self) -> tuple[bytes, float | None]:
+        """Return what this rank observed, and in how many seconds the others shall report."""
 
-    def diagnosis(self) -> Diagnosis | None:
+    def diagnosis(self) -> bytes | None:
         """Return the diagnosis that this rank has adopted."""
 
-    def adopt(self, diagnosis: Diagnosis) -> None:
+    def adopt(self, diagnosis: bytes) -> None:
         """Adopt a diagnosis, but let calls wait until all ranks have it."""
 
-    def conclude(self, diagnosis: Diagnosis) -> None:
+    def conclude(self, diagnosis: bytes) -> None:
         """Adopt a diagnosis and end all calls by it."""
 
-    def diagnose(self, reports: Mapping[int, Report], absent: Mapping[int, Absence]) -> Diagnosis:
-        """Decide, as the coordinator.
-
-        Args:
-            reports: by rank.
-            absent: ranks without a report, and why.
-        """
+    def diagnose(self, reports: Mapping[int, bytes], absent: Mapping[int, Absence]) -> bytes | None:
+        """Decide, as the coordinator; None: the reports show no failure."""

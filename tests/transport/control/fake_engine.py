@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgpack  # type: ignore[import-untyped]
+
 from hccl_py.transport.control.reporter import Absence
 
 
@@ -29,9 +31,6 @@ class FakeEngine:
     def news_fd(self) -> int:
         return self._fd
 
-    def check_peers(self) -> None:
-        pass
-
     def ended_ranks(self) -> list[tuple[int, bool, int]]:
         return self.gone
 
@@ -41,31 +40,28 @@ class FakeEngine:
     def has_failure(self) -> bool:
         return self.fails
 
-    def report(self) -> dict[str, Any]:
-        return {"from": self.rank, "window_s": self.window_s}
+    def report(self) -> tuple[bytes, float | None]:
+        return b"a report", self.window_s
 
-    def diagnosis(self) -> dict[str, Any] | None:
-        return self.adopted
+    def diagnosis(self) -> bytes | None:
+        return None if self.adopted is None else msgpack.packb(self.adopted)
 
-    def adopt(self, diagnosis: Mapping[str, Any]) -> None:
+    def adopt(self, diagnosis: bytes) -> None:
         pass
 
-    def conclude(self, diagnosis: Mapping[str, Any]) -> None:
+    def conclude(self, diagnosis: bytes) -> None:
+        adopted = msgpack.unpackb(diagnosis, strict_map_key=False)
         # The same may come again, on another way.
-        if self.adopted == diagnosis:
+        if self.adopted == adopted:
             return
         assert self.adopted is None, "a second diagnosis"
-        self.adopted = dict(diagnosis)
+        self.adopted = adopted
         self.adopted_s = time.monotonic()
 
-    def diagnose(
-        self, reports: Mapping[int, Mapping[str, Any]], absent: Mapping[int, Absence]
-    ) -> dict[str, Any]:
-        return {
-            "judge": self.rank,
-            "reports": sorted(reports),
-            "absent": {rank: str(why) for rank, why in absent.items()},
-        }
+    def diagnose(self, reports: Mapping[int, bytes], absent: Mapping[int, Absence]) -> bytes:
+        text = {rank: one.text for rank, one in absent.items()}
+        diagnosis = {"judge": self.rank, "reports": sorted(reports), "absent": text}
+        return bytes(msgpack.packb(diagnosis))
 
     def close(self) -> None:
         os.close(self._fd)

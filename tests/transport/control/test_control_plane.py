@@ -94,7 +94,7 @@ def test_member_is_answered_and_its_word_counts_for_itself_alone(
     server: Server, caplog: pytest.LogCaptureFixture
 ) -> None:
     dialled = server.dial(server.keys[1])
-    report = Entry(ID, 2, 0, "report", [{}, None])
+    report = Entry(ID, 2, 0, "report", [b"", None, None])
     (forged,) = pack([report])
     dialled.send(forged)
     assert answers(dialled, 1)
@@ -115,7 +115,7 @@ GARBAGE = [
     b"\xdd\xff\xff\xff\xff",
     msgpack.packb([1, 2, 3]),
     msgpack.packb([[ID, "x", 0, "beat", None]]),
-    msgpack.packb([[ID, 1, 0, "beat", None], [ID, 1, 0, "report", [5, []]]]),
+    msgpack.packb([[ID, 1, 0, "beat", None], [ID, 1, 0, "report", [5, None, []]]]),
     msgpack.packb([[ID, 1, 0, kind, "?"] for kind in ("agree", "set", "get", "check", "adopted")]),
     msgpack.packb([[b"other", 1, 0, "beat", None]]),
     msgpack.packb([[ID, 1 << 40, 0, "beat", None]]),
