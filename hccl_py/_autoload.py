@@ -41,7 +41,9 @@ def register() -> None:
 
 
 def watch_backend_names(creator: Callable[..., Any], warn: Callable[[], None]) -> None:
-    """Call `warn` once, when another creator than ours takes `NAME`; see `patches.AT_IMPORT`."""
+    """Torch replaces a backend of the same name without a word; hccl-py warns, once, when another
+    package registers "hccl" after it. `import torch` applies this one.
+    """
     import torch.distributed as dist
 
     backend: Any = dist.Backend

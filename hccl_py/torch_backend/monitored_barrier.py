@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 import torch.distributed as dist
@@ -28,31 +30,27 @@ class MonitoredBarrier:
         key = f"monitored_barrier/{self._number}"
         self._store.set(f"{key}/{self._rank}", "here")
         if self._rank == 0:
-            missing = self._missing_ranks(key, timeout_s, wait_all_ranks)
-            self._store.set(key, ", ".join(map(str, missing)))
+            missing = islice(self._missing_ranks(key, timeout_s), None if wait_all_ranks else 1)
+            self._store.set(key, ", ".join(missing))
         elif not self._comes(key, timeout_s + ANSWER_S):
             raise self._failed(timeout_s + ANSWER_S, "0", ", or lost the store")
-        missing_text = self._store.get(key).decode()
-        if missing_text:
-            raise self._failed(timeout_s, missing_text)
+        named = self._store.get(key).decode()
+        if named:
+            raise self._failed(timeout_s, named)
+
+    def _missing_ranks(self, key: str, timeout_s: float) -> Iterator[str]:
+        # Torch's stores would wait without a limit for 0; as with gloo, no rank has come then.
+        deadline = time.monotonic() + timeout_s
+        for rank in range(1, self._world_size):
+            here = timeout_s > 0 and self._comes(f"{key}/{rank}", deadline - time.monotonic())
+            if not here:
+                yield str(rank)
 
     def _failed(self, elapsed_s: float, ranks: str, more: str = "") -> Exception:
         return dist.DistBackendError(
             f"monitored_barrier on rank {self._rank}: Timed out after {elapsed_s:g} s; "
             f"rank(s) {ranks} did not come{more}"
         )
-
-    def _missing_ranks(self, key: str, timeout_s: float, wait_all_ranks: bool) -> list[int]:
-        """Return all missing ranks, or the first one."""
-        # Torch's stores would wait without a limit for 0; as with gloo, no rank has come then.
-        deadline = time.monotonic() + timeout_s
-        missing = []
-        for rank in range(1, self._world_size):
-            here = timeout_s > 0 and self._comes(f"{key}/{rank}", deadline - time.monotonic())
-            missing += [] if here else [rank]
-            if missing and not wait_all_ranks:
-                break
-        return missing
 
     def _comes(self, key: str, timeout_s: float) -> bool:
         """Wait until `key` is in the store; return whether it came in time."""

@@ -2,10 +2,10 @@
 
     python -m hccl_py.torch_backend.patches     # prints what is patched, why, and in which torch
 
-Torch does not expect a process group that is written in Python in the places below. A replacement
-takes torch's function first, and calls it for every other group. `functools.wraps` keeps torch's
-function as `__wrapped__`; `tests/torch_backend/test_patches.py` calls it, and fails when torch no
-longer needs the patch. `import torch` itself applies the first entry, in `_autoload.py`.
+Torch does not expect a process group that is written in Python in the places below. The docstring
+of a replacement says what goes wrong without it. It takes torch's function first, and calls it for
+every other group. `functools.wraps` keeps torch's function as `__wrapped__`;
+`tests/torch_backend/test_patches.py` calls it, and fails when torch no longer needs the patch.
 
 Code that imported one of these functions by name before the first hccl group was made still has
 torch's own function. The method of the same name on the group does the same work.
@@ -21,17 +21,15 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from types import CodeType, FunctionType, ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, _resolve_process_group
 
 from hccl_py._autoload import watch_backend_names
-from hccl_py.torch_backend import NAME
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.work import register_for_wait_tensor
 from hccl_py.transport.errors import InvalidArgumentError
@@ -47,6 +45,7 @@ def _monitored_barrier(
     timeout: timedelta | float | None = None,
     wait_all_ranks: bool = False,
 ) -> Any:
+    """Torch raises ValueError for every backend whose name is not gloo."""
     asked = group or dist.group.WORLD
     if not isinstance(asked, ProcessGroupHccl):
         return original(group, timeout, wait_all_ranks)
@@ -54,6 +53,7 @@ def _monitored_barrier(
 
 
 def _set_timeout(original: Function, timeout: timedelta, group: Any = None) -> Any:
+    """Torch sets the timeout of gloo and nccl only, and warns for all others."""
     asked = group or dist.group.WORLD
     if not isinstance(asked, ProcessGroupHccl):
         return original(timeout, group)
@@ -64,6 +64,10 @@ def _set_timeout(original: Function, timeout: timedelta, group: Any = None) -> A
 def _coalescing_manager(
     original: Function, group: Any = None, device: Any = None, async_ops: bool = False
 ) -> Iterator[Any]:
+    """After an exception in the block torch never runs another call of the group.
+
+    It keeps all later calls for the batch that has failed.
+    """
     asked = group or dist.group.WORLD
     try:
         with original(group, device, async_ops) as manager:
@@ -84,6 +88,7 @@ def _split_group(
     group_desc: str | None = None,
     **options: Any,
 ) -> Any:
+    """Torch splits only groups that are bound to an accelerator."""
     parent = parent_pg or dist.group.WORLD
     if not isinstance(parent, ProcessGroupHccl):
         return original(parent_pg, split_ranks, timeout, pg_options, group_desc, **options)
@@ -106,15 +111,13 @@ def _split_group(
 
 
 def _checked_splits(splits: Any, world_size: int) -> Sequence[Sequence[int]]:
-    """Return `splits`, which must be lists of different ranks of the parent."""
-    wanted = "split_group: expected `split_ranks` to be lists of ranks of the parent group, "
-    if not splits or any(isinstance(split, int) or not split for split in splits):
-        raise InvalidArgumentError(f"{wanted}such as [[0, 1], [2, 3]]; got {splits!r}")
-    ranks = [rank for split in splits for rank in split]
-    if any(rank not in range(world_size) for rank in ranks):
-        raise InvalidArgumentError(f"{wanted}0 to {world_size - 1}; got {splits!r}")
-    if len(set(ranks)) != len(ranks):
-        raise InvalidArgumentError(f"{wanted}each at most once; got {splits!r}")
+    lists = splits and all(split and not isinstance(split, int) for split in splits)
+    ranks = [rank for split in splits for rank in split] if lists else []
+    if not ranks or len(set(ranks) & set(range(world_size))) < len(ranks):
+        raise InvalidArgumentError(
+            "split_group: expected `split_ranks` to be lists of ranks of the parent group, 0 to "
+            f"{world_size - 1}, each at most once, such as [[0, 1], [2, 3]]; got {splits!r}"
+        )
     checked: Sequence[Sequence[int]] = splits
     return checked
 
@@ -126,6 +129,10 @@ def _create_shrunk_group(
     metadata: dict[str, Any],
     is_default_group: bool,
 ) -> Any:
+    """Torch wraps what `shrink` returns in a C++ group, which takes only a C++ backend.
+
+    It also reads the excluded ranks of the group as ranks of the default group.
+    """
     if not isinstance(shrunk, ProcessGroupHccl):
         return original(shrunk, remaining_ranks, metadata, is_default_group)
     # The caller goes on to use this list.
@@ -140,6 +147,10 @@ def _create_shrunk_group(
 
 
 def _register_builtin_hook(original: Function, ddp: Any, comm_hook_type: Any) -> None:
+    """The fp16 hook in C++ makes the backward pass fail; the same hook in Python takes over.
+
+    In C++ it expects a C++ list of tensors in the future, which no future of Python holds.
+    """
     fp16 = comm_hook_type == dist.BuiltinCommHookType.FP16_COMPRESS  # type: ignore[attr-defined]
     if not (fp16 and isinstance(ddp.process_group, ProcessGroupHccl)):
         original(ddp, comm_hook_type)
@@ -152,6 +163,8 @@ def _register_builtin_hook(original: Function, ddp: Any, comm_hook_type: Any) ->
 
 
 def _check_hook(original: Function, ddp: Any, hook: Function) -> None:
+    """Torch asks the name of a hook, and requires NCCL or XCCL for the bf16 hooks."""
+
     def unnamed(*arguments: object) -> object:
         return hook(*arguments)
 
@@ -168,6 +181,10 @@ _forward_works: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary(
 
 
 def _keep_forward_work(original: Function, reducer: Any, work: Any, *arguments: Any) -> None:
+    """DDP's join hands a Work to C++, which keeps only the C++ half. The patch keeps the Work.
+
+    After Python drops the Work, C++ waits in its base class for ever.
+    """
     _forward_works[reducer] = work
     original(reducer, work, *arguments)
 
@@ -176,6 +193,7 @@ def _keep_forward_work(original: Function, reducer: Any, work: Any, *arguments: 
 
 
 def _all_gather_into_tensor_out(tensor: Any, group_size: int, group_name: Any, *, out: Any) -> Any:
+    """Torch calls a method of the C++ group that no Python group can override."""
     group: Any = _resolve_process_group(group_name)
     register_for_wait_tensor(out, group.all_gather_single(out, tensor, AllgatherOptions()))
     return out
@@ -188,6 +206,7 @@ def _batch_p2p_ops(
     tensors: Sequence[Any],
     group_name: Any,
 ) -> list[Any]:
+    """Torch calls methods of the C++ group that no Python group can override."""
     group: Any = _resolve_process_group(group_name)
     for op, peer, tag, tensor in zip(op_list, peer_list, tag_list, tensors, strict=True):
         start = group.send if op == "isend" else group.recv
@@ -196,6 +215,10 @@ def _batch_p2p_ops(
 
 
 def _exclude_from_dynamo() -> None:
+    """Dynamo fails on objects of hccl-py; its functions are marked as not to be compiled.
+
+    DDP's reducer calls `broadcast` of a group while Dynamo compiles.
+    """
     from torch._C._dynamo import eval_frame
 
     # Unlike `torch._dynamo.disable`, marks cost nothing per call and do not import torch._dynamo.
@@ -228,6 +251,7 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 
 _C10D = "torch.distributed.distributed_c10d"
 _DDP = "torch.nn.parallel.distributed.DistributedDataParallel"
+_FUNCTIONAL = "torch.ops._c10d_functional"
 
 _libraries: list[Any] = []
 """Registrations of kernels; each lasts as long as its object."""
@@ -264,90 +288,36 @@ def _call(target: str, change: Function) -> None:
     change()
 
 
-@dataclass(frozen=True)
-class Patch:
+class Patch(NamedTuple):
     """One change to torch: `apply` puts `function` in the place of the dotted name `target`."""
 
     target: str
-    reason: str
-    """What goes wrong without the change."""
     function: Function
     apply: Callable[[str, Function], None] = _replace
     torch: str = "2.13"
     """The version that was last seen to need it."""
 
+    @property
+    def reason(self) -> str:
+        """What goes wrong without the change."""
+        return " ".join((self.function.__doc__ or "").split())
 
-AT_IMPORT = Patch(
-    "torch.distributed.Backend.register_backend",
-    "torch replaces a backend of the same name without a word; hccl-py warns when another package "
-    f'registers "{NAME}" after it. `import torch` applies this one.',
-    watch_backend_names,
-)
+
+AT_IMPORT = Patch("torch.distributed.Backend.register_backend", watch_backend_names)
+"""`import torch` applies this one."""
 
 PATCHES = (
-    Patch(
-        f"{_C10D}.monitored_barrier",
-        "torch raises ValueError for every backend whose name is not gloo.",
-        _monitored_barrier,
-    ),
-    Patch(
-        f"{_C10D}._set_pg_timeout",
-        "torch sets the timeout of gloo and nccl only, and warns for all others.",
-        _set_timeout,
-    ),
-    Patch(
-        f"{_C10D}.split_group",
-        "torch splits only groups that are bound to an accelerator.",
-        _split_group,
-    ),
-    Patch(
-        f"{_C10D}._coalescing_manager",
-        "after an exception in the block torch keeps all later calls of the group for the batch "
-        "that has failed, and never runs them.",
-        _coalescing_manager,
-    ),
-    Patch(
-        f"{_C10D}._create_shrunk_process_group",
-        "torch wraps what `shrink` returns in a C++ group, which takes only a C++ backend, and "
-        "reads the excluded ranks of the group as ranks of the default group.",
-        _create_shrunk_group,
-    ),
-    Patch(
-        f"{_DDP}._register_builtin_comm_hook",
-        "the fp16 hook in C++ expects a C++ list of tensors in the future, which no future that "
-        "Python completes holds, and the backward pass fails. The same hook in Python takes over.",
-        _register_builtin_hook,
-    ),
-    Patch(
-        f"{_DDP}._check_comm_hook",
-        "torch asks the name of a hook, and requires NCCL or XCCL for the bf16 hooks.",
-        _check_hook,
-    ),
-    Patch(
-        "torch.distributed.Reducer._set_forward_pass_work_handle",
-        "DDP's join hands a Work to C++, which keeps only the C++ half. After Python drops the "
-        "Work, C++ waits in its base class for ever. The patch keeps the Work.",
-        _keep_forward_work,
-    ),
-    Patch(
-        "torch.ops._c10d_functional.all_gather_into_tensor_out",
-        "torch calls a method of the C++ group that no Python group can override.",
-        _all_gather_into_tensor_out,
-        _implement,
-    ),
-    Patch(
-        "torch.ops._c10d_functional.batch_p2p_ops",
-        "torch calls methods of the C++ group that no Python group can override.",
-        _batch_p2p_ops,
-        _implement,
-    ),
-    Patch(
-        "torch._C._dynamo.eval_frame",
-        "DDP's reducer calls `broadcast` of a group while Dynamo compiles, and Dynamo fails on "
-        "objects of hccl-py. hccl-py marks its own functions as not to be compiled.",
-        _exclude_from_dynamo,
-        _call,
-    ),
+    Patch(f"{_C10D}.monitored_barrier", _monitored_barrier),
+    Patch(f"{_C10D}._set_pg_timeout", _set_timeout),
+    Patch(f"{_C10D}.split_group", _split_group),
+    Patch(f"{_C10D}._coalescing_manager", _coalescing_manager),
+    Patch(f"{_C10D}._create_shrunk_process_group", _create_shrunk_group),
+    Patch(f"{_DDP}._register_builtin_comm_hook", _register_builtin_hook),
+    Patch(f"{_DDP}._check_comm_hook", _check_hook),
+    Patch("torch.distributed.Reducer._set_forward_pass_work_handle", _keep_forward_work),
+    Patch(f"{_FUNCTIONAL}.all_gather_into_tensor_out", _all_gather_into_tensor_out, _implement),
+    Patch(f"{_FUNCTIONAL}.batch_p2p_ops", _batch_p2p_ops, _implement),
+    Patch("torch._C._dynamo.eval_frame", _exclude_from_dynamo, _call),
 )
 
 _lock = threading.Lock()

@@ -382,7 +382,7 @@ class ProcessGroupHccl(GroupIdentity):
         call = self._call("send")
         peer = call.rank("dst", dstRank)
         buffer = call.input("tensor", call.only("tensors", tensors))
-        return self._submitter.transfer(call, "send", buffer, peer, tag)
+        return self._submitter.submit(call, "send", (buffer, peer, tag))
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:  # noqa: N803
         """Receive from a rank that sends with the same tag."""
@@ -398,13 +398,13 @@ class ProcessGroupHccl(GroupIdentity):
         call = self._call("recv")
         peer = call.rank("src", srcRank)
         buffer = call.output("tensor", call.only("tensors", tensors))
-        return self._submitter.transfer(call, "recv", buffer, peer, tag)
+        return self._submitter.submit(call, "recv", (buffer, peer, tag))
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         """Receive from the first rank that sends with the tag; `source_rank` returns it."""
         call = self._call("recv_anysource")
         buffer = call.output("tensor", call.only("tensors", tensors))
-        return self._submitter.transfer(call, "recv", buffer, None, tag)
+        return self._submitter.submit(call, "recv", (buffer, None, tag))
 
     # The names of older torch versions.
     _allgather_base = all_gather_single

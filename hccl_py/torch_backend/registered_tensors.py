@@ -140,10 +140,13 @@ class _Pool:
     def __init__(self) -> None:
         self._free: dict[int, list[_core.Region]] = {}
 
-    def take(self, num_bytes: int) -> Tensor:
-        """Return bytes that go back to the pool when their last view is freed."""
-        if num_bytes == 0:
-            return torch.empty(0, dtype=torch.uint8)
+    def allocate(
+        self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        """Return the buffer that FSDP asks for; it goes back to the pool with its last view."""
+        num_bytes = math.prod(map(int, size)) * dtype.itemsize
+        if device.type != "cpu" or num_bytes == 0:
+            return torch.empty(*size, dtype=dtype, device=device)
         free = self._free.setdefault(num_bytes, [])
         # A peer may still write to memory of a collective that failed.
         while free and free[-1].is_retired():
@@ -151,16 +154,7 @@ class _Pool:
         region = free.pop() if free else allocate(num_bytes)
         memory = torch.from_numpy(region.array())
         weakref.finalize(memory.untyped_storage(), free.append, region).atexit = False
-        return memory
-
-    def allocate(
-        self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        """Return the buffer that FSDP asks for."""
-        if device.type != "cpu":
-            return torch.empty(*size, dtype=dtype, device=device)
-        dimensions = [int(one) for one in size]
-        return self.take(math.prod(dimensions) * dtype.itemsize).view(dtype).view(dimensions)
+        return memory.view(dtype).view([*map(int, size)])
 
 
 @dataclass

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hccl_py.torch_backend.arguments import Call, is_fake
 from hccl_py.torch_backend.submit import Submitter
-from hccl_py.torch_backend.work import FinishedWork, as_torch_error
+from hccl_py.torch_backend.work import HcclWork, as_torch_error
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.types import ReduceOp
 
@@ -41,7 +41,7 @@ def all_reduce_sparse(submitter: Submitter, call: Call, tensor: Tensor) -> dist.
         raise call.invalid(f"`op` of a sparse tensor must be sum or avg, got {op.name.lower()}")
     call.results.append(tensor)
     if is_fake(tensor) or tensor.is_meta:
-        return FinishedWork(call.results)
+        return HcclWork((), call.results)
     source = tensor.detach().coalesce().cpu()
     values = call.scaled(source.values())
     counts = _counts(submitter, call, source)
@@ -56,7 +56,7 @@ def all_reduce_sparse(submitter: Submitter, call: Call, tensor: Tensor) -> dist.
     # No other thread would write to an accelerator in the order of the caller's stream.
     call.opts.asyncOp = False
     submitter.submit(call, "all_gather", *parts)
-    return FinishedWork(call.results)
+    return HcclWork((), call.results)
 
 
 def _counts(submitter: Submitter, call: Call, source: Tensor) -> list[int]:

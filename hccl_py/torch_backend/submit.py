@@ -19,10 +19,9 @@ from hccl_py.collectives import Collectives
 from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.arguments import Backends, Call, write_back
 from hccl_py.torch_backend.future_threads import Lane
-from hccl_py.torch_backend.staging.group import StagedWork, Staging
+from hccl_py.torch_backend.staging.group import Staging
 from hccl_py.torch_backend.work import (
     FINISHED,
-    FinishedWork,
     HcclWork,
     as_torch_error,
     register_for_wait_tensor,
@@ -98,37 +97,23 @@ class Submitter:
         """Call the communicator's `method` once per argument tuple, as the options ask.
 
         Raises:
-            DistBackendError: a call that blocks failed.
+            DistBackendError: a call that blocks failed, or one could not be started.
         """
-        if not _profiler_enabled():
-            return self._submit(call, method, calls, call.opts.asyncOp, self.lane)
+        if call.opts is None or not _profiler_enabled():
+            return self._submit(call, method, calls)
         name = _name_of_user() or f"hccl:{method}"
         with torch.autograd.profiler.record_function(name) as event:
-            work = self._submit(call, method, calls, call.opts.asyncOp, self.lane)
+            work = self._submit(call, method, calls)
             if call.opts.asyncOp:
                 event._call_end_callbacks_on_future(work.get_future())
         return work
 
-    def transfer(
-        self, call: Call, method: str, buffer: Tensor, peer: int | None, tag: int
-    ) -> dist.Work:
-        """Start a send or a receive. They end in any order, so each has a lane of its own.
-
-        Raises:
-            DistBackendError: it could not be started.
-        """
-        return self._submit(call, method, [(buffer, peer, tag)], True, None)
-
-    def _submit(
-        self,
-        call: Call,
-        method: str,
-        calls: Sequence[tuple[Any, ...]],
-        background: bool,
-        lane: Lane | None,
-    ) -> dist.Work:
+    def _submit(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> dist.Work:
         if call.fake:
-            return FinishedWork(call.results)
+            return HcclWork((), call.results)
+        # Sends and receives have no options. They end in any order: each has a lane of its own.
+        lane = None if call.opts is None else self.lane
+        background = lane is None or call.opts.asyncOp
         try:
             if call.device is not None:
                 if background:
@@ -175,8 +160,7 @@ class Submitter:
         self.abandon_coalescing()
         results = [tensor for work in works for tensor in work.result()]
         staged = [call for work in works for call in work.staged]
-        work = StagedWork(works, results, staged) if staged else HcclWork(works, results)
-        return self._keep(work)
+        return self._keep(HcclWork(works, results, staged=staged))
 
     def abandon_coalescing(self) -> None:
         """Collect no longer: the block of calls has raised."""

@@ -72,15 +72,13 @@ class HcclWork(dist.Work):
     This object keeps the outputs alive for as long as the caller holds it.
     """
 
-    staged: Sequence[StagedCall] = ()
-    """The calls whose results lie on an accelerator; see `StagedWork`."""
-
     def __init__(
         self,
         natives: Sequence[Any],
         results: Sequence[Tensor],
         lane: Lane | None = None,
         copies: Sequence[tuple[Tensor, Tensor]] = (),
+        staged: Sequence[StagedCall] = (),
     ) -> None:
         """Cover some calls.
 
@@ -89,12 +87,16 @@ class HcclWork(dist.Work):
             results: the caller's output tensors.
             lane: where futures complete; None: a lane of its own.
             copies: (caller's tensor, staged tensor) to be written back at the end.
+            staged: the calls whose results lie on an accelerator, all on the same one. Waiting
+                blocks the host only until the network is done: the current stream, and that of the
+                future's callbacks, come after the results.
         """
         super().__init__()
         self._natives = natives
         self._results = results
         self._copies = copies
         self._lane = lane
+        self.staged = staged
         self._settled = not natives
         self.source: int | None = None
         self._lock = threading.Lock()
@@ -114,6 +116,8 @@ class HcclWork(dist.Work):
         Raises:
             DistBackendError: the collective failed, or did not end in time.
         """
+        if self._settled and not self.staged:
+            return True
         limit_s = seconds_of(timeout) if timeout else 0.0
         deadline = time.monotonic() + limit_s if limit_s > 0 else None
         try:
@@ -123,6 +127,8 @@ class HcclWork(dist.Work):
         except HcclError as error:
             raise as_torch_error(error)  # noqa: B904  # it says all
         self._settle()
+        for call in self.staged:
+            call.order_current_stream()
         return True
 
     def synchronize(self) -> None:
@@ -169,7 +175,7 @@ class HcclWork(dist.Work):
         with self._lock:
             if self._future is not None:
                 return self._future
-            base = self._make_future()
+            base: TensorsFuture = Future(devices=[call.device for call in self.staged[:1]])
             # C++ reads an exception set from Python as tensors and crashes; chained through
             # `then` it becomes a C++ error.
             self._future = future = base.then(lambda done: done.value())
@@ -184,16 +190,15 @@ class HcclWork(dist.Work):
             (self._lane or Lane()).submit(lambda: self._complete(base, results))
         return future
 
-    def _make_future(self) -> TensorsFuture:
-        return Future()
-
     def _complete(self, future: TensorsFuture, results: list[Tensor]) -> None:
-        try:
-            self.wait()
-        except Exception as error:  # raised where the future is waited for
-            future.set_exception(error)  # type: ignore[arg-type]
-        else:
-            future.set_result(results)
+        # The future takes an event from the current stream; the caller's would be a wrong one.
+        with self.staged[0].streams.store if self.staged else contextlib.nullcontext():
+            try:
+                self.wait()
+            except Exception as error:  # raised where the future is waited for
+                future.set_exception(error)  # type: ignore[arg-type]
+            else:
+                future.set_result(results)
 
     def _wait_quietly(self) -> None:
         """Block until the end; the next `wait` raises the error."""
@@ -251,17 +256,5 @@ def register_for_wait_tensor(tensor: Tensor, work: dist.Work) -> None:
     _register_work(tensor, held)
 
 
-class FinishedWork(HcclWork):
-    """The Work of a call that has finished already, or that had nothing to send."""
-
-    def __init__(self, results: Sequence[Tensor] = ()) -> None:
-        """Hold the outputs."""
-        super().__init__((), results)
-
-    def wait(self, timeout: timedelta | float | None = None) -> bool:
-        """Return at once."""
-        return True
-
-
-FINISHED = FinishedWork()
+FINISHED = HcclWork((), ())
 """What every synchronous call returns: making a Work costs more than sharing this one."""

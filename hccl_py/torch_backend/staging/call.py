@@ -142,20 +142,10 @@ class StagedCall:
     # ------------------------------------------------------------ the steps
 
     def run(self) -> None:
-        """Run all of it on the calling thread; `exception` returns the error that it raises."""
-        try:
-            before: tuple[_Tile, Work] | None = None
-            for tile in self._tiles:
-                work = self._start(tile)
-                if before is not None:
-                    self._store(*before)
-                before = tile, work
-            if before is not None:
-                self._store(*before)
-        except BaseException as error:
-            self._end(error)
-            raise
-        self._end(None)
+        """Run all of it on the calling thread."""
+        self.issue()
+        self.land()
+        self.wait()
 
     def issue(self) -> None:
         """Start every tile as soon as the device has copied it; waits for nothing else."""

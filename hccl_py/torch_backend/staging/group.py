@@ -1,4 +1,4 @@
-"""The staged calls of a group, whose tensors lie on an accelerator: their order, and their Work.
+"""The staged calls of a group, whose tensors lie on an accelerator, in their order.
 
 A thread issues a call that does not block, once the device has copied its tensors to the host.
 Meanwhile the caller queues work for the device. All ranks must issue the calls of a group in one
@@ -11,17 +11,14 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from torch.futures import Future
 
 from hccl_py.torch_backend.arguments import Call
 from hccl_py.torch_backend.future_threads import THREADS, Lane
 from hccl_py.torch_backend.staging.call import StagedCall, Streams
-from hccl_py.torch_backend.work import HcclWork, TensorsFuture
+from hccl_py.torch_backend.work import HcclWork
 
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator
@@ -50,13 +47,13 @@ class Staging:
 
     def start(
         self, call: Call, method: str, calls: Sequence[tuple[Any, ...]], lane: Lane | None
-    ) -> StagedWork:
+    ) -> HcclWork:
         """Return the Work of a call that is issued after those before it.
 
         The lane is that of the group's futures; None: the call may end before earlier ones.
         """
         staged = self._staged(call, method, calls)
-        work = StagedWork([staged], call.results, [staged], lane)
+        work = HcclWork([staged], call.results, lane, staged=[staged])
         with self._changed:
             self._calls.append(staged)
             starts = not self._issuing
@@ -93,36 +90,3 @@ class Staging:
         if device not in self._streams:
             self._streams[device] = Streams(torch.Stream(device), torch.Stream(device))
         return StagedCall(self._communicator, self._streams[device], call, method, calls)
-
-
-class StagedWork(HcclWork):
-    """The Work of staged calls. Waiting for it blocks the host only until the network is done.
-
-    After `wait` the current stream comes after the results. So do the callbacks of the future.
-    """
-
-    def __init__(
-        self,
-        parts: Sequence[StagedCall | HcclWork],
-        results: Sequence[Tensor],
-        staged: Sequence[StagedCall],
-        lane: Lane | None = None,
-    ) -> None:
-        """Cover `parts`, of which `staged` are on one device; `lane` None: a lane of its own."""
-        self.staged = staged
-        super().__init__(parts, results, lane)
-
-    def wait(self, timeout: timedelta | float | None = None) -> bool:
-        """Block until the results are on their way; the current stream waits for their arrival."""
-        super().wait(timeout)
-        for call in self.staged:
-            call.order_current_stream()
-        return True
-
-    def _make_future(self) -> TensorsFuture:
-        return Future(devices=[self.staged[0].device])
-
-    def _complete(self, future: Future[list[Tensor]], results: list[Tensor]) -> None:
-        # The future takes an event from each device's current stream; the user's would be wrong.
-        with self.staged[0].streams.store:
-            super()._complete(future, results)
