@@ -9,6 +9,7 @@ device, and `Call.copies` lists what to write back at the end.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, NamedTuple, TypeVar
 
@@ -62,10 +63,11 @@ def read_options(kind: type[Options], *given: object, opts: object = None, **nam
             return value
     options = kind()
     values = [(_field_of(value), value) for value in (opts, *given)]
-    for field, value in (*values, *((_FIELDS[name], value) for name, value in named.items())):
+    values += [(_FIELDS[name], value) for name, value in named.items()]
+    for name, value in values:
         if value is not None:
-            timed: Any = timedelta(seconds=seconds_of(value)) if field == "timeout" else value
-            setattr(options, field, timed)
+            timed: Any = timedelta(seconds=seconds_of(value)) if name == "timeout" else value
+            setattr(options, name, timed)
     return options
 
 
@@ -105,6 +107,7 @@ class Backends(NamedTuple):
     others: Mapping[str, str] = {}
 
 
+@dataclass(slots=True)
 class Call:
     """The buffers and options of one call of a group.
 
@@ -118,22 +121,15 @@ class Call:
         fake: some tensor has no memory (a FakeTensor, the device meta); nothing may be sent.
     """
 
-    __slots__ = (
-        *("_backends", "_world_size", "copies", "device", "factor", "fake", "name", "opts"),
-        "results",
-    )
-
-    def __init__(self, name: str, opts: Any, world_size: int, backends: Backends) -> None:
-        """Start a call without buffers in a group of `world_size` ranks."""
-        self.name = name
-        self.opts = opts
-        self._world_size = world_size
-        self._backends = backends
-        self.factor: Any = None
-        self.results: list[Tensor] = []
-        self.copies: list[tuple[Tensor, Tensor]] = []
-        self.device: torch.device | None = None
-        self.fake = False
+    name: str
+    opts: Any
+    _world_size: int
+    _backends: Backends
+    factor: Any = None
+    results: list[Tensor] = field(default_factory=list)
+    copies: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    device: torch.device | None = None
+    fake: bool = False
 
     def timeout_s(self) -> float | None:
         """Return the options' timeout, None where it is unset and the group's counts."""

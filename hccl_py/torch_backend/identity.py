@@ -205,19 +205,14 @@ class GroupIdentity(_Base):
         group_desc: str | None = None,
         device_types: object = None,
     ) -> GroupIdentity | None:
-        """Return a group of some ranks of this one, which torch does not know.
+        """Return a group of some ranks of this one, which torch does not know; None on the others.
 
         `torch.distributed.split_group` and `new_group` make one that torch knows.
 
         Args:
             ranks: of this group, in the order that they have in the new one; all of them call.
             timeout: of the new group; None: the same as here.
-            opts, device_types: ignored.
             group_name: of the new group, the same on all of its ranks.
-            group_desc: for the user.
-
-        Returns:
-            The group; None on a rank that is not in it.
 
         Raises:
             InvalidArgumentError: these are not ranks of this group.
@@ -254,7 +249,6 @@ class GroupIdentity(_Base):
         Args:
             ranks_to_exclude: of this group; the same on all others, which all have to call.
             shrink_flags: SHRINK_ABORT ends what is in flight first.
-            pg_options: ignored; a group has no options.
 
         Raises:
             DistBackendError: on all ranks that called: too few came, or they could not connect.

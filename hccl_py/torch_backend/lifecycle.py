@@ -20,33 +20,26 @@ from hccl_py.transport.process_lifecycle import Stage, register
 def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
     """Connect the ranks of a new group; torch calls this once for each group and member.
 
-    The options are torch's `_DistributedBackendOptions`. Of the user's `pg_options` nothing is set.
+    A subset of the default group is made from it; any other group meets at its own store. The
+    options are torch's `_DistributedBackendOptions`. Of the user's `pg_options` nothing is set.
 
     Raises:
         DistBackendError: the ranks did not find each other in time, or the default group failed.
     """
     patches.apply_all()
-    try:
-        made = _connect(options)
-    except HcclError as error:
-        raise as_torch_error(error)  # noqa: B904  # it names its cause
     ranks, name = options.global_ranks_in_group, options.group_id
-    return cast(dist.ProcessGroup, ProcessGroupHccl(made, options.store, ranks, name))
-
-
-def _connect(options: Any) -> Communicator:
-    """Open the group as a subset of the default group if it is one; else at its own store."""
     timeout_s = options.timeout.total_seconds()
     default = dist.group.WORLD if dist.is_initialized() else None
-    if isinstance(default, ProcessGroupHccl) and _is_subset(default, options):
-        return default.subset(options.global_ranks_in_group, options.group_id, timeout_s)
-    return Communicator(
-        _store_of_this_life(options),
-        options.group_rank,
-        options.group_size,
-        timeout_s=timeout_s,
-        name=options.group_id,
-    )
+    try:
+        if isinstance(default, ProcessGroupHccl) and _is_subset(default, options):
+            made = default.subset(ranks, name, timeout_s)
+        else:
+            store = _store_of_this_life(options)
+            rank, size = options.group_rank, options.group_size
+            made = Communicator(store, rank, size, timeout_s=timeout_s, name=name)
+    except HcclError as error:
+        raise as_torch_error(error)  # noqa: B904  # it names its cause
+    return cast(dist.ProcessGroup, ProcessGroupHccl(made, options.store, ranks, name))
 
 
 def _is_subset(default: ProcessGroupHccl, options: Any) -> bool:

@@ -39,17 +39,12 @@ Function = Callable[..., Any]
 # ---------------------------------------------------------------- functions of torch.distributed
 
 
-def _monitored_barrier(
-    original: Function,
-    group: Any = None,
-    timeout: timedelta | float | None = None,
-    wait_all_ranks: bool = False,
-) -> Any:
+def _monitored_barrier(original: Function, group: Any = None, *rest: Any, **named: Any) -> Any:
     """Torch raises ValueError for every backend whose name is not gloo."""
     asked = group or dist.group.WORLD
     if not isinstance(asked, ProcessGroupHccl):
-        return original(group, timeout, wait_all_ranks)
-    return asked.monitored_barrier(timeout, wait_all_ranks)
+        return original(group, *rest, **named)
+    return asked.monitored_barrier(*rest, **named)
 
 
 def _set_timeout(original: Function, timeout: timedelta, group: Any = None) -> Any:

@@ -57,27 +57,27 @@ def register(what: Any) -> Any:
 
 def _move(tensor: Tensor) -> None:
     """Exchange the memory under a tensor's storage."""
-    problem = _why_immovable(tensor)
-    if problem:
-        raise InvalidArgumentError(
-            f"register: {problem}; make a tensor with hccl_py.empty and copy into it"
-        )
-    storage = tensor.untyped_storage()
-    if storage.nbytes() == 0 or is_registered(storage.data_ptr(), storage.nbytes()):
+    if tensor.layout is not torch.strided or not tensor.is_cpu:
+        raise _immovable(f"expected a dense CPU tensor, got {tensor.layout} on {tensor.device}")
+    try:
+        storage = tensor.untyped_storage()
+        address, num_bytes = storage.data_ptr(), storage.nbytes()
+    except (NotImplementedError, RuntimeError) as error:
+        raise _immovable(f"a {type(tensor).__name__} has no memory of its own") from error
+    if not storage.resizable():
+        raise _immovable("the tensor borrows its memory, from numpy for example")
+    if num_bytes == 0 or is_registered(address, num_bytes):
         return
     if storage.is_shared():
-        raise InvalidArgumentError(
-            "register: the tensor is shared with other processes (share_memory_); make a tensor "
-            "with hccl_py.empty and copy into it"
-        )
-    region = allocate(storage.nbytes())
+        raise _immovable("the tensor is shared with other processes (share_memory_)")
+    region = allocate(num_bytes)
     try:
         # Torch's one way to exchange the memory of a storage under all its tensors: it is made a
         # mapping, over which ours is mapped; torch unmaps it when the storage dies.
         descriptor, _ = storage._share_fd_cpu_()
     except RuntimeError as error:
         raise InvalidArgumentError(
-            f"register: /dev/shm has no room for {storage.nbytes()} bytes ({error}); make it "
+            f"register: /dev/shm has no room for {num_bytes} bytes ({error}); make it "
             "larger (docker run --shm-size), or make the tensor with hccl_py.empty"
         ) from error
     region.show_at(storage.data_ptr())
@@ -88,21 +88,13 @@ def _move(tensor: Tensor) -> None:
     weakref.finalize(storage, _release, region).atexit = False
 
 
+def _immovable(problem: str) -> InvalidArgumentError:
+    advice = "make a tensor with hccl_py.empty and copy into it"
+    return InvalidArgumentError(f"register: {problem}; {advice}")
+
+
 def _release(_region: _core.Region) -> None:
     """Drop the last reference to the memory of a storage that was freed."""
-
-
-def _why_immovable(tensor: Tensor) -> str | None:
-    if tensor.layout is not torch.strided or not tensor.is_cpu:
-        return f"expected a dense CPU tensor, got {tensor.layout} on {tensor.device}"
-    try:
-        storage = tensor.untyped_storage()
-        storage.data_ptr()
-    except (NotImplementedError, RuntimeError):
-        return f"a {type(tensor).__name__} has no memory of its own"
-    if not storage.resizable():
-        return "the tensor borrows its memory, from numpy for example"
-    return None
 
 
 def _average_bucket(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:

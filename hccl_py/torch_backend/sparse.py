@@ -92,21 +92,12 @@ class _Sum:
     def copy_(self, _: Tensor) -> None:
         """Add up in rank order, so that all ranks get the same bits."""
         tensor = self.tensor
-        values = torch.cat(tuple(self.blocks))
+        indices, values = torch.cat(tuple(self.indices), 1), torch.cat(tuple(self.blocks))
         # A tensor's parts have to be of the mode that it is of itself.
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
-            total = torch.sparse_coo_tensor(
-                torch.cat(tuple(self.indices), 1), values, tensor.shape, check_invariants=False
-            ).coalesce()
+            total = torch.sparse_coo_tensor(indices, values, tensor.shape, check_invariants=False)
+            total = total.coalesce()
             if self.divisor != 1:
-                total = _divided(total, self.divisor)
+                exact = values.is_floating_point() or values.is_complex()
+                total.values().div_(self.divisor, rounding_mode=None if exact else "trunc")
             tensor.copy_(total)
-
-
-def _divided(total: Tensor, divisor: int) -> Tensor:
-    values = total.values()
-    exact = values.is_floating_point() or values.is_complex()
-    quotients = torch.div(values, divisor, rounding_mode=None if exact else "trunc")
-    return torch.sparse_coo_tensor(
-        total.indices(), quotients, total.shape, is_coalesced=True, check_invariants=False
-    )

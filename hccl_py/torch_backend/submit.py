@@ -19,7 +19,7 @@ from hccl_py.collectives import Collectives
 from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.arguments import Backends, Call, write_back
 from hccl_py.torch_backend.future_threads import Lane
-from hccl_py.torch_backend.staging.group import Staging
+from hccl_py.torch_backend.staging.calls import Staging
 from hccl_py.torch_backend.work import (
     FINISHED,
     HcclWork,

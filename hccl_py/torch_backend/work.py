@@ -32,7 +32,7 @@ from hccl_py.transport.errors import (
 )
 
 if TYPE_CHECKING:
-    from hccl_py.torch_backend.staging.call import StagedCall
+    from hccl_py.torch_backend.staging.calls import StagedCall
 
 
 TensorsFuture = Future[list[Tensor]]

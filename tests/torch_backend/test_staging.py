@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import AllreduceOptions
 
 from hccl_py.torch_backend.arguments import Backends, Call
-from hccl_py.torch_backend.staging.group import Staging
+from hccl_py.torch_backend.staging.calls import Staging
 from hccl_py.torch_backend.staging.pool import PinnedPool
 from hccl_py.torch_backend.staging.tiles import (
     MAX_TILES,

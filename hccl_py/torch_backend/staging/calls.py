@@ -1,17 +1,20 @@
-"""One call whose tensors lie on an accelerator: fetched, communicated and stored tile by tile.
+"""Calls whose tensors lie on an accelerator: fetched, communicated and stored tile by tile.
 
 Three steps overlap: the device copies tile i + 1 to the host, the engine communicates tile i, and
 the device copies the results of tile i - 1 back. The copies run on two streams of the group. The
 first stream waits for the work that the caller's stream had when the call was made. Waiting for the
-Work makes the current stream wait for the end of the second one. A host thread waits for the device
-only until the tile that it sends next has been copied.
+Work makes the current stream wait for the end of the second one.
+
+A host thread waits for the device only until the tile that it sends next has been copied; meanwhile
+the caller queues work for the device. All ranks must issue the calls of a group in one order, so a
+later call waits until the earlier ones are issued. That depends on this rank's device alone.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,8 +24,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hccl_py.torch_backend.arguments import Call, write_back
+from hccl_py.torch_backend.future_threads import Lane
 from hccl_py.torch_backend.staging.pool import POOL
-from hccl_py.torch_backend.staging.tiles import Data, arguments_of, num_tiles, pieces_of
+from hccl_py.torch_backend.staging.tiles import arguments_of, num_tiles, pieces_of
+from hccl_py.torch_backend.work import HcclWork
 from hccl_py.transport.errors import CollectiveTimeoutError
 from hccl_py.work import Work
 
@@ -86,6 +91,8 @@ class StagedCall:
         streams.fetch.wait_event(self._ready)
         with self._copying("to"), torch.inference_mode(), streams.fetch:
             self._tiles = [tile for values in calls for tile in self._cut(values)]
+            for tile in self._tiles:
+                self._fetch(tile)
 
     def _cut(self, values: Sequence[Any]) -> list[_Tile]:
         rank, world_size = self._communicator.rank, self._communicator.world_size
@@ -98,14 +105,12 @@ class StagedCall:
             num_blocks = world_size if by_rank and count > 1 else 1
             cut = pieces_of(data, num_blocks, count), pieces_of(whole, num_blocks, count)
             for tile, there, here in zip(tiles, *cut, strict=True):
-                pieces: Data = here if by_rank else here[0]
+                pieces = here if by_rank else here[0]
                 tile.values[position] = whole if count == 1 else pieces
                 pairs = zip(there, here, strict=True)
                 moving = [pair for pair in pairs if pair[0].numel() and not pair[0].is_cpu]
                 tile.fetches += moving if reads else []
                 tile.stores += moving if writes else []
-        for tile in tiles:
-            self._fetch(tile)
         return tiles
 
     def _fetch(self, tile: _Tile) -> None:
@@ -156,17 +161,22 @@ class StagedCall:
             self._started.put(error)
 
     def land(self) -> None:
-        """Store the results on the device, tile after tile, as `issue` starts them."""
+        """Store the results on the device, as `issue` starts the tiles; release all tensors."""
         try:
             for tile in self._tiles:
                 work = self._started.get()
                 if isinstance(work, BaseException):
                     raise work
                 self._store(tile, work)
+            self._finish_stores()
         except Exception as error:  # raised again by `wait`
-            self._end(error)
+            self._error = error
         else:
-            self._end(None)
+            for buffer in self._buffers:
+                POOL.give(buffer, self._stored)
+        # After an error the engine may still use the buffers, so they do not go back to the pool.
+        self._buffers, self._tiles, self._copies = [], [], []
+        self._ended.set()
 
     def _start(self, tile: _Tile) -> Work:
         if tile.fetched is not None:
@@ -188,21 +198,6 @@ class StagedCall:
             for there, here in tile.stores:
                 there.copy_(here, non_blocking=True)
                 there.record_stream(store)
-
-    def _end(self, error: BaseException | None) -> None:
-        """Record the end for streams and threads, and release all tensors."""
-        if error is None:
-            try:
-                self._finish_stores()
-            except dist.DistBackendError as problem:
-                error = problem
-        self._error = error
-        if error is None:
-            for buffer in self._buffers:
-                POOL.give(buffer, self._stored)
-        # After an error the engine may still use the buffers, so they do not go back to the pool.
-        self._buffers, self._tiles, self._copies = [], [], []
-        self._ended.set()
 
     def _finish_stores(self) -> None:
         store = self.streams.store
@@ -240,3 +235,60 @@ class StagedCall:
     def exception(self) -> BaseException | None:
         """Return why it failed; None while it runs or if it went well."""
         return self._error if self._ended.is_set() else None
+
+
+class Staging:
+    """The staged calls of one group, in their order."""
+
+    def __init__(self, communicator: Communicator, set_busy: Callable[[bool], None]) -> None:
+        """Issue them on `communicator`; `set_busy` is told while other calls must drain them."""
+        self._communicator = communicator
+        self._set_busy = set_busy
+        self._streams: dict[torch.device, Streams] = {}
+        self._changed = threading.Condition()
+        self._unissued = 0
+        # Lanes without callbacks: a callback that waits for a Work must not hold the Work up.
+        self._issuing, self._landing = Lane(), Lane()
+
+    def run(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> None:
+        """Run a call to its end, and have the current stream wait for its results."""
+        self.drain()
+        staged = self._staged(call, method, calls)
+        staged.run()
+        staged.order_current_stream()
+
+    def start(
+        self, call: Call, method: str, calls: Sequence[tuple[Any, ...]], lane: Lane | None
+    ) -> HcclWork:
+        """Return the Work of a call that is issued after those before it.
+
+        The lane is that of the group's futures; None: the call may end before earlier ones.
+        """
+        staged = self._staged(call, method, calls)
+        work = HcclWork([staged], call.results, lane, staged=[staged])
+        with self._changed:
+            self._unissued += 1
+            self._set_busy(True)
+        self._issuing.append(lambda: self._issue(staged))
+        (Lane() if lane is None else self._landing).append(staged.land)
+        return work
+
+    def drain(self) -> None:
+        """Block until every staged call before this one is issued."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._unissued)
+
+    def _issue(self, staged: StagedCall) -> None:
+        staged.issue()
+        with self._changed:
+            self._unissued -= 1
+            if not self._unissued:
+                self._set_busy(False)
+                self._changed.notify_all()
+
+    def _staged(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> StagedCall:
+        device = call.device
+        assert device is not None
+        if device not in self._streams:
+            self._streams[device] = Streams(torch.Stream(device), torch.Stream(device))
+        return StagedCall(self._communicator, self._streams[device], call, method, calls)
