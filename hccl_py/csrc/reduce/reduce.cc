@@ -70,11 +70,11 @@ void reduce(DType dtype, ReduceOp op, std::byte* dst, std::span<const std::byte*
 void scale(DType dtype, std::byte* data, size_t count, int divisor) {
   assert(divisor > 0 && dtype != DType::boolean);
   if (reduces_in_one_step(dtype)) return;
-  best.scale[static_cast<size_t>(dtype)](data, count, divisor);
+  best.scale[static_cast<size_t>(dtype)](data, data, count, divisor);
 }
 
 bool multiply(DType dtype, std::byte* to, const std::byte* from, size_t count, double factor) {
-  const MultiplyKernel kernel = best.multiply[static_cast<size_t>(dtype)];
+  const OperandKernel kernel = best.multiply[static_cast<size_t>(dtype)];
   if (kernel != nullptr) kernel(to, from, count, factor);
   return kernel != nullptr;
 }

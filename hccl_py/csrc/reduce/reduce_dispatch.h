@@ -27,18 +27,15 @@ namespace hccl {
 // Reduces num_srcs >= 2 sources into dst; pointers need no alignment.
 using ReduceKernel = void (*)(std::byte* dst, const std::byte* const* srcs, size_t num_srcs,
                               size_t count);
-// Divides in place; divisor > 0.
-using ScaleKernel = void (*)(std::byte* data, size_t count, int divisor);
-
-// Multiplies into `to`, which may be `from`.
-using MultiplyKernel = void (*)(std::byte* to, const std::byte* from, size_t count, double factor);
+// Combines every element with one operand; `to` may be `from`. A divisor is an integer > 0.
+using OperandKernel = void (*)(std::byte* to, const std::byte* from, size_t count, double operand);
 
 // A null entry is a pair that has no meaning.
 struct ReduceTable {
   const char* name = nullptr;
   ReduceKernel reduce[num_dtypes][num_reduce_ops] = {};
-  ScaleKernel scale[num_dtypes] = {};
-  MultiplyKernel multiply[num_dtypes] = {};
+  OperandKernel scale[num_dtypes] = {};
+  OperandKernel multiply[num_dtypes] = {};
 };
 
 extern const ReduceTable reduce_table_generic;

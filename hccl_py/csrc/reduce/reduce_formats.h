@@ -47,18 +47,11 @@ struct Plain {
 };
 
 // Any nonzero byte is true.
-struct Boolean {
-  using Compute = uint8_t;
-  static constexpr size_t element_bytes = 1;
-
+struct Boolean : Plain<uint8_t> {
   template <size_t lanes>
   static HCCL_INLINE Vector<uint8_t, lanes> load(const std::byte* from) {
     using V = Vector<uint8_t, lanes>;
     return (V)(load_bytes<V>(from) != 0) & 1;
-  }
-  template <size_t lanes>
-  static HCCL_INLINE void store(std::byte* to, Vector<uint8_t, lanes> value) {
-    store_bytes(to, value);
   }
 };
 

@@ -144,31 +144,20 @@ HCCL_INLINE size_t apply_blocks(std::byte* to, const std::byte* from, size_t beg
   return i;
 }
 
-// One operand for all elements; `to` may be `from`.
 template <class Format, class Op>
-HCCL_INLINE void apply_to_all(std::byte* to, const std::byte* from, size_t count,
-                              typename Format::Compute operand) {
-  const size_t i = apply_blocks<Format, Op, wide_lanes<Format>>(to, from, 0, count, operand);
-  apply_blocks<Format, Op, 1>(to, from, i, count, operand);
-}
-
-template <class Format>
-void scale_float(std::byte* data, size_t count, int divisor) {
-  apply_to_all<Format, Quotient>(data, data, count, static_cast<typename Format::Compute>(divisor));
-}
-
-template <class Format>
-void multiply_float(std::byte* to, const std::byte* from, size_t count, double factor) {
-  apply_to_all<Format, Product>(to, from, count, static_cast<typename Format::Compute>(factor));
+void apply_to_floats(std::byte* to, const std::byte* from, size_t count, double operand) {
+  const auto rounded = static_cast<typename Format::Compute>(operand);
+  const size_t i = apply_blocks<Format, Op, wide_lanes<Format>>(to, from, 0, count, rounded);
+  apply_blocks<Format, Op, 1>(to, from, i, count, rounded);
 }
 
 // The divisor may exceed what a small element holds, so those divide as int.
 template <class T>
-void scale_integer(std::byte* data, size_t count, int divisor) {
+void divide_integers(std::byte* to, const std::byte* from, size_t count, double divisor) {
   using Wide = std::conditional_t<(sizeof(T) < sizeof(int)), int, T>;
-  for (size_t i = 0; i < count; ++i) {
-    std::byte* at = data + i * sizeof(T);
-    store_bytes(at, static_cast<T>(load_bytes<T>(at) / static_cast<Wide>(divisor)));
+  const Wide whole = static_cast<Wide>(divisor);
+  for (size_t i = 0; i < count * sizeof(T); i += sizeof(T)) {
+    store_bytes(to + i, static_cast<T>(load_bytes<T>(from + i) / whole));
   }
 }
 
@@ -190,8 +179,8 @@ struct TableBuilder {
     set<Format, Product>(dtype, ReduceOp::product);
     set<Format, Min>(dtype, ReduceOp::min);
     set<Format, Max>(dtype, ReduceOp::max);
-    if constexpr (!one_step) table.scale[static_cast<size_t>(dtype)] = scale_float<Format>;
-    table.multiply[static_cast<size_t>(dtype)] = multiply_float<Format>;
+    if constexpr (!one_step) table.scale[static_cast<size_t>(dtype)] = apply_to_floats<Format, Quotient>;
+    table.multiply[static_cast<size_t>(dtype)] = apply_to_floats<Format, Product>;
   }
 
   template <class T>
@@ -205,7 +194,7 @@ struct TableBuilder {
     set<Unsigned, BitAnd>(dtype, ReduceOp::band);
     set<Unsigned, BitOr>(dtype, ReduceOp::bor);
     set<Unsigned, BitXor>(dtype, ReduceOp::bxor);
-    table.scale[static_cast<size_t>(dtype)] = scale_integer<T>;
+    table.scale[static_cast<size_t>(dtype)] = divide_integers<T>;
   }
 
   constexpr void add_boolean() {

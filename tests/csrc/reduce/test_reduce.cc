@@ -137,7 +137,7 @@ void check_scale_any_dtype_equals_oracle(DType dtype) {
         const Bytes data = random_elements(dtype, count, random);
         const Bytes expected = oracle::scaled(dtype, data, divisor);
         GuardedBuffer by_table(data, 1), by_default(data, 0);
-        table->scale[static_cast<size_t>(dtype)](by_table.data(), count, divisor);
+        table->scale[static_cast<size_t>(dtype)](by_table.data(), by_table.data(), count, divisor);
         scale(dtype, by_default.data(), count, divisor);
         CHECK(by_table.holds(expected) && by_table.guards_intact() &&
                   by_default.holds(expected) && by_default.guards_intact(),

@@ -19,26 +19,10 @@ namespace {
 
 constexpr size_t page = 4096;
 constexpr size_t huge_page = size_t{2} << 20;
-constexpr int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // Newer than the C libraries that we build with.
 constexpr int advice_populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14
 constexpr int advice_collapse = 25;        // MADV_COLLAPSE, Linux 6.1
-
-constexpr size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
-
-[[noreturn]] void throw_errno(const char* what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
-
-Descriptor sealed_memory(size_t num_bytes) {
-  Descriptor memory(memfd_create("hccl-arena", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(num_bytes)) != 0 ||
-      fcntl(memory.get(), F_ADD_SEALS, seals) != 0) {
-    throw_errno("registered memory");
-  }
-  return memory;
-}
 
 }  // namespace
 
@@ -49,18 +33,17 @@ ArenaWindow::ArenaWindow(int memory, size_t num_bytes) : num_bytes_(num_bytes) {
   size_t reserved = num_bytes + huge_page;
   void* room = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) throw_errno("address space for registered memory");
-  auto* begin = static_cast<std::byte*>(room);
-  size_t before = round_up(reinterpret_cast<uintptr_t>(begin), huge_page) -
-                  reinterpret_cast<uintptr_t>(begin);
-  base_ = begin + before;
+  auto begin = reinterpret_cast<uintptr_t>(room);
+  size_t before = round_up(begin, huge_page) - begin;
+  base_ = static_cast<std::byte*>(room) + before;
   void* mapped = mmap(base_, num_bytes, PROT_READ | PROT_WRITE,
                       MAP_SHARED | MAP_FIXED | MAP_NORESERVE, memory, 0);
   if (mapped == MAP_FAILED) {
     int error = errno;
-    munmap(begin, reserved);
-    throw std::system_error(error, std::generic_category(), "mapping registered memory");
+    munmap(room, reserved);
+    throw_errno("mapping registered memory", error);
   }
-  if (before > 0) munmap(begin, before);
+  if (before > 0) munmap(room, before);
   if (before < huge_page) munmap(base_ + num_bytes, huge_page - before);
   madvise(base_, num_bytes, MADV_HUGEPAGE);  // where shared memory has none, this is refused
 }
@@ -85,7 +68,7 @@ std::optional<uint64_t> ArenaWindow::offset_of(const std::byte* address, size_t 
 
 std::shared_ptr<Arena> Arena::create(size_t num_bytes) {
   num_bytes = round_up(num_bytes, huge_page);
-  std::shared_ptr<Arena> arena(new Arena(sealed_memory(num_bytes), num_bytes));
+  std::shared_ptr<Arena> arena(new Arena(sealed_memory(num_bytes, "hccl-arena"), num_bytes));
   if (num_bytes == 0) {
     arena->unavailable_ = "it is turned off";
     return arena;
@@ -107,10 +90,8 @@ Arena::Arena(Descriptor memory, size_t num_bytes)
 
 std::shared_ptr<ArenaWindow> Arena::open_peer(Descriptor memory) {
   struct stat theirs, ours;
-  int their_seals = fcntl(memory.get(), F_GET_SEALS);
-  // A peer that could shrink its arena later could kill us with SIGBUS.
-  if (fstat(memory.get(), &theirs) != 0 || fstat(memory_.get(), &ours) != 0 || their_seals < 0 ||
-      (their_seals & seals) != seals) {
+  if (fstat(memory.get(), &theirs) != 0 || fstat(memory_.get(), &ours) != 0 ||
+      !is_sealed(memory)) {
     throw std::invalid_argument("a peer's registered memory is not sealed");
   }
   if (theirs.st_size == 0) return nullptr;
@@ -211,9 +192,8 @@ void Arena::retire(uint64_t offset) {
 }
 
 bool Arena::is_retired(const std::byte* allocated) const {
-  std::optional<uint64_t> offset = window_->offset_of(allocated, 0);
   std::lock_guard lock(mutex_);
-  auto found = offset ? allocated_.find(*offset) : allocated_.end();
+  auto found = allocated_.find(window_->offset_of(allocated, 0).value());
   return found != allocated_.end() && found->second.retired;
 }
 

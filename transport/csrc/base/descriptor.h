@@ -1,11 +1,13 @@
-// An open file descriptor, closed with its owner.
+// An open file descriptor, closed with its owner, and what such descriptors stand for.
 #pragma once
 
 #include <fcntl.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <string>
 #include <system_error>
 #include <utility>
 
@@ -26,9 +28,13 @@ class Descriptor {
   int fd_;
 };
 
+[[noreturn]] inline void throw_errno(const std::string& what, int error = errno) {
+  throw std::system_error(error, std::generic_category(), what);
+}
+
 // `fd` as `call` returned it. Throws std::system_error if that failed.
 inline Descriptor opened(int fd, const char* call) {
-  if (fd < 0) throw std::system_error(errno, std::generic_category(), call);
+  if (fd < 0) throw_errno(call);
   return Descriptor(fd);
 }
 
@@ -45,6 +51,27 @@ inline void signal_event(const Descriptor& event) {
 inline void clear_event(const Descriptor& event) {
   uint64_t count;
   [[maybe_unused]] ssize_t got = ::read(event.get(), &count, sizeof count);
+}
+
+constexpr size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
+
+// Memory to be shared with other processes, without a name in the file system: nothing is left behind
+// by a crash. A peer that could shrink its memory later could kill us with SIGBUS, hence the seals.
+inline constexpr int seals_of_size = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+// Throws std::system_error.
+inline Descriptor sealed_memory(size_t num_bytes, const char* name) {
+  Descriptor memory(memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(num_bytes)) != 0 ||
+      fcntl(memory.get(), F_ADD_SEALS, seals_of_size) != 0) {
+    throw_errno(std::string("shared memory ") + name);
+  }
+  return memory;
+}
+
+inline bool is_sealed(const Descriptor& memory) {
+  int seals = fcntl(memory.get(), F_GET_SEALS);
+  return seals >= 0 && (seals & seals_of_size) == seals_of_size;
 }
 
 }  // namespace hccl

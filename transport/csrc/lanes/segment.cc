@@ -16,8 +16,6 @@ namespace {
 
 constexpr size_t page = 4096;
 
-constexpr size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
-
 size_t counters_at() { return round_up(sizeof(SegmentHeader), page); }
 
 size_t rings_at(const SegmentShape& s) {
@@ -30,10 +28,6 @@ size_t slots_at(const SegmentShape& s) {
          round_up(sizeof(Cell) * ring_cells * s.num_local_ranks * s.num_channels, page);
 }
 
-[[noreturn]] void throw_errno(const char* what) {
-  throw std::system_error(errno, std::generic_category(), what);
-}
-
 }  // namespace
 
 size_t Segment::size_of(const SegmentShape& s) {
@@ -41,21 +35,14 @@ size_t Segment::size_of(const SegmentShape& s) {
 }
 
 std::shared_ptr<Segment> Segment::create(const SegmentShape& shape) {
-  Descriptor memory(memfd_create("hccl", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (memory.get() < 0 || ftruncate(memory.get(), static_cast<off_t>(size_of(shape))) != 0 ||
-      fcntl(memory.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0) {
-    throw_errno("shared memory segment");
-  }
+  Descriptor memory = sealed_memory(size_of(shape), "hccl");
   return std::shared_ptr<Segment>(new Segment(std::move(memory), shape, true));
 }
 
 std::shared_ptr<Segment> Segment::open(Descriptor memory, const SegmentShape& shape) {
   struct stat status;
-  int seals = fcntl(memory.get(), F_GET_SEALS);
-  // A peer that could shrink its segment later could kill us with SIGBUS.
-  if (fstat(memory.get(), &status) != 0 ||
-      static_cast<size_t>(status.st_size) < size_of(shape) || seals < 0 ||
-      !(seals & F_SEAL_SHRINK)) {
+  if (fstat(memory.get(), &status) != 0 || !is_sealed(memory) ||
+      static_cast<size_t>(status.st_size) < size_of(shape)) {
     throw std::invalid_argument("a peer's shared memory segment is too small or not sealed");
   }
   return std::shared_ptr<Segment>(new Segment(std::move(memory), shape, false));

@@ -110,23 +110,22 @@ void ShmLane::check_valid() const {
   }
 }
 
-bool ShmLane::can_announce(const Header& header, const std::byte* payload) const {
-  return header.length >= min_announced_bytes_ && header.kind != always_copied && arena_ &&
-         their_consumed_.maps_arena.load(std::memory_order_acquire) != 0 &&
-         arena_->offset_of(payload, header.length);
+// Where the payload lies in the arena, if it is to be announced.
+std::optional<uint64_t> ShmLane::offset_of(const Header& header, const std::byte* payload) const {
+  bool announces = header.length >= min_announced_bytes_ && header.kind != always_copied && arena_ &&
+                   their_consumed_.maps_arena.load(std::memory_order_acquire) != 0;
+  return announces ? arena_->offset_of(payload, header.length) : std::nullopt;
 }
 
-void ShmLane::announce(const Header& header, const std::byte* payload) {
-  Announcement announcement{*arena_->offset_of(payload, header.length), 0};
+void ShmLane::announce(const Header& header, const std::byte* payload, uint64_t offset) {
+  Announcement announcement{offset, 0};
   if (header.kind != 0 && asked_.number <= received_) {
     announcement.reply = received_ + header.kind;
     asked_ = {announcement.reply, const_cast<std::byte*>(payload), header.length};
   }
-  uint64_t number = QueuedLane::completed() + 1;
   ++num_announced_;
   statistics_.announced.add(1);
-  publish(header, reinterpret_cast<const std::byte*>(&announcement), announced, false).number =
-      number;
+  publish(header, reinterpret_cast<const std::byte*>(&announcement), announced, false);
 }
 
 bool ShmLane::awaits_reply(const Header& header) const {
@@ -140,20 +139,18 @@ void ShmLane::write_reply(const Header& header, const std::byte* payload) {
   publish(header, nullptr, written, false);
 }
 
-ShmLane::Sent& ShmLane::publish(const Header& header, const std::byte* payload, int slot, bool shared) {
+void ShmLane::publish(const Header& header, const std::byte* payload, int slot, bool shared) {
   Cell& cell = out_[sent_ % ring_cells];
   cell.slot = slot;
   cell.header = header;
   if (slot == in_cell && header.length) std::memcpy(cell.payload, payload, header.length);
   if (slot == announced) std::memcpy(cell.payload, payload, sizeof(Announcement));
-  Sent& sent = sent_slots_[sent_ % ring_cells];
-  sent = {slot, shared, 0};
+  sent_slots_[sent_ % ring_cells] = {slot, shared, QueuedLane::completed() + 1};
   ++sent_;
   cell.sequence.store(static_cast<uint32_t>(sent_), std::memory_order_seq_cst);
   device_.messages.add(1);
   device_.bytes.add(header.length);
   ends_.their_doorbell->message_posted();
-  return sent;
 }
 
 bool ShmLane::push(const Header& header, const std::byte* payload) {
@@ -162,8 +159,8 @@ bool ShmLane::push(const Header& header, const std::byte* payload) {
     write_reply(header, payload);
     return true;
   }
-  if (can_announce(header, payload)) {
-    announce(header, payload);
+  if (auto offset = offset_of(header, payload)) {
+    announce(header, payload, *offset);
     return true;
   }
   int slot = in_cell;
@@ -183,7 +180,7 @@ bool ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Header& heade
   for (Lane* lane : lanes) {
     ShmLane& one = static_cast<ShmLane&>(*lane);
     if (!one.flushed() || one.ring_is_full()) return false;
-    if (one.awaits_reply(header) || one.can_announce(header, payload)) return false;
+    if (one.awaits_reply(header) || one.offset_of(header, payload)) return false;
   }
   outbox_->reclaim();
   int slot = outbox_->write(payload, header.length, static_cast<int>(lanes.size()), false);

@@ -91,17 +91,17 @@ class ShmLane final : public QueuedLane {
   struct Sent {
     int slot;
     bool shared;
-    uint64_t number;  // announced: of the message, as post_send returned it
+    uint64_t number;  // as post_send returned it; of a shared slot nobody asks
   };
 
   bool ring_is_full();
-  bool can_announce(const Header& header, const std::byte* payload) const;
-  void announce(const Header& header, const std::byte* payload);
+  std::optional<uint64_t> offset_of(const Header& header, const std::byte* payload) const;
+  void announce(const Header& header, const std::byte* payload, uint64_t offset);
   bool awaits_reply(const Header& header) const;
   void write_reply(const Header& header, const std::byte* payload);
   std::byte* find_payload(const Cell& cell);
   void check_valid() const;
-  Sent& publish(const Header& header, const std::byte* payload, int slot, bool shared);
+  void publish(const Header& header, const std::byte* payload, int slot, bool shared);
 
   const Ends ends_;
   std::shared_ptr<Outbox> outbox_;
