@@ -1,11 +1,11 @@
 // The flight recorder: the last collectives, sends and receives of one communicator.
 //
 // Only the driver writes, so nothing is locked, and nothing is allocated after the beginning. Any
-// thread may read. Each record carries a version, which is odd while the record is written and says
-// which call it holds. A reader loads the version, copies the record, and keeps the copy if the
-// version is still the same even number. All words are atomic. Stores of words (release) stay behind
-// the store of the odd version; loads of words (acquire) stay before the second load of the version.
-// So a reader that has seen one word of a later call also sees its odd version.
+// thread may read. Each record carries a version, which is odd while the record is written. A reader
+// loads the version, copies the record, and keeps the copy if the version is still the same even
+// number. All words are atomic. Stores of words (release) stay behind the store of the odd version;
+// loads of words (acquire) stay before the second load of the version. So a reader that has seen one
+// word of a later call also sees its odd version.
 #pragma once
 
 #include <atomic>
@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <vector>
 
 #include "engine/request.h"
@@ -38,6 +39,7 @@ struct CallRecord {
   uint64_t ended_ns = 0;
   Waiting waiting;            // collective
 };
+static_assert(std::is_trivially_copyable_v<CallRecord> && sizeof(CallRecord) % 8 == 0);
 
 class Recorder {
  public:
@@ -62,21 +64,21 @@ class Recorder {
   std::vector<CallRecord> records() const;
 
  private:
-  // One cache line for what every call writes; what only some calls need lies apart. Plain words that
-  // calloc() hands out, so that no page stands behind them until they are written; each access is
-  // atomic, as described above.
-  enum Word { version, fingerprint, status, submitted, started, ended, input, output };
-  enum Extra { waited, waited_until };
-  static constexpr size_t num_words = output + 1;
-  static constexpr size_t num_extra = waited_until + 1;
+  // Plain words that calloc() hands out, so that no page stands behind them until they are written;
+  // each access of another thread is atomic, as described above.
+  static constexpr size_t num_words = sizeof(CallRecord) / sizeof(uint64_t);
+  struct Slot {
+    uint64_t version;
+    uint64_t words[num_words];  // of a CallRecord
+  };
 
-  uint64_t* words_at(uint64_t id) const { return records_ + id % capacity * num_words; }
-  uint64_t* words_of(uint64_t id) const;
+  Slot& slot_of(uint64_t id) const { return slots_.get()[id % capacity]; }
+  void write(const CallRecord& record);
+  template <typename Change>
+  void change(uint64_t id, Change change);
   std::optional<CallRecord> read(uint64_t id) const;
 
-  const std::unique_ptr<uint64_t, decltype(&std::free)> memory_;
-  uint64_t* const records_;  // of `capacity` records, each on a cache line
-  uint64_t* const sides_;
+  const std::unique_ptr<Slot, decltype(&std::free)> slots_;
   std::atomic<uint64_t> num_opened_{0};  // release: read() of what is below finds a version
 };
 
