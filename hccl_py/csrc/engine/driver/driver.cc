@@ -1,5 +1,5 @@
 // The driving thread's turns: what it moves, what it checks, how it sleeps, how it fails. How threads
-// come to drive stands in driver_calls.cc.
+// come to drive stands in communicator.cc.
 #include "engine/communicator.h"
 
 #include <algorithm>
