@@ -9,11 +9,11 @@ namespace hccl {
 
 namespace {
 
-[[noreturn]] void mismatch(int peer, uint64_t call, uint64_t their_call) {
+Failure mismatch(int peer, uint64_t call, uint64_t their_call) {
   Failure failure = observed(Cause::mismatch, peer);
   failure.call = call;
   failure.their_call = their_call;
-  throw Mismatch(std::move(failure));
+  return failure;
 }
 
 }  // namespace
@@ -100,7 +100,7 @@ void Channel::look_for_strays(uint64_t fingerprint) {
     if (header == nullptr || header->fingerprint == fingerprint) continue;
     // The low bits are the call's number.
     auto ahead = static_cast<int16_t>(header->fingerprint - fingerprint);
-    if (ahead <= 0) mismatch(from->peer(), fingerprint, header->fingerprint);
+    if (ahead <= 0) throw Mismatch(mismatch(from->peer(), fingerprint, header->fingerprint));
   }
 }
 
@@ -168,25 +168,23 @@ bool Channel::may_overwrite(const Span& span) {
   return true;
 }
 
+// Throws Mismatch, or LaneError for what no sane peer sends.
 void Channel::check(const Header& header, int peer, const Op& op, const Span& span) {
-  if (checks_) compare(header, peer, op, span);
+  if (checks_) {
+    uint64_t call = call_->fingerprint;
+    size_t whole = Tiling::whole(*call_, op.destination) * item_size_;
+    if (header.fingerprint != call) throw Mismatch(mismatch(peer, call, header.fingerprint));
+    if (header.size != whole) {
+      Failure failure = mismatch(peer, call, 0);
+      failure.sent_bytes = header.size;
+      failure.expected_bytes = whole;
+      throw Mismatch(std::move(failure));
+    }
+    if (header.length != span.count * item_size_) {
+      throw LaneError(peer, "a message that is no part of its call");
+    }
+  }
   stragglers_.arrive(peer, header.id);
-}
-
-void Channel::compare(const Header& header, int peer, const Op& op, const Span& span) const {
-  uint64_t call = call_->fingerprint;
-  if (header.fingerprint != call) mismatch(peer, call, header.fingerprint);
-  size_t whole = Tiling::whole(*call_, op.destination) * item_size_;
-  if (header.size != whole) {
-    Failure failure = observed(Cause::mismatch, peer);
-    failure.call = call;
-    failure.sent_bytes = header.size;
-    failure.expected_bytes = whole;
-    throw Mismatch(std::move(failure));
-  }
-  if (header.length != span.count * item_size_) {
-    throw LaneError(peer, "a message that is no part of its call");
-  }
 }
 
 bool Channel::run_recv(const Op& op) {

@@ -68,7 +68,6 @@ class Channel {
   bool may_overwrite(const Span& span);
   void post(Lane& lane, const Header& header, const Span& span);
   void check(const Header& header, int peer, const Op& op, const Span& span);
-  void compare(const Header& header, int peer, const Op& op, const Span& span) const;
   bool finish_tile();
   Span resolve(const ChunkRef& chunk);
   // A rank that has nothing to send says so, once: or a call without elements would not be noticed.

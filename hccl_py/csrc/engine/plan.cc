@@ -25,17 +25,12 @@ void Plan::validate(int rank, int world_size) const {
     if (!good) throw std::invalid_argument(std::string("malformed plan: ") + what);
   };
   auto check_chunk = [&](const ChunkRef& chunk) {
+    bool of_data = chunk.buffer == Buffer::data;
+    int limit = of_data ? data_chunks : world_size, longest = of_data ? max_chunk_span : 1;
     // Tiles are cut for one kind or for the other.
-    require(chunk.buffer == Buffer::data
-                ? data_chunks > 0
-                : data_chunks == 0 && (chunk.buffer == Buffer::input ||
-                                       chunk.buffer == Buffer::output),
-            "buffer");
-    int limit = chunk.buffer == Buffer::data ? data_chunks : world_size;
+    require(of_data == (data_chunks > 0) && chunk.buffer <= Buffer::output, "buffer");
     require(chunk.begin >= 0 && chunk.begin < chunk.end && chunk.end <= limit, "chunk range");
-    require(chunk.buffer == Buffer::data ? chunk.end - chunk.begin <= max_chunk_span
-                                         : chunk.end - chunk.begin == 1,
-            "chunk span");
+    require(chunk.end - chunk.begin <= longest, "chunk span");
     require(chunk.scratch >= -1 && chunk.scratch < scratch_slots, "scratch slot");
   };
   require(data_chunks >= 0 && scratch_slots >= 0 && max_chunk_span >= 0, "counts");

@@ -31,11 +31,14 @@ PointToPoint::PointToPoint(int rank, int world_size, size_t slot_bytes, Recorder
 
 void PointToPoint::post(const RequestPtr& request) {
   ++num_pending_;
-  if (request->kind == RequestKind::send) {
-    post_send(request);
-  } else {
-    post_recv(request);
+  if (request->kind == RequestKind::send) return post_send(request);
+  for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
+    if (!matches(*request, it->peer, it->header.fingerprint)) continue;
+    Unexpected message = std::move(*it);
+    unexpected_.erase(it);
+    return accept(request, message);
   }
+  posted_receives_.push_back(request);
 }
 
 void PointToPoint::control(int peer, Kind kind, uint64_t tag, uint64_t id, uint64_t size) {
@@ -54,12 +57,7 @@ void PointToPoint::post_send(const RequestPtr& request) {
     Unexpected message{rank_, {}, {}, request};
     message.header.fingerprint = request->tag;
     message.header.size = request->num_bytes;
-    if (RequestPtr receive = take_posted(rank_, request->tag)) {
-      accept(receive, message);
-    } else {
-      unexpected_.push_back(std::move(message));
-    }
-    return;
+    return arrive(std::move(message));
   }
   if (request->num_bytes > eager_bytes_) {
     uint64_t id = next_id_++;
@@ -81,30 +79,14 @@ void PointToPoint::post_send(const RequestPtr& request) {
   }
 }
 
-void PointToPoint::post_recv(const RequestPtr& request) {
-  for (auto it = unexpected_.begin(); it != unexpected_.end(); ++it) {
-    if (!matches(*request, it->peer, it->header.fingerprint)) continue;
-    Unexpected message = std::move(*it);
-    unexpected_.erase(it);
-    accept(request, message);
-    return;
-  }
-  posted_receives_.push_back(request);
-}
-
-RequestPtr PointToPoint::take_posted(int peer, uint64_t tag) {
+void PointToPoint::arrive(Unexpected message) {
   for (auto it = posted_receives_.begin(); it != posted_receives_.end(); ++it) {
-    if (!matches(**it, peer, tag)) continue;
+    if (!matches(**it, message.peer, message.header.fingerprint)) continue;
     RequestPtr receive = *it;
     posted_receives_.erase(it);
-    return receive;
+    return accept(receive, message);
   }
-  return nullptr;
-}
-
-// The other side is there, and data begins to move.
-void PointToPoint::start(const RequestPtr& request) {
-  recorder_.start(*request, steady_ns(Clock::now()));
+  unexpected_.push_back(std::move(message));
 }
 
 void PointToPoint::finish(const RequestPtr& request) {
@@ -145,7 +127,7 @@ void PointToPoint::accept(const RequestPtr& receive, Unexpected& message) {
   } else if (message.header.kind == request_to_send) {
     uint64_t id = fits ? next_id_++ : rejected;
     if (fits) {
-      start(receive);
+      recorder_.start(*receive, steady_ns(Clock::now()));
       receiving_[id] = {receive, 0};
     }
     control(message.peer, clear_to_send, message.header.id, id, receive->num_bytes);
@@ -213,7 +195,7 @@ void PointToPoint::handle(int peer, const Header& header) {
     announced_.erase(it);
     if (receiver_id == rejected) return reject(sending.request, wanted);
     sending.receiver_id = receiver_id;
-    start(sending.request);
+    recorder_.start(*sending.request, steady_ns(Clock::now()));
     sending_.push_back(std::move(sending));
     return;
   }
@@ -223,11 +205,7 @@ void PointToPoint::handle(int peer, const Header& header) {
     message.payload.assign(payload, payload + header.length);
   }
   from.release();
-  if (RequestPtr receive = take_posted(peer, message.header.fingerprint)) {
-    accept(receive, message);
-  } else {
-    unexpected_.push_back(std::move(message));
-  }
+  arrive(std::move(message));
 }
 
 // Queues the next fragments. True if any was queued.

@@ -65,20 +65,18 @@ class PointToPoint {
 
   Lane& lane(int peer) { return *lanes_[static_cast<size_t>(peer)]; }
   void post_send(const RequestPtr& request);
-  void post_recv(const RequestPtr& request);
   void control(int peer, Kind kind, uint64_t tag, uint64_t id, uint64_t size);
   void check(int peer, const Header& header) const;
   bool drain(int peer);
   bool drain_all();
   void handle(int peer, const Header& header);
   bool stream(Sending& sending);
+  void arrive(Unexpected message);
   void accept(const RequestPtr& receive, Unexpected& message);
-  void start(const RequestPtr& request);
   void finish(const RequestPtr& request);
   void reject(const RequestPtr& request, size_t theirs);
   template <typename Visit>
   void for_each_request(Visit visit) const;
-  RequestPtr take_posted(int peer, uint64_t tag);
 
   const int rank_;
   const size_t slot_bytes_;
