@@ -42,7 +42,7 @@ class Membership(NamedTuple):
     description: str = ""  # the user's
 
 
-_Call = namedtuple(  # one record of the engine, see csrc/bindings/recorder.cc
+_Call = namedtuple(  # one record of the engine, see csrc/bindings/reports.cc
     "_Call",
     "id kind state rendezvous sequence fingerprint peer bytes_in bytes_out submitted_ns started_ns "
     "ended_ns waiting_ns waited_until_ns straggler",

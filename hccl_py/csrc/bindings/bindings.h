@@ -27,36 +27,27 @@ void bind_calls(nanobind::module_& module, nanobind::class_<Communicator>& commu
 // Lets signal handlers run; throws what they raise.
 void check_signals();
 
-// arena.cc: Arena and Region.
-void bind_arena(nanobind::module_& module);
+// memory.cc: Arena and Region, and dlpack_view, which says what is in a DLPack capsule.
+void bind_memory(nanobind::module_& module);
 
-// dlpack.cc: dlpack_view, which says what is in a DLPack capsule.
-void bind_dlpack(nanobind::module_& module);
-
-// failure.cc: Cause, Failure and what they hold, the exception CommunicatorFailed, and the entries of
-// `communicator` that tell of failures.
-void bind_failure(nanobind::module_& module, nanobind::class_<Communicator>& communicator);
-
-// provider.cc: a signal handler's exception leaves a lane written in Python.
-void bind_provider();
+// python_lanes.cc: Stream, and the exceptions of signal handlers inside lanes of Python.
+void bind_python_lanes(nanobind::module_& module);
 // Adds a peer all of whose lanes are Python objects.
 void add_python_lanes(Communicator& communicator, int peer,
                       const std::vector<nanobind::object>& lanes, int control_fd);
 // Closes lane and provider when it ends.
 std::shared_ptr<UnderlyingLane> python_underlying_lane(const nanobind::object& provider,
                                                        const nanobind::object& lane);
-
-// recorder.cc: the entries of `communicator` that read the flight recorder and the counters.
-void bind_recorder(nanobind::class_<Communicator>& communicator);
-// The same names for lanes and for queue pairs.
-Counts device_statistics(const DeviceStatistics& statistics);
-
-// stream.cc: connections, as a raw descriptor or a Stream.
-void bind_stream(nanobind::module_& module);
 // Takes a descriptor over, or shares a Stream.
 std::shared_ptr<Stream> stream_of(nanobind::handle connection);
 // Throws what a signal handler raised on this thread while a Stream of Python's was at work.
 void rethrow_stream_interruption();
+
+// reports.cc: Cause, Failure and what they hold, the exception CommunicatorFailed, and the entries
+// of `communicator` that tell of failures, past calls and counters.
+void bind_reports(nanobind::module_& module, nanobind::class_<Communicator>& communicator);
+// The same names for lanes and for queue pairs.
+Counts device_statistics(const DeviceStatistics& statistics);
 
 // verbs.cc: VerbsDevice, ProtectionDomain, CompletionQueue and QueuePair.
 void bind_verbs(nanobind::module_& module);

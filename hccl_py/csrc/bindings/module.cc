@@ -31,16 +31,10 @@ std::shared_ptr<Communicator> make_communicator(std::shared_ptr<ProgressThread> 
                                                 int num_channels, int num_slots, size_t slot_bytes,
                                                 std::shared_ptr<Arena> arena, bool checksum,
                                                 double path_timeout_s) {
-  CommunicatorOptions options;
-  options.checksum = checksum;
-  options.path_timeout_s = path_timeout_s;
-  options.rank = rank;
-  options.world_size = world_size;
-  options.num_channels = num_channels;
-  options.num_slots = num_slots;
-  options.slot_bytes = slot_bytes;
-  options.local_ranks = std::move(local_ranks);
-  options.arena = std::move(arena);
+  CommunicatorOptions options{
+      .rank = rank, .world_size = world_size, .num_channels = num_channels, .num_slots = num_slots,
+      .slot_bytes = slot_bytes, .local_ranks = std::move(local_ranks), .arena = std::move(arena),
+      .checksum = checksum, .path_timeout_s = path_timeout_s};
   return Communicator::create(options, std::move(progress));
 }
 
@@ -135,19 +129,16 @@ NB_MODULE(_core, module) {
   nb::class_<ProgressThread>(module, "ProgressThread")
       .def(nb::init<>())
       .def("stop", &ProgressThread::stop, Released());
-  bind_arena(module);
-  bind_stream(module);
+  bind_memory(module);
+  bind_python_lanes(module);
   bind_verbs(module);
   bind_perftest(module);
-  bind_provider();
 
   nb::class_<Communicator> communicator(module, "Communicator");
-  bind_failure(module, communicator);
+  bind_reports(module, communicator);
   bind_calls(module, communicator);
-  bind_recorder(communicator);
   bind_communicator(communicator);
 
-  bind_dlpack(module);
   module.def("address_of", &address_of);
   // For a forked child: what belongs to its parent must not say goodbye in the parent's name.
   module.def("leak", [](nb::object object) { object.inc_ref(); });

@@ -3,7 +3,7 @@
 //
 // What one rank observes is a report. The ranks' coordinator makes one diagnosis of all reports, and
 // hccl_py/diagnosis renders its text; no text is made here. Python reads these fields by the same
-// names (bindings/failure.cc).
+// names (bindings/reports.cc).
 #pragma once
 
 #include <cstdint>
@@ -98,7 +98,7 @@ inline Failure observed(Cause cause, int rank) {
   return failure;
 }
 
-// Thrown to callers; bindings/failure.cc raises it in Python.
+// Thrown to callers; bindings/reports.cc raises it in Python.
 class CommunicatorFailed : public std::runtime_error {
  public:
   explicit CommunicatorFailed(FailurePtr its_failure)

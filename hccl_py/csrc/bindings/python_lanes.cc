@@ -1,11 +1,17 @@
-// Lanes written in Python: how a provider such as transport/providers/zmq/provider.py plugs into the
-// engine. `transport/providers/interface.py` says what such an object promises.
+// What Python code does for the engine: Streams, as for TLS, and the lanes of a provider, which
+// transport/providers/interface.py describes.
 #include "bindings/bindings.h"
 
 #include <poll.h>
 
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/trampoline.h>
+
 #include <cstring>
+#include <exception>
 #include <memory>
+#include <string>
+#include <utility>
 
 #include "verbs/underlying_lane.h"
 
@@ -15,6 +21,91 @@ namespace hccl {
 
 namespace {
 
+// What a signal handler raised while a stream's own code ran, and on which thread: it belongs to
+// the call that this thread makes, not to the connection. Guarded by the GIL.
+std::exception_ptr interruption;
+unsigned long interrupted_thread = 0;
+
+void keep_interruption(const nb::python_error& error) {
+  if (interruption || error.matches(PyExc_OSError)) return;
+  interruption = std::make_exception_ptr(error);
+  interrupted_thread = PyThread_get_thread_ident();
+}
+
+// Its release() raises BufferError if Python still holds a part of what is the caller's again.
+nb::object memory_view(const void* address, size_t num_bytes, int access) {
+  char* memory = static_cast<char*>(const_cast<void*>(address));
+  auto size = static_cast<Py_ssize_t>(num_bytes);
+  nb::object view = nb::steal(PyMemoryView_FromMemory(memory, size, access));
+  if (!view.is_valid()) nb::raise_python_error();
+  return view;
+}
+
+// A Stream written in Python. The driver holds no GIL, so each call takes it.
+class PyStream final : public Stream {
+ public:
+  NB_TRAMPOLINE(Stream, 5);
+
+  int fd() const override {
+    if (fd_ == unknown) {
+      nb::gil_scoped_acquire gil;
+      fd_ = nb::cast<int>(nb_trampoline.base().attr("fd")());
+    }
+    return fd_;
+  }
+
+  size_t send(std::span<const iovec> parts) override { return move("send", parts, PyBUF_READ); }
+  size_t receive(std::span<const iovec> parts) override {
+    return move("receive", parts, PyBUF_WRITE);
+  }
+
+  void close() override {
+    nb::gil_scoped_acquire gil;
+    fd_ = -1;
+    try {
+      nb_trampoline.base().attr("close")();
+    } catch (const nb::python_error& error) {
+      // Nobody can use it any more, closed or not.
+      keep_interruption(error);
+    }
+  }
+
+ private:
+  static constexpr int unknown = -2;
+
+  // Part by part until one was not moved whole.
+  size_t move(const char* method, std::span<const iovec> parts, int access) {
+    if (failed_) throw StreamError(why_failed_, failed_by_peer_);
+    nb::gil_scoped_acquire gil;
+    size_t moved = 0;
+    try {
+      nb::object move = nb_trampoline.base().attr(method);
+      for (const iovec& part : parts) {
+        nb::object view = memory_view(part.iov_base, part.iov_len, access);
+        size_t now = nb::cast<size_t>(move(view));
+        view.attr("release")();
+        moved += now;
+        if (now < part.iov_len) break;
+      }
+    } catch (const nb::python_error& error) {
+      // For good: it is unknown how many bytes the call that raised this had moved.
+      failed_ = true;
+      failed_by_peer_ = error.matches(PyExc_ConnectionError) || error.matches(PyExc_EOFError);
+      why_failed_ = error.what();
+      keep_interruption(error);
+      // The bytes that came before count; the next call returns the rest.
+      if (moved > 0 && access == PyBUF_WRITE) return moved;
+      throw StreamError(why_failed_, failed_by_peer_);
+    }
+    return moved;
+  }
+
+  mutable int fd_ = unknown;
+  bool failed_ = false;
+  bool failed_by_peer_ = false;
+  std::string why_failed_;
+};
+
 constexpr size_t python_slot_bytes = 131072;  // what transport/providers/interface.py promises lanes
 
 // A lane whose work is done by a Python object.
@@ -23,7 +114,7 @@ constexpr size_t python_slot_bytes = 131072;  // what transport/providers/interf
 // ask: every other turn of the driver costs one poll.
 class PythonLane final : public QueuedLane {
  public:
-  // With the GIL held. Throws nb::python_error if the object is no lane. `provider`: is closed after it.
+  // With the GIL held. Throws nb::python_error if the object is no lane. `provider`: closed after it.
   PythonLane(int peer, const nb::object& lane, size_t slot_bytes, Statistics& statistics,
              const nb::object& provider = {})
       : QueuedLane(peer, slot_bytes, statistics, statistics.provider),
@@ -54,15 +145,24 @@ class PythonLane final : public QueuedLane {
 
   std::vector<int> descriptors() const override { return {fd_}; }
   const Header* peek() override;
-  const std::byte* lend() override;
-  bool receive(std::byte* destination) override;
+  const std::byte* lend() override {
+    return static_cast<const std::byte*>(view_.buf) + sizeof header_;
+  }
+  bool receive(std::byte* destination) override {
+    std::memcpy(destination, lend(), header_.length);
+    return true;
+  }
   void release() override { has_message_ = false; }
 
  protected:
   bool push(const Header& header, const std::byte* payload) override;
 
  private:
-  bool has_changed() const;
+  // Whether an earlier answer of the object may be outdated.
+  bool has_changed() const {
+    pollfd watched{fd_, POLLIN, 0};
+    return poll(&watched, 1, 0) != 0;
+  }
   bool call_send(const Header& header, const std::byte* payload);
   bool call_receive();
   [[noreturn]] void fail(const nb::python_error& error);
@@ -79,12 +179,6 @@ class PythonLane final : public QueuedLane {
   bool has_message_ = false;
 };
 
-// Whether an earlier answer of the object may be outdated.
-bool PythonLane::has_changed() const {
-  pollfd watched{fd_, POLLIN, 0};
-  return poll(&watched, 1, 0) != 0;
-}
-
 bool PythonLane::push(const Header& header, const std::byte* payload) {
   if (full_ && !has_changed()) return false;
   full_ = !call_send(header, payload);
@@ -98,12 +192,8 @@ bool PythonLane::call_send(const Header& header, const std::byte* payload) {
   nb::gil_scoped_acquire gil;
   try {
     std::byte nothing{};
-    const void* address = header.length ? payload : &nothing;
-    nb::object view = nb::steal(PyMemoryView_FromMemory(
-        static_cast<char*>(const_cast<void*>(address)), header.length, PyBUF_READ));
-    if (!view.is_valid()) nb::raise_python_error();
+    nb::object view = memory_view(header.length ? payload : &nothing, header.length, PyBUF_READ);
     bool sent = nb::cast<bool>(send_(nb::bytes(&header, sizeof header), view));
-    // Raises BufferError if Python still holds a part of it: that memory is the caller's again.
     view.attr("release")();
     return sent;
   } catch (const nb::python_error& error) {
@@ -140,15 +230,6 @@ bool PythonLane::call_receive() {
   return true;
 }
 
-const std::byte* PythonLane::lend() {
-  return static_cast<const std::byte*>(view_.buf) + sizeof header_;
-}
-
-bool PythonLane::receive(std::byte* destination) {
-  std::memcpy(destination, lend(), header_.length);
-  return true;
-}
-
 // With the GIL held.
 void PythonLane::fail(const nb::python_error& error) {
   if (!error.matches(PyExc_Exception)) {  // KeyboardInterrupt and the like
@@ -159,6 +240,18 @@ void PythonLane::fail(const nb::python_error& error) {
 }
 
 }  // namespace
+
+void rethrow_stream_interruption() {
+  if (!interruption || interrupted_thread != PyThread_get_thread_ident()) return;
+  std::rethrow_exception(std::exchange(interruption, nullptr));
+}
+
+std::shared_ptr<Stream> stream_of(nb::handle connection) {
+  if (nb::isinstance<nb::int_>(connection)) {
+    return std::make_shared<SocketStream>(Descriptor(nb::cast<int>(connection)));
+  }
+  return nb::cast<std::shared_ptr<Stream>>(connection);
+}
 
 void add_python_lanes(Communicator& communicator, int peer, const std::vector<nb::object>& lanes,
                       int control_fd) {
@@ -184,7 +277,13 @@ std::shared_ptr<UnderlyingLane> python_underlying_lane(const nb::object& provide
   return std::make_shared<PlainUnderlyingLane>(std::move(shared), python_slot_bytes);
 }
 
-void bind_provider() {
+void bind_python_lanes(nb::module_& module) {
+  // Its methods are the subclass's own; base/stream.h says what they do. `send` and `receive` raise
+  // ConnectionError when the other end is gone, at the end of the stream too.
+  nb::class_<Stream, PyStream>(module, "Stream")
+      .def(nb::init<>())
+      .def("fd", [](Stream&) -> int { throw std::logic_error("a Stream without fd()"); });
+  // A signal handler's exception leaves a lane as itself.
   nb::register_exception_translator(
       [](const std::exception_ptr& pointer, void*) {
         try {

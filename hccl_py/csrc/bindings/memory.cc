@@ -1,28 +1,57 @@
+// Registered memory in Python: the arena of the process, and pieces of it that live as long as what
+// is made of them. And what a DLPack capsule holds.
 #include "bindings/bindings.h"
 
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/shared_ptr.h>
+#include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
 #include <cstdint>
 #include <cstring>
 #include <stdexcept>
 
+#include "base/arena.h"
+
 namespace nb = nanobind;
 
 namespace hccl {
+
 namespace {
 
-// The structures of DLPack around its tensor, whose layout is its interface (dmlc/dlpack, dlpack.h).
+// Allocated memory of the arena, released with this object.
+struct Region {
+  Region(std::shared_ptr<Arena> its_arena, size_t its_bytes)
+      : arena(std::move(its_arena)), num_bytes(its_bytes), address(arena->allocate(num_bytes)) {}
+  Region(const Region&) = delete;
+  Region& operator=(const Region&) = delete;
+  ~Region() {
+    if (shown_at != nullptr) arena->withdraw(shown_at);
+    arena->release(address);
+  }
+
+  void show(uint64_t at) {
+    arena->show_at(pointer(at), address, num_bytes);
+    shown_at = pointer(at);
+  }
+
+  const std::shared_ptr<Arena> arena;
+  const size_t num_bytes;
+  std::byte* const address;
+  std::byte* shown_at = nullptr;
+};
+
+// The array keeps the region alive.
+nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> as_array(nb::handle_t<Region> self) {
+  const Region& region = nb::cast<const Region&>(self);
+  return {region.address, {region.num_bytes}, nb::borrow(self)};
+}
+
+// The structures of DLPack, whose layout is its interface (dmlc/dlpack, dlpack.h). An unversioned
+// capsule begins with its tensor.
 using DLTensor = nb::dlpack::dltensor;
-struct DLManagedTensor {
-  DLTensor tensor;
-};
-struct DLVersion {
-  uint32_t major;
-  uint32_t minor;
-};
 struct DLManagedTensorVersioned {
-  DLVersion version;
+  uint32_t major, minor;
   void* manager;
   void (*deleter)(DLManagedTensorVersioned*);
   uint64_t flags;
@@ -83,17 +112,32 @@ View describe(const DLTensor& tensor, bool read_only) {
 
 }  // namespace
 
-void bind_dlpack(nb::module_& module) {
+void bind_memory(nb::module_& module) {
+  nb::class_<Arena>(module, "Arena")
+      .def_static("create", &Arena::create)
+      .def("fd", &Arena::fd)
+      .def("num_bytes", &Arena::num_bytes)
+      .def("num_allocated", &Arena::num_allocated)
+      .def("unavailable", &Arena::unavailable)
+      .def("holds", [](const Arena& arena, uint64_t address, size_t num_bytes) {
+        return arena.offset_of(pointer(address), num_bytes).has_value();
+      });
+  nb::class_<Region>(module, "Region")
+      .def(nb::init<std::shared_ptr<Arena>, size_t>(), Released())
+      .def("address", [](const Region& r) { return reinterpret_cast<uint64_t>(r.address); })
+      .def("array", &as_array)
+      .def("is_retired", [](const Region& r) { return r.arena->is_retired(r.address); })
+      .def("show_at", &Region::show, Released());
   // The memory lives as long as the capsule, which stays its owner.
   module.def("dlpack_view", [](nb::handle capsule) {
     if (PyCapsule_IsValid(capsule.ptr(), "dltensor")) {
       void* found = PyCapsule_GetPointer(capsule.ptr(), "dltensor");
-      return describe(static_cast<DLManagedTensor*>(found)->tensor, false);
+      return describe(*static_cast<DLTensor*>(found), false);
     }
     void* found = PyCapsule_GetPointer(capsule.ptr(), "dltensor_versioned");
     if (found == nullptr) throw nb::python_error();
     auto* managed = static_cast<DLManagedTensorVersioned*>(found);
-    if (managed->version.major != known_major) {
+    if (managed->major != known_major) {
       throw std::invalid_argument("a DLPack capsule of an unknown version");
     }
     return describe(managed->tensor, (managed->flags & read_only_flag) != 0);
