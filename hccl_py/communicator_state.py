@@ -58,7 +58,7 @@ def assemble(
 ) -> CommunicatorState:
     """Make the state of a communicator that is connected."""
     coordination = mesh.coordination
-    processes = tuple((member.host, member.pid) for member in mesh.members)
+    processes = tuple((one.identity.host, one.identity.pid) for one in mesh.party.members)
     size = len(processes)
     # With all processes in it, its ranks are those of the job; a process group sets its own.
     everyone = os.environ.get("WORLD_SIZE", str(size)) == str(size)

@@ -57,7 +57,7 @@ def connect_engine(
     assert core is not None
     sockets = _attach(core, mesh, rank)
     repair = None
-    if mesh.party is not None and mesh.listeners:
+    if mesh.listeners:
         repair = Reconnector(core, mesh.party, mesh.listeners, sockets)
     return core, mesh, sockets, repair
 
@@ -72,9 +72,9 @@ def _slot_bytes(world_size: int) -> int:
 
 def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
     """Hand all connections to the engine; return what a forked child has to close."""
-    me = mesh.members[rank]
+    hosts = [member.identity.host for member in mesh.party.members]
     num_threads = 1 if mesh.provider is None else 2  # which keep a core busy: it has one of its own
-    core.set_ranks_on_host(num_threads * sum(member.host == me.host for member in mesh.members))
+    core.set_ranks_on_host(num_threads * hosts.count(hosts[rank]))
     uses_verbs = NetworkSettings.from_environment().transport == VERBS
     device = _core.VerbsDevice.create(progress_thread()) if uses_verbs else None
     sockets = OpenSockets()

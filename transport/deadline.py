@@ -24,14 +24,9 @@ class Deadline:
         return self._start_s + self.timeout_s
 
     @property
-    def elapsed_s(self) -> float:
-        """Seconds since the start."""
-        return time.monotonic() - self._start_s
-
-    @property
     def remaining_s(self) -> float:
         """Seconds left, never negative."""
-        return max(0.0, self.timeout_s - self.elapsed_s)
+        return max(0.0, self.end_s - time.monotonic())
 
     @property
     def expired(self) -> bool:
@@ -40,4 +35,5 @@ class Deadline:
 
     def __str__(self) -> str:
         """Say elapsed and allowed time, for error messages."""
-        return f"after {self.elapsed_s:.1f} s (allowed {self.timeout_s:g} s)"
+        elapsed_s = time.monotonic() - self._start_s
+        return f"after {elapsed_s:.1f} s (allowed {self.timeout_s:g} s)"

@@ -8,6 +8,7 @@ first: locks and sockets of the lowest layers are replaced before anything above
 import atexit
 import logging
 import os
+from bisect import insort
 from collections.abc import Callable
 from enum import IntEnum
 
@@ -34,8 +35,10 @@ class Stage(IntEnum):
     REGISTERED_MEMORY = 10
 
 
-_at_exit: list[tuple[Stage, Step]] = []
-_in_child: list[tuple[Stage, Step]] = []
+exit_steps: list[tuple[Stage, Step]] = []
+"""The steps at exit, in their order."""
+forked_child_steps: list[tuple[Stage, Step]] = []
+"""The steps of a forked child, in their order."""
 
 
 def register(
@@ -43,19 +46,9 @@ def register(
 ) -> None:
     """Have steps run when this process exits, and in every child that it forks."""
     if at_exit is not None:
-        _at_exit.append((stage, at_exit))
+        insort(exit_steps, (stage, at_exit), key=lambda entry: entry[0])
     if in_forked_child is not None:
-        _in_child.append((stage, in_forked_child))
-
-
-def exit_steps() -> list[tuple[Stage, Step]]:
-    """Return the steps at exit, in their order."""
-    return sorted(_at_exit, key=lambda entry: entry[0])
-
-
-def forked_child_steps() -> list[tuple[Stage, Step]]:
-    """Return the steps of a forked child, in their order."""
-    return sorted(_in_child, key=lambda entry: entry[0], reverse=True)
+        insort(forked_child_steps, (stage, in_forked_child), key=lambda entry: -entry[0])
 
 
 def _run(steps: list[tuple[Stage, Step]]) -> None:
@@ -66,5 +59,5 @@ def _run(steps: list[tuple[Stage, Step]]) -> None:
             logger.exception("the step %s failed in process %d", stage.name, os.getpid())
 
 
-atexit.register(lambda: _run(exit_steps()))
-os.register_at_fork(after_in_child=lambda: _run(forked_child_steps()))
+atexit.register(_run, exit_steps)
+os.register_at_fork(after_in_child=lambda: _run(forked_child_steps))

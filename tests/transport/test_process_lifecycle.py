@@ -13,14 +13,14 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_exit_steps_end_users_of_a_thing_before_the_thing() -> None:
-    stages = [stage for stage, _ in exit_steps()]
+    stages = [stage for stage, _ in exit_steps]
     assert stages == sorted(stages)
     assert stages.index(Stage.EXCEPTION) < stages.index(Stage.COMMUNICATORS)
     assert stages.index(Stage.COMMUNICATORS) < stages.index(Stage.PROGRESS_THREAD)
 
 
 def test_forked_child_starts_with_the_lowest_layer() -> None:
-    stages = [stage for stage, _ in forked_child_steps()]
+    stages = [stage for stage, _ in forked_child_steps]
     assert stages == sorted(stages, reverse=True)
     assert stages.index(Stage.CONTROL_PLANE) < stages.index(Stage.COMMUNICATORS)
 

@@ -8,7 +8,7 @@ import math
 import socket
 import time
 from collections.abc import Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from selectors import DefaultSelector
 
 from hccl_py.transport.bootstrap.connection import PendingConnection
@@ -113,18 +113,16 @@ class FullMesh(Connector):
 
     def _timeout_message(self) -> str:
         steps = {pending.key: f"waits at {pending.step}" for pending in self._pending}
-        shown, num_ranks = [], 0
-        for rank, group in groupby(sorted(self._awaited), lambda key: key.rank):
-            num_ranks += 1
-            if num_ranks > _MAX_PEERS_IN_MESSAGE:
-                continue
-            keys = tuple(group)
+        groups = groupby(sorted(self._awaited), lambda key: key.rank)
+        missing = {rank: tuple(keys) for rank, keys in groups}
+        shown = []
+        for rank, keys in islice(missing.items(), _MAX_PEERS_IN_MESSAGE):
             absent = "never connected" if rank > self._party.rank else "did not answer"
             states = ", ".join(f"{key} {steps.get(key, absent)}" for key in keys)
             where = ", ".join(dict.fromkeys(map(self._where, keys)))
             shown.append(f"{self._party.members[rank]} at {where}: {states}")
-        if num_ranks > len(shown):
-            shown.append(f"and {num_ranks - len(shown)} more ranks")
+        if len(missing) > len(shown):
+            shown.append(f"and {len(missing) - len(shown)} more ranks")
         return (
             f"rank {self._party.rank}: connections are missing {self._deadline}: "
             f"{'; '.join(shown)}; look at the logs of those ranks, and whether a firewall or the "

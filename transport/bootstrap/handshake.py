@@ -29,8 +29,6 @@ from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Membe
 CONTROL = 0
 """Index of the control connection of a pair of ranks; data lane i has index i + 1."""
 
-NUM_DESCRIPTORS = 3
-
 _MAGIC = b"HCCL-PY\0"
 _CONNECTOR, _ACCEPTOR = 1, 2
 _HELLO = struct.Struct("!8sHHIIII16s32s")
@@ -89,7 +87,8 @@ class Party:
 
     def shares_machine(self, rank: int) -> bool:
         """Say whether this rank reaches another one by loopback, at any of its addresses."""
-        return self.members[rank].machine == self.members[self.rank].machine
+        me, peer = self.members[self.rank].identity, self.members[rank].identity
+        return me.machine == peer.machine
 
     @property
     def ties_interfaces(self) -> bool:
@@ -185,12 +184,11 @@ class Handshake(ABC):
         assert self.key is not None
         if self.party.is_local(self.key.rank):
             self.step = "descriptors"
+            wanted = len(self.party.segment)
             yield from self.send(_DESCRIPTORS, self.party.segment)
-            received = yield from self.receive(len(_DESCRIPTORS), NUM_DESCRIPTORS)
-            if received != _DESCRIPTORS or len(self.descriptors) != NUM_DESCRIPTORS:
-                raise RejectedError(
-                    f"it passed {len(self.descriptors)} descriptors, not {NUM_DESCRIPTORS}"
-                )
+            received = yield from self.receive(len(_DESCRIPTORS), wanted)
+            if received != _DESCRIPTORS or len(self.descriptors) != wanted:
+                raise RejectedError(f"it passed {len(self.descriptors)} descriptors, not {wanted}")
         self.step = "acknowledge"
         yield from self.send(_ACKNOWLEDGE)
         if (yield from self.receive(len(_ACKNOWLEDGE))) != _ACKNOWLEDGE:

@@ -13,7 +13,7 @@ from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.full_mesh import FullMesh
 from hccl_py.transport.bootstrap.handshake import CONTROL, Key, Party
 from hccl_py.transport.bootstrap.rendezvous import Card, Meeting, Store, meet, sharing_failure
-from hccl_py.transport.bootstrap.tls import Credentials, Tls
+from hccl_py.transport.bootstrap.tls import Tls
 from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.message import Roster
@@ -55,7 +55,7 @@ class Mesh:
     """All connections of this rank.
 
     Attributes:
-        party: this rank among all ranks; None if it is alone.
+        party: this rank among all ranks.
         nodes: the ranks of each node; nodes in the order in which ranks first name them.
         links: one per other rank, ascending.
         listeners: where ranks of other nodes may replace connections; empty on a single node.
@@ -63,8 +63,7 @@ class Mesh:
         coordination: this rank's hold on the control plane, still to be attached; None if alone.
     """
 
-    party: Party | None
-    members: tuple[Member, ...]
+    party: Party
     nodes: tuple[tuple[int, ...], ...]
     links: tuple[Link, ...]
     listeners: tuple[socket.socket, ...]
@@ -107,9 +106,8 @@ def connect(
     deadline = Deadline(timeout_s, getattr(store, "hopeless", None))
     identity = identity or Identity.of_this_process()
     if world_size == 1:
-        make_segment((0,))
-        alone = Member(0, identity.host, identity.pid, node=0)
-        return Mesh(None, (alone,), ((0,),), (), ())
+        alone = Party(0, (Member(0, 0, identity),), b"", b"", make_segment((0,)))
+        return Mesh(alone, ((0,),), (), ())
     with contextlib.ExitStack() as opened:
         mine = _Resources(rank, world_size, num_lanes, identity, opened)
         secret = mine.settings.secret
@@ -145,7 +143,7 @@ class _Resources:
         self.settings = settings = NetworkSettings.from_environment()
         self._opened = opened
         self._rank = rank
-        self._credentials = Credentials.make() if settings.tls else None
+        self._tls = Tls() if settings.tls else None
         self._unix = opened.enter_context(bind_unix())
         self._tcp: list[socket.socket] = []
         endpoints: list[Endpoint] = []
@@ -169,7 +167,7 @@ class _Resources:
             self._unix.getsockname()[1:].decode(),
             tuple(endpoints),
             tcp_problem,
-            self._credentials.certificate if self._credentials else b"",
+            self._tls.certificate if self._tls is not None else b"",
             settings.transport,
             self._provider.card() if self._provider is not None else b"",
             settings.checksum,
@@ -219,7 +217,7 @@ class _Resources:
         kept = tuple(self._tcp) if remote and self.settings.has_paths else ()
         for unused in {self._unix, *self._tcp} - set(kept):
             unused.close()
-        return Mesh(party, party.members, nodes, links, kept, self._provider, coordination)
+        return Mesh(party, nodes, links, kept, self._provider, coordination)
 
     def _party(
         self, meeting: Meeting, make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]]
@@ -228,24 +226,13 @@ class _Resources:
         nodes = group_by_node([card.identity for card in meeting.cards])
         node_of = {rank: node for node, ranks in enumerate(nodes) for rank in ranks}
         members = tuple(
-            Member(
-                rank,
-                card.identity.host,
-                card.identity.pid,
-                node_of[rank],
-                card.unix_name,
-                card.endpoints,
-                card.identity.machine,
-                card.certificate,
-            )
-            for rank, card in enumerate(meeting.cards)
+            Member(i, node_of[i], one.identity, one.unix_name, one.endpoints, one.certificate)
+            for i, one in enumerate(meeting.cards)
         )
         shares_memory = self.settings.transport == AUTO
         local_ranks = nodes[node_of[self._rank]] if shares_memory else (self._rank,)
-        tls = None
-        if self._credentials is not None:
-            remote = (one.certificate for one in members if one.rank not in local_ranks)
-            tls = Tls(self._credentials, remote)
+        if self._tls is not None:
+            self._tls.trust(one.certificate for one in members if one.rank not in local_ranks)
         party = Party(
             self._rank,
             members,
@@ -254,7 +241,7 @@ class _Resources:
             make_segment(local_ranks),
             self.card.num_lanes if self._provider is None else 0,
             self.card.num_connections,
-            tls,
+            self._tls,
             shares_memory,
         )
         _log_unused(party)

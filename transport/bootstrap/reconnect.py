@@ -10,6 +10,7 @@ import logging
 import math
 import socket
 import time
+from collections import Counter
 from collections.abc import Sequence
 
 from hccl_py.transport import _core
@@ -139,11 +140,12 @@ class Reconnector(Connector):
         return any((key.rank, key.path) == path for key in self._broken)
 
     def _note_reachability(self) -> None:
-        def is_cut_off(rank: int, index: int) -> bool:
-            paths = range(self._party.num_paths(rank))
-            return all(Key(rank, index, path) in self._broken for path in paths)
-
-        self._unreachable = {key.rank for key in self._broken if is_cut_off(key.rank, key.index)}
+        num_broken = Counter((key.rank, key.index) for key in self._broken)
+        self._unreachable = {
+            rank
+            for (rank, _), broken in num_broken.items()
+            if broken == self._party.num_paths(rank)
+        }
 
     # What a connector asks.
 

@@ -23,8 +23,8 @@ from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Ident
 from hccl_py.transport.network.interfaces import address_family, is_loopback
 from hccl_py.transport.providers.registry import AUTO
 
-COMMUNICATOR_ID_BYTES = 16
-SECRET_BYTES = 32
+_COMMUNICATOR_ID_BYTES = 16
+_SECRET_BYTES = 32
 MAX_CARD_BYTES = 4096
 _SEAL_BYTES = 32
 # What all ranks must have alike, and the variable that sets it.
@@ -153,8 +153,8 @@ def _collect(sealed: "_SealedStore", mine: Card, secret: bytes | None, deadline:
     _check_agreement(mine, cards)
     _check_reachable(cards)
     content = {
-        "communicator_id": secrets.token_bytes(COMMUNICATOR_ID_BYTES),
-        "secret": None if secret else secrets.token_bytes(SECRET_BYTES),
+        "communicator_id": secrets.token_bytes(_COMMUNICATOR_ID_BYTES),
+        "secret": None if secret else secrets.token_bytes(_SECRET_BYTES),
         "cards": packed,
     }
     return bytes(msgpack.packb(content))

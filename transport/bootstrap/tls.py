@@ -13,7 +13,6 @@ import secrets
 import socket
 import ssl
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
@@ -21,66 +20,34 @@ from hccl_py.transport.errors import InvalidArgumentError
 _RECORD_BYTES = 16 * 1024  # what TLS encrypts at a time
 
 
-@dataclass(frozen=True)
-class Credentials:
-    """A certificate, public, in DER; and in PEM the certificate with its private key."""
-
-    certificate: bytes
-    pem: bytes = field(repr=False)
-
-    @classmethod
-    def make(cls) -> "Credentials":
-        """Make a new pair; InvalidArgumentError: the package that does it is not installed."""
-        try:
-            from cryptography import x509
-            from cryptography.hazmat.primitives import hashes, serialization
-            from cryptography.hazmat.primitives.asymmetric import ec
-        except ImportError as error:
-            raise InvalidArgumentError(
-                "HCCL_TLS=1 needs the package `cryptography`: pip install 'hccl-py[tls]'"
-            ) from error
-        key = ec.generate_private_key(ec.SECP256R1())
-        # Names differ, so that none of many certificates is tried in vain.
-        common_name = f"hccl-{secrets.token_hex(8)}"
-        name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
-        certificate = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            # It lives as long as the communicator; a clock that is wrong shall not matter.
-            .not_valid_before(datetime.datetime(2000, 1, 1))
-            .not_valid_after(datetime.datetime(9999, 12, 31))
-            .sign(key, hashes.SHA256())
-        )
-        pem = key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        ) + certificate.public_bytes(serialization.Encoding.PEM)
-        return cls(certificate.public_bytes(serialization.Encoding.DER), pem)
-
-
 class Tls:
-    """Wraps connected sockets; trusts the certificates of one communicator's ranks alone."""
+    """Wraps connected sockets; trusts the certificates of one communicator's ranks alone.
 
-    def __init__(self, credentials: Credentials, trusted: Iterable[bytes]) -> None:
-        """Prepare both sides; `trusted` are the certificates of the other ranks, in DER."""
+    Attributes:
+        certificate: this rank's, in DER. Its private key is in OpenSSL only.
+    """
+
+    def __init__(self) -> None:
+        """Make a key pair; InvalidArgumentError: the package that does it is not installed."""
         self._server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._server.num_tickets = 0  # nobody resumes; and the engine shall not read tickets
         self._client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        authorities = b"".join(trusted)
+        self.certificate, pem = _make_certificate()
         # OpenSSL reads keys from files only; this one has no name and ends with the descriptor.
         with open(os.memfd_create("hccl-tls", os.MFD_CLOEXEC), "wb", buffering=0) as file:
-            file.write(credentials.pem)
+            file.write(pem)
             for context in (self._server, self._client):
                 context.minimum_version = ssl.TLSVersion.TLSv1_3
                 context.check_hostname = False  # ranks have no names; certificates are compared
                 context.verify_mode = ssl.CERT_REQUIRED
-                if authorities:
-                    context.load_verify_locations(cadata=authorities)
                 context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+
+    def trust(self, certificates: Iterable[bytes]) -> None:
+        """Admit the ranks that show one of these certificates, in DER."""
+        authorities = b"".join(certificates)
+        if authorities:
+            self._server.load_verify_locations(cadata=authorities)
+            self._client.load_verify_locations(cadata=authorities)
 
     def wrap(self, connected: socket.socket, *, server_side: bool) -> ssl.SSLSocket:
         """Take over a connection, accepted or dialled; the TLS handshake comes later."""
@@ -88,6 +55,43 @@ class Tls:
         return context.wrap_socket(
             connected, server_side=server_side, do_handshake_on_connect=False
         )
+
+
+def _make_certificate() -> tuple[bytes, bytes]:
+    """Return a new certificate in DER; and in PEM with its private key."""
+    try:
+        from cryptography import x509
+        from cryptography.hazmat.primitives import hashes, serialization
+        from cryptography.hazmat.primitives.asymmetric import ec
+    except ImportError as error:
+        raise InvalidArgumentError(
+            "HCCL_TLS=1 needs the package `cryptography`: pip install 'hccl-py[tls]'"
+        ) from error
+    key = ec.generate_private_key(ec.SECP256R1())
+    # Names differ, so that none of many certificates is tried in vain.
+    common_name = f"hccl-{secrets.token_hex(8)}"
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, common_name)])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        # It lives as long as the communicator; a clock that is wrong shall not matter.
+        .not_valid_before(datetime.datetime(2000, 1, 1))
+        .not_valid_after(datetime.datetime(9999, 12, 31))
+        .sign(key, hashes.SHA256())
+    )
+    private_key = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    der, pem = (
+        certificate.public_bytes(encoding)
+        for encoding in (serialization.Encoding.DER, serialization.Encoding.PEM)
+    )
+    return der, private_key + pem
 
 
 class TlsStream(_core.Stream):

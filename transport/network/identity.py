@@ -88,22 +88,19 @@ class Member:
         node: index of its node.
         unix_name: abstract Unix socket it listens on, without the leading zero byte.
         endpoints: where it listens for other nodes, one per interface; empty if it found none.
-        machine: equal for ranks that reach each other's loopback addresses.
         certificate: what it shows in TLS, in DER; empty without TLS.
     """
 
     rank: int
-    host: str
-    pid: int
     node: int
+    identity: Identity
     unix_name: str = ""
     endpoints: tuple[Endpoint, ...] = ()
-    machine: tuple[str, int] = ("", 0)
     certificate: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
         """Name the rank as error messages do."""
-        return f"rank {self.rank} on {self.host} (pid {self.pid})"
+        return f"rank {self.rank} on {self.identity.host} (pid {self.identity.pid})"
 
 
 def group_by_node(identities: Sequence[Identity]) -> tuple[tuple[int, ...], ...]:

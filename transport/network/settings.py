@@ -10,7 +10,7 @@ from typing import TypeVar
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.providers.registry import AUTO, TCP, VARIABLE, check_transport
 
-MAX_CONNECTIONS = 32
+_MAX_CONNECTIONS = 32
 _FAMILIES = {"AF_INET": socket.AF_INET, "AF_INET6": socket.AF_INET6}
 _SWITCH = {"0": False, "1": True}
 
@@ -57,7 +57,7 @@ class NetworkSettings:
             interfaces=given.get("HCCL_SOCKET_IFNAME"),
             family=_choice(given, "HCCL_SOCKET_FAMILY", _FAMILIES),
             ports=_port_range(given.get("HCCL_PORT_RANGE")),
-            num_connections=_connections(given.get("HCCL_CONNECTIONS")),
+            num_connections=_connections(given.get("HCCL_CONNECTIONS", "1")),
             secret=given.get("HCCL_SECRET", "").encode() or None,
             tls=bool(_choice(given, "HCCL_TLS", _SWITCH)),
             transport=check_transport(given.get(VARIABLE, AUTO)),
@@ -82,12 +82,10 @@ def _choice(given: Mapping[str, str], name: str, choices: Mapping[str, T]) -> T 
     return choices[text]
 
 
-def _connections(text: str | None) -> int:
-    if text is None:
-        return 1
-    if not re.fullmatch("[0-9]{1,4}", text) or not 1 <= int(text) <= MAX_CONNECTIONS:
+def _connections(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,4}", text) or not 1 <= int(text) <= _MAX_CONNECTIONS:
         raise InvalidArgumentError(
-            f"HCCL_CONNECTIONS: expected a number from 1 to {MAX_CONNECTIONS}, got {text!r}"
+            f"HCCL_CONNECTIONS: expected a number from 1 to {_MAX_CONNECTIONS}, got {text!r}"
         )
     return int(text)
 

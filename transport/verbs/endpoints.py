@@ -96,8 +96,7 @@ class _Address:
             raise InvalidArgumentError("this is no address of a queue pair") from error
 
     def member(self, rank: int, node: int) -> Member:
-        me, ends = self.identity, (self.endpoint,)
-        return Member(rank, me.host, me.pid, node, self.unix_name, ends, me.machine)
+        return Member(rank, node, self.identity, self.unix_name, (self.endpoint,))
 
 
 class _SocketEndpoint:

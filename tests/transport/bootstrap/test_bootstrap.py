@@ -26,7 +26,7 @@ from bootstrapped import (
 
 from hccl_py.launcher.ports import free_port
 from hccl_py.transport.bootstrap.mesh import connect
-from hccl_py.transport.bootstrap.tls import Credentials
+from hccl_py.transport.bootstrap.tls import Tls
 
 
 def test_connect_alone_makes_a_segment_and_no_socket() -> None:
@@ -39,7 +39,7 @@ def test_connect_alone_makes_a_segment_and_no_socket() -> None:
 
     mesh = connect(WaitingStore(), 0, 1, make_segment=make_segment, num_lanes=1, timeout_s=1)
     assert asked == [(0,)]
-    assert (mesh.nodes, mesh.links, len(mesh.members)) == (((0,),), (), 1)
+    assert (mesh.nodes, mesh.links, len(mesh.party.members)) == (((0,),), (), 1)
     assert open_descriptors() == before
 
 
@@ -62,7 +62,7 @@ def test_connect_every_layout_links_all_pairs(
             assert one.mesh is not None
             assert one.mesh.nodes == nodes
             (local_ranks,) = one.local_ranks
-            assert local_ranks == nodes[one.mesh.members[one.rank].node]
+            assert local_ranks == nodes[one.mesh.party.members[one.rank].node]
             assert [link.rank for link in one.mesh.links] == [
                 rank for rank in range(len(node_ids)) if rank != one.rank
             ]
@@ -176,7 +176,7 @@ def test_connect_with_a_certificate_that_was_swapped_is_rejected(
 ) -> None:
     pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
     monkeypatch.setenv("HCCL_TLS", "1")
-    another = Credentials.make().certificate
+    another = Tls().certificate
 
     def swap(members: dict[str, Any]) -> dict[str, Any]:
         cards = [msgpack.unpackb(card) for card in members["cards"]]

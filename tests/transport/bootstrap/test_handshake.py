@@ -15,9 +15,9 @@ from hccl_py.transport.bootstrap.handshake import (
     RejectedError,
     Steps,
 )
-from hccl_py.transport.network.identity import Member
+from hccl_py.transport.network.identity import Identity, Member
 
-MEMBERS = tuple(Member(rank, f"host{rank}", 100 + rank, node=rank // 2) for rank in range(4))
+MEMBERS = tuple(Member(i, i // 2, Identity(f"host{i}", 100 + i, "", 0, "")) for i in range(4))
 COMMUNICATOR_ID = b"c" * 16
 SECRET = b"s" * 32
 

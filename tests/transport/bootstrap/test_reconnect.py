@@ -83,7 +83,6 @@ class Pair:
 
     def start(self, rank: int) -> None:
         mesh = self.meshes[rank]
-        assert mesh.party is not None
         listeners = [listener.dup() for listener in mesh.listeners]
         self.repairs.append(Reconnector(self.engines[rank], mesh.party, listeners, OpenSockets()))
 
