@@ -8,8 +8,8 @@ selector event to wait for: one thread runs hundreds of handshakes.
                                         <-       fixed size, nonce
     proof         HMAC(both hellos)     ->                          drops a stranger here
                                         <-       HMAC(both hellos)
-    descriptors   segment, doorbell, arena  <->  the same three     same node only
-    acknowledge   one byte              <->      one byte
+    acknowledge   one byte              <->      one byte           same node: with segment,
+                                                                    doorbell and arena
 
 The connector proves itself first: a stranger who dials gets a hello that depends on no secret.
 Nothing is parsed but the fixed-size hello, and nothing of it reaches C++. No identity follows: the
@@ -33,7 +33,7 @@ _MAGIC = b"HCCL-PY\0"
 _CONNECTOR, _ACCEPTOR = 1, 2
 _HELLO = struct.Struct("!8sHHIIII16s32s")
 _PROOF_BYTES = 32
-_DESCRIPTORS, _ACKNOWLEDGE = b"D", b"A"
+_ACKNOWLEDGE = b"A"
 
 Steps = Generator[int, None, None]
 """Yields the selector event to wait for."""
@@ -180,19 +180,15 @@ class Handshake(ABC):
         yield from self._conclude()
 
     def _conclude(self) -> Steps:
-        """Exchange descriptors and acknowledgements; the same on both sides."""
+        """Exchange acknowledgements and, where memory is shared, descriptors."""
         assert self.key is not None
-        if self.party.is_local(self.key.rank):
-            self.step = "descriptors"
-            wanted = len(self.party.segment)
-            yield from self.send(_DESCRIPTORS, self.party.segment)
-            received = yield from self.receive(len(_DESCRIPTORS), wanted)
-            if received != _DESCRIPTORS or len(self.descriptors) != wanted:
-                raise RejectedError(f"it passed {len(self.descriptors)} descriptors, not {wanted}")
         self.step = "acknowledge"
-        yield from self.send(_ACKNOWLEDGE)
-        if (yield from self.receive(len(_ACKNOWLEDGE))) != _ACKNOWLEDGE:
+        passed = self.party.segment if self.party.is_local(self.key.rank) else ()
+        yield from self.send(_ACKNOWLEDGE, passed)
+        if (yield from self.receive(len(_ACKNOWLEDGE), len(passed))) != _ACKNOWLEDGE:
             raise RejectedError("it did not acknowledge")
+        if len(self.descriptors) != len(passed):
+            raise RejectedError(f"it passed {len(self.descriptors)} descriptors, not {len(passed)}")
 
     def _hello(self, role: int, key: Key) -> bytes:
         ranks = self.party.rank, key.rank

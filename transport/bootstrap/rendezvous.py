@@ -307,11 +307,10 @@ class _SealedStore:
         """Wait until all keys are set; the error names the ranks without a card, or `otherwise`."""
         try:
             if self._wait is not None:
-                seconds = max(deadline.remaining_s, _SHORTEST_WAIT_S)
-                self._wait(keys, timedelta(seconds=seconds))
-                return
-            for key in keys:
-                self._store.get(key)
+                self._wait(keys, timedelta(seconds=max(deadline.remaining_s, _SHORTEST_WAIT_S)))
+            else:
+                for key in keys:
+                    self._store.get(key)
         except Exception as error:
             missing = [str(one) for one in range(world_size) if not self._has(f"member/{one}")]
             reason = otherwise

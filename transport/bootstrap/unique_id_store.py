@@ -229,7 +229,7 @@ class UniqueIdClient(StoreClient):
         super().__init__(self._ask_server, timeout_s)
         self.problem = ""
         self._server = f"the store of the unique id at {address} ({address.made_by})"
-        self._comes_later = address.comes_later
+        self._comes_later = address.comes_later  # until it was there
         self._numbers = itertools.count(1)
         self._plane = hold()
         keys = _curve_keys(address.secret, "client")
@@ -241,7 +241,7 @@ class UniqueIdClient(StoreClient):
         dealer.ipv6 = ":" in address.host
         self._dealer = dealer
         self._monitor: zmq.Socket[bytes] = dealer.get_monitor_socket(_UP | _DOWN | _REJECTED)
-        self._is_up = self._was_up = self._rejected = False
+        self._is_up = self._rejected = False
         self._gone: Deadline | None = None
         dealer.connect(f"tcp://{address}")
         self._poller = zmq.Poller()
@@ -302,8 +302,8 @@ class UniqueIdClient(StoreClient):
                 event = int(recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"])
                 self._rejected = self._rejected or bool(event & _REJECTED)
                 if event & _UP:
-                    self._is_up = self._was_up = is_new = True
-                    self._rejected = False
+                    self._is_up = is_new = True
+                    self._rejected = self._comes_later = False
                     self._gone = None
                 elif event & _DOWN:
                     self._is_up = False
@@ -311,8 +311,7 @@ class UniqueIdClient(StoreClient):
         return is_new
 
     def _check_server(self) -> None:
-        may_come = self._comes_later and not self._was_up
-        if self._gone is not None and self._gone.expired and not may_come:
+        if self._gone is not None and self._gone.expired and not self._comes_later:
             why = "answers for another unique id" if self._rejected else "has ended"
             self.problem = self.problem or (
                 f"{self._server} {why}: either that process ended, or all ranks of this id had "
