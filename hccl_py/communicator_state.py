@@ -65,7 +65,7 @@ def assemble(
     member = Membership(
         name,
         rank,
-        id=coordination.communicator_id if coordination else b"",
+        id=coordination.roster.communicator_id if coordination else b"",
         processes=processes,
         boot_id=Identity.of_this_process().boot_id,
         global_ranks=tuple(range(size)) if everyone else None,

@@ -1,7 +1,7 @@
 """What ranks report and what the coordinator decides, in values that travel between them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, fields
 from typing import Any, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
@@ -82,9 +82,8 @@ class Failure:
     @classmethod
     def of(cls, native: _core.Failure) -> "Failure":
         """Copy the engine's record."""
-        failure = copied(cls, native)
-        paths = tuple(copied(PathTrouble, path) for path in failure.paths)
-        return replace(failure, stage=copied(Stage, failure.stage), paths=paths)
+        paths = tuple(copied(PathTrouble, path) for path in native.paths)
+        return copied(cls, native, stage=copied(Stage, native.stage), paths=paths)
 
     def sizes(self) -> str:
         """Return which two sizes of a message differ."""
@@ -117,8 +116,8 @@ class Progress:
     @classmethod
     def of(cls, core: _core.Communicator) -> "Progress":
         """Ask an engine."""
-        made = copied(cls, core.progress())
-        return replace(made, stage=copied(Stage, made.stage))
+        native = core.progress()
+        return copied(cls, native, stage=copied(Stage, native.stage))
 
     @property
     def call(self) -> str:
@@ -194,10 +193,10 @@ class Diagnosis:
     also: tuple[bytes, ...] = ()  # ids of other communicators that cannot go on either
 
 
-def copied(kind: type[Record], native: object) -> Record:
+def copied(kind: type[Record], native: object, **parts: Any) -> Record:
     """Return a record of the engine as ours, whose fields have the same names."""
     names = [one.name for one in fields(kind)]  # type: ignore[arg-type]
-    return kind(**{name: getattr(native, name) for name in names if hasattr(native, name)})
+    return kind(**{name: getattr(native, name) for name in names} | parts)
 
 
 _KINDS = (Report, Failure, Stage, PathTrouble, Progress, LoggedCall, OtherCall, Diagnosis)

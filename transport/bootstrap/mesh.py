@@ -7,7 +7,7 @@ communicator's secret, and with no byte left unread on them.
 import contextlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.full_mesh import FullMesh
@@ -250,10 +250,12 @@ class _Resources:
 
 def _coordination(meeting: Meeting, rank: int) -> Coordination:
     """Admit all ranks' control planes, before any of them dials this one."""
-    contacts = tuple(card.contact for card in meeting.cards)
     machine = meeting.cards[rank].identity.machine
-    near = tuple(card.identity.machine == machine for card in meeting.cards)
-    return Coordination(Roster(meeting.communicator_id, rank, contacts, near))
+    contacts = tuple(
+        card.contact if card.identity.machine == machine else replace(card.contact, unix_name="")
+        for card in meeting.cards
+    )
+    return Coordination(Roster(meeting.communicator_id, rank, contacts))
 
 
 def _log_unused(party: Party) -> None:

@@ -34,7 +34,7 @@ class ControlPlane:
 
     def __init__(self) -> None:
         """Start the control thread."""
-        self.loop = ControlLoop()
+        self.loop = ControlLoop(self._close)
         self.sockets = ControlSockets(self.loop.poller)
         self._lock = threading.Lock()
         self._bound: dict[str, tuple[socket.socket | None, int]] = {}
@@ -43,7 +43,7 @@ class ControlPlane:
         self._here: deque[Entry] = deque()
         self._outgoing: dict[bytes, list[Entry]] = {}  # by the key of a process
         self.loop.add(self)
-        self.loop.start(self._close)
+        self.loop.start()
 
     # Any thread.
 
@@ -79,9 +79,9 @@ class ControlPlane:
 
     def admit(self, roster: Roster) -> None:
         """Admit the members of a communicator."""
-        for contact, is_near in zip(roster.contacts, roster.near, strict=True):
-            self.sockets.admit(contact, is_near)
-        if not all(roster.near):
+        for contact in roster.contacts:
+            self.sockets.admit(contact)
+        if not all(contact.unix_name for contact in roster.contacts):
             host = roster.contacts[roster.rank].host
             bound, port = self._bound[host]
             if bound is not None:

@@ -30,17 +30,12 @@ _SLICE_S = 0.1
 
 
 class Coordination:
-    """One rank's hold on the control plane, from the rendezvous until it is closed.
-
-    Attributes:
-        communicator_id: equal on all ranks of the communicator, and random.
-    """
+    """One rank's hold on the control plane, from the rendezvous until it is closed."""
 
     def __init__(self, roster: Roster) -> None:
         """Admit the members."""
-        self.communicator_id = roster.communicator_id
         self._plane = hold()
-        self._roster = roster
+        self.roster = roster
         self._participant: Participant | None = None
         self._closed = False
         try:
@@ -51,7 +46,7 @@ class Coordination:
 
     def attach(self, reporter: Reporter) -> None:
         """Begin to send heartbeats, and the reports of `reporter`. At most once."""
-        participant = self._participant = Participant(self._roster, reporter, self._plane.send)
+        participant = self._participant = Participant(self.roster, reporter, self._plane.send)
         self._plane.loop.call(lambda: self._plane.attach(participant))
 
     def agree(
@@ -90,10 +85,8 @@ class Coordination:
     ) -> StoreClient:
         """Return the store that the coordinator hosts, fit for `rendezvous.Store`.
 
-        Args:
-            prefix: of all keys.
-            timeout_s: how long `get` waits.
-            hopeless: asked now and then during a wait; says why to give up, or "".
+        All keys begin with `prefix`, and `get` waits for `timeout_s`. `hopeless` is asked now and
+        then during a wait; it says why to give up, or "".
         """
         return StoreClient(self._ask_store, timeout_s, prefix, hopeless)
 
@@ -123,7 +116,7 @@ class Coordination:
     def survey(self, timeout_s: float) -> dict[int, bytes]:
         """Ask all ranks for their reports; return those that come in time, by rank."""
         participant = self._require()
-        answers = {rank: Future[bytes]() for rank in range(len(self._roster.contacts))}
+        answers = {rank: Future[bytes]() for rank in range(len(self.roster.contacts))}
         self._plane.loop.post(lambda: participant.survey(answers))
         _, late = wait(answers.values(), timeout_s)
         self._plane.loop.post(lambda: participant.cancel(late))
@@ -140,7 +133,7 @@ class Coordination:
         if self._closed:
             return
         self._closed = True
-        self._plane.loop.call(lambda: self._plane.leave(self._roster))
+        self._plane.loop.call(lambda: self._plane.leave(self.roster))
         if self._participant is not None:
             self._participant.close(CommunicatorError("the communicator is closed"))
             self._participant = None  # and with it the engine

@@ -77,13 +77,10 @@ class CurveListener:
         who: str,
         is_admitted: Callable[[bytes], bool],
     ) -> None:
-        """Take over a ROUTER that is bound to nothing yet.
+        """Take over a ROUTER of `curve_socket` that is bound to nothing yet.
 
-        Args:
-            router: made by `curve_socket`, with its ZAP domain.
-            poller: learns of what to wait for.
-            who: rejects clients, for the log.
-            is_admitted: says of a public key whether its owner is a member.
+        `poller` learns of what to wait for. `who` rejects clients, for the log; `is_admitted` says
+        of a public key whether its owner is a member.
         """
         router.curve_server = True
         router.router_mandatory = True
@@ -127,14 +124,10 @@ class CurveListener:
         self._num_admitted[host] += 1
 
     def receive(self, expected_hosts: Collection[str]) -> list[tuple[bytes, bytes, bytes]]:
-        """Take the messages that came; drop strangers that are too many.
+        """Take the messages that came, each with key and route of its sender; drop strangers.
 
-        Args:
-            expected_hosts: of members that have not connected yet. Such a member is a stranger
-                until its first message, and may end before that.
-
-        Returns:
-            Of each message the public key of its sender, the route for an answer, the content.
+        The hosts are those of members that have not connected yet. Such a member is a stranger
+        until its first message, and may end before that.
         """
         self._expected = expected_hosts
         with contextlib.suppress(zmq.Again):

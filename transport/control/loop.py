@@ -37,8 +37,8 @@ class Service(Protocol):
 class ControlLoop:
     """A thread that runs from `start` to `stop`."""
 
-    def __init__(self) -> None:
-        """Prepare."""
+    def __init__(self, at_end: Callable[[], None]) -> None:
+        """Prepare; the thread calls `at_end` as the last thing it does."""
         self.selector = selectors.DefaultSelector()
         self.poller = zmq.Poller()
         self.poller.register(self.selector.fileno(), zmq.POLLIN)
@@ -49,15 +49,14 @@ class ControlLoop:
         self._stopping = False
         self._is_closed = False
         self._closing = threading.RLock()  # a finalizer may run inside of it
-        self._at_end: list[Callable[[], None]] = []
+        self._at_end = at_end
         self._num_logged = 0
         self._thread = threading.Thread(target=self._run, name="hccl-control", daemon=True)
 
     # Any thread.
 
-    def start(self, at_end: Callable[[], None]) -> None:
-        """Start the thread, which calls `at_end` as the last thing it does."""
-        self._at_end.append(at_end)
+    def start(self) -> None:
+        """Start the thread."""
         self._thread.start()
 
     def call(self, command: Callable[[], None]) -> None:
@@ -88,12 +87,9 @@ class ControlLoop:
     def stop(self) -> None:
         """End the thread."""
         self._stopping = True
-        if threading.current_thread() is self._thread:
-            self._at_end.append(self._close_descriptors)
-            return
         self._wake()
-        self._thread.join()
-        self._close_descriptors()  # not by the thread: it may have ended before the write
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
 
     def close_in_child(self) -> None:
         """In a forked child, where the thread is not: close the copies of the descriptors."""
@@ -135,8 +131,8 @@ class ControlLoop:
                 self._turn()
         except Exception:
             logger.exception("the control thread ended; failures are found by the data path alone")
-        for action in self._at_end:
-            action()
+        self._at_end()
+        self._close_descriptors()
 
     def _turn(self) -> None:
         now_s = time.monotonic()
@@ -159,6 +155,7 @@ class ControlLoop:
 
     def _close_descriptors(self) -> None:
         with self._closing:
-            self._is_closed = True
-            self.selector.close()
-            os.close(self._wake_fd)
+            if not self._is_closed:
+                self._is_closed = True
+                self.selector.close()
+                os.close(self._wake_fd)

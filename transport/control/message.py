@@ -25,8 +25,8 @@ class Contact:
 
     Attributes:
         key: public key, in Z85; empty for a rank that is alone.
-        unix_name: abstract Unix socket for processes of the same machine, without the zero byte.
-        host: numeric address for those of other machines; "" if there is none.
+        unix_name: abstract Unix socket, without the zero byte; "" for ranks of other machines.
+        host: numeric address for those; "" if there is none.
         port: port there; 0 if there is none.
         problem: why there is none.
     """
@@ -40,12 +40,11 @@ class Contact:
 
 @dataclass(frozen=True)
 class Roster:
-    """The list of the ranks of a communicator, for their control planes."""
+    """The list of the ranks of a communicator, for the control plane of one of them."""
 
     communicator_id: bytes  # random, public
     rank: int  # this one
     contacts: tuple[Contact, ...]
-    near: tuple[bool, ...]  # for each rank, whether it runs on this machine
 
 
 class Entry(NamedTuple):

@@ -45,7 +45,7 @@ class ControlSockets:
         self.public_key = self._keys.public
         self.unix_name = f"hccl-{secrets.token_hex(16)}"
         # The rest by the key of a process.
-        self._members: dict[bytes, tuple[Contact, bool]] = {}  # and whether on this machine
+        self._members: dict[bytes, Contact] = {}
         self._num_ranks: Counter[bytes] = Counter()  # of all communicators
         # A rank may leave while another one, which is slower, still connects to it.
         self._former: OrderedDict[bytes, None] = OrderedDict()
@@ -85,13 +85,13 @@ class ControlSockets:
 
     # Members.
 
-    def admit(self, contact: Contact, is_near: bool) -> None:
+    def admit(self, contact: Contact) -> None:
         """Admit the process of one more rank."""
         key = contact.key
         self._former.pop(key, None)
         if key not in self._members and key not in self._routes:
-            self._unconnected[key] = THIS_MACHINE if is_near else contact.host
-        self._members[key] = contact, is_near
+            self._unconnected[key] = THIS_MACHINE if contact.unix_name else contact.host
+        self._members[key] = contact
         self._num_ranks[key] += 1
 
     def dismiss(self, keys: Iterable[bytes]) -> None:
@@ -129,19 +129,21 @@ class ControlSockets:
                 return
             del self._routes[key]
         if key not in self._dialled:
-            self._dialled[key] = self._dial(*self._members[key])
+            self._dialled[key] = self._dial(self._members[key])
         with contextlib.suppress(zmq.Again):
             self._dialled[key].send(message, zmq.NOBLOCK)
 
-    def _dial(self, contact: Contact, is_near: bool) -> "zmq.Socket[bytes]":
+    def _dial(self, contact: Contact) -> "zmq.Socket[bytes]":
         dialled = curve_socket(self.context, zmq.DEALER, self._keys, MAX_MESSAGE_BYTES)
         dialled.set_hwm(_QUEUED_MESSAGES)
         dialled.curve_serverkey = contact.key
         dialled.reconnect_ivl = 50
         dialled.reconnect_ivl_max = 1000
-        dialled.ipv6 = ":" in contact.host
-        far = f"tcp://{describe_target((contact.host, contact.port))}"
-        dialled.connect(f"ipc://@{contact.unix_name}" if is_near else far)
+        if contact.unix_name:
+            dialled.connect(f"ipc://@{contact.unix_name}")
+        else:
+            dialled.ipv6 = ":" in contact.host
+            dialled.connect(f"tcp://{describe_target((contact.host, contact.port))}")
         self.poller.register(dialled, zmq.POLLIN)
         return dialled
 

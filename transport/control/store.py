@@ -64,12 +64,7 @@ class StoreServer(Generic[Client]):
 
 
 class StoreClient:
-    """A store as `bootstrap.rendezvous.Store` asks for it.
-
-    Attributes:
-        hopeless: where it is set, says why to wait no longer, or "".
-        hopeless_to_connect: the same, of connections with ranks that this one has met.
-    """
+    """A store as `bootstrap.rendezvous.Store` asks for it, which explains `hopeless`."""
 
     def __init__(
         self,
@@ -80,9 +75,7 @@ class StoreClient:
     ) -> None:
         """Put `prefix` before every key, and wait for `timeout_s` at most.
 
-        Args:
-            ask: takes `kind, *body, deadline` and returns the answer; raises BootstrapError where
-                none came in time, or none can come.
+        `ask` takes `kind, *body, deadline` and returns the answer, or raises BootstrapError.
         """
         self._ask = ask
         self._prefix = prefix

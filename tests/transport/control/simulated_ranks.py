@@ -29,9 +29,9 @@ class SimulatedRanks:
     def __init__(self, world_size: int) -> None:
         self.now_s = 100.0
         self.engines = [FakeEngine(rank) for rank in range(world_size)]
-        contacts, near = (Contact(),) * world_size, (True,) * world_size
+        contacts = (Contact(),) * world_size
         self.participants = [
-            Participant(Roster(_ID, rank, contacts, near), engine, self._post)
+            Participant(Roster(_ID, rank, contacts), engine, self._post)
             for rank, engine in enumerate(self.engines)
         ]
         self.dead: set[int] = set()

@@ -32,7 +32,7 @@ class Client:
         self.socket.connect(f"ipc://@{to.unix_name}")
         self.beat_s: list[float] = []
         self.answer_s: list[float] = []
-        roster = Roster(COMMUNICATOR, rank, (Contact(),) * WORLD_SIZE, (True,) * WORLD_SIZE)
+        roster = Roster(COMMUNICATOR, rank, (Contact(),) * WORLD_SIZE)
         self.participant = Participant(roster, self.engine, self._send)
 
     def _send(self, _: Participant, entry: Entry) -> None:

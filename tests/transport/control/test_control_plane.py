@@ -46,7 +46,7 @@ class Server:
         self.contact = self.plane.contact("", None)
         others = (Contact(self.keys[rank][0], "nobody") for rank in (1, 2))
         contacts = (self.contact, *others)
-        self.roll = Roster(ID, 0, contacts, (True,) * 3)
+        self.roll = Roster(ID, 0, contacts)
         self.engine = FakeEngine(0)
         participant = Participant(self.roll, self.engine, self.plane.send)
         self.plane.loop.call(lambda: self.plane.admit(self.roll))

@@ -37,7 +37,7 @@ def test_512_ranks_one_coordinator_keeps_up_and_all_hear_one_diagnosis() -> None
     mine = plane.contact("", None)
     keys = [zmq.curve_keypair() for _ in range(WORLD_SIZE)]
     contacts = (mine, *(Contact(public, f"hccl-{os.getpid()}-none") for public, _ in keys[1:]))
-    roll = Roster(COMMUNICATOR, 0, contacts, (True,) * WORLD_SIZE)
+    roll = Roster(COMMUNICATOR, 0, contacts)
     engine = FakeEngine(0)
     plane.loop.call(lambda: plane.admit(roll))
     plane.loop.call(lambda: plane.attach(Participant(roll, engine, plane.send)))

@@ -35,8 +35,8 @@ class Coordinator:
 
     def admit(self, who: ControlSockets) -> None:
         """Let the two know each other."""
-        self.server.admit(Contact(who.public_key, "", "127.0.0.1", 1), False)
-        who.admit(self.contact, False)
+        self.server.admit(Contact(who.public_key, "", "127.0.0.1", 1))
+        who.admit(self.contact)
 
     def turn(self) -> list[bytes]:
         self.server.poller.poll(10)
@@ -196,7 +196,7 @@ def test_strangers_member_that_comes_after_its_communicator_ended_is_not_logged(
 def test_strangers_member_that_ends_while_it_connects_is_not_logged(
     coordinator: Coordinator, caplog: pytest.LogCaptureFixture
 ) -> None:
-    coordinator.server.admit(Contact(b"k" * 40, "", "127.0.0.1", 1), False)
+    coordinator.server.admit(Contact(b"k" * 40, "", "127.0.0.1", 1))
     before = open_descriptors()
     client = socket.create_connection(coordinator.address)
     client.sendall(b"\xff" + bytes(8) + b"\x7f\x03")
