@@ -30,7 +30,6 @@ Op = Any
 
 _BYTE = ELEMENT_TYPES[DType.UINT8]
 _SUM = int(ReduceOp.SUM)
-_AVG = int(ReduceOp.AVG)
 
 
 class Collectives(Submitter[Result]):
@@ -73,7 +72,7 @@ class Collectives(Submitter[Result]):
         if output is not None:
             address, data = copy_to_output(span, output), output
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        return self._submit(self._data, (state.core, prepared, limit_s, address, op == _AVG, data))
+        return self._submit(self._data, (state.core, prepared, limit_s, address, data))
 
     def broadcast(
         self,
@@ -98,7 +97,7 @@ class Collectives(Submitter[Result]):
             address, data = copy_to_output(span, output), output
         prepared = state.plans["broadcast", kind, _SUM, count, root]
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        return self._submit(self._data, (state.core, prepared, limit_s, address, False, data))
+        return self._submit(self._data, (state.core, prepared, limit_s, address, data))
 
     def reduce(
         self,
@@ -128,9 +127,7 @@ class Collectives(Submitter[Result]):
         if output is not None and is_root:
             address, data = copy_to_output(span, output), output
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        # Only the root holds a sum to be divided.
-        divide = op == _AVG and is_root
-        return self._submit(self._data, (state.core, prepared, limit_s, address, divide, data))
+        return self._submit(self._data, (state.core, prepared, limit_s, address, data))
 
     def barrier(self, *, timeout_s: float | None = None) -> Result:
         """Return once every rank has called it."""
@@ -139,7 +136,7 @@ class Collectives(Submitter[Result]):
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         # No local of its own: the traceback of an error must not keep the engine.
         return self._submit(
-            self._data, (state.core, prepared, limit_s, self._byte_address, False, self._byte)
+            self._data, (state.core, prepared, limit_s, self._byte_address, self._byte)
         )
 
     def all_gather(
@@ -162,14 +159,14 @@ class Collectives(Submitter[Result]):
                 both, step = (output, input), count * kind.item_bytes
                 return self._submit(
                     self._equal,
-                    (state.core, prepared, limit_s, address, 1, target, n, step, False, both),
+                    (state.core, prepared, limit_s, address, 1, target, n, step, both),
                 )
         targets = blocks_of(output, "output", n, writable=True)
         check_block("output", targets[state.rank], "input", source, state.rank)
         # Blocks may be uneven, but all of them together are as long on every rank.
         total = sum(block.count for block in targets)
         prepared = state.plans["all_gather", kind, _SUM, total, None]
-        return self._moved(prepared, ([source], targets), (output, input), timeout_s)
+        return self._uneven(prepared, [source], targets, (output, input), timeout_s)
 
     def reduce_scatter(
         self, output: Buffer, input: Blocks, op: Op = _SUM, *, timeout_s: float | None = None
@@ -190,22 +187,17 @@ class Collectives(Submitter[Result]):
             if total == count * n and its_kind is kind:
                 prepared = state.plans["reduce_scatter", kind, op, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
-                both, step, avg = (output, input), count * kind.parts, op == _AVG
+                both, step = (output, input), count * kind.parts
                 return self._submit(
                     self._equal,
-                    (state.core, prepared, limit_s, source, n, address, 1, step, avg, both),
+                    (state.core, prepared, limit_s, source, n, address, 1, step, both),
                 )
         sources = blocks_of(input, "input", n)
         for rank, block in enumerate(sources):
             check_block("input", block, "output", target, rank)
         prepared = state.plans["reduce_scatter", kind, op, count * n, None]
-        limit_s = state.timeout_s if timeout_s is None else timeout_s
-        parts_in = [(block.address, block.count * kind.parts) for block in sources]
-        blocks_in_out = parts_in, [(address, count * kind.parts)]
-        return self._submit(
-            self._blocks,
-            (state.core, prepared, limit_s, *blocks_in_out, op == _AVG, (output, input)),
-        )
+        part_bytes = kind.item_bytes // kind.parts
+        return self._uneven(prepared, sources, [target], (output, input), timeout_s, part_bytes)
 
     def all_to_all(
         self, output: Blocks, input: Blocks, *, timeout_s: float | None = None
@@ -230,7 +222,7 @@ class Collectives(Submitter[Result]):
                 both, step = (output, input), total // n * kind.item_bytes
                 return self._submit(
                     self._equal,
-                    (state.core, prepared, limit_s, source, n, target, n, step, False, both),
+                    (state.core, prepared, limit_s, source, n, target, n, step, both),
                 )
         sources = blocks_of(input, "input", n)
         targets = blocks_of(output, "output", n, writable=True)
@@ -243,7 +235,7 @@ class Collectives(Submitter[Result]):
         ):
             kept, sources = set_aside(sources)
         prepared = state.plans["all_to_all", sources[0].kind, _SUM, 0, None]
-        return self._moved(prepared, (sources, targets), (output, kept), timeout_s)
+        return self._uneven(prepared, sources, targets, (output, kept), timeout_s)
 
     def gather(
         self, output: Blocks | None, input: Buffer, root: int, *, timeout_s: float | None = None
@@ -260,7 +252,7 @@ class Collectives(Submitter[Result]):
             targets = blocks_of(output, "output", state.world_size, writable=True)
             check_block("output", targets[root], "input", source, root)
         prepared = state.plans["gather", source.kind, _SUM, 0, root]
-        return self._moved(prepared, ([source], targets), (output, input), timeout_s)
+        return self._uneven(prepared, [source], targets, (output, input), timeout_s)
 
     def scatter(
         self, output: Buffer, input: Blocks | None, root: int, *, timeout_s: float | None = None
@@ -277,7 +269,7 @@ class Collectives(Submitter[Result]):
             sources = blocks_of(input, "input", state.world_size)
             check_block("input", sources[root], "output", target, root)
         prepared = state.plans["scatter", target.kind, _SUM, 0, root]
-        return self._moved(prepared, (sources, [target]), (output, input), timeout_s)
+        return self._uneven(prepared, sources, [target], (output, input), timeout_s)
 
     def send(
         self, data: Buffer, peer: int, tag: int = 0, *, timeout_s: float | None = None
@@ -294,20 +286,21 @@ class Collectives(Submitter[Result]):
             self._check_rank("peer", peer)
         return self._transfer(False, data, peer, tag, timeout_s)
 
-    def _moved(
+    def _uneven(
         self,
         prepared: _core.Prepared,
-        spans: tuple[Sequence[Span], Sequence[Span]],
+        sources: Sequence[Span],
+        targets: Sequence[Span],
         buffers: object,
         timeout_s: float | None,
+        unit_bytes: int = 1,  # of an element as the engine sees it
     ) -> Result:
-        """Submit a call that moves blocks of any sizes."""
+        """Submit a call with blocks of any sizes."""
         state = self._state
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        source, target = ([(block.address, block.num_bytes) for block in side] for side in spans)
-        return self._submit(
-            self._blocks, (state.core, prepared, limit_s, source, target, False, buffers)
-        )
+        given = [(block.address, block.num_bytes // unit_bytes) for block in sources]
+        taken = [(block.address, block.num_bytes // unit_bytes) for block in targets]
+        return self._submit(self._blocks, (state.core, prepared, limit_s, given, taken, buffers))
 
     def _transfer(
         self, sends: bool, data: Buffer, peer: int | None, tag: int, timeout_s: float | None

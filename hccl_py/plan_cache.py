@@ -11,7 +11,7 @@ from hccl_py.memory.element_types import ElementType
 from hccl_py.plan.language import Nodes
 from hccl_py.plan.lower import lower
 from hccl_py.transport import _core
-from hccl_py.transport.types import IN_ONE_STEP, DType
+from hccl_py.transport.types import IN_ONE_STEP, DType, ReduceOp
 
 _MOST_CALLS = 4096
 
@@ -57,7 +57,9 @@ class PlanCache(dict[Call, _core.Prepared]):
             algorithm = choose(collective, num_bytes, self._nodes, in_one_step=in_one_step)
             plan = self._plans.setdefault(key, self._write(collective, algorithm, root))
         fingerprint = pack(collective, root, kind.number, op, count * kind.units)
-        return _core.Prepared(plan, int(dtype), op, engine_count, fingerprint)
+        # Of a reduce only the root holds a sum to be divided.
+        divides = op == ReduceOp.AVG and root in (None, self._rank)
+        return _core.Prepared(plan, int(dtype), op, engine_count, fingerprint, divides)
 
     def _write(self, collective: str, algorithm: str, root: int | None) -> _core.Plan:
         if self._verify:

@@ -77,15 +77,16 @@ struct Prepared {
   ReduceOp op;
   size_t count;
   uint64_t fingerprint;
+  bool divide;
 };
 
 void make_prepared(Prepared* self, std::shared_ptr<Plan> plan, int dtype, int op, size_t count,
-                   uint64_t fingerprint) {
+                   uint64_t fingerprint, bool divide) {
   if (dtype < 0 || dtype >= num_dtypes || op < 0 || op >= num_reduce_ops) {
     throw std::invalid_argument("no such element type or reduce op");
   }
   new (self) Prepared{std::move(plan), static_cast<DType>(dtype), static_cast<ReduceOp>(op), count,
-                      fingerprint};
+                      fingerprint, divide};
 }
 
 RequestPtr collective(Communicator& self, const Prepared& prepared, double timeout_s) {
@@ -99,33 +100,30 @@ RequestPtr collective(Communicator& self, const Prepared& prepared, double timeo
   request->call.op = prepared.op;
   request->call.fingerprint = prepared.fingerprint;
   request->call.total_bytes = prepared.count * size_of(prepared.dtype);
-  request->call.divide_data = false;
-  request->call.divide_output = false;
+  request->call.divide = prepared.divide;
   return request;
 }
 
 RequestPtr data_collective(Communicator& self, const Prepared& prepared, double timeout_s,
-                           Address address, bool divide) {
+                           Address address) {
   RequestPtr request = collective(self, prepared, timeout_s);
   request->call.data = {pointer(address.value), prepared.count};
-  request->call.divide_data = divide;
   return request;
 }
 
 RequestPtr block_collective(Communicator& self, const Prepared& prepared, double timeout_s,
-                            const BlockList& input, const BlockList& output, bool divide) {
+                            const BlockList& input, const BlockList& output) {
   RequestPtr request = collective(self, prepared, timeout_s);
   Call& call = request->call;
   for (auto [address, count] : input.value) call.input.push_back({pointer(address), count});
   for (auto [address, count] : output.value) call.output.push_back({pointer(address), count});
-  call.divide_output = divide;
   return request;
 }
 
 // Blocks of `count` elements each, one behind the other.
 RequestPtr equal_collective(Communicator& self, const Prepared& prepared, double timeout_s,
                             Address input, size_t num_input, Address output, size_t num_output,
-                            size_t count, bool divide) {
+                            size_t count) {
   RequestPtr request = collective(self, prepared, timeout_s);
   auto append = [&](std::vector<Span>& blocks, std::byte* first, size_t num_blocks) {
     size_t num_bytes = count * size_of(prepared.dtype);
@@ -133,7 +131,6 @@ RequestPtr equal_collective(Communicator& self, const Prepared& prepared, double
   };
   append(request->call.input, pointer(input.value), num_input);
   append(request->call.output, pointer(output.value), num_output);
-  request->call.divide_output = divide;
   return request;
 }
 

@@ -54,8 +54,9 @@ bool Channel::step() {
 
 // False while a peer has still to read what an average divides.
 bool Channel::finish_tile() {
-  if (call_->divide_data || call_->divide_output) {
-    Span span = tiling_->tile_of(call_->divide_data ? call_->data : call_->output.at(0), tile_);
+  if (call_->divide) {
+    bool has_data = call_->plan->data_chunks > 0;
+    Span span = tiling_->tile_of(has_data ? call_->data : call_->output.at(0), tile_);
     if (!may_overwrite(span)) return false;
     scale(call_->dtype, span.address, span.count, world_size_);
   }

@@ -61,8 +61,7 @@ struct Call {
   ReduceOp op = ReduceOp::sum;
   uint64_t fingerprint = 0;
   size_t total_bytes = 0;  // of the whole, the same on all ranks
-  bool divide_data = false;    // avg: divide `data` by the number of ranks at the end
-  bool divide_output = false;  // avg: divide output block 0
+  bool divide = false;     // avg: at the end `data`, or output block 0, by the number of ranks
 };
 
 // Where part i of `count` elements in `parts` parts begins: the first count % parts parts are one
