@@ -12,6 +12,7 @@ in a decision without it.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -58,25 +59,21 @@ def regroup(
         mine = {"exclude": list(exclude), "dead": dead}
         answers = coordination.agree(key, mine, timeout_s, among=awaited)
         members = _members(me, world_size, answers)
-        made, problem = None, ""
-        try:
-            store = coordination.store(f"{key}/", timeout_s, partial(_lost, old, members))
-            made = connect(store, members.index(me), len(members))
-        except HcclError as error:
-            problem = f"rank {me}: {error}"
-        try:
+        problem = ""
+        with ExitStack() as undo:
+            try:
+                store = coordination.store(f"{key}/", timeout_s, partial(_lost, old, members))
+                made = connect(store, members.index(me), len(members))
+                undo.callback(made.close)
+            except HcclError as error:
+                problem = f"rank {me}: {error}"
             confirmed = coordination.agree(
                 f"{key}/connected", problem, timeout_s + _CONFIRM_S, among=members
             )
-        except BaseException:  # no rank answers, or Ctrl-C: the caller never gets what was made
-            if made is not None:
-                made.close()
-            raise
-        lost = [rank for rank in members if rank not in confirmed]
-        if made is not None and not lost and not any(confirmed.values()):
-            return made, members
-        if made is not None:
-            made.close()
+            lost = [rank for rank in members if rank not in confirmed]
+            if not lost and not any(confirmed.values()):
+                undo.pop_all()
+                return made, members
         if me in lost:
             raise BootstrapError(_too_late(me, confirmed))
         if not lost:
