@@ -7,7 +7,6 @@ from typing import Any
 
 from hccl_py.diagnosis.errors import CallErrors
 from hccl_py.diagnosis.reporter import Reporter
-from hccl_py.observe.call_sites import CallSites
 from hccl_py.observe.flight_recorder import FlightRecorder, Membership
 from hccl_py.plan_cache import PlanCache
 from hccl_py.transport import _core
@@ -31,7 +30,6 @@ class CommunicatorState:
     coordination: Coordination | None  # None: this rank is alone
     reporter: Reporter
     recorder: FlightRecorder
-    sites: CallSites
     plans: PlanCache
     errors: CallErrors
     in_groups: bool = True  # whether `hccl_py.group()` collects the calls
@@ -70,12 +68,11 @@ def assemble(
         boot_id=Identity.of_this_process().boot_id,
         global_ranks=tuple(range(size)) if everyone else None,
     )
-    sites = CallSites()
     clock = coordination.clock if coordination else lambda: None
-    recorder = FlightRecorder(core, member, clock, sites)
-    reporter = Reporter(core, recorder, sites)
+    recorder = FlightRecorder(core, member, clock)
+    reporter = Reporter(core, recorder)
     survey = partial(reporter.survey, coordination.survey) if coordination else None
     errors = CallErrors(recorder, survey)
     plans = PlanCache(rank, mesh.nodes)
-    parts = core, coordination, reporter, recorder, sites, plans, errors
+    parts = core, coordination, reporter, recorder, plans, errors
     return CommunicatorState(name, rank, size, timeout_s, *parts)

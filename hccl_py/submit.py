@@ -33,8 +33,9 @@ class Submitter(Generic[Result]):
         """Use the engine's entries; with HCCL_DEBUG=1 they record the user's line of every call."""
         self._state = state
         self._blocking = blocking
-        entries = state.sites.recorded(BLOCKING if blocking else BACKGROUND)
-        starts = state.sites.recorded(BACKGROUND)
+        sites = state.recorder.sites
+        entries = sites.recorded(BLOCKING if blocking else BACKGROUND)
+        starts = sites.recorded(BACKGROUND)
         self._data, self._blocks, self._equal, self._transferring = entries
         # Calls of a group begin through these, which never block.
         self._starts = dict(zip(entries, starts, strict=True))

@@ -25,7 +25,6 @@ from hccl_py.diagnosis.record import (
 from hccl_py.diagnosis.reports import Reports
 from hccl_py.diagnosis.stall import STUCK_S, StallWatch
 from hccl_py.fingerprint import without_number
-from hccl_py.observe.call_sites import CallSites
 from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
@@ -43,14 +42,11 @@ _MAX_OTHER_CALLS = 8
 class Reporter:
     """Reports for one rank of one communicator."""
 
-    def __init__(
-        self, core: _core.Communicator, recorder: FlightRecorder, sites: CallSites
-    ) -> None:
+    def __init__(self, core: _core.Communicator, recorder: FlightRecorder) -> None:
         """Report what `core` observes."""
         self.member = recorder.member
         self._core = core
         self._recorder = recorder
-        self._sites = sites
         self._failure: Failure | None = None
         self._diagnosis: bytes | None = None
         self._adopted: list[_core.Communicator] = []
@@ -125,9 +121,10 @@ class Reporter:
     def call_log(self) -> tuple[LoggedCall, ...]:
         """Return the last collectives, oldest first."""
         last = self._core.sequence()
+        site_of = self._recorder.sites.site_of
         calls = self._core.call_log(max(1, last - _MAX_CALLS + 1), last)
         return tuple(
-            LoggedCall(number, without_number(fingerprint), num_bytes, self._sites.site_of(number))
+            LoggedCall(number, without_number(fingerprint), num_bytes, site_of(number))
             for number, fingerprint, num_bytes in calls
         )
 

@@ -54,20 +54,16 @@ class FlightRecorder:
 
     Attributes:
         member: may be set anew, when more is known of the communicator.
-        clock: returns how this rank's clock stands against the coordinator's.
+        sites: the user's lines that made the last calls.
     """
 
     def __init__(
-        self,
-        core: _core.Communicator,
-        member: Membership,
-        clock: Callable[[], ClockReading | None],
-        sites: CallSites,
+        self, core: _core.Communicator, member: Membership, clock: Callable[[], ClockReading | None]
     ) -> None:
         """Begin; from now on SIGUSR2 and failures write this communicator too."""
         self.member = member
-        self.clock = clock
-        self._sites = sites
+        self._clock = clock
+        self.sites = CallSites()
         self._core: _core.Communicator | None = core
         self._recording = threading.RLock()  # a signal's handler may call, and fail, meanwhile
         self._recorded_failure = False
@@ -95,7 +91,7 @@ class FlightRecorder:
 
     def header(self) -> dict[str, Any]:
         """Return what there is to say of the communicator as a whole."""
-        reading = self.clock()
+        reading = self._clock()
         about = self.member._asdict()
         processes = about.pop("processes")
         return {
@@ -174,7 +170,7 @@ class FlightRecorder:
             "p2p_seq_id": 0,
             "tag": None,
             "fingerprint": number,
-            "frames": self._sites.frames_of(call.sequence),
+            "frames": self.sites.frames_of(call.sequence),
             **_data(call, [] if name == "barrier" else [element]),
         }
 

@@ -63,7 +63,3 @@ def _report(files: Sequence[RankFile], apart: Sequence[Offset], output: Path) ->
         reason = str(file.content.get("reason", ""))
         if reason.startswith("failure"):
             print(f"  rank {file.rank}: {reason}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())
