@@ -38,11 +38,7 @@ class PlanCache(dict[Call, _core.Prepared]):
         """Make what a call needs, if the ReduceOp is defined for the elements."""
         if len(self) >= _MOST_CALLS:  # sizes that never come back
             self.clear()
-        return self.setdefault(call, self._prepare(*call))
-
-    def _prepare(
-        self, collective: str, kind: ElementType, op: int, count: int, root: int | None
-    ) -> _core.Prepared:
+        collective, kind, op, count, root = call
         num_bytes = count * kind.item_bytes
         # What is only moved the engine sees as bytes; complex numbers it adds up as their parts.
         dtype, engine_count = DType.UINT8, num_bytes
@@ -59,7 +55,8 @@ class PlanCache(dict[Call, _core.Prepared]):
         fingerprint = pack(collective, root, kind.number, op, count * kind.units)
         # Of a reduce only the root holds a sum to be divided.
         divides = op == ReduceOp.AVG and root in (None, self._rank)
-        return _core.Prepared(plan, int(dtype), op, engine_count, fingerprint, divides)
+        prepared = _core.Prepared(plan, int(dtype), op, engine_count, fingerprint, divides)
+        return self.setdefault(call, prepared)
 
     def _write(self, collective: str, algorithm: str, root: int | None) -> _core.Plan:
         if self._verify:

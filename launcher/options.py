@@ -68,14 +68,12 @@ class Request:
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
     """Read and check the command line; raise UsageError, or SystemExit as argparse does."""
     parser = _parser()
-    watched = (*_MEETING, "master_port")
-    defaults = {name: parser.get_default(name) for name in watched}
+    defaults = {name: parser.get_default(name) for name in (*_MEETING, "master_port")}
     # Without its default, an option that was left out is None; torchrun reads PET_ variables too.
-    parser.set_defaults(**{name: None for name in watched if f"PET_{name.upper()}" not in environ})
+    parser.set_defaults(**{name: None for name in defaults if f"PET_{name.upper()}" not in environ})
     args = parser.parse_args(argv)
-    given = {name for name in watched if getattr(args, name) is not None}
-    for name in set(watched) - given:
-        setattr(args, name, defaults[name])
+    given = {name for name in defaults if getattr(args, name) is not None}
+    vars(args).update({name: defaults[name] for name in defaults.keys() - given})
     _check_options(args)
     fewest, most = _nodes(args.nnodes)
     ranks = _ranks(args.nproc_per_node)
