@@ -96,11 +96,9 @@ def is_fake(tensor: Tensor) -> bool:
 
 
 class Backends(NamedTuple):
-    """The backends that the user asked for, one per device type.
+    """The backends that the user asked for, as torch writes them ("cpu:gloo,cuda:hccl").
 
-    Attributes:
-        config: as torch writes them, for example "cpu:gloo,cuda:hccl".
-        others: those that are not hccl's, by device type; their tensors are rejected.
+    `others`: those that are not hccl's, by device type; their tensors are rejected.
     """
 
     config: str = ""

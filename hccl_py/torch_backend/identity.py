@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
 from hccl_py.torch_backend.arguments import seconds_of
-from hccl_py.torch_backend.monitored_barrier import MonitoredBarrier
+from hccl_py.torch_backend.monitored_barrier import meet
 from hccl_py.torch_backend.submit import Submitter
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
@@ -58,7 +58,6 @@ class GroupIdentity(_Base):
         """Make a group that owns `communicator` from now on.
 
         Args:
-            communicator: carries the data.
             store: of this group alone.
             global_ranks: of its members; empty for the default group.
             name: under which functional collectives find the group.
@@ -74,7 +73,7 @@ class GroupIdentity(_Base):
         self._name = name
         self._description = ""
         self._splits: Counter[tuple[int, ...]] = Counter()
-        self._barriers = MonitoredBarrier(store, self._rank, self._world_size)
+        self._num_barriers = 0
         self._describe(global_ranks=tuple(self._global_ranks or range(self._world_size)))
         GROUPS.add(self)
 
@@ -177,14 +176,13 @@ class GroupIdentity(_Base):
     ) -> None:
         """Block until every rank calls it, or raise an error that names the ranks that do not.
 
-        Ranks meet in the store, so this works while a collective is stuck.
-
-        Args:
-            timeout: how long to wait; None: the group's timeout.
-            wait_all_ranks: name all missing ranks instead of the first.
+        Ranks meet in the store, so this works while a collective is stuck. `timeout` None is the
+        group's; `wait_all_ranks`: name all missing ranks instead of the first.
         """
         limit_s = self._communicator.timeout_s if timeout is None else seconds_of(timeout)
-        self._barriers.wait(limit_s, wait_all_ranks)
+        self._num_barriers += 1
+        store = PrefixStore(f"monitored_barrier/{self._num_barriers}", self._store)
+        meet(store, self._rank, self._world_size, limit_s, wait_all_ranks)
 
     def shutdown(self) -> None:
         """Leave the group in good order; later calls fail."""

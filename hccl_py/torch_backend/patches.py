@@ -118,11 +118,7 @@ def _checked_splits(splits: Any, world_size: int) -> Sequence[Sequence[int]]:
 
 
 def _create_shrunk_group(
-    original: Function,
-    shrunk: Any,
-    remaining_ranks: list[int],
-    metadata: dict[str, Any],
-    is_default_group: bool,
+    original: Function, shrunk: Any, remaining_ranks: Any, metadata: Any, is_default_group: bool
 ) -> Any:
     """Torch wraps what `shrink` returns in a C++ group, which takes only a C++ backend.
 
@@ -195,11 +191,7 @@ def _all_gather_into_tensor_out(tensor: Any, group_size: int, group_name: Any, *
 
 
 def _batch_p2p_ops(
-    op_list: Sequence[str],
-    peer_list: Sequence[int],
-    tag_list: Sequence[int],
-    tensors: Sequence[Any],
-    group_name: Any,
+    op_list: Any, peer_list: Any, tag_list: Any, tensors: Any, group_name: Any
 ) -> list[Any]:
     """Torch calls methods of the C++ group that no Python group can override."""
     group: Any = _resolve_process_group(group_name)

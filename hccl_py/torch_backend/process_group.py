@@ -65,7 +65,7 @@ class ProcessGroupHccl(GroupIdentity):
             and not _profiler_enabled()
         ):
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
                 work = calls.all_reduce(tensors[0], _op(hash(opts.reduceOp)))
                 return FINISHED if work is None else group.started(work, tensors, group.lane)
             except HcclError as error:
@@ -96,7 +96,7 @@ class ProcessGroupHccl(GroupIdentity):
             and not _profiler_enabled()
         ):
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
                 work = calls.reduce(tensors[0], opts.rootRank, _op(hash(opts.reduceOp)))
                 return FINISHED if work is None else group.started(work, tensors, group.lane)
             except HcclError as error:
@@ -144,7 +144,7 @@ class ProcessGroupHccl(GroupIdentity):
             and not _profiler_enabled()
         ):
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
                 work = calls.reduce_scatter(output, input, _op(hash(opts.reduceOp)))
                 return FINISHED if work is None else group.started(work, [output], group.lane)
             except HcclError as error:
@@ -182,7 +182,7 @@ class ProcessGroupHccl(GroupIdentity):
             and not _profiler_enabled()
         ):
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
                 work = calls.broadcast(tensors[0], opts.rootRank)
                 return FINISHED if work is None else group.started(work, tensors, group.lane)
             except HcclError as error:
@@ -208,12 +208,7 @@ class ProcessGroupHccl(GroupIdentity):
         tensor = call.only("tensor", input_tensors)
         return self._submitter.submit(call, "all_gather", self._gathered(call, blocks, tensor))
 
-    def allgather_coalesced(
-        self,
-        output_lists: Sequence[Sequence[Tensor]],
-        input_list: Sequence[Tensor],
-        opts: Any = None,
-    ) -> Work:
+    def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Work:
         """Do `allgather` for each of `input_list`; entry r of the outputs is rank r's list."""
         call = self._call("allgather_coalesced", AllgatherOptions, opts)
         names = "output_tensor_lists", "input_tensor_list"
@@ -243,7 +238,7 @@ class ProcessGroupHccl(GroupIdentity):
             and not _profiler_enabled()
         ):
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
                 work = calls.all_gather(output, input)
                 return FINISHED if work is None else group.started(work, [output], group.lane)
             except HcclError as error:
@@ -337,7 +332,7 @@ class ProcessGroupHccl(GroupIdentity):
             and not (output.size(0) % self._world_size or input.size(0) % self._world_size)
         ):
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
                 work = calls.all_to_all(output, input)
                 return FINISHED if work is None else group.started(work, [output], group.lane)
             except HcclError as error:
@@ -360,7 +355,7 @@ class ProcessGroupHccl(GroupIdentity):
             type(opts) is BarrierOptions and group.fast and opts.timeout == UNSET_TIMEOUT
         ) and not _profiler_enabled():
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.blocking
+                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
                 work = calls.barrier()
                 return FINISHED if work is None else group.started(work, [], group.lane)
             except HcclError as error:

@@ -30,10 +30,6 @@ def all_reduce_sparse(submitter: Submitter, call: Call, tensor: Tensor) -> dist.
     """Sum a sparse tensor of one shape over all ranks, in place; the result is coalesced.
 
     Ranks' numbers of values may differ. The operation is SUM, AVG or a pre-multiplied sum.
-
-    Raises:
-        InvalidArgumentError: the operation is another one, or the ranks' tensors are not alike.
-        DistBackendError: the collective failed.
     """
     call.require_own_device(tensor)
     op = call.reduce_op()

@@ -15,7 +15,6 @@ from torch._C._distributed_c10d import (
 )
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
-from hccl_py.collectives import Collectives
 from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.arguments import Backends, Call, write_back
 from hccl_py.torch_backend.future_threads import Lane
@@ -41,17 +40,15 @@ class Submitter:
 
     Attributes:
         communicator: carries the data.
-        blocking: its collectives.
-        background: the same, each of which returns a Work at once.
+        background: its collectives, each of which returns a Work at once.
         lane: where the futures of the group's collectives complete, in order.
-        fast: calls on plain host tensors need none of the checks of `CheckedCalls`.
+        fast: calls on plain host tensors need no checks.
         backends: which of the user's backends are not hccl's; None: not read yet.
     """
 
     def __init__(self, communicator: Communicator) -> None:
         """Take over `communicator`."""
         self.communicator = communicator
-        self.blocking: Collectives[None] = communicator
         self.background = communicator.nonblocking
         self.lane = Lane()
         self.fast = False
@@ -68,7 +65,7 @@ class Submitter:
             names: Any = dist.distributed_c10d._world.pg_backend_config
             config = names.get(group, "")
             pairs = [pair.split(":") for pair in config.split(",")]
-            others = {pair[0]: pair[1] for pair in pairs if len(pair) == 2 and not owns(pair[1])}
+            others = dict(pair for pair in pairs if len(pair) == 2 and not owns(pair[1]))
             self.set_backends(Backends(config, others))
         return self.backends or Backends()
 
@@ -126,7 +123,7 @@ class Submitter:
                 start = getattr(self.background, method)
                 natives = [start(*arguments, timeout_s=limit_s) for arguments in calls]
                 return self._keep(HcclWork(natives, call.results, lane, call.copies))
-            run = getattr(self.blocking, method)
+            run = getattr(self.communicator, method)
             for arguments in calls:
                 run(*arguments, timeout_s=limit_s)
         except HcclError as error:

@@ -116,7 +116,7 @@ class HcclWork(dist.Work):
         Raises:
             DistBackendError: the collective failed, or did not end in time.
         """
-        if self._settled and not self.staged:
+        if self._settled:
             return True
         limit_s = seconds_of(timeout) if timeout else 0.0
         deadline = time.monotonic() + limit_s if limit_s > 0 else None
@@ -207,24 +207,23 @@ class HcclWork(dist.Work):
 
     def _settle(self) -> None:
         """Write the staged results back, once, and release the communicator's works."""
-        if self._settled:
-            return
         with self._lock:
-            if self._settled:
+            if not self._natives:
                 return
             if self._copies:
                 write_back(self._copies)
                 self._copies = ()
             self.source = self._natives[-1].source
             self._natives = ()
-            if self._twin is not None and not self.staged:
+            # Each wait for results on an accelerator is for the stream that is current then.
+            self._settled = not self.staged
+            if self._settled and self._twin is not None:
                 self._twin.work = None
-            self._settled = True
 
     def twin(self) -> dist.Work:
         """Return a Work for C++ that ends with this one and then keeps no outputs alive."""
         with self._lock:
-            if self._settled and not self.staged:
+            if self._settled:
                 return FINISHED
             if self._twin is None:
                 self._twin = _Twin(self)

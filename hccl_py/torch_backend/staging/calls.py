@@ -58,8 +58,6 @@ class StagedCall:
     It has the methods of the communicator's Work: `wait`, `done`, `exception`.
 
     Attributes:
-        device: where the tensors lie.
-        streams: `order_current_stream` waits for its `store`.
         source: the rank that a receive took its data from.
     """
 
@@ -145,12 +143,6 @@ class StagedCall:
             ) from error
 
     # ------------------------------------------------------------ the steps
-
-    def run(self) -> None:
-        """Run all of it on the calling thread."""
-        self.issue()
-        self.land()
-        self.wait()
 
     def issue(self) -> None:
         """Start every tile as soon as the device has copied it; waits for nothing else."""
@@ -254,7 +246,9 @@ class Staging:
         """Run a call to its end, and have the current stream wait for its results."""
         self.drain()
         staged = self._staged(call, method, calls)
-        staged.run()
+        staged.issue()
+        staged.land()
+        staged.wait()
         staged.order_current_stream()
 
     def start(

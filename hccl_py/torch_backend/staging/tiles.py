@@ -23,13 +23,9 @@ Data = Tensor | Sequence[Tensor]
 
 
 class Argument(NamedTuple):
-    """One argument of a call that holds data.
+    """One argument of a call that holds data, and what the call does with it on this rank.
 
-    Attributes:
-        position: among the arguments.
-        reads: the call reads it here.
-        writes: the call writes it here.
-        by_rank: it has a block for every rank.
+    `by_rank`: it has a block for every rank.
     """
 
     position: int
