@@ -103,6 +103,7 @@ class Path {
   // Sends what is left of it. True once all of it left. Throws StreamError.
   bool go_on(const std::byte* payload);
   bool half_way() const { return half_way_; }
+  bool may_begin() const { return may_send() && !half_way_; }
   // The message that is half-way; 0 if none is.
   uint64_t sending() const { return half_way_ ? sending_.sequence : 0; }
 

@@ -16,11 +16,10 @@ namespace {
 
 constexpr size_t page = 4096;
 
-size_t counters_at() { return round_up(sizeof(SegmentHeader), page); }
+constexpr size_t counters_at = round_up(sizeof(SegmentHeader), page);
 
 size_t rings_at(const SegmentShape& s) {
-  return counters_at() +
-         round_up(sizeof(ConsumedCounter) * s.num_local_ranks * s.num_channels, page);
+  return counters_at + round_up(sizeof(ConsumedCounter) * s.num_local_ranks * s.num_channels, page);
 }
 
 size_t slots_at(const SegmentShape& s) {
@@ -58,10 +57,8 @@ Segment::Segment(Descriptor memory, const SegmentShape& shape, bool writable)
 
 Segment::~Segment() { munmap(base_, size_of(shape_)); }
 
-SegmentHeader& Segment::header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
-
 ConsumedCounter& Segment::consumed(int local_rank, int channel) const {
-  auto* counters = reinterpret_cast<ConsumedCounter*>(base_ + counters_at());
+  auto* counters = reinterpret_cast<ConsumedCounter*>(base_ + counters_at);
   return counters[local_rank * shape_.num_channels + channel];
 }
 

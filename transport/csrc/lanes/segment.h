@@ -84,7 +84,7 @@ class Segment final : public SleepFlag {
 
   int fd() const { return memory_.get(); }
   const SegmentShape& shape() const { return shape_; }
-  SegmentHeader& header() const;
+  SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   // Before a sleep of the owner; `starved`: something of ours waits for space.
   void note_starved(bool starved) { header().starved.store(starved, std::memory_order_seq_cst); }
   void raise(Sleeper) override;

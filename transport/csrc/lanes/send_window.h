@@ -4,6 +4,8 @@
 // borrowed until it is acknowledged, or until detach() copies it. Both kinds of copy are bounded.
 #pragma once
 
+#include <algorithm>
+#include <cstring>
 #include <deque>
 
 #include "lanes/path.h"
@@ -25,33 +27,76 @@ struct Outgoing {
 class SendWindow {
  public:
   static constexpr size_t max_detached = 4;
-  // What is copied as it is posted; `num_small` such payloads may wait at once.
-  static size_t small_bytes(size_t slot_bytes);
-  static constexpr size_t num_small = 8;
+  static constexpr size_t num_small = 8;  // of the largest small payloads may wait at once
 
   SendWindow(size_t slot_bytes, BufferPool& pool)
-      : small_bytes_(small_bytes(slot_bytes)), pool_(pool) {}
+      : small_bytes_(std::min<size_t>(16384, slot_bytes / 4)), pool_(pool) {}
 
   // Returns the message's number: 1 for the first, then counting up.
-  uint64_t post(const Header& header, const std::byte* payload);
+  uint64_t post(const Header& header, const std::byte* payload) {
+    Outgoing& entry = entries_.emplace_back();
+    entry.header = header;
+    entry.payload = payload;
+    return posted();
+  }
   Outgoing& at(uint64_t number) { return entries_[number - acknowledged_ - 1]; }
+
   // Copies the payload if it is small and there is room.
-  void keep(uint64_t number);
-  void detach();
+  void keep(uint64_t number) {
+    if (number <= acknowledged_) return;
+    Outgoing& entry = at(number);
+    size_t length = entry.header.length;
+    if (length > small_bytes_ || kept_bytes_ + length > num_small * small_bytes_) return;
+    kept_bytes_ += length;
+    own(entry, PayloadBuffer(new std::byte[length]));
+  }
+
+  // Copies the oldest payload that is borrowed.
+  void detach() {
+    if (completed_ == posted() || num_detached_ == max_detached) return;
+    Outgoing& entry = at(completed_ + 1);
+    ++num_detached_;
+    entry.detached = true;
+    own(entry, pool_.take());
+  }
+
   // Forgets all messages up to `number`.
-  void acknowledge(uint64_t number);
+  void acknowledge(uint64_t number) {
+    for (; acknowledged_ < number; ++acknowledged_) {
+      Outgoing& entry = entries_.front();
+      if (entry.detached) {
+        pool_.put(std::move(entry.copy));
+        --num_detached_;
+      } else if (entry.owned) {
+        kept_bytes_ -= entry.header.length;
+      }
+      entries_.pop_front();
+    }
+    count_completed();
+  }
 
   uint64_t posted() const { return acknowledged_ + entries_.size(); }
   uint64_t acknowledged() const { return acknowledged_; }
   uint64_t completed() const { return completed_; }
+  size_t small_bytes() const { return small_bytes_; }
 
  private:
-  void own(Outgoing& entry, PayloadBuffer copy);
-  void count_completed();
+  void own(Outgoing& entry, PayloadBuffer copy) {
+    if (entry.header.length) std::memcpy(copy.get(), entry.payload, entry.header.length);
+    entry.payload = copy.get();
+    entry.copy = std::move(copy);
+    entry.owned = true;
+    count_completed();
+  }
+
+  void count_completed() {
+    completed_ = std::max(completed_, acknowledged_);
+    while (completed_ < posted() && at(completed_ + 1).owned) ++completed_;
+  }
 
   const size_t small_bytes_;
   BufferPool& pool_;
-  std::deque<Outgoing> entries_;  // not acknowledged
+  std::deque<Outgoing> entries_;
   uint64_t acknowledged_ = 0;
   uint64_t completed_ = 0;
   size_t kept_bytes_ = 0;

@@ -6,7 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <limits>
 
 namespace hccl {
 
@@ -39,7 +39,6 @@ TcpLane::TcpLane(int peer, std::vector<std::shared_ptr<Stream>> connections,
                  const TcpOptions& options, Statistics& statistics)
     : Lane(peer, options.slot_bytes, statistics),
       options_(options),
-      small_bytes_(SendWindow::small_bytes(options.slot_bytes)),
       pool_(options.slot_bytes),
       window_(options.slot_bytes, pool_) {
   if (connections.empty()) throw std::invalid_argument("a lane needs a connection");
@@ -98,23 +97,22 @@ bool TcpLane::send_waiting() {
 size_t TcpLane::choose(size_t num_bytes) {
   if (!several()) return paths_[0]->may_send() ? 0 : nowhere;
   Clock::time_point now = Clock::now();
-  double fastest = 0;
+  double fastest = assumed_rate;
   for (auto& path : paths_) {
     if (!path->may_send()) continue;
     path->measure(now);
     fastest = std::max(fastest, path->rate());
   }
   size_t best = nowhere;
-  double best_time = 0;
+  double best_time = std::numeric_limits<double>::infinity();
   for (size_t i = 0; i < paths_.size(); ++i) {
-    Path& path = *paths_[i];
+    const Path& path = *paths_[i];
     if (!path.may_send()) continue;
-    double rate = path.rate() ? path.rate() : std::max(fastest, assumed_rate);
+    double rate = path.rate() ? path.rate() : fastest;
     double time = static_cast<double>(path.outstanding() + num_bytes) / rate;
-    if (best == nowhere || time < best_time) {
-      best = i;
-      best_time = time;
-    }
+    if (time >= best_time) continue;
+    best = i;
+    best_time = time;
   }
   return best;
 }
@@ -166,7 +164,7 @@ void TcpLane::send_ack() {
   ack_due_ = true;
   for (size_t i = 0; ack_due_ && i < paths_.size(); ++i) {
     size_t path = (last_path_ + i) % paths_.size();
-    if (paths_[path]->may_send() && !paths_[path]->half_way()) send_control(path, Frame::ack);
+    if (paths_[path]->may_begin()) send_control(path, Frame::ack);
   }
 }
 
@@ -222,7 +220,7 @@ void TcpLane::lose(size_t i, const std::string& why, bool by_peer) {
 void TcpLane::end(size_t i, const std::string& why, bool by_peer) {
   Path& path = *paths_[i];
   if (current_ == i) {
-    if (complete_) stash(expected(), header_, path.give_away());
+    if (complete_) stashed(expected()) = {header_, path.give_away(), true};
     current_ = complete_ ? in_stash : nowhere;
   }
   path.cut({Clock::now(), why, by_peer});
@@ -261,7 +259,7 @@ void TcpLane::throw_if_dead() const {
 }
 
 bool TcpLane::any_up() const {
-  return std::any_of(paths_.begin(), paths_.end(), [](const auto& path) { return path->up(); });
+  return std::any_of(paths_.begin(), paths_.end(), [](auto& path) { return path->up(); });
 }
 
 void TcpLane::tend(Clock::time_point now) {
@@ -269,8 +267,14 @@ void TcpLane::tend(Clock::time_point now) {
   if (ack_due_) send_ack();
   if (now - checked_at_ < check_period) return;
   checked_at_ = now;
-  check_paths(now);
-  for (size_t i = 0; i < paths_.size(); ++i) go_on(i);
+  for (size_t i = 0; i < paths_.size(); ++i) {
+    if (!paths_[i]->up()) continue;
+    paths_[i]->measure(now);
+    if (is_cut(paths_[i]->fd(), options_.path_timeout_s)) {
+      lose(i, "the other end confirmed nothing that was sent");
+    }
+    go_on(i);
+  }
   if (window_.acknowledged() != window_.posted()) {
     poll();
     send_waiting();
@@ -289,16 +293,7 @@ void TcpLane::probe(Clock::time_point now) {
   if (now < next_probe_) return;
   next_probe_ = now + (now - progress_at_);
   for (size_t i = 0; i < paths_.size(); ++i) {
-    if (paths_[i]->may_send() && !paths_[i]->half_way()) send_control(i, Frame::probe);
-  }
-}
-
-void TcpLane::check_paths(Clock::time_point now) {
-  for (size_t i = 0; i < paths_.size(); ++i) {
-    if (!paths_[i]->up()) continue;
-    paths_[i]->measure(now);
-    if (!is_cut(paths_[i]->fd(), options_.path_timeout_s)) continue;
-    lose(i, "the other end confirmed nothing that was sent");
+    if (paths_[i]->may_begin()) send_control(i, Frame::probe);
   }
 }
 
@@ -315,10 +310,9 @@ bool TcpLane::closed_by_peer() const {
 }
 
 bool TcpLane::delivered() const {
-  return why_dead_ || !any_up() ||
-         (flushed() && std::all_of(paths_.begin(), paths_.end(), [](const auto& path) {
-            return path->delivered();
-          }));
+  if (why_dead_ || !any_up()) return true;
+  auto has_delivered = [](auto& path) { return path->delivered(); };
+  return flushed() && std::all_of(paths_.begin(), paths_.end(), has_delivered);
 }
 
 bool TcpLane::owes() const {

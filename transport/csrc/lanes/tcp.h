@@ -117,15 +117,12 @@ class TcpLane final : public Lane {
   void end(size_t path, const std::string& why, bool by_peer);
   void release_acknowledged();
   void bury(const std::string& why);
-  void check_paths(Clock::time_point now);
   void probe(Clock::time_point now);
 
   // tcp_receive.cc
   const Frame* head_of(size_t path);
-  bool is_news(const Frame& frame) const;
   void stash_heads();
   const Header* show(size_t where, const Header& header);
-  void stash(uint64_t number, const Header& header, PayloadBuffer payload);
   Stashed& stashed(uint64_t number) { return stash_[number % max_unacknowledged]; }
   // What `read` returns of a path; nothing if its connection breaks meanwhile.
   template <class Read>
@@ -139,7 +136,6 @@ class TcpLane final : public Lane {
   }
 
   const TcpOptions options_;
-  const size_t small_bytes_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Path>> paths_;
   bool peer_ended_ = false;              // nothing will be replaced

@@ -105,29 +105,25 @@ void TcpLane::release() {
   current_ = nowhere;
   ++taken_;
   ++num_unacknowledged_;
-  if (header_.length > small_bytes_) {
+  if (header_.length > window_.small_bytes()) {
     ++num_large_;
   } else {
     small_received_ += header_.length;
   }
   if (num_large_ >= large_per_ack || num_unacknowledged_ >= messages_per_ack ||
-      small_received_ >= SendWindow::num_small * small_bytes_ / 2) {
+      small_received_ >= SendWindow::num_small * window_.small_bytes() / 2) {
     send_ack();
   }
 }
 
 // ---------------------------------------------------------------- what came too early
 
-void TcpLane::stash(uint64_t number, const Header& header, PayloadBuffer payload) {
-  stashed(number) = {header, std::move(payload), true};
-}
-
 void TcpLane::stash_heads() {
   for (size_t i = 0; i < paths_.size(); ++i) {
     const Frame* frame = i == current_ ? nullptr : head_of(i);
     if (frame == nullptr || frame->sequence <= expected()) continue;
     if (!reading(i, [](Path& path) { return path.assemble(); })) continue;
-    stash(frame->sequence, frame->header, paths_[i]->pop());
+    stashed(frame->sequence) = {frame->header, paths_[i]->pop(), true};
   }
 }
 
