@@ -179,8 +179,9 @@ struct TableBuilder {
     set<Format, Product>(dtype, ReduceOp::product);
     set<Format, Min>(dtype, ReduceOp::min);
     set<Format, Max>(dtype, ReduceOp::max);
-    if constexpr (!one_step) table.scale[static_cast<size_t>(dtype)] = apply_to_floats<Format, Quotient>;
-    table.multiply[static_cast<size_t>(dtype)] = apply_to_floats<Format, Product>;
+    const auto i = static_cast<size_t>(dtype);
+    if constexpr (!one_step) table.scale[i] = apply_to_floats<Format, Quotient>;
+    table.multiply[i] = apply_to_floats<Format, Product>;
   }
 
   template <class T>

@@ -55,8 +55,8 @@ inline void clear_event(const Descriptor& event) {
 
 constexpr size_t round_up(size_t size, size_t unit) { return (size + unit - 1) / unit * unit; }
 
-// Memory to be shared with other processes, without a name in the file system: nothing is left behind
-// by a crash. A peer that could shrink its memory later could kill us with SIGBUS, hence the seals.
+// Of memory to be shared with other processes, without a name in the file system: a crash leaves
+// nothing behind. A peer that could shrink its memory later could kill us with SIGBUS.
 inline constexpr int seals_of_size = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
 // Throws std::system_error.

@@ -89,7 +89,7 @@ class Lane {
     return {};
   }
 
-  // Descriptors that a sleeper has to watch; empty where the communicator has them already.
+  // What a sleeper has to watch; empty where the communicator has them already.
   virtual std::vector<int> descriptors() const { return {}; }
   // Before a sleep: what comes for the lane from here on makes a descriptor of it readable.
   virtual void prepare_sleep(Sleep&) {}

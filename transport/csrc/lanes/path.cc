@@ -86,19 +86,16 @@ void Path::begin(Frame frame, const std::byte* payload) {
 }
 
 bool Path::go_on(const std::byte* payload) {
-  const size_t total = sizeof sending_ + sending_.header.length;
-  while (offset_ < total) {
-    iovec parts[2];
-    size_t num_parts = 0;
-    if (offset_ < sizeof sending_) {
-      auto* begin = reinterpret_cast<const std::byte*>(&sending_);
-      parts[num_parts++] = part(begin + offset_, sizeof sending_ - offset_);
-    }
-    size_t sent = offset_ > sizeof sending_ ? offset_ - sizeof sending_ : 0;
-    if (sent < sending_.header.length) {
-      parts[num_parts++] = part(payload + sent, sending_.header.length - sent);
-    }
-    size_t taken = stream_->send({parts, num_parts});
+  auto* frame = reinterpret_cast<const std::byte*>(&sending_);
+  const size_t length = sending_.header.length;
+  while (offset_ < sizeof sending_ + length) {
+    const size_t of_frame = std::min(offset_, sizeof sending_);
+    const size_t sent = offset_ - of_frame;
+    const iovec parts[2] = {part(frame + of_frame, sizeof sending_ - of_frame),
+                            part(payload + sent, length - sent)};
+    // No empty part: a stream in Python would be called for it.
+    const iovec* first = of_frame < sizeof sending_ ? parts : parts + 1;
+    size_t taken = stream_->send({first, length > 0 ? std::end(parts) : parts + 1});
     if (taken == 0) return false;
     offset_ += taken;
     bytes_written_ += taken;

@@ -92,7 +92,7 @@ class Path {
   const Down& down() const { return down_; }
 
   void adopt(std::shared_ptr<Stream> stream);
-  // Ends the connection and forgets what was half-way in it, in both directions.
+  // Ends the connection; forgets what was half-way in both directions.
   void cut(Down down);
   // The other end takes nothing more; what it sent before may still be read.
   void stop_sending();

@@ -74,9 +74,8 @@ struct alignas(64) SegmentHeader {
 // Shared memory of one rank. Owner: mapped writable. Peer: mapped read-only.
 class Segment final : public SleepFlag {
  public:
-  // A new sealed memfd: no name in the file system, nothing left behind by a crash.
   static std::shared_ptr<Segment> create(const SegmentShape& shape);
-  // A peer's segment. Throws std::invalid_argument if it is smaller than the shape says.
+  // A peer's. Throws std::invalid_argument if it is smaller than the shape says, or not sealed.
   static std::shared_ptr<Segment> open(Descriptor memory, const SegmentShape& shape);
   ~Segment() override;
   Segment(const Segment&) = delete;

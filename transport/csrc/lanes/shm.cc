@@ -103,7 +103,7 @@ void ShmLane::abandon() {
   if (auto offset = arena_->offset_of(asked_.address, asked_.num_bytes)) arena_->retire(*offset);
 }
 
-// Reading announced memory has come to nothing if a call of its owner failed meanwhile.
+// Announced memory may hold anything once a call of its owner failed.
 void ShmLane::check_valid() const {
   if (ends_.theirs->is_withdrawn()) {
     throw LaneError(peer(), "its call failed while its registered memory was in use");
@@ -112,12 +112,14 @@ void ShmLane::check_valid() const {
 
 // Where the payload lies in the arena, if it is to be announced.
 std::optional<uint64_t> ShmLane::offset_of(const Header& header, const std::byte* payload) const {
-  bool announces = header.length >= min_announced_bytes_ && header.kind != always_copied && arena_ &&
-                   their_consumed_.maps_arena.load(std::memory_order_acquire) != 0;
-  return announces ? arena_->offset_of(payload, header.length) : std::nullopt;
+  if (header.length < min_announced_bytes_ || header.kind == always_copied || !arena_ ||
+      their_consumed_.maps_arena.load(std::memory_order_acquire) == 0) {
+    return std::nullopt;
+  }
+  return arena_->offset_of(payload, header.length);
 }
 
-void ShmLane::announce(const Header& header, const std::byte* payload, uint64_t offset) {
+bool ShmLane::announce(const Header& header, const std::byte* payload, uint64_t offset) {
   Announcement announcement{offset, 0};
   if (header.kind != 0 && asked_.number <= received_) {
     announcement.reply = received_ + header.kind;
@@ -125,21 +127,21 @@ void ShmLane::announce(const Header& header, const std::byte* payload, uint64_t 
   }
   ++num_announced_;
   statistics_.announced.add(1);
-  publish(header, reinterpret_cast<const std::byte*>(&announcement), announced, false);
+  return publish(header, reinterpret_cast<const std::byte*>(&announcement), announced, false);
 }
 
 bool ShmLane::awaits_reply(const Header& header) const {
   return reply_.number == sent_ + 1 && reply_.num_bytes == header.length && header.length > 0;
 }
 
-void ShmLane::write_reply(const Header& header, const std::byte* payload) {
+bool ShmLane::write_reply(const Header& header, const std::byte* payload) {
   check_valid();
   std::memcpy(reply_.address, payload, header.length);
   statistics_.announced.add(1);
-  publish(header, nullptr, written, false);
+  return publish(header, nullptr, written, false);
 }
 
-void ShmLane::publish(const Header& header, const std::byte* payload, int slot, bool shared) {
+bool ShmLane::publish(const Header& header, const std::byte* payload, int slot, bool shared) {
   Cell& cell = out_[sent_ % ring_cells];
   cell.slot = slot;
   cell.header = header;
@@ -151,18 +153,13 @@ void ShmLane::publish(const Header& header, const std::byte* payload, int slot, 
   device_.messages.add(1);
   device_.bytes.add(header.length);
   ends_.their_doorbell->message_posted();
+  return true;
 }
 
 bool ShmLane::push(const Header& header, const std::byte* payload) {
   if (ring_is_full()) return false;
-  if (awaits_reply(header)) {
-    write_reply(header, payload);
-    return true;
-  }
-  if (auto offset = offset_of(header, payload)) {
-    announce(header, payload, *offset);
-    return true;
-  }
+  if (awaits_reply(header)) return write_reply(header, payload);
+  if (auto offset = offset_of(header, payload)) return announce(header, payload, *offset);
   int slot = in_cell;
   if (header.length > inline_bytes) {
     outbox_->reclaim();  // may find that this lane holds none
@@ -170,8 +167,7 @@ bool ShmLane::push(const Header& header, const std::byte* payload) {
     if (slot < 0) return false;
     ++own_slots_;
   }
-  publish(header, payload, slot, false);
-  return true;
+  return publish(header, payload, slot, false);
 }
 
 bool ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Header& header,

@@ -27,8 +27,8 @@ class Outbox {
 
   // Takes back every slot that its readers are done with; call it before write().
   void reclaim();
-  // Writes into a slot for that many lanes; -1 if none is free. `lane_holds_none`: for one lane, which
-  // holds no other slot.
+  // Writes into a slot for that many lanes; -1 if none is free. `lane_holds_none`: it is for a lane
+  // that holds no other slot.
   int write(const std::byte* payload, size_t num_bytes, int num_readers, bool lane_holds_none);
   void done_reading(int slot);
   void add_lane(class ShmLane* lane) { lanes_.push_back(lane); }
@@ -96,12 +96,13 @@ class ShmLane final : public QueuedLane {
 
   bool ring_is_full();
   std::optional<uint64_t> offset_of(const Header& header, const std::byte* payload) const;
-  void announce(const Header& header, const std::byte* payload, uint64_t offset);
+  // These push, and return true.
+  bool announce(const Header& header, const std::byte* payload, uint64_t offset);
   bool awaits_reply(const Header& header) const;
-  void write_reply(const Header& header, const std::byte* payload);
+  bool write_reply(const Header& header, const std::byte* payload);
   std::byte* find_payload(const Cell& cell);
   void check_valid() const;
-  void publish(const Header& header, const std::byte* payload, int slot, bool shared);
+  bool publish(const Header& header, const std::byte* payload, int slot, bool shared);
 
   const Ends ends_;
   std::shared_ptr<Outbox> outbox_;
