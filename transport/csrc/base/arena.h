@@ -31,7 +31,6 @@ class ArenaWindow {
   ArenaWindow(const ArenaWindow&) = delete;
   ArenaWindow& operator=(const ArenaWindow&) = delete;
 
-  size_t num_bytes() const { return num_bytes_; }
   // Our address of [offset, offset + num_bytes) of the arena; nullptr unless it lies inside.
   std::byte* at(uint64_t offset, uint64_t num_bytes) const;
   // The other way round; none unless all of it lies inside.
@@ -58,9 +57,9 @@ class Arena {
   // nullptr for an arena without memory.
   const std::shared_ptr<ArenaWindow>& window() const { return window_; }
 
-  // The arena of a peer, mapped once per process however many communicators it shares with us (a
-  // peer may also be a thread of ours). nullptr for an arena without memory. Throws
-  // std::invalid_argument if it is not sealed, std::system_error if it cannot be mapped.
+  // The arena of a peer (it may be a thread of ours), mapped once per process. nullptr for an arena
+  // without memory. Throws std::invalid_argument if it is not sealed, std::system_error if it cannot
+  // be mapped.
   std::shared_ptr<ArenaWindow> open_peer(Descriptor memory);
 
   // Memory that is there at once, in huge pages where the system has them; from 2 MiB on at a
@@ -68,8 +67,8 @@ class Arena {
   std::byte* allocate(size_t num_bytes);
   // Hands the memory back to the system. Does nothing in a forked child: it is its parent's.
   void release(std::byte* allocated);
-  // Memory that a peer may still write to because a collective failed: it is never allocated
-  // again. `offset`: anywhere in it.
+  // A peer may still write to it, since a collective failed: it is never allocated again. `offset`:
+  // anywhere in it.
   void retire(uint64_t offset);
   bool is_retired(const std::byte* allocated) const;
 
@@ -82,7 +81,6 @@ class Arena {
 
   // Where memory lies in the arena, under any of its names; none if it is not registered.
   std::optional<uint64_t> offset_of(const std::byte* address, size_t num_bytes) const;
-  // Bytes that are allocated.
   size_t num_allocated() const;
 
  private:

@@ -26,8 +26,6 @@ msghdr message_of(std::span<const iovec> parts) {
   return message;
 }
 
-bool would_block(int error) { return error == EAGAIN || error == EWOULDBLOCK; }
-
 }  // namespace
 
 size_t SocketStream::send(std::span<const iovec> parts) {
@@ -35,7 +33,7 @@ size_t SocketStream::send(std::span<const iovec> parts) {
   for (;;) {
     ssize_t sent = sendmsg(fd(), &message, MSG_NOSIGNAL | MSG_DONTWAIT);
     if (sent >= 0) return static_cast<size_t>(sent);
-    if (would_block(errno)) return 0;
+    if (errno == EAGAIN) return 0;
     if (errno != EINTR) fail("send", errno);
   }
 }
@@ -49,7 +47,7 @@ size_t SocketStream::receive(std::span<const iovec> parts) {
                       : recvmsg(fd(), &message, MSG_DONTWAIT);
     if (got > 0) return static_cast<size_t>(got);
     if (got == 0) throw StreamError("the connection was closed", true);
-    if (would_block(errno)) return 0;
+    if (errno == EAGAIN) return 0;
     if (errno != EINTR) fail("recv", errno);
   }
 }

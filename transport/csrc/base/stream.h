@@ -30,8 +30,7 @@ class Stream {
 
   // The socket, for epoll and for what the kernel knows about it; -1 once closed.
   virtual int fd() const = 0;
-  // Sends what is taken now, in order. Returns the bytes taken, 0 if it would block. Throws
-  // StreamError.
+  // Returns how many bytes were taken, in order; 0 if it would block. Throws StreamError.
   virtual size_t send(std::span<const iovec> parts) = 0;
   // Receives what is there, filling the parts in order. Returns the bytes received, 0 if none are
   // there, nor in a buffer of the stream's own. Throws StreamError, also at the end of the stream.

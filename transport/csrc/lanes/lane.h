@@ -38,7 +38,7 @@ struct PathTrouble {
   std::string reason;  // why it is down, in the operating system's words
 };
 
-// The lane is gone: its peer closed it, or the operating system did.
+// The lane is gone.
 class LaneError : public std::runtime_error {
  public:
   LaneError(int peer, const std::string& what) : std::runtime_error(what), peer_(peer) {}

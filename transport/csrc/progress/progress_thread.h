@@ -38,7 +38,7 @@ class ProgressThread {
   ProgressThread(const ProgressThread&) = delete;
   ProgressThread& operator=(const ProgressThread&) = delete;
 
-  // Starts the thread if there is none yet. Throws std::system_error.
+  // Idempotent. Throws std::system_error.
   void start();
   // `drivable` has work that no other thread drives.
   void kick(const std::shared_ptr<Drivable>& drivable);
