@@ -76,7 +76,6 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
     num_threads = 1 if mesh.provider is None else 2  # which keep a core busy: it has one of its own
     core.set_ranks_on_host(num_threads * hosts.count(hosts[rank]))
     uses_verbs = NetworkSettings.from_environment().transport == VERBS
-    device = _core.VerbsDevice.create(progress_thread()) if uses_verbs else None
     sockets = OpenSockets()
     for link in mesh.links:
         for connections in (link.controls, *link.lanes):
@@ -88,9 +87,9 @@ def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
             core.add_lanes(link.rank, link.provided, control)
         elif link.shared is not None:
             core.add_shm_peer(link.rank, *link.shared, *link.controls)
-        elif device is not None:
+        elif uses_verbs:
             first_paths, (control,) = [lane[0] for lane in link.lanes], link.controls
-            core.add_verbs_peer(device, link.rank, first_paths, control)  # type: ignore[arg-type]
+            core.add_verbs_peer(progress_thread(), link.rank, first_paths, control)  # type: ignore[arg-type]
         else:
             lanes = [list(lane) for lane in link.lanes]
             core.add_tcp_peer(link.rank, lanes, list(link.controls), list(link.paths))

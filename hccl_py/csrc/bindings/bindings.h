@@ -13,8 +13,8 @@
 
 namespace hccl {
 
+class ProgressThread;
 class UnderlyingLane;
-class VerbsDevice;
 
 using Released = nanobind::call_guard<nanobind::gil_scoped_release>;
 using AnyDict = nanobind::typed<nanobind::dict, nanobind::str, nanobind::any>;
@@ -49,10 +49,10 @@ void bind_reports(nanobind::module_& module, nanobind::class_<Communicator>& com
 // The same names for lanes and for queue pairs.
 Counts device_statistics(const DeviceStatistics& statistics);
 
-// verbs.cc: VerbsDevice, ProtectionDomain, CompletionQueue and QueuePair.
+// verbs.cc: ProtectionDomain, CompletionQueue and QueuePair.
 void bind_verbs(nanobind::module_& module);
 // Adds a peer all of whose lanes are over queue pairs: one over each of these sockets.
-void add_verbs_peer(Communicator& communicator, const std::shared_ptr<VerbsDevice>& device, int peer,
-                    const std::vector<int>& lane_fds, int control_fd);
+void add_verbs_peer(Communicator& communicator, const std::shared_ptr<ProgressThread>& progress,
+                    int peer, const std::vector<int>& lane_fds, int control_fd);
 
 }  // namespace hccl

@@ -16,7 +16,6 @@
 
 #include "engine/communicator.h"
 #include "verbs/lane_over_queue_pair.h"
-#include "verbs/device.h"
 
 namespace nb = nanobind;
 
@@ -140,34 +139,26 @@ Counts queue_pair_statistics(const QueuePair& pair) {
   return result;
 }
 
-// Owned such that it ends without the GIL, which its own threads may need, also where Python drops
-// the last reference.
-template <typename T>
-std::shared_ptr<T> ending_without_gil(T* made) {
-  return {made, [](T* last) {
-            if (PyGILState_Check()) {
-              nb::gil_scoped_release release;
-              delete last;
-            } else {
-              delete last;
-            }
-          }};
+// The end of a queue pair waits for its peer, which may need the GIL.
+void destroy_without_gil(QueuePair* last) {
+  if (PyGILState_Check()) {
+    nb::gil_scoped_release release;
+    delete last;
+  } else {
+    delete last;
+  }
 }
 
-std::shared_ptr<VerbsDevice> make_device(std::shared_ptr<ProgressThread> progress) {
-  return ending_without_gil(new VerbsDevice(std::move(progress)));
-}
-
-std::shared_ptr<QueuePair> make_queue_pair(std::shared_ptr<VerbsDevice> device,
+std::shared_ptr<QueuePair> make_queue_pair(std::shared_ptr<ProgressThread> progress,
                                            std::shared_ptr<ProtectionDomain> domain,
                                            std::shared_ptr<CompletionQueue> send_queue,
                                            std::shared_ptr<CompletionQueue> recv_queue,
                                            const nb::object& given) {
   QueuePairAttributes attributes = attributes_of(given);
   nb::gil_scoped_release release;
-  return ending_without_gil(new QueuePair(std::move(device), std::move(domain),
-                                          std::move(send_queue), std::move(recv_queue),
-                                          attributes));
+  auto* made = new QueuePair(std::move(progress), std::move(domain), std::move(send_queue),
+                             std::move(recv_queue), attributes);
+  return {made, destroy_without_gil};
 }
 
 void bind_underlying_lanes(nb::module_& module) {
@@ -189,14 +180,13 @@ void bind_underlying_lanes(nb::module_& module) {
 
 }  // namespace
 
-void add_verbs_peer(Communicator& communicator, const std::shared_ptr<VerbsDevice>& device, int peer,
-                    const std::vector<int>& lane_fds, int control_fd) {
+void add_verbs_peer(Communicator& communicator, const std::shared_ptr<ProgressThread>& progress,
+                    int peer, const std::vector<int>& lane_fds, int control_fd) {
   auto control = std::make_shared<SocketStream>(Descriptor(control_fd));
-  std::vector<Descriptor> sockets;
-  for (int fd : lane_fds) sockets.emplace_back(fd);
+  std::vector<Descriptor> sockets(lane_fds.begin(), lane_fds.end());
   std::vector<std::unique_ptr<Lane>> lanes;
   for (Descriptor& socket : sockets) {
-    auto pair = QueuePair::connected(device, tcp_underlying_lane(std::move(socket)),
+    auto pair = QueuePair::connected(progress, tcp_underlying_lane(std::move(socket)),
                                      LaneOverQueuePair::attributes());
     lanes.push_back(std::make_unique<LaneOverQueuePair>(
         peer, std::move(pair), communicator.options().slot_bytes, communicator.statistics()));
@@ -207,10 +197,6 @@ void add_verbs_peer(Communicator& communicator, const std::shared_ptr<VerbsDevic
 void bind_verbs(nb::module_& module) {
   nb::register_exception_translator(raise_verbs_error);
   bind_underlying_lanes(module);
-
-  nb::class_<VerbsDevice>(module, "VerbsDevice")
-      .def_static("create", &make_device)
-      .def("stop", &VerbsDevice::stop, Released());
 
   nb::class_<ProtectionDomain>(module, "ProtectionDomain")
       .def(nb::init<>())

@@ -2,7 +2,7 @@
 // only as its access allows.
 #include "check.h"
 #include "feed.h"
-#include "verbs/device.h"
+#include "verbs/queue_pair.h"
 
 namespace hccl::fuzz {
 namespace {
@@ -25,7 +25,6 @@ class Target {
   explicit Target(Feed& feed)
       : feed_(feed),
         lane_(std::make_shared<PuppetLane>(1, slot_bytes, statistics_)),
-        device_(stopped_device()),
         domain_(std::make_shared<ProtectionDomain>()),
         queue_(std::make_shared<CompletionQueue>(256)),
         open_(*domain_, access_local_write | access_remote_write | access_remote_read),
@@ -33,7 +32,7 @@ class Target {
     QueuePairAttributes attributes;
     attributes.max_send_wr = attributes.max_recv_wr = 16;
     attributes.rnr_retry = static_cast<int>(feed.below(8));
-    pair_ = std::make_unique<QueuePair>(device_, domain_, queue_, queue_, attributes);
+    pair_ = std::make_shared<QueuePair>(no_thread(), domain_, queue_, queue_, attributes);
     pair_->modify(QueuePairState::init);
     pair_->attach(std::make_shared<PlainUnderlyingLane>(lane_, slot_bytes));
     pair_->modify(QueuePairState::rtr);
@@ -42,9 +41,7 @@ class Target {
   ~Target() {
     lane_->flows = true;
     // The peer's goodbye, or closing would wait for one.
-    Packet goodbye;
-    goodbye.kind = PacketKind::goodbye;
-    lane_->deliver(encode(goodbye, 0), feed_, 0);
+    lane_->deliver(std::bit_cast<Header>(Packet{.kind = PacketKind::goodbye}), feed_, 0);
     lane_->broken = true;
     pair_->close();
     for (size_t i = 0; i < region_bytes; ++i) CHECK(shut_.memory[i] == std::byte{});
@@ -66,14 +63,11 @@ class Target {
   }
 
  private:
-  // A device that has left its thread: the target alone drives.
-  static std::shared_ptr<VerbsDevice> stopped_device() {
-    static auto device = [] {
-      auto made = std::make_shared<VerbsDevice>(std::make_shared<ProgressThread>());
-      made->stop();
-      return made;
-    }();
-    return device;
+  // A progress thread that has ended: the target alone drives.
+  static std::shared_ptr<ProgressThread> no_thread() {
+    static auto thread = std::make_shared<ProgressThread>();
+    thread->stop();
+    return thread;
   }
 
   void post_send() {
@@ -105,9 +99,8 @@ class Target {
   void deliver() {
     uint8_t changes = feed_.take<uint8_t>();
     Packet packet;
-    packet.kind = static_cast<PacketKind>(feed_.below(14));
-    size_t length = feed_.take<uint8_t>();
-    packet.size = static_cast<uint32_t>(length);
+    packet.kind = static_cast<PacketKind>(feed_.below(12));
+    packet.size = packet.length = feed_.take<uint8_t>();
     packet.last = true;
     packet.number = number_;
     packet.rkey = open_.registered.key;
@@ -130,20 +123,19 @@ class Target {
     if (packet.kind >= PacketKind::send && packet.kind <= PacketKind::read && packet.last) {
       ++number_;
     }
-    if (packet.kind == PacketKind::read) length = changes & 1 ? length : 0;
+    if (packet.kind == PacketKind::read && !(changes & 1)) packet.length = 0;
     if (packet.kind == PacketKind::more && packet.last) ++number_;
-    lane_->deliver(encode(packet, length), feed_, feed_.below(3));
+    lane_->deliver(std::bit_cast<Header>(packet), feed_, feed_.below(3));
   }
 
   Feed& feed_;
   Statistics statistics_;
   std::shared_ptr<PuppetLane> lane_;
-  std::shared_ptr<VerbsDevice> device_;
   std::shared_ptr<ProtectionDomain> domain_;
   std::shared_ptr<CompletionQueue> queue_;
   Region open_;  // to the peer
   Region shut_;  // to it
-  std::unique_ptr<QueuePair> pair_;
+  std::shared_ptr<QueuePair> pair_;
   uint16_t number_ = 0;
 };
 

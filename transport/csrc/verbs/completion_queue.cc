@@ -144,7 +144,7 @@ void CompletionQueue::attach(QueuePair* pair) {
 
 void CompletionQueue::detach(QueuePair* pair) {
   std::lock_guard lock(pairs_mutex_);
-  pairs_.erase(std::remove(pairs_.begin(), pairs_.end(), pair), pairs_.end());
+  std::erase(pairs_, pair);
 }
 
 }  // namespace hccl

@@ -2,8 +2,6 @@
 
 #include <atomic>
 
-#include "verbs/device.h"
-
 namespace hccl {
 
 namespace {
@@ -11,6 +9,8 @@ namespace {
 // Without a message for so many turns, an acknowledgement goes by itself.
 constexpr int turns_until_ack = 16;
 constexpr int turns_per_check = 64;
+// How long a queue pair is driven by no thread before the progress thread takes it over.
+constexpr auto takeover_time = std::chrono::milliseconds(2);
 
 std::atomic<uint32_t> next_number{1};  // relaxed: only unique
 
@@ -33,24 +33,64 @@ QueuePairAttributes checked(QueuePairAttributes attributes) {
   return attributes;
 }
 
+// How the progress thread drives a queue pair: if no other thread has done so since its last turn.
+class Card final : public Drivable {
+ public:
+  explicit Card(std::weak_ptr<QueuePair> pair) : pair_(std::move(pair)) {}
+
+  Turn progress_turn() override {
+    auto pair = pair_.lock();
+    if (!pair || pair->state() < QueuePairState::rtr) return Turn::not_mine;
+    if (pair->num_drives() != num_drives_) return Turn::quiet;
+    return drive(*pair, [&] { return pair->drive(); }) ? Turn::moved : Turn::quiet;
+  }
+
+  bool prepare_sleep(Sleep& sleep) override {
+    auto pair = pair_.lock();
+    if (!pair) return true;
+    if (pair->num_drives() != num_drives_ || pair->has_caller()) {
+      // Another thread drives it: enough to come back now and then.
+      sleep.limit(VerbsClock::now() + takeover_time);
+      num_drives_ = pair->num_drives();
+      return true;
+    }
+    return !drive(*pair, [&] { return pair->announce_sleep(sleep); });
+  }
+
+ private:
+  template <class Turn>
+  bool drive(const QueuePair& pair, Turn turn) {
+    bool moved = true;
+    try {
+      moved = turn();
+    } catch (const LaneInterrupted&) {
+      // The queue pair is in ERROR by now, and signals are for other threads.
+    }
+    num_drives_ = pair.num_drives();
+    return moved;
+  }
+
+  const std::weak_ptr<QueuePair> pair_;
+  uint64_t num_drives_ = 0;  // as of the last turn
+};
+
 }  // namespace
 
-QueuePair::QueuePair(std::shared_ptr<VerbsDevice> device,
+QueuePair::QueuePair(std::shared_ptr<ProgressThread> progress,
                      std::shared_ptr<ProtectionDomain> domain,
                      std::shared_ptr<CompletionQueue> send_queue,
                      std::shared_ptr<CompletionQueue> recv_queue,
                      const QueuePairAttributes& attributes)
-    : device_(std::move(device)),
+    : progress_(std::move(progress)),
       domain_(std::move(domain)),
       send_queue_(std::move(send_queue)),
       recv_queue_(std::move(recv_queue)),
       packets_{*domain_, checked(attributes), next_number.fetch_add(1, std::memory_order_relaxed)},
-      requester_(packets_, *send_queue_),
-      responder_(packets_, *recv_queue_) {
+      requester_(std::in_place, packets_, *send_queue_),
+      responder_(std::in_place, packets_, *recv_queue_) {
   domain_->attach(this);
   send_queue_->attach(this);
   recv_queue_->attach(this);
-  device_->attach(this);
 }
 
 QueuePair::~QueuePair() {
@@ -61,11 +101,11 @@ QueuePair::~QueuePair() {
   }
 }
 
-std::shared_ptr<QueuePair> QueuePair::connected(std::shared_ptr<VerbsDevice> device,
+std::shared_ptr<QueuePair> QueuePair::connected(std::shared_ptr<ProgressThread> progress,
                                                 std::shared_ptr<UnderlyingLane> lane,
                                                 const QueuePairAttributes& attributes) {
   auto queue = std::make_shared<CompletionQueue>(attributes.max_send_wr + attributes.max_recv_wr);
-  auto pair = std::make_shared<QueuePair>(std::move(device), std::make_shared<ProtectionDomain>(),
+  auto pair = std::make_shared<QueuePair>(std::move(progress), std::make_shared<ProtectionDomain>(),
                                           queue, queue, attributes);
   pair->modify(QueuePairState::init);
   pair->attach(std::move(lane));
@@ -102,14 +142,8 @@ void QueuePair::attach(std::shared_ptr<UnderlyingLane> lane) {
 
 void QueuePair::set_attributes(const QueuePairAttributes& attributes) {
   auto held = lock();
-  QueuePairAttributes changed = checked(attributes);
   if (state() == QueuePairState::rts) throw InvalidVerb("attributes are set before RTS");
-  const QueuePairAttributes& mine = packets_.attributes;
-  changed.max_send_wr = mine.max_send_wr;
-  changed.max_recv_wr = mine.max_recv_wr;
-  changed.max_sge = mine.max_sge;
-  changed.max_inline = mine.max_inline;
-  packets_.attributes = changed;
+  packets_.attributes = checked(attributes);
 }
 
 void QueuePair::modify(QueuePairState to) {
@@ -117,7 +151,11 @@ void QueuePair::modify(QueuePairState to) {
     auto held = lock();
     step(state(), to);
   }
-  device_->wake();
+  if (to == QueuePairState::rtr) {
+    progress_->start();
+    progress_->kick(std::make_shared<Card>(weak_from_this()));
+  }
+  progress_->wake();
 }
 
 void QueuePair::step(QueuePairState from, QueuePairState to) {
@@ -141,10 +179,10 @@ void QueuePair::step(QueuePairState from, QueuePairState to) {
 }
 
 void QueuePair::forget() {
-  if (underlying_ && state() != QueuePairState::error) notify_peer(Fault{});
+  if (underlying_ && state() != QueuePairState::error) notify_peer(Status::success);
   drop_lane();
-  requester_.reset();
-  responder_.reset();
+  requester_.emplace(packets_, *send_queue_);
+  responder_.emplace(packets_, *recv_queue_);
   packets_.to_acknowledge = packets_.acknowledged = 0;
   packets_.posted = 0;
   fault_ = Fault{};
@@ -160,33 +198,32 @@ void QueuePair::post_send(const SendRequest& request) {
     if (now != QueuePairState::rts && now != QueuePairState::error) {
       throw InvalidVerb("a send needs a queue pair in RTS");
     }
-    requester_.post(request);
+    requester_->post(request);
     if (now == QueuePairState::error) {
-      if (!ending_) requester_.flush(Status::flushed);
+      if (!ending_) requester_->flush(Status::flushed);
       return;
     }
     try {
       // Only the oldest is sent here: a thread that waits sends the rest.
-      VerbsClock::time_point clock;
-      requester_.transmit(&clock);
+      requester_->transmit();
     } catch (const LaneError&) {
       // The next turn meets it too, and receives first what the peer said before.
     } catch (const LaneInterrupted&) {
       interrupted();
     }
-    stalled = requester_.num_waiting() > 0 || !packets_.lane->flushed();
+    stalled = requester_->num_waiting() > 0 || !packets_.lane->flushed();
   }
   if (!stalled) return;
   send_queue_->wake();
   recv_queue_->wake();
-  device_->wake();
+  progress_->wake();
 }
 
 void QueuePair::post_recv(const RecvRequest& request) {
   auto held = lock();
   if (state() == QueuePairState::reset) throw InvalidVerb("a RECV needs a queue pair in INIT");
-  responder_.post(request);
-  if (state() == QueuePairState::error && !ending_) responder_.flush(Status::flushed);
+  responder_->post(request);
+  if (state() == QueuePairState::error && !ending_) responder_->flush(Status::flushed);
 }
 
 bool QueuePair::drive() {
@@ -222,14 +259,13 @@ bool QueuePair::turn() {
   if (!underlying_ || state() < QueuePairState::rtr) return false;
   if (state() == QueuePairState::error) return drain();
   try {
-    VerbsClock::time_point now{};
     bool moved = receive();
     if (!packets_.lane->settled()) moved |= packets_.lane->flush();
-    moved |= responder_.answer_reads();
-    if (state() == QueuePairState::rts) moved |= requester_.transmit(&now);
-    requester_.complete();
+    moved |= responder_->answer_reads();
+    if (state() == QueuePairState::rts) moved |= requester_->transmit();
+    requester_->complete();
     num_idle_turns_ = moved ? 0 : num_idle_turns_ + 1;
-    moved |= responder_.acknowledge(num_idle_turns_ >= turns_until_ack);
+    moved |= responder_->acknowledge(num_idle_turns_ >= turns_until_ack);
     if (num_idle_turns_ % turns_per_check == turns_per_check - 1) {
       check_timers(VerbsClock::now());
     }
@@ -242,32 +278,29 @@ bool QueuePair::turn() {
 
 void QueuePair::check_timers(VerbsClock::time_point now) {
   underlying_->tend();
-  requester_.check_silence(now);
+  requester_->check_silence(now);
   // What the peer said before it went is still received, then the queue pair fails.
   if (underlying_->peer_has_ended() && !receive()) throw LaneError(0, "the peer's process has ended");
 }
 
 bool QueuePair::receive() {
   bool moved = false;
-  uint64_t num_received = responder_.num_received();
+  uint64_t num_received = responder_->num_received();
   // A further peek may be a system call, and a thread waits for the message that came.
-  for (int i = 0; i < packets_per_turn && responder_.num_received() == num_received; ++i) {
+  for (int i = 0; i < packets_per_turn && responder_->num_received() == num_received; ++i) {
     const Header* header = packets_.lane->peek();
     if (header == nullptr) break;
-    requester_.received();
-    Packet packet = decode(*header);
-    if (!take(packet, header->length)) break;
+    requester_->received();
+    auto packet = std::bit_cast<Packet>(*header);
+    if (!take(packet)) break;
     packets_.lane->release();
     moved = true;
-    requester_.acknowledge(packet.acked);
-    if (packet.kind == PacketKind::reject) {
-      throw Fault{.send = static_cast<Status>(packet.imm), .text = "the peer rejected a request"};
-    }
+    requester_->acknowledge(packet.acked);
   }
   return moved;
 }
 
-bool QueuePair::take(const Packet& packet, size_t length) {
+bool QueuePair::take(const Packet& packet) {
   switch (packet.kind) {
     case PacketKind::send:
     case PacketKind::send_with_imm:
@@ -275,24 +308,21 @@ bool QueuePair::take(const Packet& packet, size_t length) {
     case PacketKind::write_with_imm:
     case PacketKind::read:
     case PacketKind::more:
-      return responder_.take(packet, length);
+      return responder_->take(packet);
     case PacketKind::read_response:
-      return requester_.take_response(packet, length);
+      return requester_->take_response(packet);
     case PacketKind::receiver_not_ready:
-      requester_.not_ready(packet.number, std::chrono::microseconds(packet.imm));
-      return true;
-    case PacketKind::probe:
-      responder_.probed();
+      requester_->not_ready(packet.number, std::chrono::microseconds(packet.imm));
       return true;
     case PacketKind::acknowledge:
       return true;
-    case PacketKind::reject:
-      peer_left_ = true;
-      if (packet.imm == 0 || packet.imm > static_cast<uint32_t>(Status::rnr_retry_exceeded)) break;
-      return true;
     case PacketKind::goodbye:
-      requester_.acknowledge(packet.acked);
+      requester_->acknowledge(packet.acked);
       peer_left_ = true;
+      if (packet.imm > static_cast<uint32_t>(Status::rnr_retry_exceeded)) break;
+      if (packet.imm > 0) {
+        throw Fault{.send = static_cast<Status>(packet.imm), .text = "the peer rejected a request"};
+      }
       throw Fault{.send = Status::retry_exceeded, .text = "the peer closed its queue pair"};
   }
   throw Fault{.send = Status::remote_operation_error, .text = "a malformed packet"};
@@ -333,11 +363,11 @@ bool QueuePair::announce_sleep(Sleep& sleep) {
   } else {
     try {
       check_timers(VerbsClock::now());
-      responder_.acknowledge(true);
+      responder_->acknowledge(true);
     } catch (...) {
       fail_by_exception();
     }
-    until = requester_.next_timer();
+    until = requester_->next_timer();
   }
   sleep.limit(until);
   if (underlying_) {

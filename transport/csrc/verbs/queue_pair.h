@@ -2,30 +2,31 @@
 //
 // requester.h is its sending half, responder.h its receiving half, packet_lane.h what travels;
 // queue_pair_end.cc has what happens at its end. A thread that polls a completion queue drives its
-// queue pairs; the progress thread drives those that no thread polls.
+// queue pairs. The progress thread plays the network card for those that no thread polls: a peer can
+// read and write our memory, and gets its answers, while this process computes.
 #pragma once
 
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 
+#include "progress/progress_thread.h"
 #include "verbs/protocol/requester.h"
 #include "verbs/protocol/responder.h"
 #include "verbs/underlying_lane.h"
 
 namespace hccl {
 
-class VerbsDevice;
-
-// Thread-safe.
-class QueuePair final : public QueuePairFace {
+// Thread-safe; owned by a shared_ptr.
+class QueuePair final : public QueuePairFace, public std::enable_shared_from_this<QueuePair> {
  public:
-  QueuePair(std::shared_ptr<VerbsDevice> device, std::shared_ptr<ProtectionDomain> domain,
+  QueuePair(std::shared_ptr<ProgressThread> progress, std::shared_ptr<ProtectionDomain> domain,
             std::shared_ptr<CompletionQueue> send_queue,
             std::shared_ptr<CompletionQueue> recv_queue, const QueuePairAttributes& attributes);
   ~QueuePair() override;  // closes it
   // One in RTS over `lane`, with a protection domain and a completion queue of its own.
-  static std::shared_ptr<QueuePair> connected(std::shared_ptr<VerbsDevice> device,
+  static std::shared_ptr<QueuePair> connected(std::shared_ptr<ProgressThread> progress,
                                               std::shared_ptr<UnderlyingLane> lane,
                                               const QueuePairAttributes& attributes);
   QueuePair(const QueuePair&) = delete;
@@ -42,7 +43,7 @@ class QueuePair final : public QueuePairFace {
   // RESET -> INIT -> RTR -> RTS, and from anywhere to RESET and ERROR. Throws InvalidVerb for other
   // steps, and for RTR without a connection.
   void modify(QueuePairState state);
-  // Changes retries, timers and path_mtu; before RTS.
+  // Changes retries, timers and path_mtu, not the sizes; before RTS.
   void set_attributes(const QueuePairAttributes& attributes);
 
   // Throws InvalidVerb in the wrong state, QueueFull.
@@ -65,7 +66,7 @@ class QueuePair final : public QueuePairFace {
 
   const QueuePairStatistics& statistics() const { return packets_.statistics; }
 
-  // For the device and the completion queues.
+  // For the progress thread.
   uint64_t num_drives() const { return num_drives_.load(std::memory_order_relaxed); }
   // Whether a thread that waits for completions sleeps on it: the progress thread leaves it alone.
   bool has_caller() const { return send_queue_->has_caller() || recv_queue_->has_caller(); }
@@ -78,7 +79,7 @@ class QueuePair final : public QueuePairFace {
   // Takes the lock for a caller that a spinning driver has to make room for.
   std::unique_lock<std::mutex> lock();
   bool receive();
-  bool take(const Packet& packet, size_t length);
+  bool take(const Packet& packet);
   bool drain();
   bool turn();
   [[noreturn]] void interrupted();
@@ -88,12 +89,12 @@ class QueuePair final : public QueuePairFace {
   bool wait_until(Done done);
   void check_timers(VerbsClock::time_point now);
   void fail(const Fault& fault);
-  void notify_peer(const Fault& fault);
+  void notify_peer(Status rejection);
   void drop_lane();
   void forget();
   void step(QueuePairState from, QueuePairState to);
 
-  const std::shared_ptr<VerbsDevice> device_;
+  const std::shared_ptr<ProgressThread> progress_;
   const std::shared_ptr<ProtectionDomain> domain_;
   const std::shared_ptr<CompletionQueue> send_queue_;
   const std::shared_ptr<CompletionQueue> recv_queue_;
@@ -103,13 +104,13 @@ class QueuePair final : public QueuePairFace {
   std::atomic<int> num_posters_{0};
   // Written under the lock.
   std::atomic<QueuePairState> state_{QueuePairState::reset};
-  std::atomic<uint64_t> num_drives_{0};  // a hint for the device's thread
+  std::atomic<uint64_t> num_drives_{0};  // a hint for the progress thread
 
   // Guarded by mutex_, all below.
   std::shared_ptr<UnderlyingLane> underlying_;
   PacketLane packets_;
-  Requester requester_;
-  Responder responder_;
+  std::optional<Requester> requester_;  // never empty; made anew in RESET
+  std::optional<Responder> responder_;
   int num_idle_turns_ = 0;
   bool peer_left_ = false;  // it sent a goodbye, or its connection broke
   bool closed_ = false;

@@ -1,6 +1,5 @@
 // How a queue pair ends: errors, goodbyes, and memory that has to be given back first.
 #include "verbs/queue_pair.h"
-#include "verbs/device.h"
 
 namespace hccl {
 
@@ -20,19 +19,13 @@ void QueuePair::fail(const Fault& fault) {
   fault_ = fault;
   ending_ = true;
   ending_until_ = VerbsClock::now() + parting_time;
-  if (underlying_ && before >= QueuePairState::rtr) notify_peer(fault);
+  if (underlying_ && before >= QueuePairState::rtr) notify_peer(fault.rejection);
   drain();
 }
 
-void QueuePair::notify_peer(const Fault& fault) {
-  Packet packet{.kind = PacketKind::goodbye};
-  if (fault.rejection != Status::success) {
-    packet = {.kind = PacketKind::reject,
-              .number = fault.number,
-              .imm = static_cast<uint32_t>(fault.rejection)};
-  }
+void QueuePair::notify_peer(Status rejection) {
   try {
-    packets_.send(packet);
+    packets_.send({.kind = PacketKind::goodbye, .imm = static_cast<uint32_t>(rejection)});
   } catch (const LaneError&) {
     peer_left_ = true;
   }
@@ -48,8 +41,7 @@ bool QueuePair::drain() {
       for (int i = 0; i < packets_per_turn; ++i) {
         const Header* header = lane.peek();
         if (header == nullptr) break;
-        auto kind = decode(*header).kind;
-        peer_left_ |= kind == PacketKind::goodbye || kind == PacketKind::reject;
+        peer_left_ |= std::bit_cast<Packet>(*header).kind == PacketKind::goodbye;
         if (header->length > 0 && lane.lend() == nullptr) break;
         lane.release();
         moved = true;
@@ -66,8 +58,8 @@ bool QueuePair::drain() {
     drop_lane();
   }
   ending_ = false;
-  requester_.flush(fault_.send);
-  responder_.flush(fault_.recv);
+  requester_->flush(fault_.send);
+  responder_->flush(fault_.recv);
   return true;
 }
 
@@ -84,7 +76,6 @@ void QueuePair::close() {
   } catch (const LaneInterrupted&) {
     interruption = std::current_exception();
   }
-  device_->detach(this);
   recv_queue_->detach(this);
   send_queue_->detach(this);
   domain_->detach(this);
@@ -102,8 +93,8 @@ bool QueuePair::part() {
     auto held = lock();
     if (closed_) return false;
     closed_ = true;
-    requester_.clear();
-    responder_.clear();
+    requester_->clear();
+    responder_->clear();
     if (underlying_ && state() >= QueuePairState::rtr) {
       fail(Fault{.text = "it was closed"});
     }
@@ -133,7 +124,7 @@ bool QueuePair::wait_until(Done done) {
 // the peer where they were announced.
 void QueuePair::release_region() {
   if (wait_until([this] {
-        return !underlying_ || packets_.lane->completed() >= responder_.last_answer();
+        return !underlying_ || packets_.lane->completed() >= responder_->last_answer();
       })) {
     return;
   }

@@ -22,7 +22,7 @@
 #include "lanes/tcp.h"
 #include "progress/progress_thread.h"
 #include "verbs/lane_over_queue_pair.h"
-#include "verbs/device.h"
+#include "verbs/queue_pair.h"
 
 namespace hccl::test {
 
@@ -122,8 +122,7 @@ inline std::unique_ptr<Ends> socket_lane(std::vector<std::array<int, 2>> paths,
 inline std::unique_ptr<Ends> queue_pair_lane(std::array<std::shared_ptr<UnderlyingLane>, 2> lanes) {
   auto lane = std::make_unique<Ends>();
   auto end = [&](int peer) {
-    auto device = std::make_shared<VerbsDevice>(progress());
-    auto pair = QueuePair::connected(std::move(device), lanes[static_cast<size_t>(1 - peer)],
+    auto pair = QueuePair::connected(progress(), lanes[static_cast<size_t>(1 - peer)],
                                      LaneOverQueuePair::attributes());
     return std::make_unique<LaneOverQueuePair>(peer, std::move(pair), slot_bytes, lane->statistics);
   };

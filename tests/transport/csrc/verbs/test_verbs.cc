@@ -7,7 +7,7 @@
 
 #include "check.h"
 #include "lanes.h"
-#include "verbs/device.h"
+#include "verbs/queue_pair.h"
 
 namespace hccl::test {
 namespace {
@@ -16,18 +16,17 @@ constexpr uint32_t every_access = access_local_write | access_remote_write | acc
 constexpr auto patience = std::chrono::seconds(60);
 
 struct End {
-  std::shared_ptr<VerbsDevice> device = std::make_shared<VerbsDevice>(progress());
   std::shared_ptr<ProtectionDomain> domain = std::make_shared<ProtectionDomain>();
   std::shared_ptr<CompletionQueue> sent = std::make_shared<CompletionQueue>(4096);
   std::shared_ptr<CompletionQueue> received = std::make_shared<CompletionQueue>(4096);
   std::vector<std::byte> memory = std::vector<std::byte>(1 << 20);
   MemoryRegion region;
-  std::unique_ptr<QueuePair> pair;
+  std::shared_ptr<QueuePair> pair;
 
   explicit End(const QueuePairAttributes& attributes) {
     region = domain->register_memory(reinterpret_cast<uint64_t>(memory.data()), memory.size(),
                                      every_access);
-    pair = std::make_unique<QueuePair>(device, domain, sent, received, attributes);
+    pair = std::make_shared<QueuePair>(progress(), domain, sent, received, attributes);
     pair->modify(QueuePairState::init);
   }
 

@@ -5,18 +5,16 @@
 
 namespace hccl {
 
-void PacketLane::send(Packet packet, const std::byte* payload, size_t length) {
-  packet.acked = static_cast<uint16_t>(to_acknowledge);
-  acknowledged = to_acknowledge;
-  posted = lane->post_send(encode(packet, length), payload);
+void PacketLane::send(Packet packet, const std::byte* payload) {
+  packet.acked = acknowledged = to_acknowledge;
+  posted = lane->post_send(std::bit_cast<Header>(packet), payload);
   if (!lane->flushed()) statistics.stalls.add(1);
 }
 
-Cursor locate(std::span<const ScatterGather> pieces, size_t offset) {
+ScatterGather locate(std::span<const ScatterGather> pieces, size_t offset) {
   for (const ScatterGather& piece : pieces) {
     if (offset < piece.length) {
-      return {reinterpret_cast<std::byte*>(piece.address) + offset, piece.length - offset,
-              piece.lkey};
+      return {piece.address + offset, static_cast<uint32_t>(piece.length - offset), piece.lkey};
     }
     offset -= piece.length;
   }
@@ -31,31 +29,27 @@ size_t checked_length(std::span<const ScatterGather> pieces, size_t max_pieces) 
   return total;
 }
 
-Delivery PacketLane::deliver(std::span<const ScatterGather> pieces, size_t offset, size_t length) {
+Delivery PacketLane::deliver(std::span<const ScatterGather> pieces, size_t offset, size_t length,
+                             uint32_t access) {
   if (length == 0) return Delivery::done;
-  // The whole fragment is looked at before a byte is written.
-  size_t checked = 0;
-  size_t num_cursors = 0;
-  Cursor cursors[max_scatter_gather];
-  while (checked < length) {
-    Cursor cursor = locate(pieces, offset + checked);
-    cursor.left = std::min(cursor.left, length - checked);
-    auto address = reinterpret_cast<uint64_t>(cursor.address);
-    if (cursor.left == 0 ||
-        !domain.allows(cursor.lkey, address, cursor.left, access_local_write)) {
-      return Delivery::forbidden;
-    }
-    checked += cursor.left;
-    cursors[num_cursors++] = cursor;
+  // The whole fragment is checked before a byte is written.
+  ScatterGather parts[max_scatter_gather];
+  size_t num_parts = 0;
+  for (size_t checked = 0; checked < length; checked += parts[num_parts++].length) {
+    ScatterGather& part = parts[num_parts];
+    part = locate(pieces, offset + checked);
+    part.length = static_cast<uint32_t>(std::min<size_t>(part.length, length - checked));
+    if (part.length == 0 || !domain.allows(part, access)) return Delivery::forbidden;
   }
-  if (num_cursors == 1) {
-    return lane->receive(cursors[0].address) ? Delivery::done : Delivery::not_yet;
+  if (num_parts == 1) {
+    bool whole = lane->receive(reinterpret_cast<std::byte*>(parts[0].address));
+    return whole ? Delivery::done : Delivery::not_yet;
   }
   const std::byte* payload = lane->lend();
   if (payload == nullptr) return Delivery::not_yet;
-  for (size_t i = 0; i < num_cursors; ++i) {
-    std::memcpy(cursors[i].address, payload, cursors[i].left);
-    payload += cursors[i].left;
+  for (const ScatterGather& part : std::span(parts).first(num_parts)) {
+    std::memcpy(reinterpret_cast<void*>(part.address), payload, part.length);
+    payload += part.length;
   }
   return Delivery::done;
 }

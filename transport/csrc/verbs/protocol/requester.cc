@@ -23,25 +23,27 @@ void Requester::post(const SendRequest& request) {
   size_t size = checked_length(request.pieces, packets_.attributes.max_sge);
   check(request, size);
   if (full()) throw QueueFull("max_send_wr requests are under way");
-  size_t slot = tail_ % entries_.size();
+  size_t slot = tail_++ % entries_.size();
   ScatterGather* kept = &pieces_[slot * packets_.attributes.max_sge];
-  std::copy(request.pieces.begin(), request.pieces.end(), kept);
+  size_t num_kept = request.pieces.size();
   if (request.flags & send_inline) {
     std::byte* copy = inline_bytes_.data() + slot * packets_.attributes.max_inline;
+    *kept = {reinterpret_cast<uint64_t>(copy), static_cast<uint32_t>(size), 0};
+    num_kept = 1;
     for (const ScatterGather& piece : request.pieces) {
       std::memcpy(copy, reinterpret_cast<const void*>(piece.address), piece.length);
       copy += piece.length;
     }
+  } else {
+    std::copy(request.pieces.begin(), request.pieces.end(), kept);
   }
   entries_[slot] = {request, static_cast<uint32_t>(size)};
-  entries_[slot].request.pieces = {kept, request.pieces.size()};
-  ++tail_;
+  entries_[slot].request.pieces = {kept, num_kept};
 }
 
-bool Requester::may_start(const Entry& entry, VerbsClock::time_point* now) {
+bool Requester::may_start(const Entry& entry) {
   if (not_before_ != VerbsClock::time_point{}) {
-    *now = VerbsClock::now();
-    if (*now < not_before_) return false;
+    if (VerbsClock::now() < not_before_) return false;
     not_before_ = {};
   }
   if (num_reads_ == 0) return true;
@@ -49,12 +51,12 @@ bool Requester::may_start(const Entry& entry, VerbsClock::time_point* now) {
   return entry.request.opcode != Opcode::rdma_read || num_reads_ < packets_.attributes.max_rd_atomic;
 }
 
-bool Requester::transmit(VerbsClock::time_point* now) {
+bool Requester::transmit() {
   bool moved = false;
   while (next_ != tail_ && packets_.lane->flushed()) {
     Entry& current = entry(next_);
     if (current.problem != Status::success) break;
-    if (!started_ && !may_start(current, now)) break;
+    if (!started_ && !may_start(current)) break;
     if (!waits()) has_received_ = true;  // it owed no answer until now
     if (current.request.opcode == Opcode::rdma_read) {
       send_read();
@@ -67,13 +69,11 @@ bool Requester::transmit(VerbsClock::time_point* now) {
 }
 
 Packet Requester::first_packet(const Entry& entry) const {
-  constexpr PacketKind kinds[] = {PacketKind::send, PacketKind::send_with_imm, PacketKind::write,
-                                  PacketKind::write_with_imm, PacketKind::read};
   const SendRequest& request = entry.request;
-  Packet packet{.kind = kinds[static_cast<int>(request.opcode)],
-                .number = static_cast<uint16_t>(next_),
+  Packet packet{.kind = static_cast<PacketKind>(static_cast<int>(request.opcode) + 1),
                 .imm = request.imm,
-                .size = entry.size};
+                .size = entry.size,
+                .number = static_cast<uint16_t>(next_)};
   if (request.opcode != Opcode::send && request.opcode != Opcode::send_with_imm) {
     packet.rkey = request.rkey;
     packet.remote_address = request.remote_address;
@@ -83,28 +83,21 @@ Packet Requester::first_packet(const Entry& entry) const {
 
 void Requester::send_fragment() {
   Entry& current = entry(next_);
-  const std::byte* payload = nullptr;
-  size_t length = 0;
-  if (current.request.flags & send_inline) {
-    size_t slot = next_ % entries_.size();
-    payload = inline_bytes_.data() + slot * packets_.attributes.max_inline + offset_;
-    length = std::min(current.size - offset_, packets_.mtu);
-  } else if (offset_ < current.size) {
-    Cursor cursor = locate(current.request.pieces, offset_);
-    length = std::min(cursor.left, packets_.mtu);
-    payload = cursor.address;
-    if (!packets_.domain.allows(cursor.lkey, reinterpret_cast<uint64_t>(payload), length, 0)) {
-      current.problem = Status::local_protection_error;
-      return;
-    }
+  ScatterGather part = locate(current.request.pieces, offset_);
+  part.length = static_cast<uint32_t>(std::min<size_t>(part.length, packets_.mtu));
+  bool is_copy = current.request.flags & send_inline;
+  if (part.length > 0 && !is_copy && !packets_.domain.allows(part, 0)) {
+    current.problem = Status::local_protection_error;
+    return;
   }
   Packet packet = first_packet(current);
   if (started_) packet.kind = PacketKind::more;
-  packet.last = offset_ + length == current.size;
+  packet.length = part.length;
+  packet.last = offset_ + part.length == current.size;
   packet.wants_ack = packet.last && next_ + 1 == tail_;
-  packets_.send(packet, payload, length);
+  packets_.send(packet, reinterpret_cast<const std::byte*>(part.address));
   current.last_on_lane = packets_.posted;
-  offset_ += length;
+  offset_ += part.length;
   started_ = !packet.last;
   if (started_) return;
   offset_ = 0;
@@ -114,7 +107,7 @@ void Requester::send_fragment() {
 void Requester::send_read() {
   Entry& current = entry(next_);
   for (const ScatterGather& piece : current.request.pieces) {
-    if (!packets_.domain.allows(piece.lkey, piece.address, piece.length, access_local_write)) {
+    if (!packets_.domain.allows(piece, access_local_write)) {
       current.problem = Status::local_protection_error;
       return;
     }
@@ -144,7 +137,7 @@ void Requester::acknowledge(uint16_t acked) {
 }
 
 void Requester::not_ready(uint16_t number, std::chrono::microseconds timer) {
-  uint64_t index = next_ - static_cast<uint16_t>(static_cast<uint16_t>(next_) - number);
+  uint64_t index = next_ - static_cast<uint16_t>(next_ - number);
   if (index < acked_ || index > next_) {
     throw Fault{.send = Status::remote_operation_error, .text = "it is not ready for no message"};
   }
@@ -165,20 +158,21 @@ void Requester::not_ready(uint16_t number, std::chrono::microseconds timer) {
   not_before_ = VerbsClock::now() + timer;
 }
 
-bool Requester::take_response(const Packet& packet, size_t length) {
-  uint64_t index = next_ - static_cast<uint16_t>(static_cast<uint16_t>(next_) - packet.number);
+bool Requester::take_response(const Packet& packet) {
+  uint64_t index = next_ - static_cast<uint16_t>(next_ - packet.number);
   Entry& read = entry(index);
   if (index < acked_ || index >= next_ || read.request.opcode != Opcode::rdma_read ||
-      length > read.size - read.received) {
+      packet.length > read.size - read.received) {
     throw Fault{.send = Status::remote_operation_error, .text = "it answered no read of ours"};
   }
   if (read.problem == Status::success) {
-    Delivery delivery = packets_.deliver(read.request.pieces, read.received, length);
+    Delivery delivery = packets_.deliver(read.request.pieces, read.received, packet.length,
+                                         access_local_write);
     if (delivery == Delivery::not_yet) return false;
     if (delivery == Delivery::forbidden) read.problem = Status::local_protection_error;
   }
   if (read.problem != Status::success && packets_.lane->lend() == nullptr) return false;
-  read.received += static_cast<uint32_t>(length);
+  read.received += packet.length;
   return true;
 }
 
@@ -208,8 +202,6 @@ void Requester::check_silence(VerbsClock::time_point now) {
   if (++num_timeouts_ > packets_.attributes.retry_count) {
     throw Fault{.send = Status::retry_exceeded, .text = "the peer does not answer"};
   }
-  if (!packets_.lane->flushed()) return;
-  packets_.send({.kind = PacketKind::probe});
 }
 
 VerbsClock::time_point Requester::next_timer() const {
@@ -245,15 +237,6 @@ void Requester::clear() {
   offset_ = 0;
   started_ = false;
   num_reads_ = 0;
-}
-
-void Requester::reset() {
-  clear();
-  head_ = acked_ = next_ = tail_ = 0;
-  not_before_ = {};
-  rnr_index_ = ~uint64_t{0};
-  has_received_ = true;
-  num_timeouts_ = 0;
 }
 
 }  // namespace hccl

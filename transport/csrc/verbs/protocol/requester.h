@@ -24,16 +24,16 @@ class Requester {
   void post(const SendRequest& request);
 
   // Sends what the lane takes now. True if anything moved.
-  bool transmit(VerbsClock::time_point* now);
+  bool transmit();
   // The peer has carried out so many requests, modulo 2^16. Throws Fault.
   void acknowledge(uint16_t acked);
   // The peer has no RECV for message `number`. Throws Fault.
   void not_ready(uint16_t number, std::chrono::microseconds timer);
   // Takes the peeked fragment of a read's answer. False: not all of it is there. Throws Fault.
-  bool take_response(const Packet& packet, size_t length);
+  bool take_response(const Packet& packet);
   // Reports what has ended. Throws Fault for a request that failed on this side.
   void complete();
-  // Sends a probe to a silent peer. Throws Fault.
+  // Throws Fault for a peer that owes an answer and is silent for too long.
   void check_silence(VerbsClock::time_point now);
   void received() { has_received_ = true; }
   VerbsClock::time_point next_timer() const;
@@ -41,8 +41,6 @@ class Requester {
   void flush(Status status);
   // Forgets everything without a completion.
   void clear();
-  // For a new connection.
-  void reset();
 
  private:
   struct Entry {
@@ -55,7 +53,7 @@ class Requester {
 
   Entry& entry(uint64_t index) { return entries_[index % entries_.size()]; }
   void check(const SendRequest& request, size_t size) const;
-  bool may_start(const Entry& entry, VerbsClock::time_point* now);
+  bool may_start(const Entry& entry);
   void send_fragment();
   void send_read();
   Packet first_packet(const Entry& entry) const;

@@ -37,10 +37,10 @@ void Responder::post(const RecvRequest& request) {
   recvs_[slot] = {{request.wr_id, {kept, request.pieces.size()}}, size};
 }
 
-bool Responder::take(const Packet& packet, size_t length) {
+bool Responder::take(const Packet& packet) {
   if (!fragment_begun_) {
     try {
-      fragment_dropped_ = !begin(packet, length);
+      fragment_dropped_ = !begin(packet);
     } catch (const Fault&) {
       // Reads that came before are answered before this request is rejected.
       if (!reads_.empty()) return false;
@@ -49,11 +49,11 @@ bool Responder::take(const Packet& packet, size_t length) {
     fragment_begun_ = true;
   }
   if (fragment_dropped_) {
-    if (length > 0 && packets_.lane->lend() == nullptr) return false;
+    if (packet.length > 0 && packets_.lane->lend() == nullptr) return false;
   } else if (receiving_) {
-    if (!deliver(length)) return false;
-    offset_ += length;
-    bytes_since_ack_ += length;
+    if (!deliver(packet.length)) return false;
+    offset_ += packet.length;
+    bytes_since_ack_ += packet.length;
     if (packet.last) finish();
   }
   // An end that takes a RECV usually answers: the answer carries the acknowledgement.
@@ -63,83 +63,56 @@ bool Responder::take(const Packet& packet, size_t length) {
 }
 
 // False: the fragment is to be dropped, because it will be sent again.
-bool Responder::begin(const Packet& packet, size_t length) {
-  if (packet.kind == PacketKind::more) {
-    if (receiving_ && (length > message_.size - offset_ ||
-                       packet.last != (offset_ + length == message_.size))) {
-      reject(Status::remote_invalid_request_error, Status::flushed, "a malformed fragment");
-    }
-    return receiving_;
-  }
-  if (packet.number != static_cast<uint16_t>(executed_)) return false;
-  if (receiving_ || packet.size > max_message_bytes ||
-      (packet.kind == PacketKind::read
-           ? length != 0
-           : length > packet.size || packet.last != (length == packet.size))) {
+bool Responder::begin(const Packet& packet) {
+  bool is_first = packet.kind != PacketKind::more;
+  bool is_read = packet.kind == PacketKind::read;
+  if (is_first ? packet.number != executed_ : !receiving_) return false;
+  size_t left = is_first ? packet.size : message_.size - offset_;
+  bool fits = is_read ? packet.length == 0
+                      : packet.length <= left && packet.last == (packet.length == left);
+  if (!fits || (is_first && (receiving_ || packet.size > max_message_bytes)) ||
+      reads_.size() >= max_work_requests) {
     reject(Status::remote_invalid_request_error, Status::flushed, "a malformed message");
   }
-  if (packet.kind == PacketKind::read) {
-    begin_read(packet);
-    return true;
-  }
-  return begin_message(packet);
-}
-
-bool Responder::begin_message(const Packet& packet) {
+  if (!is_first) return true;
   if (!is_send(packet.kind) && packet.size > 0 &&
-      !packets_.domain.allows(packet.rkey, packet.remote_address, packet.size,
-                              access_remote_write)) {
-    reject(Status::remote_access_error, Status::flushed, "a write outside of its region");
+      !packets_.domain.allows({packet.remote_address, packet.size, packet.rkey},
+                              is_read ? access_remote_read : access_remote_write)) {
+    reject(Status::remote_access_error, Status::flushed,
+           is_read ? "a read outside of its region" : "a write outside of its region");
   }
-  if (consumes_recv(packet.kind)) {
-    if (recv_head_ == recv_tail_) {
-      auto timer = std::chrono::duration_cast<std::chrono::microseconds>(
-          packets_.attributes.min_rnr_timer);
-      packets_.send({.kind = PacketKind::receiver_not_ready,
-                     .number = packet.number,
-                     .imm = static_cast<uint32_t>(timer.count())});
-      return false;
-    }
-    if (is_send(packet.kind) && packet.size > oldest_recv().size) {
-      reject(Status::remote_invalid_request_error, Status::local_length_error,
-             "a message longer than its RECV");
-    }
+  if (consumes_recv(packet.kind) && recv_head_ == recv_tail_) {
+    auto timer = std::chrono::duration_cast<std::chrono::microseconds>(
+        packets_.attributes.min_rnr_timer);
+    packets_.send({.kind = PacketKind::receiver_not_ready,
+                   .imm = static_cast<uint32_t>(timer.count()),
+                   .number = packet.number});
+    return false;
+  }
+  if (is_send(packet.kind) && packet.size > oldest_recv().size) {
+    reject(Status::remote_invalid_request_error, Status::local_length_error,
+           "a message longer than its RECV");
   }
   message_ = packet;
   offset_ = 0;
-  receiving_ = true;
+  receiving_ = !is_read;
+  if (is_read) {
+    reads_.push_back(packet);
+    ++executed_;
+  }
   return true;
 }
 
-void Responder::begin_read(const Packet& packet) {
-  if (packet.size > 0 && !packets_.domain.allows(packet.rkey, packet.remote_address, packet.size,
-                                                 access_remote_read)) {
-    reject(Status::remote_access_error, Status::flushed, "a read outside of its region");
-  }
-  if (reads_.size() >= max_work_requests) {
-    reject(Status::remote_invalid_request_error, Status::flushed, "too many reads");
-  }
-  message_ = packet;
-  reads_.push_back({packet.remote_address, packet.rkey, packet.size, 0, executed_});
-  ++executed_;
-}
-
 bool Responder::deliver(size_t length) {
-  Delivery delivery;
-  if (is_send(message_.kind)) {
-    delivery = packets_.deliver(oldest_recv().request.pieces, offset_, length);
-    if (delivery == Delivery::forbidden) {
-      reject(Status::remote_operation_error, Status::local_protection_error, "a faulty RECV");
-    }
-    return delivery == Delivery::done;
-  }
-  if (length == 0) return true;
-  uint64_t address = message_.remote_address + offset_;
-  // Again for every fragment: the key may have been revoked meanwhile.
-  if (!packets_.domain.allows(message_.rkey, address, length, access_remote_write)) {
-    reject(Status::remote_access_error, Status::flushed, "a write into a revoked region");
-  }
-  return packets_.lane->receive(reinterpret_cast<std::byte*>(address));
+  bool sent = is_send(message_.kind);
+  ScatterGather written{message_.remote_address, message_.size, message_.rkey};
+  auto pieces = sent ? oldest_recv().request.pieces : std::span<const ScatterGather>(&written, 1);
+  // Checked again for every fragment: the key may have been revoked meanwhile.
+  Delivery delivery = packets_.deliver(pieces, offset_, length,
+                                       sent ? access_local_write : access_remote_write);
+  if (delivery != Delivery::forbidden) return delivery == Delivery::done;
+  if (!sent) reject(Status::remote_access_error, Status::flushed, "a write into a revoked region");
+  reject(Status::remote_operation_error, Status::local_protection_error, "a faulty RECV");
 }
 
 void Responder::finish() {
@@ -162,29 +135,27 @@ void Responder::finish() {
 
 // A read is carried out when its answer has left, and acknowledgements are in order.
 void Responder::count_up() {
-  packets_.to_acknowledge = reads_.empty() ? executed_ : reads_.front().index;
+  packets_.to_acknowledge = reads_.empty() ? executed_ : reads_.front().number;
 }
 
 bool Responder::answer_reads() {
   bool moved = false;
   while (!reads_.empty() && packets_.lane->flushed()) {
-    Read& read = reads_.front();
-    Packet packet{.kind = PacketKind::read_response, .number = static_cast<uint16_t>(read.index)};
-    uint64_t address = read.address + read.sent;
-    auto* source = reinterpret_cast<const std::byte*>(address);
-    size_t length = std::min<size_t>(read.size - read.sent, packets_.mtu);
-    if (length > 0 && !packets_.domain.allows(read.rkey, address, length, access_remote_read)) {
-      throw Fault{.rejection = Status::remote_access_error,
-                  .number = packet.number,
-                  .text = "a read from a revoked region"};
+    const Packet& read = reads_.front();
+    ScatterGather part{read.remote_address + answered_, read.size - answered_, read.rkey};
+    part.length = static_cast<uint32_t>(std::min<size_t>(part.length, packets_.mtu));
+    if (part.length > 0 && !packets_.domain.allows(part, access_remote_read)) {
+      reject(Status::remote_access_error, Status::flushed, "a read from a revoked region");
     }
-    read.sent += static_cast<uint32_t>(length);
-    packet.last = read.sent == read.size;
+    answered_ += part.length;
+    Packet packet{.kind = PacketKind::read_response, .length = part.length, .number = read.number};
+    packet.last = answered_ == read.size;
     if (packet.last) {
+      answered_ = 0;
       reads_.pop_front();
       count_up();
     }
-    packets_.send(packet, source, length);
+    packets_.send(packet, reinterpret_cast<const std::byte*>(part.address));
     last_answer_ = packets_.posted;
     moved = true;
   }
@@ -192,23 +163,19 @@ bool Responder::answer_reads() {
 }
 
 bool Responder::acknowledge(bool idle) {
-  bool owes = packets_.acknowledged != packets_.to_acknowledge;
-  bool much = packets_.to_acknowledge - packets_.acknowledged >= messages_per_ack ||
-              bytes_since_ack_ >= bytes_per_ack;
-  wants_ack_ &= owes || !reads_.empty();
-  if (!probed_ && !(owes && (wants_ack_ || idle)) && !much) return false;
+  auto owed = static_cast<uint16_t>(packets_.to_acknowledge - packets_.acknowledged);
+  bool much = owed >= messages_per_ack || bytes_since_ack_ >= bytes_per_ack;
+  wants_ack_ &= owed > 0 || !reads_.empty();
+  if (!much && !(owed > 0 && (wants_ack_ || idle))) return false;
   if (!packets_.lane->flushed()) return false;
-  wants_ack_ = probed_ = false;
+  wants_ack_ = false;
   bytes_since_ack_ = 0;
   packets_.send({.kind = PacketKind::acknowledge});
   return true;
 }
 
 void Responder::reject(Status rejection, Status recv, const char* text) {
-  throw Fault{.recv = recv,
-              .rejection = rejection,
-              .number = static_cast<uint16_t>(executed_),
-              .text = text};
+  throw Fault{.recv = recv, .rejection = rejection, .text = text};
 }
 
 void Responder::flush(Status status) {
@@ -225,15 +192,8 @@ void Responder::flush(Status status) {
 void Responder::clear() {
   recv_head_ = recv_tail_;
   reads_.clear();
+  answered_ = 0;
   receiving_ = fragment_begun_ = false;
-}
-
-void Responder::reset() {
-  clear();
-  executed_ = 0;
-  last_answer_ = 0;
-  wants_ack_ = probed_ = false;
-  bytes_since_ack_ = 0;
 }
 
 }  // namespace hccl

@@ -19,13 +19,12 @@ class Responder {
 
   // Takes the peeked fragment of a request. False: not all of it is there, or it has to wait. Throws
   // Fault.
-  bool take(const Packet& packet, size_t length);
+  bool take(const Packet& packet);
   // Sends the answers to reads that the lane takes now. True if anything moved. Throws Fault.
   bool answer_reads();
   // Acknowledges what was carried out, if the peer waits for that and no other packet did so.
   // `idle`: nothing came for a while.
   bool acknowledge(bool idle);
-  void probed() { probed_ = true; }
   // RECVs that were reported.
   uint64_t num_received() const { return recv_head_; }
   // Number on the lane of the last fragment of an answer.
@@ -35,27 +34,15 @@ class Responder {
   void flush(Status status);
   // Forgets everything without a completion.
   void clear();
-  // For a new connection.
-  void reset();
 
  private:
   struct Recv {
     RecvRequest request;  // its pieces lie in `pieces_`
     size_t size = 0;
   };
-  // A read that the peer waits for.
-  struct Read {
-    uint64_t address;
-    uint32_t rkey;
-    uint32_t size;
-    uint32_t sent;
-    uint32_t index;  // how many requests came before it, modulo 2^32
-  };
 
   const Recv& oldest_recv() const { return recvs_[recv_head_ % recvs_.size()]; }
-  bool begin(const Packet& packet, size_t length);
-  bool begin_message(const Packet& packet);
-  void begin_read(const Packet& packet);
+  bool begin(const Packet& packet);
   bool deliver(size_t length);
   void finish();
   void count_up();
@@ -68,17 +55,17 @@ class Responder {
   std::vector<ScatterGather> pieces_;  // max_sge for each RECV
   uint64_t recv_head_ = 0, recv_tail_ = 0;
 
-  uint32_t executed_ = 0;     // requests carried out; reads count as soon as they are understood
+  uint16_t executed_ = 0;  // requests carried out; reads count as soon as they are understood
   bool fragment_begun_ = false;  // the peeked fragment was looked at, but is not all there
   bool fragment_dropped_ = false;
   bool receiving_ = false;    // a message is under way:
   Packet message_;            // its first packet
   size_t offset_ = 0;         // its bytes that are in place
-  std::deque<Read> reads_;
+  std::deque<Packet> reads_;  // that the peer waits for
+  uint32_t answered_ = 0;     // bytes of the oldest of them
   uint64_t last_answer_ = 0;
 
   bool wants_ack_ = false;  // the peer has nothing more to send
-  bool probed_ = false;     // it asks whether we are there
   size_t bytes_since_ack_ = 0;
 };
 
