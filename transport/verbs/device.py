@@ -104,7 +104,7 @@ class _Inherited:
         )
 
 
-class Device(Resource[_core.VerbsDevice]):
+class Device(Resource[_core.ProgressThread]):
     """What ibv_open_device gives. A context manager.
 
     The progress thread of the process answers the peers of its queue pairs while no thread polls.
@@ -126,11 +126,8 @@ class Device(Resource[_core.VerbsDevice]):
         """
         self.provider = provider
         self.open_endpoint = endpoint_maker(provider)
-        super().__init__(None, _core.VerbsDevice.create(progress_thread()))
+        super().__init__(None, progress_thread())
         _open.add(self)
-
-    def _release(self) -> None:
-        self._core.stop()
 
 
 _open: "weakref.WeakSet[Device]" = weakref.WeakSet()

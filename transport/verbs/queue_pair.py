@@ -13,7 +13,7 @@ from hccl_py.transport.verbs.device import Resource
 from hccl_py.transport.verbs.memory import ProtectionDomain
 from hccl_py.transport.verbs.types import QueuePairAttributes, RecvRequest, SendRequest, State
 
-_ADDRESS_VERSION = 2
+_ADDRESS_VERSION = 3
 _SIZES = frozenset(("max_send_wr", "max_recv_wr", "max_sge", "max_inline"))
 
 

@@ -152,8 +152,8 @@ class QueuePairAttributes:
         max_inline: bytes of an INLINE request.
         path_mtu: bytes of a fragment; 0: what the provider takes at once.
         max_rd_atomic: reads under way.
-        timeout_s: silence after which the peer is asked whether it is there.
-        retry_count: how often it is asked before RETRY_EXCEEDED.
+        timeout_s: how long a peer that owes an answer may be silent.
+        retry_count: how often it may be so before RETRY_EXCEEDED.
         rnr_retry: how often a message is sent again to a peer without a RECV; 7: for ever.
         min_rnr_timer_s: how long a peer has to wait before it does that to this side.
     """

@@ -16,7 +16,6 @@
 #include "progress/idle.h"
 #include "progress/progress_thread.h"
 #include "reduce/reduce.h"
-#include "verbs/device.h"
 
 namespace nb = nanobind;
 using namespace hccl;

@@ -16,6 +16,7 @@
 
 #include "engine/communicator.h"
 #include "verbs/lane_over_queue_pair.h"
+#include "verbs/queue_pair.h"
 
 namespace nb = nanobind;
 

@@ -3,6 +3,7 @@
 import threading
 
 import numpy as np
+import pytest
 from conformance_errors import Closing, Errors
 from conformance_transfers import Pressure, Transfers, two_gigabytes
 from queue_pairs import ALL
@@ -10,6 +11,7 @@ from queue_pairs import ALL
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.verbs import Opcode, SendRequest, Status
+from hccl_py.transport.verbs import device as verbs_device
 
 __all__ = ["two_gigabytes"]
 
@@ -25,14 +27,17 @@ class TestLoopback(Conformance):
 class TestShm(Conformance):
     provider = "shm"
 
-    def test_region_that_is_read_where_it_lies_stays_until_it_was_read(self) -> None:
+    def test_region_that_is_read_where_it_lies_stays_until_it_was_read(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        thread = _core.ProgressThread()
+        thread.stop()  # nothing moves unless this thread polls
+        monkeypatch.setattr(verbs_device, "progress_thread", lambda: thread)
         num_bytes = 1 << 16
         memory = _core.Region(arena_of_this_process(), num_bytes).array()
         memory[:] = 7
         with self.connected(num_bytes=num_bytes) as (a, b):
             region = a.domain.register(memory, ALL)
-            for end in (a, b):
-                end.device.core.stop()  # nothing moves unless this thread polls
             b.pair.post_send(
                 SendRequest(
                     Opcode.RDMA_READ,

@@ -20,9 +20,10 @@ from hccl_py.transport.verbs import (
     State,
     Status,
 )
+from hccl_py.transport.verbs import device as verbs_device
 
-_PROBE = struct.pack("=QQQIHH", 0, 11 << 16, 0, 0, 0, 0)
-"""A packet that asks for a sign of life: `encode` of csrc/verbs/protocol/packet_lane.h."""
+_ACKNOWLEDGE = struct.pack("=QQQIHH", 0, 8 << 16, 0, 0, 0, 0)
+"""A `Packet` of csrc/verbs/protocol/packet_lane.h."""
 
 
 class Lane:
@@ -58,7 +59,6 @@ class Fixture:
     """A queue pair over such a lane, which only its completion queue drives."""
 
     def __init__(self, device: Device) -> None:
-        device.core.stop()
         self.lane = Lane()
         self.queue = CompletionQueue(device, 16)
         attributes = QueuePairAttributes(timeout_s=1, retry_count=0)
@@ -70,13 +70,16 @@ class Fixture:
 
 
 @pytest.fixture
-def over_lane() -> Iterator[Fixture]:
+def over_lane(monkeypatch: pytest.MonkeyPatch) -> Iterator[Fixture]:
+    thread = _core.ProgressThread()
+    thread.stop()
+    monkeypatch.setattr(verbs_device, "progress_thread", lambda: thread)
     with Device("loopback") as device:
         yield Fixture(device)
 
 
 def test_wait_ends_at_its_deadline_though_the_peer_never_stops(over_lane: Fixture) -> None:
-    over_lane.lane.answer = _PROBE
+    over_lane.lane.answer = _ACKNOWLEDGE
     with pytest.raises(CompletionTimeoutError):
         over_lane.queue.wait(timeout_s=0.05)
     assert over_lane.pair.state is State.RTS
