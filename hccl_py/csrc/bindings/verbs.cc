@@ -52,18 +52,18 @@ T attribute(const nb::object& attributes, const char* name) {
 
 // From the class of this name in transport/verbs/types.py.
 QueuePairAttributes attributes_of(const nb::object& given) {
-  QueuePairAttributes result;
-  result.max_send_wr = attribute<size_t>(given, "max_send_wr");
-  result.max_recv_wr = attribute<size_t>(given, "max_recv_wr");
-  result.max_sge = attribute<size_t>(given, "max_sge");
-  result.max_inline = attribute<size_t>(given, "max_inline");
-  result.path_mtu = attribute<size_t>(given, "path_mtu");
-  result.max_rd_atomic = attribute<size_t>(given, "max_rd_atomic");
-  result.retry_count = attribute<int>(given, "retry_count");
-  result.rnr_retry = attribute<int>(given, "rnr_retry");
-  result.timeout = duration_of(attribute<double>(given, "timeout_s"));
-  result.min_rnr_timer = duration_of(attribute<double>(given, "min_rnr_timer_s"));
-  return result;
+  return {
+      .max_send_wr = attribute<size_t>(given, "max_send_wr"),
+      .max_recv_wr = attribute<size_t>(given, "max_recv_wr"),
+      .max_sge = attribute<size_t>(given, "max_sge"),
+      .max_inline = attribute<size_t>(given, "max_inline"),
+      .path_mtu = attribute<size_t>(given, "path_mtu"),
+      .max_rd_atomic = attribute<size_t>(given, "max_rd_atomic"),
+      .retry_count = attribute<int>(given, "retry_count"),
+      .rnr_retry = attribute<int>(given, "rnr_retry"),
+      .timeout = duration_of(attribute<double>(given, "timeout_s")),
+      .min_rnr_timer = duration_of(attribute<double>(given, "min_rnr_timer_s")),
+  };
 }
 
 size_t gather(const Pieces& pieces, std::span<ScatterGather> out) {
@@ -78,11 +78,8 @@ size_t gather(const Pieces& pieces, std::span<ScatterGather> out) {
 void post_send(QueuePair& pair, uint64_t wr_id, int opcode, uint32_t flags, uint32_t imm,
                uint32_t rkey, uint64_t remote_address, const Pieces& pieces) {
   ScatterGather list[max_scatter_gather];
-  if (opcode < 0 || opcode > static_cast<int>(Opcode::recv_rdma_with_imm)) {
-    throw InvalidVerb("not an opcode: " + std::to_string(opcode));
-  }
-  SendRequest request{wr_id, static_cast<Opcode>(opcode), flags, imm, rkey, remote_address, {}};
-  request.pieces = {list, gather(pieces, list)};
+  SendRequest request{wr_id, static_cast<Opcode>(opcode), flags, imm, rkey, remote_address,
+                      {list, gather(pieces, list)}};
   nb::gil_scoped_release release;
   pair.post_send(request);
 }

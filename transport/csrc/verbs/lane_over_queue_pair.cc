@@ -51,10 +51,7 @@ void LaneOverQueuePair::advertise() {
   pair_->post_recv({0, {&theirs, 1}});
   for (size_t i = 0; i < num_recvs; ++i) pair_->post_recv({0, {}});
   ScatterGather piece{reinterpret_cast<uint64_t>(mine), sizeof advertisement, lkey_};
-  SendRequest request;
-  request.flags = send_signaled;
-  request.pieces = {&piece, 1};
-  pair_->post_send(request);
+  pair_->post_send({.pieces = {&piece, 1}});
 }
 
 LaneOverQueuePair::~LaneOverQueuePair() {
@@ -98,17 +95,12 @@ void LaneOverQueuePair::take(const Completion& completion) {
     return fail("its queue pair failed with status " +
                 std::to_string(static_cast<int>(completion.status)) + ": " + pair_->reason());
   }
-  switch (completion.opcode) {
-    case Opcode::recv: return take_advertisement(completion.byte_len);
-    case Opcode::recv_rdma_with_imm:
-      pair_->post_recv({0, {}});
-      return take_immediate(completion.imm, completion.byte_len);
-    case Opcode::send:
-    case Opcode::send_with_imm:
-    case Opcode::rdma_write:
-    case Opcode::rdma_write_with_imm:
-    case Opcode::rdma_read: ended_ = std::max(ended_, completion.wr_id); return;
+  if (completion.opcode == Opcode::recv) return take_advertisement(completion.byte_len);
+  if (completion.opcode == Opcode::recv_rdma_with_imm) {
+    pair_->post_recv({0, {}});
+    return take_immediate(completion.imm, completion.byte_len);
   }
+  ended_ = std::max(ended_, completion.wr_id);
 }
 
 void LaneOverQueuePair::take_advertisement(size_t length) {
@@ -142,12 +134,11 @@ bool LaneOverQueuePair::has_room() const {
 // With send_signaled, its completion means that all messages up to now have left their slots.
 void LaneOverQueuePair::write(const std::byte* source, size_t length, uint32_t flags, uint32_t imm) {
   ScatterGather piece{reinterpret_cast<uint64_t>(source), static_cast<uint32_t>(length), lkey_};
-  SendRequest request;
-  request.opcode = Opcode::rdma_write_with_imm;
-  request.flags = flags;
-  request.imm = imm | static_cast<uint32_t>(released_ & credit_mask);
-  request.rkey = their_rkey_;
-  request.wr_id = sent_;
+  SendRequest request{.wr_id = sent_,
+                      .opcode = Opcode::rdma_write_with_imm,
+                      .flags = flags,
+                      .imm = imm | static_cast<uint32_t>(released_ & credit_mask),
+                      .rkey = their_rkey_};
   if (length > 0) {
     request.remote_address = their_address_ + (sent_ - 1) % num_slots * stride_;
     request.pieces = {&piece, 1};

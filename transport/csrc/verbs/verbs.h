@@ -18,7 +18,7 @@
 namespace hccl {
 
 // The numbers cross into Python (transport/verbs/types.py): append only.
-enum class Opcode : uint8_t {
+enum class Opcode : int {
   send = 0,
   send_with_imm = 1,
   rdma_write = 2,
@@ -79,12 +79,12 @@ struct SendRequest {
   uint32_t imm = 0;
   uint32_t rkey = 0;
   uint64_t remote_address = 0;
-  std::span<const ScatterGather> pieces;
+  std::span<const ScatterGather> pieces = {};
 };
 
 struct RecvRequest {
   uint64_t wr_id = 0;
-  std::span<const ScatterGather> pieces;
+  std::span<const ScatterGather> pieces = {};
 };
 
 struct Completion {

@@ -12,22 +12,22 @@ Requester::Requester(PacketLane& packets, CompletionQueue& queue)
       pieces_(packets.attributes.max_send_wr * packets.attributes.max_sge),
       inline_bytes_(packets.attributes.max_send_wr * packets.attributes.max_inline) {}
 
-void Requester::check(const SendRequest& request, size_t size) const {
-  if (request.opcode > Opcode::rdma_read) throw InvalidVerb("not an opcode that can be sent");
-  if (!(request.flags & send_inline)) return;
-  if (request.opcode == Opcode::rdma_read) throw InvalidVerb("a read cannot be INLINE");
-  if (size > packets_.attributes.max_inline) throw InvalidVerb("more bytes than max_inline");
-}
-
 void Requester::post(const SendRequest& request) {
-  size_t size = checked_length(request.pieces, packets_.attributes.max_sge);
-  check(request, size);
-  if (full()) throw QueueFull("max_send_wr requests are under way");
+  const QueuePairAttributes& attributes = packets_.attributes;
+  size_t size = checked_length(request.pieces, attributes.max_sge);
+  bool is_copied = request.flags & send_inline;
+  if (request.opcode < Opcode::send || request.opcode > Opcode::rdma_read) {
+    throw InvalidVerb("not an opcode that can be sent: " +
+                      std::to_string(static_cast<int>(request.opcode)));
+  }
+  if (is_copied && request.opcode == Opcode::rdma_read) throw InvalidVerb("a read cannot be INLINE");
+  if (is_copied && size > attributes.max_inline) throw InvalidVerb("more bytes than max_inline");
+  if (tail_ - head_ == attributes.max_send_wr) throw QueueFull("max_send_wr requests are under way");
   size_t slot = tail_++ % entries_.size();
-  ScatterGather* kept = &pieces_[slot * packets_.attributes.max_sge];
+  ScatterGather* kept = &pieces_[slot * attributes.max_sge];
   size_t num_kept = request.pieces.size();
-  if (request.flags & send_inline) {
-    std::byte* copy = inline_bytes_.data() + slot * packets_.attributes.max_inline;
+  if (is_copied) {
+    std::byte* copy = inline_bytes_.data() + slot * attributes.max_inline;
     *kept = {reinterpret_cast<uint64_t>(copy), static_cast<uint32_t>(size), 0};
     num_kept = 1;
     for (const ScatterGather& piece : request.pieces) {

@@ -16,7 +16,6 @@ class Requester {
  public:
   Requester(PacketLane& packets, CompletionQueue& queue);
 
-  bool full() const { return tail_ - head_ == packets_.attributes.max_send_wr; }
   // Whether the peer owes an answer.
   bool waits() const { return acked_ != next_ || started_; }
   size_t num_waiting() const { return tail_ - next_; }
@@ -46,13 +45,12 @@ class Requester {
   struct Entry {
     SendRequest request;  // its pieces lie in `pieces_`
     uint32_t size = 0;
-    uint32_t received = 0;                // of a read's answer
-    uint64_t last_on_lane = 0;            // number of its last fragment
-    Status problem = Status::success;     // found on this side
+    uint32_t received = 0;             // of a read's answer
+    uint64_t last_on_lane = 0;         // number of its last fragment
+    Status problem = Status::success;  // found on this side
   };
 
   Entry& entry(uint64_t index) { return entries_[index % entries_.size()]; }
-  void check(const SendRequest& request, size_t size) const;
   bool may_start(const Entry& entry);
   void send_fragment();
   void send_read();
