@@ -16,31 +16,6 @@ namespace nb = nanobind;
 
 namespace hccl {
 
-// An argument, and the Python object that it came as. An address is no plain int if the object holds on
-// to what lies there (hccl_py/memory/exporters.py).
-template <typename T>
-struct Held {
-  T value;
-  nb::handle object;
-};
-
-}  // namespace hccl
-
-template <typename T>
-struct nanobind::detail::type_caster<hccl::Held<T>> {
-  NB_TYPE_CASTER(hccl::Held<T>, make_caster<T>::Name)
-
-  template <typename Flags>
-  bool from_python(handle source, Flags flags, cleanup_list* cleanup) {
-    make_caster<T> inner;
-    if (!inner.from_python(source, flags, cleanup)) return false;
-    value = {inner.operator cast_t<T>(), source};
-    return true;
-  }
-};
-
-namespace hccl {
-
 void check_signals() {
   nb::gil_scoped_acquire gil;
   rethrow_stream_interruption();
@@ -49,8 +24,18 @@ void check_signals() {
 
 namespace {
 
-using Address = Held<uint64_t>;
-using BlockList = Held<std::vector<std::tuple<uint64_t, size_t>>>;
+// No plain int if the object holds on to what lies there (hccl_py/memory/exporters.py).
+using Address = nb::handle_t<nb::int_>;
+// Addresses and elements.
+using BlockList = nb::typed<nb::sequence, nb::typed<nb::tuple, nb::int_, nb::int_>>;
+
+std::byte* start_of(Address address) { return pointer(nb::cast<uint64_t>(address)); }
+
+void add_blocks(std::vector<Span>& blocks, const BlockList& list) {
+  for (const auto& [address, count] : nb::cast<std::vector<std::tuple<uint64_t, size_t>>>(list)) {
+    blocks.push_back({pointer(address), count});
+  }
+}
 
 // A submitted request; keeps the Python objects whose memory it uses alive until it is done.
 struct Work {
@@ -107,16 +92,15 @@ RequestPtr collective(Communicator& self, const Prepared& prepared, double timeo
 RequestPtr data_collective(Communicator& self, const Prepared& prepared, double timeout_s,
                            Address address) {
   RequestPtr request = collective(self, prepared, timeout_s);
-  request->call.data = {pointer(address.value), prepared.count};
+  request->call.data = {start_of(address), prepared.count};
   return request;
 }
 
 RequestPtr block_collective(Communicator& self, const Prepared& prepared, double timeout_s,
                             const BlockList& input, const BlockList& output) {
   RequestPtr request = collective(self, prepared, timeout_s);
-  Call& call = request->call;
-  for (auto [address, count] : input.value) call.input.push_back({pointer(address), count});
-  for (auto [address, count] : output.value) call.output.push_back({pointer(address), count});
+  add_blocks(request->call.input, input);
+  add_blocks(request->call.output, output);
   return request;
 }
 
@@ -129,8 +113,8 @@ RequestPtr equal_collective(Communicator& self, const Prepared& prepared, double
     size_t num_bytes = count * size_of(prepared.dtype);
     for (size_t i = 0; i < num_blocks; ++i) blocks.push_back({first + i * num_bytes, count});
   };
-  append(request->call.input, pointer(input.value), num_input);
-  append(request->call.output, pointer(output.value), num_output);
+  append(request->call.input, start_of(input), num_input);
+  append(request->call.output, start_of(output), num_output);
   return request;
 }
 
@@ -143,7 +127,7 @@ RequestPtr transfer(Communicator& self, const Transfer& call, double timeout_s, 
   request->kind = sends ? RequestKind::send : RequestKind::recv;
   request->submitted = Clock::now();
   request->deadline = request->submitted + duration_of(timeout_s);
-  request->address = pointer(address.value);
+  request->address = start_of(address);
   request->num_bytes = num_bytes;
   request->peer = peer.value_or(any_rank);
   request->tag = tag;
@@ -151,10 +135,10 @@ RequestPtr transfer(Communicator& self, const Transfer& call, double timeout_s, 
 }
 
 template <typename T>
-void keep(nb::object&, const T&) {}
-template <typename T>
-void keep(nb::object& kept, const Held<T>& held) {
-  if (!PyLong_CheckExact(held.object.ptr())) kept = nb::make_tuple(std::move(kept), held.object);
+void keep(nb::object& kept, const T& argument) {
+  if constexpr (std::is_base_of_v<nb::handle, T>) {
+    if (!PyLong_CheckExact(argument.ptr())) kept = nb::make_tuple(std::move(kept), argument);
+  }
 }
 
 // The two entries of a kind of call, with the same arguments: those of `Build`, then its buffers.
