@@ -18,8 +18,14 @@ Failure mismatch(int peer, uint64_t call, uint64_t their_call) {
 
 }  // namespace
 
-Channel::Channel(int rank, int world_size, size_t slot_bytes, Stragglers& stragglers)
-    : rank_(rank), world_size_(world_size), slot_bytes_(slot_bytes), stragglers_(stragglers) {
+Channel::Channel(int rank, int world_size, size_t slot_bytes, int index, int num_channels,
+                 Stragglers& stragglers)
+    : rank_(rank),
+      world_size_(world_size),
+      slot_bytes_(slot_bytes),
+      first_tile_(index),
+      stride_(num_channels),
+      stragglers_(stragglers) {
   lanes_.resize(static_cast<size_t>(world_size));
   // Never grow while a plan runs.
   sources_.reserve(static_cast<size_t>(world_size));
@@ -27,13 +33,12 @@ Channel::Channel(int rank, int world_size, size_t slot_bytes, Stragglers& stragg
   backlog_.reserve(static_cast<size_t>(world_size));
 }
 
-void Channel::start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride) {
-  if (first_tile >= tiling.num_tiles() || call.plan->ops.empty()) return;
+void Channel::start(const Call& call, const Tiling& tiling) {
+  if (first_tile_ >= tiling.num_tiles() || call.plan->ops.empty()) return;
   tells_empty_ = call.plan->data_chunks == 0 || call.data.count == 0;
   call_ = &call;
   tiling_ = &tiling;
-  tile_ = first_tile;
-  stride_ = stride;
+  tile_ = first_tile_;
   next_op_ = 0;
   ready_ = 0;
   item_size_ = size_of(call.dtype);
@@ -273,12 +278,10 @@ std::vector<int> Channel::waiting_for() const {
   return ranks;
 }
 
-double Channel::tiles_done(const Tiling& tiling, int64_t first_tile, int stride) const {
-  if (call_ == nullptr) {
-    int64_t rest = tiling.num_tiles() - first_tile;
-    return rest <= 0 ? 0 : static_cast<double>((rest + stride - 1) / stride);
-  }
-  double whole = static_cast<double>((tile_ - first_tile) / stride);
+double Channel::tiles_done(const Tiling& tiling) const {
+  int64_t end = call_ == nullptr ? std::max(tiling.num_tiles(), first_tile_) + stride_ - 1 : tile_;
+  double whole = static_cast<double>((end - first_tile_) / stride_);
+  if (call_ == nullptr) return whole;
   return whole + static_cast<double>(next_op_) / static_cast<double>(call_->plan->ops.size());
 }
 

@@ -24,8 +24,9 @@ struct Mismatch : std::exception {
 // One lane to every other rank, and what this rank has under way on them.
 class Channel {
  public:
-  // `stragglers`: what all channels of a communicator know of it; outlives this.
-  Channel(int rank, int world_size, size_t slot_bytes, Stragglers& stragglers);
+  // `index` of `num_channels`. `stragglers`: of all channels of a communicator; outlives this.
+  Channel(int rank, int world_size, size_t slot_bytes, int index, int num_channels,
+          Stragglers& stragglers);
 
   // lanes()[rank] stays empty.
   std::vector<std::unique_ptr<Lane>>& lanes() { return lanes_; }
@@ -34,7 +35,7 @@ class Channel {
   // Whether other ranks' calls are compared with this one; they are unless it is measured what that
   // costs. Before the first call.
   void set_checks(bool checks) { checks_ = checks; }
-  void start(const Call& call, const Tiling& tiling, int64_t first_tile, int stride);
+  void start(const Call& call, const Tiling& tiling);
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
   bool step();
   bool flush();
@@ -49,8 +50,8 @@ class Channel {
   // Where the call stands, and which ranks it waits for.
   Stage stage() const;
   std::vector<int> waiting_for() const;
-  // Tiles that are done, of those from `first_tile` on; an op counts for its part of a tile.
-  double tiles_done(const Tiling& tiling, int64_t first_tile, int stride) const;
+  // Of this channel's; an op counts for its part of a tile.
+  double tiles_done(const Tiling& tiling) const;
 
  private:
   struct Borrowed {  // the source of a send that has not left yet
@@ -77,13 +78,14 @@ class Channel {
   const int rank_;
   const int world_size_;
   const size_t slot_bytes_;
+  const int64_t first_tile_;
+  const int64_t stride_;
   Stragglers& stragglers_;
   std::vector<std::unique_ptr<Lane>> lanes_;
 
   const Call* call_ = nullptr;
   const Tiling* tiling_ = nullptr;
   int64_t tile_ = 0;
-  int stride_ = 1;
   size_t next_op_ = 0;
   size_t item_size_ = 1;
   int ready_ = 0;  // recv_reduce: peers whose payload is known to be there

@@ -21,7 +21,7 @@ CollectiveQueue::CollectiveQueue(int rank, int world_size, int num_channels, siz
       stragglers_(rank, world_size) {
   channels_.reserve(static_cast<size_t>(num_channels));
   for (int i = 0; i < num_channels; ++i) {
-    channels_.emplace_back(rank, world_size, slot_bytes, stragglers_);
+    channels_.emplace_back(rank, world_size, slot_bytes, i, num_channels, stragglers_);
   }
 }
 
@@ -48,11 +48,8 @@ void CollectiveQueue::begin() {
   recorder_.start(*active_, last_end_ns_);
   stragglers_.begin(active_->sequence);
   num_announced_before_ = statistics_.announced.value();
-  int num_channels = static_cast<int>(channels_.size());
-  active_->tiling = Tiling(call, slot_bytes_, num_channels);
-  for (int i = 0; i < num_channels; ++i) {
-    channels_[static_cast<size_t>(i)].start(call, active_->tiling, i, num_channels);
-  }
+  active_->tiling = Tiling(call, slot_bytes_, static_cast<int>(channels_.size()));
+  for (Channel& channel : channels_) channel.start(call, active_->tiling);
 }
 
 void CollectiveQueue::end() {
@@ -92,12 +89,9 @@ bool CollectiveQueue::is_late(Deadline now) const {
 }
 
 bool CollectiveQueue::waits_for(int peer) const {
-  if (!active_) return false;
-  auto has_peer = [peer](const std::vector<int>& ranks) {
+  return active_ && std::any_of(channels_.begin(), channels_.end(), [&](const Channel& channel) {
+    std::vector<int> ranks = channel.waiting_for();
     return std::find(ranks.begin(), ranks.end(), peer) != ranks.end();
-  };
-  return std::any_of(channels_.begin(), channels_.end(), [&](const Channel& channel) {
-    return has_peer(channel.waiting_for());
   });
 }
 
@@ -110,11 +104,9 @@ void CollectiveQueue::measure(CallProgress& progress) const {
       std::chrono::duration<double>(active_->deadline - active_->submitted).count();
   progress.bytes_total = call.total_bytes;
   double done = 0;
-  int num_channels = static_cast<int>(channels_.size());
   std::vector<int>& ranks = progress.waiting_for;
-  for (int i = 0; i < num_channels; ++i) {
-    const Channel& channel = channels_[static_cast<size_t>(i)];
-    done += channel.tiles_done(active_->tiling, i, num_channels);
+  for (const Channel& channel : channels_) {
+    done += channel.tiles_done(active_->tiling);
     if (channel.finished()) continue;
     std::vector<int> its_ranks = channel.waiting_for();
     ranks.insert(ranks.end(), its_ranks.begin(), its_ranks.end());

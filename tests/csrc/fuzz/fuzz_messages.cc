@@ -119,9 +119,9 @@ void run_plan(Feed& feed) {
   Tiling tiling(call, slot_bytes, 1);
   Stragglers stragglers(me, world_size);
   stragglers.begin(1);
-  Channel channel(me, world_size, slot_bytes, stragglers);
+  Channel channel(me, world_size, slot_bytes, 0, 1, stragglers);
   Peers peers(channel.lanes());
-  channel.start(call, tiling, 0, 1);
+  channel.start(call, tiling);
   for (size_t turn = 0; turn < max_turns && !feed.empty() && !channel.finished(); ++turn) {
     PuppetLane& lane = peers.any(feed);
     if (feed.below(8) == 0) disturb(feed, lane);
