@@ -46,19 +46,18 @@ Communicator::Communicator(const CommunicatorOptions& options,
 
 // ---------------------------------------------------------------- connecting
 
-int Communicator::local_rank(int rank) const {
-  const std::vector<int>& ranks = options_.local_ranks;
-  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-}
-
 void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
                                 Descriptor their_doorbell, Descriptor control,
                                 std::shared_ptr<ArenaWindow> memory) {
+  const std::vector<int>& ranks = options_.local_ranks;
+  auto local = [&](int rank) {
+    return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+  };
   auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
   local_segments_.push_back(theirs);
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
-    ShmLane::Ends ends{segment_, theirs, local_rank(options_.rank), local_rank(peer), bell, channel};
+    ShmLane::Ends ends{segment_, theirs, local(options_.rank), local(peer), bell, channel};
     const auto& outbox = outboxes_[static_cast<size_t>(channel)];
     auto lane = std::make_unique<ShmLane>(peer, ends, outbox, statistics_);
     if (channel < options_.num_channels) lane->set_arenas(options_.arena, memory);
@@ -79,7 +78,7 @@ void Communicator::add_tcp_peer(int peer, TcpConnections connections) {
   options.checksum = options_.checksum;
   options.path_timeout_s = options_.path_timeout_s;
   options.names = connections.names;
-  options.observer = &connections_.path_observer();
+  options.observer = &connections_;
   std::vector<std::unique_ptr<Lane>> lanes;
   std::vector<TcpLane*> added;
   for (StreamsByPath& paths : connections.lanes) {
@@ -318,7 +317,7 @@ std::vector<BrokenPath> Communicator::take_broken() {
 
 void Communicator::replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection) {
   if (submissions_.is_closed() || failures_.has_ended()) return connection->close();
-  connections_.offer({path, std::move(connection)});
+  connections_.offer(path, std::move(connection));
   drive_once();
 }
 
@@ -365,7 +364,6 @@ void Communicator::close(const std::string& error, const Interrupt& interrupt) {
   if (has_calls()) {
     failures_.end(observed(Cause::closed, options_.rank));
     stop_moving();
-    release_if_ended();
   }
   std::exception_ptr interruption;
   try {
@@ -373,8 +371,7 @@ void Communicator::close(const std::string& error, const Interrupt& interrupt) {
   } catch (...) {
     interruption = std::current_exception();
   }
-  connections_.say_goodbye(submissions_.sequence(), error);
-  connections_.close();
+  connections_.leave(submissions_.sequence(), error);
   collectives_.close();
   point_to_point_.close();
   local_segments_.clear();

@@ -125,7 +125,6 @@ class Communicator final : public Drivable {
 
   Communicator(const CommunicatorOptions& options, std::shared_ptr<ProgressThread> progress);
 
-  int local_rank(int rank) const;
   void deliver_rest(const Interrupt& interrupt);
   bool submit(const RequestPtr& request);
   void drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
@@ -153,12 +152,10 @@ class Communicator final : public Drivable {
   Deadline next_deadline() const;
   bool shares_core();
   void ask_signals(const Interrupt& interrupt);
-  void rethrow_interruption();
   void notify_waiters();
   void fail(Failure failure);
   void take_failures();
   void stop_moving();
-  void release_if_ended();
   Failure timed_out() const;
   CallProgress measure() const;
   void keep_progress();

@@ -133,26 +133,28 @@ void Connections::end_of_link(int rank) {
   if (!is_local(rank)) return note_end(rank, Cause::lost);
   if (peer.process) return;
   pid_t process = peer.link->process();
-  if (process != 0) {
-    peer.process.emplace(open_process(process));
-    if (peer.process->get() >= 0) {
-      peer.lives_at = Clock::now() + process_ending_time;
-      watch(peer.process->get(), process_tag, EPOLLIN);
-      count_unsettled();
-      return settle_process(rank, Clock::now());
-    }
-    peer.process.reset();
-  }
-  note_end(rank, Cause::died);
+  Descriptor opened = process != 0 ? open_process(process) : Descriptor(-1);
+  if (opened.get() < 0) return note_end(rank, Cause::died);
+  watch(opened.get(), process_tag, EPOLLIN);
+  peer.process.emplace(std::move(opened));
+  peer.lives_at = Clock::now() + process_ending_time;
+  count_unsettled();
+  settle(rank, Clock::now());
 }
 
-void Connections::settle_process(int rank, Deadline now) {
+// Looks at a process that may be ending, or gives up on the reason why a lane broke.
+void Connections::settle(int rank, Deadline now) {
   Peer& peer = at(rank);
-  if (!peer.process) return;
-  std::optional<ProcessEnd> end = end_of_process(peer.link->process(), *peer.process);
-  if (!end && now < peer.lives_at) return;
-  peer.process.reset();
-  note_end(rank, end ? Cause::died : Cause::unreachable, end.value_or(ProcessEnd{}));
+  if (peer.process) {
+    std::optional<ProcessEnd> end = end_of_process(peer.link->process(), *peer.process);
+    if (!end && now < peer.lives_at) return;
+    peer.process.reset();
+    note_end(rank, end ? Cause::died : Cause::unreachable, end.value_or(ProcessEnd{}));
+  } else if (peer.explained_until && now >= *peer.explained_until) {
+    peer.explained_until.reset();
+    count_unsettled();
+    fail_by_paths(rank, peer.error);
+  }
 }
 
 void Connections::note_end(int rank, Cause cause, const ProcessEnd& how) {
@@ -202,15 +204,6 @@ void Connections::suspect(int rank, const std::string& error) {
   read(rank);  // the explanation may be there already
 }
 
-// A lane broke, and its control link still stands, though it had time to say why.
-void Connections::settle(int rank, Deadline now) {
-  Peer& peer = at(rank);
-  if (!peer.explained_until || peer.process || now < *peer.explained_until) return;
-  peer.explained_until.reset();
-  count_unsettled();
-  fail_by_paths(rank, peer.error);
-}
-
 std::vector<Failure> Connections::ended_peers() const {
   std::lock_guard lock(mutex_);
   return ended_;
@@ -223,7 +216,6 @@ void Connections::tend(Deadline now) {
     next_check_ = now + closing_period;
     for (int rank = 0; rank < static_cast<int>(peers_.size()); ++rank) {
       if (!at(rank).link) continue;
-      settle_process(rank, now);
       settle(rank, now);
       if (is_closing(at(rank), now)) follow(rank);
     }
@@ -270,12 +262,13 @@ bool Connections::deliver() {
   return all;
 }
 
-void Connections::say_goodbye(uint64_t sequence, const std::string& error) {
+void Connections::leave(uint64_t sequence, const std::string& error) {
   for (Peer& peer : peers_) {
     if (peer.link && peer.link->state() == ControlLink::State::open) {
       peer.link->say_goodbye(sequence, error);
     }
   }
+  close();
 }
 
 void Connections::close() {

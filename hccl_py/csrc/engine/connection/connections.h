@@ -41,12 +41,7 @@ struct BrokenPath {
   int path = 0;
 };
 
-struct Replacement {
-  BrokenPath path;
-  std::shared_ptr<Stream> connection;
-};
-
-class Connections final : private PathObserver {
+class Connections final : public PathObserver {
  public:
   // Everything that matters rings; this bounds how late a signal, a deadline or a cut is seen.
   static constexpr int longest_sleep_ms = 100;
@@ -61,9 +56,9 @@ class Connections final : private PathObserver {
   void watch_lane(Lane& lane);
   // `lanes` are those of the connections' peer, which add() knows.
   void add_tcp_lanes(int peer, std::vector<TcpLane*> lanes);
-  PathObserver& path_observer() { return *this; }
 
   // ---- driver
+  bool path_lost(const TcpLane& lane, size_t path) override;
   // Waits for events. False if a signal cut it short.
   bool handle_events(int timeout_ms);
   // Checks what has a time of its own: suspects, ending processes, connections that are down.
@@ -91,15 +86,15 @@ class Connections final : private PathObserver {
   bool owes() const;
   // Helps what was sent on its way. True once the kernels of peers of other nodes have all of it.
   bool deliver();
-  void say_goodbye(uint64_t sequence, const std::string& error);
-  void close();
+  // Says goodbye and closes everything.
+  void leave(uint64_t sequence, const std::string& error);
 
   // ---- any thread
   // Readable when take_broken() has something new.
   int repair_fd() const { return repair_event_.get(); }
   std::vector<BrokenPath> take_broken();
   // Throws std::invalid_argument where there is no connection to replace.
-  void offer(Replacement replacement);
+  void offer(const BrokenPath& path, std::shared_ptr<Stream> connection);
   // Ranks whose control links have ended: left, died, lost or unreachable.
   std::vector<Failure> ended_peers() const;
   int epoll_fd() const { return epoll_.get(); }
@@ -134,7 +129,6 @@ class Connections final : private PathObserver {
   bool is_local(int rank) const;
   void watch(int fd, uint64_t tag, uint32_t events);
   void watch_connection(int rank, int index, int fd);
-  bool path_lost(const TcpLane& lane, size_t path) override;
   void read(int rank);
   void follow(int rank);
   void follow_paths(int rank);
@@ -143,14 +137,14 @@ class Connections final : private PathObserver {
   void note_end(int rank, Cause cause, const ProcessEnd& how = {});
   void fail_by_paths(int rank, const std::string& error);
   void settle(int rank, Deadline now);
-  void settle_process(int rank, Deadline now);
+  void close();
   void count_unsettled();
   static bool is_closing(const Peer& peer, Deadline now);
   static bool has_closed_all(const Peer& peer);
   void tend_paths(Deadline now);
   void check_cut(int rank, Deadline now);
   void report_suspects(Deadline now);
-  void use(Replacement& replacement);
+  void use(const BrokenPath& broken, std::shared_ptr<Stream> connection);
 
   const std::vector<int> local_ranks_;
   const double path_timeout_s_;
@@ -175,7 +169,7 @@ class Connections final : private PathObserver {
   mutable std::mutex mutex_;       // guards what follows
   std::vector<Failure> ended_;
   std::vector<BrokenPath> broken_;
-  std::vector<Replacement> offers_;
+  std::vector<std::pair<BrokenPath, std::shared_ptr<Stream>>> offers_;
   // Raised by offer(); pairs with the sleeper's last turn, as in Submissions::submit().
   std::atomic<int> num_offers_{0};
 };

@@ -84,8 +84,7 @@ std::vector<BrokenPath> Connections::take_broken() {
   return std::exchange(broken_, {});
 }
 
-void Connections::offer(Replacement replacement) {
-  const BrokenPath& path = replacement.path;
+void Connections::offer(const BrokenPath& path, std::shared_ptr<Stream> connection) {
   // Lane 0 has the paths of the control link.
   auto is_its = [&](const auto& record) {
     return record->peer == path.peer && record->lane == std::max(path.index - 1, 0);
@@ -95,37 +94,39 @@ void Connections::offer(Replacement replacement) {
     throw std::invalid_argument("no such connection to replace");
   }
   std::lock_guard lock(mutex_);
-  offers_.push_back(std::move(replacement));
+  offers_.emplace_back(path, std::move(connection));
   num_offers_.fetch_add(1, std::memory_order_seq_cst);
 }
 
 void Connections::use_offers() {
-  std::vector<Replacement> offers;
-  {
-    std::lock_guard lock(mutex_);
-    num_offers_.store(0, std::memory_order_seq_cst);
-    offers = std::exchange(offers_, {});
-  }
-  for (Replacement& offer : offers) use(offer);
+  std::unique_lock lock(mutex_);
+  num_offers_.store(0, std::memory_order_seq_cst);
+  auto offers = std::exchange(offers_, {});
+  lock.unlock();
+  for (auto& [path, connection] : offers) use(path, std::move(connection));
 }
 
-void Connections::use(Replacement& replacement) {
-  int rank = replacement.path.peer;
-  size_t path = static_cast<size_t>(replacement.path.path);
+void Connections::use(const BrokenPath& broken, std::shared_ptr<Stream> connection) {
+  int rank = broken.peer;
+  size_t path = static_cast<size_t>(broken.path);
   Peer& peer = at(rank);
-  if (state_.phase() == FailureState::Phase::ended) return replacement.connection->close();
-  if (replacement.path.index == 0) {
-    peer.link->adopt(path, std::move(replacement.connection));
+  FailureState::Phase phase = state_.phase();
+  // While calls are held, a lane would send again from the callers' buffers.
+  if (phase == FailureState::Phase::ended || (phase != FailureState::Phase::none && broken.index > 0)) {
+    return connection->close();
+  }
+  int fd = -1;
+  if (broken.index == 0) {
+    peer.link->adopt(path, std::move(connection));
     peer.cut_at = {};
     count_unsettled();
-    if (peer.link->up(path)) watch_connection(rank, 0, peer.link->fd(path));
-    return;
+    fd = peer.link->fd(path);
+  } else {
+    TcpLane* lane = peer.lanes[static_cast<size_t>(broken.index) - 1];
+    lane->adopt(path, std::move(connection));
+    fd = lane->fd(path);
   }
-  // While calls are held, it would send again from the callers' buffers.
-  if (state_.phase() != FailureState::Phase::none) return replacement.connection->close();
-  TcpLane* lane = peer.lanes[static_cast<size_t>(replacement.path.index) - 1];
-  lane->adopt(path, std::move(replacement.connection));
-  if (lane->fd(path) >= 0) watch_connection(rank, replacement.path.index, lane->fd(path));
+  if (fd >= 0) watch_connection(rank, broken.index, fd);
 }
 
 void Connections::tend_paths(Deadline now) {

@@ -31,7 +31,8 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline, const Int
   while (!request->is_done()) {
     notify_waiters();
     bool moved = progress_or_fail();
-    rethrow_interruption();
+    // A lane's own code ran into the caller's signal handler: what that raised is the caller's.
+    if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
     if (!moved && idle.begins_to_spin() && shares_core()) idle.give_up();
     bool signalled = false;
     if (moved) {
@@ -108,16 +109,8 @@ bool Communicator::progress_or_fail(bool thoroughly) {
   return true;
 }
 
-// A lane's own code ran into the caller's signal handler: what that raised is the caller's.
-void Communicator::rethrow_interruption() {
-  if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
-}
-
 void Communicator::accept() {
-  if (failures_.phase() != FailureState::Phase::none) {
-    stop_moving();
-    return release_if_ended();
-  }
+  if (failures_.phase() != FailureState::Phase::none) return stop_moving();
   submissions_.take(accepted_);
   // A lane may throw here: then stop_moving() finds what is still in the list.
   while (!accepted_.empty()) {
@@ -168,7 +161,7 @@ void Communicator::check_connections() {
 
 void Communicator::check_deadlines(Deadline now) {
   if (failures_.phase() == FailureState::Phase::reported) {
-    if (failures_.expire(now)) release_if_ended();
+    if (failures_.expire(now)) stop_moving();
     return;
   }
   if (collectives_.is_late(now)) fail(timed_out());
@@ -243,20 +236,11 @@ Failure Communicator::timed_out() const {
 }
 
 void Communicator::fail(Failure failure) {
-  if (failures_.phase() == FailureState::Phase::none) keep_progress();
-  if (!failures_.observe(std::move(failure))) return;
-  stop_moving();
-  release_if_ended();
+  keep_progress();
+  if (failures_.observe(std::move(failure))) stop_moving();
 }
 
-void Communicator::release_if_ended() {
-  if (failures_.phase() != FailureState::Phase::ended) return;
-  FailurePtr why = failures_.failure();
-  for (const RequestPtr& request : std::exchange(held_, {})) request->fail(why);
-  submissions_.notify_waiters();
-}
-
-// Nothing is read into the callers' buffers or sent from them after this; the calls end later.
+// Nothing is read into the callers' buffers or sent from them after this; the calls end with the phase.
 void Communicator::stop_moving() {
   std::vector<RequestPtr> incoming;
   submissions_.take(incoming);
@@ -268,6 +252,10 @@ void Communicator::stop_moving() {
   accepted_.clear();
   segment_->withdraw();
   point_to_point_.abandon(held_);
+  if (failures_.phase() != FailureState::Phase::ended) return;
+  FailurePtr why = failures_.failure();
+  for (const RequestPtr& request : std::exchange(held_, {})) request->fail(why);
+  submissions_.notify_waiters();
 }
 
 // ---------------------------------------------------------------- how far this rank has got
