@@ -1,7 +1,6 @@
 #include "engine/recorder.h"
 
 #include <algorithm>
-#include <cstring>
 #include <new>
 
 namespace hccl {
@@ -32,33 +31,32 @@ Bytes bytes_of(const Request& request) {
   return {in * item, out * item};
 }
 
+// What stands around every change of a record, whose first word is its version.
+class Change {
+ public:
+  explicit Change(uint64_t* words) : words_(words), before_(words[0]) {
+    word(words_[0]).store(before_ + 1, std::memory_order_relaxed);
+  }
+  ~Change() { word(words_[0]).store(before_ + 2, std::memory_order_release); }
+  Change(const Change&) = delete;
+  Change& operator=(const Change&) = delete;
+
+  template <typename T>
+  void set(int which, T value) {
+    word(words_[which]).store(static_cast<uint64_t>(value), std::memory_order_release);
+  }
+
+ private:
+  uint64_t* const words_;
+  const uint64_t before_;
+};
+
 }  // namespace
 
 Recorder::Recorder()
-    : slots_(static_cast<Slot*>(std::calloc(capacity, sizeof(Slot))), &std::free) {
-  if (!slots_) throw std::bad_alloc();
-}
-
-void Recorder::write(const CallRecord& record) {
-  Slot& slot = slot_of(record.id);
-  uint64_t words[num_words];
-  std::memcpy(words, &record, sizeof record);
-  uint64_t before = slot.version;
-  word(slot.version).store(before + 1, std::memory_order_relaxed);
-  for (size_t i = 0; i < num_words; ++i) {
-    word(slot.words[i]).store(words[i], std::memory_order_release);
-  }
-  word(slot.version).store(before + 2, std::memory_order_release);
-}
-
-// Does nothing once a later call has replaced it.
-template <typename Change>
-void Recorder::change(uint64_t id, Change change) {
-  CallRecord record;
-  std::memcpy(&record, slot_of(id).words, sizeof record);
-  if (record.id != id) return;
-  change(record);
-  write(record);
+    : words_(static_cast<uint64_t*>(std::calloc(capacity * num_words, sizeof(uint64_t))),
+             &std::free) {
+  if (!words_) throw std::bad_alloc();
 }
 
 void Recorder::open(Request& request) {
@@ -67,66 +65,78 @@ void Recorder::open(Request& request) {
   if (request.submitted == Deadline{}) request.submitted = Clock::now();
   Bytes bytes = bytes_of(request);
   bool collective = request.kind == RequestKind::collective;
-  CallRecord record;
-  record.id = request.record;
-  record.kind = request.kind;
-  record.sequence = collective ? request.sequence : 0;
-  record.fingerprint = collective ? request.call.fingerprint : request.tag;
-  record.peer = collective ? any_rank : request.peer;
-  record.bytes_in = bytes.in;
-  record.bytes_out = bytes.out;
-  record.submitted_ns = steady_ns(request.submitted);
-  write(record);
-  num_opened_.store(record.id + 1, std::memory_order_release);
+  {
+    Change change(words_of(request.record));
+    change.set(id, request.record);
+    change.set(kind, request.kind);
+    change.set(state, CallState::submitted);
+    change.set(sequence, collective ? request.sequence : 0);
+    change.set(fingerprint, collective ? request.call.fingerprint : request.tag);
+    change.set(peer, collective ? any_rank : request.peer);
+    change.set(bytes_in, bytes.in);
+    change.set(bytes_out, bytes.out);
+    change.set(submitted, steady_ns(request.submitted));
+    change.set(started, 0);
+    change.set(ended, 0);
+    change.set(rendezvous, false);
+    change.set(waited, 0);
+    change.set(waited_until, 0);
+    change.set(straggler, any_rank);
+  }
+  num_opened_.store(request.record + 1, std::memory_order_release);
 }
 
 void Recorder::start(Request& request, uint64_t earliest_ns) {
   request.started_ns = std::max(steady_ns(request.submitted), earliest_ns);
-  change(request.record, [&](CallRecord& record) {
-    record.state = CallState::started;
-    record.started_ns = request.started_ns;
-    // Known only now: the number in a collective's fingerprint, and the sender of a recv from any.
-    if (request.kind == RequestKind::collective) {
-      record.fingerprint = request.call.fingerprint;
-    } else {
-      record.peer = request.peer;
-    }
-  });
+  uint64_t* words = words_of(request.record);
+  if (words[id] != request.record) return;  // a later call has replaced it
+  Change change(words);
+  change.set(state, CallState::started);
+  change.set(started, request.started_ns);
+  // Known only now: the number in a collective's fingerprint, and the sender of a recv from any.
+  if (request.kind == RequestKind::collective) {
+    change.set(fingerprint, request.call.fingerprint);
+  } else {
+    change.set(peer, request.peer);
+  }
 }
 
-void Recorder::end(const Request& request, CallState state, uint64_t ended_ns,
-                   const Waiting& waiting, bool rendezvous) {
-  change(request.record, [&](CallRecord& record) {
-    record.state = state;
-    record.ended_ns = ended_ns;
-    record.waiting = waiting;
-    record.rendezvous = rendezvous;
-  });
+void Recorder::end(const Request& request, CallState how, uint64_t ended_ns,
+                   const Waiting& waiting, bool is_rendezvous) {
+  uint64_t* words = words_of(request.record);
+  if (words[id] != request.record) return;
+  Change change(words);
+  change.set(state, how);
+  change.set(ended, ended_ns);
+  change.set(rendezvous, is_rendezvous);
+  change.set(waited, waiting.total_ns);
+  change.set(waited_until, waiting.until_ns);
+  change.set(straggler, waiting.straggler);
 }
 
 void Recorder::fail_open() {
   uint64_t now_ns = steady_ns(Clock::now());
   for (const CallRecord& open : records()) {
     if (open.ended_ns != 0) continue;
-    change(open.id, [&](CallRecord& record) {
-      record.state = CallState::failed;
-      record.ended_ns = now_ns;
-    });
+    Change change(words_of(open.id));
+    change.set(state, CallState::failed);
+    change.set(ended, now_ns);
   }
 }
 
-std::optional<CallRecord> Recorder::read(uint64_t id) const {
-  const Slot& slot = slot_of(id);
+std::optional<CallRecord> Recorder::read(uint64_t number) const {
+  const uint64_t* words = words_of(number);
   for (int attempt = 0; attempt < num_attempts; ++attempt) {
-    uint64_t before = word(slot.version).load(std::memory_order_acquire);
-    uint64_t words[num_words];
-    for (size_t i = 0; i < num_words; ++i) {
-      words[i] = word(slot.words[i]).load(std::memory_order_acquire);
-    }
-    if (before & 1 || word(slot.version).load(std::memory_order_relaxed) != before) continue;
-    CallRecord record;
-    std::memcpy(&record, words, sizeof record);
-    return record.id == id ? std::optional(record) : std::nullopt;
+    uint64_t copy[num_words];
+    for (int i = 0; i < num_words; ++i) copy[i] = word(words[i]).load(std::memory_order_acquire);
+    bool is_whole = word(words[version]).load(std::memory_order_relaxed) == copy[version];
+    if (!is_whole || copy[version] & 1) continue;
+    if (copy[id] != number) return std::nullopt;
+    Waiting waiting{copy[waited], copy[waited_until], static_cast<int>(copy[straggler])};
+    return CallRecord{number, static_cast<RequestKind>(copy[kind]),
+                      static_cast<CallState>(copy[state]), copy[rendezvous] != 0, copy[sequence],
+                      copy[fingerprint], static_cast<int>(copy[peer]), copy[bytes_in],
+                      copy[bytes_out], copy[submitted], copy[started], copy[ended], waiting};
   }
   return std::nullopt;
 }

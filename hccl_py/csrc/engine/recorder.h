@@ -13,7 +13,6 @@
 #include <cstdlib>
 #include <memory>
 #include <optional>
-#include <type_traits>
 #include <vector>
 
 #include "engine/request.h"
@@ -39,7 +38,6 @@ struct CallRecord {
   uint64_t ended_ns = 0;
   Waiting waiting;            // collective
 };
-static_assert(std::is_trivially_copyable_v<CallRecord> && sizeof(CallRecord) % 8 == 0);
 
 class Recorder {
  public:
@@ -53,8 +51,8 @@ class Recorder {
   void open(Request& request);
   // Its turn came when it was submitted, or at `earliest_ns` if that is later.
   void start(Request& request, uint64_t earliest_ns);
-  void end(const Request& request, CallState state, uint64_t ended_ns, const Waiting& waiting = {},
-           bool rendezvous = false);
+  void end(const Request& request, CallState how, uint64_t ended_ns, const Waiting& waiting = {},
+           bool is_rendezvous = false);
   // Everything that has not ended yet has failed.
   void fail_open();
 
@@ -64,21 +62,18 @@ class Recorder {
   std::vector<CallRecord> records() const;
 
  private:
-  // Plain words that calloc() hands out, so that no page stands behind them until they are written;
-  // each access of another thread is atomic, as described above.
-  static constexpr size_t num_words = sizeof(CallRecord) / sizeof(uint64_t);
-  struct Slot {
-    uint64_t version;
-    uint64_t words[num_words];  // of a CallRecord
+  // Of a record. Plain words that calloc() hands out, so that no page stands behind them until they
+  // are written; each access of another thread is atomic, as described above.
+  enum Word {
+    version, id, kind, state, sequence, fingerprint, peer, bytes_in,
+    bytes_out, submitted, started, ended, rendezvous, waited, waited_until, straggler,
+    num_words
   };
 
-  Slot& slot_of(uint64_t id) const { return slots_.get()[id % capacity]; }
-  void write(const CallRecord& record);
-  template <typename Change>
-  void change(uint64_t id, Change change);
-  std::optional<CallRecord> read(uint64_t id) const;
+  uint64_t* words_of(uint64_t number) const { return words_.get() + number % capacity * num_words; }
+  std::optional<CallRecord> read(uint64_t number) const;
 
-  const std::unique_ptr<Slot, decltype(&std::free)> slots_;
+  const std::unique_ptr<uint64_t, decltype(&std::free)> words_;
   std::atomic<uint64_t> num_opened_{0};  // release: read() of what is below finds a version
 };
 
