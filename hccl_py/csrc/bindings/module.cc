@@ -96,11 +96,7 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
              c.replace_connection({peer, index, path}, std::move(stream));
            })
       .def("sequence", &Communicator::sequence)
-      .def("caller",
-           [](Communicator& c) {
-             Caller caller = c.caller();
-             return std::tuple(caller.thread, caller.several, caller.blocked);
-           })
+      .def("caller", &Communicator::caller)
       .def("poll", &Communicator::poll, Released())
       .def("has_undelivered", &Communicator::has_undelivered, Released())
       .def("close",

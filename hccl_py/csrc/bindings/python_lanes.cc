@@ -106,7 +106,7 @@ class PyStream final : public Stream {
   std::string why_failed_;
 };
 
-constexpr size_t python_slot_bytes = 131072;  // what transport/providers/interface.py promises lanes
+constexpr size_t python_slot_bytes = 131072;  // as transport/providers/interface.py promises
 
 // A lane whose work is done by a Python object.
 //

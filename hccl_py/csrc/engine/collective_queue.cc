@@ -1,6 +1,7 @@
 #include "engine/collective_queue.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace hccl {
 
@@ -55,9 +56,7 @@ void CollectiveQueue::begin() {
 void CollectiveQueue::end() {
   statistics_.collectives.add(1);
   record_end(CallState::completed);
-  RequestPtr request = std::move(active_);
-  active_.reset();
-  request->finish();
+  std::exchange(active_, nullptr)->finish();
 }
 
 void CollectiveQueue::record_end(CallState state) {
@@ -126,8 +125,7 @@ void CollectiveQueue::abandon(std::vector<RequestPtr>& unfinished) {
     measure(progress);
     stragglers_.give_up(progress.waiting_for.empty() ? any_rank : progress.waiting_for.front());
     record_end(CallState::failed);
-    unfinished.push_back(std::move(active_));
-    active_.reset();
+    unfinished.push_back(std::exchange(active_, nullptr));
   }
   unfinished.insert(unfinished.end(), waiting_.begin(), waiting_.end());
   waiting_.clear();

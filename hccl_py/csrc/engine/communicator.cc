@@ -1,5 +1,5 @@
-// How a communicator is connected, how threads come to drive it, hand the driving on and ask the driver
-// for something, and how it closes. The driver's own turns stand in driver/driver.cc.
+// How a communicator is connected and closed, and how threads come to drive it, hand the driving on
+// and ask the driver for something. The driver's own turns stand in driver/driver.cc.
 #include "engine/communicator.h"
 
 #include <algorithm>

@@ -138,46 +138,39 @@ void PointToPoint::accept(const RequestPtr& receive, Unexpected& message) {
   fits ? finish(receive) : reject(receive, size);
 }
 
-// Throws LaneError for what no sane peer sends.
-void PointToPoint::check(int peer, const Header& header) const {
-  bool good = false;
-  switch (header.kind) {
-    case eager: good = header.length <= eager_bytes_ && header.length == header.size; break;
-    case request_to_send:
-    case clear_to_send: good = header.length == 0; break;
-    case fragment: {
-      auto it = receiving_.find(header.id);
-      if (it == receiving_.end() || it->second.request->peer != peer) break;
-      // In order and without a gap: else what was not received could count as received.
-      const Receiving& receiving = it->second;
-      good = header.size == receiving.received && header.length > 0 &&
-             header.length <= receiving.request->num_bytes - receiving.received;
-      break;
-    }
-  }
-  if (!good) throw LaneError(peer, "a malformed message");
-}
-
-// True if a message was taken from the lane.
+// True if a message was taken from the lane. Throws LaneError for what no sane peer sends.
 bool PointToPoint::drain(int peer) {
   Lane& from = lane(peer);
   const Header* header = from.peek();
   if (header == nullptr) return false;
-  check(peer, *header);
-  if (header->kind == fragment) {
-    auto it = receiving_.find(header->id);
-    Receiving& receiving = it->second;
-    if (!from.receive(receiving.request->address + header->size)) return false;
-    receiving.received += header->length;
-    from.release();
-    if (receiving.received == receiving.request->num_bytes) {
-      finish(receiving.request);
-      receiving_.erase(it);
-    }
-    return true;
+  if (header->kind == fragment) return drain_fragment(peer, *header);
+  bool is_control = header->kind == request_to_send || header->kind == clear_to_send;
+  bool is_whole = header->kind == eager && header->length == header->size;
+  if (is_control ? header->length > 0 : !is_whole || header->length > eager_bytes_) {
+    throw LaneError(peer, "a malformed message");
   }
   if (header->length && from.lend() == nullptr) return false;
   handle(peer, *header);
+  return true;
+}
+
+bool PointToPoint::drain_fragment(int peer, const Header& header) {
+  auto it = receiving_.find(header.id);
+  if (it == receiving_.end()) throw LaneError(peer, "a malformed message");
+  auto& [request, received] = it->second;
+  // In order and without a gap: else what was not received could count as received.
+  bool is_next = request->peer == peer && header.size == received && header.length > 0;
+  if (!is_next || header.length > request->num_bytes - received) {
+    throw LaneError(peer, "a malformed message");
+  }
+  Lane& from = lane(peer);
+  if (!from.receive(request->address + received)) return false;
+  received += header.length;
+  from.release();
+  if (received == request->num_bytes) {
+    finish(request);
+    receiving_.erase(it);
+  }
   return true;
 }
 

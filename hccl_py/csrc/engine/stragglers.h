@@ -82,7 +82,7 @@ class Stragglers {
 
   // The call is over, or will not go on.
   void end() {
-    if (waiting_.straggler >= 0) at(waiting_.straggler).times_last.add(1);
+    if (waiting_.straggler >= 0) of(waiting_.straggler).times_last.add(1);
     sequence_ = 0;
   }
   // The call fails while it waits for `rank`.
@@ -92,13 +92,12 @@ class Stragglers {
   }
 
   const Waiting& waiting() const { return waiting_; }
-  const Peer& of(int rank) const { return peers_[static_cast<size_t>(rank)]; }
+  Peer& of(int rank) const { return peers_[static_cast<size_t>(rank)]; }
 
  private:
   static constexpr int rank_bits = 16;  // of a report: the rank; above, nanoseconds
   static constexpr uint64_t rank_mask = (1 << rank_bits) - 1;
 
-  Peer& at(int rank) { return peers_[static_cast<size_t>(rank)]; }
   void wait() {
     if (idle_since_ns_ == 0) idle_since_ns_ = steady_ns(Clock::now());
   }
@@ -119,7 +118,7 @@ class Stragglers {
 
   void blame(int rank, uint64_t waited_ns) {
     waiting_.total_ns += waited_ns;
-    at(rank).waited_ns.add(waited_ns);
+    of(rank).waited_ns.add(waited_ns);
     if (waited_ns <= longest_ns_) return;
     longest_ns_ = waited_ns;
     waiting_.straggler = rank;

@@ -85,7 +85,7 @@ HCCL_TEST(all_that_was_said_while_cut_is_said_again) {
   link.lose(0, false);
   constexpr size_t num_paths = 96;  // of one lane: HCCL_CONNECTIONS=32 on three interfaces
   for (uint64_t generation : {1, 2, 3}) {
-    for (size_t path = 0; path < num_paths; ++path) link.report(PathDown{1, path, generation});
+    for (size_t path = 0; path < num_paths; ++path) link.report_down(1, path, generation);
   }
   link.say_goodbye(7);
   link.adopt(0, stream_on(after[0]));

@@ -53,7 +53,7 @@ void run(Feed& feed) {
         break;
       }
       case 4: link.say_goodbye(turn, std::string(5000, 'x')); break;
-      case 5: link.report(PathDown{1, path, feed.take<uint8_t>()}); break;
+      case 5: link.report_down(1, path, feed.take<uint8_t>()); break;
       case 6: link.say_goodbye(turn); break;
       case 7: case 8: {
         link.receive();

@@ -84,11 +84,11 @@ void ControlLink::say_goodbye(uint64_t sequence, const std::string& error) {
   send({.kind = ControlMessage::goodbye, .sequence = sequence}, error);
 }
 
-void ControlLink::report(const PathDown& down) {
+void ControlLink::report_down(int index, size_t path, uint64_t generation) {
   send({.kind = ControlMessage::path_down,
-        .generation = down.generation,
-        .index = static_cast<uint32_t>(down.index),
-        .path = static_cast<uint32_t>(down.path)});
+        .generation = generation,
+        .index = static_cast<uint32_t>(index),
+        .path = static_cast<uint32_t>(path)});
 }
 
 void ControlLink::receive() {
@@ -132,7 +132,7 @@ void ControlLink::handle(const ControlMessage& message, std::string_view text) {
   if (message.number <= num_handled_) return;  // it came on another path as well
   num_handled_ = message.number;
   if (message.kind == ControlMessage::path_down) {
-    paths_down_.push_back({static_cast<int>(message.index), message.path, message.generation});
+    paths_down_.push_back(message);
   } else if (message.kind == ControlMessage::goodbye) {
     state_ = State::left;
     last_sequence_ = message.sequence;

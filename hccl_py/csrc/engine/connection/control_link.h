@@ -22,21 +22,14 @@ struct ControlMessage {
   uint32_t kind = goodbye;
   uint64_t number = 0;    // of this link: 1 for its first message, then counting up
   uint64_t sequence = 0;    // goodbye: collectives submitted
-  uint64_t generation = 0;  // path_down: see PathDown
-  uint32_t index = 0;
+  uint64_t generation = 0;  // path_down: which connection of the path its sender gave up
+  uint32_t index = 0;       // 0: control, 1 + lane
   uint32_t path = 0;
   uint32_t text_length = 0;
   uint32_t reserved = 0;
 };
 static_assert(sizeof(ControlMessage) == 48);
 inline constexpr size_t most_text_bytes = 4096;
-
-// A path that the peer gave up, and which of its connections that was.
-struct PathDown {
-  int index = 0;  // 0: control, 1 + lane
-  size_t path = 0;
-  uint64_t generation = 0;
-};
 
 class ControlLink {
  public:
@@ -56,11 +49,11 @@ class ControlLink {
 
   // What a connection cannot take at once leaves with the next receive().
   void say_goodbye(uint64_t sequence, const std::string& error = {});
-  void report(const PathDown& down);
+  void report_down(int index, size_t path, uint64_t generation);
   // Reads what is there; updates state().
   void receive();
   // What the peer has given up, and which connections of this link broke, since last asked.
-  std::vector<PathDown> take_paths_down() { return std::exchange(paths_down_, {}); }
+  std::vector<ControlMessage> take_paths_down() { return std::exchange(paths_down_, {}); }
   std::vector<size_t> take_broken() { return std::exchange(broken_, {}); }
   bool has_broken() const { return !broken_.empty(); }
 
@@ -109,7 +102,7 @@ class ControlLink {
   uint64_t num_sent_ = 0;
   uint64_t num_handled_ = 0;  // the number of the last message that counted
   std::deque<Letter> recent_;  // repeated on a connection that replaces another
-  std::vector<PathDown> paths_down_;
+  std::vector<ControlMessage> paths_down_;
   std::vector<size_t> broken_;
 };
 

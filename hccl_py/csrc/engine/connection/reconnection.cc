@@ -22,7 +22,7 @@ void Connections::follow_paths(int rank) {
   drop_paths(peer);
   for (size_t path : link.take_broken()) {
     if (link.state() != ControlLink::State::open) break;
-    link.report(PathDown{0, path, link.generation(path)});
+    link.report_down(0, path, link.generation(path));
     suspect_paths_.push_back({{rank, 0, static_cast<int>(path)}, Clock::now() + goodbye_time});
   }
   if (link.state() != ControlLink::State::open || !link.is_cut()) return;
@@ -37,7 +37,7 @@ void Connections::follow_paths(int rank) {
 // A connection that the peer has given up is closed here as well, unless it was replaced meanwhile.
 void Connections::drop_paths(Peer& peer) {
   ControlLink& link = *peer.link;
-  for (const PathDown& down : link.take_paths_down()) {
+  for (const ControlMessage& down : link.take_paths_down()) {
     if (down.path >= link.num_paths()) continue;
     if (down.index == 0) {
       if (link.generation(down.path) <= down.generation) link.lose(down.path, false);
@@ -56,7 +56,7 @@ bool Connections::path_lost(const TcpLane& lane, size_t path) {
   if (link.state() != ControlLink::State::open) return false;
   int index = 1 + lane.index();
   // Neither end of a cut connection receives anything, so each reports it to the other.
-  link.report(PathDown{index, path, lane.generation(path)});
+  link.report_down(index, path, lane.generation(path));
   suspect_paths_.push_back(
       {{lane.peer(), index, static_cast<int>(path)}, Clock::now() + goodbye_time});
   return true;
@@ -110,11 +110,9 @@ void Connections::use(const BrokenPath& broken, std::shared_ptr<Stream> connecti
   int rank = broken.peer;
   size_t path = static_cast<size_t>(broken.path);
   Peer& peer = at(rank);
-  FailureState::Phase phase = state_.phase();
   // While calls are held, a lane would send again from the callers' buffers.
-  if (phase == FailureState::Phase::ended || (phase != FailureState::Phase::none && broken.index > 0)) {
-    return connection->close();
-  }
+  auto last = broken.index == 0 ? FailureState::Phase::reported : FailureState::Phase::none;
+  if (state_.phase() > last) return connection->close();
   int fd = -1;
   if (broken.index == 0) {
     peer.link->adopt(path, std::move(connection));

@@ -240,7 +240,7 @@ void Communicator::fail(Failure failure) {
   if (failures_.observe(std::move(failure))) stop_moving();
 }
 
-// Nothing is read into the callers' buffers or sent from them after this; the calls end with the phase.
+// Nothing is read into the callers' buffers or sent from them after this. The calls may end later.
 void Communicator::stop_moving() {
   std::vector<RequestPtr> incoming;
   submissions_.take(incoming);

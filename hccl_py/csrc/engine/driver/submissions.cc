@@ -47,8 +47,8 @@ bool Submissions::is_closed() const {
 Caller Submissions::caller(bool drives) const {
   std::lock_guard lock(mutex_);
   bool waits = num_waiters_.load(std::memory_order_relaxed) > 0;
-  size_t thread =
-      submitter_ == std::thread::id() ? 0 : std::hash<std::thread::id>()(submitter_);
+  bool has_called = submitter_ != std::thread::id();
+  size_t thread = has_called ? std::hash<std::thread::id>()(submitter_) : 0;
   return {thread, several_submitters_, drives || waits};
 }
 

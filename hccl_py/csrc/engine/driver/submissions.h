@@ -9,18 +9,16 @@
 #include <condition_variable>
 #include <mutex>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "engine/request.h"
 
 namespace hccl {
 
-// Which threads call: a rank whose only thread is blocked cannot come to another call.
-struct Caller {
-  size_t thread = 0;     // that submitted last; 0: no thread has
-  bool several = false;  // threads have submitted so far
-  bool blocked = false;  // one waits in the engine now
-};
+// Which thread submitted last (0: none has), whether several have, and whether one waits in the
+// engine now: a rank whose only thread is blocked cannot come to another call.
+using Caller = std::tuple<size_t, bool, bool>;
 
 class Submissions {
  public:

@@ -4,14 +4,9 @@
 
 namespace hccl {
 
-FailurePtr FailureState::failure() const {
+FailurePtr FailureState::read(const FailurePtr& guarded) const {
   std::lock_guard lock(mutex_);
-  return failure_;
-}
-
-bool FailureState::has_report() const {
-  std::lock_guard lock(mutex_);
-  return report_ != nullptr;
+  return guarded;
 }
 
 FailurePtr FailureState::take_report() {
@@ -26,11 +21,6 @@ void FailureState::adopt(Cause cause, std::string diagnosis) {
   failure.diagnosis = std::move(diagnosis);
   std::lock_guard lock(mutex_);
   if (!failure_ && !diagnosis_) diagnosis_ = std::make_shared<Failure>(std::move(failure));
-}
-
-FailurePtr FailureState::diagnosis() const {
-  std::lock_guard lock(mutex_);
-  return diagnosis_;
 }
 
 bool FailureState::observe(Failure failure) {
@@ -61,11 +51,7 @@ bool FailureState::expire(Deadline now) {
 
 void FailureState::end(Failure failure) {
   if (phase_ == Phase::ended) return;
-  FailurePtr report;
-  {
-    std::lock_guard lock(mutex_);
-    report = report_;
-  }
+  FailurePtr report = read(report_);
   end_with(report ? report : std::make_shared<Failure>(std::move(failure)));
 }
 

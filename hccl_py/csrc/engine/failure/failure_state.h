@@ -30,13 +30,13 @@ class FailureState {
   void notify() { signal_event(event_); }
 
   bool has_ended() const { return has_ended_.load(std::memory_order_acquire); }
-  FailurePtr failure() const;  // nullptr unless it has ended
-  bool has_report() const;
+  FailurePtr failure() const { return read(failure_); }  // nullptr unless it has ended
+  bool has_report() const { return read(report_) != nullptr; }
   // What this rank observed, once.
   FailurePtr take_report();
   // From now on no failure of this rank is reported. The first diagnosis stays.
   void adopt(Cause cause, std::string diagnosis);
-  FailurePtr diagnosis() const;
+  FailurePtr diagnosis() const { return read(diagnosis_); }
 
   // ---- driver
   Phase phase() const { return phase_; }
@@ -49,6 +49,7 @@ class FailureState {
   Deadline deadline() const { return deadline_; }
 
  private:
+  FailurePtr read(const FailurePtr& guarded) const;
   void end_with(FailurePtr failure);
 
   const Descriptor event_;  // eventfd
