@@ -83,7 +83,8 @@ class Party:
 
     def is_local(self, rank: int) -> bool:
         """Say whether a rank shares memory with this one."""
-        return self.shares_memory and self.members[rank].node == self.members[self.rank].node
+        me, peer = self.members[self.rank].identity, self.members[rank].identity
+        return self.shares_memory and me.node == peer.node
 
     def shares_machine(self, rank: int) -> bool:
         """Say whether this rank reaches another one by loopback, at any of its addresses."""

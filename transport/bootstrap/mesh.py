@@ -106,7 +106,7 @@ def connect(
     deadline = Deadline(timeout_s, getattr(store, "hopeless", None))
     identity = identity or Identity.of_this_process()
     if world_size == 1:
-        alone = Party(0, (Member(0, 0, identity),), b"", b"", make_segment((0,)))
+        alone = Party(0, (Member(0, identity),), b"", b"", make_segment((0,)))
         return Mesh(alone, ((0,),), (), ())
     with contextlib.ExitStack() as opened:
         mine = _Resources(rank, world_size, num_lanes, identity, opened)
@@ -224,13 +224,14 @@ class _Resources:
     ) -> tuple[Party, tuple[tuple[int, ...], ...]]:
         """Return this rank among all ranks, and the ranks of each node."""
         nodes = group_by_node([card.identity for card in meeting.cards])
-        node_of = {rank: node for node, ranks in enumerate(nodes) for rank in ranks}
         members = tuple(
-            Member(i, node_of[i], one.identity, one.unix_name, one.endpoints, one.certificate)
-            for i, one in enumerate(meeting.cards)
+            Member(rank, card.identity, card.unix_name, card.endpoints, card.certificate)
+            for rank, card in enumerate(meeting.cards)
         )
         shares_memory = self.settings.transport == AUTO
-        local_ranks = nodes[node_of[self._rank]] if shares_memory else (self._rank,)
+        local_ranks = (self._rank,)
+        if shares_memory:
+            (local_ranks,) = (ranks for ranks in nodes if self._rank in ranks)
         if self._tls is not None:
             self._tls.trust(one.certificate for one in members if one.rank not in local_ranks)
         party = Party(
@@ -262,7 +263,7 @@ def _log_unused(party: Party) -> None:
     """Warn of interfaces that some peer has no counterpart for."""
     me = party.members[party.rank]
     fewest = min(
-        (member for member in party.members if member.node != me.node),
+        (member for member in party.members if member.identity.node != me.identity.node),
         key=lambda member: len(member.endpoints),
         default=me,
     )

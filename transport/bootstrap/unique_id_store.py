@@ -143,12 +143,14 @@ class UniqueIdServer:
             "join": self._join,
             "leave": self._leave,
             "set": self._store.set,
-            "get": self._get,
+            "get": self._store.get,
             "check": self._store.check,
         }
         try:
             number, kind, *body = msgpack.unpackb(message)
             serves[kind](route, int(number), *body)
+            if self._problem:
+                self._store.reject_waiting(route)
         except (ValueError, KeyError, TypeError, OverflowError) as error:
             logger.warning("the store of a unique id dropped a message of a member: %s", error)
 
@@ -165,11 +167,6 @@ class UniqueIdServer:
                 f"({self._joined[first][1]}) expects {self._world_size}"
             )
         self._answer(route, number, True)
-
-    def _get(self, route: bytes, number: int, keys: list[str]) -> None:
-        self._store.get(route, number, keys)
-        if self._problem:
-            self._store.reject_waiting(route)
 
     def _leave(self, route: bytes, _number: int) -> None:
         self._left.update(one for one, _ in self._joined.values() if one == route)

@@ -85,14 +85,12 @@ class Member:
     """One rank of a communicator, as all others know it.
 
     Attributes:
-        node: index of its node.
         unix_name: abstract Unix socket it listens on, without the leading zero byte.
         endpoints: where it listens for other nodes, one per interface; empty if it found none.
         certificate: what it shows in TLS, in DER; empty without TLS.
     """
 
     rank: int
-    node: int
     identity: Identity
     unix_name: str = ""
     endpoints: tuple[Endpoint, ...] = ()

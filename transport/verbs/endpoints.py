@@ -95,9 +95,6 @@ class _Address:
         except (ValueError, TypeError) as error:
             raise InvalidArgumentError("this is no address of a queue pair") from error
 
-    def member(self, rank: int, node: int) -> Member:
-        return Member(rank, node, self.identity, self.unix_name, (self.endpoint,))
-
 
 class _SocketEndpoint:
     """A listening socket and what a handshake needs. Subclasses make a lane of it."""
@@ -117,21 +114,24 @@ class _SocketEndpoint:
         self,
         remote: bytes,
         timeout_s: float,
-        nodes: tuple[int, int] = (0, 1),
-        descriptors: tuple[int, int, int] = _NO_DESCRIPTORS,
+        descriptors: tuple[int, int, int] | None = None,
     ) -> tuple[Party, int, tuple[int, ...]]:
         """Return both ends, the connection between them, and the descriptors that came over it."""
         addresses = sorted((self.address, remote))
         if addresses[0] == addresses[1]:
             raise InvalidArgumentError("a queue pair cannot be connected with itself")
         ends = [_Address.unpack(packed) for packed in addresses]
-        members = tuple(ends[rank].member(rank, nodes[rank]) for rank in range(2))
+        members = tuple(
+            Member(rank, end.identity, end.unix_name, (end.endpoint,))
+            for rank, end in enumerate(ends)
+        )
         # HCCL_SECRET never travels: the addresses alone do not suffice to connect.
         key = NetworkSettings.from_environment().secret or b""
         secret = hmac.digest(key, b"queue pair" + ends[0].secret + ends[1].secret, "sha256")
         pair_id = hashlib.sha256(b"\0".join(addresses)).digest()[:16]
         rank = addresses.index(self.address)
-        party = Party(rank, members, pair_id, secret, descriptors, num_lanes=0)
+        passed, shares = descriptors or _NO_DESCRIPTORS, descriptors is not None
+        party = Party(rank, members, pair_id, secret, passed, num_lanes=0, shares_memory=shares)
         with closing(FullMesh(party, [self._listener], Deadline(timeout_s))) as full_mesh:
             pending = full_mesh.run()[Key(1 - rank, CONTROL, 0)]
             received = pending.descriptors
@@ -160,7 +160,7 @@ class ShmSocketEndpoint(_SocketEndpoint):
                 "process: another host, container or HCCL_NODE_ID; use tcp"
             )
         shared = (self._shm.segment_fd(), self._shm.doorbell_fd(), self._arena.fd())
-        party, control, received = self._connect(remote, timeout_s, (0, 0), shared)
+        party, control, received = self._connect(remote, timeout_s, shared)
         segment_fd, doorbell_fd, arena_fd = received
         _connected.add(control)
         return self._shm.connect(party.rank, segment_fd, doorbell_fd, arena_fd, control)

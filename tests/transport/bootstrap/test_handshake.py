@@ -17,7 +17,7 @@ from hccl_py.transport.bootstrap.handshake import (
 )
 from hccl_py.transport.network.identity import Identity, Member
 
-MEMBERS = tuple(Member(i, i // 2, Identity(f"host{i}", 100 + i, "", 0, "")) for i in range(4))
+MEMBERS = tuple(Member(i, Identity(f"host{i}", 100 + i, "", i // 2, "")) for i in range(4))
 COMMUNICATOR_ID = b"c" * 16
 SECRET = b"s" * 32
 
