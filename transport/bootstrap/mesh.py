@@ -155,8 +155,9 @@ class _Resources:
         for listener in self._tcp:
             opened.enter_context(listener)
         host = endpoints[0].host if endpoints else ""
+        self._provider: Provider | None = None
         site = Site(rank, world_size, num_lanes, host, settings.ports)
-        self._provider = self._open_provider(site)
+        provider_card = self._open_provider(site)
         self.plane = hold()
         opened.callback(release, self.plane)
         self.card = Card(
@@ -169,23 +170,25 @@ class _Resources:
             tcp_problem,
             self._tls.certificate if self._tls is not None else b"",
             settings.transport,
-            self._provider.card() if self._provider is not None else b"",
+            provider_card,
             settings.checksum,
             self.plane.contact(host, settings.ports),
         )
-        if len(self.card.provider) > MAX_PROVIDER_CARD_BYTES:
-            raise BootstrapError(
-                f"{VARIABLE}={settings.transport}: the provider's card has "
-                f"{len(self.card.provider)} bytes, > {MAX_PROVIDER_CARD_BYTES}"
-            )
 
-    def _open_provider(self, site: Site) -> Provider | None:
+    def _open_provider(self, site: Site) -> bytes:
+        """Open the provider, and return its card; empty without one."""
         make_provider = provider_class(self.settings.transport)
         if make_provider is None or not site.address:
-            return None
-        provider = make_provider(site)
-        self._opened.callback(provider.close)
-        return provider
+            return b""
+        self._provider = make_provider(site)
+        self._opened.callback(self._provider.close)
+        card = self._provider.card()
+        if len(card) > MAX_PROVIDER_CARD_BYTES:
+            raise BootstrapError(
+                f"{VARIABLE}={self.settings.transport}: the provider's card has {len(card)} "
+                f"bytes, > {MAX_PROVIDER_CARD_BYTES}"
+            )
+        return card
 
     def connect(
         self,
@@ -229,9 +232,8 @@ class _Resources:
             for rank, card in enumerate(meeting.cards)
         )
         shares_memory = self.settings.transport == AUTO
-        local_ranks = (self._rank,)
-        if shares_memory:
-            (local_ranks,) = (ranks for ranks in nodes if self._rank in ranks)
+        mine = next(ranks for ranks in nodes if self._rank in ranks)
+        local_ranks = mine if shares_memory else (self._rank,)
         if self._tls is not None:
             self._tls.trust(one.certificate for one in members if one.rank not in local_ranks)
         party = Party(
