@@ -5,7 +5,7 @@ a call have been checked.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from hccl_py.memory.arguments import check_block, check_tag, copy_to_output, set
 from hccl_py.memory.buffers import blocks_of, span_of
 from hccl_py.memory.element_types import ELEMENT_TYPES, Span
 from hccl_py.memory.scaled import scaled
-from hccl_py.submit import Result, Submitter
+from hccl_py.submit import EngineCalls, Result
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import DType, ReduceOp
@@ -32,7 +32,7 @@ _BYTE = ELEMENT_TYPES[DType.UINT8]
 _SUM = int(ReduceOp.SUM)
 
 
-class Collectives(Submitter[Result]):
+class Collectives(Generic[Result]):
     """The collectives of a communicator, all blocking or all in the background.
 
     Every method takes `timeout_s`; None is the communicator's own.
@@ -45,7 +45,8 @@ class Collectives(Submitter[Result]):
 
     def __init__(self, state: CommunicatorState, *, blocking: bool) -> None:
         """Offer the collectives of the communicator of `state`."""
-        super().__init__(state, blocking)
+        self._state = state
+        self._calls: EngineCalls[Result] = EngineCalls(state, blocking)
         self._byte = np.zeros(1, np.uint8)  # what a barrier reduces
         self._byte_address = self._byte.ctypes.data
 
@@ -72,7 +73,7 @@ class Collectives(Submitter[Result]):
         if output is not None:
             address, data = copy_to_output(span, output), output
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        return self._submit(self._data, (state.core, prepared, limit_s, address, data))
+        return self._calls.enter(self._calls.data, (state.core, prepared, limit_s, address, data))
 
     def broadcast(
         self,
@@ -97,7 +98,7 @@ class Collectives(Submitter[Result]):
             address, data = copy_to_output(span, output), output
         prepared = state.plans["broadcast", kind, _SUM, count, root]
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        return self._submit(self._data, (state.core, prepared, limit_s, address, data))
+        return self._calls.enter(self._calls.data, (state.core, prepared, limit_s, address, data))
 
     def reduce(
         self,
@@ -127,7 +128,7 @@ class Collectives(Submitter[Result]):
         if output is not None and is_root:
             address, data = copy_to_output(span, output), output
         limit_s = state.timeout_s if timeout_s is None else timeout_s
-        return self._submit(self._data, (state.core, prepared, limit_s, address, data))
+        return self._calls.enter(self._calls.data, (state.core, prepared, limit_s, address, data))
 
     def barrier(self, *, timeout_s: float | None = None) -> Result:
         """Return once every rank has called it."""
@@ -135,8 +136,8 @@ class Collectives(Submitter[Result]):
         prepared = state.plans["barrier", _BYTE, _SUM, 1, None]
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         # No local of its own: the traceback of an error must not keep the engine.
-        return self._submit(
-            self._data, (state.core, prepared, limit_s, self._byte_address, self._byte)
+        return self._calls.enter(
+            self._calls.data, (state.core, prepared, limit_s, self._byte_address, self._byte)
         )
 
     def all_gather(
@@ -157,8 +158,8 @@ class Collectives(Submitter[Result]):
                 prepared = state.plans["all_gather", kind, _SUM, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step = (output, input), count * kind.item_bytes
-                return self._submit(
-                    self._equal,
+                return self._calls.enter(
+                    self._calls.equal,
                     (state.core, prepared, limit_s, address, 1, target, n, step, both),
                 )
         targets = blocks_of(output, "output", n, writable=True)
@@ -188,8 +189,8 @@ class Collectives(Submitter[Result]):
                 prepared = state.plans["reduce_scatter", kind, op, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step = (output, input), count * kind.parts
-                return self._submit(
-                    self._equal,
+                return self._calls.enter(
+                    self._calls.equal,
                     (state.core, prepared, limit_s, source, n, address, 1, step, both),
                 )
         sources = blocks_of(input, "input", n)
@@ -220,8 +221,8 @@ class Collectives(Submitter[Result]):
                 prepared = state.plans["all_to_all", kind, _SUM, 0, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step = (output, input), total // n * kind.item_bytes
-                return self._submit(
-                    self._equal,
+                return self._calls.enter(
+                    self._calls.equal,
                     (state.core, prepared, limit_s, source, n, target, n, step, both),
                 )
         sources = blocks_of(input, "input", n)
@@ -300,7 +301,9 @@ class Collectives(Submitter[Result]):
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         given = [(block.address, block.num_bytes // unit_bytes) for block in sources]
         taken = [(block.address, block.num_bytes // unit_bytes) for block in targets]
-        return self._submit(self._blocks, (state.core, prepared, limit_s, given, taken, buffers))
+        return self._calls.enter(
+            self._calls.blocks, (state.core, prepared, limit_s, given, taken, buffers)
+        )
 
     def _transfer(
         self, sends: bool, data: Buffer, peer: int | None, tag: int, timeout_s: float | None
@@ -310,7 +313,9 @@ class Collectives(Submitter[Result]):
         state = self._state
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         transfer = Transfer(sends, peer, tag, span.num_bytes)
-        return self._submit(self._transferring, (state.core, transfer, limit_s, span.address, data))
+        return self._calls.enter(
+            self._calls.transfer, (state.core, transfer, limit_s, span.address, data)
+        )
 
     def _check_rank(self, name: str, rank: int) -> None:
         n = self._state.world_size

@@ -26,7 +26,7 @@ BACKGROUND = _ENGINE.start_data, _ENGINE.start_blocks, _ENGINE.start_equal, _ENG
 """Start a call and return the engine's Work."""
 
 
-class Submitter(Generic[Result]):
+class EngineCalls(Generic[Result]):
     """Hands calls of one communicator to its engine, all of them blocking or none."""
 
     def __init__(self, state: CommunicatorState, blocking: bool) -> None:
@@ -36,11 +36,11 @@ class Submitter(Generic[Result]):
         sites = state.recorder.sites
         entries = sites.recorded(BLOCKING if blocking else BACKGROUND)
         starts = sites.recorded(BACKGROUND)
-        self._data, self._blocks, self._equal, self._transferring = entries
+        self.data, self.blocks, self.equal, self.transfer = entries
         # Calls of a group begin through these, which never block.
         self._starts = dict(zip(entries, starts, strict=True))
 
-    def _submit(self, entry: Entry, arguments: tuple[Any, ...]) -> Result:
+    def enter(self, entry: Entry, arguments: tuple[Any, ...]) -> Result:
         """Make a call: return None from a blocking entry of the engine, else a Work.
 
         The arguments are the engine, a Prepared or a Transfer, the deadline, and more.
