@@ -44,7 +44,6 @@ class Collectives(Generic[Result]):
     """
 
     def __init__(self, state: CommunicatorState, *, blocking: bool) -> None:
-        """Offer the collectives of the communicator of `state`."""
         self._state = state
         self._calls: EngineCalls[Result] = EngineCalls(state, blocking)
         self._byte = np.zeros(1, np.uint8)  # what a barrier reduces
@@ -296,7 +295,6 @@ class Collectives(Generic[Result]):
         timeout_s: float | None,
         unit_bytes: int = 1,  # of an element as the engine sees it
     ) -> Result:
-        """Submit a call with blocks of any sizes."""
         state = self._state
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         given = [(block.address, block.num_bytes // unit_bytes) for block in sources]

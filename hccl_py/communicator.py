@@ -295,7 +295,6 @@ class Communicator(Collectives[None]):
             self._state.coordination.close_in_child()
 
     def __enter__(self) -> "Communicator":
-        """Return itself."""
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: object, *_: object) -> None:

@@ -30,7 +30,6 @@ class EngineCalls(Generic[Result]):
     """Hands calls of one communicator to its engine, all of them blocking or none."""
 
     def __init__(self, state: CommunicatorState, blocking: bool) -> None:
-        """Use the engine's entries; with HCCL_DEBUG=1 they record the user's line of every call."""
         self._state = state
         self._blocking = blocking
         sites = state.recorder.sites
@@ -60,7 +59,6 @@ class EngineCalls(Generic[Result]):
         )
 
     def _collect(self, entry: Entry, arguments: tuple[Any, ...]) -> Result:
-        """Keep a call for the end of its group."""
         _, call, limit_s, *_ = arguments
         _require_seconds(limit_s)  # the engine would reject it only after other calls have begun
         work = Work(NotBegun(), self._state.errors, limit_s, call)
@@ -69,7 +67,6 @@ class EngineCalls(Generic[Result]):
         return None if self._blocking else work  # type: ignore[return-value]
 
     def _begin(self, start: Entry, arguments: tuple[Any, ...]) -> _core.Work:
-        """Start a call whose group has ended."""
         try:
             started: _core.Work = start(*arguments)
         except (_core.CommunicatorFailed, TypeError) as error:

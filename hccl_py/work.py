@@ -58,7 +58,6 @@ class Work:
     def __init__(
         self, native: _core.Work | NotBegun, errors: CallErrors, timeout_s: float, call: Call
     ) -> None:
-        """Wrap the engine's handle; the others are for messages."""
         self.native = native
         self._errors = errors
         self._timeout_s = timeout_s

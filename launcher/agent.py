@@ -118,7 +118,6 @@ class LocalRanks(LogsSpecs):
     """
 
     def __init__(self, inner: LogsSpecs, emulated_nodes: int) -> None:
-        """Wrap elastic's own choice of log files."""
         self._inner = inner
         self._emulated_nodes = emulated_nodes
         self._environments: dict[int, dict[str, str]] = {}
@@ -189,6 +188,5 @@ def _failure(
 
 
 def _one_line(error: BaseException) -> str:
-    """Name the error and the one that caused it, without line breaks."""
     text = " ".join(f"{type(error).__name__}: {error}".split())
     return f"{text} ({_one_line(error.__cause__)})" if error.__cause__ is not None else text

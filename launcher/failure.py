@@ -83,7 +83,6 @@ def _how(failure: Failure) -> str:
 
 
 def _later(first: Failure, failures: Sequence[Failure], world_size: int | None) -> Iterator[str]:
-    """Yield the ends of the other ranks, those that ended alike together."""
     others = [each for each in failures if each is not first and not each.was_stopped]
     ranks_by_end: dict[str, list[int]] = {}
     for each in sorted(others, key=lambda each: each.rank):
@@ -98,7 +97,6 @@ def _later(first: Failure, failures: Sequence[Failure], world_size: int | None) 
 
 
 def _ranges(ranks: Sequence[int]) -> str:
-    """Render sorted ranks briefly: 0-3, 5."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:
@@ -109,7 +107,6 @@ def _ranges(ranks: Sequence[int]) -> str:
 
 
 def _tail(path: str) -> str:
-    """Return the end of a log file."""
     if not os.path.isfile(path):
         return ""
     with open(path, "rb") as file:

@@ -120,7 +120,6 @@ class _Supervisor:
 
 
 def _children(pid: int) -> list[int]:
-    """Return the processes that a process started: an agent's ranks, each leading a group."""
     with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
         return [int(word) for word in file.read().split()]
     return []

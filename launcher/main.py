@@ -77,7 +77,6 @@ def _import_torch_without_threads() -> None:
 
 
 def _prepare(request: "Request") -> "Program":
-    """Complete the environment and the options, and turn them into elastic's configuration."""
     from torch.distributed.run import config_from_args
 
     from hccl_py.launcher import options

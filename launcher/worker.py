@@ -59,7 +59,6 @@ def _run() -> None:
 
 
 def _format(error: BaseException) -> str:
-    """Render the traceback: the user's frames, and the message once."""
     rendered = traceback.TracebackException(type(error), error, error.__traceback__)
     frames = rendered.stack
     while frames and frames[0].filename in (__file__, runpy.__file__, "<frozen runpy>"):

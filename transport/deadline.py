@@ -13,7 +13,6 @@ class Deadline:
     """
 
     def __init__(self, timeout_s: float, hopeless: Callable[[], str] | None = None) -> None:
-        """Start the clock."""
         self.timeout_s = timeout_s
         self.hopeless = hopeless
         self._start_s = time.monotonic()
@@ -34,6 +33,5 @@ class Deadline:
         return self.remaining_s == 0.0
 
     def __str__(self) -> str:
-        """Say elapsed and allowed time, for error messages."""
         elapsed_s = time.monotonic() - self._start_s
         return f"after {elapsed_s:.1f} s (allowed {self.timeout_s:g} s)"

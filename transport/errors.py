@@ -80,7 +80,6 @@ class CommunicatorError(HcclError):
     """
 
     def __init__(self, message: str, blame: Blame = _UNKNOWN) -> None:
-        """Keep the message and what is known of the culprit."""
         super().__init__(message)
         self.rank = blame.rank
         self.host = blame.host

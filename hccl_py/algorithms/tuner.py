@@ -110,7 +110,6 @@ def min_message_bytes(nodes: Nodes) -> int:
 
 
 def _overrides(text: str) -> dict[str, str]:
-    """Read `HCCL_ALGORITHM` into algorithm by collective."""
     chosen: dict[str, str] = {}
     for item in filter(None, (part.strip() for part in text.split(","))):
         collective, equals, name = (word.strip() for word in item.rpartition("="))

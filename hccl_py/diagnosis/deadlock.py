@@ -32,7 +32,6 @@ def find_deadlock(reports: Reports) -> Diagnosis | None:
 
 
 def _is_here(report: Report) -> bool:
-    """Return whether the rank is stuck in a call of the communicator that this is about."""
     return bool(report.progress.sequence and report.stuck)
 
 
@@ -57,7 +56,6 @@ def _waits_for(report: Report, blocked: Mapping[int, Report], reports: Reports) 
 
 
 def _cycle_from(start: int, edges: Mapping[int, list[int]]) -> list[int]:
-    """Return the ranks of a cycle through `start`, in order; empty if there is none."""
     paths = [[start]]
     seen = {start}
     while paths:

@@ -31,7 +31,6 @@ class PathTrouble:
     reason: str
 
     def __str__(self) -> str:
-        """Return what is wrong with it."""
         state = "unanswered" if self.up else "down"
         reason = f" ({self.reason})" if self.reason else ""
         return f"{self.name} {state} for {self.seconds:.1f} s{reason}"
@@ -48,7 +47,6 @@ class Stage:
     num_tiles: int = 0
 
     def __str__(self) -> str:
-        """Name the step."""
         if not self.num_steps:
             return "sending its last bytes" if self.activity == "flush" else "at its first step"
         doing = _ACTIVITIES.get(self.activity, self.activity)
@@ -142,7 +140,6 @@ class LoggedCall:
         return self.fingerprint, count_of(self.fingerprint, self.num_bytes)
 
     def __str__(self) -> str:
-        """Name the call, without its number."""
         return describe(*self.key)
 
 

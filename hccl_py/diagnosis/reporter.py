@@ -43,7 +43,6 @@ class Reporter:
     """Reports for one rank of one communicator."""
 
     def __init__(self, core: _core.Communicator, recorder: FlightRecorder) -> None:
-        """Report what `core` observes."""
         self.member = recorder.member
         self._core = core
         self._recorder = recorder

@@ -50,7 +50,6 @@ class StallWatch:
     """
 
     def __init__(self, name: str, core: _core.Communicator) -> None:
-        """Watch `core`; lines call it `name`."""
         self._name = name
         self._core = core
         self._warning_s = warning_from_environment()

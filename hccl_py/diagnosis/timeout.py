@@ -84,7 +84,6 @@ def arrivals(reports: Reports, sequence: int) -> Arrivals:
 
 
 def _paths(failure: Failure) -> list[str]:
-    """Name the connections that are down or unanswered, by rank."""
     by_rank: dict[int, list[str]] = {}
     for path in failure.paths:
         by_rank.setdefault(path.rank, []).append(str(path))

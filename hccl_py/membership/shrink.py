@@ -84,7 +84,6 @@ def regroup(
 
 
 def _members(me: int, world_size: int, answers: Mapping[int, Any]) -> list[int]:
-    """Return the ranks that go on, by what all ranks that came said; raise unless they may."""
     # A rank that any other excludes is out and has no say: it may have gone astray.
     named = {rank for answer in answers.values() for rank in answer["exclude"]}
     members = sorted(answers.keys() - named)

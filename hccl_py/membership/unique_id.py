@@ -64,7 +64,6 @@ class UniqueId(bytes):
         return super().__new__(cls, content)
 
     def __repr__(self) -> str:
-        """Say where the ranks meet, and who made it."""
         return f"UniqueId({self.address}, {self.address.made_by})"
 
     __str__ = __repr__

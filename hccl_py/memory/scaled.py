@@ -20,7 +20,6 @@ class ScaledSum:
     factor: float
 
     def __repr__(self) -> str:
-        """Show how it was made."""
         return f"premul_sum({self.factor!r})"
 
 

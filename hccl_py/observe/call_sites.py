@@ -24,7 +24,6 @@ class CallSites:
     """
 
     def __init__(self) -> None:
-        """Start empty."""
         # By number modulo the capacity: number and frames. Entries are replaced whole.
         self._ring: dict[int, tuple[int, Frames]] = {}
 
@@ -67,7 +66,6 @@ def _user_frames() -> Frames:
 
 
 def _short(path: str) -> str:
-    """Return the path as seen from here, where that is shorter."""
     try:
         return str(Path(path).relative_to(Path.cwd()))
     except (ValueError, OSError):

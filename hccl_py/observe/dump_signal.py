@@ -24,7 +24,6 @@ class Bell:
     """Calls a function when SIGUSR2 comes, for as long as somebody holds it."""
 
     def __init__(self) -> None:
-        """Nothing is installed yet."""
         self._lock = threading.RLock()  # the garbage collector may release inside hold()
         self._num_holders = 0
         self._fd: int | None = None

@@ -60,7 +60,6 @@ class FlightRecorder:
     def __init__(
         self, core: _core.Communicator, member: Membership, clock: Callable[[], ClockReading | None]
     ) -> None:
-        """Begin; from now on SIGUSR2 and failures write this communicator too."""
         self.member = member
         self._clock = clock
         self.sites = CallSites()

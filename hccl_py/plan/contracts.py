@@ -62,7 +62,6 @@ class Contract:
 
 
 def _at_root(plan: Plan) -> int:
-    """Return the number of blocks that only the root has: one for each rank."""
     return plan.world_size if plan.rank == plan.root else 0
 
 

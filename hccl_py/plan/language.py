@@ -24,7 +24,6 @@ class PlanError(ValueError):
     """
 
     def __init__(self, rank: int, op_index: int | None, message: str) -> None:
-        """Keep the place and put it in front of the message."""
         place = f"rank {rank}" if op_index is None else f"rank {rank}, op {op_index}"
         super().__init__(f"{place}: {message}")
         self.rank = rank
@@ -64,7 +63,6 @@ class Chunk(NamedTuple):
     scratch: int | None = None  # None: the range itself; k: scratch slot k
 
     def __str__(self) -> str:
-        """Spell the chunk as an algorithm writes it."""
         index = f"{self.begin}" if self.end == self.begin + 1 else f"{self.begin}:{self.end}"
         text = f"{self.buffer.name.lower()}[{index}]"
         return text if self.scratch is None else f"scratch[{self.scratch}] like {text}"
@@ -88,7 +86,6 @@ class Op(NamedTuple):
     src: Chunk | None = None
 
     def __str__(self) -> str:
-        """Say the op in words."""
         peers = " ".join(map(str, self.peers))
         if self.kind is OpKind.SEND:
             return f"send {self.src} to {peers}"
@@ -118,7 +115,6 @@ class Plan:
     ops: tuple[Op, ...] = ()  # each blocks until it is done; a send completes in the background
 
     def __str__(self) -> str:
-        """Spell the plan, one op per line, in the words of the algorithm that wrote it."""
         root = "" if self.root is None else f", root {self.root}"
         chunks = f", {self.shape.data_chunks} chunks" if self.shape.data_chunks else ""
         head = f"{self.collective}/{self.algorithm}, rank {self.rank} of {self.world_size}"
@@ -135,7 +131,6 @@ class PlanBuilder:
     """
 
     def __init__(self, header: Plan, nodes: Nodes) -> None:
-        """Write ops behind `header`, a plan without any."""
         self.nodes = nodes
         self._header = header
         self._ops: list[Op] = []

@@ -26,8 +26,6 @@ ANNOUNCED = 0
 
 @dataclass(slots=True)
 class _Sent:
-    """A send whose source was not overwritten yet."""
-
     index: int
     op: Op
     received: tuple[int, ...]  # how many messages of each peer had come

@@ -41,7 +41,6 @@ class Simulation:
     """
 
     def __init__(self, plans: Sequence[Plan], contract: Contract, in_place: bool) -> None:
-        """Put every rank before its first op."""
         self._plans = plans
         self._next = [0] * len(plans)
         self._rendezvous = [rendezvous(plan.ops) for plan in plans]
@@ -66,7 +65,6 @@ class Simulation:
         self._check_everything_received()
 
     def _step(self, rank: int) -> bool:
-        """Do the next op of `rank`; False where it has to wait."""
         index = self._next[rank]
         op, memory = self._plans[rank].ops[index], self.memories[rank]
         if op.src and op.dst and memory.places(op.src) == memory.places(op.dst):

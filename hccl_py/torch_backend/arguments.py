@@ -315,7 +315,6 @@ class Call:
         return tensor
 
     def _take_device(self, argument: str, device: torch.device) -> None:
-        """Remember where the tensors of this call lie, if that is an accelerator."""
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         if accelerator is None or device.type != accelerator.type or device.type in _UNPINNED:
             known = "cpu" if accelerator is None else f"cpu or {accelerator.type}"

@@ -25,7 +25,6 @@ class Threads:
     """Daemon threads; one more starts only when all of them are busy."""
 
     def __init__(self) -> None:
-        """Start none yet."""
         self.reset()
 
     def reset(self) -> None:
@@ -82,7 +81,6 @@ class Lane:
     """Jobs that run in order, one at a time: each waits for a work and runs its callbacks."""
 
     def __init__(self) -> None:
-        """Make an empty lane, which has no thread."""
         self._lock = threading.Lock()
         self._jobs: deque[Task] = deque()
         self._served = False

@@ -78,7 +78,6 @@ class GroupIdentity(_Base):
         GROUPS.add(self)
 
     def _describe(self, **changes: Any) -> None:
-        """Tell the flight recorder's files."""
         recorder = self._communicator.flight_recorder
         recorder.member = recorder.member._replace(**changes)
 

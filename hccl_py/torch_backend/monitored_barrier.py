@@ -47,7 +47,6 @@ def _failed(rank: int, elapsed_s: float, ranks: str, more: str = "") -> Exceptio
 
 
 def _comes(store: Any, key: str, timeout_s: float) -> bool:
-    """Wait until `key` is in the store; return whether it came in time."""
     try:
         store.wait([key], timedelta(seconds=max(timeout_s, 0.001)))
     except RuntimeError as error:  # a FileStore's timeout has no type of its own

@@ -56,7 +56,6 @@ def register(what: Any) -> Any:
 
 
 def _move(tensor: Tensor) -> None:
-    """Exchange the memory under a tensor's storage."""
     if tensor.layout is not torch.strided or not tensor.is_cpu:
         raise _immovable(f"expected a dense CPU tensor, got {tensor.layout} on {tensor.device}")
     try:

@@ -75,7 +75,6 @@ class Submitter:
         self._set_staging_busy(self._staging_busy)
 
     def _set_staging_busy(self, busy: bool) -> None:
-        """Note whether staged calls wait for the device; later calls must drain them."""
         self._staging_busy = busy
         self.fast = not busy and self.backends is not None and "cpu" not in self.backends.others
 

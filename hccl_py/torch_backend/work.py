@@ -206,7 +206,6 @@ class HcclWork(dist.Work):
             self.wait()
 
     def _settle(self) -> None:
-        """Write the staged results back, once, and release the communicator's works."""
         with self._lock:
             if not self._natives:
                 return

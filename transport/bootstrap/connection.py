@@ -220,7 +220,6 @@ def describe_client(accepted: socket.socket, address: Any) -> str:
 
 
 def _peer_process(connected: socket.socket) -> tuple[int, int]:
-    """Return pid and user id of the other end of a Unix socket, as the kernel knows them."""
     credentials = connected.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     pid, user, _ = _UCRED.unpack(credentials)
     return int(pid), int(user)

@@ -85,7 +85,6 @@ class Connector(ABC):
         """Raise, or wait a little: no descriptor is left for a connection."""
 
     def _close_connections(self) -> None:
-        """Close all connections under way, and watch nothing any more."""
         for watched in (*self._listeners, *(pending.socket for pending in self._pending)):
             with contextlib.suppress(KeyError, ValueError):  # it is not watched just now
                 self._selector.unregister(watched)
@@ -120,7 +119,6 @@ class Connector(ABC):
     # Dialling.
 
     def _dial(self, key: Key) -> None:
-        """Connect to a peer, unless that is under way."""
         if key not in self._retry_s:
             self._retry_s[key] = self.FIRST_RETRY_S
             self._dial_now(key)
@@ -150,7 +148,6 @@ class Connector(ABC):
         return there.host, there.port
 
     def _source(self, key: Key) -> Endpoint | None:
-        """Say from where to dial, so that each path uses its own interface."""
         if self._party.is_local(key.rank):
             return None
         here, _ = self._party.route(key.rank, key.path)

@@ -131,7 +131,6 @@ class FullMesh(Connector):
 
 
 def _keys(party: Party, rank: int) -> list[Key]:
-    """Return the connections that this rank and another one share."""
     if party.is_local(rank):
         return [Key(rank, CONTROL, 0)]
     paths = range(party.num_paths(rank))

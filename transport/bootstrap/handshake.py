@@ -52,7 +52,6 @@ class Key:
     path: int
 
     def __str__(self) -> str:
-        """Name it for messages."""
         carried = "control" if self.index == CONTROL else f"lane {self.index - 1}"
         return f"{carried} path {self.path}" if self.path else carried
 
@@ -136,7 +135,6 @@ class Handshake(ABC):
     """
 
     def __init__(self, party: Party) -> None:
-        """Prepare; `connect` or `accept` runs it."""
         self.step = "hello"
         self.key: Key | None = None
         self.authenticated = False

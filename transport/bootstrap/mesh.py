@@ -176,7 +176,6 @@ class _Resources:
         )
 
     def _open_provider(self, site: Site) -> bytes:
-        """Open the provider, and return its card; empty without one."""
         make_provider = provider_class(self.settings.transport)
         if make_provider is None or not site.address:
             return b""
@@ -225,7 +224,6 @@ class _Resources:
     def _party(
         self, meeting: Meeting, make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]]
     ) -> tuple[Party, tuple[tuple[int, ...], ...]]:
-        """Return this rank among all ranks, and the ranks of each node."""
         nodes = group_by_node([card.identity for card in meeting.cards])
         members = tuple(
             Member(rank, card.identity, card.unix_name, card.endpoints, card.certificate)
@@ -262,7 +260,6 @@ def _coordination(meeting: Meeting, rank: int) -> Coordination:
 
 
 def _log_unused(party: Party) -> None:
-    """Warn of interfaces that some peer has no counterpart for."""
     me = party.members[party.rank]
     fewest = min(
         (member for member in party.members if member.identity.node != me.identity.node),

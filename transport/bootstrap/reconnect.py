@@ -135,7 +135,6 @@ class Reconnector(Connector):
                 self._dial(key)
 
     def _is_broken(self, any_of: Key) -> bool:
-        """Say whether anything on the path of a connection is broken."""
         path = (any_of.rank, any_of.path)
         return any((key.rank, key.path) == path for key in self._broken)
 
@@ -154,7 +153,6 @@ class Reconnector(Connector):
         return key.index <= self._party.num_lanes and key.path < self._party.num_paths(key.rank)
 
     def _connected(self, key: Key, pending: PendingConnection) -> None:
-        """Hand a new connection to the engine."""
         # Breaks reported so far are of the old connection: noted later, they would stay for ever.
         self._take_broken(but=key)
         connection = pending.detach()

@@ -98,7 +98,6 @@ class TlsStream(_core.Stream):
     """An encrypted connection, as the engine reads and writes it. One thread at a time may."""
 
     def __init__(self, connected: ssl.SSLSocket) -> None:
-        """Take over a non-blocking connection whose handshake is complete."""
         super().__init__()
         self._socket = connected
 

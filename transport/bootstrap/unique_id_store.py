@@ -173,7 +173,6 @@ class UniqueIdServer:
         self._store.reject_waiting(route)
 
     def _fail(self, problem: str) -> None:
-        """End the rendezvous for all ranks with one reason; the first stays."""
         self._problem = self._problem or problem
         self._store.reject_waiting()
 
@@ -209,7 +208,6 @@ class ServerAddress:
     comes_later: bool = False
 
     def __str__(self) -> str:
-        """Name the address."""
         return describe_target((self.host, self.port))
 
 

@@ -33,7 +33,6 @@ class Agreements:
         remaining: Callable[[], Iterable[int]],
         agreed: Callable[[str, dict[int, Any]], None],
     ) -> None:
-        """Wait for the ranks that `remaining` lists; `agreed` is called with key and result."""
         self._send = send
         self._remaining = remaining
         self._agreed = agreed

@@ -33,7 +33,6 @@ class ControlPlane:
     """The messages between ranks. `hold` and `release` own the only one of this process."""
 
     def __init__(self) -> None:
-        """Start the control thread."""
         self.loop = ControlLoop(self._close)
         self.sockets = ControlSockets(self.loop.poller)
         self._lock = threading.Lock()

@@ -33,7 +33,6 @@ class Coordination:
     """One rank's hold on the control plane, from the rendezvous until it is closed."""
 
     def __init__(self, roster: Roster) -> None:
-        """Admit the members."""
         self._plane = hold()
         self.roster = roster
         self._participant: Participant | None = None

@@ -44,7 +44,6 @@ class Coordinator:
     """The serving side of one communicator at one rank. Idle until a rank writes to it."""
 
     def __init__(self, rank: int, world_size: int, reporter: Reporter, send: Send) -> None:
-        """Serve as `rank`; `reporter` makes the diagnosis."""
         self._rank = rank
         self._ranks = range(world_size)
         self._reporter = reporter

@@ -248,7 +248,6 @@ class CurveListener:
 
 
 def _peer_address(connected: socket.socket | None) -> str:
-    """Return the address of the other end; "" if the connection is closed already."""
     if connected is None:
         return ""
     if connected.family == socket.AF_UNIX:
@@ -260,5 +259,4 @@ def _peer_address(connected: socket.socket | None) -> str:
 
 
 def _host(address: str) -> str:
-    """Return the host of an address as ZeroMQ writes it: no port, no brackets."""
     return address if address == THIS_MACHINE else address.rpartition(":")[0].strip("[]")

@@ -38,7 +38,6 @@ class ControlLoop:
     """A thread that runs from `start` to `stop`."""
 
     def __init__(self, at_end: Callable[[], None]) -> None:
-        """Prepare; the thread calls `at_end` as the last thing it does."""
         self.selector = selectors.DefaultSelector()
         self.poller = zmq.Poller()
         self.poller.register(self.selector.fileno(), zmq.POLLIN)

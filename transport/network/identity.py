@@ -76,7 +76,6 @@ class Endpoint:
     port: int = 0
 
     def __str__(self) -> str:
-        """Render interface and address for messages."""
         return f"{self.interface} {self.host}".strip()
 
 
@@ -97,7 +96,6 @@ class Member:
     certificate: bytes = field(default=b"", repr=False)
 
     def __str__(self) -> str:
-        """Name the rank as error messages do."""
         return f"rank {self.rank} on {self.identity.host} (pid {self.identity.pid})"
 
 

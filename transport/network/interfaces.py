@@ -146,7 +146,6 @@ def _names_loopback(host: str) -> bool:
 
 
 def _source_address(host: str, family: socket.AddressFamily | None) -> str | None:
-    """Ask the kernel for the source address of the route to a host; sends nothing."""
     try:
         targets = socket.getaddrinfo(host, 9, family or 0, socket.SOCK_DGRAM)
     except OSError:

@@ -17,7 +17,6 @@ class OpenSockets:
     """Connections of one communicator; those that are closed meanwhile do no harm."""
 
     def __init__(self) -> None:
-        """Start with none."""
         self._inodes: dict[int, int] = {}
 
     def add(self, connection: Connection) -> None:

@@ -74,6 +74,5 @@ class Rejections:
 
 
 def _host(address: str) -> str:
-    """Return the part of an address that stays from connection to connection."""
     host, colon, port = address.rpartition(":")
     return host if colon and port.isdigit() else address

@@ -51,11 +51,9 @@ class Resource(Generic[Core]):
         return self._core
 
     def __enter__(self: R) -> R:
-        """Return self."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Close."""
         self.close()
 
     def statistics(self) -> dict[str, int]:

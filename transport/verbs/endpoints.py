@@ -49,7 +49,6 @@ class LoopbackEndpoint:
     """
 
     def __init__(self) -> None:
-        """Make this end known in the process."""
         self.address = secrets.token_bytes(16)
         self._left_for_me: dict[bytes, _core.UnderlyingLane] = {}
         with _local_lock:
@@ -80,8 +79,6 @@ _local_ends: "weakref.WeakValueDictionary[bytes, LoopbackEndpoint]" = weakref.We
 
 @dataclass(frozen=True)
 class _Address:
-    """What one end sends the other."""
-
     secret: bytes
     identity: Identity
     unix_name: str
@@ -116,7 +113,6 @@ class _SocketEndpoint:
         timeout_s: float,
         descriptors: tuple[int, int, int] | None = None,
     ) -> tuple[Party, int, tuple[int, ...]]:
-        """Return both ends, the connection between them, and the descriptors that came over it."""
         addresses = sorted((self.address, remote))
         if addresses[0] == addresses[1]:
             raise InvalidArgumentError("a queue pair cannot be connected with itself")
@@ -144,7 +140,6 @@ class ShmSocketEndpoint(_SocketEndpoint):
     """Shared memory: the Unix connection passes descriptors, and its end shows that of the peer."""
 
     def __init__(self) -> None:
-        """Make the shared memory, and listen on a Unix socket without a file."""
         self._arena = arena_of_this_process()
         self._shm = _core.ShmEndpoint(self._arena)
         listener = bind_unix()
@@ -212,7 +207,6 @@ class PythonProviderEndpoint(RendezvousEndpoint):
     """
 
     def __init__(self, make: Callable[[Site], Provider]) -> None:
-        """Listen for the other end; `make` is the provider's class."""
         super().__init__()
         self._make = make
 

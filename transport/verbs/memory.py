@@ -14,7 +14,6 @@ class ProtectionDomain(Resource[_core.ProtectionDomain]):
     """
 
     def __init__(self, device: Device) -> None:
-        """Make a domain on a device (ibv_alloc_pd)."""
         super().__init__(device, _core.ProtectionDomain())
         self.device = device
 
@@ -48,7 +47,6 @@ class MemoryRegion(Resource[_core.ProtectionDomain]):
     closes_after_siblings = True
 
     def __init__(self, domain: ProtectionDomain, buffer: object, access: Access) -> None:
-        """Register; see ProtectionDomain.register."""
         writable = bool(access & (Access.LOCAL_WRITE | Access.REMOTE_WRITE))
         try:
             # The view also keeps a bytearray from being resized while the engine uses it.

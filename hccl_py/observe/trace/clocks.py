@@ -119,7 +119,6 @@ def _probed(here: Sequence[RankFile], there: Sequence[RankFile]) -> tuple[int, i
 
 
 def _reading(communicator: dict[str, Any], coordinator: int) -> tuple[int, int] | None:
-    """Return what to add to a rank's times to get its coordinator's, and the round trip."""
     if communicator["rank"] == coordinator:
         return 0, 0
     clock = communicator["clock"]

@@ -35,7 +35,6 @@ class ZmqLane:
     """
 
     def __init__(self, socket: "zmq.Socket[bytes]") -> None:
-        """Take a socket that is neither bound nor connected yet."""
         self._socket = socket
         self.monitor: zmq.Socket[bytes] = socket.get_monitor_socket(MONITORED)
         self.rejection: str | None = None

@@ -40,7 +40,6 @@ class ZmqProvider:
     """The lanes of one communicator and the ZeroMQ context they live in."""
 
     def __init__(self, site: Site) -> None:
-        """Listen for the higher ranks; BootstrapError: ports or descriptors ran out."""
         self._site = site
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         # A lane is a socket and the two of its monitor; some are ZeroMQ's own.
