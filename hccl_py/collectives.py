@@ -11,7 +11,7 @@ import numpy as np
 
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.fingerprint import Transfer
-from hccl_py.memory.arguments import check_block, check_tag, copy_to_output, set_aside
+from hccl_py.memory.arguments import check_block, copy_to_output, set_aside
 from hccl_py.memory.buffers import blocks_of, span_of
 from hccl_py.memory.element_types import ELEMENT_TYPES, Span
 from hccl_py.memory.scaled import scaled
@@ -306,7 +306,8 @@ class Collectives(Generic[Result]):
     def _transfer(
         self, sends: bool, data: Buffer, peer: int | None, tag: int, timeout_s: float | None
     ) -> Result:
-        check_tag(tag)
+        if not isinstance(tag, int) or not 0 <= tag < 1 << 64:
+            raise InvalidArgumentError(f"tag: expected a number of 0..2^64-1, got {tag!r}")
         span = span_of(data, writable=not sends)
         state = self._state
         limit_s = state.timeout_s if timeout_s is None else timeout_s

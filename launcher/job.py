@@ -35,14 +35,21 @@ def run(program: Program) -> int:
     signal.set_wakeup_fd(signal_writer, warn_on_full_buffer=False)
     for number in _STOP_SIGNALS:
         signal.signal(number, lambda *_: None)
-    supervisor = _Supervisor(pid, program.config.shutdown_timeout or 0)
     try:
-        while supervisor.step(agent_end, signals):
-            pass
+        stop_signal = _watch(pid, agent_end, signals, program.config.shutdown_timeout or 0)
     finally:
-        supervisor.kill()
+        _kill(pid)
         _, status = os.waitpid(pid, 0)
-    return supervisor.conclude(os.waitstatus_to_exitcode(status))
+    code = os.waitstatus_to_exitcode(status)
+    if stop_signal and code <= 0:
+        name = signal.Signals(stop_signal).name
+        print(f"hccl-launch: stopped by {name}; all ranks were ended", file=sys.stderr)
+        return 128 + stop_signal
+    if code < 0:
+        why = "the agent was killed; its ranks ended with it"
+        print(f"hccl-launch: error: {why}", file=sys.stderr)
+        return 2
+    return code
 
 
 def _fork(program: Program) -> tuple[int, int]:
@@ -64,59 +71,36 @@ def _fork(program: Program) -> tuple[int, int]:
         os._exit(code)
 
 
-class _Supervisor:
-    """Watches the agent from first to last."""
-
-    def __init__(self, pid: int, grace_s: float) -> None:
-        self._pid = pid
-        self._grace_s = grace_s
-        self._kill_at_s: float | None = None
-        self._stop_signal = 0
-
-    def step(self, agent_end: int, signals: int) -> bool:
-        """Handle the next signal; return False once the agent has ended."""
-        left_s = None
-        if self._kill_at_s is not None:
-            left_s = min(_IDLE_S, max(0.0, self._kill_at_s - time.monotonic()))
+def _watch(pid: int, agent_end: int, signals: int, grace_s: float) -> int:
+    """Wait for the end of the agent, which a signal stops; return that signal, 0 without one."""
+    stop_signal, kill_at_s = 0, 0.0
+    left_s: float | None = None
+    while True:
+        if stop_signal:
+            left_s = min(_IDLE_S, max(0.0, kill_at_s - time.monotonic()))
         events, _, _ = select([agent_end, signals], [], [], left_s)
         if agent_end in events:
-            return False
+            return stop_signal
         if signals in events:
-            self._on_signal(os.read(signals, 64)[-1])
+            number = os.read(signals, 64)[-1]
+            if stop_signal:
+                # The second Ctrl-C: no more time for ranks to end by themselves.
+                _kill(pid)
+            else:
+                stop_signal = number
+                os.kill(pid, signal.SIGTERM)
+                kill_at_s = time.monotonic() + grace_s + _AGENT_EXTRA_S
         # An agent without ranks may wait for other nodes in C++, where it sees no signal.
-        elif left_s is not None and (left_s < _IDLE_S or not _children(self._pid)):
-            self.kill()
-        return True
+        elif left_s is not None and (left_s < _IDLE_S or not _children(pid)):
+            _kill(pid)
 
-    def _on_signal(self, number: int) -> None:
-        if self._stop_signal:
-            # The second Ctrl-C: no more time for ranks to end by themselves.
-            self.kill()
-            return
-        self._stop_signal = number
-        os.kill(self._pid, signal.SIGTERM)
-        self._kill_at_s = time.monotonic() + self._grace_s + _AGENT_EXTRA_S
 
-    def kill(self) -> None:
-        """End the agent and what it started at once; it is not reaped yet, so the pid is its."""
-        for rank_pid in _children(self._pid):
-            with suppress(ProcessLookupError):
-                os.killpg(rank_pid, signal.SIGKILL)
-        os.kill(self._pid, signal.SIGKILL)
-
-    def conclude(self, code: int) -> int:
-        """Return the exit code of the job, whose agent ended with `code`."""
-        if code > 0:
-            return code
-        if self._stop_signal:
-            name = signal.Signals(self._stop_signal).name
-            print(f"hccl-launch: stopped by {name}; all ranks were ended", file=sys.stderr)
-            return 128 + self._stop_signal
-        if code < 0:
-            why = "the agent was killed; its ranks ended with it"
-            print(f"hccl-launch: error: {why}", file=sys.stderr)
-            return 2
-        return 0
+def _kill(pid: int) -> None:
+    """End the agent and what it started at once; it is not reaped yet, so the pid is its."""
+    for rank_pid in _children(pid):
+        with suppress(ProcessLookupError):
+            os.killpg(rank_pid, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
 
 
 def _children(pid: int) -> list[int]:

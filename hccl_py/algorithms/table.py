@@ -16,14 +16,6 @@ from hccl_py.plan.verify import verify
 from hccl_py.transport.errors import InvalidArgumentError
 
 
-def _one(_nodes: Nodes) -> int:
-    return 1
-
-
-def _two(_nodes: Nodes) -> int:
-    return 2
-
-
 class Algorithm(NamedTuple):
     """An entry of the table.
 
@@ -35,15 +27,15 @@ class Algorithm(NamedTuple):
     """
 
     write: Callable[[int, int, PlanBuilder], None]
-    data_chunks: Callable[[Nodes], int] = _one
-    max_span: Callable[[Nodes], int] = _one
+    data_chunks: Callable[[Nodes], int] = lambda _nodes: 1
+    max_span: Callable[[Nodes], int] = lambda _nodes: 1
 
 
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "one_shot"): Algorithm(direct.all_reduce),
     ("all_reduce", "mesh"): Algorithm(mesh.all_reduce, count_ranks),
     ("all_reduce", "ring"): Algorithm(ring.all_reduce, count_ranks),
-    ("all_reduce", "tree"): Algorithm(tree.all_reduce, _two),
+    ("all_reduce", "tree"): Algorithm(tree.all_reduce, lambda _nodes: 2),
     ("all_reduce", "halving_doubling"): Algorithm(
         halving_doubling.all_reduce, halving_doubling.chunks, halving_doubling.max_span
     ),
@@ -83,10 +75,9 @@ def names_for(collective: str) -> tuple[str, ...]:
 def plan_for(
     collective: str, algorithm: str, rank: int, nodes: Nodes, root: int | None = None
 ) -> Plan:
-    """Write the plan of one rank; `root` is for a rooted collective only.
+    """Write the plan of one rank.
 
-    Raises:
-        InvalidArgumentError: on an unknown name, or a root where there is none or that is no rank.
+    Raise InvalidArgumentError for an unknown name, or a root that is wrong for the collective.
     """
     if (collective, algorithm) not in ALGORITHMS:
         valid = ", ".join(names_for(collective)) or "none, for there is no such collective"
@@ -108,7 +99,7 @@ def plan_for(
 def plans_for(
     collective: str, algorithm: str, nodes: Nodes, root: int | None = None
 ) -> tuple[Plan, ...]:
-    """Write the plans of all ranks; arguments as for `plan_for`."""
+    """Write the plans of all ranks."""
     ranks = range(count_ranks(nodes))
     return tuple(plan_for(collective, algorithm, rank, nodes, root) for rank in ranks)
 
@@ -116,11 +107,7 @@ def plans_for(
 def verify_algorithm(
     collective: str, algorithm: str, nodes: Nodes, root: int | None = None
 ) -> None:
-    """Prove an algorithm for these ranks, out of place and in place; arguments as for `plan_for`.
-
-    Raises:
-        PlanError: naming rank, op and what is wrong.
-    """
+    """Prove an algorithm for these ranks, out of place and in place, or raise PlanError."""
     plans = plans_for(collective, algorithm, nodes, root)
     for in_place in (False, True):
         verify(plans, COLLECTIVES[collective], in_place=in_place)

@@ -72,16 +72,12 @@ def choose(
     """Name the algorithm for a call; the same for all sizes of one `size_class`.
 
     Args:
-        collective: name, as in `COLLECTIVES`.
         num_bytes: size of `data`; of all n blocks, for a collective on blocks. Must be the same on
             all ranks; where it cannot be (all_to_all, gather, scatter) the table does not ask.
-        nodes: the ranks of every node.
-        environ: where to look for `HCCL_ALGORITHM`.
         in_one_step: whether nothing but one rank may reduce a chunk, with all ranks' values at
             hand; then `HCCL_ALGORITHM` counts only where it names such an algorithm.
 
-    Raises:
-        InvalidArgumentError: if `HCCL_ALGORITHM` names something that there is not.
+    Raise InvalidArgumentError if `HCCL_ALGORITHM` names something that there is not.
     """
     forced = _overrides(environ.get(VARIABLE, "")).get(collective)
     if forced is not None and (forced in _IN_ONE_STEP or not in_one_step):

@@ -15,8 +15,6 @@ from hccl_py.memory.element_types import ElementType, Span
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp
 
-_MAX_TAG = (1 << 64) - 1
-
 
 def check_op(op: object, kind: ElementType) -> None:
     """Raise InvalidArgumentError unless `op` is a ReduceOp that is defined for the elements."""
@@ -44,12 +42,6 @@ def check_block(
         expected = f"{other.count} elements like {other_name}, got {block.count}"
         which = "" if rank is None else f"block {rank} to have "
         raise InvalidArgumentError(f"{name}: expected {which}{expected}")
-
-
-def check_tag(tag: int) -> None:
-    """Raise InvalidArgumentError unless `tag` fits 64 bits."""
-    if not isinstance(tag, int) or not 0 <= tag <= _MAX_TAG:
-        raise InvalidArgumentError(f"tag: expected a number of 0..2^64-1, got {tag!r}")
 
 
 def copy_to_output(data: Span, output: Any) -> int:

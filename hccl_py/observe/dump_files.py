@@ -17,7 +17,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 FORMAT = "hccl flight recorder 1"
 TORCH_VERSION = "2.10"
@@ -25,12 +25,8 @@ TORCH_VERSION = "2.10"
 
 _TORCH_STATES = {"submitted": "scheduled", "failed": "started"}
 
-
-class Dump(NamedTuple):
-    """What one communicator writes: about itself, and its calls."""
-
-    header: dict[str, Any]
-    entries: list[dict[str, Any]]
+Dump = tuple[dict[str, Any], list[dict[str, Any]]]
+"""What one communicator writes: about itself, and its calls."""
 
 
 def folder_of_failures() -> Path | None:
@@ -51,7 +47,11 @@ def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
     OSError for a full disk, a folder of somebody else, ...
     """
     _own(folder)
-    headers = [dump.header for dump in dumps]
+    headers = [header for header, _ in dumps]
+    # All calls of the process are numbered in the order made, those that are forgotten included.
+    forgotten = sum(entries[0]["op_id"] for _, entries in dumps if entries)
+    calls = [entry for _, entries in dumps for entry in entries]
+    calls.sort(key=lambda entry: int(entry["time_created_ns"]))
     whole = {
         "format": FORMAT,
         "version": TORCH_VERSION,
@@ -60,9 +60,17 @@ def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
         "pid": os.getpid(),
         "reason": reason,
         "written_ns": time.time_ns(),
-        "pg_config": _torch_groups(headers),
+        "pg_config": {  # torch's: only communicators whose ranks in the job are known
+            one["name"]: {
+                "name": one["name"],
+                "desc": one["description"],
+                "ranks": str(list(one["global_ranks"])),
+            }
+            for one in headers
+            if one["global_ranks"] is not None
+        },
         "communicators": headers,
-        "entries": _merged(dumps),
+        "entries": [{"record_id": id_, **call} for id_, call in enumerate(calls, forgotten)],
     }
     path = folder / f"flight_recorder_rank_{rank}.json"
     _replace(path, json.dumps(whole).encode())
@@ -92,27 +100,6 @@ def _replace(path: Path, content: bytes) -> None:
         with contextlib.suppress(OSError):
             os.unlink(name)
         raise
-
-
-def _merged(dumps: Sequence[Dump]) -> list[dict[str, Any]]:
-    """Number all calls of the process in the order made, those that are forgotten included."""
-    forgotten = sum(dump.entries[0]["op_id"] for dump in dumps if dump.entries)
-    entries = [entry for dump in dumps for entry in dump.entries]
-    entries.sort(key=lambda entry: int(entry["time_created_ns"]))
-    return [{"record_id": number, **entry} for number, entry in enumerate(entries, forgotten)]
-
-
-def _torch_groups(headers: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
-    """Return torch's `pg_config`: only communicators whose ranks in the job are known."""
-    return {
-        one["name"]: {
-            "name": one["name"],
-            "desc": one["description"],
-            "ranks": str(list(one["global_ranks"])),
-        }
-        for one in headers
-        if one["global_ranks"] is not None
-    }
 
 
 def _for_torch(whole: dict[str, Any]) -> dict[str, Any]:

@@ -211,7 +211,7 @@ def _dumps(recorders: Iterable[FlightRecorder]) -> list[Dump]:
             header["name"] = f"{name}#{names[name]}"
             for entry in entries:
                 entry["process_group"][0] = header["name"]
-        dumps.append(Dump(header, entries))
+        dumps.append((header, entries))
     return dumps
 
 

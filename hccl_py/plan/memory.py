@@ -42,11 +42,7 @@ class Values(dict[Tree, Value]):
         return self.setdefault(contribution, leaf)
 
     def reduced(self, operands: Sequence[Value]) -> Value:
-        """Return the reduction of `operands`, in this order.
-
-        Raises:
-            ValueError: if they reduce different blocks, or a rank would count twice.
-        """
+        """Reduce in this order; ValueError for different blocks, or a rank that counts twice."""
         block, ranks = operands[0].block, 0
         for operand in operands:
             if operand.block != block:
@@ -99,11 +95,7 @@ class Memory:
         return tuple(self._contract.length(self._plan, chunk.buffer, block) for block in blocks)
 
     def read(self, chunk: Chunk) -> tuple[Value, ...]:
-        """Return the values that a chunk holds.
-
-        Raises:
-            ValueError: if nothing was written there, or a scratch slot holds another length.
-        """
+        """Return what a chunk holds; ValueError: nothing, or a scratch slot another length."""
         values: tuple[Value, ...] = ()
         for place in self.places(chunk):
             if place not in self._held:

@@ -51,18 +51,22 @@ class Simulation:
         self.memories = [Memory(contract, plan, self._values, in_place) for plan in plans]
 
     def run(self) -> None:
-        """Run every rank to its end.
-
-        Raises:
-            PlanError: on a wrong op, a deadlock, or a message that nobody received.
-        """
+        """Run every rank to its end; PlanError: a wrong op, a deadlock, a message not received."""
         self._ready = deque(range(len(self._plans)))
         while self._ready:
             rank = self._ready.popleft()
             while self._next[rank] < len(self._plans[rank].ops) and self._step(rank):
                 self._next[rank] += 1
-        self._check_everyone_finished()
-        self._check_everything_received()
+        stuck = [rank for rank, plan in enumerate(self._plans) if self._next[rank] < len(plan.ops)]
+        if stuck:
+            story = "\n  ".join(map(self._why_stuck, stuck))
+            problem = f"deadlock; these ranks wait for ever:\n  {story}"
+            raise PlanError(stuck[0], self._next[stuck[0]], problem)
+        for (source, target), lane in sorted(self._lanes.items()):
+            if lane:
+                op = self._plans[source].ops[lane[0].op_index]
+                problem = f"`{op}`: rank {target} never receives this"
+                raise PlanError(source, lane[0].op_index, problem)
 
     def _step(self, rank: int) -> bool:
         index = self._next[rank]
@@ -141,13 +145,6 @@ class Simulation:
     def _silent_peers(self, rank: int, op: Op) -> list[int]:
         return [peer for peer in op.peers if not self._lanes[peer, rank]]
 
-    def _check_everyone_finished(self) -> None:
-        stuck = [rank for rank, plan in enumerate(self._plans) if self._next[rank] < len(plan.ops)]
-        if stuck:
-            story = "\n  ".join(map(self._why_stuck, stuck))
-            problem = f"deadlock; these ranks wait for ever:\n  {story}"
-            raise PlanError(stuck[0], self._next[stuck[0]], problem)
-
     def _why_stuck(self, rank: int) -> str:
         index = self._next[rank]
         op = self._plans[rank].ops[index]
@@ -155,10 +152,3 @@ class Simulation:
         if op.dst is not None and self.memories[rank].is_unsent(op.dst):
             why = "until an earlier send of this chunk was received"
         return f"rank {rank}, op {index} `{op}` waits {why}"
-
-    def _check_everything_received(self) -> None:
-        for (source, target), lane in sorted(self._lanes.items()):
-            if lane:
-                op = self._plans[source].ops[lane[0].op_index]
-                problem = f"`{op}`: rank {target} never receives this"
-                raise PlanError(source, lane[0].op_index, problem)

@@ -21,13 +21,8 @@ def verify(plans: Sequence[Plan], contract: Contract, *, in_place: bool = False)
     its receive always name the same elements: a plan stays right when any blocks are empty and the
     engine skips them.
 
-    Args:
-        plans: plan i belongs to rank i.
-        contract: what the collective promises.
-        in_place: prove it for callers whose input and output overlap as the contract allows.
-
-    Raises:
-        PlanError: naming rank, op and what is wrong.
+    Plan i belongs to rank i. `in_place` proves it for callers whose input and output overlap as the
+    contract allows. Raise PlanError, which names rank, op and what is wrong.
     """
     first, n = plans[0], len(plans)
     if (first.root is not None) != contract.rooted:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hccl_py.observe.dump_files import Dump, write
+from hccl_py.observe.dump_files import write
 
 MS = 1_000_000
 T0 = 1_700_000_000_000_000_000
@@ -97,7 +97,7 @@ def job(
             entries.append(entry(number, begin_ns + skew_ns, end_ns + skew_ns, **waits))
         clock = {"coordinator": 0, "offset_ns": skews_ns[0] - skew_ns, "round_trip_ns": 20_000}
         about = header(rank, world_size, boot_id=f"boot {rank}", clock=clock if probes else None)
-        paths.append(write(folder, rank, "test", [Dump(about, entries)]))
+        paths.append(write(folder, rank, "test", [(about, entries)]))
     return paths
 
 

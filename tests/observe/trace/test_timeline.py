@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from recorded import MS, entry, header, job
 
-from hccl_py.observe.dump_files import Dump, write
+from hccl_py.observe.dump_files import write
 from hccl_py.observe.trace.main import main
 
 SKEWS_NS = (0, 7_000 * MS, -2_500 * MS)
@@ -108,7 +108,7 @@ def test_transfers_and_waiting_calls_may_overlap(tmp_path: Path) -> None:
     ]
     running = entry(1, begin_ns, 0, state="started")
     queued = entry(2, begin_ns + 5, 0, state="submitted", time_discovered_started_ns=0)
-    write(tmp_path, 0, "test", [Dump(header(0, 2), [*transfers, running, queued])])
+    write(tmp_path, 0, "test", [(header(0, 2), [*transfers, running, queued])])
     events = merged(tmp_path)["traceEvents"]
     begun = sorted(event["name"] for event in events if event["ph"] == "b")
     assert begun == ["all_reduce", *["send 0->1"] * 3]
