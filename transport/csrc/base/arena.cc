@@ -26,8 +26,6 @@ constexpr int advice_collapse = 25;        // MADV_COLLAPSE, Linux 6.1
 
 }  // namespace
 
-// ---------------------------------------------------------------- ArenaWindow
-
 ArenaWindow::ArenaWindow(int memory, size_t num_bytes) : num_bytes_(num_bytes) {
   // Room for an aligned start; what sticks out on both sides is given back.
   size_t reserved = num_bytes + huge_page;
@@ -63,8 +61,6 @@ std::optional<uint64_t> ArenaWindow::offset_of(const std::byte* address, size_t 
   }
   return at - begin;
 }
-
-// ---------------------------------------------------------------- Arena
 
 std::shared_ptr<Arena> Arena::create(size_t num_bytes) {
   num_bytes = round_up(num_bytes, huge_page);

@@ -1,14 +1,10 @@
 #include "lanes/segment.h"
 
-#include <fcntl.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
-#include <cerrno>
 #include <stdexcept>
-#include <system_error>
 
 namespace hccl {
 
@@ -27,11 +23,11 @@ size_t slots_at(const SegmentShape& s) {
          round_up(sizeof(Cell) * ring_cells * s.num_local_ranks * s.num_channels, page);
 }
 
-}  // namespace
-
-size_t Segment::size_of(const SegmentShape& s) {
+size_t size_of(const SegmentShape& s) {
   return slots_at(s) + s.slot_bytes * s.num_slots * s.num_channels;
 }
+
+}  // namespace
 
 std::shared_ptr<Segment> Segment::create(const SegmentShape& shape) {
   Descriptor memory = sealed_memory(size_of(shape), "hccl");

@@ -78,8 +78,6 @@ class Segment final : public SleepFlag {
   // A peer's. Throws std::invalid_argument if it is smaller than the shape says, or not sealed.
   static std::shared_ptr<Segment> open(Descriptor memory, const SegmentShape& shape);
   ~Segment() override;
-  Segment(const Segment&) = delete;
-  Segment& operator=(const Segment&) = delete;
 
   int fd() const { return memory_.get(); }
   const SegmentShape& shape() const { return shape_; }
@@ -100,7 +98,6 @@ class Segment final : public SleepFlag {
 
  private:
   Segment(Descriptor memory, const SegmentShape& shape, bool writable);
-  static size_t size_of(const SegmentShape& shape);
 
   const Descriptor memory_;
   const SegmentShape shape_;

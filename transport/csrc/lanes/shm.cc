@@ -134,13 +134,6 @@ bool ShmLane::awaits_reply(const Header& header) const {
   return reply_.number == sent_ + 1 && reply_.num_bytes == header.length && header.length > 0;
 }
 
-bool ShmLane::write_reply(const Header& header, const std::byte* payload) {
-  check_valid();
-  std::memcpy(reply_.address, payload, header.length);
-  statistics_.announced.add(1);
-  return publish(header, nullptr, written, false);
-}
-
 bool ShmLane::publish(const Header& header, const std::byte* payload, int slot, bool shared) {
   Cell& cell = out_[sent_ % ring_cells];
   cell.slot = slot;
@@ -158,7 +151,12 @@ bool ShmLane::publish(const Header& header, const std::byte* payload, int slot, 
 
 bool ShmLane::push(const Header& header, const std::byte* payload) {
   if (ring_is_full()) return false;
-  if (awaits_reply(header)) return write_reply(header, payload);
+  if (awaits_reply(header)) {
+    check_valid();
+    std::memcpy(reply_.address, payload, header.length);
+    statistics_.announced.add(1);
+    return publish(header, nullptr, written, false);
+  }
   if (auto offset = offset_of(header, payload)) return announce(header, payload, *offset);
   int slot = in_cell;
   if (header.length > inline_bytes) {

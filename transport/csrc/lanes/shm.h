@@ -99,7 +99,6 @@ class ShmLane final : public QueuedLane {
   // These push, and return true.
   bool announce(const Header& header, const std::byte* payload, uint64_t offset);
   bool awaits_reply(const Header& header) const;
-  bool write_reply(const Header& header, const std::byte* payload);
   std::byte* find_payload(const Cell& cell);
   void check_valid() const;
   bool publish(const Header& header, const std::byte* payload, int slot, bool shared);

@@ -88,7 +88,12 @@ bool TcpLane::send_waiting() {
     if (cursor_ > window_.acknowledged() + max_unacknowledged) return moved;
     size_t path = choose(sizeof(Frame) + window_.at(cursor_).header.length);
     if (path == nowhere || paths_[path]->half_way()) return moved;
-    start(path, cursor_);
+    Outgoing& entry = window_.at(cursor_);
+    entry.path = static_cast<int>(path);
+    Frame frame;
+    frame.sequence = cursor_;
+    frame.header = entry.header;
+    if (!begin(path, frame, entry.payload)) paths_[path]->statistics()->stalls.add(1);
     moved = true;
   }
 }
@@ -117,31 +122,28 @@ size_t TcpLane::choose(size_t num_bytes) {
   return best;
 }
 
-void TcpLane::start(size_t i, uint64_t number) {
-  Outgoing& entry = window_.at(number);
-  entry.path = static_cast<int>(i);
-  Frame frame;
-  frame.sequence = number;
-  frame.header = entry.header;
-  stamp(frame);
-  paths_[i]->begin(frame, entry.payload);
-  if (!go_on(i)) paths_[i]->statistics()->stalls.add(1);
+bool TcpLane::begin(size_t i, Frame& frame, const std::byte* payload) {
+  frame.acknowledged = taken_;
+  num_unacknowledged_ = num_large_ = small_received_ = 0;
+  ack_due_ = false;
+  paths_[i]->begin(frame, payload);
+  return go_on(i);
 }
 
-// True if anything moved.
 bool TcpLane::go_on(size_t i) {
   if (!paths_[i]->half_way()) return false;
   uint64_t number = paths_[i]->sending();
   try {
     if (!paths_[i]->go_on(number ? window_.at(number).payload : nullptr)) return false;
-    if (number) left(i, number);
   } catch (const StreamError& error) {
-    sending_failed(i, error);
+    paths_[i]->stop_sending();
+    requeue(i);
+    ack_due_ = true;  // it may have been in what was lost
+    // What the peer sent before it stopped reading may still be there.
+    if (head_of(i) == nullptr) lose(i, error.what(), error.by_peer);
+    return true;
   }
-  return true;
-}
-
-void TcpLane::left(size_t i, uint64_t number) {
+  if (number == 0) return true;
   Outgoing& entry = window_.at(number);
   PathStatistics& record = *paths_[i]->statistics();
   statistics_.tcp.messages.add(1);
@@ -151,12 +153,7 @@ void TcpLane::left(size_t i, uint64_t number) {
   if (entry.was_sent) record.retransmits.add(1);
   entry.was_sent = true;
   release_acknowledged();
-}
-
-void TcpLane::stamp(Frame& frame) {
-  frame.acknowledged = taken_;
-  num_unacknowledged_ = num_large_ = small_received_ = 0;
-  ack_due_ = false;
+  return true;
 }
 
 // On whatever connection can take it; if none can, the next frame carries it.
@@ -171,9 +168,7 @@ void TcpLane::send_ack() {
 void TcpLane::send_control(size_t i, Frame::Kind kind) {
   Frame frame;
   frame.kind = kind;
-  stamp(frame);
-  paths_[i]->begin(frame, nullptr);
-  go_on(i);
+  begin(i, frame, nullptr);
 }
 
 // A message that is half-way on some path is still read from its payload, even if the peer has it.
@@ -199,14 +194,6 @@ void TcpLane::adopt(size_t i, std::shared_ptr<Stream> connection) {
   paths_[i]->adopt(std::move(connection));
   send_waiting();
   if (ack_due_) send_ack();
-}
-
-// What it sent before it stopped reading may still be there.
-void TcpLane::sending_failed(size_t i, const StreamError& error) {
-  paths_[i]->stop_sending();
-  requeue(i);
-  ack_due_ = true;  // it may have been in what was lost
-  if (head_of(i) == nullptr) lose(i, error.what(), error.by_peer);
 }
 
 void TcpLane::lose(size_t i, const std::string& why, bool by_peer) {
@@ -297,16 +284,15 @@ void TcpLane::probe(Clock::time_point now) {
   }
 }
 
-bool TcpLane::hung_up() const {
-  return std::all_of(paths_.begin(), paths_.end(), [](const auto& path) {
-    return !path->up() || has_hung_up(path->fd());
-  });
-}
-
-bool TcpLane::closed_by_peer() const {
-  return std::any_of(paths_.begin(), paths_.end(), [](const auto& path) {
-    return path->up() ? has_hung_up(path->fd()) : path->down().by_peer;
-  });
+bool TcpLane::closed_by_peer(const std::vector<TcpLane*>& lanes) {
+  bool by_peer = false;
+  for (const TcpLane* lane : lanes) {
+    for (const auto& path : lane->paths_) {
+      if (path->up() && !has_hung_up(path->fd())) return false;
+      by_peer = by_peer || path->up() || path->down().by_peer;
+    }
+  }
+  return by_peer;
 }
 
 bool TcpLane::delivered() const {
@@ -335,12 +321,6 @@ std::vector<PathTrouble> TcpLane::troubles(const std::vector<double>& unanswered
     if (seconds >= shortest_silence_s) found.push_back({peer(), name, true, seconds, {}});
   }
   return found;
-}
-
-std::vector<std::shared_ptr<PathStatistics>> TcpLane::path_statistics() const {
-  std::vector<std::shared_ptr<PathStatistics>> records;
-  for (const auto& path : paths_) records.push_back(path->statistics());
-  return records;
 }
 
 }  // namespace hccl

@@ -75,16 +75,17 @@ class TcpLane final : public Lane {
   void tend(Clock::time_point now);
   // Looks at every connection: whether it ended, what was acknowledged.
   void poll();
-  // Whether no connection is left that the peer has not closed.
-  bool hung_up() const;
-  // Whether the peer closed one of those that are down.
-  bool closed_by_peer() const;
+  // Whether all connections of these lanes have ended, and the peer closed one of them at least: so
+  // ends a process. A network path that breaks, or one connection that is reset, leaves others open.
+  static bool closed_by_peer(const std::vector<TcpLane*>& lanes);
   // Whether the peer's kernel has all that was sent.
   bool delivered() const;
   // Whether the peer lacks a message, or may: it has to go out, or out again over a new connection.
   bool owes() const;
   std::vector<PathTrouble> troubles(const std::vector<double>& unanswered_s = {}) const override;
-  std::vector<std::shared_ptr<PathStatistics>> path_statistics() const;
+  const std::shared_ptr<PathStatistics>& statistics(size_t path) const {
+    return paths_[path]->statistics();
+  }
 
  private:
   static constexpr uint64_t max_unacknowledged = 64;
@@ -106,13 +107,11 @@ class TcpLane final : public Lane {
   // tcp.cc: sending
   bool send_waiting();
   size_t choose(size_t num_bytes);
-  void start(size_t path, uint64_t number);
+  // These return true if anything moved.
+  bool begin(size_t path, Frame& frame, const std::byte* payload);
   bool go_on(size_t path);
-  void left(size_t path, uint64_t number);
-  void stamp(Frame& frame);
   void send_ack();
   void send_control(size_t path, Frame::Kind kind);
-  void sending_failed(size_t path, const StreamError& error);
   void requeue(size_t path);
   void end(size_t path, const std::string& why, bool by_peer);
   void release_acknowledged();

@@ -19,8 +19,7 @@ constexpr int fruitless_before_stash = 2;
 // The next message on this connection that has not come yet. What is for the lane itself, and what
 // came already, is dealt with on the way.
 const Frame* TcpLane::head_of(size_t i) {
-  Path& path = *paths_[i];
-  try {
+  return reading(i, [this](Path& path) -> const Frame* {
     while (const Frame* frame = path.head()) {
       if (frame->acknowledged > window_.posted()) {
         throw StreamError("it acknowledged what was never sent", false);
@@ -40,10 +39,8 @@ const Frame* TcpLane::head_of(size_t i) {
       if (frame->kind != Frame::ack) ack_due_ = true;
       pool_.put(path.pop());
     }
-  } catch (const StreamError& error) {
-    lose(i, error.what(), error.by_peer);
-  }
-  return nullptr;
+    return nullptr;
+  });
 }
 
 void TcpLane::poll() {
@@ -115,8 +112,6 @@ void TcpLane::release() {
     send_ack();
   }
 }
-
-// ---------------------------------------------------------------- what came too early
 
 void TcpLane::stash_heads() {
   for (size_t i = 0; i < paths_.size(); ++i) {

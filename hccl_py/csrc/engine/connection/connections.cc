@@ -65,10 +65,9 @@ void Connections::add_tcp_lanes(int peer, std::vector<TcpLane*> lanes) {
   for (TcpLane* lane : lanes) {
     for (size_t path = 0; path < lane->num_paths(); ++path) {
       watch_connection(peer, 1 + lane->index(), lane->fd(path));
+      records_.push_back(lane->statistics(path));
     }
     tcp_lanes_.push_back(lane);
-    const auto& records = lane->path_statistics();
-    records_.insert(records_.end(), records.begin(), records.end());
   }
   at(peer).lanes = std::move(lanes);
 }

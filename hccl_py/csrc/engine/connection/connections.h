@@ -140,7 +140,6 @@ class Connections final : public PathObserver {
   void close();
   void count_unsettled();
   static bool is_closing(const Peer& peer, Deadline now);
-  static bool has_closed_all(const Peer& peer);
   void tend_paths(Deadline now);
   void check_cut(int rank, Deadline now);
   void report_suspects(Deadline now);

@@ -31,7 +31,7 @@ void Connections::follow_paths(int rank) {
     next_check_ = {};
     count_unsettled();
   }
-  if (link.is_closed() && has_closed_all(peer)) link.declare_lost();
+  if (link.is_closed() && TcpLane::closed_by_peer(peer.lanes)) link.declare_lost();
 }
 
 // A connection that the peer has given up is closed here as well, unless it was replaced meanwhile.
@@ -149,19 +149,10 @@ void Connections::check_cut(int rank, Deadline now) {
   if (link.has_broken()) read(rank);
   if (link.state() != ControlLink::State::open || peer.cut_at == Deadline{}) return;
   // What a dying process had sent may have kept its data connections open until now.
-  if (link.is_closed() && has_closed_all(peer)) return follow(rank);
+  if (link.is_closed() && TcpLane::closed_by_peer(peer.lanes)) return follow(rank);
   if (now - peer.cut_at < unreachable_time) return;
   peer.cut_at = now;
   fail_by_paths(rank, {});
-}
-
-// A process that ends closes all its connections. A network path that breaks, or one connection that
-// is reset, leaves others open.
-bool Connections::has_closed_all(const Peer& peer) {
-  auto hung_up = [](const TcpLane* lane) { return lane->hung_up(); };
-  auto by_peer = [](const TcpLane* lane) { return lane->closed_by_peer(); };
-  return std::all_of(peer.lanes.begin(), peer.lanes.end(), hung_up) &&
-         std::any_of(peer.lanes.begin(), peer.lanes.end(), by_peer);
 }
 
 std::vector<PathTrouble> Connections::troubles_with(const std::vector<int>& ranks) const {

@@ -116,10 +116,10 @@ void talk(const Kind& kind, size_t num_paths) {
   }
   uint64_t retransmits = 0, reconnects = 0, damaged = 0;
   for (auto& end : lane.ends) {
-    for (const auto& record : end->path_statistics()) {
-      retransmits += record->retransmits.value();
-      reconnects += record->reconnects.value();
-      damaged += record->checksum_errors.value();
+    for (size_t path = 0; path < num_paths; ++path) {
+      retransmits += end->statistics(path)->retransmits.value();
+      reconnects += end->statistics(path)->reconnects.value();
+      damaged += end->statistics(path)->checksum_errors.value();
     }
   }
   std::printf("  %zu paths: %zu faults, %zu messages repeated, %zu connections replaced, "
