@@ -29,8 +29,6 @@ PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 """Every other type of tensor is a subclass, which `Call` unwraps."""
 
 _OPS_BY_NAME = {op.name: op for op in ReduceOp}
-_UNPINNED = ("mps",)
-"""Accelerators without streams that copy to pinned memory."""
 
 UNSET_TIMEOUT = timedelta(milliseconds=-1)
 _FIELDS = {"root": "rootRank", "op": "reduceOp", "timeout": "timeout"}
@@ -151,10 +149,6 @@ class Call:
         raise self.invalid(
             f"`{argument}` must be a rank of this group, 0 to {self._world_size - 1}, got {rank}"
         )
-
-    def root(self, argument: str) -> int:
-        """Return the options' root, which torch calls `argument`."""
-        return self.rank(argument, self.opts.rootRank)
 
     def invalid(self, message: str) -> InvalidArgumentError:
         """Return the error to raise for a wrong argument of this call."""
@@ -316,7 +310,8 @@ class Call:
 
     def _take_device(self, argument: str, device: torch.device) -> None:
         accelerator = torch.accelerator.current_accelerator(check_available=True)
-        if accelerator is None or device.type != accelerator.type or device.type in _UNPINNED:
+        # MPS has no streams that copy to pinned memory.
+        if accelerator is None or device.type != accelerator.type or device.type == "mps":
             known = "cpu" if accelerator is None else f"cpu or {accelerator.type}"
             raise self.invalid(
                 f"`{argument}` must be on the device {known}, got {device}; pass .cpu() of it"

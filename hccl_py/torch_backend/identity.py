@@ -22,7 +22,7 @@ from torch._C._distributed_c10d import Backend, PrefixStore
 
 from hccl_py.torch_backend.arguments import seconds_of
 from hccl_py.torch_backend.monitored_barrier import meet
-from hccl_py.torch_backend.submit import Submitter
+from hccl_py.torch_backend.submit import CallingGroup
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
 
@@ -30,20 +30,11 @@ if TYPE_CHECKING:
     from hccl_py.communicator import Communicator
     from hccl_py.observe.statistics import Statistics
 
-    class _Base:
-        """The stub's overloads name C++ signatures that no Python method can match."""
-
-        def __init__(self, rank: int, world_size: int) -> None: ...
-        def rank(self) -> int: ...  # noqa: D102
-        def size(self) -> int: ...  # noqa: D102
-else:
-    _Base = dist.ProcessGroup
-
 GROUPS: weakref.WeakSet[GroupIdentity] = weakref.WeakSet()
 """All of this process."""
 
 
-class GroupIdentity(_Base):
+class GroupIdentity(CallingGroup):
     """A process group without its collectives."""
 
     supports_splitting = False
@@ -57,16 +48,9 @@ class GroupIdentity(_Base):
     ) -> None:
         """Make a group that owns `communicator` from now on.
 
-        Args:
-            store: of this group alone.
-            global_ranks: of its members; empty for the default group.
-            name: under which functional collectives find the group.
+        `store` is of this group alone; `global_ranks` is empty for the default group.
         """
-        self._rank, self._world_size = communicator.rank, communicator.world_size
-        # The constructor with a store is broken for Python subclasses in torch 2.13.
-        super().__init__(self._rank, self._world_size)
-        self._communicator = communicator
-        self._submitter = Submitter(communicator)
+        super().__init__(communicator)
         communicator.exclude_from_groups()  # torch's callers count on calls that are done
         self._store = store
         self._global_ranks = list(global_ranks)
@@ -78,7 +62,7 @@ class GroupIdentity(_Base):
         GROUPS.add(self)
 
     def _describe(self, **changes: Any) -> None:
-        recorder = self._communicator.flight_recorder
+        recorder = self.communicator.flight_recorder
         recorder.member = recorder.member._replace(**changes)
 
     def getBackendName(self) -> str:  # noqa: N802
@@ -111,7 +95,7 @@ class GroupIdentity(_Base):
         groups: Any = dist.distributed_c10d._world.pg_map
         if self not in groups:
             return []
-        others = self._submitter.read_backends(self).others
+        others = self.backends.others
         accelerator = torch.accelerator.current_accelerator(check_available=True)
         known = ["cpu"] if accelerator is None else ["cpu", accelerator.type]
         return [torch.device(kind) for kind in known if kind not in others][:1]
@@ -129,22 +113,22 @@ class GroupIdentity(_Base):
     @property
     def options(self) -> Any:
         """The group's settings, as torch's Backend.Options."""
-        options = Backend.Options("hccl", timedelta(seconds=self._communicator.timeout_s))
+        options = Backend.Options("hccl", timedelta(seconds=self.communicator.timeout_s))
         options.global_ranks_in_group = self._global_ranks
         options.group_name = self._name  # type: ignore[assignment]
         return options
 
     def statistics(self) -> Statistics:
         """Return what this rank counted in this group; `Statistics` lists it."""
-        return self._communicator.statistics()
+        return self.communicator.statistics()
 
     def dump_flight_recorder(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write the last calls of all groups of this rank; see `Communicator`'s method."""
-        return self._communicator.dump_flight_recorder(folder)
+        return self.communicator.dump_flight_recorder(folder)
 
     def set_timeout(self, timeout: timedelta | float) -> None:
         """Change how long a call without a timeout of its own may take."""
-        self._communicator.timeout_s = seconds_of(timeout)
+        self.communicator.timeout_s = seconds_of(timeout)
 
     _set_default_timeout = set_timeout
 
@@ -152,7 +136,7 @@ class GroupIdentity(_Base):
         """Do nothing: the engine counts the calls."""
 
     def _get_sequence_number_for_group(self) -> int:
-        number: int = self._communicator._state.require_engine().sequence()
+        number: int = self.communicator._state.require_engine().sequence()
         return number
 
     def supports_tensor_alloc(self, device: torch.device) -> bool:
@@ -162,14 +146,6 @@ class GroupIdentity(_Base):
     def _has_hooks(self) -> bool:
         return False
 
-    # ------------------------------------------------------------ blocks of calls, and the end
-
-    def _start_coalescing(self, device: torch.device) -> None:
-        self._submitter.start_coalescing()
-
-    def _end_coalescing(self, device: torch.device) -> dist.Work:
-        return self._submitter.end_coalescing()
-
     def monitored_barrier(
         self, timeout: timedelta | float | None = None, wait_all_ranks: bool = False
     ) -> None:
@@ -178,18 +154,18 @@ class GroupIdentity(_Base):
         Ranks meet in the store, so this works while a collective is stuck. `timeout` None is the
         group's; `wait_all_ranks`: name all missing ranks instead of the first.
         """
-        limit_s = self._communicator.timeout_s if timeout is None else seconds_of(timeout)
+        limit_s = self.communicator.timeout_s if timeout is None else seconds_of(timeout)
         self._num_barriers += 1
         store = PrefixStore(f"monitored_barrier/{self._num_barriers}", self._store)
         meet(store, self._rank, self._world_size, limit_s, wait_all_ranks)
 
     def shutdown(self) -> None:
         """Leave the group in good order; later calls fail."""
-        self._communicator.close()
+        self.communicator.close()
 
     def abort(self) -> None:
         """Fail everything in flight, here and on the other ranks."""
-        self._communicator.abort("ProcessGroup.abort() was called")
+        self.communicator.abort("ProcessGroup.abort() was called")
 
     # ------------------------------------------------------------ groups made from this one
 
@@ -230,9 +206,9 @@ class GroupIdentity(_Base):
 
     def subset(self, members: Sequence[int], name: str, timeout_s: float | None) -> Communicator:
         """Return a communicator of some ranks of this group; see `split_group`."""
-        self._submitter.drain()
+        self.drain()
         try:
-            return self._communicator.subset(members, name, timeout_s=timeout_s)
+            return self.communicator.subset(members, name, timeout_s=timeout_s)
         except HcclError as error:
             raise as_torch_error(error)  # noqa: B904  # it names its cause
 
@@ -251,10 +227,10 @@ class GroupIdentity(_Base):
             DistBackendError: on all ranks that called: too few came, or they could not connect.
         """
         if shrink_flags:
-            self._communicator.abort("shrink_group was called with SHRINK_ABORT")
-        self._submitter.drain()
+            self.communicator.abort("shrink_group was called with SHRINK_ABORT")
+        self.drain()
         try:
-            left = self._communicator.shrink(ranks_to_exclude)
+            left = self.communicator.shrink(ranks_to_exclude)
         except HcclError as error:
             raise as_torch_error(error)  # noqa: B904  # it names its cause
         # The default group has no list of ranks; the ranks that are left are numbered anew.
@@ -267,7 +243,7 @@ class GroupIdentity(_Base):
     ) -> GroupIdentity:
         # A prefix of its own: the new group must not read what this one wrote to the store.
         group = type(self)(communicator, PrefixStore(part, self._store), ranks, name)
-        group._submitter.set_backends(self._submitter.read_backends(self))
+        group.backends = self.backends
         return group
 
     def merge_remote_group(self, *args: object, **kwargs: object) -> NoReturn:

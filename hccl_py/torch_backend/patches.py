@@ -70,7 +70,7 @@ def _coalescing_manager(
     except BaseException:
         if isinstance(asked, ProcessGroupHccl):
             dist.distributed_c10d._world.pg_coalesce_state.pop(asked, None)  # type: ignore[call-overload]
-            asked._submitter.abandon_coalescing()
+            asked.abandon_coalescing()
         raise
 
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._C._distributed_c10d import (
     AllgatherOptions,
@@ -42,7 +43,7 @@ from hccl_py.torch_backend.arguments import (
     read_options,
 )
 from hccl_py.torch_backend.identity import GroupIdentity
-from hccl_py.torch_backend.sparse import all_reduce_sparse, is_sparse
+from hccl_py.torch_backend.sparse import all_reduce_sparse
 from hccl_py.torch_backend.work import FINISHED, raise_failure
 from hccl_py.transport.errors import HcclError
 
@@ -54,27 +55,26 @@ class ProcessGroupHccl(GroupIdentity):
 
     def _call(self, name: str, kind: Any = None, *options: Any, **named: Any) -> Call:
         opts = kind and read_options(kind, *options, **named)
-        return Call(name, opts, self._world_size, self._submitter.read_backends(self))
+        return Call(name, opts, self._world_size, self.backends)
 
     def allreduce(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Work:
         """Reduce in place over all ranks."""
-        group = self._submitter
         if (
-            (type(opts) is AllreduceOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            (type(opts) is AllreduceOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
             and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
             and not _profiler_enabled()
         ):
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
                 work = calls.all_reduce(tensors[0], _op(hash(opts.reduceOp)))
-                return FINISHED if work is None else group.started(work, tensors, group.lane)
+                return FINISHED if work is None else self.started(work, tensors, self.lane)
             except HcclError as error:
                 raise_failure(error)
         tensors = named.pop("tensor", tensors)
         call = self._call("allreduce", AllreduceOptions, opts, *older, **named)
         only = call.only("tensors", tensors)
-        if is_sparse(only):
-            return all_reduce_sparse(self._submitter, call, only)
+        if isinstance(only, Tensor) and only.layout is torch.sparse_coo:
+            return all_reduce_sparse(self, call, only)
         return self._all_reduce(call, [only])
 
     def allreduce_coalesced(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
@@ -85,32 +85,31 @@ class ProcessGroupHccl(GroupIdentity):
     def _all_reduce(self, call: Call, tensors: Sequence[Tensor]) -> Work:
         op = call.reduce_op()
         arguments = [(call.in_out("tensors", tensor), op) for tensor in tensors]
-        return self._submitter.submit(call, "all_reduce", *arguments)
+        return self.submit(call, "all_reduce", *arguments)
 
     def reduce(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Work:
         """Reduce over all ranks into the root's tensor; the others keep their values."""
-        group = self._submitter
         if (
-            (type(opts) is ReduceOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            (type(opts) is ReduceOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
             and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
             and not _profiler_enabled()
         ):
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
                 work = calls.reduce(tensors[0], opts.rootRank, _op(hash(opts.reduceOp)))
-                return FINISHED if work is None else group.started(work, tensors, group.lane)
+                return FINISHED if work is None else self.started(work, tensors, self.lane)
             except HcclError as error:
                 raise_failure(error)
         tensors = named.pop("tensor", tensors)
         call = self._call("reduce", ReduceOptions, opts, *older, **named)
-        op, root = call.reduce_op(), call.root("dst")
+        op, root = call.reduce_op(), call.rank("dst", call.opts.rootRank)
         only = call.only("tensors", tensors)
         if root == self._rank:
             buffer = call.in_out("tensor", only)
         else:
             buffer = call.input("tensor", only)
             call.results.append(only)
-        return self._submitter.submit(call, "reduce", (buffer, root, op))
+        return self.submit(call, "reduce", (buffer, root, op))
 
     def reduce_scatter(
         self, output_tensors: Any = None, input_tensors: Any = None, *options: Any, **named: Any
@@ -126,27 +125,26 @@ class ProcessGroupHccl(GroupIdentity):
         inputs = [call.input("input_list", block, like=target) for block in blocks]
         call.same_size("output", target, inputs[self._rank].numel(), "this rank's block")
         if len({block.numel() for block in blocks}) == 1 or call.fake:
-            return self._submitter.submit(call, "reduce_scatter", (buffer, inputs, op))
+            return self.submit(call, "reduce_scatter", (buffer, inputs, op))
         # Blocks of several sizes, which all ranks see: one reduce per rank.
         inputs[self._rank] = own = inputs[self._rank].clone()
         call.copies.insert(0, (buffer, own))
         reduces = ((block, root, op) for root, block in enumerate(inputs))
-        return self._submitter.submit(call, "reduce", *reduces)
+        return self.submit(call, "reduce", *reduces)
 
     def reduce_scatter_single(
         self, output: Any = None, input: Any = None, opts: Any = None, **named: Any
     ) -> Work:
         """Reduce one tensor of equal blocks and keep this rank's."""
-        group = self._submitter
         if (
-            (type(opts) is ReduceScatterOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            (type(opts) is ReduceScatterOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
             and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
             and not _profiler_enabled()
         ):
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
                 work = calls.reduce_scatter(output, input, _op(hash(opts.reduceOp)))
-                return FINISHED if work is None else group.started(work, [output], group.lane)
+                return FINISHED if work is None else self.started(work, [output], self.lane)
             except HcclError as error:
                 raise_failure(error)
         output, input = named.pop("outputTensor", output), named.pop("inputTensor", input)
@@ -171,32 +169,31 @@ class ProcessGroupHccl(GroupIdentity):
             blocks = call.input("input", source, like=output)
             call.same_size("input", source, output.numel() * n, f"{n} times `output`")
             arguments.append((buffer, blocks, op))
-        return self._submitter.submit(call, "reduce_scatter", *arguments)
+        return self.submit(call, "reduce_scatter", *arguments)
 
     def broadcast(self, tensors: Any = None, opts: Any = None, *older: Any, **named: Any) -> Work:
         """Copy the root's tensor to all ranks."""
-        group = self._submitter
         if (
-            (type(opts) is BroadcastOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            (type(opts) is BroadcastOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
             and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
             and not _profiler_enabled()
         ):
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
                 work = calls.broadcast(tensors[0], opts.rootRank)
-                return FINISHED if work is None else group.started(work, tensors, group.lane)
+                return FINISHED if work is None else self.started(work, tensors, self.lane)
             except HcclError as error:
                 raise_failure(error)
         tensors = named.pop("tensor", tensors)
         call = self._call("broadcast", BroadcastOptions, opts, *older, **named)
-        root = call.root("src")
+        root = call.rank("src", call.opts.rootRank)
         only = call.only("tensors", tensors)
         if root == self._rank:
             buffer = call.input("tensor", only)
             call.results.append(only)
         else:
             buffer = call.output("tensor", only)
-        return self._submitter.submit(call, "broadcast", (buffer, root))
+        return self.submit(call, "broadcast", (buffer, root))
 
     def allgather(
         self, output_tensors: Any, input_tensors: Any = None, *options: Any, **named: Any
@@ -206,7 +203,7 @@ class ProcessGroupHccl(GroupIdentity):
         call = self._call("allgather", AllgatherOptions, *options, **named)
         blocks = call.blocks("tensor_list", output_tensors)
         tensor = call.only("tensor", input_tensors)
-        return self._submitter.submit(call, "all_gather", self._gathered(call, blocks, tensor))
+        return self.submit(call, "all_gather", self._gathered(call, blocks, tensor))
 
     def allgather_coalesced(self, output_lists: Any, input_list: Any, opts: Any = None) -> Work:
         """Do `allgather` for each of `input_list`; entry r of the outputs is rank r's list."""
@@ -218,7 +215,7 @@ class ProcessGroupHccl(GroupIdentity):
             self._gathered(call, [output for output, _ in pairs], pairs[0][1])
             for pairs in zip(*by_rank, strict=True)
         ]
-        return self._submitter.submit(call, "all_gather", *arguments)
+        return self.submit(call, "all_gather", *arguments)
 
     def _gathered(
         self, call: Call, blocks: Sequence[Tensor], tensor: Tensor
@@ -231,16 +228,15 @@ class ProcessGroupHccl(GroupIdentity):
 
     def all_gather_single(self, output: Any = None, input: Any = None, opts: Any = None) -> Work:
         """Collect every rank's tensor in one, concatenated or stacked."""
-        group = self._submitter
         if (
-            (type(opts) is AllgatherOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            (type(opts) is AllgatherOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
             and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
             and not _profiler_enabled()
         ):
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
                 work = calls.all_gather(output, input)
-                return FINISHED if work is None else group.started(work, [output], group.lane)
+                return FINISHED if work is None else self.started(work, [output], self.lane)
             except HcclError as error:
                 raise_failure(error)
         call = self._call("all_gather_single", AllgatherOptions, opts)
@@ -262,7 +258,7 @@ class ProcessGroupHccl(GroupIdentity):
             buffer = call.input("input", source)
             arguments.append((call.output("output", output, like=source), buffer))
             call.same_size("output", output, source.numel() * n, f"{n} times `input`")
-        return self._submitter.submit(call, "all_gather", *arguments)
+        return self.submit(call, "all_gather", *arguments)
 
     def gather(
         self, output_tensors: Any, input_tensors: Any = None, *options: Any, **named: Any
@@ -270,15 +266,15 @@ class ProcessGroupHccl(GroupIdentity):
         """Collect every rank's tensor in a list on the root; the others pass an empty one."""
         input_tensors = named.pop("input_tensor", input_tensors)
         call = self._call("gather", GatherOptions, *options, **named)
-        root = call.root("dst")
+        root = call.rank("dst", call.opts.rootRank)
         tensor = call.only("tensor", input_tensors)
         if root == self._rank:
             blocks = call.blocks("gather_list", output_tensors)
             arguments = (*self._gathered(call, blocks, tensor), root)
-            return self._submitter.submit(call, "gather", arguments)
+            return self.submit(call, "gather", arguments)
         buffer = call.input("tensor", tensor)
         call.no_blocks("gather_list", output_tensors, root)
-        return self._submitter.submit(call, "gather", (None, buffer, root))
+        return self.submit(call, "gather", (None, buffer, root))
 
     def scatter(
         self, output_tensors: Any = None, input_tensors: Any = (), *options: Any, **named: Any
@@ -286,7 +282,7 @@ class ProcessGroupHccl(GroupIdentity):
         """Hand each rank its block of the root's list; the others pass an empty one."""
         output_tensors = named.pop("output_tensor", output_tensors)
         call = self._call("scatter", ScatterOptions, *options, **named)
-        root = call.root("src")
+        root = call.rank("src", call.opts.rootRank)
         tensor = call.only("tensor", output_tensors)
         target = call.output("tensor", tensor)
         inputs = None
@@ -296,7 +292,7 @@ class ProcessGroupHccl(GroupIdentity):
             call.same_size("tensor", tensor, inputs[root].numel(), "this rank's block")
         else:
             call.no_blocks("scatter_list", input_tensors, root)
-        return self._submitter.submit(call, "scatter", (target, inputs, root))
+        return self.submit(call, "scatter", (target, inputs, root))
 
     def alltoall(
         self, output_tensors: Any, input_tensors: Any, *options: Any, **named: Any
@@ -309,7 +305,7 @@ class ProcessGroupHccl(GroupIdentity):
         blocks = [call.output("output_tensor_list", block, like=sources[0]) for block in targets]
         own = sources[self._rank].numel()
         call.same_size("output_tensor_list", targets[self._rank], own, "this rank's own block")
-        return self._submitter.submit(call, "all_to_all", (blocks, buffers))
+        return self.submit(call, "all_to_all", (blocks, buffers))
 
     def all_to_all_single(
         self,
@@ -322,9 +318,8 @@ class ProcessGroupHccl(GroupIdentity):
         **named: Any,
     ) -> Work:
         """Send rows of `input` to each rank in turn; empty split sizes mean equal parts."""
-        group = self._submitter
         if (
-            (type(opts) is AllToAllOptions and group.fast and opts.timeout == UNSET_TIMEOUT)
+            (type(opts) is AllToAllOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
             and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
             and not _profiler_enabled()
             and not (len(output_split_sizes) or len(input_split_sizes))
@@ -332,9 +327,9 @@ class ProcessGroupHccl(GroupIdentity):
             and not (output.size(0) % self._world_size or input.size(0) % self._world_size)
         ):
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
                 work = calls.all_to_all(output, input)
-                return FINISHED if work is None else group.started(work, [output], group.lane)
+                return FINISHED if work is None else self.started(work, [output], self.lane)
             except HcclError as error:
                 raise_failure(error)
         call = self._call("all_to_all_single", AllToAllOptions, opts, *older, **named)
@@ -345,61 +340,58 @@ class ProcessGroupHccl(GroupIdentity):
         own = inputs[self._rank].numel()
         call.same_size("output", outputs[self._rank], own, "in the part for this rank itself")
         if len(input_split_sizes) or len(output_split_sizes):
-            return self._submitter.submit(call, "all_to_all", (outputs, inputs))
-        return self._submitter.submit(call, "all_to_all", (target, source))
+            return self.submit(call, "all_to_all", (outputs, inputs))
+        return self.submit(call, "all_to_all", (target, source))
 
     def barrier(self, opts: Any = None, *older: Any, **named: Any) -> Work:
         """Block until every rank came."""
-        group = self._submitter
         if (
-            type(opts) is BarrierOptions and group.fast and opts.timeout == UNSET_TIMEOUT
+            type(opts) is BarrierOptions and self.fast and opts.timeout == UNSET_TIMEOUT
         ) and not _profiler_enabled():
             try:
-                calls: Collectives[Any] = group.background if opts.asyncOp else group.communicator
+                calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
                 work = calls.barrier()
-                return FINISHED if work is None else group.started(work, [], group.lane)
+                return FINISHED if work is None else self.started(work, [], self.lane)
             except HcclError as error:
                 raise_failure(error)
         call = self._call("barrier", BarrierOptions, opts, *older, **named)
-        return self._submitter.submit(call, "barrier", ())
+        return self.submit(call, "barrier", ())
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work:  # noqa: N803
         """Send to a rank that receives with the same tag."""
-        group = self._submitter
-        if group.fast and (
+        if self.fast and (
             type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES
         ):
             try:
-                work = group.background.send(tensors[0], dstRank, tag)
-                return group.started(work, tensors, None)
+                work = self.background.send(tensors[0], dstRank, tag)
+                return self.started(work, tensors, None)
             except HcclError as error:
                 raise_failure(error)
         call = self._call("send")
         peer = call.rank("dst", dstRank)
         buffer = call.input("tensor", call.only("tensors", tensors))
-        return self._submitter.submit(call, "send", (buffer, peer, tag))
+        return self.submit(call, "send", (buffer, peer, tag))
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:  # noqa: N803
         """Receive from a rank that sends with the same tag."""
-        group = self._submitter
-        if group.fast and (
+        if self.fast and (
             type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES
         ):
             try:
-                work = group.background.recv(tensors[0], srcRank, tag)
-                return group.started(work, tensors, None)
+                work = self.background.recv(tensors[0], srcRank, tag)
+                return self.started(work, tensors, None)
             except HcclError as error:
                 raise_failure(error)
         call = self._call("recv")
         peer = call.rank("src", srcRank)
         buffer = call.output("tensor", call.only("tensors", tensors))
-        return self._submitter.submit(call, "recv", (buffer, peer, tag))
+        return self.submit(call, "recv", (buffer, peer, tag))
 
     def recv_anysource(self, tensors: Tensors, tag: int = 0) -> Work:
         """Receive from the first rank that sends with the tag; `source_rank` returns it."""
         call = self._call("recv_anysource")
         buffer = call.output("tensor", call.only("tensors", tensors))
-        return self._submitter.submit(call, "recv", (buffer, None, tag))
+        return self.submit(call, "recv", (buffer, None, tag))
 
     # The names of older torch versions.
     _allgather_base = all_gather_single

@@ -3,6 +3,7 @@
 import math
 import os
 import weakref
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -84,16 +85,13 @@ def _move(tensor: Tensor) -> None:
     null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
     os.dup2(null, descriptor, inheritable=False)
     os.close(null)
-    weakref.finalize(storage, _release, region).atexit = False
+    # Drops the last reference to the memory.
+    weakref.finalize(storage, lambda _region: None, region).atexit = False
 
 
 def _immovable(problem: str) -> InvalidArgumentError:
     advice = "make a tensor with hccl_py.empty and copy into it"
     return InvalidArgumentError(f"register: {problem}; {advice}")
-
-
-def _release(_region: _core.Region) -> None:
-    """Drop the last reference to the memory of a storage that was freed."""
 
 
 def _average_bucket(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futures.Future[Tensor]:
@@ -112,9 +110,9 @@ def _average_bucket(group: dist.ProcessGroup, bucket: GradBucket) -> torch.futur
 
 
 def _register_sharded(model: FSDPModule) -> None:
-    allocate = _Pool().allocate
-    all_gather = _Collective(allocate, dist.all_gather_into_tensor)
-    reduce_scatter = _Collective(allocate, dist.reduce_scatter_tensor)
+    free: dict[int, list[_core.Region]] = defaultdict(list)
+    all_gather = _Collective(dist.all_gather_into_tensor, free)
+    reduce_scatter = _Collective(dist.reduce_scatter_tensor, free)
     assert isinstance(model, torch.nn.Module)
     for module in model.modules():
         if isinstance(module, FSDPModule):
@@ -122,23 +120,25 @@ def _register_sharded(model: FSDPModule) -> None:
             module.set_custom_reduce_scatter(reduce_scatter)  # type: ignore[arg-type]
 
 
-class _Pool:
-    """Buffers of a model, shared by layers of one size and reused by later steps.
+@dataclass
+class _Collective:
+    """A collective of FSDP, and its buffers: layers of one size share them, later steps reuse them.
 
-    Allocating and freeing the memory each time would cost more than the collective.
+    Allocating and freeing the memory each time would cost more than the collective. `free` is of
+    the model, by size in bytes.
     """
 
-    def __init__(self) -> None:
-        self._free: dict[int, list[_core.Region]] = {}
+    run: Callable[..., Any]
+    free: dict[int, list[_core.Region]]
 
     def allocate(
         self, size: Sequence[int | torch.SymInt], *, dtype: torch.dtype, device: torch.device
     ) -> Tensor:
-        """Return the buffer that FSDP asks for; it goes back to the pool with its last view."""
+        """Return the buffer that FSDP asks for; it is free again with its last view."""
         num_bytes = math.prod(map(int, size)) * dtype.itemsize
         if device.type != "cpu" or num_bytes == 0:
             return torch.empty(*size, dtype=dtype, device=device)
-        free = self._free.setdefault(num_bytes, [])
+        free = self.free[num_bytes]
         # A peer may still write to memory of a collective that failed.
         while free and free[-1].is_retired():
             free.pop()
@@ -146,14 +146,6 @@ class _Pool:
         memory = torch.from_numpy(region.array())
         weakref.finalize(memory.untyped_storage(), free.append, region).atexit = False
         return memory.view(dtype).view([*map(int, size)])
-
-
-@dataclass
-class _Collective:
-    """A collective of FSDP, with buffers of the pool."""
-
-    allocate: Callable[..., Tensor]
-    run: Callable[..., Any]
 
     def __call__(self, output_tensor: Tensor, input_tensor: Tensor, **options: Any) -> Any:
         """Run it; `options` are those of FSDP and of the collective."""

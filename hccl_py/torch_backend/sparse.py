@@ -15,18 +15,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hccl_py.torch_backend.arguments import Call, is_fake
-from hccl_py.torch_backend.submit import Submitter
+from hccl_py.torch_backend.submit import CallingGroup
 from hccl_py.torch_backend.work import HcclWork, as_torch_error
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.types import ReduceOp
 
 
-def is_sparse(tensor: object) -> bool:
-    """Return whether `tensor` needs `all_reduce_sparse`."""
-    return isinstance(tensor, Tensor) and tensor.layout is torch.sparse_coo
-
-
-def all_reduce_sparse(submitter: Submitter, call: Call, tensor: Tensor) -> dist.Work:
+def all_reduce_sparse(group: CallingGroup, call: Call, tensor: Tensor) -> dist.Work:
     """Sum a sparse tensor of one shape over all ranks, in place; the result is coalesced.
 
     Ranks' numbers of values may differ. The operation is SUM, AVG or a pre-multiplied sum.
@@ -40,7 +35,7 @@ def all_reduce_sparse(submitter: Submitter, call: Call, tensor: Tensor) -> dist.
         return HcclWork((), call.results)
     source = tensor.detach().coalesce().cpu()
     values = call.scaled(source.values())
-    counts = _counts(submitter, call, source)
+    counts = _counts(group, call, source)
     indices = [torch.empty(source.sparse_dim(), count, dtype=torch.int64) for count in counts]
     blocks = [torch.empty(count, *values.shape[1:], dtype=values.dtype) for count in counts]
     divisor = len(counts) if op is ReduceOp.AVG else 1
@@ -48,22 +43,22 @@ def all_reduce_sparse(submitter: Submitter, call: Call, tensor: Tensor) -> dist.
     call.copies.append((_Sum(tensor, indices, blocks, divisor), tensor))  # type: ignore[arg-type]
     parts = (indices, source.indices().contiguous()), (blocks, values.contiguous())
     if tensor.is_cpu or not call.opts.asyncOp:
-        return submitter.submit(call, "all_gather", *parts)
+        return group.submit(call, "all_gather", *parts)
     # No other thread would write to an accelerator in the order of the caller's stream.
     call.opts.asyncOp = False
-    submitter.submit(call, "all_gather", *parts)
+    group.submit(call, "all_gather", *parts)
     return HcclWork((), call.results)
 
 
-def _counts(submitter: Submitter, call: Call, source: Tensor) -> list[int]:
+def _counts(group: CallingGroup, call: Call, source: Tensor) -> list[int]:
     """Return how many values each rank has, once all are known to have the same kind of tensor."""
     kind = f"{tuple(source.shape)} of {source.dtype}, {source.sparse_dim()} dimension(s) sparse"
     digest = int.from_bytes(hashlib.sha256(kind.encode()).digest()[:7], "big")
     mine = torch.tensor([source._nnz(), digest])
-    everyones = torch.empty(submitter.communicator.world_size, 2, dtype=torch.int64)
-    submitter.drain()
+    everyones = torch.empty(group.communicator.world_size, 2, dtype=torch.int64)
+    group.drain()
     try:
-        submitter.communicator.all_gather(everyones, mine, timeout_s=call.timeout_s())
+        group.communicator.all_gather(everyones, mine, timeout_s=call.timeout_s())
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
     for rank, theirs in enumerate(everyones[:, 1].tolist()):

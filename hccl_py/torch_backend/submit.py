@@ -31,52 +31,64 @@ from hccl_py.work import Work
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator
 
+    class _Base:
+        """The stub's overloads name C++ signatures that no Python method can match."""
+
+        def __init__(self, rank: int, world_size: int) -> None: ...
+        def rank(self) -> int: ...  # noqa: D102
+        def size(self) -> int: ...  # noqa: D102
+else:
+    _Base = dist.ProcessGroup
+
 _name_of_user = getattr(torch._C._distributed_c10d, "_get_comm_profiling_name", str)
 """Returns what `dist.record_comm` has set, "" outside of it, and in a torch that lacks it."""
 
 
-class Submitter:
-    """Hands the calls of one group to its communicator.
+class CallingGroup(_Base):
+    """A process group that hands calls to its communicator.
 
     Attributes:
         communicator: carries the data.
         background: its collectives, each of which returns a Work at once.
         lane: where the futures of the group's collectives complete, in order.
         fast: calls on plain host tensors need no checks.
-        backends: which of the user's backends are not hccl's; None: not read yet.
     """
 
     def __init__(self, communicator: Communicator) -> None:
-        """Take over `communicator`."""
+        """Own `communicator` from now on."""
+        self._rank, self._world_size = communicator.rank, communicator.world_size
+        # The constructor with a store is broken for Python subclasses in torch 2.13.
+        super().__init__(self._rank, self._world_size)
         self.communicator = communicator
         self.background = communicator.nonblocking
         self.lane = Lane()
         self.fast = False
-        self.backends: Backends | None = None
+        self._backends: Backends | None = None
         self._staging_busy = False
         self._of_thread = threading.local()
 
-    def read_backends(self, group: object) -> Backends:
-        """Return the user's backends for the group, as in "cpu:gloo,cuda:hccl".
+    @property
+    def backends(self) -> Backends:
+        """The user's backends for the group, as in "cpu:gloo,cuda:hccl"; others' are rejected.
 
         Torch gives such a group to hccl alone, and tells its devices only after it was made.
         """
-        if self.backends is None:
+        if self._backends is None:
             names: Any = dist.distributed_c10d._world.pg_backend_config
-            config = names.get(group, "")
+            config = names.get(self, "")
             pairs = [pair.split(":") for pair in config.split(",")]
             others = dict(pair for pair in pairs if len(pair) == 2 and not owns(pair[1]))
-            self.set_backends(Backends(config, others))
-        return self.backends or Backends()
+            self.backends = Backends(config, others)
+        return self._backends or Backends()
 
-    def set_backends(self, backends: Backends) -> None:
-        """Reject tensors of the others' devices from now on."""
-        self.backends = backends
+    @backends.setter
+    def backends(self, backends: Backends) -> None:
+        self._backends = backends
         self._set_staging_busy(self._staging_busy)
 
     def _set_staging_busy(self, busy: bool) -> None:
         self._staging_busy = busy
-        self.fast = not busy and self.backends is not None and "cpu" not in self.backends.others
+        self.fast = not busy and self._backends is not None and "cpu" not in self._backends.others
 
     @cached_property
     def _staging(self) -> Staging:
@@ -146,12 +158,12 @@ class Submitter:
 
     # ------------------------------------------------------------ blocks of calls
 
-    def start_coalescing(self) -> None:
-        """Collect the works that this thread starts until `end_coalescing`."""
+    def _start_coalescing(self, device: torch.device) -> None:
+        """Collect the works that this thread starts until `_end_coalescing`."""
         self._of_thread.works = []
 
-    def end_coalescing(self) -> dist.Work:
-        """Return one Work for all that were started since `start_coalescing`."""
+    def _end_coalescing(self, device: torch.device) -> dist.Work:
+        """Return one Work for all that were started since `_start_coalescing`."""
         works: list[HcclWork] = self._of_thread.works
         self.abandon_coalescing()
         results = [tensor for work in works for tensor in work.result()]

@@ -55,7 +55,7 @@ class TorchGroup:
             world_size=int(os.environ["WORLD_SIZE"]),
             timeout=timedelta(seconds=BOOTSTRAP_S),
         )
-        self.comm = dist.distributed_c10d._get_default_group()._communicator
+        self.comm = dist.distributed_c10d._get_default_group().communicator
         self.calls = TorchCalls()
 
     def set_timeout(self, timeout_s: float) -> None:

@@ -206,7 +206,7 @@ def straggle(rank: int, _: int, folder: str) -> None:
     dist.barrier(group=half)
     group = dist.distributed_c10d._get_default_group()
     if rank == 3:
-        engine = group._communicator._state.core
+        engine = group.communicator._state.core
         wait_until(engine.failed, "the others have given up", 20)
     options = dist.AllreduceOptions()
     options.timeout = timedelta(seconds=1)

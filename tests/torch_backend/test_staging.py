@@ -20,7 +20,7 @@ from hccl_py.torch_backend.staging.tiles import (
     num_tiles,
     pieces_of,
 )
-from hccl_py.torch_backend.submit import Submitter
+from hccl_py.torch_backend.submit import CallingGroup
 
 TILE = TILE_BYTES // 4
 """In elements of float32."""
@@ -147,22 +147,23 @@ class Recorder:
     def __init__(self) -> None:
         self.issued: list[HeldCall] = []
         self.nonblocking = self
+        self.rank, self.world_size = 0, 2
 
 
 def test_later_calls_wait_until_staged_calls_are_issued(monkeypatch: pytest.MonkeyPatch) -> None:
     recorder: Any = Recorder()
-    submitter = Submitter(recorder)
-    submitter.set_backends(Backends("cpu:hccl"))
+    group = CallingGroup(recorder)
+    group.backends = Backends("cpu:hccl")
     held = [HeldCall(recorder), HeldCall(recorder)]
     pending = iter(held)
     monkeypatch.setattr(Staging, "_staged", lambda self, *arguments: next(pending))
-    assert submitter.fast
+    assert group.fast
     for _ in held:
         call = Call("allreduce", AllreduceOptions(), 2, Backends())
         call.device = torch.device("meta")
-        submitter.submit(call, "all_reduce", ())
-    assert not submitter.fast
-    drained = threading.Thread(target=submitter.drain)
+        group.submit(call, "all_reduce", ())
+    assert not group.fast
+    drained = threading.Thread(target=group.drain)
     drained.start()
     held[0].fetched.set()
     drained.join(0.1)
@@ -171,5 +172,5 @@ def test_later_calls_wait_until_staged_calls_are_issued(monkeypatch: pytest.Monk
     drained.join(10)
     assert not drained.is_alive()
     assert recorder.issued == held
-    assert submitter.fast
-    submitter.drain()
+    assert group.fast
+    group.drain()
