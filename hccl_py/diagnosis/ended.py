@@ -66,6 +66,15 @@ def find_lost(reports: Reports) -> Diagnosis | None:
     return reports.diagnosis(Cause.LOST, min(lost), text, reports.first_call(failures.values()))
 
 
+def awaits_confirmation(reports: Reports) -> bool:
+    """Return whether a rank on the host of a lost one may still report how that process ended."""
+    seen = [one for report in reports.by_rank.values() for one in (report.failure, *report.ended)]
+    known = {one.rank for one in seen if one is not None and one.cause is not Cause.LOST}
+    hosts = {reports.processes[rank][0] for rank in reports.by_rank}
+    lost = {one.rank for one in seen if one is not None and one.cause is Cause.LOST}
+    return any(reports.processes[rank][0] in hosts for rank in lost - known)
+
+
 def _lives(reports: Reports, rank: int) -> bool:
     """Return whether only connections of a rank ended: it lost a rank that lost it.
 

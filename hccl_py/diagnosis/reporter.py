@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from hccl_py.diagnosis.diagnosis import diagnose
+from hccl_py.diagnosis.ended import awaits_confirmation
 from hccl_py.diagnosis.record import (
     Diagnosis,
     Failure,
@@ -28,7 +29,7 @@ from hccl_py.fingerprint import without_number
 from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
-from hccl_py.transport.control.reporter import NO_ANSWER, Absence
+from hccl_py.transport.control.reporter import NO_ANSWER, UNDECIDED, Absence
 
 DIAGNOSIS_TIMEOUT_S = 1.5
 """How long a failure waits for the diagnosis of all ranks, before this rank's own view stands."""
@@ -162,9 +163,13 @@ class Reporter:
         self._applied.set()
         self._record(decode(Diagnosis, diagnosis))  # this process may soon be stopped
 
-    def diagnose(self, reports: Mapping[int, bytes], absent: Mapping[int, Absence]) -> bytes | None:
+    def diagnose(
+        self, reports: Mapping[int, bytes], absent: Mapping[int, Absence], final: bool
+    ) -> bytes | None:
         """See `control.reporter.Reporter`."""
         collected = self._reports(reports, absent)
+        if not final and awaits_confirmation(collected):
+            return UNDECIDED
         diagnosis = diagnose(collected)
         if diagnosis is None:
             self._stall.warn(collected)

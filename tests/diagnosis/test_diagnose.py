@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from hccl_py.diagnosis.diagnosis import diagnose
+from hccl_py.diagnosis.ended import awaits_confirmation
 from hccl_py.diagnosis.record import (
     Diagnosis,
     Failure,
@@ -239,3 +240,11 @@ def test_rank_of_another_node_is_lost_until_its_node_confirms() -> None:
     assert (diagnosis.cause, diagnosis.rank) == (Cause.LOST, 3)
     beside = report(ended=(Failure(Cause.DIED, 3),))
     assert decide({0: lost, 2: beside}, {3: DEAD}).cause is Cause.DIED
+
+
+def test_lost_rank_is_waited_for_while_its_host_can_say_how_it_ended() -> None:
+    lost, died = report(Cause.LOST, 2), report(Cause.DIED, 2)
+    hosts = [("a", 1), ("a", 2), ("b", 3), ("b", 4)]
+    assert awaits_confirmation(Reports({0: lost, 3: report()}, {}, hosts))
+    assert not awaits_confirmation(Reports({0: lost, 3: died}, {}, hosts))
+    assert not awaits_confirmation(Reports({0: lost, 1: lost}, {}, hosts))

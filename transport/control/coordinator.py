@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hccl_py.transport.control.reporter import DEAD, NO_ANSWER, Absence, Fate, Reporter
+from hccl_py.transport.control.reporter import DEAD, NO_ANSWER, UNDECIDED, Absence, Fate, Reporter
 
 logger = logging.getLogger("hccl_py.transport")
 
@@ -147,7 +147,8 @@ class Coordinator:
             return
         if self._opened_s is None:
             return
-        if now_s < self._opened_s + self._window_s and any(
+        final = now_s >= self._opened_s + self._window_s
+        if not final and any(
             rank not in self._reports and not self._silent_s(rank, now_s)
             for rank in self.remaining()
         ):
@@ -156,7 +157,7 @@ class Coordinator:
         follows = self._following is not None and self._following not in self._ended
         if follows and now_s < self._opened_s + DIAGNOSIS_S:
             return
-        self._decide(now_s)
+        self._decide(now_s, final)
 
     def next_s(self) -> float:
         """Return when to call `tick` again, at the latest."""
@@ -165,7 +166,7 @@ class Coordinator:
         follows = self._following is not None
         return self._opened_s + (DIAGNOSIS_S if follows else self._window_s)
 
-    def _decide(self, now_s: float) -> None:
+    def _decide(self, now_s: float, final: bool) -> None:
         absent = {
             rank: self._ended.get(rank) or self._silence(rank, now_s)
             for rank in self._ranks
@@ -173,7 +174,10 @@ class Coordinator:
         }
         # A rank that reported and died since is dead all the same; its report says why it ended.
         try:
-            self._diagnosis = self._reporter.diagnose(dict(self._reports), absent)
+            diagnosis = self._reporter.diagnose(dict(self._reports), absent, final)
+            if diagnosis == UNDECIDED:
+                return
+            self._diagnosis = diagnosis
         except Exception:  # every engine then ends by what it observed itself, late but surely
             logger.exception("rank %d could not come to a diagnosis", self._rank)
         if self._diagnosis is not None:

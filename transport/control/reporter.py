@@ -25,6 +25,7 @@ class Absence(NamedTuple):
 
 DEAD = Absence(Fate.DEAD, "dead")
 NO_ANSWER = Absence(Fate.UNKNOWN, "no answer")
+UNDECIDED = b""
 
 
 class Reporter(Protocol):
@@ -60,5 +61,10 @@ class Reporter(Protocol):
     def conclude(self, diagnosis: bytes) -> None:
         """Adopt a diagnosis and end all calls by it."""
 
-    def diagnose(self, reports: Mapping[int, bytes], absent: Mapping[int, Absence]) -> bytes | None:
-        """Decide, as the coordinator; None: the reports show no failure."""
+    def diagnose(
+        self, reports: Mapping[int, bytes], absent: Mapping[int, Absence], final: bool
+    ) -> bytes | None:
+        """Decide, as the coordinator; None: the reports show no failure.
+
+        Where it is not final, and a rank may soon report more, return `UNDECIDED`.
+        """

@@ -7,7 +7,11 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
+from fake_engine import FakeEngine
 from simulated_ranks import SimulatedRanks
+
+from hccl_py.transport.control.coordinator import WINDOW_S
+from hccl_py.transport.control.reporter import UNDECIDED
 
 
 @pytest.fixture
@@ -105,7 +109,7 @@ def test_stopped_coordinator_is_passed_over_and_hears_the_diagnosis_later(
 
 
 def test_judge_that_fails_leaves_the_decision_to_the_engines(ranks: SimulatedRanks) -> None:
-    def judge(reports: Any, absent: Any) -> Any:
+    def judge(reports: Any, absent: Any, final: bool) -> Any:
         raise ValueError("no idea")
 
     made = SimulatedRanks(3)
@@ -114,6 +118,20 @@ def test_judge_that_fails_leaves_the_decision_to_the_engines(ranks: SimulatedRan
     made.run(0.1)
     assert made.diagnoses() == [None] * 3
     made.close()
+
+
+def test_undecided_judge_is_asked_again_at_the_end_of_the_window(ranks: SimulatedRanks) -> None:
+    judge = ranks.engines[0]
+
+    def diagnose(reports: Any, absent: Any, final: bool) -> bytes:
+        return FakeEngine.diagnose(judge, reports, absent, final) if final else UNDECIDED
+
+    judge.diagnose = diagnose  # type: ignore[method-assign]
+    ranks.fail(3)
+    ranks.run(WINDOW_S / 2)
+    assert ranks.diagnoses() == [None] * 5
+    ranks.run(WINDOW_S)
+    assert only(ranks.diagnoses())["reports"] == [0, 1, 2, 3, 4]
 
 
 # ------------------------------------------------------------------------------ agreement
