@@ -17,8 +17,6 @@ A message names the collective, its sequence number, the culprit, its host and p
 look at next. Where a communicator fails, all its ranks raise the same one.
 """
 
-from dataclasses import dataclass
-
 
 class HcclError(RuntimeError):
     """Root of the tree."""
@@ -48,9 +46,10 @@ class CompletionTimeoutError(VerbsError, TimeoutError):
     """No completion came in the time allowed."""
 
 
-@dataclass(frozen=True)
-class Blame:
-    """Who made a communicator fail, and in which call. None is unknown, or nobody in particular.
+class CommunicatorError(HcclError):
+    """The communicator cannot be used any more; every later call raises the first cause again.
+
+    All ranks have the same attributes; None is unknown, or nobody in particular.
 
     Attributes:
         rank: the culprit.
@@ -67,26 +66,6 @@ class Blame:
     cause: str | None = None
     collective: str | None = None
     sequence: int | None = None
-
-
-_UNKNOWN = Blame()
-
-
-class CommunicatorError(HcclError):
-    """The communicator cannot be used any more; every later call raises the first cause again.
-
-    Attributes:
-        rank, host, pid, cause, collective, sequence: see `Blame`; the same on all ranks.
-    """
-
-    def __init__(self, message: str, blame: Blame = _UNKNOWN) -> None:
-        super().__init__(message)
-        self.rank = blame.rank
-        self.host = blame.host
-        self.pid = blame.pid
-        self.cause = blame.cause
-        self.collective = blame.collective
-        self.sequence = blame.sequence
 
 
 class PeerLostError(CommunicatorError):

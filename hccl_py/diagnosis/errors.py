@@ -16,7 +16,6 @@ from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
 from hccl_py.transport.errors import (
     AbortedError,
-    Blame,
     CollectiveTimeoutError,
     CommunicatorError,
     MismatchError,
@@ -119,12 +118,9 @@ class CallErrors:
 
 
 def _error(diagnosis: Diagnosis) -> CommunicatorError:
-    blame = Blame(
-        diagnosis.rank,
-        diagnosis.host,
-        diagnosis.pid,
-        diagnosis.cause.name.lower().replace("_", " "),
-        describe(diagnosis.fingerprint) if diagnosis.fingerprint else None,
-        diagnosis.sequence or None,
-    )
-    return _ERRORS[diagnosis.cause](diagnosis.text, blame)
+    error = _ERRORS[diagnosis.cause](diagnosis.text)
+    error.rank, error.host, error.pid = diagnosis.rank, diagnosis.host, diagnosis.pid
+    error.cause = diagnosis.cause.name.lower().replace("_", " ")
+    error.collective = describe(diagnosis.fingerprint) if diagnosis.fingerprint else None
+    error.sequence = diagnosis.sequence or None
+    return error

@@ -12,7 +12,6 @@ import threading
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import fields
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,6 @@ from torch.futures import Future
 from hccl_py.torch_backend.arguments import seconds_of, write_back
 from hccl_py.torch_backend.future_threads import Lane
 from hccl_py.transport.errors import (
-    Blame,
     CollectiveTimeoutError,
     CommunicatorError,
     HcclError,
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 
 
 TensorsFuture = Future[list[Tensor]]
-
-_BLAME = tuple(field.name for field in fields(Blame))
 
 
 def as_torch_error(error: HcclError) -> Exception:
@@ -53,7 +49,7 @@ def as_torch_error(error: HcclError) -> Exception:
         message = f"Timed out: {message}"
     translated: Exception = dist.DistBackendError(message)
     if isinstance(error, CommunicatorError):
-        for name in _BLAME:
+        for name in CommunicatorError.__annotations__:
             setattr(translated, name, getattr(error, name))
     translated.__cause__ = None  # which also suppresses the context
     return translated

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,11 +18,10 @@ from ranks import run_ranks
 from thread_ranks import wait_until
 
 from hccl_py import Communicator, CommunicatorError
-from hccl_py.transport.errors import Blame
 
 NOTICE_S = 2.0
 TIMEOUT_S = 1.0
-FIELDS = tuple(Blame.__dataclass_fields__)
+FIELDS = tuple(CommunicatorError.__annotations__)
 
 Story = tuple[str, tuple[Any, ...], float]
 """Text and attributes of the error, and when it was raised."""
@@ -33,14 +33,14 @@ def story(error: BaseException) -> Story:
     return str(error), tuple(getattr(error, name) for name in FIELDS), time.monotonic()
 
 
-def same(stories: list[Story | None]) -> tuple[str, Blame]:
+def same(stories: list[Story | None]) -> tuple[str, SimpleNamespace]:
     """Return what all survivors tell; they have to tell it within `NOTICE_S` of each other."""
     told = [one for one in stories if one is not None]
     for text, attributes, _ in told:
         assert (text, attributes) == told[0][:2]
     times = [raised_s for _, _, raised_s in told]
     assert max(times) - min(times) < NOTICE_S
-    return told[0][0], Blame(*told[0][1])
+    return told[0][0], SimpleNamespace(**dict(zip(FIELDS, told[0][1], strict=True)))
 
 
 def loops(comm: Communicator, before: Callable[[int], None]) -> Story:
