@@ -10,8 +10,8 @@ from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap.mesh import Mesh, connect
 from hccl_py.transport.bootstrap.reconnect import Reconnector
 from hccl_py.transport.network.identity import Identity
-from hccl_py.transport.network.open_sockets import OpenSockets
 from hccl_py.transport.network.settings import NetworkSettings
+from hccl_py.transport.network.sockets import OpenSockets
 from hccl_py.transport.progress import progress_thread
 from hccl_py.transport.providers.registry import VERBS
 

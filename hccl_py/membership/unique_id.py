@@ -30,8 +30,8 @@ from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import address_family, choose_addresses
-from hccl_py.transport.network.listeners import bind_listener
 from hccl_py.transport.network.settings import NetworkSettings
+from hccl_py.transport.network.sockets import bind_listener
 
 _VARIABLE = "HCCL_COMM_ID"
 _MAGIC = b"HCCL-ID\2"

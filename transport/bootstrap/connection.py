@@ -23,8 +23,7 @@ from hccl_py.transport.bootstrap.handshake import (
 from hccl_py.transport.bootstrap.tls import TlsStream
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import Target, address_family, describe_target
-from hccl_py.transport.network.listeners import bind_to_device
-from hccl_py.transport.network.open_sockets import Connection
+from hccl_py.transport.network.sockets import Connection, bind_to_device
 
 _UCRED = struct.Struct("=iII")
 # A silent host is noticed within about 45 s, whether data is in flight or not.

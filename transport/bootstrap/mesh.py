@@ -20,10 +20,15 @@ from hccl_py.transport.control.message import Roster
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint, Identity, Member, group_by_node
-from hccl_py.transport.network.listeners import BACKLOG, bind_listeners, bind_to_device, bind_unix
-from hccl_py.transport.network.open_sockets import Connection
 from hccl_py.transport.network.rejections import logger
 from hccl_py.transport.network.settings import NetworkSettings
+from hccl_py.transport.network.sockets import (
+    BACKLOG,
+    Connection,
+    bind_listeners,
+    bind_to_device,
+    bind_unix,
+)
 from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Lane, Provider, Site
 from hccl_py.transport.providers.registry import AUTO, VARIABLE, provider_class
 

@@ -18,8 +18,8 @@ from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector
 from hccl_py.transport.bootstrap.handshake import Key, Party
 from hccl_py.transport.control.control_plane import hold, release
-from hccl_py.transport.network.open_sockets import OpenSockets
 from hccl_py.transport.network.rejections import stranger_limit
+from hccl_py.transport.network.sockets import OpenSockets
 
 logger = logging.getLogger("hccl_py.transport")
 

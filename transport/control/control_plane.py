@@ -23,7 +23,7 @@ from hccl_py.transport.control.participant import Participant
 from hccl_py.transport.control.sockets import ControlSockets
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint
-from hccl_py.transport.network.listeners import bind_listener
+from hccl_py.transport.network.sockets import bind_listener
 from hccl_py.transport.process_lifecycle import Stage, register
 
 _NUM_DESCRIPTORS = 48  # more than a plane and the first peers that it dials need

@@ -25,8 +25,8 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 from hccl_py.transport.network.interfaces import describe_target
-from hccl_py.transport.network.open_sockets import OpenSockets
 from hccl_py.transport.network.rejections import Rejections, stranger_limit
+from hccl_py.transport.network.sockets import OpenSockets
 
 _HANDSHAKE_MS = 10_000
 _LINGER_MS = 100

@@ -26,9 +26,8 @@ from hccl_py.transport.bootstrap.handshake import CONTROL, Key, Party
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint, Identity, Member
-from hccl_py.transport.network.listeners import bind_listeners, bind_unix
-from hccl_py.transport.network.open_sockets import OpenSockets
 from hccl_py.transport.network.settings import NetworkSettings
+from hccl_py.transport.network.sockets import OpenSockets, bind_listeners, bind_unix
 from hccl_py.transport.process_lifecycle import Stage, register
 from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Provider, Site
 from hccl_py.transport.providers.registry import provider_class

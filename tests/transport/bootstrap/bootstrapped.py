@@ -23,7 +23,7 @@ from stores import MemoryStore
 from hccl_py.transport.bootstrap.mesh import Link, Mesh, connect
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Identity
-from hccl_py.transport.network.open_sockets import Connection
+from hccl_py.transport.network.sockets import Connection
 
 TIMEOUT_S = 20.0
 SEAL_BYTES = 32

@@ -16,7 +16,7 @@ from thread_ranks import wait_until
 from hccl_py.transport.bootstrap.handshake import Key
 from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.bootstrap.reconnect import Reconnector
-from hccl_py.transport.network.open_sockets import Connection, OpenSockets
+from hccl_py.transport.network.sockets import Connection, OpenSockets
 
 TIMEOUT_S = 20.0
 

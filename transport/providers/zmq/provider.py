@@ -20,7 +20,7 @@ from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import describe_target
-from hccl_py.transport.network.listeners import BACKLOG, bind_listener
+from hccl_py.transport.network.sockets import BACKLOG, bind_listener
 from hccl_py.transport.providers.interface import Site
 from hccl_py.transport.providers.zmq.lane import ZmqLane
 

@@ -1,19 +1,23 @@
-"""The sockets on which other ranks reach this one: one per interface, and a Unix socket.
+"""The sockets of a rank: those it listens on, and those a forked child closes its copies of.
 
-They are bound before the rendezvous, because cards carry their addresses.
+Listeners are bound before the rendezvous, because cards carry their addresses.
 """
 
 import contextlib
 import errno
+import os
 import secrets
 import socket
 
+from hccl_py.transport._core import Stream
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import address_family, choose_addresses
 from hccl_py.transport.network.settings import NetworkSettings
 
 BACKLOG = 4096
+Connection = int | Stream
+"""An authenticated connection for the engine, non-blocking: a descriptor, or a stream over one."""
 
 
 def bind_listeners(settings: NetworkSettings) -> tuple[list[socket.socket], list[Endpoint]]:
@@ -85,3 +89,26 @@ def bind_listener(local: Endpoint, ports: range | None, first: int = 0) -> socke
         f"every port of HCCL_PORT_RANGE={ports[0]}-{ports[-1]} is taken on {local}: it needs one "
         "for each rank of a machine, communicator and interface, and one for each process"
     )
+
+
+class OpenSockets:
+    """Connections that a forked child closes its copies of.
+
+    The engine closes one that broke, and the descriptor may belong to another file by the time of
+    the fork. The kernel's number of the socket identifies it.
+    """
+
+    def __init__(self) -> None:
+        self._inodes: dict[int, int] = {}
+
+    def add(self, connection: Connection) -> None:
+        """Remember an open connection."""
+        descriptor = connection if isinstance(connection, int) else connection.fd()
+        self._inodes[descriptor] = os.fstat(descriptor).st_ino
+
+    def close_copies(self) -> None:
+        """Close those that still are what they were."""
+        for descriptor, inode in self._inodes.items():
+            with contextlib.suppress(OSError):
+                if os.fstat(descriptor).st_ino == inode:
+                    os.close(descriptor)
