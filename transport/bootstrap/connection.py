@@ -57,11 +57,7 @@ class PendingConnection(Handshake):
         address: str,
         wanted: Key | Callable[[Key], bool],
     ) -> None:
-        """Take over a non-blocking socket; `advance` starts the handshake.
-
-        Args:
-            wanted: which connection was dialled, or says of an accepted one whether it may come.
-        """
+        """Take over a socket; `wanted` was dialled, or says which accepted ones may come."""
         super().__init__(party)
         self.socket = connection
         self.address = address
@@ -71,8 +67,7 @@ class PendingConnection(Handshake):
     def advance(self) -> int | None:
         """Go on until the socket would block; RejectedError: the other side is wrong.
 
-        Returns:
-            The selector event to wait for, or None if the handshake is complete.
+        Return the selector event to wait for, or None if the handshake is complete.
         """
         try:
             return next(self._steps, None)
@@ -190,9 +185,7 @@ def _when_ready(event: int, call: Callable[[], T]) -> Generator[int, None, T]:
 def start_connecting(target: Target, source: Endpoint | None) -> socket.socket:
     """Start to connect a non-blocking socket, which is writable once the attempt has ended.
 
-    Args:
-        target: NotListeningError: it does not listen yet or its backlog is full.
-        source: from whose address to dial, and through whose interface; "" leaves that open.
+    It goes from the address of `source`, and through its interface; "" leaves that open.
     """
     family = socket.AF_UNIX if isinstance(target, str) else address_family(target[0])
     dialled = socket.socket(family, socket.SOCK_STREAM)

@@ -54,8 +54,7 @@ class FullMesh(Connector):
     def run(self) -> dict[Key, PendingConnection]:
         """Connect to every peer; what is returned stays owned by this object until detached.
 
-        Raises:
-            BootstrapError: a peer rejected, failed or did not come; everything is to be closed.
+        BootstrapError: a peer rejected, failed or did not come; everything is to be closed.
         """
         self._listen()
         for key in sorted(self._awaited):

@@ -19,7 +19,7 @@ from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.control.message import Roster
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
-from hccl_py.transport.network.identity import Endpoint, Identity, Member, group_by_node
+from hccl_py.transport.network.identity import Endpoint, Identity, Member
 from hccl_py.transport.network.rejections import logger
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import (
@@ -57,11 +57,10 @@ class Link:
 
 @dataclass(frozen=True)
 class Mesh:
-    """All connections of this rank.
+    """All connections of this rank, which are the caller's of `connect` to close.
 
     Attributes:
         party: this rank among all ranks.
-        nodes: the ranks of each node; nodes in the order in which ranks first name them.
         links: one per other rank, ascending.
         listeners: where ranks of other nodes may replace connections; empty on a single node.
         provider: owns the links' provided lanes, to be closed after them; None without one.
@@ -69,11 +68,18 @@ class Mesh:
     """
 
     party: Party
-    nodes: tuple[tuple[int, ...], ...]
     links: tuple[Link, ...]
     listeners: tuple[socket.socket, ...]
     provider: Provider | None = None
     coordination: Coordination | None = None
+
+    @property
+    def nodes(self) -> tuple[tuple[int, ...], ...]:
+        """The ranks of each node; nodes in the order in which ranks first name them."""
+        nodes: dict[tuple[str, int, str], list[int]] = {}
+        for member in self.party.members:
+            nodes.setdefault(member.identity.node, []).append(member.rank)
+        return tuple(map(tuple, nodes.values()))
 
 
 def connect(
@@ -94,11 +100,7 @@ def connect(
             returns what those peers get a copy of, see `Party.segment`. The descriptors stay the
             caller's, on failure too.
         num_lanes: data lanes per rank that shares no memory.
-        timeout_s: for everything together.
         identity: replaces this process's identity, e.g. to emulate nodes with threads as ranks.
-
-    Returns:
-        The mesh; the caller owns its connections, listeners, provider and coordination.
 
     Raises:
         InvalidArgumentError: rank, world_size, timeout_s or a setting makes no sense.
@@ -112,7 +114,7 @@ def connect(
     identity = identity or Identity.of_this_process()
     if world_size == 1:
         alone = Party(0, (Member(0, identity),), b"", b"", make_segment((0,)))
-        return Mesh(alone, ((0,),), (), ())
+        return Mesh(alone, (), ())
     with contextlib.ExitStack() as opened:
         mine = _Resources(rank, world_size, num_lanes, identity, opened)
         secret = mine.settings.secret
@@ -202,7 +204,8 @@ class _Resources:
         coordination: Coordination,
     ) -> Mesh:
         """Connect to all ranks; closes what is only needed for that, and nothing else."""
-        party, nodes = self._party(meeting, make_segment)
+        party = self._party(meeting, make_segment)
+        _log_unused(party)
         local = {member.rank for member in party.members if party.is_local(member.rank)}
         remote = {member.rank for member in party.members} - local
         if party.ties_interfaces and not any(map(party.shares_machine, remote)):
@@ -224,22 +227,22 @@ class _Resources:
         kept = tuple(self._tcp) if remote and self.settings.has_paths else ()
         for unused in {self._unix, *self._tcp} - set(kept):
             unused.close()
-        return Mesh(party, nodes, links, kept, self._provider, coordination)
+        return Mesh(party, links, kept, self._provider, coordination)
 
     def _party(
         self, meeting: Meeting, make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]]
-    ) -> tuple[Party, tuple[tuple[int, ...], ...]]:
-        nodes = group_by_node([card.identity for card in meeting.cards])
+    ) -> Party:
         members = tuple(
             Member(rank, card.identity, card.unix_name, card.endpoints, card.certificate)
             for rank, card in enumerate(meeting.cards)
         )
         shares_memory = self.settings.transport == AUTO
-        mine = next(ranks for ranks in nodes if self._rank in ranks)
-        local_ranks = mine if shares_memory else (self._rank,)
+        node = self.card.identity.node
+        on_node = tuple(one.rank for one in members if one.identity.node == node)
+        local_ranks = on_node if shares_memory else (self._rank,)
         if self._tls is not None:
             self._tls.trust(one.certificate for one in members if one.rank not in local_ranks)
-        party = Party(
+        return Party(
             self._rank,
             members,
             meeting.communicator_id,
@@ -250,8 +253,6 @@ class _Resources:
             self._tls,
             shares_memory,
         )
-        _log_unused(party)
-        return party, nodes
 
 
 def _coordination(meeting: Meeting, rank: int) -> Coordination:

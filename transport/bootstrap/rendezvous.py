@@ -98,15 +98,10 @@ class Meeting:
 
 
 def meet(store: Store, rank: int, card: Card, secret: bytes | None, deadline: Deadline) -> Meeting:
-    """Exchange cards with all ranks.
+    """Exchange cards with all ranks; without a `secret` rank 0 draws one, which the store sees.
 
-    Args:
-        store: shared by the ranks of this communicator and by nothing else; wrap it in a prefix.
-        secret: HCCL_SECRET; None lets rank 0 draw one and publish it in the store.
-
-    Raises:
-        BootstrapError: ranks did not arrive, disagree or cannot reach each other. Rank 0 decides,
-            the others raise the same error.
+    BootstrapError: ranks did not arrive, disagree or cannot reach each other. Rank 0 decides, the
+    others raise the same error.
     """
     sealed = _SealedStore(store, secret)
     packed = _pack_card(card)

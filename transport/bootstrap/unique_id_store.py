@@ -63,11 +63,7 @@ class UniqueIdServer:
     """Serves the ranks of one communicator until all have left, or the process ends."""
 
     def __init__(self, bound: socket.socket, secret: bytes, made_by: str) -> None:
-        """Serve every client that knows `secret`, on a socket that is taken over.
-
-        Args:
-            made_by: names this process in the error that ranks raise if it ends too early.
-        """
+        """Serve clients that know `secret`; ranks name `made_by` if this ends too early."""
         self._made_by = made_by
         self._over = threading.Event()
         self._closed = threading.Event()

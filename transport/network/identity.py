@@ -7,7 +7,6 @@ and host names do not count: containers and launchers set both at will.
 
 import os
 import socket
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hccl_py.transport.errors import BootstrapError
@@ -97,11 +96,3 @@ class Member:
 
     def __str__(self) -> str:
         return f"rank {self.rank} on {self.identity.host} (pid {self.identity.pid})"
-
-
-def group_by_node(identities: Sequence[Identity]) -> tuple[tuple[int, ...], ...]:
-    """Return the ranks of each node, nodes in the order in which ranks first name them."""
-    nodes: dict[tuple[str, int, str], list[int]] = {}
-    for rank, identity in enumerate(identities):
-        nodes.setdefault(identity.node, []).append(rank)
-    return tuple(tuple(ranks) for ranks in nodes.values())

@@ -21,10 +21,9 @@ Connection = int | Stream
 
 
 def bind_listeners(settings: NetworkSettings) -> tuple[list[socket.socket], list[Endpoint]]:
-    """Bind a socket to each address that the settings choose; BootstrapError: none fits.
+    """Bind a non-blocking socket to each address that the settings choose, and say where they are.
 
-    Returns:
-        The sockets, non-blocking, the caller's to close; and where they are.
+    BootstrapError: none fits.
     """
     with contextlib.ExitStack() as opened:
         listeners, endpoints = [], []
@@ -55,13 +54,9 @@ def bind_to_device(bound: socket.socket, interface: str) -> None:
 
 
 def bind_listener(local: Endpoint, ports: range | None, first: int = 0) -> socket.socket:
-    """Bind one non-blocking socket to an address, and to the first free port of a range.
+    """Bind a non-blocking socket to an address, and to the first free port of a range.
 
-    Args:
-        first: lower ports are known to be taken.
-
-    Raises:
-        BootstrapError: the address or the whole port range is taken.
+    Ports below `first` are known to be taken. BootstrapError: all are, or the address.
     """
     for port in ports or (0,):
         if port and port < first:
