@@ -17,7 +17,7 @@ from hccl_py.transport.verbs import endpoints
 register("loopback", endpoints.LoopbackEndpoint)
 register("shm", endpoints.ShmSocketEndpoint)
 register("tcp", endpoints.TcpSocketEndpoint)
-register("zmq", endpoints.zmq_endpoint)
+register("zmq", lambda: endpoints.PythonProviderEndpoint("zmq"))
 
 Core = TypeVar("Core")
 R = TypeVar("R", bound="Resource[Any]")

@@ -12,7 +12,6 @@ import socket
 import struct
 import threading
 import weakref
-from collections.abc import Callable
 from contextlib import closing
 from dataclasses import astuple, dataclass
 from typing import BinaryIO
@@ -29,7 +28,7 @@ from hccl_py.transport.network.identity import Endpoint, Identity, Member
 from hccl_py.transport.network.settings import NetworkSettings
 from hccl_py.transport.network.sockets import OpenSockets, bind_listeners, bind_unix
 from hccl_py.transport.process_lifecycle import Stage, register
-from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Provider, Site
+from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Site
 from hccl_py.transport.providers.registry import provider_class
 
 _BACKLOG = 16
@@ -92,12 +91,12 @@ class _Address:
             raise InvalidArgumentError("this is no address of a queue pair") from error
 
 
-class _SocketEndpoint:
-    """A listening socket and what a handshake needs. Subclasses make a lane of it."""
+class RendezvousEndpoint:
+    """A listening socket that makes one authenticated connection; subclasses make a lane of it."""
 
-    def __init__(self, listener: socket.socket, unix_name: str, endpoint: Endpoint) -> None:
-        listener.listen(_BACKLOG)
-        self._listener = listener
+    def __init__(self) -> None:
+        self._listener, unix_name, endpoint = self._bind()
+        self._listener.listen(_BACKLOG)
         self._identity = Identity.of_this_process()
         address = _Address(secrets.token_bytes(32), self._identity, unix_name, endpoint)
         self.address = bytes(msgpack.packb(astuple(address)))
@@ -106,12 +105,17 @@ class _SocketEndpoint:
         """Stop listening."""
         self._listener.close()
 
-    def _connect(
+    def connect_socket(
         self,
         remote: bytes,
         timeout_s: float,
         descriptors: tuple[int, int, int] | None = None,
-    ) -> tuple[Party, int, tuple[int, ...]]:
+    ) -> tuple[Party, socket.socket, tuple[int, ...]]:
+        """Connect with another end.
+
+        Returns:
+            The two ends, the connection, which is non-blocking, and the peer's descriptors.
+        """
         addresses = sorted((self.address, remote))
         if addresses[0] == addresses[1]:
             raise InvalidArgumentError("a queue pair cannot be connected with itself")
@@ -132,18 +136,23 @@ class _SocketEndpoint:
             received = pending.descriptors
             connected = pending.detach()
         assert isinstance(connected, int)
-        return party, connected, received
+        return party, socket.socket(fileno=connected), received
+
+    def _bind(self) -> tuple[socket.socket, str, Endpoint]:
+        # The first of the addresses that communicators would use, see settings.py.
+        listeners, endpoints = bind_listeners(NetworkSettings.from_environment())
+        for unused in listeners[1:]:
+            unused.close()
+        return listeners[0], "", endpoints[0]
 
 
-class ShmSocketEndpoint(_SocketEndpoint):
+class ShmSocketEndpoint(RendezvousEndpoint):
     """Shared memory: the Unix connection passes descriptors, and its end shows that of the peer."""
 
     def __init__(self) -> None:
         self._arena = arena_of_this_process()
         self._shm = _core.ShmEndpoint(self._arena)
-        listener = bind_unix()
-        name = listener.getsockname()[1:].decode()
-        super().__init__(listener, name, Endpoint("", "", 0))
+        super().__init__()
 
     def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
         """Connect with an end on the same node."""
@@ -154,30 +163,15 @@ class ShmSocketEndpoint(_SocketEndpoint):
                 "process: another host, container or HCCL_NODE_ID; use tcp"
             )
         shared = (self._shm.segment_fd(), self._shm.doorbell_fd(), self._arena.fd())
-        party, control, received = self._connect(remote, timeout_s, shared)
+        party, connected, received = self.connect_socket(remote, timeout_s, shared)
         segment_fd, doorbell_fd, arena_fd = received
+        control = connected.detach()
         _connected.add(control)
         return self._shm.connect(party.rank, segment_fd, doorbell_fd, arena_fd, control)
 
-
-class RendezvousEndpoint(_SocketEndpoint):
-    """A TCP connection as such: whatever the two ends then do with it."""
-
-    def __init__(self) -> None:
-        """Listen on the first of the addresses that communicators would use: see settings.py."""
-        listeners, endpoints = bind_listeners(NetworkSettings.from_environment())
-        for unused in listeners[1:]:
-            unused.close()
-        super().__init__(listeners[0], "", endpoints[0])
-
-    def connect_socket(self, remote: bytes, timeout_s: float) -> tuple[Party, socket.socket]:
-        """Connect with an end anywhere.
-
-        Returns:
-            The two ends, and the bare connection, non-blocking.
-        """
-        party, connected, _ = self._connect(remote, timeout_s)
-        return party, socket.socket(fileno=connected)
+    def _bind(self) -> tuple[socket.socket, str, Endpoint]:
+        listener = bind_unix()
+        return listener, listener.getsockname()[1:].decode(), Endpoint("", "", 0)
 
 
 class TcpSocketEndpoint(RendezvousEndpoint):
@@ -205,14 +199,16 @@ class PythonProviderEndpoint(RendezvousEndpoint):
     authenticated TCP connection comes first, over which the two ends exchange their cards.
     """
 
-    def __init__(self, make: Callable[[Site], Provider]) -> None:
-        super().__init__()
+    def __init__(self, name: str) -> None:
+        make = provider_class(name)  # imports pyzmq, which takes its time
+        assert make is not None
         self._make = make
+        super().__init__()
 
     def connect(self, remote: bytes, timeout_s: float) -> _core.UnderlyingLane:
         """Connect with an end anywhere."""
         deadline = Deadline(timeout_s)
-        party, rendezvous = self.connect_socket(remote, deadline.remaining_s)
+        party, rendezvous, _ = self.connect_socket(remote, deadline.remaining_s)
         with rendezvous:
             here = rendezvous.getsockname()[0]
             ports = NetworkSettings.from_environment().ports
@@ -225,13 +221,6 @@ class PythonProviderEndpoint(RendezvousEndpoint):
                 provider.close()
                 raise
         return _core.python_underlying_lane(provider, lane)
-
-
-def zmq_endpoint() -> PythonProviderEndpoint:
-    """Open an endpoint of the provider zmq."""
-    make = provider_class("zmq")  # imports pyzmq, which takes its time
-    assert make is not None
-    return PythonProviderEndpoint(make)
 
 
 def _exchange_cards(party: Party, rendezvous: socket.socket, card: bytes) -> list[bytes]:

@@ -212,7 +212,7 @@ class _PlainSocket:
     """What tcp is compared with: a connection over the same addresses."""
 
     def __init__(self, endpoint: RendezvousEndpoint, remote: bytes) -> None:
-        _, self._socket = endpoint.connect_socket(remote, _CONNECT_TIMEOUT_S)
+        self._socket = endpoint.connect_socket(remote, _CONNECT_TIMEOUT_S)[1]
         endpoint.close()
 
     def fileno(self) -> int:

@@ -266,15 +266,9 @@ void add_python_lanes(Communicator& communicator, int peer, const std::vector<nb
 
 std::shared_ptr<UnderlyingLane> python_underlying_lane(const nb::object& provider,
                                                        const nb::object& lane) {
-  struct Connection {
-    Statistics statistics;
-    PythonLane lane;
-    Connection(const nb::object& its_provider, const nb::object& its_lane)
-        : lane(0, its_lane, python_slot_bytes, statistics, its_provider) {}
-  };
-  auto connection = std::make_shared<Connection>(provider, lane);
-  std::shared_ptr<Lane> shared(connection, &connection->lane);
-  return std::make_shared<PlainUnderlyingLane>(std::move(shared), python_slot_bytes);
+  return std::make_shared<UnderlyingLane>(python_slot_bytes, [&](Statistics& statistics) {
+    return std::make_shared<PythonLane>(0, lane, python_slot_bytes, statistics, provider);
+  });
 }
 
 void bind_python_lanes(nb::module_& module) {

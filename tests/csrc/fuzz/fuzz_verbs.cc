@@ -34,7 +34,8 @@ class Target {
     attributes.rnr_retry = static_cast<int>(feed.below(8));
     pair_ = std::make_shared<QueuePair>(no_thread(), domain_, queue_, queue_, attributes);
     pair_->modify(QueuePairState::init);
-    pair_->attach(std::make_shared<PlainUnderlyingLane>(lane_, slot_bytes));
+    auto lane = [this](Statistics&) { return lane_; };
+    pair_->attach(std::make_shared<UnderlyingLane>(slot_bytes, lane));
     pair_->modify(QueuePairState::rtr);
     pair_->modify(QueuePairState::rts);
   }

@@ -17,16 +17,12 @@ constexpr size_t tcp_slot_bytes = 262144;
 
 class ShmUnderlyingLane final : public UnderlyingLane {
  public:
-  ShmUnderlyingLane(int rank, std::shared_ptr<Segment> mine, Descriptor doorbell,
-                    ShmEndpoint::Theirs theirs)
-      : mine_(std::move(mine)),
+  ShmUnderlyingLane(const MakeLane& make, std::shared_ptr<Segment> mine, Descriptor doorbell,
+                    Descriptor control)
+      : UnderlyingLane(shm_shape.slot_bytes, make),
+        mine_(std::move(mine)),
         doorbell_(std::move(doorbell)),
-        control_(std::move(theirs.control)),
-        lane_(1 - rank, ends(rank, std::move(theirs)), std::make_shared<Outbox>(mine_, 0),
-              statistics_) {}
-
-  ShmLane& lane() override { return lane_; }
-  size_t slot_bytes() const override { return shm_shape.slot_bytes; }
+        control_(std::move(control)) {}
 
   std::vector<int> descriptors() const override {
     if (control_.get() < 0) return {doorbell_.get()};
@@ -39,7 +35,7 @@ class ShmUnderlyingLane final : public UnderlyingLane {
   }
 
   void raise(Sleeper sleeper) override {
-    mine_->note_starved(!lane_.flushed());
+    mine_->note_starved(!lane().flushed());
     mine_->raise(sleeper);
   }
 
@@ -57,38 +53,20 @@ class ShmUnderlyingLane final : public UnderlyingLane {
   }
 
  private:
-  ShmLane::Ends ends(int rank, ShmEndpoint::Theirs theirs) {
-    auto segment = Segment::open(std::move(theirs.segment), shm_shape);
-    auto bell = std::make_shared<Doorbell>(segment, std::move(theirs.doorbell), statistics_);
-    return {mine_, std::move(segment), rank, 1 - rank, std::move(bell), 0};
-  }
-
-  Statistics statistics_;
   const std::shared_ptr<Segment> mine_;
   const Descriptor doorbell_;
   const Descriptor control_;
-  ShmLane lane_;
 };
 
 class TcpUnderlyingLane final : public UnderlyingLane {
  public:
-  explicit TcpUnderlyingLane(Descriptor socket)
-      : lane_(0, {std::make_shared<SocketStream>(std::move(socket))}, options(), statistics_) {}
+  explicit TcpUnderlyingLane(const MakeLane& make) : UnderlyingLane(tcp_slot_bytes, make) {}
 
-  Lane& lane() override { return lane_; }
-  size_t slot_bytes() const override { return tcp_slot_bytes; }
-  std::vector<int> descriptors() const override { return {lane_.fd(0)}; }
-  void tend() override { lane_.tend(TcpLane::Clock::now()); }
+  std::vector<int> descriptors() const override { return {tcp().fd(0)}; }
+  void tend() override { tcp().tend(TcpLane::Clock::now()); }
 
  private:
-  static TcpOptions options() {
-    TcpOptions options;
-    options.slot_bytes = tcp_slot_bytes;
-    return options;
-  }
-
-  Statistics statistics_;
-  TcpLane lane_;
+  TcpLane& tcp() const { return static_cast<TcpLane&>(lane()); }
 };
 
 }  // namespace
@@ -102,16 +80,29 @@ ShmEndpoint::ShmEndpoint(std::shared_ptr<Arena> arena)
     : arena_(std::move(arena)), segment_(Segment::create(shm_shape)), doorbell_(new_event()) {}
 
 std::shared_ptr<UnderlyingLane> ShmEndpoint::connect(int rank, Theirs theirs) {
-  std::shared_ptr<ArenaWindow> their_arena;
-  if (theirs.arena.get() >= 0) their_arena = arena_->open_peer(std::move(theirs.arena));
-  auto made = std::make_shared<ShmUnderlyingLane>(rank, segment_, duplicate(doorbell_.get()),
-                                                  std::move(theirs));
-  made->lane().set_arenas(arena_, std::move(their_arena), min_announced_bytes);
-  return made;
+  auto make = [&](Statistics& statistics) {
+    auto segment = Segment::open(std::move(theirs.segment), shm_shape);
+    auto bell = std::make_shared<Doorbell>(segment, std::move(theirs.doorbell), statistics);
+    ShmLane::Ends ends{segment_, std::move(segment), rank, 1 - rank, std::move(bell), 0};
+    auto outbox = std::make_shared<Outbox>(segment_, 0);
+    auto lane = std::make_shared<ShmLane>(1 - rank, ends, std::move(outbox), statistics);
+    std::shared_ptr<ArenaWindow> their_arena;
+    if (theirs.arena.get() >= 0) their_arena = arena_->open_peer(std::move(theirs.arena));
+    lane->set_arenas(arena_, std::move(their_arena), min_announced_bytes);
+    return lane;
+  };
+  return std::make_shared<ShmUnderlyingLane>(make, segment_, duplicate(doorbell_.get()),
+                                             std::move(theirs.control));
 }
 
 std::shared_ptr<UnderlyingLane> tcp_underlying_lane(Descriptor socket) {
-  return std::make_shared<TcpUnderlyingLane>(std::move(socket));
+  auto stream = std::make_shared<SocketStream>(std::move(socket));
+  return std::make_shared<TcpUnderlyingLane>([&](Statistics& statistics) {
+    TcpOptions options;
+    options.slot_bytes = tcp_slot_bytes;
+    return std::make_shared<TcpLane>(0, std::vector<std::shared_ptr<Stream>>{std::move(stream)},
+                                     options, statistics);
+  });
 }
 
 std::array<std::shared_ptr<UnderlyingLane>, 2> loopback_underlying_lanes() {

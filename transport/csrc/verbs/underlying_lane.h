@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -11,14 +12,19 @@
 
 namespace hccl {
 
-// A sleep on it keeps it alive, and with it the descriptors that the sleeper watches.
+// A lane with descriptors of its own, such as one that a Python provider implements. A sleep on it keeps
+// it alive, and with it the descriptors that the sleeper watches.
 class UnderlyingLane : public SleepFlag {
  public:
-  virtual Lane& lane() = 0;
+  using MakeLane = std::function<std::shared_ptr<Lane>(Statistics&)>;
+
+  UnderlyingLane(size_t slot_bytes, const MakeLane& make)
+      : slot_bytes_(slot_bytes), lane_(make(statistics_)) {}
+  Lane& lane() const { return *lane_; }
   // Bytes that one message can take.
-  virtual size_t slot_bytes() const = 0;
+  size_t slot_bytes() const { return slot_bytes_; }
   // Readable when something came, writable when the lane can send.
-  virtual std::vector<int> descriptors() const = 0;
+  virtual std::vector<int> descriptors() const { return lane_->descriptors(); }
   virtual void watch(Sleep& sleep);
   // Called with the lock of the queue pair held.
   void raise(Sleeper) override {}
@@ -28,20 +34,11 @@ class UnderlyingLane : public SleepFlag {
   virtual bool peer_has_ended() { return false; }
   // To be called every 100 ms or so, with the lock of the queue pair held.
   virtual void tend() {}
-};
-
-// Any lane with descriptors of its own, such as one that a Python provider implements.
-class PlainUnderlyingLane final : public UnderlyingLane {
- public:
-  PlainUnderlyingLane(std::shared_ptr<Lane> lane, size_t slot_bytes)
-      : lane_(std::move(lane)), slot_bytes_(slot_bytes) {}
-  Lane& lane() override { return *lane_; }
-  size_t slot_bytes() const override { return slot_bytes_; }
-  std::vector<int> descriptors() const override { return lane_->descriptors(); }
 
  private:
-  const std::shared_ptr<Lane> lane_;
+  Statistics statistics_;
   const size_t slot_bytes_;
+  const std::shared_ptr<Lane> lane_;
 };
 
 // One end in shared memory, before the peer's segment is known.
