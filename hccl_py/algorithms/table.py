@@ -17,17 +17,13 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 
 class Algorithm(NamedTuple):
-    """An entry of the table.
+    """An entry of the table."""
 
-    Attributes:
-        write: the algorithm itself; writes the plan of rank `me` of `n`.
-        data_chunks: into how many chunks it cuts `data`; without effect where there are blocks.
-        max_span: most chunks of `data` in one op of any rank. The engine cuts tiles so that such an
-            op fits one message, and all ranks have to cut the same tiles.
-    """
-
-    write: Callable[[int, int, PlanBuilder], None]
+    write: Callable[[int, int, PlanBuilder], None]  # the algorithm: the plan of rank `me` of `n`
+    # Into how many chunks it cuts `data`; without effect where there are blocks.
     data_chunks: Callable[[Nodes], int] = lambda _nodes: 1
+    # Most chunks of `data` in one op of any rank. The engine cuts tiles so that such an op fits one
+    # message, and all ranks have to cut the same tiles.
     max_span: Callable[[Nodes], int] = lambda _nodes: 1
 
 
@@ -40,9 +36,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         halving_doubling.all_reduce, halving_doubling.chunks, halving_doubling.max_span
     ),
     ("all_reduce", "hierarchical"): Algorithm(
-        hierarchical.all_reduce,
-        hierarchical.all_reduce_chunks,
-        hierarchical.all_reduce_max_span,
+        hierarchical.all_reduce, hierarchical.all_reduce_chunks, hierarchical.all_reduce_max_span
     ),
     ("broadcast", "direct"): Algorithm(direct.broadcast),
     ("broadcast", "mesh"): Algorithm(mesh.broadcast, count_ranks),

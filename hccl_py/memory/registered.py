@@ -52,11 +52,6 @@ def empty(shape: int | Sequence[int], dtype: Any = np.float32) -> Any:
     return tensor.view(dimensions)
 
 
-def is_registered(address: int, num_bytes: int) -> bool:
-    """Return whether all of a buffer is registered memory of this process."""
-    return arena_of_this_process().holds(address, num_bytes)
-
-
 def allocate(num_bytes: int) -> _core.Region:
     """Allocate registered memory, which is freed with what is returned; see `empty`."""
     arena = arena_of_this_process()

@@ -50,19 +50,14 @@ _Call = namedtuple(  # one record of the engine, see csrc/bindings/reports.cc
 
 
 class FlightRecorder:
-    """What one communicator remembers. Any thread may ask.
-
-    Attributes:
-        member: may be set anew, when more is known of the communicator.
-        sites: the user's lines that made the last calls.
-    """
+    """What one communicator remembers. Any thread may ask."""
 
     def __init__(
         self, core: _core.Communicator, member: Membership, clock: Callable[[], ClockReading | None]
     ) -> None:
-        self.member = member
+        self.member = member  # set anew when more is known of the communicator
         self._clock = clock
-        self.sites = CallSites()
+        self.sites = CallSites()  # the user's lines that made the last calls
         self._core: _core.Communicator | None = core
         self._recording = threading.RLock()  # a signal's handler may call, and fail, meanwhile
         self._recorded_failure = False

@@ -16,18 +16,13 @@ Nodes = tuple[tuple[int, ...], ...]
 
 
 class PlanError(ValueError):
-    """A plan that cannot run or does not do what its collective promises.
-
-    Attributes:
-        rank: whose plan it is.
-        op_index: the op at fault, counted from 0; None where no single op is.
-    """
+    """A plan that cannot run or does not do what its collective promises."""
 
     def __init__(self, rank: int, op_index: int | None, message: str) -> None:
         place = f"rank {rank}" if op_index is None else f"rank {rank}, op {op_index}"
         super().__init__(f"{place}: {message}")
-        self.rank = rank
-        self.op_index = op_index
+        self.rank = rank  # whose plan it is
+        self.op_index = op_index  # the op at fault, counted from 0; None where no single op is
 
 
 class Buffer(IntEnum):
@@ -38,12 +33,8 @@ class Buffer(IntEnum):
     OUTPUT = 2  # the blocks that a rank gets
 
     def __getitem__(self, key: int | slice) -> "Chunk":
-        """Name chunk `key`, or a contiguous range of chunks: `data[2]`, `data[0:4]`, `data[:]`.
-
-        Raises:
-            IndexError: on a negative index (a neighbour computed without `% n` must not wrap
-                silently) or a step.
-        """
+        """Name chunk `key`, or a contiguous range of chunks: `data[2]`, `data[0:4]`, `data[:]`."""
+        # A neighbour computed without `% n` must not wrap silently: no negative index.
         at = slice(key, key + 1) if isinstance(key, int) else key
         begin, end = at.start or 0, _OPEN_END if at.stop is None else at.stop
         if begin < 0 or end < 0 or at.step not in (None, 1):

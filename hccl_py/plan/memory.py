@@ -59,17 +59,12 @@ def listed(ranks: int) -> str:
 
 
 class Memory:
-    """What a rank holds, and which places its unsent messages still read.
-
-    Attributes:
-        unsent: for every place, how many sends still read it.
-        last_writer: the op that wrote a place last.
-    """
+    """What a rank holds, and which places its unsent messages still read."""
 
     def __init__(self, contract: Contract, plan: Plan, values: Values, in_place: bool) -> None:
         """Hold the rank's own contributions; `in_place` makes the shared block one place."""
-        self.unsent: Counter[Place] = Counter()
-        self.last_writer: dict[Place, int] = {}
+        self.unsent: Counter[Place] = Counter()  # how many sends still read a place
+        self.last_writer: dict[Place, int] = {}  # the op that wrote a place last
         self._contract = contract
         self._plan = plan
         self._alias: dict[Place, Place] = {}

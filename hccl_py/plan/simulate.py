@@ -33,12 +33,7 @@ class _Message(NamedTuple):
 
 
 class Simulation:
-    """All ranks of one collective, from its precondition until nobody can go on.
-
-    Attributes:
-        memories: what every rank holds.
-        heard: for every rank a bit mask of the ranks it heard from, directly or through others.
-    """
+    """All ranks of one collective, from its precondition until nobody can go on."""
 
     def __init__(self, plans: Sequence[Plan], contract: Contract, in_place: bool) -> None:
         self._plans = plans
@@ -47,6 +42,7 @@ class Simulation:
         # By sender and receiver. The first message is in the lane, the others wait to enter it.
         self._lanes: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)
         self._values = Values()
+        # Of every rank a bit mask of the ranks it heard from, directly or through others.
         self.heard = [1 << plan.rank for plan in plans]
         self.memories = [Memory(contract, plan, self._values, in_place) for plan in plans]
 

@@ -15,8 +15,9 @@ from torch._C._distributed_c10d import GradBucket
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 
-from hccl_py.memory.registered import allocate, is_registered
+from hccl_py.memory.registered import allocate
 from hccl_py.transport import _core
+from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.errors import InvalidArgumentError
 
 
@@ -66,7 +67,7 @@ def _move(tensor: Tensor) -> None:
         raise _immovable(f"a {type(tensor).__name__} has no memory of its own") from error
     if not storage.resizable():
         raise _immovable("the tensor borrows its memory, from numpy for example")
-    if num_bytes == 0 or is_registered(address, num_bytes):
+    if num_bytes == 0 or arena_of_this_process().holds(address, num_bytes):
         return
     if storage.is_shared():
         raise _immovable("the tensor is shared with other processes (share_memory_)")

@@ -16,7 +16,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import hccl_py
-from hccl_py.memory.registered import is_registered
 from hccl_py.transport.arena import arena_of_this_process
 
 STEPS = 4
@@ -28,7 +27,7 @@ pytestmark = pytest.mark.skipif(
 
 
 def is_in_arena(tensor: torch.Tensor) -> bool:
-    return is_registered(tensor.data_ptr(), tensor.numel() * tensor.itemsize)
+    return arena_of_this_process().holds(tensor.data_ptr(), tensor.numel() * tensor.itemsize)
 
 
 def num_rendezvous() -> int:
