@@ -18,7 +18,7 @@ from hccl_py.transport.process_lifecycle import Stage, register
 
 EXIT_TIMEOUT_S = 5.0
 
-Task = Callable[[], None]
+Task = Callable[[], object]
 
 
 class Threads:
@@ -65,9 +65,7 @@ class Threads:
                 if not self._tasks:
                     return
                 task = self._tasks.popleft()
-            # Torch keeps what a callback raises in the future that `then` returned.
-            with contextlib.suppress(Exception):
-                task()
+            task()
             del task
 
 
@@ -86,7 +84,7 @@ class Lane:
         self._served = False
 
     def submit(self, job: Task) -> None:
-        """Run `job`, which must not raise, on another thread, after the earlier ones."""
+        """Run `job` on another thread, after the earlier ones; what it raises is lost."""
         lane: Lane = getattr(_in_job, "lane", self)
         lane.append(job)
 
@@ -107,7 +105,7 @@ class Lane:
                     return
                 job = self._jobs.popleft()
             _in_job.lane = Lane()
-            try:
+            # Torch keeps what a callback raises in the future that `then` returned.
+            with contextlib.suppress(Exception):
                 job()
-            finally:
-                del _in_job.lane, job  # it holds tensors
+            del _in_job.lane, job  # it holds tensors

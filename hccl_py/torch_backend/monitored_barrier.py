@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from datetime import timedelta
-from itertools import islice
 from typing import Any
 
 import torch.distributed as dist
@@ -21,22 +19,20 @@ def meet(store: Any, rank: int, world_size: int, timeout_s: float, wait_all_rank
     """
     store.set(str(rank), "here")
     if rank == 0:
-        missing = islice(_missing(store, world_size, timeout_s), None if wait_all_ranks else 1)
+        deadline = time.monotonic() + timeout_s
+        missing: list[str] = []
+        for other in map(str, range(1, world_size)):
+            # Torch's stores would wait without a limit for 0; as with gloo, no rank has come then.
+            if timeout_s <= 0 or not _comes(store, other, deadline - time.monotonic()):
+                missing.append(other)
+                if not wait_all_ranks:
+                    break
         store.set("missing", ", ".join(missing))
     elif not _comes(store, "missing", timeout_s + ANSWER_S):
         raise _failed(rank, timeout_s + ANSWER_S, "0", ", or lost the store")
     named = store.get("missing").decode()
     if named:
         raise _failed(rank, timeout_s, named)
-
-
-def _missing(store: Any, world_size: int, timeout_s: float) -> Iterator[str]:
-    # Torch's stores would wait without a limit for 0; as with gloo, no rank has come then.
-    deadline = time.monotonic() + timeout_s
-    for rank in range(1, world_size):
-        here = timeout_s > 0 and _comes(store, str(rank), deadline - time.monotonic())
-        if not here:
-            yield str(rank)
 
 
 def _failed(rank: int, elapsed_s: float, ranks: str, more: str = "") -> Exception:

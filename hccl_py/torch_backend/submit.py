@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +17,7 @@ from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.arguments import Backends, Call, write_back
 from hccl_py.torch_backend.future_threads import Lane
-from hccl_py.torch_backend.staging.calls import Staging
+from hccl_py.torch_backend.staging.calls import StagedCall, Streams
 from hccl_py.torch_backend.work import (
     FINISHED,
     HcclWork,
@@ -64,8 +63,12 @@ class CallingGroup(_Base):
         self.lane = Lane()
         self.fast = False
         self._backends: Backends | None = None
-        self._staging_busy = False
         self._of_thread = threading.local()
+        self._streams: dict[torch.device, Streams] = {}
+        self._changed = threading.Condition()
+        self._unissued = 0
+        # Lanes without callbacks: a callback that waits for a Work must not hold the Work up.
+        self._issuing, self._landing = Lane(), Lane()
 
     @property
     def backends(self) -> Backends:
@@ -84,20 +87,11 @@ class CallingGroup(_Base):
     @backends.setter
     def backends(self, backends: Backends) -> None:
         self._backends = backends
-        self._set_staging_busy(self._staging_busy)
+        self._set_fast()
 
-    def _set_staging_busy(self, busy: bool) -> None:
-        self._staging_busy = busy
-        self.fast = not busy and self._backends is not None and "cpu" not in self._backends.others
-
-    @cached_property
-    def _staging(self) -> Staging:
-        return Staging(self.communicator, self._set_staging_busy)
-
-    def drain(self) -> None:
-        """Block until the communicator has every staged call before this one."""
-        if self._staging_busy:
-            self._staging.drain()
+    def _set_fast(self) -> None:
+        known = self._backends
+        self.fast = not self._unissued and known is not None and "cpu" not in known.others
 
     # ------------------------------------------------------------ calls
 
@@ -125,8 +119,8 @@ class CallingGroup(_Base):
         try:
             if call.device is not None:
                 if background:
-                    return self._keep(self._staging.start(call, method, calls, lane))
-                self._staging.run(call, method, calls)
+                    return self._keep(self._start_staged(call, method, calls, lane))
+                self._run_staged(call, method, calls)
                 return FINISHED
             self.drain()
             limit_s = call.timeout_s()
@@ -155,6 +149,53 @@ class CallingGroup(_Base):
         if together is not None:
             together.append(work)
         return work
+
+    # ------------------------------------------------------------ tensors of an accelerator
+
+    def drain(self) -> None:
+        """Block until the communicator has every staged call before this one."""
+        if self._unissued:
+            with self._changed:
+                self._changed.wait_for(lambda: not self._unissued)
+
+    def _run_staged(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> None:
+        self.drain()
+        staged = self._staged(call, method, calls)
+        staged.issue()
+        staged.land()
+        staged.wait()
+        staged.order_current_stream()
+
+    def _start_staged(
+        self, call: Call, method: str, calls: Sequence[tuple[Any, ...]], lane: Lane | None
+    ) -> HcclWork:
+        """Return the Work of a call that is issued after those before it.
+
+        The lane is that of the group's futures; None: the call may end before earlier ones.
+        """
+        staged = self._staged(call, method, calls)
+        work = HcclWork([staged], call.results, lane, staged=[staged])
+        with self._changed:
+            self._unissued += 1
+            self._set_fast()
+        self._issuing.append(lambda: self._issue(staged))
+        (Lane() if lane is None else self._landing).append(staged.land)
+        return work
+
+    def _issue(self, staged: StagedCall) -> None:
+        staged.issue()
+        with self._changed:
+            self._unissued -= 1
+            if not self._unissued:
+                self._set_fast()
+                self._changed.notify_all()
+
+    def _staged(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> StagedCall:
+        device = call.device
+        assert device is not None
+        if device not in self._streams:
+            self._streams[device] = Streams(torch.Stream(device), torch.Stream(device))
+        return StagedCall(self.communicator, self._streams[device], call, method, calls)
 
     # ------------------------------------------------------------ blocks of calls
 

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch.distributed as dist
 from torch import Tensor
@@ -22,16 +22,13 @@ from torch.futures import Future
 
 from hccl_py.torch_backend.arguments import seconds_of, write_back
 from hccl_py.torch_backend.future_threads import Lane
+from hccl_py.torch_backend.staging.calls import StagedCall
 from hccl_py.transport.errors import (
     CollectiveTimeoutError,
     CommunicatorError,
     HcclError,
     InvalidArgumentError,
 )
-
-if TYPE_CHECKING:
-    from hccl_py.torch_backend.staging.calls import StagedCall
-
 
 TensorsFuture = Future[list[Tensor]]
 
@@ -76,16 +73,11 @@ class HcclWork(dist.Work):
         copies: Sequence[tuple[Tensor, Tensor]] = (),
         staged: Sequence[StagedCall] = (),
     ) -> None:
-        """Cover some calls.
+        """Cover `natives`: Works of the communicator, staged calls or other works of this class.
 
-        Args:
-            natives: Works of the communicator, staged calls or other works of this class.
-            results: the caller's output tensors.
-            lane: where futures complete; None: a lane of its own.
-            copies: (caller's tensor, staged tensor) to be written back at the end.
-            staged: the calls whose results lie on an accelerator, all on the same one. Waiting
-                blocks the host only until the network is done: the current stream, and that of the
-                future's callbacks, come after the results.
+        The results of `staged` lie on one accelerator. Waiting for them blocks the host only until
+        the network is done: the current stream, and that of the future's callbacks, come after the
+        results. Futures complete in `lane`; None: in a lane of their own.
         """
         super().__init__()
         self._natives = natives
@@ -99,8 +91,8 @@ class HcclWork(dist.Work):
         self._future: TensorsFuture | None = None
         self._twin: _Twin | None = None
         if copies:
-            # The results are written back even if the caller drops this Work.
-            (lane or Lane()).submit(self._wait_quietly)
+            # The results are written back even if the caller drops this Work. An error stays in it.
+            (lane or Lane()).submit(self.wait)
 
     def wait(self, timeout: timedelta | float | None = None) -> bool:
         """Block until the outputs hold the result.
@@ -195,11 +187,6 @@ class HcclWork(dist.Work):
                 future.set_exception(error)  # type: ignore[arg-type]
             else:
                 future.set_result(results)
-
-    def _wait_quietly(self) -> None:
-        """Block until the end; the next `wait` raises the error."""
-        with contextlib.suppress(Exception):
-            self.wait()
 
     def _settle(self) -> None:
         with self._lock:

@@ -11,7 +11,6 @@ from torch import Tensor
 from torch._C._distributed_c10d import AllreduceOptions
 
 from hccl_py.torch_backend.arguments import Backends, Call
-from hccl_py.torch_backend.staging.calls import Staging
 from hccl_py.torch_backend.staging.pool import PinnedPool
 from hccl_py.torch_backend.staging.tiles import (
     MAX_TILES,
@@ -156,7 +155,7 @@ def test_later_calls_wait_until_staged_calls_are_issued(monkeypatch: pytest.Monk
     group.backends = Backends("cpu:hccl")
     held = [HeldCall(recorder), HeldCall(recorder)]
     pending = iter(held)
-    monkeypatch.setattr(Staging, "_staged", lambda self, *arguments: next(pending))
+    monkeypatch.setattr(CallingGroup, "_staged", lambda self, *arguments: next(pending))
     assert group.fast
     for _ in held:
         call = Call("allreduce", AllreduceOptions(), 2, Backends())

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -24,10 +24,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from hccl_py.torch_backend.arguments import Call, write_back
-from hccl_py.torch_backend.future_threads import Lane
 from hccl_py.torch_backend.staging.pool import POOL
 from hccl_py.torch_backend.staging.tiles import arguments_of, num_tiles, pieces_of
-from hccl_py.torch_backend.work import HcclWork
 from hccl_py.transport.errors import CollectiveTimeoutError
 from hccl_py.work import Work
 
@@ -55,10 +53,7 @@ class _Tile:
 class StagedCall:
     """The communicator's calls that one call of torch makes, and their copies.
 
-    It has the methods of the communicator's Work: `wait`, `done`, `exception`.
-
-    Attributes:
-        source: the rank that a receive took its data from.
+    It has the methods of the communicator's Work: `wait`, `done`, `exception`, and its `source`.
     """
 
     def __init__(
@@ -227,62 +222,3 @@ class StagedCall:
     def exception(self) -> BaseException | None:
         """Return why it failed; None while it runs or if it went well."""
         return self._error if self._ended.is_set() else None
-
-
-class Staging:
-    """The staged calls of one group, in their order."""
-
-    def __init__(self, communicator: Communicator, set_busy: Callable[[bool], None]) -> None:
-        """Issue them on `communicator`; `set_busy` is told while other calls must drain them."""
-        self._communicator = communicator
-        self._set_busy = set_busy
-        self._streams: dict[torch.device, Streams] = {}
-        self._changed = threading.Condition()
-        self._unissued = 0
-        # Lanes without callbacks: a callback that waits for a Work must not hold the Work up.
-        self._issuing, self._landing = Lane(), Lane()
-
-    def run(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> None:
-        """Run a call to its end, and have the current stream wait for its results."""
-        self.drain()
-        staged = self._staged(call, method, calls)
-        staged.issue()
-        staged.land()
-        staged.wait()
-        staged.order_current_stream()
-
-    def start(
-        self, call: Call, method: str, calls: Sequence[tuple[Any, ...]], lane: Lane | None
-    ) -> HcclWork:
-        """Return the Work of a call that is issued after those before it.
-
-        The lane is that of the group's futures; None: the call may end before earlier ones.
-        """
-        staged = self._staged(call, method, calls)
-        work = HcclWork([staged], call.results, lane, staged=[staged])
-        with self._changed:
-            self._unissued += 1
-            self._set_busy(True)
-        self._issuing.append(lambda: self._issue(staged))
-        (Lane() if lane is None else self._landing).append(staged.land)
-        return work
-
-    def drain(self) -> None:
-        """Block until every staged call before this one is issued."""
-        with self._changed:
-            self._changed.wait_for(lambda: not self._unissued)
-
-    def _issue(self, staged: StagedCall) -> None:
-        staged.issue()
-        with self._changed:
-            self._unissued -= 1
-            if not self._unissued:
-                self._set_busy(False)
-                self._changed.notify_all()
-
-    def _staged(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> StagedCall:
-        device = call.device
-        assert device is not None
-        if device not in self._streams:
-            self._streams[device] = Streams(torch.Stream(device), torch.Stream(device))
-        return StagedCall(self._communicator, self._streams[device], call, method, calls)
