@@ -24,6 +24,18 @@ constexpr size_t huge_page = size_t{2} << 20;
 constexpr int advice_populate_write = 23;  // MADV_POPULATE_WRITE, Linux 5.14
 constexpr int advice_collapse = 25;        // MADV_COLLAPSE, Linux 6.1
 
+// Registered memory is used whole. Populating it now turns a lack of memory into an error here
+// instead of a signal later.
+bool make_resident(std::byte* begin, size_t num_bytes) {
+  if (madvise(begin, num_bytes, advice_populate_write) != 0 && errno != EINVAL) return false;
+  // Few systems give shared memory huge pages unasked, and collectives run up to a third faster on
+  // them. Without, small pages do. Only populated pages can be collapsed, and then need a new mapping.
+  if (num_bytes >= huge_page && madvise(begin, num_bytes, advice_collapse) == 0) {
+    madvise(begin, num_bytes, advice_populate_write);
+  }
+  return true;
+}
+
 }  // namespace
 
 ArenaWindow::ArenaWindow(int memory, size_t num_bytes) : num_bytes_(num_bytes) {
@@ -129,19 +141,6 @@ std::optional<uint64_t> Arena::take(size_t num_bytes, size_t alignment) {
     return offset;
   }
   return std::nullopt;
-}
-
-// Whoever registers memory will use all of it. To have it now also turns a lack of memory into an
-// error here instead of a signal later.
-bool Arena::make_resident(std::byte* begin, size_t num_bytes) {
-  if (madvise(begin, num_bytes, advice_populate_write) != 0 && errno != EINVAL) return false;
-  // Asked for explicitly, since few systems give shared memory huge pages by themselves; collectives
-  // run up to a third faster on them. Without, small pages do. Only what is there can be collapsed,
-  // and afterwards it has to be mapped again.
-  if (num_bytes >= huge_page && madvise(begin, num_bytes, advice_collapse) == 0) {
-    madvise(begin, num_bytes, advice_populate_write);
-  }
-  return true;
 }
 
 void Arena::release(std::byte* allocated) {

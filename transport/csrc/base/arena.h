@@ -49,7 +49,6 @@ class Arena {
   // std::system_error if there is no memfd at all.
   static std::shared_ptr<Arena> create(size_t num_bytes);
 
-  // To be passed to peers.
   int fd() const { return memory_.get(); }
   size_t num_bytes() const { return num_bytes_; }
   // Why nothing can be allocated; empty if it can.
@@ -97,7 +96,6 @@ class Arena {
   Arena(Descriptor memory, size_t num_bytes);
   std::optional<uint64_t> take(size_t num_bytes, size_t alignment);
   void give_back(uint64_t offset, size_t num_bytes);
-  bool make_resident(std::byte* begin, size_t num_bytes);
 
   const Descriptor memory_;
   const size_t num_bytes_;

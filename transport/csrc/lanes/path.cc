@@ -67,13 +67,6 @@ void Path::cut(Down down) {
   statistics_->connected.set(0);
 }
 
-void Path::stop_sending() {
-  only_receives_ = true;
-  half_way_ = false;
-}
-
-// ---------------------------------------------------------------- sending
-
 void Path::begin(Frame frame, const std::byte* payload) {
   frame.serial = serial_sent_++;
   if (checksum_) {
@@ -103,8 +96,6 @@ bool Path::go_on(const std::byte* payload) {
   half_way_ = false;
   return true;
 }
-
-// ---------------------------------------------------------------- receiving
 
 bool Path::read_ahead() {
   if (ahead_begin_ > 0) {
@@ -211,8 +202,6 @@ PayloadBuffer Path::pop() {
 PayloadBuffer Path::give_away() {
   return buffer_ ? std::move(buffer_) : std::exchange(ahead_, pool_.take());
 }
-
-// ---------------------------------------------------------------- speed
 
 size_t Path::outstanding() const {
   size_t rest = half_way_ ? sizeof sending_ + sending_.header.length - offset_ : 0;

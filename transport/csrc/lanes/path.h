@@ -86,16 +86,17 @@ class Path {
   bool may_send() const { return up() && !only_receives_; }
   int fd() const { return up() ? stream_->fd() : -1; }
   const std::shared_ptr<PathStatistics>& statistics() const { return statistics_; }
-  // How many connections there have been.
   uint64_t generation() const { return generation_; }
-  // How the last one ended.
   const Down& down() const { return down_; }
 
   void adopt(std::shared_ptr<Stream> stream);
   // Ends the connection; forgets what was half-way in both directions.
   void cut(Down down);
   // The other end takes nothing more; what it sent before may still be read.
-  void stop_sending();
+  void stop_sending() {
+    only_receives_ = true;
+    half_way_ = false;
+  }
 
   // ---- sending
   // Begins a frame; no other may be half-way.
@@ -123,7 +124,6 @@ class Path {
   // ---- speed
   // Bytes on their way in this connection.
   size_t outstanding() const;
-  // Whether the peer's kernel has all that was sent.
   bool delivered() const { return !half_way_ && (!is_tcp_ || unconfirmed_bytes(fd()) == 0); }
   double rate() const { return rate_; }
   void measure(Clock::time_point now);

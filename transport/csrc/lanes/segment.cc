@@ -68,11 +68,6 @@ std::byte* Segment::slot(int channel, int index) const {
          (static_cast<size_t>(channel) * shape_.num_slots + index) * shape_.slot_bytes;
 }
 
-void Segment::raise(Sleeper) {
-  header().sleeps.fetch_add(1, std::memory_order_seq_cst);
-  header().sleepers.fetch_add(1, std::memory_order_seq_cst);
-}
-
 uint32_t Segment::note_core() {
   uint32_t core = static_cast<uint32_t>(sched_getcpu() + 1);
   if (header().core.load(std::memory_order_relaxed) != core) {

@@ -71,7 +71,6 @@ struct alignas(64) SegmentHeader {
   std::atomic<uint32_t> withdrawn;
 };
 
-// Shared memory of one rank. Owner: mapped writable. Peer: mapped read-only.
 class Segment final : public SleepFlag {
  public:
   static std::shared_ptr<Segment> create(const SegmentShape& shape);
@@ -84,13 +83,14 @@ class Segment final : public SleepFlag {
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   // Before a sleep of the owner; `starved`: something of ours waits for space.
   void note_starved(bool starved) { header().starved.store(starved, std::memory_order_seq_cst); }
-  void raise(Sleeper) override;
+  void raise(Sleeper) override {
+    header().sleeps.fetch_add(1, std::memory_order_seq_cst);
+    header().sleepers.fetch_add(1, std::memory_order_seq_cst);
+  }
   void lower(Sleeper) override { header().sleepers.fetch_sub(1, std::memory_order_seq_cst); }
   // Publishes the core this thread runs on, and returns it in the form of SegmentHeader::core.
   uint32_t note_core();
-  // By the owner, before a call of its fails.
   void withdraw() { header().withdrawn.store(1, std::memory_order_seq_cst); }
-  // By a peer, after it has read announced memory.
   bool is_withdrawn() const { return header().withdrawn.load(std::memory_order_seq_cst) != 0; }
   ConsumedCounter& consumed(int local_rank, int channel) const;
   Cell* ring(int local_rank, int channel) const;

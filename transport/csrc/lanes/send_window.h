@@ -19,9 +19,8 @@ struct Outgoing {
   const std::byte* payload = nullptr;
   int path = no_path;     // the connection that carries it, or carried it and may have delivered it
   bool was_sent = false;  // left at least once, maybe on a connection that is gone
-  bool owned = false;     // the payload is no longer the caller's
   bool detached = false;  // `copy` came from the pool
-  PayloadBuffer copy;
+  PayloadBuffer copy;     // once the payload is no longer the caller's
 };
 
 class SendWindow {
@@ -67,7 +66,7 @@ class SendWindow {
       if (entry.detached) {
         pool_.put(std::move(entry.copy));
         --num_detached_;
-      } else if (entry.owned) {
+      } else if (entry.copy) {
         kept_bytes_ -= entry.header.length;
       }
       entries_.pop_front();
@@ -85,13 +84,12 @@ class SendWindow {
     if (entry.header.length) std::memcpy(copy.get(), entry.payload, entry.header.length);
     entry.payload = copy.get();
     entry.copy = std::move(copy);
-    entry.owned = true;
     count_completed();
   }
 
   void count_completed() {
     completed_ = std::max(completed_, acknowledged_);
-    while (completed_ < posted() && at(completed_ + 1).owned) ++completed_;
+    while (completed_ < posted() && at(completed_ + 1).copy) ++completed_;
   }
 
   const size_t small_bytes_;

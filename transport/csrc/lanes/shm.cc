@@ -29,10 +29,6 @@ int Outbox::write(const std::byte* payload, size_t num_bytes, int num_readers,
   return slot;
 }
 
-void Outbox::done_reading(int slot) {
-  if (--readers_[slot] == 0) free_.push_back(slot);
-}
-
 void Outbox::reclaim() {
   num_reserved_ = 0;
   for (ShmLane* lane : lanes_) {
@@ -179,9 +175,7 @@ bool ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Header& heade
   outbox_->reclaim();
   int slot = outbox_->write(payload, header.length, static_cast<int>(lanes.size()), false);
   if (slot < 0) return false;
-  for (Lane* lane : lanes) {
-    static_cast<ShmLane*>(lane)->publish(header, payload, slot, true);
-  }
+  for (Lane* lane : lanes) static_cast<ShmLane*>(lane)->publish(header, payload, slot, true);
   return true;
 }
 

@@ -30,7 +30,9 @@ class Outbox {
   // Writes into a slot for that many lanes; -1 if none is free. `lane_holds_none`: it is for a lane
   // that holds no other slot.
   int write(const std::byte* payload, size_t num_bytes, int num_readers, bool lane_holds_none);
-  void done_reading(int slot);
+  void done_reading(int slot) {
+    if (--readers_[slot] == 0) free_.push_back(slot);
+  }
   void add_lane(class ShmLane* lane) { lanes_.push_back(lane); }
 
  private:
@@ -96,11 +98,11 @@ class ShmLane final : public QueuedLane {
 
   bool ring_is_full();
   std::optional<uint64_t> offset_of(const Header& header, const std::byte* payload) const;
-  // These push, and return true.
-  bool announce(const Header& header, const std::byte* payload, uint64_t offset);
   bool awaits_reply(const Header& header) const;
   std::byte* find_payload(const Cell& cell);
   void check_valid() const;
+  // These push, and return true.
+  bool announce(const Header& header, const std::byte* payload, uint64_t offset);
   bool publish(const Header& header, const std::byte* payload, int slot, bool shared);
 
   const Ends ends_;

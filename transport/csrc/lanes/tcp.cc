@@ -5,7 +5,6 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
-#include <algorithm>
 #include <limits>
 
 namespace hccl {
@@ -239,14 +238,6 @@ void TcpLane::bury(const std::string& why) {
     window_.acknowledge(window_.acknowledged() + 1);
   }
   cursor_ = std::max(cursor_, window_.acknowledged() + 1);
-}
-
-void TcpLane::throw_if_dead() const {
-  if (why_dead_) throw LaneError(peer(), *why_dead_);
-}
-
-bool TcpLane::any_up() const {
-  return std::any_of(paths_.begin(), paths_.end(), [](auto& path) { return path->up(); });
 }
 
 void TcpLane::tend(Clock::time_point now) {

@@ -9,6 +9,7 @@
 // what a reduction reads, or what came too early on one of several paths, is assembled in a slot.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <memory>
@@ -74,9 +75,11 @@ class TcpLane final : public Lane {
   // To be called every 100 ms or so: notices cut paths and lost tails.
   void tend(Clock::time_point now);
   // Looks at every connection: whether it ended, what was acknowledged.
-  void poll();
-  // Whether all connections of these lanes have ended, and the peer closed one of them at least: so
-  // ends a process. A network path that breaks, or one connection that is reset, leaves others open.
+  void poll() {
+    for (size_t i = 0; i < paths_.size(); ++i) head_of(i);
+  }
+  // Whether no connection of these lanes is left, and the peer closed at least one. A process that
+  // ends closes all; a network path that breaks, or a connection that is reset, leaves others open.
   static bool closed_by_peer(const std::vector<TcpLane*>& lanes);
   // Whether the peer's kernel has all that was sent.
   bool delivered() const;
@@ -101,8 +104,12 @@ class TcpLane final : public Lane {
 
   uint64_t expected() const { return taken_ + 1; }
   bool several() const { return paths_.size() > 1; }
-  bool any_up() const;
-  void throw_if_dead() const;
+  bool any_up() const {
+    return std::any_of(paths_.begin(), paths_.end(), [](auto& path) { return path->up(); });
+  }
+  void throw_if_dead() const {
+    if (why_dead_) throw LaneError(peer(), *why_dead_);
+  }
 
   // tcp.cc: sending
   bool send_waiting();

@@ -43,10 +43,6 @@ const Frame* TcpLane::head_of(size_t i) {
   });
 }
 
-void TcpLane::poll() {
-  for (size_t i = 0; i < paths_.size(); ++i) head_of(i);
-}
-
 // The message to take next: on a path, or in the stash.
 const Header* TcpLane::show(size_t where, const Header& header) {
   current_ = where;

@@ -1,7 +1,6 @@
 #include "progress/idle.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <fstream>
 #include <string>
 

@@ -71,7 +71,8 @@ class Idle {
       if (count_ == max_turns || spun_enough()) return false;
       pause_cpu();
     } else {
-      if (count_ >= num_yields_ || yielded_enough()) return false;
+      // The clock costs a tenth of a yield.
+      if (count_ >= num_yields_ || exceeds(yield_time, 0)) return false;
       sched_yield();
     }
     ++count_;
@@ -102,21 +103,17 @@ class Idle {
   }
 
   bool spun_enough() {
-    if ((count_ & 15) != 15) return false;
-    Clock::time_point now = Clock::now();
-    if (count_ == 15) began_ = now;
-    if (now - began_ <= limit_) return false;
+    if ((count_ & 15) != 15 || !exceeds(limit_, 15)) return false;
     spins_->fail();
     spinning_ = false;
-    give_up();
     return true;
   }
 
-  // The clock costs a tenth of a yield.
-  bool yielded_enough() {
+  // Whether it is longer than `limit` since turn `first`; if so, it gives up.
+  bool exceeds(Clock::duration limit, int first) {
     Clock::time_point now = Clock::now();
-    if (count_ == 0) began_ = now;
-    if (now - began_ <= yield_time) return false;
+    if (count_ == first) began_ = now;
+    if (now - began_ <= limit) return false;
     give_up();
     return true;
   }

@@ -3,7 +3,6 @@
 #include <signal.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "progress/idle.h"
 
@@ -42,10 +41,6 @@ void ProgressThread::kick(const std::shared_ptr<Drivable>& drivable) {
   list(drivable);
   kicked_.notify_one();
   wake();
-}
-
-void ProgressThread::wake() {
-  if (asleep_.load(std::memory_order_seq_cst)) signal_event(bell_);
 }
 
 void ProgressThread::list(const std::shared_ptr<Drivable>& drivable) {

@@ -35,15 +35,15 @@ class ProgressThread {
  public:
   ProgressThread();
   ~ProgressThread() { stop(); }
-  ProgressThread(const ProgressThread&) = delete;
-  ProgressThread& operator=(const ProgressThread&) = delete;
 
   // Idempotent. Throws std::system_error.
   void start();
   // `drivable` has work that no other thread drives.
   void kick(const std::shared_ptr<Drivable>& drivable);
   // Something came for what it drives: ends its sleep.
-  void wake();
+  void wake() {
+    if (asleep_.load(std::memory_order_seq_cst)) signal_event(bell_);
+  }
   // Ends the thread; what is still under way stays where it is.
   void stop();
 

@@ -51,7 +51,6 @@ class Sleep {
     auto left = std::chrono::ceil<std::chrono::milliseconds>(until_ - Clock::now()).count();
     return static_cast<int>(std::clamp<int64_t>(left, 0, longest));
   }
-  // Sleeps for `longest_ms` at most.
   void wait(int longest_ms) {
     int timeout_ms = left_ms(longest_ms);
     if (timeout_ms > 0) poll(watched_.data(), watched_.size(), timeout_ms);
