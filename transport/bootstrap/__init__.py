@@ -2,7 +2,7 @@
 
 mesh.py            the entry: from a store to all connections
 rendezvous.py      ranks exchange cards at a store
-full_mesh.py       makes all connections: connector.py, connection.py, handshake.py, tls.py
+full_mesh.py       makes all connections: connector.py, connection.py, tls.py
 reconnect.py       replaces connections that break later
 unique_id_store.py the store for ranks that know nothing but a unique id
 """

@@ -1,9 +1,26 @@
-"""A non-blocking connection that runs a handshake, and the calls to the operating system."""
+"""A non-blocking connection, on which two ranks prove to each other who they are.
+
+All steps are generators that yield the selector event to wait for: one thread runs hundreds.
+
+    step          connector                      acceptor
+    hello         fixed size, nonce     ->
+                                        <-       fixed size, nonce
+    proof         HMAC(both hellos)     ->                          drops a stranger here
+                                        <-       HMAC(both hellos)
+    acknowledge   one byte              <->      one byte           same node: with segment,
+                                                                    doorbell and arena
+
+The connector proves itself first: a stranger who dials gets a hello that depends on no secret.
+Nothing is parsed but the fixed-size hello, and nothing of it reaches C++. No identity follows: the
+random id of the communicator stands for one list of members, which every rank found itself in.
+"""
 
 import array
 import contextlib
 import errno
+import hmac
 import os
+import secrets
 import socket
 import struct
 from collections.abc import Callable, Generator
@@ -12,19 +29,17 @@ from selectors import EVENT_READ, EVENT_WRITE
 from ssl import SSLSocket, SSLWantReadError, SSLWantWriteError
 from typing import Any, TypeVar
 
-from hccl_py.transport.bootstrap.handshake import (
-    CONTROL,
-    Handshake,
-    Key,
-    Party,
-    RejectedError,
-    Steps,
-)
+from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.bootstrap.tls import TlsStream
-from hccl_py.transport.network.identity import Endpoint
+from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint
 from hccl_py.transport.network.interfaces import Target, address_family, describe_target
 from hccl_py.transport.network.sockets import Connection, bind_to_device
 
+_MAGIC = b"HCCL-PY\0"
+_CONNECTOR, _ACCEPTOR = 1, 2
+_HELLO = struct.Struct("!8sHHIIII16s32s")
+_PROOF_BYTES = 32
+_ACKNOWLEDGE = b"A"
 _UCRED = struct.Struct("=iII")
 # A silent host is noticed within about 45 s, whether data is in flight or not.
 _WATCH_OPTIONS = {
@@ -35,19 +50,29 @@ _WATCH_OPTIONS = {
 }
 
 T = TypeVar("T")
+Steps = Generator[int, None, None]
+"""Yields the selector event to wait for."""
+
+
+class RejectedError(Exception):
+    """The other side of a connection is not what it should be; says why, without secrets."""
 
 
 class NotListeningError(RejectedError):
     """The peer does not listen yet, or its backlog is full."""
 
 
-class PendingConnection(Handshake):
+class PendingConnection:
     """A socket on its way through the handshake. Owns socket and received descriptors.
 
     Attributes:
         socket: the connection; replaced by its TLS wrapper where there is one.
         address: the other end, for messages.
         closed: whether it was closed or handed out.
+        step: what is going on, for error messages.
+        key: which connection it is, claimed until `authenticated`; None before the hello.
+        authenticated: the other side knows the secret.
+        descriptors: what the peer passed.
     """
 
     def __init__(
@@ -58,10 +83,14 @@ class PendingConnection(Handshake):
         wanted: Key | Callable[[Key], bool],
     ) -> None:
         """Take over a socket; `wanted` was dialled, or says which accepted ones may come."""
-        super().__init__(party)
+        self.party = party
         self.socket = connection
         self.address = address
         self.closed = False
+        self.step = "hello"
+        self.key: Key | None = None
+        self.authenticated = False
+        self.descriptors: tuple[int, ...] = ()
         self._steps = self._run(wanted)
 
     def advance(self) -> int | None:
@@ -112,6 +141,72 @@ class PendingConnection(Handshake):
         if self.party.tls is not None:
             self.socket = secured = self.party.tls.wrap(self.socket, server_side=server_side)
             yield from _when_ready(EVENT_READ, secured.do_handshake)
+
+    def connect(self, key: Key) -> Steps:
+        """Run the side that dialled."""
+        self.key = key
+        hello = self._hello(_CONNECTOR, key)
+        yield from self.send(hello)
+        answer = yield from self.receive(_HELLO.size)
+        if self._read_hello(answer, _ACCEPTOR) != key:
+            raise RejectedError("it answered for another connection")
+        self.step = "proof"
+        yield from self.send(self.party.sign(b"connector", hello, answer))
+        proof = yield from self.receive(_PROOF_BYTES)
+        self._check(proof, self.party.sign(b"acceptor", hello, answer))
+        yield from self._conclude()
+
+    def accept(self, is_expected: Callable[[Key], bool]) -> Steps:
+        """Run the side that was dialled; `is_expected` says whether a connection may come."""
+        hello = yield from self.receive(_HELLO.size)
+        key = self._read_hello(hello, _CONNECTOR)
+        if not (key.rank < len(self.party.members) and is_expected(key)):
+            raise RejectedError("it claims to be a connection that is not expected here")
+        self.key = key
+        answer = self._hello(_ACCEPTOR, key)
+        yield from self.send(answer)
+        self.step = "proof"
+        proof = yield from self.receive(_PROOF_BYTES)
+        self._check(proof, self.party.sign(b"connector", hello, answer))
+        yield from self.send(self.party.sign(b"acceptor", hello, answer))
+        yield from self._conclude()
+
+    def _conclude(self) -> Steps:
+        """Exchange acknowledgements and, where memory is shared, descriptors."""
+        assert self.key is not None
+        self.step = "acknowledge"
+        passed = self.party.segment if self.party.is_local(self.key.rank) else ()
+        yield from self.send(_ACKNOWLEDGE, passed)
+        if (yield from self.receive(len(_ACKNOWLEDGE), len(passed))) != _ACKNOWLEDGE:
+            raise RejectedError("it did not acknowledge")
+        if len(self.descriptors) != len(passed):
+            raise RejectedError(f"it passed {len(self.descriptors)} descriptors, not {len(passed)}")
+
+    def _hello(self, role: int, key: Key) -> bytes:
+        ranks = self.party.rank, key.rank
+        here = (PROTOCOL_VERSION, role, *ranks, key.index, key.path, self.party.communicator_id)
+        return _HELLO.pack(_MAGIC, *here, secrets.token_bytes(32))
+
+    def _read_hello(self, data: bytes, role: int) -> Key:
+        """Return which connection the other side means, as this side names it."""
+        magic, version, its_role, *connection, communicator_id, _ = _HELLO.unpack(data)
+        if magic != _MAGIC:
+            raise RejectedError("it does not speak this protocol")
+        if version != PROTOCOL_VERSION:
+            raise RejectedError(f"it speaks version {version}, this is {PROTOCOL_VERSION}")
+        if its_role != role:
+            raise RejectedError("it is on the wrong side of the connection")
+        source, target, index, path = connection
+        if (target, communicator_id) != (self.party.rank, self.party.communicator_id):
+            raise RejectedError("it dialled for another rank or communicator")
+        return Key(source, index, path)
+
+    def _check(self, proof: bytes, expected: bytes) -> None:
+        if not hmac.compare_digest(proof, expected):
+            raise RejectedError(
+                "it does not know this communicator's secret (HCCL_SECRET differs?)"
+            )
+        self.authenticated = True
 
     def detach(self) -> Connection:
         """Give the connection to the caller; received descriptors go along."""

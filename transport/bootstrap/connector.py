@@ -22,10 +22,11 @@ from typing import Any
 from hccl_py.transport.bootstrap.connection import (
     NotListeningError,
     PendingConnection,
+    RejectedError,
     describe_client,
     start_connecting,
 )
-from hccl_py.transport.bootstrap.handshake import Key, Party, RejectedError
+from hccl_py.transport.bootstrap.party import Key, Party
 from hccl_py.transport.network.identity import Endpoint
 from hccl_py.transport.network.interfaces import Target, describe_target
 from hccl_py.transport.network.rejections import Rejections

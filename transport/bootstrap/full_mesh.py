@@ -13,7 +13,7 @@ from selectors import DefaultSelector
 
 from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector
-from hccl_py.transport.bootstrap.handshake import CONTROL, Key, Party
+from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.interfaces import describe_target

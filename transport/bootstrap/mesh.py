@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.full_mesh import FullMesh
-from hccl_py.transport.bootstrap.handshake import CONTROL, Key, Party
+from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.bootstrap.rendezvous import Card, Meeting, Store, meet, sharing_failure
 from hccl_py.transport.bootstrap.tls import Tls
 from hccl_py.transport.control.control_plane import hold, release

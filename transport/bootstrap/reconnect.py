@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector
-from hccl_py.transport.bootstrap.handshake import Key, Party
+from hccl_py.transport.bootstrap.party import Key, Party
 from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.network.rejections import stranger_limit
 from hccl_py.transport.network.sockets import OpenSockets

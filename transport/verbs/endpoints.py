@@ -21,7 +21,7 @@ import msgpack  # type: ignore[import-untyped]
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap.full_mesh import FullMesh
-from hccl_py.transport.bootstrap.handshake import CONTROL, Key, Party
+from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 from hccl_py.transport.network.identity import Endpoint, Identity, Member

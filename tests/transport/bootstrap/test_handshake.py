@@ -7,14 +7,8 @@ from selectors import EVENT_READ, EVENT_WRITE
 
 import pytest
 
-from hccl_py.transport.bootstrap.handshake import (
-    CONTROL,
-    Handshake,
-    Key,
-    Party,
-    RejectedError,
-    Steps,
-)
+from hccl_py.transport.bootstrap.connection import PendingConnection, RejectedError, Steps
+from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.network.identity import Identity, Member
 
 MEMBERS = tuple(Member(i, Identity(f"host{i}", 100 + i, "", i // 2, "")) for i in range(4))
@@ -41,11 +35,11 @@ def flip_byte(target: int, position: int, data: bytes) -> bytes:
     return bytes(changed)
 
 
-class Side(Handshake):
+class Side(PendingConnection):
     """One side without a socket: `tamper(position, data)` is the wire to the other one."""
 
     def __init__(self, party: Party) -> None:
-        super().__init__(party)
+        super().__init__(party, None, "", lambda key: True)  # type: ignore[arg-type]
         self.other = self
         self.inbox = b""
         self.sent: list[bytes] = []
@@ -64,7 +58,7 @@ class Side(Handshake):
         data, self.inbox = self.inbox[:num_bytes], self.inbox[num_bytes:]
         return data
 
-    def advance(self, steps: Steps) -> bool:
+    def go_on(self, steps: Steps) -> bool:
         """Go on to the next step; False if that waits for the other side."""
         if self.outcome is not None:
             return False
@@ -88,7 +82,7 @@ def converse(
     connector.other, acceptor.other = acceptor, connector
     target = Key(acceptor.party.rank, index, path)
     sides = {connector: connector.connect(target), acceptor: acceptor.accept(is_expected)}
-    while any([side.advance(steps) for side, steps in sides.items()]):
+    while any([side.go_on(steps) for side, steps in sides.items()]):
         continue
     return list(sides)
 
@@ -124,7 +118,7 @@ def test_handshake_every_changed_byte_is_rejected() -> None:
 
 def alone_with(side: Side, steps: Steps) -> str:
     """Run one side on what is in its inbox; return why it ended."""
-    while side.advance(steps):
+    while side.go_on(steps):
         continue
     return side.outcome or "waits"
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from test_handshake import COMMUNICATOR_ID, Side, party
 
 from hccl_py.transport.bootstrap import rendezvous
-from hccl_py.transport.bootstrap.handshake import RejectedError
+from hccl_py.transport.bootstrap.connection import RejectedError
 from hccl_py.transport.control.message import pack, unpack
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity

@@ -13,8 +13,8 @@ import pytest
 from bootstrapped import Job, bootstrapped, open_descriptors, read_exactly, write
 from thread_ranks import wait_until
 
-from hccl_py.transport.bootstrap.handshake import Key
 from hccl_py.transport.bootstrap.mesh import Mesh
+from hccl_py.transport.bootstrap.party import Key
 from hccl_py.transport.bootstrap.reconnect import Reconnector
 from hccl_py.transport.network.sockets import Connection, OpenSockets
 

@@ -1,0 +1,91 @@
+"""Who connects with whom: one rank among all, as its handshakes see it, and a connection's name."""
+
+import hmac
+from dataclasses import dataclass, field
+
+from hccl_py.transport.bootstrap.tls import Tls
+from hccl_py.transport.network.identity import Endpoint, Member
+
+CONTROL = 0
+"""Index of the control connection of a pair of ranks; data lane i has index i + 1."""
+
+
+@dataclass(frozen=True, order=True)
+class Key:
+    """A connection: rank of the peer, what it carries (`CONTROL` or 1 + lane), over which path."""
+
+    rank: int
+    index: int
+    path: int
+
+    def __str__(self) -> str:
+        carried = "control" if self.index == CONTROL else f"lane {self.index - 1}"
+        return f"{carried} path {self.path}" if self.path else carried
+
+
+@dataclass(frozen=True)
+class Party:
+    """This rank, as all its handshakes see it.
+
+    Attributes:
+        communicator_id: random, public; keeps connections of two communicators apart.
+        secret: known to members only.
+        segment: what ranks of the same node are handed: memfd of the segment, eventfd of the
+            doorbell, memfd of the registered memory.
+        num_lanes: data lanes to each rank of another node.
+        tls: encrypts connections with other nodes; None: they are plain.
+        shares_memory: whether ranks of the same node do; else they are wired like all others.
+    """
+
+    rank: int
+    members: tuple[Member, ...]
+    communicator_id: bytes
+    secret: bytes = field(repr=False)
+    segment: tuple[int, int, int]
+    num_lanes: int = 1
+    num_connections: int = 1
+    tls: Tls | None = field(default=None, repr=False)
+    shares_memory: bool = True
+
+    def is_local(self, rank: int) -> bool:
+        """Say whether a rank shares memory with this one."""
+        me, peer = self.members[self.rank].identity, self.members[rank].identity
+        return self.shares_memory and me.node == peer.node
+
+    def shares_machine(self, rank: int) -> bool:
+        """Say whether this rank reaches another one by loopback, at any of its addresses."""
+        me, peer = self.members[self.rank].identity, self.members[rank].identity
+        return me.machine == peer.machine
+
+    @property
+    def ties_interfaces(self) -> bool:
+        """Whether paths are tied to interfaces, because there are several."""
+        return len(self.members[self.rank].endpoints) > 1
+
+    def route(self, rank: int, path: int) -> tuple[Endpoint, Endpoint]:
+        """Return both ends of a path, this rank's first: paths go round the interfaces."""
+        mine, theirs = self.members[self.rank].endpoints, self.members[rank].endpoints
+        interface = path % min(len(mine), len(theirs))
+        return mine[interface], theirs[interface]
+
+    def num_paths(self, rank: int) -> int:
+        """Return how many connections each lane to a rank of another node has.
+
+        Interface i of one rank is joined to interface i of the other; surplus ones stay unused.
+        """
+        mine, theirs = self.members[self.rank].endpoints, self.members[rank].endpoints
+        return self.num_connections * min(len(mine), len(theirs))
+
+    def path_name(self, rank: int, path: int) -> str:
+        """Name interface, addresses and connection of a path, for messages and statistics."""
+        here, there = self.route(rank, path)
+        name = f"{here.interface} {here.host} -> {there.host}".strip()
+        if self.num_connections == 1:
+            return name
+        number = path // (self.num_paths(rank) // self.num_connections) + 1
+        return f"{name} connection {number} of {self.num_connections}"
+
+    def sign(self, purpose: bytes, *parts: bytes) -> bytes:
+        """Compute the MAC of fixed-size parts (and one last part of any size) for one purpose."""
+        key = hmac.digest(self.secret, b"hccl-py handshake" + self.communicator_id, "sha256")
+        return hmac.digest(key, b"\0".join((purpose, *parts)), "sha256")
