@@ -33,6 +33,7 @@ class Party:
         segment: what ranks of the same node are handed: memfd of the segment, eventfd of the
             doorbell, memfd of the registered memory.
         num_lanes: data lanes to each rank of another node.
+        num_connections: TCP connections per interface and lane.
         tls: encrypts connections with other nodes; None: they are plain.
         shares_memory: whether ranks of the same node do; else they are wired like all others.
     """

@@ -61,8 +61,7 @@ class Card:
     """What a rank publishes before any connection exists.
 
     Attributes:
-        num_lanes: data lanes per peer of another node.
-        num_connections: TCP connections per interface and lane.
+        num_lanes, num_connections: see `Party`.
         unix_name, endpoints, certificate: see `Member`; nothing listens there yet.
         tcp_problem: why there are no endpoints; an error only with a peer on another node.
         provider: the card of its provider; empty without one.

@@ -93,8 +93,9 @@ class ZmqProvider:
         self._zap.close(0)
         self._context.term()
 
-    def _socket(self) -> "zmq.Socket[bytes]":
+    def _open(self, lane_key: _LaneKey) -> "zmq.Socket[bytes]":
         socket = self._context.socket(zmq.PAIR)
+        self._lanes[lane_key] = ZmqLane(socket)
         socket.set_hwm(QUEUED_MESSAGES)
         socket.ipv6 = ":" in self._site.address
         # Not -1, which also means never, but throws away what was received and not read yet.
@@ -105,8 +106,7 @@ class ZmqProvider:
         return socket
 
     def _listen(self, lane_key: _LaneKey) -> None:
-        socket = self._socket()
-        self._lanes[lane_key] = ZmqLane(socket)
+        socket = self._open(lane_key)
         socket.curve_server = True
         socket.zap_domain = str(lane_key[0]).encode()
         socket.zap_enforce_domain = True  # without a ZAP handler no connection is admitted
@@ -119,8 +119,7 @@ class ZmqProvider:
         socket.bind(_url(self._site.address, self._ports[-1]))
 
     def _dial(self, lane_key: _LaneKey, key: bytes, endpoint: str) -> None:
-        socket = self._socket()
-        self._lanes[lane_key] = ZmqLane(socket)
+        socket = self._open(lane_key)
         socket.curve_serverkey = key
         socket.connect(endpoint)
 
