@@ -54,5 +54,5 @@ def test_nothing_is_noted_unless_asked_for(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.delenv("HCCL_DEBUG", raising=False)
     with ThreadRanks("aa") as ranks:
         for comm in ranks.communicators:
-            assert comm._data is _core.Communicator.run_data
+            assert comm._calls.data is _core.Communicator.run_data
         assert ranks.run(_calls)[0][1] == "all_reduce(sum, float32[3]) at "
