@@ -53,12 +53,9 @@ class CallErrors:
     def of_call(
         self, failed: _core.CommunicatorFailed, timeout_s: float, call: Call
     ) -> CommunicatorError:
-        """Return the exception of a call that failed.
+        """Return the exception of a call that failed; its name is for failures of this call alone.
 
-        Args:
-            failed: what the engine raised.
-            timeout_s: the deadline of the call.
-            call: named where the failure is that call's alone.
+        `timeout_s` was its deadline, and `failed` is what the engine raised.
         """
         error = self.of_failure(failed.args[0], timeout_s, call)
         self._recorder.record_failure(str(error))

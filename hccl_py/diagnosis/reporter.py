@@ -48,7 +48,6 @@ class Reporter:
         self._core = core
         self._recorder = recorder
         self._failure: Failure | None = None
-        self._diagnosis: bytes | None = None
         self._adopted: list[_core.Communicator] = []
         self._applied = threading.Event()
         self._stall = StallWatch(self.member.name, core)
@@ -130,14 +129,14 @@ class Reporter:
 
     def diagnosis(self) -> bytes | None:
         """See `control.reporter.Reporter`."""
-        if self._diagnosis is None:
-            failure = self._core.failure()
-            if failure is not None:
-                if failure.diagnosis:
-                    self._diagnosis = failure.diagnosis
-                    self._record(decode(Diagnosis, failure.diagnosis))
-                self._applied.set()
-        return self._diagnosis
+        failure = self._core.failure()
+        if failure is None:
+            return None
+        self._applied.set()
+        if not failure.diagnosis:
+            return None
+        self._record(failure.diagnosis)
+        return failure.diagnosis
 
     def adopt(self, diagnosis: bytes) -> None:
         """See `control.reporter.Reporter`."""
@@ -161,7 +160,7 @@ class Reporter:
             core.apply_diagnosis()
         self._adopted = []
         self._applied.set()
-        self._record(decode(Diagnosis, diagnosis))  # this process may soon be stopped
+        self._record(diagnosis)  # this process may soon be stopped
 
     def diagnose(
         self, reports: Mapping[int, bytes], absent: Mapping[int, Absence], final: bool
@@ -231,10 +230,10 @@ class Reporter:
             also=(),
         )
 
-    def _record(self, diagnosis: Diagnosis) -> None:
+    def _record(self, diagnosis: bytes) -> None:
         recorder = self._recorder
         if recorder is not None:
-            recorder.record_failure_soon(diagnosis.text)
+            recorder.record_failure_soon(decode(Diagnosis, diagnosis).text)
 
 
 def _all_reporters() -> list[Reporter]:

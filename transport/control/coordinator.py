@@ -92,7 +92,10 @@ class Coordinator:
                 self._ended.setdefault(int(rank), DEAD)
 
     def on_report(self, sender: int, body: Any, now_s: float) -> None:
-        """Take a report; the first makes this coordinator collect those of all ranks."""
+        """Take a report; the first makes this coordinator collect those of all ranks.
+
+        No rank needs to have observed a failure: together the reports may show one.
+        """
         packed, window_s, acknowledged_by = body
         self._seen_s[sender] = now_s
         self._reports[sender] = _checked(packed)
@@ -121,11 +124,6 @@ class Coordinator:
         for rank in self.remaining():
             if rank not in self._reports:
                 self._send(rank, "ask", None)
-
-    def on_inquiry(self, sender: int, body: Any, now_s: float) -> None:
-        """Collect all reports although no rank observed a failure: together they may show one."""
-        if self._diagnosis is None:
-            self._open(sender, now_s)
 
     def on_confirmation(self, sender: int, body: Any, now_s: float) -> None:
         """Note that a rank has the diagnosis."""

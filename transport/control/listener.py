@@ -31,7 +31,8 @@ from hccl_py.transport.network.sockets import OpenSockets
 _HANDSHAKE_MS = 10_000
 _LINGER_MS = 100
 _KEEPALIVE_S = 10
-_MAX_RECEIVED_PER_TURN = 1024
+_QUEUED_MESSAGES = 64
+MAX_RECEIVED_PER_TURN = 1024
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 THIS_MACHINE = "this machine"
 # ZeroMQ reports no address, and of a connection that it closed at once the kernel has none.
@@ -61,6 +62,7 @@ def curve_socket(
     made.curve_publickey, made.curve_secretkey = keys
     made.linger = _LINGER_MS
     made.maxmsgsize = max_message_bytes
+    made.set_hwm(_QUEUED_MESSAGES)
     made.handshake_ivl = _HANDSHAKE_MS
     made.tcp_keepalive = 1
     made.tcp_keepalive_idle = made.tcp_keepalive_intvl = _KEEPALIVE_S
@@ -135,7 +137,7 @@ class CurveListener:
                 self._take_event(recv_monitor_message(self._monitor, zmq.NOBLOCK))
         received: list[tuple[bytes, bytes, bytes]] = []
         with contextlib.suppress(zmq.Again):
-            while len(received) < _MAX_RECEIVED_PER_TURN:
+            while len(received) < MAX_RECEIVED_PER_TURN:
                 route, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
                 if len(frames) != 1:
                     continue

@@ -53,7 +53,6 @@ class Participant:
             "beat": coordinator.on_beat,
             "report": coordinator.on_report,
             "reported": coordinator.on_answer,
-            "inquire": coordinator.on_inquiry,
             "adopted": coordinator.on_diagnosis,
             "taken": coordinator.on_confirmation,
             "agree": agreements.on_proposal,
@@ -98,7 +97,7 @@ class Participant:
             self._passed_over.add(self._current)
         self._follow_coordinator(now_s)
         if is_beat_due and self.reporter.suspects():
-            self._send(self._current, "inquire", None)
+            self._send(self._current, "report", [*self.reporter.report(), None])
         self.decide(now_s)
 
     def decide(self, now_s: float) -> None:
@@ -194,11 +193,6 @@ class Participant:
                 self._has_answered = True
                 self._ask_again()
         self._silent_since_s.pop(sender, None)
-        self._heed(sender, kind, body, now_s)
-        self._follow_coordinator(now_s)
-
-    def _heed(self, sender: int, kind: str, body: Any, now_s: float) -> None:
-        """Take a message of a coordinator."""
         match kind:
             case "beat-back" if sender == self._current:
                 sent_ns, theirs_ns = body
@@ -212,6 +206,7 @@ class Participant:
                 self._on_diagnosis(sender, body)
             case "answer":
                 self._on_answer(*body)
+        self._follow_coordinator(now_s)
 
     def _on_ask(self, sender: int, now_s: float) -> None:
         self._observe(now_s)

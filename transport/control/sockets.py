@@ -14,6 +14,7 @@ import zmq
 from zmq.utils import z85
 
 from hccl_py.transport.control.listener import (
+    MAX_RECEIVED_PER_TURN,
     THIS_MACHINE,
     CurveListener,
     KeyPair,
@@ -24,9 +25,7 @@ from hccl_py.transport.network.interfaces import describe_target
 
 _ZAP_ENDPOINT = "inproc://zeromq.zap.01"
 _DOMAIN = b"hccl"
-_QUEUED_MESSAGES = 64
 _MAX_FORMER = 4096
-_MAX_RECEIVED_PER_TURN = 1024
 
 
 class ControlSockets:
@@ -74,7 +73,6 @@ class ControlSockets:
     ) -> CurveListener:
         """Open another listening socket; its ZAP domain identifies it."""
         router = curve_socket(self.context, zmq.ROUTER, keys, max_message_bytes)
-        router.set_hwm(_QUEUED_MESSAGES)
         router.zap_domain = domain
         listener = self._listeners[domain] = CurveListener(router, self.poller, who, is_admitted)
         return listener
@@ -135,7 +133,6 @@ class ControlSockets:
 
     def _dial(self, contact: Contact) -> "zmq.Socket[bytes]":
         dialled = curve_socket(self.context, zmq.DEALER, self._keys, MAX_MESSAGE_BYTES)
-        dialled.set_hwm(_QUEUED_MESSAGES)
         dialled.curve_serverkey = contact.key
         dialled.reconnect_ivl = 50
         dialled.reconnect_ivl_max = 1000
@@ -157,7 +154,7 @@ class ControlSockets:
             received.append((key, message))
         for key, dialled in self._dialled.items():
             with contextlib.suppress(zmq.Again):
-                while len(received) < _MAX_RECEIVED_PER_TURN:
+                while len(received) < MAX_RECEIVED_PER_TURN:
                     received.append((key, dialled.recv(zmq.NOBLOCK)))
         return received
 
