@@ -79,7 +79,13 @@ def read_statistics(core: _core.Communicator) -> Statistics:
     devices = {name: {"retries": 0, **counted.pop(name), "reconnects": 0} for name in DEVICES}
     for key in ("retries", "reconnects"):
         devices["tcp"][key] += sum(path[key] for path in paths)
-    calls = _calls(counted["calls"])
+    transfers = zip(TRANSFERS, counted["calls"][_FIRST_TRANSFER:], strict=True)
+    named = [*zip(NAMES, counted["calls"], strict=False), *transfers]
+    calls = {
+        name: {"calls": count, "waiting_s": waiting_ns / 1e9, "moving_s": moving_ns / 1e9}
+        for name, (count, waiting_ns, moving_ns) in named
+        if count
+    }
     collectives = [one for name, one in calls.items() if name not in TRANSFERS]
     peers = [
         {"waited_s": waited_ns / 1e9, "times_last": times} for waited_ns, times in counted["peers"]
@@ -94,13 +100,3 @@ def read_statistics(core: _core.Communicator) -> Statistics:
         "paths": paths,
     }
     return cast(Statistics, read)
-
-
-def _calls(counted: list[tuple[int, int, int]]) -> dict[str, CallStatistics]:
-    transfers = zip(TRANSFERS, counted[_FIRST_TRANSFER:], strict=True)
-    named = [*zip(NAMES, counted, strict=False), *transfers]
-    return {
-        name: {"calls": calls, "waiting_s": waiting_ns / 1e9, "moving_s": moving_ns / 1e9}
-        for name, (calls, waiting_ns, moving_ns) in named
-        if calls
-    }
