@@ -22,7 +22,6 @@ from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import ReduceOp
 
 Tensors = Tensor | Sequence[Tensor]
-TensorLists = Sequence[Tensor] | Sequence[Sequence[Tensor]]
 Options = TypeVar("Options")
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
@@ -213,14 +212,12 @@ class Call:
             raise self.invalid(f"`{argument}` must be one tensor, got a list of {len(given)}")
         return given[0]
 
-    def blocks(self, argument: str, lists: TensorLists | None) -> Sequence[Tensor]:
+    def blocks(self, argument: str, lists: Any) -> Sequence[Tensor]:
         """Return the tensors of `lists`, one per rank, or of the one such list in `lists`."""
-        blocks: Any = lists or ()
-        if len(blocks) == 1 and not isinstance(blocks[0], Tensor):
-            blocks = blocks[0]
+        nested = lists and len(lists) == 1 and not isinstance(lists[0], Tensor)
+        blocks: Sequence[Tensor] = lists[0] if nested else lists or ()
         self.one_per_rank(argument, blocks, "tensors")
-        result: Sequence[Tensor] = blocks
-        return result
+        return blocks
 
     def one_per_rank(self, argument: str, items: Sequence[Any], what: str) -> None:
         """Raise unless there is an item for every rank."""
@@ -229,7 +226,7 @@ class Call:
                 f"`{argument}` must be {self._world_size} {what}, one per rank, got {len(items)}"
             )
 
-    def no_blocks(self, argument: str, lists: TensorLists, root: int) -> None:
+    def no_blocks(self, argument: str, lists: Sequence[Any], root: int) -> None:
         """Raise if `lists` holds tensors although this rank is not the root."""
         if len(lists) > 1 or (len(lists) == 1 and len(lists[0]) > 0):
             raise self.invalid(f"`{argument}` must be given on the root (rank {root}) only")

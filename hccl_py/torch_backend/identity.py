@@ -9,6 +9,7 @@ must not exist: torch would delegate to it.
 from __future__ import annotations
 
 import os
+import time
 import weakref
 from collections import Counter
 from collections.abc import Sequence
@@ -21,7 +22,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import Backend, PrefixStore
 
 from hccl_py.torch_backend.arguments import seconds_of
-from hccl_py.torch_backend.monitored_barrier import meet
 from hccl_py.torch_backend.submit import CallingGroup
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
@@ -29,6 +29,9 @@ from hccl_py.transport.errors import HcclError, InvalidArgumentError
 if TYPE_CHECKING:
     from hccl_py.communicator import Communicator
     from hccl_py.observe.statistics import Statistics
+
+_ANSWER_S = 10.0
+"""How much longer than its own timeout a rank waits for rank 0's answer, which may wait as long."""
 
 GROUPS: weakref.WeakSet[GroupIdentity] = weakref.WeakSet()
 """All of this process."""
@@ -157,7 +160,22 @@ class GroupIdentity(CallingGroup):
         limit_s = self.communicator.timeout_s if timeout is None else seconds_of(timeout)
         self._num_barriers += 1
         store = PrefixStore(f"monitored_barrier/{self._num_barriers}", self._store)
-        meet(store, self._rank, self._world_size, limit_s, wait_all_ranks)
+        store.set(str(self._rank), "here")
+        if self._rank == 0:
+            deadline = time.monotonic() + limit_s
+            missing: list[str] = []
+            for rank in map(str, range(1, self._world_size)):
+                # Torch's stores would wait without a limit for 0; as with gloo, none has come then.
+                if limit_s <= 0 or not _comes(store, rank, deadline - time.monotonic()):
+                    missing.append(rank)
+                    if not wait_all_ranks:
+                        break
+            store.set("missing", ", ".join(missing))
+        elif not _comes(store, "missing", limit_s + _ANSWER_S):
+            raise _failed(self._rank, limit_s + _ANSWER_S, "0", ", or lost the store")
+        named = store.get("missing").decode()
+        if named:
+            raise _failed(self._rank, limit_s, named)
 
     def shutdown(self) -> None:
         """Leave the group in good order; later calls fail."""
@@ -252,3 +270,20 @@ class GroupIdentity(CallingGroup):
             "merge_remote_group: hccl groups cannot be merged; put all ranks in one job with "
             "torch.distributed.init_process_group, and make the parts with new_group(ranks)"
         )
+
+
+def _failed(rank: int, elapsed_s: float, ranks: str, more: str = "") -> Exception:
+    return dist.DistBackendError(
+        f"monitored_barrier on rank {rank}: Timed out after {elapsed_s:g} s; "
+        f"rank(s) {ranks} did not come{more}"
+    )
+
+
+def _comes(store: Any, key: str, timeout_s: float) -> bool:
+    try:
+        store.wait([key], timedelta(seconds=max(timeout_s, 0.001)))
+    except RuntimeError as error:  # a FileStore's timeout has no type of its own
+        if "timeout" not in str(error).lower():
+            raise
+        return False
+    return True

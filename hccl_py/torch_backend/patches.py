@@ -2,10 +2,9 @@
 
     python -m hccl_py.torch_backend.patches     # prints what is patched, why, and in which torch
 
-Torch does not expect a process group that is written in Python in the places below. The docstring
-of a replacement says what goes wrong without it. It takes torch's function first, and calls it for
-every other group. `functools.wraps` keeps torch's function as `__wrapped__`;
-`tests/torch_backend/test_patches.py` calls it, and fails when torch no longer needs the patch.
+The docstring of a replacement says what goes wrong without it, with a process group in Python. It
+takes torch's function first, and calls it for every other group. `test_patches.py` calls torch's
+function (`__wrapped__`) and fails when torch no longer needs the patch.
 
 Code that imported one of these functions by name before the first hccl group was made still has
 torch's own function. The method of the same name on the group does the same work.
@@ -105,7 +104,7 @@ def _split_group(
     )
 
 
-def _checked_splits(splits: Any, world_size: int) -> Sequence[Sequence[int]]:
+def _checked_splits(splits: Any, world_size: int) -> Any:
     lists = splits and all(split and not isinstance(split, int) for split in splits)
     ranks = [rank for split in splits for rank in split] if lists else []
     if not ranks or len(set(ranks) & set(range(world_size))) < len(ranks):
@@ -113,8 +112,7 @@ def _checked_splits(splits: Any, world_size: int) -> Sequence[Sequence[int]]:
             "split_group: expected `split_ranks` to be lists of ranks of the parent group, 0 to "
             f"{world_size - 1}, each at most once, such as [[0, 1], [2, 3]]; got {splits!r}"
         )
-    checked: Sequence[Sequence[int]] = splits
-    return checked
+    return splits
 
 
 def _create_shrunk_group(

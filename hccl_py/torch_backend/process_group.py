@@ -1,10 +1,9 @@
 """The process group of torch.distributed: `dist.all_reduce` calls `allreduce`, and so on.
 
-Names and signatures are torch's; ranks are the group's. Plain tensors go to the communicator at
-once. A Python frame costs as much as a small call in the engine, so each method checks for itself
-that they are plain. The communicator rejects what is no plain memory, mixed element types, wrong
-sizes and wrong ranks before it sends anything. Then, and for tensor subclasses, timeouts of a call,
-the profiler and older overloads, the rest of the method checks torch's arguments (`arguments.py`)
+Ranks are the group's. Plain tensors go to the communicator at once. A Python frame costs as much
+as a small call in the engine, so each method checks for itself that they are plain. What the
+communicator rejects before it sends anything, tensor subclasses, timeouts of a call, the profiler
+and older overloads go through the rest of the method: it checks torch's arguments (`arguments.py`)
 and submits the communicator's method of the same meaning (`submit.py`).
 
 Older callers pass the bare root, operation or timeout in place of options (`older`). Where torch
