@@ -32,7 +32,6 @@ from hccl_py.transport.providers.interface import MAX_PROVIDER_CARD_BYTES, Site
 from hccl_py.transport.providers.registry import provider_class
 
 _BACKLOG = 16
-_NO_DESCRIPTORS = (-1, -1, -1)
 _CARD_HEADER = struct.Struct("!I32s")
 
 # While a forked child has copies of them, peers do not notice its parent's death.
@@ -111,11 +110,7 @@ class RendezvousEndpoint:
         timeout_s: float,
         descriptors: tuple[int, int, int] | None = None,
     ) -> tuple[Party, socket.socket, tuple[int, ...]]:
-        """Connect with another end.
-
-        Returns:
-            The two ends, the connection, which is non-blocking, and the peer's descriptors.
-        """
+        """Connect with another end; return both, a non-blocking socket and its descriptors."""
         addresses = sorted((self.address, remote))
         if addresses[0] == addresses[1]:
             raise InvalidArgumentError("a queue pair cannot be connected with itself")
@@ -129,7 +124,7 @@ class RendezvousEndpoint:
         secret = hmac.digest(key, b"queue pair" + ends[0].secret + ends[1].secret, "sha256")
         pair_id = hashlib.sha256(b"\0".join(addresses)).digest()[:16]
         rank = addresses.index(self.address)
-        passed, shares = descriptors or _NO_DESCRIPTORS, descriptors is not None
+        passed, shares = descriptors or (-1, -1, -1), descriptors is not None
         party = Party(rank, members, pair_id, secret, passed, num_lanes=0, shares_memory=shares)
         with closing(FullMesh(party, [self._listener], Deadline(timeout_s))) as full_mesh:
             pending = full_mesh.run()[Key(1 - rank, CONTROL, 0)]
@@ -178,7 +173,6 @@ class TcpSocketEndpoint(RendezvousEndpoint):
     """One TCP connection, which carries the queue pair's messages."""
 
     def __init__(self) -> None:
-        """Listen; raises where everything has to be encrypted."""
         if NetworkSettings.from_environment().tls:
             raise InvalidArgumentError(
                 "HCCL_TLS=1: queue pairs over tcp are not encrypted; choose zmq, which always is"

@@ -96,9 +96,16 @@ using CompletionTuple =
     nb::typed<nb::tuple, uint64_t, int, int, uint32_t, std::optional<uint32_t>, uint32_t>;
 using CompletionList = nb::typed<nb::list, CompletionTuple>;
 
-CompletionList as_list(std::span<const Completion> completions) {
+// The completions that `take` writes to a span of that many; it returns how many these are.
+template <class Take>
+CompletionList completions(size_t max_completions, Take take) {
+  std::vector<Completion> out(max_completions);
+  {
+    nb::gil_scoped_release release;
+    out.resize(take(out));
+  }
   nb::list result;
-  for (const Completion& c : completions) {
+  for (const Completion& c : out) {
     nb::object imm = c.has_imm ? nb::object(nb::int_(c.imm)) : nb::object(nb::none());
     result.append(nb::make_tuple(c.wr_id, static_cast<int>(c.status), static_cast<int>(c.opcode),
                                  c.byte_len, imm, c.qp_num));
@@ -107,25 +114,15 @@ CompletionList as_list(std::span<const Completion> completions) {
 }
 
 CompletionList poll(CompletionQueue& queue, size_t max_completions) {
-  std::vector<Completion> out(max_completions);
-  size_t count;
-  {
-    nb::gil_scoped_release release;
-    count = queue.poll(out);
-  }
-  return as_list({out.data(), count});
+  return completions(max_completions, [&](auto& out) { return queue.poll(out); });
 }
 
 CompletionList wait(CompletionQueue& queue, size_t max_completions, double timeout_s) {
-  std::vector<Completion> out(max_completions);
-  size_t count;
   // Until the GIL is held again: without an interpreter there is none to be had.
   CompletionQueue::Guest guest(queue);
-  {
-    nb::gil_scoped_release release;
-    count = queue.wait(out, VerbsClock::now() + duration_of(timeout_s), check_signals);
-  }
-  return as_list({out.data(), count});
+  return completions(max_completions, [&](auto& out) {
+    return queue.wait(out, VerbsClock::now() + duration_of(timeout_s), check_signals);
+  });
 }
 
 Counts queue_pair_statistics(const QueuePair& pair) {
@@ -139,12 +136,9 @@ Counts queue_pair_statistics(const QueuePair& pair) {
 
 // The end of a queue pair waits for its peer, which may need the GIL.
 void destroy_without_gil(QueuePair* last) {
-  if (PyGILState_Check()) {
-    nb::gil_scoped_release release;
-    delete last;
-  } else {
-    delete last;
-  }
+  std::optional<nb::gil_scoped_release> release;
+  if (PyGILState_Check()) release.emplace();
+  delete last;
 }
 
 std::shared_ptr<QueuePair> make_queue_pair(std::shared_ptr<ProgressThread> progress,

@@ -15,8 +15,6 @@ constexpr size_t completions_per_poll = 16;
 constexpr auto closing_time = std::chrono::milliseconds(500);
 constexpr int longest_sleep_ms = 10;
 
-size_t rounded(size_t size) { return (size + alignment - 1) / alignment * alignment; }
-
 }  // namespace
 
 QueuePairAttributes LaneOverQueuePair::attributes() {
@@ -33,7 +31,7 @@ QueuePairAttributes LaneOverQueuePair::attributes() {
 LaneOverQueuePair::LaneOverQueuePair(int peer, std::shared_ptr<QueuePairFace> pair,
                                      size_t slot_bytes, Statistics& statistics)
     : QueuedLane(peer, slot_bytes, statistics, statistics.verbs),
-      stride_(rounded(sizeof(Header) + slot_bytes)),
+      stride_((sizeof(Header) + slot_bytes + alignment - 1) / alignment * alignment),
       memory_(2 * num_slots * stride_ + 2 * sizeof(Advertisement)),
       pair_(std::move(pair)) {
   lkey_ = pair_->register_memory(memory_, access_local_write).key;
@@ -70,15 +68,9 @@ LaneOverQueuePair::~LaneOverQueuePair() {
   }
 }
 
-void LaneOverQueuePair::fail(std::string text) {
-  if (failure_.empty()) failure_ = std::move(text);
-}
-
 void LaneOverQueuePair::throw_if_failed() const {
   if (!failure_.empty()) throw LaneError(peer(), failure_);
 }
-
-// ---------------------------------------------------------------- completions
 
 void LaneOverQueuePair::poll() {
   Completion completions[completions_per_poll];
@@ -125,8 +117,6 @@ void LaneOverQueuePair::take_immediate(uint32_t imm, size_t length) {
   lengths_[arrived_++ % num_slots] = length;
 }
 
-// ---------------------------------------------------------------- sending
-
 bool LaneOverQueuePair::has_room() const {
   return their_address_ != 0 && sent_ - credited_ < num_slots && sent_ - ended_ < num_slots;
 }
@@ -162,8 +152,6 @@ bool LaneOverQueuePair::push(const Header& header, const std::byte* payload) {
   device_.bytes.add(header.length);
   return true;
 }
-
-// ---------------------------------------------------------------- receiving
 
 const Header* LaneOverQueuePair::peek() {
   if (peeked_) return &header_;

@@ -64,7 +64,7 @@ class LaneOverQueuePair final : public QueuedLane {
   void take(const Completion& completion);
   void take_advertisement(size_t length);
   void take_immediate(uint32_t imm, size_t length);
-  void fail(std::string text);
+  void fail(std::string text) { failure_ = std::move(text); }
   void throw_if_failed() const;
   bool has_room() const;
   void write(const std::byte* source, size_t length, uint32_t flags, uint32_t imm);

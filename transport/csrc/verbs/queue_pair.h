@@ -84,7 +84,6 @@ class QueuePair final : public QueuePairFace, public std::enable_shared_from_thi
   bool turn();
   [[noreturn]] void interrupted();
   void fail_by_exception();
-  bool part();
   template <class Done>
   bool wait_until(Done done);
   void check_timers(VerbsClock::time_point now);

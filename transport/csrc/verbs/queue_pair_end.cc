@@ -72,7 +72,15 @@ void QueuePair::drop_lane() {
 void QueuePair::close() {
   std::exception_ptr interruption;
   try {
-    if (!part()) return;
+    {
+      auto held = lock();
+      if (closed_) return;
+      closed_ = true;
+      requester_->clear();
+      responder_->clear();
+      if (underlying_ && state() >= QueuePairState::rtr) fail(Fault{.text = "it was closed"});
+    }
+    wait_until([this] { return !underlying_ || state() < QueuePairState::rtr; });
   } catch (const LaneInterrupted&) {
     interruption = std::current_exception();
   }
@@ -85,22 +93,6 @@ void QueuePair::close() {
     state_.store(QueuePairState::reset, std::memory_order_release);
   }
   if (interruption) std::rethrow_exception(interruption);
-}
-
-// Sends a goodbye and waits a moment for the peer's. False if that was done before.
-bool QueuePair::part() {
-  {
-    auto held = lock();
-    if (closed_) return false;
-    closed_ = true;
-    requester_->clear();
-    responder_->clear();
-    if (underlying_ && state() >= QueuePairState::rtr) {
-      fail(Fault{.text = "it was closed"});
-    }
-  }
-  wait_until([this] { return !underlying_ || state() < QueuePairState::rtr; });
-  return true;
 }
 
 // Drives until `done`, called with the lock held, returns true. False: a moment was not enough.

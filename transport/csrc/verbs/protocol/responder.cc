@@ -10,13 +10,12 @@ namespace {
 constexpr uint32_t messages_per_ack = 32;
 constexpr size_t bytes_per_ack = 512 << 10;
 
-bool consumes_recv(PacketKind kind) {
-  return kind == PacketKind::send || kind == PacketKind::send_with_imm ||
-         kind == PacketKind::write_with_imm;
-}
-
 bool is_send(PacketKind kind) {
   return kind == PacketKind::send || kind == PacketKind::send_with_imm;
+}
+
+bool consumes_recv(PacketKind kind) {
+  return is_send(kind) || kind == PacketKind::write_with_imm;
 }
 
 }  // namespace
