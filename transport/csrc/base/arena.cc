@@ -29,7 +29,7 @@ constexpr int advice_collapse = 25;        // MADV_COLLAPSE, Linux 6.1
 bool make_resident(std::byte* begin, size_t num_bytes) {
   if (madvise(begin, num_bytes, advice_populate_write) != 0 && errno != EINVAL) return false;
   // Few systems give shared memory huge pages unasked, and collectives run up to a third faster on
-  // them. Without, small pages do. Only populated pages can be collapsed, and then need a new mapping.
+  // them. Without, small pages do. Only populated pages can be collapsed, and are then mapped anew.
   if (num_bytes >= huge_page && madvise(begin, num_bytes, advice_collapse) == 0) {
     madvise(begin, num_bytes, advice_populate_write);
   }

@@ -114,30 +114,26 @@ const Frame* Path::head() {
   if (stream_ == nullptr) return nullptr;
   if (buffered() < sizeof frame_ && (!read_ahead() || buffered() < sizeof frame_)) return nullptr;
   std::memcpy(&frame_, ahead_.get() + ahead_begin_, sizeof frame_);
-  check(frame_);
+  if (checksum_ && frame_.header_crc != sum_of(frame_)) {
+    statistics_->checksum_errors.add(1);
+    throw StreamError("a frame came in damaged", false);
+  }
+  if (frame_.magic != Frame{}.magic || frame_.kind < Frame::data || frame_.kind > Frame::probe) {
+    throw StreamError("what came in is no frame", false);
+  }
+  if (frame_.serial != serial_received_) {
+    throw StreamError("frame " + std::to_string(frame_.serial) + " came in instead of frame " +
+                          std::to_string(serial_received_), false);
+  }
+  if (frame_.header.length > (frame_.kind == Frame::data ? slot_bytes_ : 0)) {
+    throw StreamError("a frame longer than a slot", false);
+  }
+  ++serial_received_;
   ahead_begin_ += sizeof frame_;
   has_frame_ = true;
   checked_ = !checksum_;
   received_ = 0;
   return &frame_;
-}
-
-void Path::check(const Frame& frame) {
-  if (checksum_ && frame.header_crc != sum_of(frame)) {
-    statistics_->checksum_errors.add(1);
-    throw StreamError("a frame came in damaged", false);
-  }
-  if (frame.magic != Frame{}.magic || frame.kind < Frame::data || frame.kind > Frame::probe) {
-    throw StreamError("what came in is no frame", false);
-  }
-  if (frame.serial != serial_received_) {
-    throw StreamError("frame " + std::to_string(frame.serial) + " came in instead of frame " +
-                          std::to_string(serial_received_), false);
-  }
-  if (frame.header.length > (frame.kind == Frame::data ? slot_bytes_ : 0)) {
-    throw StreamError("a frame longer than a slot", false);
-  }
-  ++serial_received_;
 }
 
 void Path::check_payload(const std::byte* payload) {

@@ -131,7 +131,6 @@ class Path {
  private:
   size_t buffered() const { return ahead_end_ - ahead_begin_; }
   bool read_ahead();
-  void check(const Frame& frame);
   void check_payload(const std::byte* payload);
   bool fill(std::byte* destination);
 
