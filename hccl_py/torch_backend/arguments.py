@@ -153,8 +153,6 @@ class Call:
         """Return the error to raise for a wrong argument of this call."""
         return InvalidArgumentError(f"{self.name}: {message}")
 
-    # ------------------------------------------------------------ one tensor
-
     def input(self, argument: str, tensor: Tensor, *, like: Tensor | None = None) -> Tensor:
         """Return a contiguous buffer of `tensor` times the factor, itself where it fits."""
         tensor = self._checked(argument, tensor, like)
@@ -199,8 +197,6 @@ class Call:
                 f"`op` PREMUL_SUM of {values.dtype} needs a factor of that type, got {factor!r}"
             )
         return scaled
-
-    # ------------------------------------------------------------ several tensors
 
     def only(self, argument: str, given: Tensors | None) -> Tensor:
         """Return the one tensor of `given`; torch passes one per device."""
@@ -268,8 +264,6 @@ class Call:
                 f"`{argument}` must have {count} elements ({why}), "
                 f"got {tensor.numel()} (shape {tuple(tensor.shape)})"
             )
-
-    # ------------------------------------------------------------ layouts, devices, subclasses
 
     def require_own_device(self, tensor: Tensor) -> None:
         """Raise if torch was to hand tensors on this device to another backend."""

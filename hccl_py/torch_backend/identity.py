@@ -185,8 +185,6 @@ class GroupIdentity(CallingGroup):
         """Fail everything in flight, here and on the other ranks."""
         self.communicator.abort("ProcessGroup.abort() was called")
 
-    # ------------------------------------------------------------ groups made from this one
-
     def split_group(
         self,
         ranks: Sequence[int],

@@ -35,8 +35,6 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 Function = Callable[..., Any]
 
-# ---------------------------------------------------------------- functions of torch.distributed
-
 
 def _monitored_barrier(original: Function, group: Any = None, *rest: Any, **named: Any) -> Any:
     """Torch raises ValueError for every backend whose name is not gloo."""
@@ -132,8 +130,6 @@ def _create_shrunk_group(
     return shrunk
 
 
-# ---------------------------------------------------------------- DistributedDataParallel
-
 
 def _register_builtin_hook(original: Function, ddp: Any, comm_hook_type: Any) -> None:
     """The fp16 hook in C++ makes the backward pass fail; the same hook in Python takes over.
@@ -177,8 +173,6 @@ def _keep_forward_work(original: Function, reducer: Any, work: Any, *arguments: 
     _forward_works[reducer] = work
     original(reducer, work, *arguments)
 
-
-# ---------------------------------------------------------------- functional collectives, compile
 
 
 def _all_gather_into_tensor_out(tensor: Any, group_size: int, group_name: Any, *, out: Any) -> Any:
@@ -231,8 +225,6 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
         if isinstance(constant, CodeType):
             yield from _nested(constant)
 
-
-# ---------------------------------------------------------------- the list
 
 _C10D = "torch.distributed.distributed_c10d"
 _DDP = "torch.nn.parallel.distributed.DistributedDataParallel"

@@ -18,12 +18,7 @@ from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.arguments import Backends, Call, write_back
 from hccl_py.torch_backend.future_threads import Lane
 from hccl_py.torch_backend.staging.calls import StagedCall, Streams
-from hccl_py.torch_backend.work import (
-    FINISHED,
-    HcclWork,
-    as_torch_error,
-    register_for_wait_tensor,
-)
+from hccl_py.torch_backend.work import FINISHED, HcclWork, as_torch_error, register_for_wait_tensor
 from hccl_py.transport.errors import HcclError
 from hccl_py.work import Work
 
@@ -93,8 +88,6 @@ class CallingGroup(_Base):
         known = self._backends
         self.fast = not self._unissued and known is not None and "cpu" not in known.others
 
-    # ------------------------------------------------------------ calls
-
     def submit(self, call: Call, method: str, *calls: tuple[Any, ...]) -> dist.Work:
         """Call the communicator's `method` once per argument tuple, as the options ask.
 
@@ -150,8 +143,6 @@ class CallingGroup(_Base):
             together.append(work)
         return work
 
-    # ------------------------------------------------------------ tensors of an accelerator
-
     def drain(self) -> None:
         """Block until the communicator has every staged call before this one."""
         if self._unissued:
@@ -196,8 +187,6 @@ class CallingGroup(_Base):
         if device not in self._streams:
             self._streams[device] = Streams(torch.Stream(device), torch.Stream(device))
         return StagedCall(self.communicator, self._streams[device], call, method, calls)
-
-    # ------------------------------------------------------------ blocks of calls
 
     def _start_coalescing(self, device: torch.device) -> None:
         """Collect the works that this thread starts until `_end_coalescing`."""

@@ -83,9 +83,7 @@ def _make_certificate() -> tuple[bytes, bytes]:
         .sign(key, hashes.SHA256())
     )
     private_key = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     der, pem = (
         certificate.public_bytes(encoding)

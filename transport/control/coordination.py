@@ -77,10 +77,7 @@ class Coordination:
             ) from None
 
     def store(
-        self,
-        prefix: str = "",
-        timeout_s: float = 60.0,
-        hopeless: Callable[[], str] | None = None,
+        self, prefix: str = "", timeout_s: float = 60.0, hopeless: Callable[[], str] | None = None
     ) -> StoreClient:
         """Return the store that the coordinator hosts, fit for `rendezvous.Store`.
 

@@ -105,10 +105,7 @@ class RendezvousEndpoint:
         self._listener.close()
 
     def connect_socket(
-        self,
-        remote: bytes,
-        timeout_s: float,
-        descriptors: tuple[int, int, int] | None = None,
+        self, remote: bytes, timeout_s: float, descriptors: tuple[int, int, int] | None = None
     ) -> tuple[Party, socket.socket, tuple[int, ...]]:
         """Connect with another end; return both, a non-blocking socket and its descriptors."""
         addresses = sorted((self.address, remote))

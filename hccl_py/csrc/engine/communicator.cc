@@ -44,8 +44,6 @@ Communicator::Communicator(const CommunicatorOptions& options,
   }
 }
 
-// ---------------------------------------------------------------- connecting
-
 void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
                                 Descriptor their_doorbell, Descriptor control,
                                 std::shared_ptr<ArenaWindow> memory) {
@@ -112,8 +110,6 @@ void Communicator::set_checks(bool checks) {
 Caller Communicator::caller() const {
   return submissions_.caller(driver_.load(std::memory_order_relaxed) != std::thread::id());
 }
-
-// ---------------------------------------------------------------- callers
 
 RequestPtr Communicator::take_request() {
   RequestPtr request = std::exchange(spare_, nullptr);
@@ -234,8 +230,6 @@ void Communicator::wake() {
   signal_event(doorbell_);
 }
 
-// ---------------------------------------------------------------- asking the driver
-
 // Answers what was asked on this thread, or wakes the one that drives.
 void Communicator::drive_once() {
   wake();
@@ -321,8 +315,6 @@ void Communicator::replace_connection(const BrokenPath& path, std::shared_ptr<St
   drive_once();
 }
 
-// ---------------------------------------------------------------- the progress thread
-
 Drivable::Turn Communicator::progress_turn() {
   if (!submissions_.try_drive_unawaited()) return Turn::not_mine;
   // Before a sleep it is done anyway, but busy neighbours may keep the thread awake.
@@ -345,8 +337,6 @@ bool Communicator::prepare_sleep(Sleep& sleep) {
   submissions_.stop_driving();
   return !stay_awake;
 }
-
-// ---------------------------------------------------------------- closing
 
 void Communicator::close(const std::string& error, const Interrupt& interrupt) {
   if (driver_.load(std::memory_order_relaxed) == std::this_thread::get_id()) {

@@ -137,8 +137,6 @@ class StagedCall:
                 f"host memory failed: {error}"
             ) from error
 
-    # ------------------------------------------------------------ the steps
-
     def issue(self) -> None:
         """Start every tile as soon as the device has copied it; waits for nothing else."""
         try:
@@ -195,8 +193,6 @@ class StagedCall:
                     if not tensor.is_cpu:
                         tensor.record_stream(store)
             self._stored = self._record(store)
-
-    # ------------------------------------------------------------ waiting for it
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Block until the device has the order to store all of it."""

@@ -51,8 +51,6 @@ TcpLane::TcpLane(int peer, std::vector<std::shared_ptr<Stream>> connections,
   for (size_t i = 0; i < connections.size(); ++i) adopt(i, std::move(connections[i]));
 }
 
-// ---------------------------------------------------------------- sending
-
 uint64_t TcpLane::post_send(const Header& header, const std::byte* payload) {
   throw_if_dead();
   uint64_t number = window_.post(header, payload);
@@ -180,8 +178,6 @@ void TcpLane::release_acknowledged() {
   window_.acknowledge(number);
   cursor_ = std::max(cursor_, number + 1);
 }
-
-// ---------------------------------------------------------------- connections
 
 void TcpLane::adopt(size_t i, std::shared_ptr<Stream> connection) {
   if (why_dead_) return connection->close();

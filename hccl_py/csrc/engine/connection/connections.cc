@@ -31,8 +31,6 @@ Connections::Connections(int world_size, std::vector<int> local_ranks, double pa
       state_(state),
       repair_event_(new_event()) {}
 
-// ---------------------------------------------------------------- connecting
-
 void Connections::watch(int fd, uint64_t tag, uint32_t events) {
   // Edge-triggered: bytes that no call has asked for must not keep a sleeper awake. Before it
   // sleeps, a driver has found every lane it needs empty, so whatever comes next is an edge.
@@ -76,8 +74,6 @@ bool Connections::is_local(int rank) const {
   return std::find(local_ranks_.begin(), local_ranks_.end(), rank) != local_ranks_.end();
 }
 
-// ---------------------------------------------------------------- events
-
 bool Connections::handle_events(int timeout_ms) {
   epoll_event events[32];
   int num_events = epoll_wait(epoll_.get(), events, 32, timeout_ms);
@@ -119,8 +115,6 @@ void Connections::follow(int rank) {
   for (TcpLane* lane : peer.lanes) lane->peer_has_ended();
   end_of_link(rank);
 }
-
-// ---------------------------------------------------------------- how a peer ends
 
 // The link says that the peer has left, or is lost.
 void Connections::end_of_link(int rank) {
@@ -208,8 +202,6 @@ std::vector<Failure> Connections::ended_peers() const {
   return ended_;
 }
 
-// ---------------------------------------------------------------- in turn
-
 void Connections::tend(Deadline now) {
   if (num_unsettled_ > 0 && now >= next_check_) {
     next_check_ = now + closing_period;
@@ -242,8 +234,6 @@ void Connections::count_unsettled() {
 void Connections::prepare_sleep(Sleep& sleep) {
   for (Lane* lane : watched_lanes_) lane->prepare_sleep(sleep);
 }
-
-// ---------------------------------------------------------------- the end
 
 bool Connections::owes() const {
   return std::any_of(tcp_lanes_.begin(), tcp_lanes_.end(),

@@ -140,8 +140,6 @@ void ControlLink::handle(const ControlMessage& message, std::string_view text) {
   }
 }
 
-// ---------------------------------------------------------------- connections
-
 bool ControlLink::is_cut() const {
   return std::all_of(paths_.begin(), paths_.end(),
                      [](const Connection& path) { return path.stream == nullptr; });

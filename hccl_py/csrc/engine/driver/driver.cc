@@ -143,8 +143,6 @@ bool Communicator::answer_asks() {
   return true;
 }
 
-// ---------------------------------------------------------------- time
-
 // Whatever has a deadline of its own.
 void Communicator::check(Deadline now) {
   check_deadlines(now);
@@ -211,8 +209,6 @@ void Communicator::announce_sleep(Sleep& sleep) {
   collectives_.sleeps();
 }
 
-// ---------------------------------------------------------------- failing
-
 void Communicator::take_failures() {
   for (Failure& failure : connections_.take_failures()) {
     if (const Request* active = collectives_.active()) {
@@ -257,8 +253,6 @@ void Communicator::stop_moving() {
   for (const RequestPtr& request : std::exchange(held_, {})) request->fail(why);
   submissions_.notify_waiters();
 }
-
-// ---------------------------------------------------------------- how far this rank has got
 
 CallProgress Communicator::measure() const {
   CallProgress progress;
