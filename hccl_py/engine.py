@@ -71,7 +71,6 @@ def _slot_bytes(world_size: int) -> int:
 
 
 def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
-    """Hand all connections to the engine; return what a forked child has to close."""
     hosts = [member.identity.host for member in mesh.party.members]
     num_threads = 1 if mesh.provider is None else 2  # which keep a core busy: it has one of its own
     core.set_ranks_on_host(num_threads * hosts.count(hosts[rank]))

@@ -159,7 +159,6 @@ class LocalRanks(LogsSpecs):
 
 
 def _record(path: str) -> dict[str, Any]:
-    """Return what a rank recorded of its exception, and when; empty: it recorded nothing."""
     with suppress(OSError, ValueError, KeyError), open(path) as file:
         record = json.load(file)["message"]
         if isinstance(record, str):

@@ -78,7 +78,6 @@ def _format(error: BaseException) -> str:
 
 
 def _record(kind: str, message: str, text: str) -> bool:
-    """Write elastic's error file; return False where that was not possible."""
     path = os.environ.get("TORCHELASTIC_ERROR_FILE")
     if not path:
         return False

@@ -36,7 +36,6 @@ def _is_here(report: Report) -> bool:
 
 
 def _elsewhere(report: Report) -> OtherCall | None:
-    """Return the call of another communicator that the rank is stuck in instead."""
     if _is_here(report):
         return None
     return next((other for other in report.other_calls if other.stuck), None)

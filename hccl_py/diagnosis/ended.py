@@ -35,7 +35,6 @@ def _not_alive(reports: Reports, some: set[int], or_dead: bool = True) -> set[in
 
 
 def _how(dead: set[int], observed: list[Failure]) -> str:
-    """Return how processes ended, where the kernel told a rank of the same node."""
     ends = {}
     for one in observed:
         if one.rank not in dead:

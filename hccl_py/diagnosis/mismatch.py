@@ -34,7 +34,6 @@ def find_mismatch(reports: Reports) -> Diagnosis | None:
 
 
 def _first_difference(logs: Mapping[int, Mapping[int, LoggedCall]]) -> int | None:
-    """Return the lowest number that does not mean the same call to all that remember it."""
     for number in sorted({number for calls in logs.values() for number in calls}):
         if len({calls[number].key for calls in logs.values() if number in calls}) > 1:
             return number

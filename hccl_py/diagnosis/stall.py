@@ -107,7 +107,6 @@ class StallWatch:
         )
 
     def _check_end(self) -> None:
-        """Print a line once the call that was warned of goes on."""
         if self._warned is None:
             return
         number, call, since_s = self._warned

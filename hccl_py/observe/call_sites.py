@@ -55,7 +55,6 @@ class CallSites:
 
 
 def _user_frames() -> Frames:
-    """Return the innermost frame that is neither ours nor torch's."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_globals.get("__name__", "").partition(".")[0] not in _OURS:

@@ -91,7 +91,6 @@ def _check_promises(plans: Sequence[Plan], contract: Contract, simulation: Simul
 def _broken_promise(
     plan: Plan, contract: Contract, memory: Memory, chunk: Chunk, totals: dict[int, Value]
 ) -> str | None:
-    """Say how the final value of `chunk` breaks its promise; remember totals across ranks."""
     promise = contract.promise(plan, chunk.begin)
     if promise is None:
         return None

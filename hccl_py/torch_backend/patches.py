@@ -130,7 +130,6 @@ def _create_shrunk_group(
     return shrunk
 
 
-
 def _register_builtin_hook(original: Function, ddp: Any, comm_hook_type: Any) -> None:
     """The fp16 hook in C++ makes the backward pass fail; the same hook in Python takes over.
 
@@ -172,7 +171,6 @@ def _keep_forward_work(original: Function, reducer: Any, work: Any, *arguments: 
     """
     _forward_works[reducer] = work
     original(reducer, work, *arguments)
-
 
 
 def _all_gather_into_tensor_out(tensor: Any, group_size: int, group_name: Any, *, out: Any) -> Any:

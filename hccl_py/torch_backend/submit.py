@@ -189,11 +189,9 @@ class CallingGroup(_Base):
         return StagedCall(self.communicator, self._streams[device], call, method, calls)
 
     def _start_coalescing(self, device: torch.device) -> None:
-        """Collect the works that this thread starts until `_end_coalescing`."""
         self._of_thread.works = []
 
     def _end_coalescing(self, device: torch.device) -> dist.Work:
-        """Return one Work for all that were started since `_start_coalescing`."""
         works: list[HcclWork] = self._of_thread.works
         self.abandon_coalescing()
         results = [tensor for work in works for tensor in work.result()]

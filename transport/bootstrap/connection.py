@@ -130,7 +130,6 @@ class PendingConnection:
                 self.socket.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def _secure(self, *, server_side: bool) -> Steps:
-        """Reject a process of another user; run the TLS handshake between nodes."""
         if self.socket.family == socket.AF_UNIX:
             _, user = _peer_process(self.socket)
             if user != os.geteuid():
@@ -172,7 +171,6 @@ class PendingConnection:
         yield from self._conclude()
 
     def _conclude(self) -> Steps:
-        """Exchange acknowledgements and, where memory is shared, descriptors."""
         assert self.key is not None
         self.step = "acknowledge"
         passed = self.party.segment if self.party.is_local(self.key.rank) else ()

@@ -256,7 +256,6 @@ class _Resources:
 
 
 def _coordination(meeting: Meeting, rank: int) -> Coordination:
-    """Admit all ranks' control planes, before any of them dials this one."""
     machine = meeting.cards[rank].identity.machine
     contacts = tuple(
         card.contact if card.identity.machine == machine else replace(card.contact, unix_name="")

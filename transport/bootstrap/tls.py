@@ -58,7 +58,6 @@ class Tls:
 
 
 def _make_certificate() -> tuple[bytes, bytes]:
-    """Return a new certificate in DER; and in PEM with its private key."""
     try:
         from cryptography import x509
         from cryptography.hazmat.primitives import hashes, serialization

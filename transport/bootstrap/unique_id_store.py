@@ -54,7 +54,6 @@ _REJECTED = int(zmq.EVENT_HANDSHAKE_FAILED_AUTH) | int(zmq.EVENT_HANDSHAKE_FAILE
 
 
 def _curve_keys(secret: bytes, side: str) -> KeyPair:
-    """Derive the CURVE keys of one side, `server` or `client`."""
     secret_key = z85.encode(hmac.digest(secret, f"hccl-py unique id {side}".encode(), "sha256"))
     return KeyPair(zmq.curve_public(secret_key), secret_key)
 

@@ -152,7 +152,6 @@ class ControlPlane:
             self._here.append(entry)
 
     def _flush(self) -> None:
-        """Deliver the messages for ranks of this process, then send those for others."""
         while self._here:
             now_s = time.monotonic()
             while self._here:

@@ -202,7 +202,6 @@ class Coordinator:
             self._send(self._rank, "diagnosis", self._diagnosis)
 
     def _silent_s(self, rank: int, now_s: float) -> float:
-        """Return for how long a rank has been silent; 0 if it is not."""
         silent_s = now_s - self._seen_s.setdefault(rank, now_s)
         return silent_s if silent_s > self._silence_s else 0.0
 

@@ -241,7 +241,6 @@ class CurveListener:
             os.dup2(self._nothing, self._slot, inheritable=False)
 
     def _filter(self, option: int) -> None:
-        """Have the kernel drop, or no longer drop, all packets to the listening sockets."""
         drop_all = ctypes.create_string_buffer(struct.pack("=HBBI", 0x06, 0, 0, 0))  # BPF: return 0
         program = struct.pack("@HP", 1, ctypes.addressof(drop_all))
         for port in self._ports:

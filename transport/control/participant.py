@@ -111,7 +111,6 @@ class Participant:
         return min(serving_s, self._next_beat_s, self._answer_due_s())
 
     def _answer_due_s(self) -> float:
-        """Return when the coordinator is late with its answer to a report."""
         if self._reported_s is None or self._diagnosis is not None or self._current == self._rank:
             return math.inf
         return self._reported_s + (ACK_S if self._acknowledged_by is None else DIAGNOSIS_S)

@@ -62,7 +62,6 @@ def _offset(here: Sequence[RankFile], there: Sequence[RankFile]) -> Offset:
 
 
 def _bounds(here: Sequence[RankFile], there: Sequence[RankFile]) -> tuple[int, int] | None:
-    """Bound what to add to the times of `there` to get those of `here`."""
     ours: dict[tuple[str, int], list[tuple[int, int]]] = {}
     for key, begin, end in _calls(here):
         ours.setdefault(key, []).append((begin, end))

@@ -81,7 +81,6 @@ def _read(path: Path) -> RankFile:
 
 
 def _problem(content: Any) -> str:
-    """Return what is wrong with the shape of a file, or nothing."""
     if not isinstance(content, dict) or "format" not in content:
         return 'no flight recorder of hccl-py: expected an object with the key "format"'
     if content["format"] != FORMAT:

@@ -75,7 +75,6 @@ class Timeline:
             self._joined.setdefault((one["id"], entry["collective_seq_id"]), []).append(whole)
 
     def _arrows(self) -> Iterator[Event]:
-        """Yield a chain over the ranks of each collective, in the order in which they came."""
         for number, slices in enumerate(self._joined.values(), 1):
             slices.sort(key=lambda event: (event["ts"], event["pid"]))
             for index, event in enumerate(slices if len(slices) > 1 else []):
@@ -89,7 +88,6 @@ def _span(begin_ns: int, end_ns: int) -> Event:
 
 
 def _names(file: RankFile) -> Iterator[Event]:
-    """Yield the names of a rank and of its communicators, and in which order they stand."""
     about = file.content
     tracks = [
         one["name"] + (f": {one['description']}" if one.get("description") else "")
