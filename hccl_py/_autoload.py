@@ -6,16 +6,14 @@ would slow all of them. So `register` imports almost nothing and raises nothing.
 
 from __future__ import annotations
 
-import functools
 import sys
 import warnings
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-from hccl_py.torch_backend import ALIAS, NAME
+from hccl_py.torch_backend import ALIAS, NAME, watch_backend_names
 
 
 def register() -> None:
@@ -38,26 +36,6 @@ def register() -> None:
             watch_backend_names(_create, _warn_of_owner)
     except Exception as error:  # never break `import torch`
         _say(f"hccl_py could not register its backend with torch: {error!r}")
-
-
-def watch_backend_names(creator: Callable[..., Any], warn: Callable[[], None]) -> None:
-    """Torch replaces a backend of the same name without a word; hccl-py warns, once, when another
-    package registers "hccl" after it. `import torch` applies this one.
-    """
-    import torch.distributed as dist
-
-    backend: Any = dist.Backend
-    original = backend.register_backend
-
-    @functools.wraps(original)
-    def register_backend(name: str, func: Any, *arguments: Any, **options: Any) -> Any:
-        done = original(name, func, *arguments, **options)
-        if func is not creator and str(name).lower() == NAME:
-            backend.register_backend = original
-            warn()
-        return done
-
-    backend.register_backend = staticmethod(register_backend)
 
 
 def _warn_of_owner() -> None:

@@ -74,7 +74,6 @@ class EngineCalls(Generic[Result]):
         return started
 
     def _error(self, error: Exception, arguments: tuple[Any, ...]) -> Exception:
-        """Return what to raise for a call that the engine failed or did not take."""
         _, call, limit_s, *_ = arguments
         if isinstance(error, _core.CommunicatorFailed):
             return self._state.errors.of_call(error, limit_s, call)

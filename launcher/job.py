@@ -53,7 +53,6 @@ def run(program: Program) -> int:
 
 
 def _fork(program: Program) -> tuple[int, int]:
-    """Fork the agent; return its pid and a pipe that is readable once it has ended."""
     agent_end, held_by_agent = os.pipe()
     sys.stdout.flush()
     sys.stderr.flush()

@@ -42,7 +42,6 @@ def _elsewhere(report: Report) -> OtherCall | None:
 
 
 def _waits_for(report: Report, blocked: Mapping[int, Report], reports: Reports) -> Iterator[int]:
-    """List the blocked ranks that have not come to the call which a rank is stuck in."""
     if _is_here(report):
         for rank in report.progress.waiting_for:
             if rank in blocked and blocked[rank].progress.submitted < report.progress.sequence:

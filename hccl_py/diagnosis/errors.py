@@ -100,7 +100,6 @@ class CallErrors:
         return _error(reports.diagnosis(Cause.TIMED_OUT, rank, text))
 
     def _of_one_call(self, failure: Failure, timeout_s: float, call: Call) -> CommunicatorError:
-        """Report what concerns this rank's call alone: the communicator may well go on."""
         if failure.cause is Cause.MISMATCH:
             text = f"{describe(call)}: {failure.sizes()}"
         else:

@@ -14,15 +14,12 @@ in a decision without it.
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.diagnosis.reports import ranks
-from hccl_py.membership.subset import Connect, check_ranks
+from hccl_py.membership.subset import Connect, Made, check_ranks
 from hccl_py.transport.errors import BootstrapError, HcclError, InvalidArgumentError
-
-if TYPE_CHECKING:
-    from hccl_py.communicator import Communicator
 
 _CONFIRM_S = 2.0
 """How much later than its neighbours a rank may be done with connecting."""
@@ -39,8 +36,12 @@ def check_excluded(world_size: int, rank: int, exclude: Iterable[int]) -> list[i
 
 
 def regroup(
-    old: CommunicatorState, number: int, exclude: Sequence[int], timeout_s: float, connect: Connect
-) -> tuple["Communicator", list[int]]:
+    old: CommunicatorState,
+    number: int,
+    exclude: Sequence[int],
+    timeout_s: float,
+    connect: Connect[Made],
+) -> tuple[Made, list[int]]:
     """Return a communicator of the ranks that go on, and their old ranks: the same on all of them.
 
     `number` is that of this shrink: each starts an agreement of its own. `timeout_s` is how long

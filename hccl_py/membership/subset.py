@@ -7,7 +7,7 @@ raises. Ranks that only share a store would wait for a dead member until their t
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -15,10 +15,16 @@ from hccl_py.communicator_state import CommunicatorState
 from hccl_py.transport.control.store import StoreClient
 from hccl_py.transport.errors import BootstrapError, CommunicatorError, InvalidArgumentError
 
-if TYPE_CHECKING:
-    from hccl_py.communicator import Communicator
 
-Connect = Callable[[StoreClient | None, int, int], "Communicator"]
+class Closable(Protocol):
+    """What is opened here; the class stands above this file."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+Made = TypeVar("Made", bound=Closable)
+Connect = Callable[[StoreClient | None, int, int], Made]
 """Makes a communicator of a store, a rank and a world size."""
 
 _NEWS_S = 0.3
@@ -51,8 +57,12 @@ def check_members(world_size: int, rank: int, members: Iterable[int]) -> tuple[i
 
 
 def open_group(
-    parent: CommunicatorState, members: Sequence[int], key: str, timeout_s: float, connect: Connect
-) -> "Communicator":
+    parent: CommunicatorState,
+    members: Sequence[int],
+    key: str,
+    timeout_s: float,
+    connect: Connect[Made],
+) -> Made:
     """Connect the members of a group, or raise the parent's failure.
 
     `key` names the group in the coordinator's store, each is used once; `timeout_s` is how long the

@@ -211,7 +211,6 @@ def _dumps(recorders: Iterable[FlightRecorder]) -> list[Dump]:
 
 
 def _dump(folder: Path, reason: str, home_rank: int | None) -> None:
-    """Write, and say where; say so too if it cannot be done."""
     try:
         for path in write_all(folder, reason, home_rank):
             logger.warning("flight recorder: %s", path)
@@ -228,7 +227,6 @@ def _rank(number: int) -> int | None:
 
 
 def _data(call: _Call, elements: list[ElementType]) -> dict[str, Any]:
-    """Return sizes and types of what went in and came out; of a barrier nothing did."""
     names = [one.name for one in elements]
     return {
         "input_sizes": [[call.bytes_in // one.item_bytes] for one in elements],

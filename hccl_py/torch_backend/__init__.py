@@ -13,6 +13,10 @@ This file holds the names under which torch knows this backend; importing it imp
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import Any
+
 NAME = "hccl"
 ALIAS = "hccl_py"
 """Always registered: Habana's and Ascend's plug-ins register `NAME` too, and the last one wins."""
@@ -24,3 +28,23 @@ def owns(name: str) -> bool:
 
     plugin = dist.Backend._plugins.get(name.upper())
     return plugin is not None and plugin.creator_fn.__module__ == "hccl_py._autoload"
+
+
+def watch_backend_names(creator: Callable[..., Any], warn: Callable[[], None]) -> None:
+    """Torch replaces a backend of the same name without a word; hccl-py warns, once, when another
+    package registers "hccl" after it. `import torch` applies this one.
+    """
+    import torch.distributed as dist
+
+    backend: Any = dist.Backend
+    original = backend.register_backend
+
+    @functools.wraps(original)
+    def register_backend(name: str, func: Any, *arguments: Any, **options: Any) -> Any:
+        done = original(name, func, *arguments, **options)
+        if func is not creator and str(name).lower() == NAME:
+            backend.register_backend = original
+            warn()
+        return done
+
+    backend.register_backend = staticmethod(register_backend)

@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, _resolve_process_group
 
-from hccl_py._autoload import watch_backend_names
+from hccl_py.torch_backend import watch_backend_names
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.work import register_for_wait_tensor
 from hccl_py.transport.errors import InvalidArgumentError
@@ -233,7 +233,6 @@ _libraries: list[Any] = []
 
 
 def _replace(target: str, replacement: Function) -> None:
-    """Put `replacement` in the place of torch's function, unless this torch has none."""
     owner_name, _, name = target.rpartition(".")
     owner = pkgutil.resolve_name(owner_name)
     original = getattr(owner, name, None)
@@ -251,7 +250,6 @@ def _replace(target: str, replacement: Function) -> None:
 
 
 def _implement(target: str, kernel: Function) -> None:
-    """Register the kernel of an operator on host memory, unless this torch has no such operator."""
     _, _, namespace, name = target.split(".")
     if hasattr(getattr(torch.ops, namespace), name):
         library = torch.library.Library(namespace, "IMPL")  # type: ignore[no-untyped-call]

@@ -51,7 +51,6 @@ def all_reduce_sparse(group: CallingGroup, call: Call, tensor: Tensor) -> dist.W
 
 
 def _counts(group: CallingGroup, call: Call, source: Tensor) -> list[int]:
-    """Return how many values each rank has, once all are known to have the same kind of tensor."""
     kind = f"{tuple(source.shape)} of {source.dtype}, {source.sparse_dim()} dimension(s) sparse"
     digest = int.from_bytes(hashlib.sha256(kind.encode()).digest()[:7], "big")
     mine = torch.tensor([source._nnz(), digest])

@@ -174,7 +174,6 @@ class Connector(ABC):
             self._welcome(accepted, address)
 
     def _make_room(self, error: OSError) -> None:
-        """Free a descriptor: close a stranger that has not named the communicator."""
         silent = self._most_suspect()
         if silent is None or silent.key is not None:
             self._out_of_descriptors(error)

@@ -226,7 +226,6 @@ class CurveListener:
 
     @contextlib.contextmanager
     def _inspect(self, descriptor: int) -> Iterator[socket.socket | None]:
-        """Hold a copy of a connection, which stays open; None if it is closed already."""
         copy = None
         try:
             os.dup2(descriptor, self._slot, inheritable=False)

@@ -163,7 +163,6 @@ def _source_address(host: str, family: socket.AddressFamily | None) -> str | Non
 
 
 def _ask_kernel(probe: socket.socket, request: int, name: str) -> bytes | None:
-    """Return an ifreq; None for an interface that has no such thing, or vanished meanwhile."""
     try:
         return fcntl.ioctl(probe, request, name.encode().ljust(_IFREQ_BYTES, b"\0"))
     except OSError:

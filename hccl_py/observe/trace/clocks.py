@@ -98,7 +98,6 @@ def _synchronous(entry: dict[str, Any]) -> bool:
 
 
 def _probed(here: Sequence[RankFile], there: Sequence[RankFile]) -> tuple[int, int] | None:
-    """Return offset and error from two probes against the same coordinator's clock."""
     communicators = [
         (a, b)
         for ours in here
