@@ -1,5 +1,6 @@
 """Ranks that ended: died, left, or lost to the others."""
 
+from dataclasses import replace
 from signal import Signals
 
 from hccl_py.diagnosis.record import Diagnosis, Failure
@@ -16,7 +17,7 @@ def find_death(reports: Reports) -> Diagnosis | None:
     failures = reports.failures(Cause.DIED)
     ended = [one for report in reports.by_rank.values() for one in report.ended]
     observed = [*failures.values(), *(one for one in ended if one.cause is Cause.DIED)]
-    dead = _not_alive(reports, {one.rank for one in observed}, bool(failures))
+    dead = _not_alive(reports, {one.rank for one in observed})
     failures = failures or reports.failures(Cause.LOST)
     if not dead or not failures:
         return None
@@ -25,13 +26,14 @@ def find_death(reports: Reports) -> Diagnosis | None:
         f"{reports.name(*sorted(dead))} died: {_how(dead, observed)}; "
         f"look at the output of rank {first} first"
     )
-    return reports.diagnosis(Cause.DIED, first, text, reports.first_call(failures.values()))
+    call = reports.first_call(failures.values())
+    return replace(reports.diagnosis(Cause.DIED, first, text, call), dead=tuple(sorted(dead)))
 
 
-def _not_alive(reports: Reports, some: set[int], or_dead: bool = True) -> set[int]:
-    """Return those ranks, and those that the coordinator holds for dead, that do not live."""
+def _not_alive(reports: Reports, some: set[int]) -> set[int]:
+    """Return those ranks, and those that the coordinator knows to be dead, that do not live."""
     dead = {rank for rank, absence in reports.absent.items() if absence.fate is Fate.DEAD}
-    return {rank for rank in some | (dead if or_dead else set()) if not _lives(reports, rank)}
+    return {rank for rank in some | dead if not _lives(reports, rank)}
 
 
 def _how(dead: set[int], observed: list[Failure]) -> str:
@@ -62,16 +64,8 @@ def find_lost(reports: Reports) -> Diagnosis | None:
         f"node confirms that the process ended; look at the output of rank {min(lost)} first, then "
         "at the network"
     )
-    return reports.diagnosis(Cause.LOST, min(lost), text, reports.first_call(failures.values()))
-
-
-def awaits_confirmation(reports: Reports) -> bool:
-    """Return whether a rank on the host of a lost one may still report how that process ended."""
-    seen = [one for report in reports.by_rank.values() for one in (report.failure, *report.ended)]
-    known = {one.rank for one in seen if one is not None and one.cause is not Cause.LOST}
-    hosts = {reports.processes[rank][0] for rank in reports.by_rank}
-    lost = {one.rank for one in seen if one is not None and one.cause is Cause.LOST}
-    return any(reports.processes[rank][0] in hosts for rank in lost - known)
+    call = reports.first_call(failures.values())
+    return replace(reports.diagnosis(Cause.LOST, min(lost), text, call), dead=tuple(sorted(lost)))
 
 
 def _lives(reports: Reports, rank: int) -> bool:

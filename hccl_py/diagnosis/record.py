@@ -188,6 +188,7 @@ class Diagnosis:
     sequence: int = 0  # of the call that met it; 0: none was under way
     fingerprint: int = 0  # of that call
     also: tuple[bytes, ...] = ()  # ids of other communicators that cannot go on either
+    dead: tuple[int, ...] = ()  # ranks that no other rank can reach any more
 
 
 def copied(kind: type[Record], native: object, **parts: Any) -> Record:

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import Any
 
 from hccl_py.diagnosis.diagnosis import diagnose
-from hccl_py.diagnosis.ended import awaits_confirmation
 from hccl_py.diagnosis.record import (
     Diagnosis,
     Failure,
@@ -29,7 +28,7 @@ from hccl_py.fingerprint import without_number
 from hccl_py.observe.flight_recorder import FlightRecorder
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
-from hccl_py.transport.control.reporter import NO_ANSWER, UNDECIDED, Absence
+from hccl_py.transport.control.reporter import NO_ANSWER, Absence
 
 DIAGNOSIS_TIMEOUT_S = 1.5
 """How long a failure waits for the diagnosis of all ranks, before this rank's own view stands."""
@@ -49,6 +48,7 @@ class Reporter:
         self._recorder = recorder
         self._failure: Failure | None = None
         self._adopted: list[_core.Communicator] = []
+        self._cut_off: set[int] = set()  # lost when there was a diagnosis, but not dead
         self._applied = threading.Event()
         self._stall = StallWatch(self.member.name, core)
         _reporters[id(self)] = self
@@ -74,7 +74,8 @@ class Reporter:
         return [
             (one.rank, one.cause == Cause.LEFT, one.last_sequence)
             for one in core.ended_peers()
-            if one.cause != Cause.UNREACHABLE  # its process lives: the control plane reaches it
+            if one.cause in (Cause.LEFT, Cause.DIED)
+            or (one.cause == Cause.LOST and core.failed() and one.rank not in self._cut_off)
         ]
 
     def has_failure(self) -> bool:
@@ -141,6 +142,7 @@ class Reporter:
     def adopt(self, diagnosis: bytes) -> None:
         """See `control.reporter.Reporter`."""
         decoded = decode(Diagnosis, diagnosis)
+        self._cut_off = {one.rank for one in self._core.ended_peers()}.difference(decoded.dead)
         adopted = [
             (other._core, encode(other._seen_from_here(decoded)))
             for other in _all_reporters()
@@ -162,13 +164,9 @@ class Reporter:
         self._applied.set()
         self._record(diagnosis)  # this process may soon be stopped
 
-    def diagnose(
-        self, reports: Mapping[int, bytes], absent: Mapping[int, Absence], final: bool
-    ) -> bytes | None:
+    def diagnose(self, reports: Mapping[int, bytes], absent: Mapping[int, Absence]) -> bytes | None:
         """See `control.reporter.Reporter`."""
         collected = self._reports(reports, absent)
-        if not final and awaits_confirmation(collected):
-            return UNDECIDED
         diagnosis = diagnose(collected)
         if diagnosis is None:
             self._stall.warn(collected)
@@ -228,6 +226,7 @@ class Reporter:
             sequence=progress.sequence,
             fingerprint=without_number(progress.fingerprint),
             also=(),
+            dead=(),
         )
 
     def _record(self, diagnosis: bytes) -> None:

@@ -12,6 +12,8 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from hccl_py.communicator_state import CommunicatorState
+from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
+from hccl_py.transport._core import Cause
 from hccl_py.transport.control.store import StoreClient
 from hccl_py.transport.errors import BootstrapError, CommunicatorError, InvalidArgumentError
 
@@ -27,8 +29,6 @@ Made = TypeVar("Made", bound=Closable)
 Connect = Callable[[StoreClient | None, int, int], Made]
 """Makes a communicator of a store, a rank and a world size."""
 
-_NEWS_S = 0.3
-"""The end of a rank may be known so much later than the end of a connection to it."""
 _TURN_S = 0.01
 _MOST = 1 << 62  # of colours and keys
 
@@ -96,16 +96,16 @@ def _trouble(parent: CommunicatorState, members: Sequence[int], leaving_counts: 
     core.poll()
     if core.failed():
         return f"the communicator {parent.name} failed"
-    for rank, left, _ in parent.reporter.ended_ranks():
-        if rank in members and (leaving_counts or not left):
-            parent.reporter.report_ended(rank)
-            return f"rank {rank} of the communicator {parent.name} ended"
+    for one in core.ended_peers():
+        if one.rank in members and (leaving_counts or one.cause != Cause.LEFT):
+            parent.reporter.report_ended(one.rank)
+            return f"rank {one.rank} of the communicator {parent.name} ended"
     return ""
 
 
 def _failure(parent: CommunicatorState, members: Sequence[int]) -> CommunicatorError | None:
     """Return the parent's failure, if that is why its members did not come together."""
-    limit_s = time.monotonic() + _NEWS_S
+    limit_s = time.monotonic() + DIAGNOSIS_TIMEOUT_S
     while not _trouble(parent, members):
         if time.monotonic() > limit_s:
             return None

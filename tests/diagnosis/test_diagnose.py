@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from hccl_py.diagnosis.diagnosis import diagnose
-from hccl_py.diagnosis.ended import awaits_confirmation
 from hccl_py.diagnosis.record import (
     Diagnosis,
     Failure,
@@ -236,15 +235,17 @@ def test_death_says_how_the_process_ended(end: dict[str, int], how: str) -> None
 
 def test_rank_of_another_node_is_lost_until_its_node_confirms() -> None:
     lost = report(Cause.LOST, 3, ended=(Failure(Cause.LOST, 3),))
-    diagnosis = decide({0: lost, 1: lost}, {3: DEAD})
-    assert (diagnosis.cause, diagnosis.rank) == (Cause.LOST, 3)
+    diagnosis = decide({0: lost, 1: lost}, {3: NO_ANSWER})
+    assert (diagnosis.cause, diagnosis.rank, diagnosis.dead) == (Cause.LOST, 3, (3,))
     beside = report(ended=(Failure(Cause.DIED, 3),))
-    assert decide({0: lost, 2: beside}, {3: DEAD}).cause is Cause.DIED
+    confirmed = decide({0: lost, 2: beside}, {3: DEAD})
+    assert (confirmed.cause, confirmed.dead) == (Cause.DIED, (3,))
+    assert decide({0: lost, 1: lost}, {3: DEAD}).cause is Cause.DIED  # a heartbeat told
 
 
-def test_lost_rank_is_waited_for_while_its_host_can_say_how_it_ended() -> None:
-    lost, died = report(Cause.LOST, 2), report(Cause.DIED, 2)
-    hosts = [("a", 1), ("a", 2), ("b", 3), ("b", 4)]
-    assert awaits_confirmation(Reports({0: lost, 3: report()}, {}, hosts))
-    assert not awaits_confirmation(Reports({0: lost, 3: died}, {}, hosts))
-    assert not awaits_confirmation(Reports({0: lost, 1: lost}, {}, hosts))
+def test_ranks_that_lost_each_other_are_not_dead() -> None:
+    reports = {
+        one: report(Cause.LOST, 1 - one, ended=(Failure(Cause.LOST, 1 - one),)) for one in (0, 1)
+    }
+    diagnosis = decide(reports, {})
+    assert (diagnosis.cause, diagnosis.dead) == (Cause.UNREACHABLE, ())

@@ -137,7 +137,10 @@ class Injection:
 
     @property
     def names_victim(self) -> bool:
-        return self.kind in {*DEADLY, "sigstop", "cut_off", *SPOKEN}
+        # Of two ranks that are cut off from each other, either may be the one.
+        return self.kind in {*DEADLY, "sigstop", *SPOKEN} or (
+            self.kind == "cut_off" and self.layout.world_size > 2
+        )
 
     def mark(self, what: str) -> Path:
         """Return the file by which the processes of a round tell each other what has happened."""

@@ -15,6 +15,7 @@ from ranks import RanksFailed
 ROUNDS = int(os.environ.get("HCCL_TEST_ROUNDS", "1"))
 BETWEEN_NODES = {"cut_off", *HARMLESS} - {"coordinator_closed"}
 PAIR = Layout("2", 2, 1)  # no third rank sees that both live
+PAIR_OF_NODES = Layout("2 x 1", 2, 2)
 BETWEEN_HOSTS = Layout("2 hosts x 2", 4, 2)
 KINDS = (*FATAL, "sigstop", *HARMLESS)
 
@@ -23,6 +24,8 @@ Cell = tuple[str, Layout]
 
 def _layouts(kind: str) -> tuple[Layout, ...]:
     """Return where a kind is tried: in the short form every other one on four ranks alone."""
+    if kind == "cut_off":
+        return (PAIR_OF_NODES, TWO_NODES)
     if kind in BETWEEN_NODES:
         return (TWO_NODES,)
     if kind == "control_garbage":

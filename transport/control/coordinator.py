@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from hccl_py.transport.control.reporter import DEAD, NO_ANSWER, UNDECIDED, Absence, Fate, Reporter
+from hccl_py.transport.control.reporter import DEAD, NO_ANSWER, Absence, Fate, Reporter
 
 logger = logging.getLogger("hccl_py.transport")
 
@@ -69,7 +69,7 @@ class Coordinator:
         """Note that a rank lives; a rank that has missed the diagnosis gets it, or passes it on."""
         sent_ns, has_diagnosis, ended, silent_s = body
         self._send(sender, "beat-back", [sent_ns, time.time_ns()])
-        self._note_ended(sender, ended)
+        self._note_ended(ended)
         for rank, one_s in silent_s.items():  # where nothing else is known
             self._seen_s.setdefault(rank, now_s - one_s)
         self._seen_s[sender] = now_s
@@ -78,17 +78,12 @@ class Coordinator:
         elif self._diagnosis is None and has_diagnosis:
             self._send(sender, "ask", None)
 
-    def _note_ended(self, sender: int, ended: Any) -> None:
-        """Note which ranks ended, as one rank knows. A goodbye outweighs silence.
-
-        This rank's own engine knows of a death as soon as any other. A rank that only others lost
-        may live, and coordinate: then the connection between the two is broken, and two
-        coordinators must not come to two diagnoses.
-        """
+    def _note_ended(self, ended: Any) -> None:
+        """Note which ranks ended, as one rank knows. A goodbye outweighs silence."""
         for rank, left, sequence in ended:
             if left:
                 self._ended[int(rank)] = Absence(Fate.LEFT, f"left after collective {sequence:d}")
-            elif sender == self._rank:
+            else:
                 self._ended.setdefault(int(rank), DEAD)
 
     def on_report(self, sender: int, body: Any, now_s: float) -> None:
@@ -145,8 +140,7 @@ class Coordinator:
             return
         if self._opened_s is None:
             return
-        final = now_s >= self._opened_s + self._window_s
-        if not final and any(
+        if now_s < self._opened_s + self._window_s and any(
             rank not in self._reports and not self._silent_s(rank, now_s)
             for rank in self.remaining()
         ):
@@ -155,7 +149,7 @@ class Coordinator:
         follows = self._following is not None and self._following not in self._ended
         if follows and now_s < self._opened_s + DIAGNOSIS_S:
             return
-        self._decide(now_s, final)
+        self._decide(now_s)
 
     def next_s(self) -> float:
         """Return when to call `tick` again, at the latest."""
@@ -164,7 +158,7 @@ class Coordinator:
         follows = self._following is not None
         return self._opened_s + (DIAGNOSIS_S if follows else self._window_s)
 
-    def _decide(self, now_s: float, final: bool) -> None:
+    def _decide(self, now_s: float) -> None:
         absent = {
             rank: self._ended.get(rank) or self._silence(rank, now_s)
             for rank in self._ranks
@@ -172,10 +166,7 @@ class Coordinator:
         }
         # A rank that reported and died since is dead all the same; its report says why it ended.
         try:
-            diagnosis = self._reporter.diagnose(dict(self._reports), absent, final)
-            if diagnosis == UNDECIDED:
-                return
-            self._diagnosis = diagnosis
+            self._diagnosis = self._reporter.diagnose(dict(self._reports), absent)
         except Exception:  # every engine then ends by what it observed itself, late but surely
             logger.exception("rank %d could not come to a diagnosis", self._rank)
         if self._diagnosis is not None:

@@ -118,6 +118,9 @@ class Participant:
     def on_news(self, now_s: float) -> None:
         """Report what the engine has observed."""
         if self._observe(now_s):
+            # Before the beat: once the coordinator knows of the end it may wait for nothing else.
+            report = [*self.reporter.report(), self._acknowledged_by]
+            self._send(self._current, "reported", report)
             self._beat(now_s)
         self._follow_coordinator(now_s)
 
@@ -222,6 +225,8 @@ class Participant:
 
     def _adopted(self, diagnosis: bytes) -> None:
         self._diagnosis = diagnosis
+        self._ended = {one[0]: one for one in self.reporter.ended_ranks()}  # it may name more
+        self._next_beat_s = 0.0
         self._passed_over.clear()
         # Other ranks may have asked this one.
         self._send(self._rank, "adopted", diagnosis)

@@ -25,7 +25,6 @@ class Absence(NamedTuple):
 
 DEAD = Absence(Fate.DEAD, "dead")
 NO_ANSWER = Absence(Fate.UNKNOWN, "no answer")
-UNDECIDED = b""
 
 
 class Reporter(Protocol):
@@ -38,7 +37,11 @@ class Reporter(Protocol):
         """Return an eventfd: a failure was observed, a rank ended, a diagnosis was adopted."""
 
     def ended_ranks(self) -> Sequence[Ended]:
-        """List the ranks that died or left, also while no call is under way."""
+        """List the ranks that left or died, also while no call is under way.
+
+        A rank that is lost may live, and the control plane reach it: it is none of them until the
+        diagnosis says so. Else each of two ranks might coordinate without the other.
+        """
 
     def suspects(self) -> bool:
         """Say whether all ranks shall report, asked with every heartbeat.
@@ -61,10 +64,5 @@ class Reporter(Protocol):
     def conclude(self, diagnosis: bytes) -> None:
         """Adopt a diagnosis and end all calls by it."""
 
-    def diagnose(
-        self, reports: Mapping[int, bytes], absent: Mapping[int, Absence], final: bool
-    ) -> bytes | None:
-        """Decide, as the coordinator; None: the reports show no failure.
-
-        Where it is not final, and a rank may soon report more, return `UNDECIDED`.
-        """
+    def diagnose(self, reports: Mapping[int, bytes], absent: Mapping[int, Absence]) -> bytes | None:
+        """Decide, as the coordinator; None: the reports show no failure."""

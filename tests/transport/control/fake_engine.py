@@ -58,9 +58,7 @@ class FakeEngine:
         self.adopted = adopted
         self.adopted_s = time.monotonic()
 
-    def diagnose(
-        self, reports: Mapping[int, bytes], absent: Mapping[int, Absence], final: bool
-    ) -> bytes:
+    def diagnose(self, reports: Mapping[int, bytes], absent: Mapping[int, Absence]) -> bytes:
         text = {rank: one.text for rank, one in absent.items()}
         diagnosis = {"judge": self.rank, "reports": sorted(reports), "absent": text}
         return bytes(msgpack.packb(diagnosis))

@@ -7,11 +7,9 @@ from concurrent.futures import Future
 from typing import Any
 
 import pytest
-from fake_engine import FakeEngine
 from simulated_ranks import SimulatedRanks
 
 from hccl_py.transport.control.coordinator import WINDOW_S
-from hccl_py.transport.control.reporter import UNDECIDED
 
 
 @pytest.fixture
@@ -109,7 +107,7 @@ def test_stopped_coordinator_is_passed_over_and_hears_the_diagnosis_later(
 
 
 def test_judge_that_fails_leaves_the_decision_to_the_engines(ranks: SimulatedRanks) -> None:
-    def judge(reports: Any, absent: Any, final: bool) -> Any:
+    def judge(reports: Any, absent: Any) -> Any:
         raise ValueError("no idea")
 
     made = SimulatedRanks(3)
@@ -120,18 +118,15 @@ def test_judge_that_fails_leaves_the_decision_to_the_engines(ranks: SimulatedRan
     made.close()
 
 
-def test_undecided_judge_is_asked_again_at_the_end_of_the_window(ranks: SimulatedRanks) -> None:
-    judge = ranks.engines[0]
-
-    def diagnose(reports: Any, absent: Any, final: bool) -> bytes:
-        return FakeEngine.diagnose(judge, reports, absent, final) if final else UNDECIDED
-
-    judge.diagnose = diagnose  # type: ignore[method-assign]
-    ranks.fail(3)
-    ranks.run(WINDOW_S / 2)
-    assert ranks.diagnoses() == [None] * 5
-    ranks.run(WINDOW_S)
-    assert only(ranks.diagnoses())["reports"] == [0, 1, 2, 3, 4]
+def test_rank_that_its_neighbour_saw_die_is_not_waited_for(ranks: SimulatedRanks) -> None:
+    ranks.stopped.add(4)
+    ranks.fail(2)
+    ranks.run(WINDOW_S / 5)
+    assert ranks.diagnoses() == [None] * 4
+    ranks.engines[3].gone = [(4, False, 0)]
+    ranks.news()
+    ranks.run(0.01)
+    assert only(ranks.diagnoses())["absent"] == {4: "dead"}
 
 
 # ------------------------------------------------------------------------------ agreement
