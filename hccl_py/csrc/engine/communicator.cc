@@ -160,11 +160,10 @@ void Communicator::run(const RequestPtr& request, const Interrupt& interrupt) {
 void Communicator::start(const RequestPtr& request) {
   progress_thread_->start();
   if (!submit(request)) return;
+  HandOver at_end{*this};
   // Send at once what can be sent: the peers wait for it while the progress thread wakes up.
   progress_or_fail();
-  std::exception_ptr interruption = std::exchange(interruption_, nullptr);
-  hand_over();
-  if (interruption) std::rethrow_exception(interruption);
+  if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
 }
 
 bool Communicator::wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt) {
@@ -234,8 +233,8 @@ void Communicator::wake() {
 void Communicator::drive_once() {
   wake();
   if (!submissions_.try_drive()) return;
+  HandOver at_end{*this};
   progress_or_fail();
-  hand_over();
 }
 
 void Communicator::ask_to_stop(Failure failure, Ask how) {
@@ -263,10 +262,10 @@ void Communicator::apply_diagnosis() {
 
 void Communicator::poll() {
   if (!submissions_.try_drive()) return;
+  HandOver at_end{*this};
   check_connections();
   // No call may be under way whose thread would see how it ends.
   if (connections_.is_unsettled()) progress_thread_->start();
-  hand_over();
 }
 
 bool Communicator::has_undelivered() {
@@ -274,10 +273,9 @@ bool Communicator::has_undelivered() {
     if (Clock::now() >= until) return false;  // a call drives
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
+  HandOver at_end{*this};
   check_connections();
-  bool owes = !has_calls() && !failures_.has_ended() && connections_.owes();
-  hand_over();
-  return owes;
+  return !has_calls() && !failures_.has_ended() && connections_.owes();
 }
 
 CallProgress Communicator::progress_made() {
@@ -301,8 +299,8 @@ CallProgress Communicator::progress_made() {
 
 std::vector<BrokenPath> Communicator::take_broken() {
   if (submissions_.try_drive()) {
+    HandOver at_end{*this};
     check_connections();
-    hand_over();
   }
   std::vector<BrokenPath> broken = connections_.take_broken();
   if (failures_.has_ended()) broken.clear();

@@ -123,6 +123,12 @@ class Communicator final : public Drivable {
   // Requests of a thread that does not drive. ask_close does nothing where no call is under way.
   enum Ask : unsigned { ask_close = 1, ask_stop = 2, ask_progress = 4 };
 
+  // Ends this thread's driving, also where it throws: else no thread could drive again.
+  struct HandOver {
+    Communicator& driven;
+    ~HandOver() { driven.hand_over(); }
+  };
+
   Communicator(const CommunicatorOptions& options, std::shared_ptr<ProgressThread> progress);
 
   void deliver_rest(const Interrupt& interrupt);

@@ -56,6 +56,7 @@ inline std::shared_ptr<Plan> mesh(int me, int n) {
 struct World {
   std::shared_ptr<ProgressThread> progress = std::make_shared<ProgressThread>();
   std::vector<std::shared_ptr<Communicator>> ranks;
+  std::vector<int> controls;  // one end of the control connection of each pair of ranks
   static constexpr int num_channels = 2;
 
   // `nodes[r]`: ranks with equal entries share memory, others use socket pairs, so that both
@@ -97,6 +98,7 @@ struct World {
  private:
   void share_memory(size_t a, size_t b) {
     std::array<int, 2> control = unix_sockets();
+    controls.push_back(control[0]);
     for (auto [me, peer, fd] : {std::tuple{a, b, control[0]}, std::tuple{b, a, control[1]}}) {
       ranks[me]->add_shm_peer(static_cast<int>(peer), ranks[peer]->segment(),
                               duplicate(ranks[peer]->doorbell_fd()), Descriptor(fd), nullptr);
@@ -106,6 +108,7 @@ struct World {
   void connect_sockets(size_t a, size_t b) {
     TcpConnections ends[2];
     std::array<int, 2> control = unix_sockets();
+    controls.push_back(control[0]);
     for (size_t end : {0, 1}) {
       ends[end].controls = {stream_on(control[end])};
       ends[end].names = {"loopback"};

@@ -1,4 +1,5 @@
 // How a failure becomes one: reported by the rank that observes it, diagnosed elsewhere.
+#include <pthread.h>
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -6,6 +7,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <system_error>
 
 #include "ranks.h"
 #include "wire.h"
@@ -88,6 +90,21 @@ HCCL_TEST(a_communicator_with_no_call_under_way_polls) {
   CHECK(!world.ranks[0]->failures().take_report());  // to leave is no failure as long as nobody waits
   diagnose(*world.ranks[0]);
   CHECK(world.ranks[0]->failures().failure()->diagnosis == "the whole story");
+}
+
+HCCL_TEST(a_thread_that_finds_no_memory_lets_others_drive) {
+  World world({0, 1});
+  await_diagnoses(world, 0.1);
+  CHECK(shutdown(world.controls[0], SHUT_RDWR) == 0);
+  pthread_attr_t before, huge;  // of new threads: the progress thread gets no stack
+  CHECK(pthread_getattr_default_np(&before) == 0 && pthread_attr_init(&huge) == 0);
+  CHECK(pthread_attr_setstacksize(&huge, size_t{1} << 50) == 0);
+  CHECK(pthread_setattr_default_np(&huge) == 0);
+  CHECK(throws<std::system_error>([&] { world.ranks[0]->poll(); }));
+  CHECK(pthread_setattr_default_np(&before) == 0);
+  std::vector<float> data(10);
+  RequestPtr request = all_reduce(mesh(0, 2), data, milliseconds(100));
+  CHECK(cause_of(*world.ranks[0], request) == Cause::timed_out);  // which a driver must see
 }
 
 HCCL_TEST(nothing_is_written_after_a_report) {
