@@ -14,6 +14,7 @@ from ranks import run_ranks
 from thread_ranks import ThreadRanks
 
 from hccl_py import AbortedError, Communicator, InvalidArgumentError, ReduceOp
+from hccl_py.transport import _core
 
 LIMIT_BYTES = 16 << 20
 
@@ -205,3 +206,8 @@ def test_repr_names_rank_size_nodes_and_condition() -> None:
         assert repr(second).endswith("failed>")
         second.close()
         assert repr(second).endswith("closed>")
+
+
+def test_segment_for_which_there_is_no_memory_is_a_memory_error() -> None:
+    with pytest.raises(MemoryError, match="segment"):
+        _core.Communicator.create(_core.ProgressThread(), 0, 2, [0, 1], 1, 2, 1 << 46, None)

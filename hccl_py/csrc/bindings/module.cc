@@ -66,6 +66,15 @@ void add_tcp_peer(Communicator& engine, int peer, const std::vector<Connections>
   engine.add_tcp_peer(peer, std::move(connections));
 }
 
+void raise_system_error(const std::exception_ptr& pointer, void*) {
+  try {
+    std::rethrow_exception(pointer);
+  } catch (const std::system_error& error) {
+    bool is_memory = error.code() == std::errc::not_enough_memory;
+    PyErr_SetString(is_memory ? PyExc_MemoryError : PyExc_OSError, error.what());
+  }
+}
+
 BrokenPaths take_broken(Communicator& engine) {
   BrokenPaths result;
   for (const BrokenPath& b : engine.take_broken()) result.emplace_back(b.peer, b.index, b.path);
@@ -120,6 +129,7 @@ uint64_t address_of(nb::handle buffer, bool writable) {
 NB_MODULE(_core, module) {
   module.doc() = "The C++ data path of hccl-py.";
   nb::set_leak_warnings(false);  // ranks may leave with works in flight
+  nb::register_exception_translator(raise_system_error);
 
   nb::class_<ProgressThread>(module, "ProgressThread")
       .def(nb::init<>())
