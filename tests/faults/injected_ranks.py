@@ -52,8 +52,8 @@ def _live(rank: int, injection: Injection) -> Story:
         group = GROUPS[injection.api]("job")
         group.comm.barrier()
     group.set_timeout(injection.timeout_s)
-    # A message that a stuck rank does not answer ends alone, with a timeout of its own; and no other
-    # call is there to compare with one that only the victim makes.
+    # A message that a stuck rank does not answer ends alone, with a timeout of its own. Where ranks
+    # wait for messages, there is no other collective to compare the victim's with.
     without_ring = {*STUCK, "mismatch"}
     kinds = [kind for kind in KINDS if kind != "ring" or injection.kind not in without_ring]
     calls = RandomCalls(group.calls, injection.seed, kinds)
