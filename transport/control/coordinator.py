@@ -72,6 +72,8 @@ class Coordinator:
         self._note_ended(ended)
         for rank, one_s in silent_s.items():  # where nothing else is known
             self._seen_s.setdefault(rank, now_s - one_s)
+        if sender == self._rank and self._silent_s(sender, now_s):
+            self._seen_s.clear()  # this process was stopped, and heard nobody meanwhile
         self._seen_s[sender] = now_s
         if self._diagnosis is not None and not has_diagnosis:
             self._send(sender, "diagnosis", self._diagnosis)
@@ -155,8 +157,7 @@ class Coordinator:
         """Return when to call `tick` again, at the latest."""
         if self._opened_s is None or self._diagnosis is not None:
             return math.inf if self._mine_s is None else self._mine_s
-        follows = self._following is not None
-        return self._opened_s + (DIAGNOSIS_S if follows else self._window_s)
+        return self._opened_s + (self._window_s if self._following is None else DIAGNOSIS_S)
 
     def _decide(self, now_s: float) -> None:
         absent = {
@@ -186,9 +187,8 @@ class Coordinator:
 
     def _deliver_here(self, now_s: float) -> None:
         """End the calls of this rank last: its process may end as soon as they do."""
-        if self._mine_s is None:
-            return
-        if self._unconfirmed <= self._ended.keys() or now_s >= self._mine_s:
+        all_have = self._unconfirmed <= self._ended.keys()
+        if self._mine_s is not None and (all_have or now_s >= self._mine_s):
             self._mine_s = None
             self._send(self._rank, "diagnosis", self._diagnosis)
 

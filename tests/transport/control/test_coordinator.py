@@ -106,6 +106,21 @@ def test_stopped_coordinator_is_passed_over_and_hears_the_diagnosis_later(
     assert only(ranks.diagnoses()) == diagnosis
 
 
+def test_coordinator_that_was_stopped_blames_nobody_for_its_own_silence(
+    ranks: SimulatedRanks,
+) -> None:
+    ranks.run(0.1)  # no heartbeat is on its way
+    ranks.stopped.add(0)
+    ranks.lost = lambda entry: entry.receiver == 0 and entry.kind not in ("reported", "adopted")
+    ranks.fail(1)
+    ranks.run(1.2)
+    ranks.stopped.clear()
+    ranks.run(0.01)  # a heartbeat to itself
+    ranks.fail(0)
+    ranks.run(0.01)
+    assert only(ranks.diagnoses())["judge"] == 1
+
+
 def test_judge_that_fails_leaves_the_decision_to_the_engines(ranks: SimulatedRanks) -> None:
     def judge(reports: Any, absent: Any) -> Any:
         raise ValueError("no idea")
