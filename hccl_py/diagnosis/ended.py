@@ -17,7 +17,9 @@ def find_death(reports: Reports) -> Diagnosis | None:
     failures = reports.failures(Cause.DIED)
     ended = [one for report in reports.by_rank.values() for one in report.ended]
     observed = [*failures.values(), *(one for one in ended if one.cause is Cause.DIED)]
-    dead = _not_alive(reports, {one.rank for one in observed})
+    dead = {one.rank for one in observed}
+    dead |= {rank for rank, absence in reports.absent.items() if absence.fate is Fate.DEAD}
+    dead = {rank for rank in dead if not _lives(reports, rank)}
     failures = failures or reports.failures(Cause.LOST)
     if not dead or not failures:
         return None
@@ -28,12 +30,6 @@ def find_death(reports: Reports) -> Diagnosis | None:
     )
     call = reports.first_call(failures.values())
     return replace(reports.diagnosis(Cause.DIED, first, text, call), dead=tuple(sorted(dead)))
-
-
-def _not_alive(reports: Reports, some: set[int]) -> set[int]:
-    """Return those ranks, and those that the coordinator knows to be dead, that do not live."""
-    dead = {rank for rank, absence in reports.absent.items() if absence.fate is Fate.DEAD}
-    return {rank for rank in some | dead if not _lives(reports, rank)}
 
 
 def _how(dead: set[int], observed: list[Failure]) -> str:
@@ -53,10 +49,10 @@ def _how(dead: set[int], observed: list[Failure]) -> str:
 
 
 def find_lost(reports: Reports) -> Diagnosis | None:
-    """Name the ranks of other nodes whose connections closed and whose end nobody confirms."""
+    """Name the ranks of other nodes whose connections closed, and that sent no report either."""
     failures = reports.failures(Cause.LOST)
-    lost = _not_alive(reports, {one.rank for one in failures.values()})
-    if not failures or not lost:
+    lost = {one.rank for one in failures.values()} - reports.by_rank.keys()
+    if not lost:
         return None
     verb, their = ("is", "its") if len(lost) == 1 else ("are", "their")
     text = (
@@ -102,7 +98,7 @@ def find_left(reports: Reports) -> Diagnosis | None:
 
 
 def find_unreachable(reports: Reports) -> Diagnosis | None:
-    """Name the rank that most others cannot reach; of a pair, the one that did not report."""
+    """Name the rank that most others cannot reach; of a pair, who did not report, or lost more."""
     failures = reports.failures(Cause.UNREACHABLE, Cause.LOST, Cause.DIED)
     if not failures:
         return None
@@ -111,9 +107,10 @@ def find_unreachable(reports: Reports) -> Diagnosis | None:
         for rank, report in reports.by_rank.items()
     }
 
-    def weight(one: Failure) -> tuple[int, bool, int]:
+    def weight(one: Failure) -> tuple[int, bool, int, int]:
         num_blamed = sum(one.rank in blamed for blamed in blamed_by.values())
-        return -num_blamed, one.rank in reports.by_rank, one.rank
+        num_lost = len(blamed_by.get(one.rank, ()))
+        return -num_blamed, one.rank in reports.by_rank, -num_lost, one.rank
 
     found = min(failures.values(), key=weight)
     how = "a connection closed, though its process lives"

@@ -144,6 +144,15 @@ def test_connection_that_closed_between_two_who_live_is_no_death() -> None:
     )
 
 
+def test_of_two_who_lost_each_other_the_one_that_lost_more_is_named() -> None:
+    lost = {
+        one: tuple(Failure(Cause.LOST, peer) for peer in peers)
+        for one, peers in {0: [1], 1: [0, 2]}.items()
+    }
+    reports = {one: report(Cause.LOST, 1 - one, ended=lost[one]) for one in (0, 1)}
+    assert decide({**reports, 2: report()}).rank == 1  # which has not noticed yet
+
+
 def test_clean_leave_says_after_which_collective() -> None:
     absent = {3: Absence(Fate.LEFT, "left after collective 41")}
     diagnosis = decide({0: left(3, 41, sequence=42)}, absent)

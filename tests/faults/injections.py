@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import random
+import re
 import signal
 import tempfile
 import threading
@@ -137,10 +138,7 @@ class Injection:
 
     @property
     def names_victim(self) -> bool:
-        # Of two ranks that are cut off from each other, either may be the one.
-        return self.kind in {*DEADLY, "sigstop", *SPOKEN} or (
-            self.kind == "cut_off" and self.layout.world_size > 2
-        )
+        return self.kind in {*DEADLY, "sigstop", *SPOKEN}
 
     def mark(self, what: str) -> Path:
         """Return the file by which the processes of a round tell each other what has happened."""
@@ -223,6 +221,10 @@ class Result:
             rank, _, pid, *_ = first.fields
             if (rank, pid) != (self.injection.victim, self.victim_pid):
                 yield f"the victim is named: {(rank, pid)}"
+        # Both ends of a connection live, and may be asked before they have noticed the others' ends.
+        suspects = re.findall(r"\d+", first.text.partition("look at the output of")[2])
+        if self.injection.kind == "cut_off" and str(self.injection.victim) not in suspects:
+            yield f"the victim is one of those to look at: {suspects}"
         # Of another node's process one cannot know it so soon.
         if self.injection.kind in ("control_closed", "control_garbage") and " died" in first.text:
             yield "nobody is said to have died"
