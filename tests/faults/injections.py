@@ -221,7 +221,7 @@ class Result:
             rank, _, pid, *_ = first.fields
             if (rank, pid) != (self.injection.victim, self.victim_pid):
                 yield f"the victim is named: {(rank, pid)}"
-        # Both ends of a connection live, and may be asked before they have noticed the others' ends.
+        # Both ends of a connection live, and may be asked before they notice it.
         suspects = re.findall(r"\d+", first.text.partition("look at the output of")[2])
         if self.injection.kind == "cut_off" and str(self.injection.victim) not in suspects:
             yield f"the victim is one of those to look at: {suspects}"
