@@ -72,13 +72,16 @@ class Coordinator:
         self._note_ended(ended)
         for rank, one_s in silent_s.items():  # where nothing else is known
             self._seen_s.setdefault(rank, now_s - one_s)
-        if sender == self._rank and self._silent_s(sender, now_s):
-            self._seen_s.clear()  # this process was stopped, and heard nobody meanwhile
-        self._seen_s[sender] = now_s
+        self._hear(sender, now_s)
         if self._diagnosis is not None and not has_diagnosis:
             self._send(sender, "diagnosis", self._diagnosis)
         elif self._diagnosis is None and has_diagnosis:
             self._send(sender, "ask", None)
+
+    def _hear(self, sender: int, now_s: float) -> None:
+        if sender == self._rank and self._silent_s(sender, now_s):
+            self._seen_s.clear()  # this process was stopped, and heard nobody meanwhile
+        self._seen_s[sender] = now_s
 
     def _note_ended(self, ended: Any) -> None:
         """Note which ranks ended, as one rank knows. A goodbye outweighs silence."""
@@ -94,7 +97,7 @@ class Coordinator:
         No rank needs to have observed a failure: together the reports may show one.
         """
         packed, window_s, acknowledged_by = body
-        self._seen_s[sender] = now_s
+        self._hear(sender, now_s)
         self._reports[sender] = _checked(packed)
         if self._diagnosis is not None:
             self._send(sender, "diagnosis", self._diagnosis)
