@@ -139,7 +139,10 @@ def aborts_a_group(rank: int, world_size: int, how: str) -> None:
     work = dist.irecv(torch.ones(1), src=1 - rank, group=sub_group)
     told = threading.Event()
     work.get_future().then(lambda _: told.set())
+    store = dist.distributed_c10d._get_default_store()
+    store.set(f"rank {rank} receives", "")
     if rank == 0:
+        store.wait(["rank 1 receives"])
         if how == "abort":
             sub_group.abort()
         else:
