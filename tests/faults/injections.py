@@ -222,8 +222,9 @@ class Result:
             if (rank, pid) != (self.injection.victim, self.victim_pid):
                 yield f"the victim is named: {(rank, pid)}"
         # Both ends of a connection live, and may be asked before they notice it.
-        suspects = re.findall(r"\d+", first.text.partition("look at the output of")[2])
-        if self.injection.kind == "cut_off" and str(self.injection.victim) not in suspects:
+        runs = re.findall(r"(\d+)(?:-(\d+))?", first.text.partition("look at the output of")[2])
+        suspects = {rank for one, last in runs for rank in range(int(one), int(last or one) + 1)}
+        if self.injection.kind == "cut_off" and self.injection.victim not in suspects:
             yield f"the victim is one of those to look at: {suspects}"
         # Of another node's process one cannot know it so soon.
         if self.injection.kind in ("control_closed", "control_garbage") and " died" in first.text:
