@@ -115,9 +115,9 @@ class FlightRecorder:
         A call that raises meanwhile waits for that thread, so the file is there before the error.
         """
         if folder_of_failures() is not None and not self._recorded_failure:
-            threading.Thread(
-                target=self.record_failure, args=(text,), name="hccl-flight-recorder-failure"
-            ).start()
+            name = "hccl-flight-recorder-failure"
+            with contextlib.suppress(RuntimeError, MemoryError):  # no thread can be had
+                threading.Thread(target=self.record_failure, args=(text,), name=name).start()
 
     def dump(self, folder: str | os.PathLike[str] | None = None) -> Path:
         """Write the calls of this rank's communicators; see `Communicator.dump_flight_recorder`."""

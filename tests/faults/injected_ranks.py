@@ -64,6 +64,8 @@ def _live(rank: int, injection: Injection) -> Story:
         _work(calls, injection, striker, group)
     except group.error as failure:
         error = failure
+        if striker is not None and injection.kind == "out_of_memory":
+            striker.note_failure()
     except LeftError:
         return Story(rank, os.getpid(), calls.num_checked)
     except (ModelExplodedError, MemoryError) as failure:

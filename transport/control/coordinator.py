@@ -29,8 +29,7 @@ ACK_S = 0.25
 """How long a report may go without an answer until the next rank is asked."""
 DIAGNOSIS_S = 0.7
 """The same for the diagnosis, once the report was acknowledged."""
-_DELIVERY_S = 0.2
-"""How long the coordinator's own rank waits for the others to have the diagnosis."""
+_DELIVERY_S = 0.2  # how long the coordinator's own rank waits until the others have the diagnosis
 _SILENT_PERIODS = 3.2  # without a heartbeat, after which a rank counts as silent
 _RANKS_AT_FULL_PACE = 128
 

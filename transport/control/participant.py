@@ -26,8 +26,7 @@ from hccl_py.transport.control.message import Entry, Roster
 from hccl_py.transport.control.reporter import Ended, Reporter
 from hccl_py.transport.control.store import StoreServer
 
-_MAX_UNANSWERED = 3
-"""Heartbeats; counted, not timed: a process that was stopped itself must not blame the others."""
+_MAX_UNANSWERED = 3  # heartbeats, not seconds: who was stopped must not blame the others
 
 
 class Participant:
@@ -78,8 +77,7 @@ class Participant:
         self._reported_s: float | None = None
         self._acknowledged_by: int | None = None
         self._diagnosis: bytes | None = None
-        # Open questions by number or agreement, with which their body begins: to be asked again
-        # elsewhere, but for surveys. The next coordinator needs all `_sets` too.
+        # By number or agreement, with which their body begins. A next coordinator needs `_sets` too.
         self._questions: dict[int | str, tuple[str, list[Any], Future[Any]]] = {}
         self._sets: dict[str, bytes] = {}
         self._numbers = itertools.count(1)
@@ -93,6 +91,7 @@ class Participant:
             self._next_beat_s = now_s + self._period_s
             self._observe(now_s)
             self._beat(now_s)
+            self._repeat_questions()  # one of them, or an answer, may be lost with a connection
         if now_s >= self._answer_due_s():
             self._passed_over.add(self._current)
         self._follow_coordinator(now_s)
@@ -173,6 +172,9 @@ class Participant:
     def _ask_again(self) -> None:
         for key, value in self._sets.items():
             self._send(self._current, "set", [0, key, value])
+        self._repeat_questions()
+
+    def _repeat_questions(self) -> None:
         for kind, body, _ in self._questions.values():
             if kind != "survey":
                 self._send(self._current, kind, body)

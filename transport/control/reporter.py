@@ -39,8 +39,7 @@ class Reporter(Protocol):
     def ended_ranks(self) -> Sequence[Ended]:
         """List the ranks that left or died, also while no call is under way.
 
-        A rank that is lost may live, and the control plane reach it: it is none of them until the
-        diagnosis says so. Else each of two ranks might coordinate without the other.
+        A rank that is lost may live and coordinate: it counts once the diagnosis calls it dead.
         """
 
     def suspects(self) -> bool:

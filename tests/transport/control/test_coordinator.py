@@ -178,6 +178,15 @@ def test_agreement_goes_without_the_late_and_tells_them(ranks: SimulatedRanks) -
     assert late.result(0) == {0: 0, 1: 1, 2: 2, 3: 3}
 
 
+def test_question_that_was_lost_is_repeated(ranks: SimulatedRanks) -> None:
+    ranks.lost = lambda entry: entry.kind == "agree" and entry.sender == 3
+    futures = [ranks.agree(rank, "k", rank) for rank in range(5)]
+    ranks.run(0.01)
+    ranks.lost = lambda entry: False
+    ranks.run(0.3)  # a heartbeat
+    assert results(futures) == [{rank: rank for rank in range(5)}] * 5
+
+
 @pytest.mark.parametrize("heard", [[], [1], [3]])
 def test_agreement_outlives_its_coordinator(ranks: SimulatedRanks, heard: list[int]) -> None:
     ranks.lost = lambda entry: entry.kind == "agreed" and entry.receiver not in heard
