@@ -77,7 +77,7 @@ class Participant:
         self._reported_s: float | None = None
         self._acknowledged_by: int | None = None
         self._diagnosis: bytes | None = None
-        # By number or agreement, with which their body begins. A next coordinator needs `_sets` too.
+        # By number or agreement, with which the body begins. A next coordinator needs `_sets` too.
         self._questions: dict[int | str, tuple[str, list[Any], Future[Any]]] = {}
         self._sets: dict[str, bytes] = {}
         self._numbers = itertools.count(1)
