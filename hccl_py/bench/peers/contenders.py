@@ -209,9 +209,7 @@ def _is_open_mpi(mpiexec: Path) -> bool:
 
 
 # Open MPI refuses to run as root without these two; nobody else reads them.
-_ROOT_MAY = {
-    name: "1" for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")
-}
+_ROOT_MAY = {name: "1" for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")}
 
 
 def _version(text: str) -> str:
@@ -245,9 +243,7 @@ def _result(folder: str) -> list[dict[str, Any]]:
     return results
 
 
-def _run(
-    commands: Sequence[tuple[list[str], dict[str, str]]], start: Start, folder: Path
-) -> str:
+def _run(commands: Sequence[tuple[list[str], dict[str, str]]], start: Start, folder: Path) -> str:
     """Run commands side by side, with variables of their own; return what they print.
 
     Raises:
