@@ -35,6 +35,7 @@ _START_S = 180.0
 _GRACE_S = 5.0
 _CHECK_S = 60.0
 _LOG_TAIL = 800
+_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _UCC_OPS = {
     "all_reduce": ("allreduce", "-i"),
     "reduce": ("reduce", "-i"),
@@ -185,21 +186,21 @@ def _measure_ucc(mpiexec: Path, perftest: Path, start: Start) -> list[dict[str, 
         times = [row for row in rows if len(row) == 5 and row[0] in (count, "N/A")]
         if not times:
             raise StartError(f"ucc_perftest printed no time: {log[-_LOG_TAIL:]}")
-        slowest_us = float(times[0][4])
-        results.append(
-            {"bytes": size, "median_us": slowest_us, "mean_us": slowest_us, "calls": calls}
-        )
+        results.append({"bytes": size, "time_us": float(times[0][4]), "calls": calls})
     return results
 
 
 def _mpiexec(mpiexec: Path, ranks: int) -> list[str]:
     """Return the start of a command line: each MPI's defaults, for the right number of ranks.
 
-    Only Open MPI has to be asked for more ranks than cores; it then yields while it waits.
+    Only Open MPI has to be asked for more ranks than cores. Asked to oversubscribe, it yields while
+    it waits and binds no rank; asked without need, it would lose its binding.
     """
     command = [str(mpiexec), "-n", str(ranks)]
-    if ranks > len(os.sched_getaffinity(0)) and _is_open_mpi(mpiexec):
-        command += ["--map-by", ":OVERSUBSCRIBE"]
+    threads = os.sched_getaffinity(0)
+    cores = {Path(_SIBLINGS.format(thread)).read_text() for thread in threads}
+    if ranks > len(cores) and _is_open_mpi(mpiexec):
+        command += ["--map-by", ":OVERSUBSCRIBE" if ranks > len(threads) else ":HWTCPUS"]
     return command
 
 

@@ -70,31 +70,36 @@ def main() -> None:
 def _measure(library: Library, op: str, counts: list[int], seconds: float) -> dict[str, object]:
     """Check one size and time it.
 
-    A call lasts as long as on its slowest rank: a rank that runs ahead, as the root of a broadcast,
-    returns early. A barrier opens each block of calls; inside a block they go back to back.
+    A barrier opens each block of calls; inside a block they go back to back. A block is as slow as
+    its slowest rank. Single calls are timed too, but a rank may run ahead (the root of a broadcast)
+    and then find the next calls done: their median says little where ranks share cores.
     """
     input = np.zeros(counts[0], np.float32)
     output = np.zeros(counts[1], np.float32) if counts[1] else input
     call = library.bind(op, input, output)
     _check(library, op, call, input, output)
-    call_s = _agree(library, min(_time(library, call, 2)) / 1e9)
-    warmup = int(min(_MAX_WARMUP, seconds / 10 / call_s))
-    if warmup:
-        _time(library, call, warmup)
+    call_s = _call_s(library, call, 2)
+    call_s = _call_s(library, call, int(min(_MAX_WARMUP, max(1, seconds / 10 / call_s))))
     num_calls = int(min(_MAX_CALLS, max(_MIN_CALLS, seconds / call_s)))
     num_blocks = min(_NUM_BLOCKS, num_calls)
-    blocks = np.array(
-        [_time(library, call, num_calls // num_blocks) for _ in range(num_blocks)], np.float64
-    )
-    means = blocks.mean(axis=1)
-    library.slowest(blocks)
-    library.slowest(means)
+    times = [_time(library, call, num_calls // num_blocks) for _ in range(num_blocks)]
+    calls_us = np.array(times, np.float64) / 1e3
+    blocks_us = calls_us.mean(axis=1)
+    library.slowest(calls_us)
+    library.slowest(blocks_us)
     return {
-        "median_us": float(np.median(blocks)) / 1e3,
-        "mean_us": float(np.median(means)) / 1e3,
-        "blocks_us": [float(median) / 1e3 for median in np.median(blocks, axis=1)],
-        "calls": blocks.size,
+        "time_us": float(np.median(blocks_us)),
+        "blocks_us": blocks_us.tolist(),
+        "median_call_us": float(np.median(calls_us)),
+        "calls": calls_us.size,
     }
+
+
+def _call_s(library: Library, call: Call, count: int) -> float:
+    """Return the mean of so many calls on the slowest rank: all make equally many by it."""
+    slowest = np.array([max(100.0, float(np.mean(_time(library, call, count))))])
+    library.slowest(slowest)
+    return float(slowest[0]) / 1e9
 
 
 def _time(library: Library, call: Call, count: int) -> list[int]:
@@ -109,13 +114,6 @@ def _time(library: Library, call: Call, count: int) -> list[int]:
         times.append(clock() - begin)
     gc.enable()
     return times
-
-
-def _agree(library: Library, seconds: float) -> float:
-    """Return the slowest rank's: the ranks must make equally many calls."""
-    slowest = np.array([max(seconds, 1e-7)])
-    library.slowest(slowest)
-    return float(slowest[0])
 
 
 def _check(library: Library, op: str, call: Call, input: Array, output: Array) -> None:
@@ -144,7 +142,7 @@ def _open_communicator() -> Library:
     communicator = Communicator(timeout_s=_TIMEOUT_S)
 
     def bind(op: str, input: Array, output: Array) -> Call:
-        return {
+        calls: dict[str, Call] = {
             "all_reduce": partial(communicator.all_reduce, input),
             "broadcast": partial(communicator.broadcast, input, _ROOT),
             "reduce": partial(communicator.reduce, input, _ROOT),
@@ -152,7 +150,8 @@ def _open_communicator() -> Library:
             "reduce_scatter": partial(communicator.reduce_scatter, output, input),
             "all_to_all": partial(communicator.all_to_all, output, input),
             "barrier": communicator.barrier,
-        }[op]
+        }
+        return calls[op]
 
     return Library(
         communicator.rank,

@@ -22,7 +22,7 @@ class Cell:
 
     Attributes:
         size: bytes asked for; one element for each rank is the least.
-        starts_us: the figure of every start, by contender.
+        starts_us: the time of every start, by contender.
     """
 
     group: str
@@ -90,7 +90,7 @@ def cells(document: dict[str, Any]) -> list[Cell]:
     for result in document["results"]:
         name = result["contender"]
         key = (groups[name], result["op"], result["ranks"], result["bytes"])
-        found.setdefault(key, {}).setdefault(name, []).append(result["median_us"])
+        found.setdefault(key, {}).setdefault(name, []).append(result["time_us"])
     return [Cell(*key, starts) for key, starts in sorted(found.items(), key=lambda it: it[0][:1])]
 
 
@@ -107,7 +107,7 @@ def introduction(document: dict[str, Any], markdown: bool) -> list[str]:
         taking_part,
         *document["missing"],
         describe(document["probes"]),
-        "a start's figure is the median over its calls of the slowest rank's time, in us; "
+        "a start's time: median over its blocks of the mean call of the slowest rank, in us; "
         "shown: median (p10-p90) over the starts; ratio: best peer / ours",
     ]
     return [f"- {line}" if markdown else f"# {line}" for line in lines]
