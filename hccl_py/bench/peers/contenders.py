@@ -31,10 +31,13 @@ MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
 
 _PROGRAM = Path(__file__).with_name("program.py")
 _DTYPE = "float32"
+_UCC_TIME = re.compile(r"^ *(?:\d+|N/A) +(?:\d+|N/A) +[\d.]+ +[\d.]+ +([\d.]+) *$", re.MULTILINE)
+"""Its row: count, bytes, then average, least and largest time over the ranks."""
+
 _START_S = 180.0
 _GRACE_S = 5.0
 _CHECK_S = 60.0
-_LOG_TAIL = 800
+_LOG_TAIL = 400
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
 _UCC_OPS = {
     "all_reduce": ("allreduce", "-i"),
@@ -182,11 +185,10 @@ def _measure_ucc(mpiexec: Path, perftest: Path, start: Start) -> list[dict[str, 
         with tempfile.TemporaryDirectory() as folder:
             started = [*_mpiexec(mpiexec, start.ranks), *command]
             log = _run([(started, _ROOT_MAY)], start, Path(folder))
-        rows = [line.split() for line in log.splitlines()]
-        times = [row for row in rows if len(row) == 5 and row[0] in (count, "N/A")]
-        if not times:
-            raise StartError(f"ucc_perftest printed no time: {log[-_LOG_TAIL:]}")
-        results.append({"bytes": size, "time_us": float(times[0][4]), "calls": calls})
+        found = _UCC_TIME.search(log)
+        if not found:
+            raise StartError(f"ucc_perftest printed no time: {_tail(log)}")
+        results.append({"bytes": size, "time_us": float(found[1]), "calls": calls})
     return results
 
 
@@ -213,6 +215,11 @@ def _is_open_mpi(mpiexec: Path) -> bool:
 _ROOT_MAY = {name: "1" for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")}
 
 
+def _tail(log: str) -> str:
+    """Return the end of what a program printed, in one line."""
+    return " ".join(log.split())[-_LOG_TAIL:]
+
+
 def _version(text: str) -> str:
     found = re.search(r"\d[\w.]*", text)
     return found[0] if found else "(unknown version)"
@@ -228,7 +235,7 @@ def _output(*command: str) -> str:
     except (OSError, subprocess.TimeoutExpired) as error:
         raise StartError(str(error)) from None
     if ended.returncode != 0:
-        raise StartError(f"{command[0]} failed: {ended.stderr.strip()[-_LOG_TAIL:]}")
+        raise StartError(f"{command[0]} failed: {_tail(ended.stderr)}")
     return ended.stdout.strip()
 
 
@@ -274,7 +281,7 @@ def _run(commands: Sequence[tuple[list[str], dict[str, str]]], start: Start, fol
     text = log.read_text(errors="replace")
     if any(codes) or not codes:
         how = f"exit codes {codes}" if codes else f"not all ended within {allowed_s:g} s"
-        raise StartError(f"{how}: {text.strip()[-_LOG_TAIL:]}")
+        raise StartError(f"{how}: {_tail(text)}")
     return text
 
 

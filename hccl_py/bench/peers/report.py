@@ -8,7 +8,7 @@ from typing import Any
 
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.measure import Spread
-from hccl_py.bench.peers.contenders import COMMUNICATOR, OURS
+from hccl_py.bench.peers.contenders import OURS
 from hccl_py.bench.peers.machine import describe, memcpy_gb_per_s
 
 _NOISY = 2.0
@@ -34,8 +34,7 @@ class Cell:
     @property
     def title(self) -> str:
         """The table that the cell stands in."""
-        peers = "MPI" if self.group == COMMUNICATOR else "gloo"
-        return f"{self.op}, {self.ranks} ranks, {self.group} against {peers}"
+        return f"{self.op}, {self.ranks} ranks, {self.group}"
 
     @property
     def spreads(self) -> dict[str, Spread]:
