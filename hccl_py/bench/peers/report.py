@@ -13,6 +13,7 @@ from hccl_py.bench.peers.machine import describe, memcpy_gb_per_s
 
 _NOISY = 2.0
 _STEADY = 1.5
+_UNCACHED = 1 << 20  # below, a share of the speed of memory says nothing
 _DTYPE = "float32"
 
 
@@ -139,7 +140,7 @@ def losses(all_cells: Sequence[Cell]) -> list[str]:
         times = f"{number(cell.ours.median)} us, {cell.best_peer} "
         times += f"{number(cell.spreads[cell.best_peer].median)} us"
         lines.append(
-            f"{ratio:.2f}x {cell.title}, {size_text(cell.size)}: ours {times}{_note(cell)}"
+            f"{ratio:.2f}x {cell.title}, {size_text(cell.size)} bytes: ours {times}{_note(cell)}"
         )
     return lines
 
@@ -160,8 +161,8 @@ def _table(rows: Sequence[Cell], copy_gb_per_s: float, markdown: bool) -> list[s
                     for it in times
                 ),
                 best,
-                number(busbw) if busbw else "",
-                f"{busbw / copy_gb_per_s:.0%}" if busbw else "",
+                f"{busbw:.2f}" if busbw else "",
+                f"{busbw / copy_gb_per_s:.0%}" if busbw and row.size >= _UNCACHED else "",
                 row.steady,
                 _note(row).lstrip(", "),
             ]
