@@ -64,9 +64,6 @@ def resident_bytes() -> int:
     return os.fstat(arena_of_this_process().fd()).st_blocks * 512
 
 
-# ------------------------------------------------------------------------------ results
-
-
 @pytest.mark.parametrize("dtype", REDUCIBLE)
 def test_all_reduce_has_the_same_bits(ranks: ThreadRanks, dtype: str) -> None:
     count = odd_count(dtype)
@@ -108,9 +105,6 @@ def test_all_gather_collects_all(ranks: ThreadRanks, dtype: str, where: str) -> 
         np.testing.assert_array_equal(given.values, Guarded(mine, dtype).values)
 
     ranks.run(check)
-
-
-# ------------------------------------------------------------------------------ who takes part
 
 
 @pytest.mark.parametrize("outsider", [0, 2])
@@ -167,9 +161,6 @@ def test_processes_share_their_arenas() -> None:
     assert run_ranks(in_processes, 3) == [2, 2, 2]
 
 
-# ------------------------------------------------------------------------------ what goes wrong
-
-
 @pytest.mark.parametrize("small", [True, False])
 def test_different_calls_are_named(small: bool) -> None:
     def check(comm: Communicator) -> None:
@@ -220,9 +211,6 @@ def test_abort_ends_the_call_and_its_memory_is_not_used_again() -> None:
     held.clear()
     again = [hccl_py.empty(1 << 19, np.float32) for _ in range(3)]
     assert address not in [one.ctypes.data for one in again]
-
-
-# ------------------------------------------------------------------------------ memory
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64, torch.bfloat16, torch.bool, "int8"])
