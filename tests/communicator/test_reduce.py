@@ -6,27 +6,17 @@ all_reduce ends with the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
 from guarded import REDUCIBLE, Array, Guarded, assert_reduced, contribution, is_reducible, reduced
-from thread_ranks import ThreadRanks
+from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import Communicator, ReduceOp
 
-LAYOUTS = ("a", "aa", "aaa", "aaaaa", "aaabb")
+ranks = ranks_on("a", "aa", "aaa", "aaaaa", "aaabb", HCCL_VERIFY="1")
 # None, one, an odd number, more than one tile of two ranks, many tiles with a short last one.
 SIZES = (0, 1, 17, 20_011, 150_001)
-
-
-@pytest.fixture(scope="module", params=LAYOUTS)
-def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("HCCL_VERIFY", "1")
-        with ThreadRanks(request.param) as ranks:
-            yield ranks
 
 
 def _contributions(world_size: int, dtype: str, count: int = SIZES[-1]) -> list[Array]:

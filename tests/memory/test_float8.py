@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
-from thread_ranks import ThreadRanks
+from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import Communicator, ReduceOp
 from hccl_py.transport.types import IN_ONE_STEP
@@ -20,11 +18,7 @@ OPS = {
     ReduceOp.MAX: lambda wide: torch.stack(wide).amax(0),
 }
 
-
-@pytest.fixture(scope="module", params=["a", "aaa", "aabb"])
-def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
-    with ThreadRanks(request.param) as ranks:
-        yield ranks
+ranks = ranks_on("a", "aaa", "aabb")
 
 
 def contribution(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:

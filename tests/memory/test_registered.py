@@ -6,7 +6,7 @@ The oracle is the same call on other memory, bit by bit; that one is compared wi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 from guarded import REDUCIBLE, Guarded, contribution, is_reducible
 from ranks import run_ranks
-from thread_ranks import ThreadRanks, wait_until
+from thread_ranks import ThreadRanks, ranks_on, wait_until
 
 import hccl_py
 from hccl_py import (
@@ -31,11 +31,7 @@ from hccl_py.transport.arena import arena_of_this_process
 LEAST_BYTES = 1 << 18
 """From here on collectives run in place."""
 
-
-@pytest.fixture(scope="module", params=["a", "aa", "aaa", "aaaa", "aaaaa"])
-def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
-    with ThreadRanks(request.param) as ranks:
-        yield ranks
+ranks = ranks_on("a", "aa", "aaa", "aaaa", "aaaaa")
 
 
 pytestmark = pytest.mark.skipif(
