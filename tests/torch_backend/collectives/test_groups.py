@@ -210,17 +210,13 @@ def test_initialisation_again(rank: int, world_size: int, backend: str) -> list[
     return found
 
 
-def sums_of_shrunk(world_size: int) -> list[Any]:
-    return [[[0, 1, 2], 3, rank, 303] if rank < 3 else [] for rank in range(world_size)]
-
-
 @feature(
     SECTION,
     "shrink_group",
     covers=("shrink_group",),
     own_group=True,
     world_size=RANKS,
-    alone=sums_of_shrunk,
+    alone=lambda n: [[[0, 1, 2], 3, rank, 303] if rank < 3 else [] for rank in range(n)],
 )
 def test_shrink_group(rank: int, world_size: int, backend: str) -> list[Any]:
     """Without a rank that leaves; after one has died: docs/recovery.md."""
