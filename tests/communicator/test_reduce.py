@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from guarded import REDUCIBLE, Array, Guarded, assert_reduced, contribution, is_reducible, reduced
+from guarded import REDUCIBLE, Array, Guarded, assert_reduced, contribution, ops_of, reduced
 from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import Communicator, ReduceOp
@@ -23,17 +23,13 @@ def _contributions(world_size: int, dtype: str, count: int = SIZES[-1]) -> list[
     return [contribution(rank, count, dtype) for rank in range(world_size)]
 
 
-def _ops(dtype: str) -> list[ReduceOp]:
-    return [op for op in ReduceOp if is_reducible(dtype, op)]
-
-
 @pytest.mark.parametrize("dtype", REDUCIBLE)
 def test_all_reduce_every_op_and_size_equals_numpy(ranks: ThreadRanks, dtype: str) -> None:
     inputs = _contributions(ranks.world_size, dtype)
 
     def all_reduce(comm: Communicator) -> list[Guarded]:
         results = []
-        for op in _ops(dtype):
+        for op in ops_of(dtype):
             for count in SIZES:
                 data = Guarded(inputs[comm.rank][:count], dtype)
                 comm.all_reduce(data.buffer, op)
@@ -41,7 +37,7 @@ def test_all_reduce_every_op_and_size_equals_numpy(ranks: ThreadRanks, dtype: st
         return results
 
     results = iter(zip(*ranks.run(all_reduce), strict=True))
-    for op in _ops(dtype):
+    for op in ops_of(dtype):
         expected = reduced(inputs, dtype, op)
         for count in SIZES:
             buffers = next(results)
@@ -56,7 +52,7 @@ def test_reduce_every_op_changes_the_root_only(ranks: ThreadRanks, dtype: str) -
 
     def reduce(comm: Communicator) -> list[Guarded]:
         results = []
-        for op in _ops(dtype):
+        for op in ops_of(dtype):
             for root, count in zip(roots, SIZES[: len(roots)][::-1], strict=True):
                 data = Guarded(inputs[comm.rank][:count], dtype)
                 comm.reduce(data.buffer, root, op)
@@ -64,7 +60,7 @@ def test_reduce_every_op_changes_the_root_only(ranks: ThreadRanks, dtype: str) -
         return results
 
     results = iter(zip(*ranks.run(reduce), strict=True))
-    for op in _ops(dtype):
+    for op in ops_of(dtype):
         expected = reduced(inputs, dtype, op)
         for root, count in zip(roots, SIZES[: len(roots)][::-1], strict=True):
             for rank, data in enumerate(next(results)):
@@ -81,7 +77,7 @@ def test_reduce_scatter_every_op_and_size_equals_numpy(ranks: ThreadRanks, dtype
 
     def reduce_scatter(comm: Communicator) -> list[tuple[Guarded, Guarded]]:
         results = []
-        for op in _ops(dtype):
+        for op in ops_of(dtype):
             for count in SIZES:
                 block = count // n
                 input = Guarded(inputs[comm.rank][: block * n], dtype)
@@ -91,7 +87,7 @@ def test_reduce_scatter_every_op_and_size_equals_numpy(ranks: ThreadRanks, dtype
         return results
 
     results = iter(zip(*ranks.run(reduce_scatter), strict=True))
-    for op in _ops(dtype):
+    for op in ops_of(dtype):
         expected = reduced(inputs, dtype, op)
         for count in SIZES:
             block = count // n

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from guarded import REDUCIBLE, Guarded, contribution, is_reducible
+from guarded import REDUCIBLE, Guarded, contribution, ops_of
 from ranks import run_ranks
 from thread_ranks import ThreadRanks, ranks_on, wait_until
 
@@ -24,7 +24,6 @@ from hccl_py import (
     Communicator,
     InvalidArgumentError,
     MismatchError,
-    ReduceOp,
 )
 from hccl_py.transport.arena import arena_of_this_process
 
@@ -50,10 +49,6 @@ def odd_count(dtype: str, num_blocks: int = 1) -> int:
     """Return elements of a block such that all blocks are just long enough, and odd."""
     item = 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize
     return LEAST_BYTES // (item * num_blocks) + 13 | 1
-
-
-def ops_of(dtype: str) -> list[ReduceOp]:
-    return [op for op in ReduceOp if is_reducible(dtype, op)]
 
 
 def resident_bytes() -> int:
