@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -20,28 +21,29 @@ inline void pause_cpu() {
 #endif
 }
 
-// Whether spinning has paid lately, over the waits of one owner. Where the peer can run only on this
-// core, each message waits until the spinning stops, and no process knows that of its peers.
+// Whether to spin in the next wait of one owner. A long wait says nothing about the next one: its peer
+// computed. A message that comes soon after the spinning may have waited for its end: where the peer
+// can run only on this core, which no process knows of its peers, each does. So spins get rarer.
 class SpinRecord {
  public:
-  enum class Advice { sleep, spin, try_again };
-
-  Advice next_wait() {
-    if (failures_.load(std::memory_order_relaxed) < failures_until_sleep) return Advice::spin;
-    unsigned waits = waits_.fetch_add(1, std::memory_order_relaxed) + 1;
-    return waits % waits_between_tries == 0 ? Advice::try_again : Advice::sleep;
+  bool may_spin() {
+    if (in_vain_.load(std::memory_order_relaxed) == 0) return true;
+    return to_skip_.fetch_sub(1, std::memory_order_relaxed) <= 0;
   }
   void succeed() {
-    if (failures_.load(std::memory_order_relaxed) != 0) failures_.store(0, std::memory_order_relaxed);
+    if (in_vain_.load(std::memory_order_relaxed) != 0) in_vain_.store(0, std::memory_order_relaxed);
   }
-  void fail() { failures_.fetch_add(1, std::memory_order_relaxed); }
+  void fail() {
+    int before = in_vain_.load(std::memory_order_relaxed);
+    to_skip_.store(1 << before, std::memory_order_relaxed);
+    in_vain_.store(std::min(before + 1, most_in_vain), std::memory_order_relaxed);
+  }
 
  private:
-  static constexpr unsigned failures_until_sleep = 8;
-  static constexpr unsigned waits_between_tries = 64;
+  static constexpr int most_in_vain = 6;  // then every 65th wait tries again
   // Several threads may wait for one owner. Relaxed: a lost count costs one spin.
-  std::atomic<unsigned> failures_{0};
-  std::atomic<unsigned> waits_{0};
+  std::atomic<int> in_vain_{0};  // spins in a row
+  std::atomic<int> to_skip_{0};  // waits until the next spin
 };
 
 class Idle {
@@ -56,8 +58,9 @@ class Idle {
       : spins_(spins), num_yields_(spins != nullptr ? 0 : num_yields) {}
 
   void reset() {
+    if (spins_in_vain_ && Clock::now() - began_ <= 2 * spin_time) spins_->fail();
     if (spinning_) spins_->succeed();
-    spinning_ = false;
+    spinning_ = spins_in_vain_ = false;
     count_ = 0;
   }
   // Whether the next turn is the first one after progress, and may spin.
@@ -83,12 +86,10 @@ class Idle {
 
  private:
   using Clock = std::chrono::steady_clock;
-  // A time, because a turn may be a read of memory or a system call per socket. Longer than a message
-  // takes. A thread that has used up its time slice waits for a core when the message comes: on a busy
-  // machine 4 bytes between hosts took 600 us after a millisecond of spinning.
-  static constexpr auto spin_time = std::chrono::microseconds(40);
-  // A peer that has begun to sleep as well needs longer for its answer.
-  static constexpr auto longer_spin_time = std::chrono::microseconds(100);
+  // A time, as a turn may be a read of memory or a system call per socket. Longer than a peer that
+  // sleeps takes to wake and answer: else both sleep at each wait from then on. Not longer: on a busy
+  // machine who has used up its time slice waits for a core when the message comes.
+  static constexpr auto spin_time = std::chrono::microseconds(100);
   // Many times what the yields take among ranks that all wait. Where other programs want the core, a
   // yield may last several of their time slices, and no deadline is checked meanwhile: on a busy
   // machine a wait of 0.5 s took 1.4 s.
@@ -96,16 +97,14 @@ class Idle {
   static constexpr int max_turns = 1 << 30;
 
   void begin() {
-    SpinRecord::Advice advice = spins_->next_wait();
-    spinning_ = advice != SpinRecord::Advice::sleep;
+    spinning_ = spins_->may_spin();
     if (!spinning_) give_up();
-    limit_ = advice == SpinRecord::Advice::spin ? spin_time : longer_spin_time;
   }
 
   bool spun_enough() {
-    if ((count_ & 15) != 15 || !exceeds(limit_, 15)) return false;
-    spins_->fail();
+    if ((count_ & 15) != 15 || !exceeds(spin_time, 15)) return false;
     spinning_ = false;
+    spins_in_vain_ = true;
     return true;
   }
 
@@ -122,7 +121,7 @@ class Idle {
   const int num_yields_;
   int count_ = 0;
   bool spinning_ = false;
-  Clock::duration limit_{};
+  bool spins_in_vain_ = false;  // in this wait
   Clock::time_point began_;
 };
 

@@ -42,5 +42,28 @@ HCCL_TEST(who_gives_up_sleeps) {
   CHECK(!idle.turn());
 }
 
+HCCL_TEST(a_wait_in_vain_costs_the_next_few) {
+  SpinRecord record;
+  for (int expected : {1, 2, 4, 8, 16, 32, 64, 64}) {
+    CHECK(record.may_spin());
+    record.fail();
+    for (int wait = 0; wait < expected; ++wait) CHECK(!record.may_spin());
+  }
+  CHECK(record.may_spin());
+  record.succeed();
+  CHECK(record.may_spin() && record.may_spin());
+}
+
+HCCL_TEST(a_long_wait_is_no_reason_to_sleep_at_once) {
+  SpinRecord record;
+  for (int wait = 0; wait < 3; ++wait) {
+    Idle idle(&record, 0);
+    while (idle.turn()) {}
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    idle.reset();
+    CHECK(record.may_spin());
+  }
+}
+
 }  // namespace
 }  // namespace hccl::test
