@@ -58,7 +58,10 @@ class Striker:
 
     def look(self, num_started: int) -> None:
         """Strike if it is time; to raise is one way."""
-        self._sockets = open_socket_inodes()  # later ones belong to a subgroup that is being opened
+        if (
+            self._injection.kind == "coordinator_closed"
+        ):  # later ones are of a subgroup being opened
+            self._sockets = open_socket_inodes()
         if num_started != self._injection.after:
             return
         if self._injection.kind in SPOKEN:
