@@ -60,7 +60,7 @@ class Striker:
         """Strike if it is time; to raise is one way."""
         if (
             self._injection.kind == "coordinator_closed"
-        ):  # later ones are of a subgroup being opened
+        ):  # later ones are a subgroup's
             self._sockets = open_socket_inodes()
         if num_started != self._injection.after:
             return
