@@ -58,9 +58,7 @@ class Striker:
 
     def look(self, num_started: int) -> None:
         """Strike if it is time; to raise is one way."""
-        if (
-            self._injection.kind == "coordinator_closed"
-        ):  # later ones are a subgroup's
+        if self._injection.kind == "coordinator_closed":  # later ones are a subgroup's
             self._sockets = open_socket_inodes()
         if num_started != self._injection.after:
             return
