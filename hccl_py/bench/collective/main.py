@@ -12,8 +12,9 @@ from hccl_py.bench.collective.contender import Open
 from hccl_py.bench.collective.contenders import APIS, BASELINES, REGISTERED
 from hccl_py.bench.collective.measure import Row, measure
 from hccl_py.bench.collective.options import Options, parse
+from hccl_py.bench.collective.output.document import document, facts
+from hccl_py.bench.collective.output.table import Table, introduction
 from hccl_py.bench.collective.ranks import RankFailure, Ranks
-from hccl_py.bench.collective.report import Table, document, facts, introduction
 from hccl_py.bench.namespaces import Hosts, NamespaceError
 
 
@@ -52,7 +53,7 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
     """Measure and report.
 
     Args:
-        collectives: what to measure; they differ in the collective alone.
+        collectives: what to measure; they differ in the collective and its data alone.
         argv: the command line, for the record.
         contenders: what to measure it with, by name; the first is what the others are
             compared with.
@@ -72,9 +73,12 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
         if options.veth_links:
             hosts = opened.enter_context(Hosts(num_links=options.veth_links))
         ranks = opened.enter_context(Ranks(options, list(contenders.values()), hosts))
+        above = None
         for collective in collectives:
             table, rows = Table(collective), []
-            _print(table.header(first=collective is options))
+            if above != collective.collective:
+                _print(table.header(first=above is None))
+            above = collective.collective
             for row in measure(ranks, collective, list(contenders)):
                 _print(table.row(row))
                 rows.append(row)
@@ -89,7 +93,7 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
 
 def _exit_code(rows: Sequence[Row]) -> int:
     """Return the exit code, and print the reason to stderr where it is not 0."""
-    wrong = sum(result.wrong for row in rows for result in row.results)
+    wrong = sum(result.wrong or 0 for row in rows for result in row.results)
     if not wrong:
         return 0
     print(f"hccl-bench: {wrong} wrong elements, see the column wrong", file=sys.stderr)
@@ -105,7 +109,8 @@ def _statistics(ranks: Ranks, names: Sequence[str]) -> list[str]:
 
 def _print(lines: Sequence[str]) -> None:
     """Print at once: a row must not wait for the next one when stdout is a file."""
-    print("\n".join(lines), flush=True)
+    for line in lines:
+        print(line, flush=True)
 
 
 if __name__ == "__main__":
