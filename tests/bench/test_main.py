@@ -99,6 +99,20 @@ def test_run_with_json_writes_machine_versions_command_and_spread(tmp_path: Path
         assert size["ratio"]["gloo"]["median"] == pytest.approx(medians[1] / medians[0])
 
 
+def test_run_writes_a_plot_and_csv(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    png, table = tmp_path / "both.png", tmp_path / "both.csv"
+    arguments = ["--test", "broadcast,barrier", "--sizes", "4,4K", "--plot", str(png)]
+    assert _run([*arguments, "-F", str(table)], _GLOO) == 0
+    assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [(row["collective"], row["size"]) for row in rows] == [
+        ("broadcast", "4"),
+        ("broadcast", "4096"),
+        ("barrier", "0"),
+    ]
+
+
 def test_run_wrong_result_is_counted_and_fails(
     faulty: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -356,4 +356,11 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     add("--json", type=Path, metavar="PATH", help="write machine, versions, command and results")
     add("--markdown", action="store_true", help="print the tables as Markdown")
     add("--csv", action="store_true", help="print comma-separated values with one header line")
+    add(
+        *("-F", "--output_file", "--result_csv"),
+        type=Path,
+        metavar="PATH",
+        help="write these to a file as well",
+    )
+    add("--plot", type=Path, metavar="PNG", help="draw time and busbw against size")
     add("-v", "--verbose", action="store_true", help="print rank 0's statistics at the end")

@@ -7,12 +7,14 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from typing import Any
 
 from hccl_py.bench.collective.contender import Open
 from hccl_py.bench.collective.contenders import APIS, BASELINES, REGISTERED
 from hccl_py.bench.collective.measure import Row, measure
 from hccl_py.bench.collective.options import Options, parse
 from hccl_py.bench.collective.output.document import document, facts
+from hccl_py.bench.collective.output.plot import plot
 from hccl_py.bench.collective.output.table import Table, introduction
 from hccl_py.bench.collective.ranks import RankFailure, Ranks
 from hccl_py.bench.namespaces import Hosts, NamespaceError
@@ -85,10 +87,26 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
             measured.append((collective, rows))
         if options.verbose:
             _print(_statistics(ranks, list(contenders)))
-    if options.json_path:
-        written = document(measured, argv, found)
-        options.json_path.write_text(json.dumps(written, indent=2) + "\n")
+    _write(measured, argv, found)
     return _exit_code([row for _, rows in measured for row in rows])
+
+
+def _write(
+    measured: Sequence[tuple[Options, Sequence[Row]]], argv: Sequence[str], found: dict[str, Any]
+) -> None:
+    """Write the files that were asked for."""
+    options = measured[0][0]
+    if options.json_path:
+        text = json.dumps(document(measured, argv, found), indent=2)
+        options.json_path.write_text(text + "\n")
+    if options.csv_path:
+        tables = [(Table(each, as_csv=True), rows) for each, rows in measured]
+        lines = tables[0][0].header(first=True)
+        lines += [line for table, rows in tables for row in rows for line in table.row(row)]
+        options.csv_path.write_text("\n".join(lines) + "\n")
+    if options.plot_path:
+        title = introduction([each for each, _ in measured], argv, found)[1:3]
+        plot(measured, "\n".join(line.lstrip("#- ") for line in title), options.plot_path)
 
 
 def _exit_code(rows: Sequence[Row]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from hccl_py.bench.collective.arguments import make_parser, parse_size
@@ -39,6 +40,8 @@ class Options:
     compare: str | None
     registered: bool
     json_path: Path | None
+    csv_path: Path | None
+    plot_path: Path | None
     markdown: bool
     csv: bool
     verbose: bool
@@ -107,6 +110,8 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
                         compare=given.compare,
                         registered=given.registered,
                         json_path=given.json,
+                        csv_path=given.output_file,
+                        plot_path=given.plot,
                         markdown=given.markdown,
                         csv=given.csv,
                         verbose=given.verbose,
@@ -157,7 +162,8 @@ def _problem(given: argparse.Namespace) -> str | None:
     wholes = [dtype for dtype in given.datatype if dtype not in FLOAT_TYPES]
     paired = [rank for pair in given.ranks_list or () for rank in pair]
     outside = [rank for rank in (*roots, *paired) if rank >= n]
-    folder = given.json.parent if given.json else Path()
+    files = {"--json": given.json, "--output_file": given.output_file, "--plot": given.plot}
+    lost = [(name, path) for name, path in files.items() if path and not path.parent.is_dir()]
     rules = (
         (given.sizes and (ranged or given.size_range), "give --sizes or a range of them, not both"),
         (ranged and given.size_range, "give -b, -e, -f, -i or --size_range, not both"),
@@ -198,6 +204,10 @@ def _problem(given: argparse.Namespace) -> str | None:
         ),
         (given.veth and given.nnodes != 2, "--veth joins two nodes: give --nnodes 2"),
         (given.csv and given.markdown, "give --csv or --markdown, not both"),
-        (not folder.is_dir(), f"--json: there is no folder {folder}"),
+        *((True, f"{name}: there is no folder {path.parent}") for name, path in lost),
+        (
+            given.plot and find_spec("matplotlib") is None,
+            "--plot needs matplotlib: pip install 'hccl-py[bench]'",
+        ),
     )
     return next((message for broken, message in rules if broken), None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -37,15 +39,15 @@ _RATIO_COLUMNS = ("ratio", "ratio p10-p90")
 class Table:
     """The table of one run, a line at a time."""
 
-    def __init__(self, options: Options, csv: bool | None = None) -> None:
+    def __init__(self, options: Options, as_csv: bool | None = None) -> None:
         """Choose the columns and their form.
 
         Args:
             options: what is measured.
-            csv: comma-separated values; None: as the options say.
+            as_csv: comma-separated values; None: as the options say.
         """
         self._options = options
-        self._csv = options.csv if csv is None else csv
+        self._csv = options.csv if as_csv is None else as_csv
         hidden = () if len(options.contenders) > 1 else _RATIO_COLUMNS
         self._columns = [name for name in _WIDTHS if name not in hidden]
         if self._csv:
@@ -105,7 +107,9 @@ class Table:
 
     def _line(self, cells: Sequence[str]) -> str:
         if self._csv:
-            return ",".join(cells)
+            line = io.StringIO()
+            csv.writer(line, lineterminator="").writerow(cells)
+            return line.getvalue()
         if self._options.markdown:
             return "| " + " | ".join(cells) + " |"
         widths = [_WIDTHS[name] for name in self._columns]
