@@ -104,7 +104,7 @@ def test_parse_average_beside_gloo_is_one_of_floats() -> None:
         ("--ranks_list 0,1", "needs --test send_recv"),
         ("--test send_recv --ranks_list 0,1,2", "pairs of different ranks"),
         ("--test ping_pong --place in", "does not work with --place in"),
-        ("--veth 1", "--veth joins two nodes: give --nnodes 2"),
+        ("--veth 1", "--veth joins nodes: give --nnodes 2"),
         ("--test send_recv --nproc 1", "at least 2 ranks"),
         ("--timeout nan", "positive number of seconds, got 'nan'"),
         ("--json /no/such/folder/x.json", "no folder /no/such/folder"),

@@ -44,9 +44,10 @@ examples:
   hccl-bench -g 2 --api communicator --sizes 4       without torch.distributed
   hccl-bench -g 2 --registered --sizes 64M           what registered memory is worth
   hccl-bench --test all -g 4 --csv > all.csv         every collective, for a spreadsheet
+  hccl-bench -g 8 --validate --plot links.png        is every pair of ranks as fast as the others?
   hccl-bench --test ping_pong --ranks_list 0,3 -g 4  latency and bandwidth between two ranks
 
-exit codes: 0 good, 1 wrong results or a rank failed, 2 wrong arguments"""
+exit codes: 0 good, 1 wrong results, a slow link or a rank failed, 2 wrong arguments"""
 
 DATA_TYPES = {
     **{name: name for name in ITEM_SIZES},
@@ -132,6 +133,8 @@ def _names(known: dict[str, str], every: Sequence[str], hint: str = "") -> Calla
     def read(text: str) -> tuple[str, ...]:
         names = every if text == "all" else text.split(",")
         for name in names:
+            if name == "scale_validation":
+                raise argparse.ArgumentTypeError("give --validate to measure every pair of ranks")
             if name not in known:
                 also = hint.format(name) if name in _COLLECTIVES else ""
                 expected = ", ".join(("all", *dict.fromkeys(known.values())))
@@ -218,6 +221,12 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         default=("all_reduce",),
         metavar="LIST",
         help=f"all, or any of {', '.join(CASES)}, with commas between them (all_reduce)",
+    )
+    add(
+        "--validate",
+        action="store_true",
+        help="measure every pair of ranks instead, show the matrix, and exit with 1 and the names "
+        "of links below 95 %% of the median of their class (inside a node, between nodes)",
     )
     add("--list_tests", action=_ListTests, nargs=0, help="print these names and leave")
     add(

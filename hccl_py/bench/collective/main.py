@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
+from hccl_py.bench.collective.analysis.trust import Load, load_doubts
+from hccl_py.bench.collective.analysis.validate import Validator
 from hccl_py.bench.collective.contender import Open
 from hccl_py.bench.collective.contenders import APIS, BASELINES, REGISTERED
 from hccl_py.bench.collective.measure import Row, measure
 from hccl_py.bench.collective.options import Options, parse
+from hccl_py.bench.collective.output import matrix
 from hccl_py.bench.collective.output.document import document, facts
 from hccl_py.bench.collective.output.plot import plot
 from hccl_py.bench.collective.output.table import Table, introduction
@@ -40,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Like Ctrl-C: nothing may be left behind, and network namespaces outlive their processes.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if options.validate:
+            return validate(options, argv, contenders["hccl"])
         return run(collectives, argv, contenders)
     except (RankFailure, NamespaceError) as failure:
         print(f"hccl-bench: {failure}", file=sys.stderr)
@@ -71,9 +77,7 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
     if not options.csv:
         _print(introduction(collectives, argv, found))
     with ExitStack() as opened:
-        hosts = None
-        if options.veth_links:
-            hosts = opened.enter_context(Hosts(num_links=options.veth_links))
+        hosts = _hosts(options, opened)
         ranks = opened.enter_context(Ranks(options, list(contenders.values()), hosts))
         above = None
         for collective in collectives:
@@ -89,6 +93,55 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
             _print(_statistics(ranks, list(contenders)))
     _write(measured, argv, found)
     return _exit_code([row for _, rows in measured for row in rows])
+
+
+def _hosts(options: Options, opened: ExitStack) -> Hosts | None:
+    """Make the hosts of --veth, which last as long as the stack."""
+    if not options.veth_links:
+        return None
+    return opened.enter_context(Hosts(num_hosts=options.nnodes, num_links=options.veth_links))
+
+
+def validate(
+    options: Options, argv: Sequence[str], contender: Open, hosts: Hosts | None = None
+) -> int:
+    """Measure every pair of ranks and show the matrix.
+
+    Args:
+        options: which ranks; the last of its sizes is that of the messages.
+        argv: the command line, for the record.
+        contender: what to measure it with.
+        hosts: where the nodes are; None: as the options say.
+
+    Returns:
+        The exit code: 0, or 1 where a link is slow.
+    """
+    found = facts()
+    _print(introduction([options], argv, found)[:3])
+    with ExitStack() as opened:
+        hosts = hosts or _hosts(options, opened)
+        ranks = opened.enter_context(Ranks(options, [contender], hosts))
+        before = Load.now(ranks.pids)
+        result = Validator(ranks, options, options.sizes[-1]).run()
+        doubts = load_doubts(before, Load.now(ranks.pids))
+    n = options.world_size
+
+    def name(rank: int) -> str:
+        node = options.node(rank)
+        return f"rank {rank} (node {node}" + (f", {hosts.address(node)})" if hosts else ")")
+
+    _print(matrix.text(result, n, name))
+    _print([f"# doubtful: {doubt}" for doubt in doubts])
+    if options.json_path:
+        written = {"command": shlex.join(["hccl-bench", *argv]), **found, "doubts": doubts}
+        text = json.dumps(written | matrix.document(result), indent=2)
+        options.json_path.write_text(text + "\n")
+    if options.plot_path:
+        title = f"links between {n} ranks on {options.nnodes} nodes, {found['machine']['cpu']}"
+        matrix.plot(result, n, title, options.plot_path)
+    for slow in result.slow:
+        print(f"hccl-bench: {matrix.describe(slow, name)}", file=sys.stderr)
+    return 1 if result.slow else 0
 
 
 def _write(

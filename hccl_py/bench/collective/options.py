@@ -14,6 +14,7 @@ from hccl_py.bench.collective.oracle import BITWISE_OPS, FLOAT_TYPES
 
 _DEFAULT_RANGE = (parse_size("4"), parse_size("64M"))
 _DEFAULT_FACTOR = 16
+_VALIDATE_SIZE = parse_size("1M")
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,7 @@ class Options:
     in_place: bool
     pairs: tuple[tuple[int, int], ...]
     measure: str
+    validate: bool
     iters: int | None
     warmup: int | None
     checks: int
@@ -101,6 +103,7 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
                         in_place=in_place,
                         pairs=_pairs(given, collective, n),
                         measure=given.measure,
+                        validate=given.validate,
                         iters=given.iters,
                         warmup=given.warmup_iters,
                         checks=given.check,
@@ -136,6 +139,8 @@ def _sizes(given: argparse.Namespace) -> tuple[int, ...]:
     """The sizes asked for, smallest first where a range was given."""
     if given.sizes:
         return tuple(given.sizes)
+    if given.validate and not (given.minbytes or given.maxbytes or given.size_range):
+        return (_VALIDATE_SIZE,)
     factor = given.stepfactor or _DEFAULT_FACTOR
     least, most = _DEFAULT_RANGE
     if given.size_range:
@@ -202,7 +207,12 @@ def _problem(given: argparse.Namespace) -> str | None:
             n < 2 and {"send_recv", "ping_pong"} & {*given.test},
             f"{named} needs at least 2 ranks: give -g 2",
         ),
-        (given.veth and given.nnodes != 2, "--veth joins two nodes: give --nnodes 2"),
+        (given.veth and given.nnodes < 2, "--veth joins nodes: give --nnodes 2 or more"),
+        (given.validate and n < 2, "--validate needs at least 2 ranks: give -g 2"),
+        (
+            given.validate and (given.compare or given.csv or given.markdown or given.output_file),
+            "--validate measures hccl alone and writes text, --json and --plot",
+        ),
         (given.csv and given.markdown, "give --csv or --markdown, not both"),
         *((True, f"{name}: there is no folder {path.parent}") for name, path in lost),
         (

@@ -129,7 +129,9 @@ def introduction(
 ) -> list[str]:
     """Say what is measured, on what, when and how: all that a table needs to be quoted."""
     options = collectives[0]
-    names = ", ".join(dict.fromkeys(each.collective for each in collectives))
+    names = ", ".join(
+        ["links"] if options.validate else dict.fromkeys(each.collective for each in collectives)
+    )
     machine, versions = facts["machine"], facts["versions"]
     where = _where(options)
     through = "torch.distributed" if options.api == "torch" else "hccl_py.Communicator"
@@ -162,4 +164,4 @@ def _where(options: Options) -> str:
     if options.veth_links is None:
         return "1 node" if options.nnodes == 1 else f"{options.nnodes} emulated nodes"
     links = "1 veth link" if options.veth_links == 1 else f"{options.veth_links} veth links"
-    return f"2 network namespaces joined by {links}"
+    return f"{options.nnodes} network namespaces joined by {links}"
