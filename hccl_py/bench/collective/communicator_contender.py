@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from hccl_py.bench.collective.contender import Endpoint, Timed, Zeros
-from hccl_py.bench.collective.counters import describe
+from hccl_py.bench.collective.output.counters import describe
 from hccl_py.communicator import Communicator
 from hccl_py.transport.types import ReduceOp
 
@@ -24,17 +24,23 @@ class CommunicatorContender:
         os.environ["MASTER_PORT"] = str(endpoint.master_port)
         self._communicator = Communicator(timeout_s=endpoint.timeout_s)
 
-    def all_reduce(self, data: torch.Tensor, reduce_op: str) -> Timed:
+    def all_reduce(
+        self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None
+    ) -> Timed:
         """See Contender."""
-        return partial(self._communicator.all_reduce, _array(data), _op(reduce_op))
+        call = self._communicator.all_reduce
+        return partial(call, _array(data), _op(reduce_op), **_into(output))
 
-    def broadcast(self, data: torch.Tensor, root: int) -> Timed:
+    def broadcast(self, data: torch.Tensor, root: int, output: torch.Tensor | None = None) -> Timed:
         """See Contender."""
-        return partial(self._communicator.broadcast, _array(data), root)
+        return partial(self._communicator.broadcast, _array(data), root, **_into(output))
 
-    def reduce(self, data: torch.Tensor, root: int, reduce_op: str) -> Timed:
+    def reduce(
+        self, data: torch.Tensor, root: int, reduce_op: str, output: torch.Tensor | None = None
+    ) -> Timed:
         """See Contender."""
-        return partial(self._communicator.reduce, _array(data), root, _op(reduce_op))
+        call = self._communicator.reduce
+        return partial(call, _array(data), root, _op(reduce_op), **_into(output))
 
     def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
         """See Contender."""
@@ -72,6 +78,14 @@ class CommunicatorContender:
 
         return exchange
 
+    def send(self, data: torch.Tensor, peer: int) -> Timed:
+        """See Contender."""
+        return partial(self._communicator.send, _array(data), peer)
+
+    def recv(self, data: torch.Tensor, peer: int) -> Timed:
+        """See Contender."""
+        return partial(self._communicator.recv, _array(data), peer)
+
     def barrier(self) -> Timed:
         """See Contender."""
         return partial(self._communicator.barrier)
@@ -88,6 +102,10 @@ class CommunicatorContender:
 def _array(tensor: torch.Tensor) -> Any:
     """The same memory as a numpy array; numpy has no bfloat16, that stays a tensor."""
     return tensor if tensor.dtype is torch.bfloat16 else tensor.numpy()
+
+
+def _into(output: torch.Tensor | None) -> dict[str, Any]:
+    return {} if output is None else {"output": _array(output)}
 
 
 def _op(name: str) -> ReduceOp:

@@ -91,6 +91,11 @@ class Ranks:
                 break  # that rank is dead; collecting finds out how it died
         return self._collect(what)
 
+    @property
+    def pids(self) -> list[int]:
+        """Process ids in rank order."""
+        return [process.pid for process in self._processes if process.pid is not None]
+
     def _start(self, options: Options, contenders: Sequence[Open], hosts: Hosts | None) -> None:
         # One server imports torch once; the ranks are forked from it while it has no threads of
         # its own. Spawning would import torch once per rank: 10 s for 8 ranks on two cores.
@@ -188,7 +193,9 @@ class Ranks:
 
 def _environment(options: Options, rank: int, hosts: Hosts | None) -> dict[str, str]:
     """What a launcher would set for one rank, and on which interfaces its node is reached."""
+    address = hosts.address(options.node(rank)) if hosts else "127.0.0.1"
     environment = {
+        "HCCL_BENCH_ADDRESS": address,  # of this rank's node
         "RANK": str(rank),
         "WORLD_SIZE": str(options.world_size),
         "LOCAL_RANK": str(rank % options.nproc),
