@@ -310,7 +310,12 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         default="torch",
         help="call hccl through torch.distributed (default) or through hccl_py.Communicator",
     )
-    add("--compare", choices=tuple(BASELINES), help="measure this one beside hccl")
+    add(
+        "--compare",
+        choices=tuple(BASELINES),
+        help="measure this one beside hccl; for MPICH, Open MPI and UCC: "
+        "python -m hccl_py.bench.peers",
+    )
     add(
         "--registered",
         action="store_true",

@@ -1,13 +1,17 @@
 #include "perftest/loops.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <string>
 #include <system_error>
+#include <thread>
 
 namespace hccl {
 
@@ -243,6 +247,36 @@ std::vector<double> copy_times(std::byte* buffer, size_t size, size_t iterations
     asm volatile("" : : "r"(buffer) : "memory");  // or the compiler would drop all but one
     times.push_back(microseconds(VerbsClock::now() - begin));
   }
+  return times;
+}
+
+std::vector<double> core_to_core_ns(int core, int other, double duration_s) {
+  struct alignas(64) {
+    std::atomic<uint64_t> turn{0};  // even: to be answered by `core`; odd: by `other`
+  } line;
+  std::atomic<int> error{0};
+  std::vector<double> times;
+  auto end = VerbsClock::now() + std::chrono::duration<double>(duration_s);
+  auto play = [&](int where, uint64_t mine) {
+    cpu_set_t cores;
+    CPU_ZERO(&cores);
+    CPU_SET(where, &cores);
+    if (int failed = pthread_setaffinity_np(pthread_self(), sizeof cores, &cores)) error = failed;
+    auto begin = VerbsClock::now();
+    for (auto now = begin; now < end && error == 0; now = VerbsClock::now()) {
+      uint64_t turn = line.turn.load(std::memory_order_acquire);  // pairs with the store below
+      if (turn % 2 != mine) continue;
+      if (mine == 0 && turn > 0) times.push_back(microseconds(now - begin) * 1e3 / 2);
+      begin = now;
+      line.turn.store(turn + 1, std::memory_order_release);
+    }
+  };
+  // Neither plays on the caller's thread, whose pinning is not ours to change.
+  std::thread first(play, core, 0);
+  std::thread second(play, other, 1);
+  first.join();
+  second.join();
+  if (error != 0) throw std::system_error(error, std::generic_category(), "pin a thread to a core");
   return times;
 }
 

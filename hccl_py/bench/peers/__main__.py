@@ -1,0 +1,226 @@
+"""The command: fresh starts of all contenders in turn, then the tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hccl_py.bench.collective.options import parse_sizes
+from hccl_py.bench.collective.report import facts
+from hccl_py.bench.peers.contenders import (
+    COMMUNICATOR,
+    MPIS,
+    TORCH,
+    Contender,
+    Start,
+    StartError,
+    find_mpi,
+    find_ucc,
+    install,
+    ours_and_gloo,
+)
+from hccl_py.bench.peers.machine import probe
+from hccl_py.bench.peers.report import introduction, tables
+
+_PROGRAM = "python -m hccl_py.bench.peers"
+_OPS = (
+    *("all_reduce", "all_gather", "reduce_scatter", "broadcast", "reduce", "all_to_all"),
+    "barrier",
+)
+_APIS = {"communicator": COMMUNICATOR, "torch": TORCH}
+_DESCRIPTION = """\
+Measure hccl_py.Communicator beside MPICH, Open MPI and UCC, and torch.distributed on hccl beside
+gloo, on this machine. Every contender is started afresh many times, in turns; a start measures all
+sizes of one collective. The MPIs run in environments of their own, with mpi4py."""
+_EPILOG = """\
+examples:
+  python -m hccl_py.bench.peers --install-into ~/peers --json peers.json
+  python -m hccl_py.bench.peers --mpich ~/m/bin/python --ranks 2 --ops all_reduce --sizes 4,64K
+  python -m hccl_py.bench.peers --show peers.json --markdown
+
+columns:
+  ratio      median of the best peer / median of ours; above 1 ours is faster
+  of memcpy  our busbw by the speed of one thread's memcpy, measured in every round
+  steady     our starts within 1.5 times the best of them
+
+exit codes: 0 good, 1 a start failed, 2 wrong arguments, 130 interrupted"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; after Ctrl-C or SIGTERM it prints what it has.
+
+    Returns:
+        The exit code.
+
+    Raises:
+        SystemExit: help, or wrong arguments (code 2).
+    """
+    argv = sys.argv[1:] if argv is None else argv
+    given = _parse(argv)
+    if given.show:
+        document = json.loads(given.show.read_text())
+        _print(introduction(document, given.markdown))
+        _print(tables(document, given.markdown))
+        return 0
+    contenders, missing = _contenders(given)
+    document = {
+        "schema": 1,
+        "command": shlex.join([*_PROGRAM.split(), *argv]),
+        **facts(),
+        "starts": given.starts,
+        "seconds": given.seconds,
+        "contenders": [
+            {"name": each.name, "group": each.group, "version": each.version} for each in contenders
+        ],
+        "missing": missing,
+        "probes": [probe()],
+        "results": [],
+        "failures": [],
+    }
+    _print(introduction(document, given.markdown))
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    interrupted = False
+    try:
+        for number in range(given.starts):
+            if number:
+                document["probes"].append(probe())
+            _round(number, given, contenders, document)
+    except KeyboardInterrupt:
+        interrupted = True
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if given.json:
+            given.json.write_text(json.dumps(document) + "\n")
+    _print(tables(document, given.markdown))
+    return 130 if interrupted else 1 if document["failures"] else 0
+
+
+def _round(
+    number: int,
+    given: argparse.Namespace,
+    contenders: Sequence[Contender],
+    document: dict[str, Any],
+) -> None:
+    """Start every contender once for each collective; the order moves on from round to round."""
+    first = number % len(contenders)
+    for ranks in given.ranks:
+        for op in given.ops:
+            sizes = (0,) if op == "barrier" else given.sizes
+            start = Start(op, ranks, sizes, given.seconds)
+            for contender in (*contenders[first:], *contenders[:first]):
+                what = f"{contender.name}, {op}, {ranks} ranks, start {number + 1}"
+                print(f"{what} of {given.starts}", file=sys.stderr, flush=True)
+                where = {"contender": contender.name, "op": op, "ranks": ranks, "start": number}
+                try:
+                    results = contender.measure(start)
+                except StartError as error:
+                    document["failures"].append(f"{what}: {error}")
+                    print(f"{what}: {error}", file=sys.stderr, flush=True)
+                else:
+                    document["results"] += [{**where, **result} for result in results]
+
+
+def _contenders(given: argparse.Namespace) -> tuple[list[Contender], list[str]]:
+    """Return who takes part, and a line for each that does not."""
+    found: list[Contender] = []
+    missing: list[str] = []
+    for api in given.api:
+        found += ours_and_gloo(_APIS[api])
+        if _APIS[api] != COMMUNICATOR:
+            continue
+        for name, mpi in MPIS.items():
+            try:
+                python = getattr(given, name)
+                if not python and given.install_into:
+                    python = install(given.install_into, name)
+                if python:
+                    found.append(find_mpi(name, python))
+                else:
+                    how = f"--{name} PYTHON or --install-into FOLDER"
+                    missing.append(f"without {mpi}: give {how}")
+            except (StartError, OSError, subprocess.CalledProcessError) as error:
+                missing.append(f"without {mpi}: {error}")
+        try:
+            if given.ucc:
+                found.append(find_ucc(given.ucc))
+            else:
+                missing.append("without UCC: give --ucc UCC_PERFTEST (Debian 14: ucc-utils)")
+        except StartError as error:
+            missing.append(f"without UCC: {error}")
+    return found, missing
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    sizes = parse_sizes("4,1K,8K,64K,256K,1M,16M,64M")
+    add("--ranks", type=_numbers, default=(2, 4, 8), metavar="LIST", help="ranks (2,4,8)")
+    add("--ops", type=_names(_OPS), default=_OPS, metavar="LIST", help=", ".join(_OPS))
+    add("--sizes", type=parse_sizes, default=sizes, metavar="LIST", help="bytes (4 to 64M)")
+    add("--starts", type=int, default=20, metavar="N", help="fresh starts of each (20)")
+    add("--seconds", type=float, default=2.0, metavar="S", help="timed in each start (2)")
+    add("--api", type=_names(tuple(_APIS)), default=tuple(_APIS), metavar="LIST", help="both")
+    add("--mpich", type=_path, metavar="PYTHON", help="Python with MPICH, mpi4py and numpy")
+    add("--openmpi", type=_path, metavar="PYTHON", help="the same with Open MPI")
+    add("--ucc", type=_path, metavar="PROGRAM", help="UCC's ucc_perftest, built with MPI")
+    add(
+        "--install-into",
+        type=_path,
+        metavar="FOLDER",
+        help="make the environments of the MPIs there with pip, or use those that it holds",
+    )
+    add("--json", type=Path, metavar="FILE", help="write every start's figures")
+    add("--markdown", action="store_true", help="print Markdown")
+    add("--show", type=Path, metavar="FILE", help="print the tables of an earlier --json")
+    given = parser.parse_args(argv)
+    if given.starts < 1 or given.seconds <= 0 or min(given.ranks) < 1:
+        parser.error("--starts, --seconds and --ranks must be above 0")
+    if given.json and not given.json.absolute().parent.is_dir():
+        parser.error(f"--json: there is no folder {given.json.parent}")
+    return given
+
+
+def _path(text: str) -> Path:
+    # Not resolved: the Python of a virtual environment is a link, and finds its packages by it.
+    return Path(text).expanduser().absolute()
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    """Read whole numbers with commas between them."""
+    return tuple(map(int, text.split(",")))
+
+
+def _names(known: tuple[str, ...]) -> Any:
+    """Make the reader of a list of names."""
+
+    def read(text: str) -> tuple[str, ...]:
+        names = tuple(text.split(","))
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(
+                    f"expected one or more of {', '.join(known)}, got {name!r}"
+                )
+        return names
+
+    return read
+
+
+def _print(lines: Sequence[str]) -> None:
+    print("\n".join(lines), flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

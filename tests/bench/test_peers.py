@@ -1,0 +1,110 @@
+"""The comparison with other libraries: its tables from recorded starts, and one real run.
+
+The run takes an MPI in where HCCL_TEST_MPICH or HCCL_TEST_OPENMPI names the Python that has it.
+"""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hccl_py.bench.peers.__main__ import main
+
+_MIB = 1 << 20
+_US = {
+    # Ours loses to openmpi alone, in a row that no one should trust.
+    ("all_reduce", 4): {"hccl-py": [2, 2, 20], "mpich": [3, 3, 3], "openmpi": [1, 1, 1]},
+    # 1 MiB in 100 us on 2 ranks is a busbw of 10.5 GB/s, of a memcpy of 21.
+    ("all_reduce", _MIB): {"hccl-py": [90, 100, 110], "mpich": [320, 300, 310]},
+    ("broadcast", 4): {"hccl-py": [4, 4, 4], "openmpi": [1, 1, 1]},
+    ("barrier", 0): {"hccl": [2, 2, 2], "gloo": [50, 100, 150]},
+}
+
+
+def _recorded() -> dict[str, Any]:
+    groups = {"hccl": "torch.distributed", "gloo": "torch.distributed"}
+    names = ("hccl-py", "mpich", "openmpi", "hccl", "gloo")
+    return {
+        "command": "recorded",
+        "machine": {"cpu": "a processor", "usable_cores": 2, "system": "Linux"},
+        "versions": {"torch": "2", "python": "3"},
+        "date": "today",
+        "contenders": [
+            {"name": name, "version": "1", "group": groups.get(name, "Communicator")}
+            for name in names
+        ],
+        "missing": ["without UCC: give --ucc"],
+        "probes": [
+            {"core_to_core_ns": [[0, 1, ns]], "memcpy_gb_per_s": copy}
+            for ns, copy in ((50.0, 20.0), (None, 21.0), (300.0, 22.0))
+        ],
+        "results": [
+            {"contender": name, "op": op, "ranks": 2, "bytes": size, "start": start, "time_us": us}
+            for (op, size), times in _US.items()
+            for name, starts in times.items()
+            for start, us in enumerate(starts)
+        ],
+        "failures": ["gloo, barrier, 2 ranks, start 4: exit codes [1, 0]"],
+    }
+
+
+def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "recorded.json"
+    path.write_text(json.dumps(_recorded()))
+    assert main(["--show", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[4] == (
+        "# memcpy of 64 MiB by one thread: 21.0 (20.0-22.0 over the rounds) GB/s; "
+        "core 0 to 1: 175 (50-300 over the rounds) ns (far)"
+    )
+    small, large = (
+        next(line for line in lines if line.startswith(it)) for it in ("    4", "   1M")
+    )
+    assert small.split()[:7] == ["4", "2", "(2-16.4)", "3", "(3-3)", "1", "(1-1)"]
+    assert "0.50x openmpi" in small
+    assert small.endswith("2/3  not to be trusted: p90/p10 of hccl-py 8.2")
+    assert large.split()[1:3] == ["100", "(92-108)"]
+    assert large.split()[-6:] == ["-", "3.10x", "mpich", "10.49", "50%", "3/3"]
+    losing = lines[lines.index("# Where ours loses") + 1 :]
+    assert losing[0].startswith("  0.25x broadcast, 2 ranks, Communicator, 4 bytes: ours 4 us")
+    assert losing[1].startswith("  0.50x all_reduce") and "not to be trusted" in losing[1]
+    assert losing[2:] == ["", "# Starts that failed", f"  {_recorded()['failures'][0]}"]
+
+
+def test_main_starts_ours_and_its_peers_afresh(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "peers.json"
+    wanted = ["--ranks", "2", "--ops", "reduce_scatter", "--sizes", "8K", "--seconds", "0.1"]
+    peers = [
+        argument
+        for name in ("mpich", "openmpi")
+        if (python := os.environ.get(f"HCCL_TEST_{name.upper()}"))
+        for argument in (f"--{name}", python)
+    ]
+    assert main([*wanted, "--starts", "1", *peers, "--json", str(path)]) == 0
+    written = json.loads(path.read_text())
+    names = ["hccl-py", *(option[2:] for option in peers[::2]), "hccl", "gloo"]
+    assert [each["contender"] for each in written["results"]] == names
+    assert all(0 < min(each["blocks_us"]) <= each["time_us"] for each in written["results"])
+    assert len(written["missing"]) == 3 - len(peers) // 2
+    out = capsys.readouterr().out
+    assert "# reduce_scatter, 2 ranks, torch.distributed" in out
+
+
+def test_main_says_which_peer_is_missing_and_which_start_failed(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HCCL_TRANSPORT", "pigeon")
+    wanted = ["--ranks", "2", "--ops", "barrier", "--starts", "1", "--api", "communicator"]
+    assert main([*wanted, "--mpich", "/nowhere/python", "--ucc", "/nowhere/ucc_perftest"]) == 1
+    out = capsys.readouterr().out
+    assert "# without MPICH: expected mpiexec beside /nowhere/python" in out
+    assert "# without Open MPI: give --openmpi PYTHON or --install-into FOLDER" in out
+    assert "# without UCC: expected a program at /nowhere/ucc_perftest" in out
+    failed = out[out.index("# Starts that failed") :]
+    assert "hccl-py, barrier, 2 ranks, start 1: exit codes [1, 1]" in failed and "pigeon" in failed
