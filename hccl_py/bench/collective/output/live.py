@@ -6,7 +6,6 @@ import sys
 import time
 from collections.abc import Sequence
 from importlib.util import find_spec
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from hccl_py.bench.collective.measure import Row
@@ -64,15 +63,10 @@ class Screen(Lines):
         self._live.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None = None,
-        error: BaseException | None = None,
-        trace: TracebackType | None = None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Leave the last table where it is."""
         self.status("")
-        self._live.__exit__(kind, error, trace)
+        self._live.__exit__(None, None, None)
 
     def status(self, what: str) -> None:
         """Show what goes on."""
