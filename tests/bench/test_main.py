@@ -113,6 +113,19 @@ def test_run_writes_a_plot_and_csv(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_profile_splits_the_time_of_a_call_into_its_parts(nodes: int, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    ranks = ["--nnodes", str(nodes), "-g", str(2 // nodes), "--sizes", "1M", "--json", str(path)]
+    assert main([*_SHORT, *ranks, "--profile"]) == 0
+    (size,) = json.loads(path.read_text())["collectives"][0]["sizes"]
+    for parts in size["profile_us"]:
+        total = parts.pop("total")
+        assert sum(parts.values()) == pytest.approx(total, rel=0.05)
+        assert parts["reduce"] > 0
+        assert (parts["wire"] > 0, parts["copy"] > 0) == (nodes == 2, nodes == 1)
+
+
 def test_run_wrong_result_is_counted_and_fails(
     faulty: ModuleType, capsys: pytest.CaptureFixture[str]
 ) -> None:

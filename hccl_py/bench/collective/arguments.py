@@ -329,6 +329,12 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         "a call is that of its slowest rank",
     )
     add(
+        "--profile",
+        action="store_true",
+        help="below each size, where the time of a call goes: late ranks, copy, reduce, wire, data "
+        "in transit, Python; implies --api communicator and slows small calls down a little",
+    )
+    add(
         *("-n", "--iters", "--loop"),
         type=_positive,
         metavar="N",

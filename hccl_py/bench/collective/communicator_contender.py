@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hccl_py.bench.collective.contender import Endpoint, Timed, Zeros
+from hccl_py.bench.collective.messages import Counted
 from hccl_py.bench.collective.output.counters import describe
 from hccl_py.communicator import Communicator
 from hccl_py.transport.types import ReduceOp
@@ -93,6 +94,17 @@ class CommunicatorContender:
     def statistics(self) -> str | None:
         """See Contender."""
         return describe(self._communicator.statistics())
+
+    def start_profile(self) -> None:
+        """Have the engine time the parts of its collectives from now on."""
+        self._communicator._state.core.start_profile()
+
+    def counted(self) -> Counted:
+        """Return what the engine has counted so far."""
+        late_and_moving = self._communicator.statistics()
+        parts_ns = self._communicator._state.core.profile()
+        seconds = (ns / 1e9 for ns in parts_ns)
+        return Counted(late_and_moving["waiting_s"], late_and_moving["moving_s"], *seconds)
 
     def close(self) -> None:
         """See Contender."""

@@ -8,8 +8,10 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any
 
+from hccl_py.bench.collective.analysis.profile import is_profiled, lines, profile
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
 from hccl_py.bench.collective.analysis.validate import Validator
 from hccl_py.bench.collective.contender import Open
@@ -18,6 +20,7 @@ from hccl_py.bench.collective.measure import Row, measure
 from hccl_py.bench.collective.options import Options, parse
 from hccl_py.bench.collective.output import matrix
 from hccl_py.bench.collective.output.document import document, facts
+from hccl_py.bench.collective.output.live import Lines, choose
 from hccl_py.bench.collective.output.plot import plot
 from hccl_py.bench.collective.output.table import Table, introduction
 from hccl_py.bench.collective.ranks import RankFailure, Ranks
@@ -75,22 +78,31 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
     """
     found, options, measured = facts(), collectives[0], []
     if not options.csv:
-        _print(introduction(collectives, argv, found))
+        Lines().lines(introduction(collectives, argv, found))
     with ExitStack() as opened:
         hosts = _hosts(options, opened)
         ranks = opened.enter_context(Ranks(options, list(contenders.values()), hosts))
+        screen = opened.enter_context(choose(options))
+        ranks.on_ask = screen.status
+        if options.profile:
+            ranks.ask("start_profile", what="starting the profile")
         above = None
         for collective in collectives:
             table, rows = Table(collective), []
             if above != collective.collective:
-                _print(table.header(first=above is None))
+                screen.header(table, first=above is None)
             above = collective.collective
             for row in measure(ranks, collective, list(contenders)):
-                _print(table.row(row))
+                screen.row(table, row)
+                if collective.profile and is_profiled(collective):
+                    profiles = profile(ranks, collective, row)
+                    row = replace(row, profiles=tuple(profiles))
+                    if not collective.csv:
+                        screen.lines(lines(profiles))
                 rows.append(row)
             measured.append((collective, rows))
         if options.verbose:
-            _print(_statistics(ranks, list(contenders)))
+            screen.lines(_statistics(ranks, list(contenders)))
     _write(measured, argv, found)
     return _exit_code([row for _, rows in measured for row in rows])
 
@@ -117,7 +129,7 @@ def validate(
         The exit code: 0, or 1 where a link is slow.
     """
     found = facts()
-    _print(introduction([options], argv, found)[:3])
+    Lines().lines(introduction([options], argv, found)[:3])
     with ExitStack() as opened:
         hosts = hosts or _hosts(options, opened)
         ranks = opened.enter_context(Ranks(options, [contender], hosts))
@@ -130,8 +142,8 @@ def validate(
         node = options.node(rank)
         return f"rank {rank} (node {node}" + (f", {hosts.address(node)})" if hosts else ")")
 
-    _print(matrix.text(result, n, name))
-    _print([f"# doubtful: {doubt}" for doubt in doubts])
+    Lines().lines(matrix.text(result, n, name))
+    Lines().lines([f"# doubtful: {doubt}" for doubt in doubts])
     if options.json_path:
         written = {"command": shlex.join(["hccl-bench", *argv]), **found, "doubts": doubts}
         text = json.dumps(written | matrix.document(result), indent=2)
@@ -176,12 +188,6 @@ def _statistics(ranks: Ranks, names: Sequence[str]) -> list[str]:
     counted = ranks.ask("statistics", what="asking for statistics")[0]
     pairs = zip(names, counted, strict=True)
     return ["", *(f"# {name}: {text or 'keeps no statistics'}" for name, text in pairs)]
-
-
-def _print(lines: Sequence[str]) -> None:
-    """Print at once: a row must not wait for the next one when stdout is a file."""
-    for line in lines:
-        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -101,6 +101,19 @@ class Result:
 
 
 @dataclass(frozen=True)
+class Profile:
+    """The parts of one call on one rank, in us."""
+
+    late: float
+    copy: float
+    reduce: float
+    wire: float
+    transit: float
+    python: float
+    total: float
+
+
+@dataclass(frozen=True)
 class Row:
     """One size; `results` has hccl first, then what it is compared with."""
 
@@ -112,6 +125,8 @@ class Row:
     copy_gb_per_s: float
     doubts: tuple[str, ...]
     """Why these results cannot be trusted."""
+    profiles: tuple[Profile, ...] = ()
+    """Of the first contender, one for each rank, with --profile."""
 
     def algbw(self, result: Result) -> float:
         """Bytes by median time, in GB/s (10^9 bytes)."""

@@ -33,6 +33,7 @@ class Options:
     pairs: tuple[tuple[int, int], ...]
     measure: str
     validate: bool
+    profile: bool
     iters: int | None
     warmup: int | None
     checks: int
@@ -104,12 +105,13 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
                         pairs=_pairs(given, collective, n),
                         measure=given.measure,
                         validate=given.validate,
+                        profile=given.profile,
                         iters=given.iters,
                         warmup=given.warmup_iters,
                         checks=given.check,
                         average=given.average,
                         timeout_s=given.timeout,
-                        api=given.api,
+                        api="communicator" if given.profile else given.api,
                         compare=given.compare,
                         registered=given.registered,
                         json_path=given.json,
@@ -209,6 +211,10 @@ def _problem(given: argparse.Namespace) -> str | None:
         ),
         (given.veth and given.nnodes < 2, "--veth joins nodes: give --nnodes 2 or more"),
         (given.validate and n < 2, "--validate needs at least 2 ranks: give -g 2"),
+        (
+            given.profile and given.registered,
+            "--profile is of the first contender: leave --registered out",
+        ),
         (
             given.validate and (given.compare or given.csv or given.markdown or given.output_file),
             "--validate measures hccl alone and writes text, --json and --plot",

@@ -24,8 +24,9 @@ import torch
 
 from hccl_py.bench.collective.analysis.limits import Wire, copy_gb_per_s, send_until_closed
 from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.communicator_contender import CommunicatorContender
 from hccl_py.bench.collective.contender import Buffers, Contender, Timed
-from hccl_py.bench.collective.messages import Assignment, Checked, Failed
+from hccl_py.bench.collective.messages import Assignment, Checked, Counted, Failed
 from hccl_py.bench.collective.oracle import PERIOD, Call, Piece, contribution
 from hccl_py.bench.namespaces import enter
 
@@ -122,6 +123,25 @@ class Rank:
             ends[index] = clock()
         gc.enable()
         return self._one_way(np.subtract(ends, starts))
+
+    def start_profile(self) -> None:
+        """Have the first contender, a CommunicatorContender, time its parts; see --profile."""
+        first = self._contenders[0]
+        assert isinstance(first, CommunicatorContender)
+        self._profiled = first
+        first.start_profile()
+
+    def profile(self, calls: int) -> tuple[float, Counted, Counted]:
+        """Run a round; return seconds per call, and the engine's counters around it."""
+        call = self._calls[0]
+        self._barriers[0]()
+        call()
+        before = self._profiled.counted()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        seconds = (time.perf_counter() - start) / calls
+        return seconds, before, self._profiled.counted()
 
     def _one_way(self, seconds: _Seconds) -> _Seconds:
         if not self._call.takes_part(self._rank):

@@ -7,7 +7,7 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -32,7 +32,11 @@ class RankFailure(Exception):
 
 
 class Ranks:
-    """The rank processes of one run; a context manager that leaves none behind."""
+    """The rank processes of one run; a context manager that leaves none behind.
+
+    Attributes:
+        on_ask: is told what goes on before every request.
+    """
 
     def __init__(
         self, options: Options, contenders: Sequence[Open], hosts: Hosts | None = None
@@ -47,6 +51,7 @@ class Ranks:
         Raises:
             RankFailure: a rank could not.
         """
+        self.on_ask: Callable[[str], None] = lambda what: None
         self._timeout_s = options.timeout_s
         self._deadline = time.monotonic() + options.timeout_s
         self._processes: list[BaseProcess] = []
@@ -84,6 +89,7 @@ class Ranks:
         Raises:
             RankFailure: a rank raised, died, or the run's time is over.
         """
+        self.on_ask(what)
         for pipe in self._pipes:
             try:
                 pipe.send((method, arguments))

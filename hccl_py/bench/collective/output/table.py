@@ -37,7 +37,12 @@ _RATIO_COLUMNS = ("ratio", "ratio p10-p90")
 
 
 class Table:
-    """The table of one run, a line at a time."""
+    """The table of one run, a line at a time.
+
+    Attributes:
+        columns: their names, in order.
+        title: of the table.
+    """
 
     def __init__(self, options: Options, as_csv: bool | None = None) -> None:
         """Choose the columns and their form.
@@ -47,35 +52,36 @@ class Table:
             as_csv: comma-separated values; None: as the options say.
         """
         self._options = options
+        self.title = options.collective
         self._csv = options.csv if as_csv is None else as_csv
         hidden = () if len(options.contenders) > 1 else _RATIO_COLUMNS
-        self._columns = [name for name in _WIDTHS if name not in hidden]
+        self.columns = [name for name in _WIDTHS if name not in hidden]
         if self._csv:
-            self._columns += _MORE_IN_CSV[1:]
+            self.columns += _MORE_IN_CSV[1:]
         else:
-            self._columns.remove("collective")
+            self.columns.remove("collective")
 
     def header(self, first: bool) -> list[str]:
         """Make the lines above the first row; later tables of a run get a title, CSV gets none."""
-        title = self._options.collective
         if self._csv:
-            return [self._line(self._columns)] if first else []
+            return [self._line(self.columns)] if first else []
         if self._options.markdown:
-            above = [] if first else ["", f"### {title}", ""]
-            return [*above, self._line(self._columns), "|" + "--:|" * len(self._columns)]
-        return [*([] if first else ["", f"# {title}"]), self._line(self._columns)]
+            above = [] if first else ["", f"### {self.title}", ""]
+            return [*above, self._line(self.columns), "|" + "--:|" * len(self.columns)]
+        return [*([] if first else ["", f"# {self.title}"]), self._line(self.columns)]
 
     def row(self, row: Row) -> list[str]:
         """Make the lines of one size, one for each contender; reasons to doubt them follow."""
         lines = []
         for result in row.results:
-            cells = self._cells(row, result)
-            lines.append(self._line([cells[name] for name in self._columns]))
+            cells = self.cells(row, result)
+            lines.append(self._line([cells[name] for name in self.columns]))
         if row.doubts and not self._csv and not self._options.markdown:
             lines.append(f"#   doubtful: {'; '.join(row.doubts)}")
         return lines
 
-    def _cells(self, row: Row, result: Result) -> dict[str, str]:
+    def cells(self, row: Row, result: Result) -> dict[str, str]:
+        """Make the cells of one contender at one size, by column."""
         time, calls, options = result.time_us, result.calls_us, self._options
         share = row.share(result)
         ratio = None if result is row.results[0] else row.ratio(result)
@@ -112,7 +118,7 @@ class Table:
             return line.getvalue()
         if self._options.markdown:
             return "| " + " | ".join(cells) + " |"
-        widths = [_WIDTHS[name] for name in self._columns]
+        widths = [_WIDTHS[name] for name in self.columns]
         padded = [cell.rjust(width) for cell, width in zip(cells, widths, strict=True)]
         return " ".join(padded).rstrip()
 
