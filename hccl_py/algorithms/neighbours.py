@@ -13,6 +13,11 @@ def count_ranks(nodes: Nodes) -> int:
     return sum(map(len, nodes))
 
 
+def half_of_ranks(nodes: Nodes) -> int:
+    """Return half of the number of ranks, rounded down, but at least 1."""
+    return max(1, count_ranks(nodes) // 2)
+
+
 def others_after(me: Member, team: Sequence[Member]) -> list[Member]:
     """Return the other members of `team`, starting behind me and wrapping round.
 

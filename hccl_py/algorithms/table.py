@@ -8,8 +8,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from hccl_py.algorithms import direct, halving_doubling, hierarchical, mesh, ring, tree
-from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.algorithms import direct, doubling, halving_doubling, hierarchical, mesh, ring, tree
+from hccl_py.algorithms.neighbours import count_ranks, half_of_ranks
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder
 from hccl_py.plan.verify import verify
@@ -33,14 +33,16 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "ring"): Algorithm(ring.all_reduce, count_ranks),
     ("all_reduce", "tree"): Algorithm(tree.all_reduce, lambda _nodes: 2),
     ("all_reduce", "halving_doubling"): Algorithm(
-        halving_doubling.all_reduce, halving_doubling.chunks, halving_doubling.max_span
+        halving_doubling.all_reduce, count_ranks, half_of_ranks
     ),
+    ("all_reduce", "recursive_doubling"): Algorithm(doubling.all_reduce),
     ("all_reduce", "hierarchical"): Algorithm(
         hierarchical.all_reduce, hierarchical.all_reduce_chunks, hierarchical.all_reduce_max_span
     ),
     ("broadcast", "direct"): Algorithm(direct.broadcast),
     ("broadcast", "mesh"): Algorithm(mesh.broadcast, count_ranks),
     ("broadcast", "tree"): Algorithm(tree.broadcast),
+    ("broadcast", "two_trees"): Algorithm(tree.broadcast_by_two_trees, lambda _nodes: 2),
     ("broadcast", "hierarchical"): Algorithm(
         hierarchical.broadcast, hierarchical.owners_per_node, hierarchical.owners_per_node
     ),
