@@ -1,6 +1,11 @@
 """log2 n steps, for few bytes or slow starts: trees, and dissemination."""
 
-from hccl_py.algorithms.neighbours import binomial_tree, complementary_trees
+from hccl_py.algorithms.neighbours import (
+    binomial_tree,
+    complementary_trees,
+    others_after,
+    tops_of_complementary_trees,
+)
 from hccl_py.plan.language import PlanBuilder, data
 
 
@@ -44,14 +49,14 @@ def broadcast_by_two_trees(me: int, n: int, plan: PlanBuilder) -> None:
     Cost: about 1 + log2 n steps, the data sent at most once by everyone, the root too.
     Source: as for `all_reduce`.
     """
-    others = [(plan.root + place) % n for place in range(1, n)]
-    for half in (0, 1):
-        seats = [complementary_trees(place, n - 1)[half] for place in range(n - 1)]
-        if me == plan.root:
-            tops = [rank for rank, (parent, _) in zip(others, seats, strict=True) if parent is None]
-            plan.send(tops, data[half])
-            continue
-        parent, children = seats[others.index(me)]
+    if n == 1:
+        return
+    others = others_after(plan.root, range(n))
+    if me == plan.root:
+        for half, top in enumerate(tops_of_complementary_trees(n - 1)):
+            plan.send([others[top]], data[half])
+        return
+    for half, (parent, children) in enumerate(complementary_trees(others.index(me), n - 1)):
         plan.recv(plan.root if parent is None else others[parent], data[half])
         plan.send([others[child] for child in children], data[half])
 

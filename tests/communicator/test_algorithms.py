@@ -77,7 +77,19 @@ def test_every_algorithm_gives_numpys_result(ranks: ThreadRanks) -> None:
             np.testing.assert_array_equal(
                 part, totals[me * count : (me + 1) * count], "reduce_scatter"
             )
+            exchanged = np.zeros((n, count), np.int64)
+            comm.all_to_all(exchanged, mine[: n * count])
+            expected = np.stack([one[me * count : (me + 1) * count] for one in inputs])
+            np.testing.assert_array_equal(exchanged, expected, "all_to_all")
             comm.barrier()
+        # An algorithm that takes only equal blocks leaves these to another.
+        uneven = [np.zeros(rank, np.int64) for rank in range(n)]
+        comm.all_gather(uneven, mine[:me])
+        expected = np.concatenate([inputs[rank][:rank] for rank in range(n)])
+        np.testing.assert_array_equal(np.concatenate(uneven), expected, "all_gather, uneven")
+        received = [np.zeros(me, np.int64) for _ in range(n)]
+        comm.all_to_all(received, [mine[:rank] for rank in range(n)])
+        np.testing.assert_array_equal(received, [one[:me] for one in inputs], "all_to_all, uneven")
 
     ranks.run(all_collectives)
 
