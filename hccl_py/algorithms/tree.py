@@ -43,8 +43,8 @@ def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
 def broadcast_by_two_trees(me: int, n: int, plan: PlanBuilder) -> None:
     """Two complementary binary trees over all but the root each hand down half the data.
 
-    An inner rank of one tree is a leaf of the other. A send completes in the background, so a rank
-    hands one tile on while it receives the next: with many tiles all ranks send all the time.
+    An inner rank of one tree is a leaf of the other, and takes first the half that it hands on. A
+    send completes in the background, so a rank hands one tile on while it receives the next.
 
     Cost: about 1 + log2 n steps, the data sent at most once by everyone, the root too.
     Source: as for `all_reduce`.
@@ -56,7 +56,8 @@ def broadcast_by_two_trees(me: int, n: int, plan: PlanBuilder) -> None:
         for half, top in enumerate(tops_of_complementary_trees(n - 1)):
             plan.send([others[top]], data[half])
         return
-    for half, (parent, children) in enumerate(complementary_trees(others.index(me), n - 1)):
+    seats = enumerate(complementary_trees(others.index(me), n - 1))
+    for half, (parent, children) in sorted(seats, key=lambda seat: not seat[1][1]):
         plan.recv(plan.root if parent is None else others[parent], data[half])
         plan.send([others[child] for child in children], data[half])
 

@@ -9,7 +9,7 @@ import pytest
 from guarded import Array
 from thread_ranks import ThreadRanks
 
-from hccl_py import Communicator
+from hccl_py import Communicator, MismatchError
 from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.plan.contracts import COLLECTIVES
 
@@ -101,3 +101,21 @@ def test_floats_are_the_same_bits_on_all_ranks(ranks: ThreadRanks) -> None:
         return data.tobytes()
 
     assert len(set(ranks.run(all_reduce))) == 1
+
+
+def test_list_beside_one_buffer_is_a_mismatch_where_blocks_must_be_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def exchange(comm: Communicator) -> None:
+        output, input = np.zeros(3), np.ones(3)
+        split = list if comm.rank == 1 else np.asarray
+        comm.all_to_all(split(output.reshape(3, 1)), split(input.reshape(3, 1)))
+
+    with ThreadRanks("aab") as ranks:
+        ranks.run(exchange)
+    monkeypatch.setenv("HCCL_ALGORITHM", "all_to_all=bruck")
+    with ThreadRanks("aab") as ranks:
+        errors = ranks.failures(exchange)
+    assert all(isinstance(error, MismatchError) for error in errors), errors
+    assert "all_to_all(float64[3])" in str(errors[0])
+    assert "all_to_all(float64)" in str(errors[0])
