@@ -29,12 +29,13 @@ class PlanCache(dict[Call, _core.Prepared]):
     def __init__(self, rank: int, nodes: Nodes, *, equal_blocks: bool = True) -> None:
         """Start empty. `HCCL_VERIFY=1` proves every plan before its first use.
 
-        `uneven` is the cache for calls whose blocks may differ in length; without `equal_blocks`
-        this is that cache.
+        `uneven` is the cache for calls whose blocks may differ in length, made without
+        `equal_blocks`.
         """
         super().__init__()
         self._equal_blocks = equal_blocks
-        self.uneven = PlanCache(rank, nodes, equal_blocks=False) if equal_blocks else self
+        if equal_blocks:
+            self.uneven = PlanCache(rank, nodes, equal_blocks=False)
         self._rank = rank
         self._nodes = nodes
         self._verify = os.environ.get("HCCL_VERIFY") == "1"

@@ -97,6 +97,7 @@ def choose(
         for row in TABLE
         if row.collective == collective
         and row.many_nodes in (many_nodes, None)
+        and (equal_blocks or not ALGORITHMS[collective, row.algorithm].equal_blocks)
         and (row.max_ranks is None or world_size <= row.max_ranks)
         and (row.max_bytes is None or largest_of_class <= row.max_bytes)
     )
