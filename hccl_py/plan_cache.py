@@ -26,9 +26,16 @@ class PlanCache(dict[Call, _core.Prepared]):
     A dict, because a method of its own would cost each call as much as the rest of the lookup.
     """
 
-    def __init__(self, rank: int, nodes: Nodes) -> None:
-        """Start empty. `HCCL_VERIFY=1` proves every plan before its first use."""
+    def __init__(self, rank: int, nodes: Nodes, *, equal_blocks: bool = True) -> None:
+        """Start empty. `HCCL_VERIFY=1` proves every plan before its first use.
+
+        `uneven` is the cache for calls whose blocks may differ in length, made without
+        `equal_blocks`.
+        """
         super().__init__()
+        self._equal_blocks = equal_blocks
+        if equal_blocks:
+            self.uneven = PlanCache(rank, nodes, equal_blocks=False)
         self._rank = rank
         self._nodes = nodes
         self._verify = os.environ.get("HCCL_VERIFY") == "1"
@@ -48,10 +55,15 @@ class PlanCache(dict[Call, _core.Prepared]):
             dtype, engine_count = kind.part_type, count * kind.parts
         in_one_step = dtype in IN_ONE_STEP
         key = (collective, size_class(num_bytes), root, in_one_step)
+        equal = self._equal_blocks
+        algorithm = choose(
+            collective, num_bytes, self._nodes, in_one_step=in_one_step, equal_blocks=equal
+        )
         plan = self._plans.get(key)
         if plan is None:
-            algorithm = choose(collective, num_bytes, self._nodes, in_one_step=in_one_step)
             plan = self._plans.setdefault(key, self._write(collective, algorithm, root))
+        if collective == "all_to_all" and not ALGORITHMS[collective, algorithm].equal_blocks:
+            count = engine_count = 0  # a rank may have equal blocks where another has not
         fingerprint = pack(collective, root, kind.number, op, count * kind.units)
         # Of a reduce only the root holds a sum to be divided.
         divides = op == ReduceOp.AVG and root in (None, self._rank)

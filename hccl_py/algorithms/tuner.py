@@ -68,6 +68,7 @@ def choose(
     environ: Mapping[str, str] = os.environ,
     *,
     in_one_step: bool = False,
+    equal_blocks: bool = True,
 ) -> str:
     """Name the algorithm for a call; the same for all sizes of one `size_class`.
 
@@ -76,11 +77,17 @@ def choose(
             all ranks; where it cannot be (all_to_all, gather, scatter) the table does not ask.
         in_one_step: whether nothing but one rank may reduce a chunk, with all ranks' values at
             hand; then `HCCL_ALGORITHM` counts only where it names such an algorithm.
+        equal_blocks: whether all ranks know that all blocks have one length; else `HCCL_ALGORITHM`
+            counts only where it names an algorithm that does without.
 
     Raise InvalidArgumentError if `HCCL_ALGORITHM` names something that there is not.
     """
     forced = _overrides(environ.get(VARIABLE, "")).get(collective)
-    if forced is not None and (forced in _IN_ONE_STEP or not in_one_step):
+    if (
+        (forced is not None)
+        and (forced in _IN_ONE_STEP or not in_one_step)
+        and (equal_blocks or not ALGORITHMS[collective, forced].equal_blocks)
+    ):
         return forced
     many_nodes = len(nodes) > 1 and not in_one_step
     world_size = count_ranks(nodes)
@@ -90,6 +97,7 @@ def choose(
         for row in TABLE
         if row.collective == collective
         and row.many_nodes in (many_nodes, None)
+        and (equal_blocks or not ALGORITHMS[collective, row.algorithm].equal_blocks)
         and (row.max_ranks is None or world_size <= row.max_ranks)
         and (row.max_bytes is None or largest_of_class <= row.max_bytes)
     )

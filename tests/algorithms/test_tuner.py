@@ -69,6 +69,15 @@ def test_named_overrides_hold_for_their_collective_only() -> None:
     assert choose("all_gather", 4, TWO_NODES, environ) == "hierarchical"
 
 
+def test_equal_blocks_are_needed_only_where_they_are_known() -> None:
+    environ = {"HCCL_ALGORITHM": "bruck"}
+    for collective, other in (("all_gather", "mesh"), ("all_to_all", "direct")):
+        assert choose(collective, 4, ONE_NODE, environ) == "bruck"
+        assert choose(collective, 4, ONE_NODE, environ, equal_blocks=False) == other
+    # A rank with equal lists cannot know the others': no default may depend on it.
+    assert {row.algorithm for row in TABLE if row.collective == "all_to_all"} == {"direct"}
+
+
 @pytest.mark.parametrize("text", ["rng", "all_reduce=direct", "allreduce=ring", "all_reduce="])
 def test_unknown_override_lists_what_there_is(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="HCCL_ALGORITHM.*all_reduce: one_shot, mesh"):

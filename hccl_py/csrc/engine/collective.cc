@@ -63,7 +63,7 @@ void Channel::start(const Call& call, const Tiling& tiling) {
   next_op_ = 0;
   ready_ = 0;
   item_size_ = size_of(call.dtype);
-  size_t scratch_bytes = static_cast<size_t>(call.plan->scratch_slots) * slot_bytes_;
+  size_t scratch_bytes = call.plan->slots_needed() * slot_bytes_;
   if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
 }
 
