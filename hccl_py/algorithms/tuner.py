@@ -1,7 +1,8 @@
 """Which algorithm for how many bytes on which nodes: one table, first fitting row wins.
 
-`HCCL_ALGORITHM` overrides it: `ring` for every collective that has a `ring`, or
-`all_reduce=ring,broadcast=tree`. All ranks must be given the same.
+A file of `hccl-bench --tune` replaces the table, see `tuning.py`. `HCCL_ALGORITHM` overrides both:
+`ring` for every collective that has a `ring`, or `all_reduce=ring,broadcast=tree`. All ranks must
+be given the same.
 """
 
 import os
@@ -10,6 +11,7 @@ from typing import NamedTuple
 
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import ALGORITHMS, names_for
+from hccl_py.algorithms.tuning import Tuning
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
@@ -26,6 +28,13 @@ class Row(NamedTuple):
     many_nodes: bool | None = False  # for several nodes, for one, or (None) for both
     max_ranks: int | None = None
     max_bytes: int | None = None  # a power of two
+
+
+class Choice(NamedTuple):
+    """An algorithm, and the reason in words."""
+
+    algorithm: str
+    why: str
 
 
 TABLE = (
@@ -68,24 +77,36 @@ def choose(
     environ: Mapping[str, str] = os.environ,
     *,
     in_one_step: bool = False,
-) -> str:
-    """Name the algorithm for a call; the same for all sizes of one `size_class`.
+    root: int | None = None,
+    tuning: Tuning | None = None,
+) -> Choice:
+    """Choose the algorithm for a call; the same for all sizes of one `size_class`.
 
     Args:
         num_bytes: size of `data`; of all n blocks, for a collective on blocks. Must be the same on
-            all ranks; where it cannot be (all_to_all, gather, scatter) the table does not ask.
+            all ranks; 0 where it cannot be (all_to_all, gather, scatter): the table does not ask.
         in_one_step: whether nothing but one rank may reduce a chunk, with all ranks' values at
             hand; then `HCCL_ALGORITHM` counts only where it names such an algorithm.
+        root: of a rooted collective; only a tuning asks.
+        tuning: from rank 0, the same on all ranks; None: the table decides.
 
     Raise InvalidArgumentError if `HCCL_ALGORITHM` names something that there is not.
     """
     forced = _overrides(environ.get(VARIABLE, "")).get(collective)
     if forced is not None and (forced in _IN_ONE_STEP or not in_one_step):
-        return forced
+        return Choice(forced, f"{VARIABLE} says so")
+    largest_of_class = 1 << size_class(num_bytes)
+    if tuning is not None and num_bytes:
+        estimates = tuning.estimate(collective, largest_of_class, nodes, root)
+        times = {} if estimates is None else estimates.times_us
+        allowed = [name for name in times if name in _IN_ONE_STEP or not in_one_step]
+        if allowed and estimates is not None:
+            best, *others = sorted(allowed, key=lambda name: times[name])
+            spoken = [f"{name} {times[name]:.3g} us" for name in (best, *others[:1])]
+            return Choice(best, f"{estimates.source}: {', next best '.join(spoken)}")
     many_nodes = len(nodes) > 1 and not in_one_step
     world_size = count_ranks(nodes)
-    largest_of_class = 1 << size_class(num_bytes)
-    return next(
+    algorithm = next(
         row.algorithm
         for row in TABLE
         if row.collective == collective
@@ -93,6 +114,7 @@ def choose(
         and (row.max_ranks is None or world_size <= row.max_ranks)
         and (row.max_bytes is None or largest_of_class <= row.max_bytes)
     )
+    return Choice(algorithm, f"the table says so{', the tuning does not' if tuning else ''}")
 
 
 def min_message_bytes(nodes: Nodes) -> int:

@@ -1,8 +1,9 @@
 import pytest
 from node_shapes import nodes_by, one_node
 
+from hccl_py.algorithms import tuner
 from hccl_py.algorithms.table import ALGORITHMS
-from hccl_py.algorithms.tuner import TABLE, choose, min_message_bytes, size_class
+from hccl_py.algorithms.tuner import TABLE, min_message_bytes, size_class
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
@@ -10,6 +11,10 @@ from hccl_py.transport.errors import InvalidArgumentError
 ONE_NODE = one_node(8)
 TWO_NODES = nodes_by("aaaabbbb")
 SIXTEEN = nodes_by("a" * 8 + "b" * 8)
+
+
+def choose(collective: str, num_bytes: int, nodes: Nodes, environ: dict[str, str]) -> str:
+    return tuner.choose(collective, num_bytes, nodes, environ).algorithm
 
 
 @pytest.mark.parametrize(

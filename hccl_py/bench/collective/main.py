@@ -15,6 +15,7 @@ from hccl_py.bench.collective.options import Options, parse
 from hccl_py.bench.collective.ranks import RankFailure, Ranks
 from hccl_py.bench.collective.report import Table, document, facts, introduction
 from hccl_py.bench.namespaces import Hosts, NamespaceError
+from hccl_py.bench.tuning.main import tune
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -37,6 +38,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Like Ctrl-C: nothing may be left behind, and network namespaces outlive their processes.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if options.tune_path is not None:
+            return tune(options, argv)
         return run(collectives, argv, contenders)
     except (RankFailure, NamespaceError) as failure:
         print(f"hccl-bench: {failure}", file=sys.stderr)

@@ -41,11 +41,13 @@ examples:
   hccl-bench --nproc 2 --api communicator --sizes 4  without torch.distributed
   hccl-bench --nproc 2 --registered --sizes 64M      what registered memory is worth
   hccl-bench --op all --nproc 4 --csv > all.csv      every collective, for a spreadsheet
+  hccl-bench --tune tuning.json --nproc 8    then HCCL_TUNING=tuning.json for the jobs
   hccl-bench --op send_recv --nproc 2 --begin 1K --end 64M --factor 4
 
 exit codes: 0 good, 1 wrong results or a rank failed, 2 wrong arguments"""
 
 _SUFFIX = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
+_TUNED_SIZES = (8, 256, *(1 << exponent for exponent in range(10, 25, 2)))
 _DEFAULT_RANGE = ("4", "64M", 16)
 
 
@@ -71,6 +73,8 @@ class Options:
     markdown: bool
     csv: bool
     verbose: bool
+    tune_path: Path | None = None
+    check: bool = False
 
     @property
     def world_size(self) -> int:
@@ -157,6 +161,8 @@ def _options(given: argparse.Namespace, op: str) -> Options:
         markdown=given.markdown,
         csv=given.csv,
         verbose=given.verbose,
+        tune_path=given.tune,
+        check=given.check,
     )
 
 
@@ -164,6 +170,8 @@ def _sizes(given: argparse.Namespace) -> tuple[int, ...]:
     """The sizes asked for, smallest first where a range was given."""
     if given.sizes:
         return tuple(given.sizes)
+    if given.tune and not (given.begin or given.end or given.factor):
+        return _TUNED_SIZES
     sizes, size = [], given.begin or parse_size(_DEFAULT_RANGE[0])
     while size <= (given.end or parse_size(_DEFAULT_RANGE[1])):
         sizes.append(size)
@@ -201,6 +209,11 @@ def _problem(given: argparse.Namespace) -> str | None:
         ),
         (given.veth and given.nnodes != 2, "--veth joins two nodes: give --nnodes 2"),
         (given.csv and given.markdown, "give --csv or --markdown, not both"),
+        (given.check and not given.tune, "--check needs --tune"),
+        (
+            given.tune and not given.tune.parent.is_dir(),
+            f"--tune: there is no folder {given.tune and given.tune.parent}",
+        ),
         (not folder.is_dir(), f"--json: there is no folder {folder}"),
     )
     return next((message for broken, message in rules if broken), None)
@@ -314,6 +327,20 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         type=_natural,
         metavar="N",
         help="untimed calls that open each round (a tenth of the timed ones, at least one)",
+    )
+    add(
+        "--tune",
+        type=Path,
+        nargs="?",
+        const=Path("hccl-tuning.json"),
+        metavar="FILE",
+        help="measure every algorithm in less than 60 s and write FILE (hccl-tuning.json), which "
+        "HCCL_TUNING=FILE makes communicators choose by; also as a program under hccl-launch",
+    )
+    add(
+        "--check",
+        action="store_true",
+        help="with --tune: measure again at twice the sizes, and compare chosen with best",
     )
     add(
         "--timeout",

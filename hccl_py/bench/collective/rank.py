@@ -21,10 +21,12 @@ import numpy.typing as npt
 import torch
 
 from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.communicator_contender import CommunicatorContender
 from hccl_py.bench.collective.contender import Buffers, Contender, Timed
 from hccl_py.bench.collective.messages import Assignment, Checked, Failed
 from hccl_py.bench.collective.oracle import PERIOD, Call, Piece, contribution
 from hccl_py.bench.namespaces import enter
+from hccl_py.bench.tuning.sweep import Swept, sweep
 
 _STAGGER_S = 0.002
 
@@ -89,6 +91,12 @@ class Rank:
         elapsed_s = time.perf_counter() - start
         gc.enable()
         return elapsed_s / calls
+
+    def sweep(self, sizes: Sequence[int], budget_s: float) -> Swept:
+        """Measure the algorithms of all collectives; the only contender is a communicator."""
+        (contender,) = self._contenders
+        assert isinstance(contender, CommunicatorContender)
+        return sweep(self, contender.communicator, sizes, budget_s)
 
     def statistics(self) -> list[str | None]:
         """Say what each contender counted."""

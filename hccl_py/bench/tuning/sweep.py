@@ -1,0 +1,150 @@
+"""What every rank does: measure each algorithm of each collective at each size, in step.
+
+How often to call is decided from times that all ranks know, so no rank waits for another one that
+stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from hccl_py.algorithms.table import names_for
+from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.oracle import Call
+from hccl_py.communicator import Communicator
+from hccl_py.plan.language import Nodes
+from hccl_py.transport.network.identity import Identity
+
+if TYPE_CHECKING:
+    from hccl_py.bench.collective.rank import Rank
+
+PING_PONG = "ping_pong"
+_NUM_ROUNDS = 5
+_MOST_CALLS = 2000
+_ROUND_TRIPS = 50
+_UNKNOWN_SIZE = ("all_to_all", "gather", "scatter")  # the tuner is not told how many bytes
+
+
+class Measurement(NamedTuple):
+    """The time of a call: an algorithm of a collective; or a round trip over a class of link."""
+
+    collective: str
+    algorithm: str
+    bytes: int
+    us: float  # the median of the rounds
+    rounds_us: tuple[float, ...]  # of each the mean over calls and ranks
+
+
+class Swept(NamedTuple):
+    """What a sweep found out, the same on all ranks."""
+
+    nodes: Nodes
+    cores_per_node: float
+    measurements: tuple[Measurement, ...]
+    left_out: int  # number of cells for which there was no time
+
+
+def sweep(rank: Rank, communicator: Communicator, sizes: Sequence[int], budget_s: float) -> Swept:
+    """Measure round trips, then the collectives; the largest sizes are left out when time is up."""
+    start, nodes = time.monotonic(), communicator.nodes
+    cells = [(size, name) for size in sizes for name in _tunable()]
+    num_algorithms = sum(len(names_for(name)) for _, name in cells)
+    cell_s = budget_s / max(1, num_algorithms)
+    found = list(_round_trips(communicator))
+    while cells and agreed(communicator, time.monotonic() - start) < budget_s:
+        size, collective = cells.pop(0)
+        found += _collective(rank, communicator, collective, size, cell_s)
+    communicator._state.plans.choose_by(os.environ)
+    return Swept(nodes, _cores_per_node(communicator), tuple(found), len(cells))
+
+
+def agreed(communicator: Communicator, value: float) -> float:
+    """Return the mean over the ranks, the same bits on all of them."""
+    both = np.array([value], np.float64)
+    communicator.all_reduce(both)
+    return float(both[0]) / communicator.world_size
+
+
+def _tunable() -> list[str]:
+    return [name for name in CASES if len(names_for(name)) > 1 and name not in _UNKNOWN_SIZE]
+
+
+def _collective(
+    rank: Rank, communicator: Communicator, collective: str, size: int, cell_s: float
+) -> Iterator[Measurement]:
+    """Measure all algorithms in turns, so that what disturbs one disturbs all."""
+    case, n = CASES[collective], communicator.world_size
+    call = Call(n, 0, "sum" if case.reduces else "none", "float32", case.count(size, "float32", n))
+    rank.prepare(collective, call)
+
+    def time_s(algorithm: str, calls: int) -> float:
+        communicator._state.plans.choose_by({"HCCL_ALGORITHM": f"{collective}={algorithm}"})
+        return agreed(communicator, rank.time(0, calls, max(1, calls // 10)))
+
+    names = names_for(collective)
+    calls = {name: _calls(cell_s / (_NUM_ROUNDS + 1), time_s(name, 2)) for name in names}
+    times = {name: [] for name in names}
+    for _ in range(_NUM_ROUNDS):
+        for name in names:
+            times[name].append(1e6 * time_s(name, calls[name]))
+    for name in names:
+        num_bytes = case.num_bytes(call.count, "float32", n)
+        yield _measurement(collective, name, num_bytes, times[name])
+
+
+def _calls(round_s: float, call_s: float) -> int:
+    return max(1, min(_MOST_CALLS, int(round_s / 1.1 / call_s)))
+
+
+def _measurement(
+    collective: str, algorithm: str, num_bytes: int, rounds_us: Sequence[float]
+) -> Measurement:
+    us = float(np.median(rounds_us))
+    return Measurement(collective, algorithm, num_bytes, us, tuple(rounds_us))
+
+
+def _round_trips(communicator: Communicator) -> Iterator[Measurement]:
+    """Time rank 0 with a rank of its node, and with one of another node, while the others wait."""
+    nodes = communicator.nodes
+    peers = {"scale_up": nodes[0][1:2], "scale_out": nodes[1][:1] if len(nodes) > 1 else ()}
+    for link, peer in ((link, ranks[0]) for link, ranks in peers.items() if ranks):
+        for num_bytes in (4, 4 << 10, 64 << 10, 1 << 20):
+            data = np.zeros(num_bytes, np.uint8)
+            turn = _turn(communicator, peer, data)
+            rounds_us = []
+            for _ in range(_NUM_ROUNDS + 1):
+                communicator.barrier()
+                start = time.perf_counter()
+                for _ in range(_ROUND_TRIPS):
+                    turn()
+                mine = (time.perf_counter() - start) / _ROUND_TRIPS if communicator.rank == 0 else 0
+                rounds_us.append(1e6 * agreed(communicator, mine) * communicator.world_size)
+            yield _measurement(PING_PONG, link, num_bytes, rounds_us[1:])  # the first warms up
+
+
+def _turn(communicator: Communicator, peer: int, data: np.ndarray) -> Callable[[], object]:  # type: ignore[type-arg]
+    def first() -> None:
+        communicator.send(data, peer)
+        communicator.recv(data, peer)
+
+    def second() -> None:
+        communicator.recv(data, 0)
+        communicator.send(data, 0)
+
+    return {0: first, peer: second}.get(communicator.rank, lambda: None)
+
+
+def _cores_per_node(communicator: Communicator) -> float:
+    """Share this machine's cores out to the nodes on it: several where nodes are emulated."""
+    mine = np.array([zlib.crc32(repr(Identity.of_this_process().machine).encode())])
+    machines = np.zeros(communicator.world_size, mine.dtype)
+    communicator.all_gather(machines, mine)
+    here = sum(machines[node[0]] == machines[0] for node in communicator.nodes)
+    cores = agreed(communicator, len(os.sched_getaffinity(0)))
+    return cores / int(here)
