@@ -6,8 +6,8 @@ that waits for the one before it. `tuning.py` has the numbers, `tuner.py` compar
 """
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 from hccl_py.algorithms.neighbours import count_ranks
@@ -28,8 +28,8 @@ link; and per byte reduced or copied on a rank."""
 
 _MIB = 1 << 20
 _TILE_BYTES = 128 << 10
-# Together the plans of the examined ranks have at most about twice as many ops: 10 ms an algorithm.
-_MOST_EXAMINED = 4096
+# Ranks examined times ranks of the world: some ten ms an algorithm, once.
+_MOST_EXAMINED = 2048
 
 Row = tuple[float, ...]
 """A value for each of `NUMBERS`."""
@@ -85,10 +85,11 @@ def profile(collective: str, algorithm: str, nodes: Nodes, root: int | None) -> 
     None: not even one plan can be examined in the time that a first call may take.
     """
     n = count_ranks(nodes)
-    sizes = {len(node): node[0] for node in nodes}  # one node of each size
-    first = [*sizes.values(), 0, n - 1 if root is None else root]
+    one_of_each_size = {len(node): node[0] for node in nodes}
+    # In a tree with this root the chains are longest to its last rank, and to itself.
+    first = [*one_of_each_size.values(), root or 0, ((root or 0) - 1) % n]
     most = min(n, _MOST_EXAMINED // n)
-    write = lru_cache(maxsize=None)(lambda rank: plan_for(collective, algorithm, rank, nodes, root))
+    write = partial(plan_for, collective, algorithm, nodes=nodes, root=root)
     return profile_of(_examined(write, range(n) if most == n else first, most), nodes)
 
 
@@ -134,10 +135,10 @@ def _work(plan: Plan, node_of: Mapping[int, int]) -> Work:
     return Work((messages[0], messages[1]), (moved[0], moved[1]), reduced)
 
 
-def _examined(write: Callable[[int], Plan], first: object, most: int) -> dict[int, Plan]:
+def _examined(write: Callable[[int], Plan], first: Iterable[int], most: int) -> dict[int, Plan]:
     """Write the plans of the first ranks, and of those that they wait for before they send."""
     plans: dict[int, Plan] = {}
-    waiting = list(first)  # type: ignore[call-overload]
+    waiting = list(first)
     while waiting and len(plans) < most:
         rank = waiting.pop()
         if rank not in plans:

@@ -5,6 +5,7 @@ A file of `hccl-bench --tune` replaces the table, see `tuning.py`. `HCCL_ALGORIT
 be given the same.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
 
 VARIABLE = "HCCL_ALGORITHM"
+_EVIDENCE = 1.1  # less may be noise: the choice of the table stays
 _IN_ONE_STEP = ("one_shot", "mesh", "direct")
 
 
@@ -95,18 +97,10 @@ def choose(
     forced = _overrides(environ.get(VARIABLE, "")).get(collective)
     if forced is not None and (forced in _IN_ONE_STEP or not in_one_step):
         return Choice(forced, f"{VARIABLE} says so")
-    largest_of_class = 1 << size_class(num_bytes)
-    if tuning is not None and num_bytes:
-        estimates = tuning.estimate(collective, largest_of_class, nodes, root)
-        times = {} if estimates is None else estimates.times_us
-        allowed = [name for name in times if name in _IN_ONE_STEP or not in_one_step]
-        if allowed and estimates is not None:
-            best, *others = sorted(allowed, key=lambda name: times[name])
-            spoken = [f"{name} {times[name]:.3g} us" for name in (best, *others[:1])]
-            return Choice(best, f"{estimates.source}: {', next best '.join(spoken)}")
     many_nodes = len(nodes) > 1 and not in_one_step
     world_size = count_ranks(nodes)
-    algorithm = next(
+    largest_of_class = 1 << size_class(num_bytes)
+    default = next(
         row.algorithm
         for row in TABLE
         if row.collective == collective
@@ -114,7 +108,22 @@ def choose(
         and (row.max_ranks is None or world_size <= row.max_ranks)
         and (row.max_bytes is None or largest_of_class <= row.max_bytes)
     )
-    return Choice(algorithm, f"the table says so{', the tuning does not' if tuning else ''}")
+    estimates = None
+    if tuning is not None and num_bytes:
+        estimates = tuning.estimate(collective, largest_of_class, nodes, root)
+    if estimates is None:
+        return Choice(
+            default, "by the table, the tuning has no answer" if tuning else "by the table"
+        )
+    times, source = estimates
+    allowed = [name for name in times if name in _IN_ONE_STEP or not in_one_step]
+    by_time = sorted(allowed, key=lambda name: times[name])
+    shown = f"{source}: " + ", ".join(f"{name} {times[name]:.3g} us" for name in by_time[:2])
+    if default in times and times[default] <= _EVIDENCE * times[by_time[0]]:
+        return Choice(default, f"by the table; {shown}")
+    return Choice(
+        by_time[0], f"{shown}, {default} of the table {times.get(default, math.nan):.3g} us"
+    )
 
 
 def min_message_bytes(nodes: Nodes) -> int:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from hccl_py.algorithms.table import names_for
+from hccl_py.algorithms.table import ALGORITHMS, names_for, plans_for
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.oracle import Call
 from hccl_py.communicator import Communicator
+from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.network.identity import Identity
 
@@ -87,15 +88,28 @@ def _collective(
         communicator._state.plans.choose_by({"HCCL_ALGORITHM": f"{collective}={algorithm}"})
         return agreed(communicator, rank.time(0, calls, max(1, calls // 10)))
 
-    names = names_for(collective)
+    alike = _alike(collective, communicator.nodes)
+    names = [first for first, *_ in alike]
     calls = {name: _calls(cell_s / (_NUM_ROUNDS + 1), time_s(name, 2)) for name in names}
     times = {name: [] for name in names}
     for _ in range(_NUM_ROUNDS):
         for name in names:
             times[name].append(1e6 * time_s(name, calls[name]))
-    for name in names:
-        num_bytes = case.num_bytes(call.count, "float32", n)
-        yield _measurement(collective, name, num_bytes, times[name])
+    num_bytes = case.num_bytes(call.count, "float32", n)
+    for group in alike:
+        for name in group:
+            yield _measurement(collective, name, num_bytes, times[group[0]])
+
+
+def _alike(collective: str, nodes: Nodes) -> list[list[str]]:
+    """Group the algorithms that run the same ops on these nodes: their times differ by noise."""
+    groups: dict[object, list[str]] = {}
+    root = 0 if COLLECTIVES[collective].rooted else None
+    for name in names_for(collective):
+        plans = plans_for(collective, name, nodes, root)
+        span = ALGORITHMS[collective, name].max_span(nodes)
+        groups.setdefault((span, tuple((one.shape, one.ops) for one in plans)), []).append(name)
+    return list(groups.values())
 
 
 def _calls(round_s: float, call_s: float) -> int:
