@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from hccl_py.bench.collective.rank import Rank
 
 PING_PONG = "ping_pong"
-_NUM_ROUNDS = 5
-_MOST_CALLS = 2000
+_NUM_ROUNDS = 9
+_MOST_CALLS = 10_000
 _ROUND_TRIPS = 50
 _UNKNOWN_SIZE = ("all_to_all", "gather", "scatter")  # the tuner is not told how many bytes
 
