@@ -89,8 +89,8 @@ class PlanCache(dict[Call, _core.Prepared]):
         level = logging.WARNING if asked else logging.INFO
         logger.log(
             logging.DEBUG if self._rank else level,
-            f"rank {self._rank}: {collective} of up to {1 << size_class(num_bytes)} bytes on nodes "
-            f"of {', '.join(str(len(node)) for node in self._nodes)} ranks: {algorithm}; {why}",
+            f"rank {self._rank}: {collective} of up to {1 << size_class(num_bytes)} bytes among "
+            f"{count_ranks(self._nodes)} ranks on {len(self._nodes)} node(s): {algorithm}; {why}",
         )
         return algorithm
 

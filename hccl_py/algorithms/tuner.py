@@ -108,22 +108,16 @@ def choose(
         and (row.max_ranks is None or world_size <= row.max_ranks)
         and (row.max_bytes is None or largest_of_class <= row.max_bytes)
     )
-    estimates = None
-    if tuning is not None and num_bytes:
-        estimates = tuning.estimate(collective, largest_of_class, nodes, root)
-    if estimates is None:
-        return Choice(
-            default, "by the table, the tuning has no answer" if tuning else "by the table"
-        )
-    times, source = estimates
+    if tuning is None or not num_bytes:
+        return Choice(default, "by the table")
+    times, source = tuning.estimate(collective, largest_of_class, nodes, root)
     allowed = [name for name in times if name in _IN_ONE_STEP or not in_one_step]
     by_time = sorted(allowed, key=lambda name: times[name])
     shown = f"{source}: " + ", ".join(f"{name} {times[name]:.3g} us" for name in by_time[:2])
-    if default in times and times[default] <= _EVIDENCE * times[by_time[0]]:
+    before_us = times.get(default, math.inf)
+    if not by_time or before_us <= _EVIDENCE * times[by_time[0]]:
         return Choice(default, f"by the table; {shown}")
-    return Choice(
-        by_time[0], f"{shown}, {default} of the table {times.get(default, math.nan):.3g} us"
-    )
+    return Choice(by_time[0], f"{shown}; {default} of the table {before_us:.3g} us")
 
 
 def min_message_bytes(nodes: Nodes) -> int:

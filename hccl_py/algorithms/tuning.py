@@ -56,10 +56,10 @@ class Tuning:
 
     def estimate(
         self, collective: str, num_bytes: int, nodes: Nodes, root: int | None
-    ) -> Estimates | None:
+    ) -> Estimates:
         """Return the time of each algorithm: measured where these nodes were, else predicted.
 
-        None where neither is possible: a link class that was not measured, a very large world.
+        There are none where neither is possible: a link class without numbers, a very large world.
         """
         names = names_for(collective)
         if tuple(map(len, nodes)) == self.layout:
@@ -68,7 +68,7 @@ class Tuning:
             if times:
                 return Estimates(times, "measured")
         if any(self.numbers[index] is None for index in _needed(nodes)):
-            return None
+            return Estimates({}, "the tuning lacks numbers for a class of link")
         numbers: Row = tuple(number or 0.0 for number in self.numbers)
         profiles = {name: profile(collective, name, nodes, root) for name in names}
         crowd = self.crowd(nodes)
@@ -77,7 +77,7 @@ class Tuning:
             for name, one in profiles.items()
             if one is not None
         }
-        return Estimates(predicted, "predicted") if len(predicted) == len(names) else None
+        return Estimates(predicted, "predicted" if predicted else "too many ranks to predict")
 
 
 def read_for_all_ranks(environ: Mapping[str, str] = os.environ) -> bytes:

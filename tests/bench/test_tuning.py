@@ -116,7 +116,7 @@ def test_measured_layout_is_chosen_for_as_measured_and_others_by_the_numbers() -
     forced = choose("all_reduce", 8, swept.nodes, {"HCCL_ALGORITHM": "ring"}, tuning=tuning)
     assert forced.algorithm == "ring"
     lonely = tuning_from(text_of(file_of(synthetic(one_node(4), 2.0))))
-    assert "by the table" in choose("all_reduce", 8, swept.nodes, {}, tuning=lonely).why
+    assert "lacks numbers" in choose("all_reduce", 8, swept.nodes, {}, tuning=lonely).why
     assert choose("all_reduce", 1 << 20, one_node(4096), {}, tuning=tuning).algorithm == "mesh"
     narrow = choose("all_reduce", 1 << 20, swept.nodes, {}, in_one_step=True, tuning=tuning)
     assert narrow.algorithm in ("one_shot", "mesh")
@@ -145,7 +145,7 @@ def test_all_ranks_choose_alike_and_get_numpys_result(
     with ThreadRanks(layout) as ranks:
         ranks.run(all_reduce)
     lines = [re.fullmatch(r"rank (\d+): (.*)", one) for one in caplog.messages]
-    chosen = [(int(line[1]), line[2]) for line in lines if line and "bytes on nodes" in line[2]]
+    chosen = [(int(line[1]), line[2]) for line in lines if line and " bytes among " in line[2]]
     assert {rank for rank, _ in chosen} == set(range(n))
     assert len({text for _, text in chosen}) == len(chosen) / n == 6
     assert n == 1 or all("predicted: " in text for _, text in chosen)
@@ -206,5 +206,7 @@ def test_file_of_a_real_run_decides_in_a_job(
     only_rank_0 = [{VARIABLE: str(path), "HCCL_DEBUG": "1"}, {}]
     lines, others = run_ranks(chosen_by_this_rank, 2, env=lambda rank: only_rank_0[rank])
     (line,) = [one for one in lines if "all_reduce" in one]
-    assert re.search(r"rank 0: all_reduce of up to 8 bytes on nodes of 2 ranks: .*measured: ", line)
+    assert re.search(
+        r"rank 0: all_reduce of up to 8 bytes among 2 ranks on 1 node.s.: .*measured: ", line
+    )
     assert others == []
