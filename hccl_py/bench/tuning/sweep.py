@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 PING_PONG = "ping_pong"
 _NUM_ROUNDS = 9
+_FEWEST_ROUNDS = 3
 _MOST_CALLS = 10_000
 _ROUND_TRIPS = 50
 _UNKNOWN_SIZE = ("all_to_all", "gather", "scatter")  # the tuner is not told how many bytes
@@ -55,12 +56,13 @@ def sweep(rank: Rank, communicator: Communicator, sizes: Sequence[int], budget_s
     """Measure round trips, then the collectives; the largest sizes are left out when time is up."""
     start, nodes = time.monotonic(), communicator.nodes
     cells = [(size, name) for size in sizes for name in _tunable()]
-    num_algorithms = sum(len(names_for(name)) for _, name in cells)
-    cell_s = budget_s / max(1, num_algorithms)
     found = list(_round_trips(communicator))
-    while cells and agreed(communicator, time.monotonic() - start) < budget_s:
+    while cells:
+        left_s = budget_s - agreed(communicator, time.monotonic() - start)
+        if left_s <= 0:
+            break
         size, collective = cells.pop(0)
-        found += _collective(rank, communicator, collective, size, cell_s)
+        found += _collective(rank, communicator, collective, size, left_s / (1 + len(cells)))
     communicator._state.plans.choose_by(os.environ)
     return Swept(nodes, _cores_per_node(communicator), tuple(found), len(cells))
 
@@ -88,12 +90,14 @@ def _collective(
         communicator._state.plans.choose_by({"HCCL_ALGORITHM": f"{collective}={algorithm}"})
         return agreed(communicator, rank.time(0, calls, max(1, calls // 10)))
 
-    alike = _alike(collective, communicator.nodes)
-    names = [first for first, *_ in alike]
-    calls = {name: _calls(cell_s / (_NUM_ROUNDS + 1), time_s(name, 2)) for name in names}
-    times = {name: [] for name in names}
-    for _ in range(_NUM_ROUNDS):
-        for name in names:
+    start, alike = time.monotonic(), _alike(collective, communicator.nodes)
+    round_s = cell_s / (len(alike) * _NUM_ROUNDS)
+    calls = {first: _calls(round_s, time_s(first, 2)) for first, *_ in alike}
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for number in range(_NUM_ROUNDS):
+        if number >= _FEWEST_ROUNDS and agreed(communicator, time.monotonic() - start) > cell_s:
+            break
+        for name in calls:
             times[name].append(1e6 * time_s(name, calls[name]))
     num_bytes = case.num_bytes(call.count, "float32", n)
     for group in alike:
