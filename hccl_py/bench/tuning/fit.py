@@ -37,7 +37,8 @@ def errors(swept: Swept, numbers: Numbers) -> npt.NDArray[np.float64]:
     """Return predicted / measured - 1 of every measurement."""
     known = tuple(number or 0.0 for number in numbers)
     predicted_us: npt.NDArray[np.float64] = _rows(swept, known) @ np.array(known)
-    return predicted_us / np.array([one.us for one in swept.measurements]) - 1
+    measured_us = np.array([one.us for one in swept.measurements])
+    return np.asarray(predicted_us / measured_us - 1, np.float64)
 
 
 def _rows(swept: Swept, numbers: tuple[float, ...]) -> npt.NDArray[np.float64]:

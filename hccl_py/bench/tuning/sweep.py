@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from hccl_py.algorithms.table import ALGORITHMS, names_for, plans_for
 from hccl_py.bench.collective.cases import CASES
@@ -146,7 +147,9 @@ def _round_trips(communicator: Communicator) -> Iterator[Measurement]:
             yield _measurement(PING_PONG, link, num_bytes, rounds_us[1:])  # the first warms up
 
 
-def _turn(communicator: Communicator, peer: int, data: np.ndarray) -> Callable[[], object]:  # type: ignore[type-arg]
+def _turn(
+    communicator: Communicator, peer: int, data: npt.NDArray[np.uint8]
+) -> Callable[[], object]:
     def first() -> None:
         communicator.send(data, peer)
         communicator.recv(data, peer)
