@@ -45,6 +45,7 @@ examples:
   hccl-bench -g 2 --registered --sizes 64M           what registered memory is worth
   hccl-bench --test all -g 4 --csv > all.csv         every collective, for a spreadsheet
   hccl-bench -g 8 --validate --plot links.png        is every pair of ranks as fast as the others?
+  hccl-bench -g 8 --tune tuning.json                 then HCCL_TUNING=tuning.json for the jobs
   hccl-bench --test ping_pong --ranks_list 0,3 -g 4  latency and bandwidth between two ranks
 
 exit codes: 0 good, 1 wrong results, a slow link or a rank failed, 2 wrong arguments"""
@@ -227,6 +228,21 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="measure every pair of ranks instead, show the matrix, and exit with 1 and the names "
         "of links below 95 %% of the median of their class (inside a node, between nodes)",
+    )
+    add(
+        "--tune",
+        type=Path,
+        nargs="?",
+        const=Path("hccl-tuning.json"),
+        metavar="FILE",
+        help="measure every algorithm instead, in less than 60 s, and write FILE "
+        "(hccl-tuning.json), which HCCL_TUNING=FILE makes communicators choose by; also as a "
+        "program under hccl-launch",
+    )
+    add(
+        "--tune_check",
+        action="store_true",
+        help="with it: measure again at twice the sizes, and compare chosen with best",
     )
     add("--list_tests", action=_ListTests, nargs=0, help="print these names and leave")
     add(

@@ -23,8 +23,9 @@ from hccl_py.bench.collective.output.document import document, facts
 from hccl_py.bench.collective.output.live import Lines, choose
 from hccl_py.bench.collective.output.plot import plot
 from hccl_py.bench.collective.output.table import Table, introduction
-from hccl_py.bench.collective.ranks import RankFailure, Ranks
+from hccl_py.bench.collective.ranks import RankFailure, Ranks, open_hosts
 from hccl_py.bench.namespaces import Hosts, NamespaceError
+from hccl_py.bench.tuning.main import tune
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,6 +48,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Like Ctrl-C: nothing may be left behind, and network namespaces outlive their processes.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if options.tune_path:
+            return tune(options, argv)
         if options.validate:
             return validate(options, argv, contenders["hccl"])
         return run(collectives, argv, contenders)
@@ -80,7 +83,7 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
     if not options.csv:
         Lines().lines(introduction(collectives, argv, found))
     with ExitStack() as opened:
-        hosts = _hosts(options, opened)
+        hosts = open_hosts(options, opened)
         ranks = opened.enter_context(Ranks(options, list(contenders.values()), hosts))
         screen = opened.enter_context(choose(options))
         ranks.on_ask = screen.status
@@ -107,13 +110,6 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
     return _exit_code([row for _, rows in measured for row in rows])
 
 
-def _hosts(options: Options, opened: ExitStack) -> Hosts | None:
-    """Make the hosts of --veth, which last as long as the stack."""
-    if not options.veth_links:
-        return None
-    return opened.enter_context(Hosts(num_hosts=options.nnodes, num_links=options.veth_links))
-
-
 def validate(
     options: Options, argv: Sequence[str], contender: Open, hosts: Hosts | None = None
 ) -> int:
@@ -131,7 +127,7 @@ def validate(
     found = facts()
     Lines().lines(introduction([options], argv, found)[:3])
     with ExitStack() as opened:
-        hosts = hosts or _hosts(options, opened)
+        hosts = hosts or open_hosts(options, opened)
         ranks = opened.enter_context(Ranks(options, [contender], hosts))
         before = Load.now(ranks.pids)
         result = Validator(ranks, options, options.sizes[-1]).run()

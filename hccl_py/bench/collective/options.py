@@ -15,6 +15,7 @@ from hccl_py.bench.collective.oracle import BITWISE_OPS, FLOAT_TYPES
 _DEFAULT_RANGE = (parse_size("4"), parse_size("64M"))
 _DEFAULT_FACTOR = 16
 _VALIDATE_SIZE = parse_size("1M")
+_TUNED_SIZES = (8, 256, *(1 << exponent for exponent in range(10, 25, 2)))
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,8 @@ class Options:
     json_path: Path | None
     csv_path: Path | None
     plot_path: Path | None
+    tune_path: Path | None
+    tune_check: bool
     markdown: bool
     csv: bool
     verbose: bool
@@ -117,6 +120,8 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
                         json_path=given.json,
                         csv_path=given.output_file,
                         plot_path=given.plot,
+                        tune_path=given.tune,
+                        tune_check=given.tune_check,
                         markdown=given.markdown,
                         csv=given.csv,
                         verbose=given.verbose,
@@ -141,8 +146,11 @@ def _sizes(given: argparse.Namespace) -> tuple[int, ...]:
     """The sizes asked for, smallest first where a range was given."""
     if given.sizes:
         return tuple(given.sizes)
-    if given.validate and not (given.minbytes or given.maxbytes or given.size_range):
-        return (_VALIDATE_SIZE,)
+    if not (given.minbytes or given.maxbytes or given.size_range):
+        if given.validate:
+            return (_VALIDATE_SIZE,)
+        if given.tune and not (given.stepfactor or given.stepbytes):
+            return _TUNED_SIZES
     factor = given.stepfactor or _DEFAULT_FACTOR
     least, most = _DEFAULT_RANGE
     if given.size_range:
@@ -169,7 +177,13 @@ def _problem(given: argparse.Namespace) -> str | None:
     wholes = [dtype for dtype in given.datatype if dtype not in FLOAT_TYPES]
     paired = [rank for pair in given.ranks_list or () for rank in pair]
     outside = [rank for rank in (*roots, *paired) if rank >= n]
-    files = {"--json": given.json, "--output_file": given.output_file, "--plot": given.plot}
+    files = {
+        "--json": given.json,
+        "--output_file": given.output_file,
+        "--plot": given.plot,
+        "--tune": given.tune,
+    }
+    other_output = given.csv or given.markdown or given.output_file
     lost = [(name, path) for name, path in files.items() if path and not path.parent.is_dir()]
     rules = (
         (given.sizes and (ranged or given.size_range), "give --sizes or a range of them, not both"),
@@ -216,9 +230,17 @@ def _problem(given: argparse.Namespace) -> str | None:
             "--profile is of the first contender: leave --registered out",
         ),
         (
-            given.validate and (given.compare or given.csv or given.markdown or given.output_file),
+            given.validate and (given.compare or other_output),
             "--validate measures hccl alone and writes text, --json and --plot",
         ),
+        (
+            given.tune
+            and (given.validate or given.profile or given.compare or given.registered)
+            or (given.tune and (given.json or given.plot or other_output)),
+            "--tune measures hccl's algorithms alone and writes its own file; give it with ranks, "
+            "sizes and --timeout only",
+        ),
+        (given.tune_check and not given.tune, "--tune_check needs --tune"),
         (given.csv and given.markdown, "give --csv or --markdown, not both"),
         *((True, f"{name}: there is no folder {path.parent}") for name, path in lost),
         (

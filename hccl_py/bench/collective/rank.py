@@ -29,6 +29,7 @@ from hccl_py.bench.collective.contender import Buffers, Contender, Timed
 from hccl_py.bench.collective.messages import Assignment, Checked, Counted, Failed
 from hccl_py.bench.collective.oracle import PERIOD, Call, Piece, contribution
 from hccl_py.bench.namespaces import enter
+from hccl_py.bench.tuning.sweep import Swept, sweep
 
 _STAGGER_S = 0.002
 
@@ -164,6 +165,12 @@ class Rank:
         if self._rank == sender:
             send_until_closed(where)
         return self._wire.receive() if self._rank == receiver else None
+
+    def sweep(self, sizes: Sequence[int], budget_s: float) -> Swept:
+        """Measure the algorithms of all collectives; the only contender is a communicator."""
+        (contender,) = self._contenders
+        assert isinstance(contender, CommunicatorContender)
+        return sweep(self, contender.communicator, sizes, budget_s)
 
     def statistics(self) -> list[str | None]:
         """Say what each contender counted."""

@@ -31,6 +31,17 @@ class RankFailure(Exception):
     """A rank raised, died or did not answer in time; the message says which and how."""
 
 
+def open_hosts(options: Options, opened: ExitStack) -> Hosts | None:
+    """Make the hosts of --veth, which last as long as the stack; None without it.
+
+    Raises:
+        NamespaceError: the machine or the user may not have them.
+    """
+    if not options.veth_links:
+        return None
+    return opened.enter_context(Hosts(num_hosts=options.nnodes, num_links=options.veth_links))
+
+
 class Ranks:
     """The rank processes of one run; a context manager that leaves none behind.
 
