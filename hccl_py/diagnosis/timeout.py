@@ -29,8 +29,7 @@ def find_timeout(reports: Reports) -> Diagnosis | None:
     found = arrivals(reports, sequence)
     text = f"Timed out{limit}: {found.text}; {_HINT}"
     observed = [one.rank for one in failures.values() if one.rank >= 0]
-    blamed = [*found.missing, *found.waiting_for, *observed]
-    culprit = blamed[0] if blamed else None
+    culprit = next(iter([*found.missing, *found.waiting_for, *observed]), None)
     return reports.diagnosis(Cause.TIMED_OUT, culprit, text, (sequence, fingerprint))
 
 
@@ -66,8 +65,7 @@ def arrivals(reports: Reports, sequence: int) -> Arrivals:
         verb = "have" if len(arrived) > 1 else "has"
         made = {rank: one.call(sequence) for rank, one in arrived.items()}
         parts.append(f"{ranks(arrived)} {verb} arrived{sites(made)}")
-    in_it = [(rank, one.progress) for rank, one in arrived.items()]
-    in_it = [(rank, made) for rank, made in in_it if made.sequence == sequence]
+    in_it = [(k, one.progress) for k, one in arrived.items() if one.progress.sequence == sequence]
     waiting_for: Sequence[int] = ()
     if in_it:
         slowest, progress = min(in_it, key=lambda one: one[1].bytes_done)
@@ -79,8 +77,10 @@ def arrivals(reports: Reports, sequence: int) -> Arrivals:
         )
     for reporter, failure in reports.failures(Cause.TIMED_OUT).items():
         parts += [f"rank {reporter}, {path}" for path in _paths(failure)]
-    # A silent rank may be what the late ranks wait for, for instance while they open a group.
-    return Arrivals("; ".join(parts), sorted(reports.absent or late), waiting_for)
+    # A silent rank, or one in no call, may be what those wait for that are in an earlier call.
+    busy = [rank for rank, one in late.items() if one.progress.call]
+    missing = sorted(reports.absent or late, key=lambda rank: (rank in busy, rank))
+    return Arrivals("; ".join(parts), missing, waiting_for)
 
 
 def _paths(failure: Failure) -> list[str]:

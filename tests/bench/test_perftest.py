@@ -77,34 +77,30 @@ def test_numbers_that_make_no_sense_are_refused(
     assert expected in capsys.readouterr().err
 
 
-def test_all_sizes_run_between_server_and_client() -> None:
+def server_and_client(*arguments: str, secret: str = SECRET) -> tuple[str, str, int, int]:
+    """Return what the client printed, and the exit codes of client and server."""
     with listen(0) as free:
         port = str(free.getsockname()[1])
     server = start("-p", port)
     try:
-        client = start("127.0.0.1", "-p", port, "-a", "-n", "16", "--rounds", "1", "-t", "4")
+        client = start("127.0.0.1", "-p", port, *arguments, secret=secret)
         out, err = client.communicate(timeout=TIMEOUT_S)
-        assert client.returncode == 0, err
-        assert [row[0] for row in rows(out)] == [str(2**power) for power in range(1, 24)]
-        assert server.wait(TIMEOUT_S) == 0
+        return out, err, client.returncode, server.wait(TIMEOUT_S)
     finally:
         server.kill()
         server.communicate()
+
+
+def test_all_sizes_run_between_server_and_client() -> None:
+    out, err, *codes = server_and_client("-a", "-n", "16", "--rounds", "1", "-t", "4")
+    assert codes == [0, 0], err
+    assert [row[0] for row in rows(out)] == [str(2**power) for power in range(1, 24)]
 
 
 def test_client_with_another_secret_is_turned_away() -> None:
-    with listen(0) as free:
-        port = str(free.getsockname()[1])
-    server = start("-p", port)
-    try:
-        client = start("127.0.0.1", "-p", port, secret="another")
-        _, err = client.communicate(timeout=TIMEOUT_S)
-        assert client.returncode == 1
-        assert "HCCL_SECRET" in err
-        assert server.wait(TIMEOUT_S) == 1
-    finally:
-        server.kill()
-        server.communicate()
+    _, err, *codes = server_and_client(secret="another")
+    assert codes == [1, 1]
+    assert "HCCL_SECRET" in err
 
 
 def test_without_a_secret_nothing_listens() -> None:

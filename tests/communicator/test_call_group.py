@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
-from thread_ranks import ThreadRanks
+from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import AbortedError, Communicator, InvalidArgumentError, MismatchError, group
 
 LARGE = 300_000
 """Elements of a message that fits in no buffer on its way."""
 
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[ThreadRanks]:
-    with ThreadRanks("aab") as ranks:
-        yield ranks
+ranks = ranks_on("aab")
 
 
 def test_sends_and_recvs_in_any_order_cannot_deadlock(ranks: ThreadRanks) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +11,14 @@ import numpy as np
 import pytest
 import torch
 from ranks import run_ranks
-from thread_ranks import ThreadRanks
+from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import AbortedError, Communicator, InvalidArgumentError, ReduceOp
 from hccl_py.transport import _core
 
 LIMIT_BYTES = 16 << 20
 
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[ThreadRanks]:
-    with ThreadRanks("aab") as ranks:
-        yield ranks
+ranks = ranks_on("aab")
 
 
 def floats(*shape: int) -> np.ndarray[Any, Any]:

@@ -6,27 +6,17 @@ round every buffer.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 from guarded import REDUCIBLE, Array, Guarded
-from thread_ranks import ThreadRanks, wait_until
+from thread_ranks import ThreadRanks, ranks_on, wait_until
 
 from hccl_py import Communicator
 
-LAYOUTS = ("a", "aa", "aaa", "aaaaa", "aaabb", "abbab")
+ranks = ranks_on("a", "aa", "aaa", "aaaaa", "aaabb", "abbab", HCCL_VERIFY="1")
 SIZES = (0, 1, 17, 70_001)  # none, one, odd, more than two tiles of eight-byte elements
 NUMPY_TYPES = [one for one in REDUCIBLE if one != "bfloat16"]
 DTYPES = (*NUMPY_TYPES, "complex64", "complex128", "datetime64[s]", "S3", "i4, f8")
-
-
-@pytest.fixture(scope="module", params=LAYOUTS)
-def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("HCCL_VERIFY", "1")
-        with ThreadRanks(request.param) as ranks:
-            yield ranks
 
 
 def _elements(rank: int, count: int, dtype: str, block: int = 0) -> Array:

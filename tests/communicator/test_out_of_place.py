@@ -6,26 +6,20 @@ memory and what may not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from guarded import Array, Guarded
-from thread_ranks import ThreadRanks
+from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import Communicator, InvalidArgumentError, ReduceOp
 
-LAYOUTS = ("a", "aa", "aaabb")
+ranks = ranks_on("a", "aa", "aaabb")
 SIZES = (0, 1, 17, 4_099)
 FACES = ("blocking", "nonblocking")
-
-
-@pytest.fixture(scope="module", params=LAYOUTS)
-def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
-    with ThreadRanks(request.param) as ranks:
-        yield ranks
 
 
 def _call(face: str, comm: Communicator, method: str) -> Callable[..., None]:

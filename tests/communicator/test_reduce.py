@@ -6,35 +6,21 @@ all_reduce ends with the same bits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 import torch
-from guarded import REDUCIBLE, Array, Guarded, assert_reduced, contribution, is_reducible, reduced
-from thread_ranks import ThreadRanks
+from guarded import REDUCIBLE, Array, Guarded, assert_reduced, contribution, ops_of, reduced
+from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import Communicator, ReduceOp
 
-LAYOUTS = ("a", "aa", "aaa", "aaaaa", "aaabb")
+ranks = ranks_on("a", "aa", "aaa", "aaaaa", "aaabb", HCCL_VERIFY="1")
 # None, one, an odd number, more than one tile of two ranks, many tiles with a short last one.
 SIZES = (0, 1, 17, 20_011, 150_001)
 
 
-@pytest.fixture(scope="module", params=LAYOUTS)
-def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
-    with pytest.MonkeyPatch.context() as environment:
-        environment.setenv("HCCL_VERIFY", "1")
-        with ThreadRanks(request.param) as ranks:
-            yield ranks
-
-
 def _contributions(world_size: int, dtype: str, count: int = SIZES[-1]) -> list[Array]:
     return [contribution(rank, count, dtype) for rank in range(world_size)]
-
-
-def _ops(dtype: str) -> list[ReduceOp]:
-    return [op for op in ReduceOp if is_reducible(dtype, op)]
 
 
 @pytest.mark.parametrize("dtype", REDUCIBLE)
@@ -43,7 +29,7 @@ def test_all_reduce_every_op_and_size_equals_numpy(ranks: ThreadRanks, dtype: st
 
     def all_reduce(comm: Communicator) -> list[Guarded]:
         results = []
-        for op in _ops(dtype):
+        for op in ops_of(dtype):
             for count in SIZES:
                 data = Guarded(inputs[comm.rank][:count], dtype)
                 comm.all_reduce(data.buffer, op)
@@ -51,7 +37,7 @@ def test_all_reduce_every_op_and_size_equals_numpy(ranks: ThreadRanks, dtype: st
         return results
 
     results = iter(zip(*ranks.run(all_reduce), strict=True))
-    for op in _ops(dtype):
+    for op in ops_of(dtype):
         expected = reduced(inputs, dtype, op)
         for count in SIZES:
             buffers = next(results)
@@ -66,7 +52,7 @@ def test_reduce_every_op_changes_the_root_only(ranks: ThreadRanks, dtype: str) -
 
     def reduce(comm: Communicator) -> list[Guarded]:
         results = []
-        for op in _ops(dtype):
+        for op in ops_of(dtype):
             for root, count in zip(roots, SIZES[: len(roots)][::-1], strict=True):
                 data = Guarded(inputs[comm.rank][:count], dtype)
                 comm.reduce(data.buffer, root, op)
@@ -74,7 +60,7 @@ def test_reduce_every_op_changes_the_root_only(ranks: ThreadRanks, dtype: str) -
         return results
 
     results = iter(zip(*ranks.run(reduce), strict=True))
-    for op in _ops(dtype):
+    for op in ops_of(dtype):
         expected = reduced(inputs, dtype, op)
         for root, count in zip(roots, SIZES[: len(roots)][::-1], strict=True):
             for rank, data in enumerate(next(results)):
@@ -91,7 +77,7 @@ def test_reduce_scatter_every_op_and_size_equals_numpy(ranks: ThreadRanks, dtype
 
     def reduce_scatter(comm: Communicator) -> list[tuple[Guarded, Guarded]]:
         results = []
-        for op in _ops(dtype):
+        for op in ops_of(dtype):
             for count in SIZES:
                 block = count // n
                 input = Guarded(inputs[comm.rank][: block * n], dtype)
@@ -101,7 +87,7 @@ def test_reduce_scatter_every_op_and_size_equals_numpy(ranks: ThreadRanks, dtype
         return results
 
     results = iter(zip(*ranks.run(reduce_scatter), strict=True))
-    for op in _ops(dtype):
+    for op in ops_of(dtype):
         expected = reduced(inputs, dtype, op)
         for count in SIZES:
             block = count // n

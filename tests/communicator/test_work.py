@@ -7,23 +7,18 @@ import re
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from guarded import Array
-from thread_ranks import ThreadRanks
+from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import CollectiveTimeoutError, Communicator, MismatchError
 
 COUNT = 100_003
 
-
-@pytest.fixture(scope="module", params=["aa", "aaa", "aab"])
-def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
-    with ThreadRanks(request.param) as ranks:
-        yield ranks
+ranks = ranks_on("aa", "aaa", "aab")
 
 
 def _ones(comm: Communicator, count: int = COUNT) -> Array:

@@ -59,9 +59,6 @@ def loops(comm: Communicator, before: Callable[[int], None]) -> Story:
     raise AssertionError("nothing failed")
 
 
-# ------------------------------------------------------------------------------ death
-
-
 def killed(rank: int, world_size: int, victims: list[int]) -> Story:
     def die(number: int) -> None:
         if number == 20 and rank in victims:
@@ -118,9 +115,6 @@ def test_killed_coordinator_between_hosts_is_named_alike_by_all() -> None:
     assert (blame.rank, blame.cause) == (0, "died")
 
 
-# ------------------------------------------------------------------------------ silence
-
-
 def stopped(rank: int, world_size: int) -> Story | None:
     comm = Communicator(timeout_s=20)
     pids = np.zeros(world_size, np.int64)
@@ -147,9 +141,6 @@ def test_stopped_coordinator_is_named_when_the_time_is_up(nodes: int) -> None:
     assert f"Timed out after {TIMEOUT_S:g} s: rank 0 (host {blame.host}, pid {blame.pid})" in text
     assert "ranks 1, 2, 3 have arrived" in text
     assert "bytes moved, waiting for rank" in text
-
-
-# ------------------------------------------------------------------------------ exceptions
 
 
 def raises(rank: int, world_size: int) -> Story:

@@ -180,6 +180,15 @@ def test_timeout_lists_who_came_who_did_not_and_how_far_the_slowest_got() -> Non
         assert part in diagnosis.text
 
 
+def test_timeout_blames_a_rank_in_no_call_before_one_in_an_earlier_call() -> None:
+    reports = {
+        0: report(sequence=16, progress={"submitted": 16}),
+        1: report(progress={"sequence": 0, "submitted": 15}),
+        2: report(Cause.TIMED_OUT, 0),
+    }
+    assert decide(reports, {}, 3).rank == 1  # which rank 0 waits for
+
+
 @pytest.mark.parametrize(
     ("report_of_late", "occupation"),
     [

@@ -128,9 +128,6 @@ def test_abort_in_a_signal_handler_during_a_call() -> None:
     assert "SIGUSR1 came" in one
 
 
-# ------------------------------------------------------------------------------ torch
-
-
 def aborts_a_group(rank: int, world_size: int, how: str) -> None:
     sub_group = dist.new_group([0, 1])
     if rank == 2:

@@ -28,9 +28,6 @@ NOTICE_S = 2.0
 layouts = pytest.mark.parametrize("nodes", [1, 2], ids=["one node", "two nodes"])
 
 
-# ------------------------------------------------------------------------------ leaving, dying
-
-
 @pytest.mark.parametrize("leaver", [0, 1])
 def test_leaving_waits_until_a_message_has_gone_out_over_a_new_connection(leaver: int) -> None:
     """A send ends when its bytes are taken over; here the connection breaks beneath them."""
@@ -85,9 +82,6 @@ def test_killed_rank_with_a_forked_child_is_noticed_at_once(nodes: int) -> None:
     assert "rank 1: ended without a word" in str(caught.value)
 
 
-# ------------------------------------------------------------------------------ leftovers
-
-
 def closes(rank: int, world_size: int, fails: bool) -> None:
     def use(comm: Communicator) -> None:
         comm.nonblocking.all_reduce(np.ones(100_000)).wait()
@@ -120,9 +114,6 @@ def closes(rank: int, world_size: int, fails: bool) -> None:
 def test_close_leaves_no_descriptor_mapping_or_thread(fails: bool) -> None:
     # In a process of its own: what earlier tests left would go meanwhile.
     run_ranks(closes, 1, fails)
-
-
-# ------------------------------------------------------------------------------ fork, exit
 
 
 def forks(rank: int, world_size: int) -> int:

@@ -86,11 +86,10 @@ _REDUCTIONS: dict[ReduceOp, Callable[..., Array]] = {
 }
 
 
-def is_reducible(dtype: str, op: ReduceOp) -> bool:
-    """Whether the operation means anything for the type."""
-    if op in (ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR):
-        return dtype not in FLOATS
-    return op is not ReduceOp.AVG or dtype != "bool"
+def ops_of(dtype: str) -> list[ReduceOp]:
+    """List the operations that mean anything for the type."""
+    without = {ReduceOp.BAND, ReduceOp.BOR, ReduceOp.BXOR} if dtype in FLOATS else set()
+    return [op for op in ReduceOp if op not in without and (op, dtype) != (ReduceOp.AVG, "bool")]
 
 
 def reduced(contributions: list[Array], dtype: str, op: ReduceOp) -> Array:

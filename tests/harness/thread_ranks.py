@@ -10,10 +10,11 @@ the others talk TCP. For deaths and signals use `ranks.py`, whose ranks are proc
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
+import pytest
 from stores import MemoryStore
 
 from hccl_py import Communicator
@@ -80,6 +81,20 @@ class ThreadRanks:
             future.result()
         assert not running, f"ranks {[futures.index(f) for f in running]} hang"
         return [future.result() for future in futures]
+
+
+def ranks_on(*layouts: str, **environment: str) -> Any:
+    """Return a module's fixture: ranks that its tests share, on each of the layouts."""
+
+    @pytest.fixture(scope="module", params=layouts)
+    def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            with ThreadRanks(request.param) as ranks:
+                yield ranks
+
+    return ranks
 
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_s: float = 10.0) -> None:

@@ -89,20 +89,14 @@ def test_wrong_argument_is_one_line_and_exit_code_2(
     assert told.count("\n") == 1
 
 
-def test_no_folder_is_left_behind_where_nothing_was_logged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("nnodes", ["1", "2"])
+def test_port_in_use_is_one_line_and_exit_code_2_and_leaves_no_folder(
+    nnodes: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = str(taken.getsockname()[1])
-        assert main(["--nnodes", "2", "--master-port", port, SCRIPT]) == 2
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("nnodes", ["1", "2"])
-def test_port_in_use_is_one_line_and_exit_code_2(
-    nnodes: str, capfd: pytest.CaptureFixture[str]
-) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert main(["--nnodes", nnodes, "--master-port", port, SCRIPT]) == 2
@@ -110,3 +104,4 @@ def test_port_in_use_is_one_line_and_exit_code_2(
     assert last.startswith("hccl-launch: error: ")
     assert f"127.0.0.1:{port}" in last
     assert "in use" in last
+    assert list(tmp_path.iterdir()) == []

@@ -68,13 +68,11 @@ def test_syntax_error_names_file_and_line(tmp_path: Path, error_file: Path) -> N
     assert "runpy" not in text
 
 
-@pytest.mark.parametrize(("statement", "code"), [("sys.exit()", 0), ("sys.exit(0)", 0)])
-def test_ordinary_exit_leaves_no_record(
-    tmp_path: Path, error_file: Path, statement: str, code: int
-) -> None:
+@pytest.mark.parametrize("statement", ["sys.exit()", "sys.exit(0)"])
+def test_ordinary_exit_leaves_no_record(tmp_path: Path, error_file: Path, statement: str) -> None:
     path = tmp_path / "script.py"
     path.write_text(f"import sys\n{statement}")
-    assert run_worker(path, TORCHELASTIC_ERROR_FILE=error_file).returncode == code
+    assert run_worker(path, TORCHELASTIC_ERROR_FILE=error_file).returncode == 0
     assert not error_file.exists()
 
 

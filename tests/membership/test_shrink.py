@@ -54,9 +54,6 @@ def die_during_calls(comm: Communicator, num_calls: int) -> None:
     threading.Thread(target=die).start()
 
 
-# ------------------------------------------------------------------------------ one dies
-
-
 def one_of_eight_dies(rank: int, world_size: int, victim: int) -> tuple[float, list[Any]]:
     comm = Communicator()
     sum_of_ones(comm)
@@ -147,9 +144,6 @@ def test_second_death_during_shrink_is_left_out_as_well(nodes: int, step: int) -
     assert found == [[new_rank, 3, "default/shrunk-1", 3] for new_rank in range(3)]
 
 
-# ------------------------------------------------------------------------------ by request
-
-
 @pytest.mark.parametrize("nodes", ["aaaa", "aabb"])
 def test_healthy_ranks_leave_others_out_and_the_old_communicator_goes_on(nodes: str) -> None:
     with ThreadRanks(nodes) as ranks:
@@ -210,9 +204,6 @@ def test_minority_does_not_go_on(came: list[int], may_go_on: bool) -> None:
             else:
                 with pytest.raises(BootstrapError, match="of 4 ranks that may be alive came"):
                     call.result(NEVER_MORE_S)
-
-
-# ------------------------------------------------------------------------------ leftovers
 
 
 def shrinks_and_closes(rank: int, world_size: int) -> None:

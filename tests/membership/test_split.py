@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from thread_ranks import ThreadRanks
+from thread_ranks import ThreadRanks, ranks_on
 
 import hccl_py
 from hccl_py import Communicator, InvalidArgumentError
+
+ranks = ranks_on("aaabb")
 
 
 def part(comm: Communicator, color: int | None, key: int | None = None) -> tuple[int, list[int]]:
@@ -21,12 +23,6 @@ def part(comm: Communicator, color: int | None, key: int | None = None) -> tuple
         old_ranks = np.empty(made.world_size, np.int64)
         made.all_gather(old_ranks, np.array([comm.rank]))
         return made.rank, old_ranks.tolist()
-
-
-@pytest.fixture(scope="module")
-def ranks() -> Any:
-    with ThreadRanks("aaabb") as ranks:
-        yield ranks
 
 
 def test_split_makes_one_communicator_for_every_color(ranks: ThreadRanks) -> None:

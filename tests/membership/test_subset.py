@@ -98,21 +98,15 @@ def test_group_that_a_member_does_not_come_to_ends_with_its_own_time_alone() -> 
         assert ranks.run(one_comes) == [2, 2]
 
 
-def leave(comm: Communicator) -> None:
-    comm.close()
-
-
-def fail(comm: Communicator) -> None:
-    comm.__exit__(ValueError, ValueError("no such file"), None)
-
-
-def abort(comm: Communicator) -> None:
-    comm.abort("enough")
-
-
 @layouts
 @pytest.mark.parametrize(
-    ("end", "cause"), [(leave, "left"), (fail, "uncaught exception"), (abort, "aborted")]
+    ("end", "cause"),
+    [
+        (lambda comm: comm.close(), "left"),
+        (lambda comm: comm.__exit__(ValueError, ValueError("mine"), None), "uncaught exception"),
+        (lambda comm: comm.abort("enough"), "aborted"),
+    ],
+    ids=["leaves", "fails", "aborts"],
 )
 def test_group_hears_at_once_what_a_member_does_instead(
     nodes: str, end: Callable[[Communicator], None], cause: str

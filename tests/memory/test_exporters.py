@@ -9,32 +9,25 @@ import array
 import ctypes
 import gc
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from thread_ranks import ThreadRanks
+from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import Communicator, InvalidArgumentError, ReduceOp, group
 from hccl_py.memory.buffers import span_of
 
-WRITABLE: dict[str, Callable[[], Any]] = {
-    "bytearray": lambda: bytearray(8),
-    "array": lambda: array.array("f", [0.0] * 8),
-    "memoryview": lambda: memoryview(bytearray(16)).cast("h"),
-    "two-dimensional": lambda: memoryview(bytearray(16)).cast("h", (4, 2)),
-    "ctypes": lambda: (ctypes.c_double * 8)(),
-    "mmap": lambda: mmap.mmap(-1, 8),
-}
-KINDS = {
-    "bytearray": "uint8",
-    "array": "float32",
-    "memoryview": "int16",
-    "two-dimensional": "int16",
-    "ctypes": "float64",
-    "mmap": "uint8",
+ranks = ranks_on("aab")
+WRITABLE: dict[str, tuple[Callable[[], Any], str]] = {
+    "bytearray": (lambda: bytearray(8), "uint8"),
+    "array": (lambda: array.array("f", [0.0] * 8), "float32"),
+    "memoryview": (lambda: memoryview(bytearray(16)).cast("h"), "int16"),
+    "two-dimensional": (lambda: memoryview(bytearray(16)).cast("h", (4, 2)), "int16"),
+    "ctypes": (lambda: (ctypes.c_double * 8)(), "float64"),
+    "mmap": (lambda: mmap.mmap(-1, 8), "uint8"),
 }
 
 
@@ -59,17 +52,11 @@ class OldExporter(Exporter):
         return self.tensor.__dlpack__()
 
 
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[ThreadRanks]:
-    with ThreadRanks("aab") as ranks:
-        yield ranks
-
-
-@pytest.mark.parametrize("name", WRITABLE)
-def test_buffer_protocol_gives_address_count_and_type(name: str) -> None:
-    buffer = WRITABLE[name]()
+@pytest.mark.parametrize(("make", "kind"), WRITABLE.values(), ids=WRITABLE)
+def test_buffer_protocol_gives_address_count_and_type(make: Callable[[], Any], kind: str) -> None:
+    buffer = make()
     span = span_of(buffer, writable=True)
-    assert (span.count, span.kind.name) == (8, KINDS[name])
+    assert (span.count, span.kind.name) == (8, kind)
     ctypes.memset(span.address, 1, 1)
     assert bytes(memoryview(buffer).cast("B"))[0] == 1
 
@@ -77,12 +64,12 @@ def test_buffer_protocol_gives_address_count_and_type(name: str) -> None:
 @pytest.mark.parametrize("name", WRITABLE)
 def test_buffers_are_reduced_and_moved(ranks: ThreadRanks, name: str) -> None:
     def use(comm: Communicator) -> list[float]:
-        buffer = WRITABLE[name]()
+        buffer = WRITABLE[name][0]()
         elements = np.asarray(memoryview(buffer)).reshape(-1)
         elements[:] = comm.rank + 1
         comm.all_reduce(buffer)
         comm.all_reduce(buffer, ReduceOp.MAX)
-        other = WRITABLE[name]()
+        other = WRITABLE[name][0]()
         with group():
             comm.send(buffer, comm.rank)
             comm.recv(other, comm.rank)

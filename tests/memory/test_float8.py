@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
-from thread_ranks import ThreadRanks
+from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import Communicator, ReduceOp
 from hccl_py.transport.types import IN_ONE_STEP
 
 DTYPES = [getattr(torch, dtype.name.lower()) for dtype in sorted(IN_ONE_STEP)]
-OPS = {
-    ReduceOp.SUM: lambda wide: torch.stack(wide).sum(0),
-    ReduceOp.AVG: lambda wide: torch.stack(wide).sum(0) / len(wide),
+OPS: dict[ReduceOp, Callable[[list[torch.Tensor]], Any]] = {
+    # In rank order, as the engine adds: a sum of 32-bit floats depends on it.
+    ReduceOp.SUM: sum,
+    ReduceOp.AVG: lambda wide: sum(wide) / len(wide),
     ReduceOp.PRODUCT: lambda wide: torch.stack(wide).prod(0),
     ReduceOp.MIN: lambda wide: torch.stack(wide).amin(0),
     ReduceOp.MAX: lambda wide: torch.stack(wide).amax(0),
 }
 
-
-@pytest.fixture(scope="module", params=["a", "aaa", "aabb"])
-def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
-    with ThreadRanks(request.param) as ranks:
-        yield ranks
+ranks = ranks_on("a", "aaa", "aabb")
 
 
 def contribution(rank: int, count: int, dtype: torch.dtype) -> torch.Tensor:
@@ -37,14 +35,7 @@ def expected(op: ReduceOp, world_size: int, count: int, dtype: torch.dtype) -> t
     each = [contribution(rank, count, dtype) for rank in range(world_size)]
     if world_size == 1:
         return each[0].float()
-    # In rank order, as the engine adds: a sum of 32-bit floats depends on it.
-    wide = [one.float() for one in each]
-    if op in (ReduceOp.SUM, ReduceOp.AVG):
-        total = wide[0].clone()
-        for one in wide[1:]:
-            total += one
-        return (total / world_size if op == ReduceOp.AVG else total).to(dtype).float()
-    return OPS[op](wide).to(dtype).float()
+    return OPS[op]([one.float() for one in each]).to(dtype).float()
 
 
 def same(got: torch.Tensor, wanted: torch.Tensor) -> bool:

@@ -6,16 +6,16 @@ The oracle is the same call on other memory, bit by bit; that one is compared wi
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from guarded import REDUCIBLE, Guarded, contribution, is_reducible
+from guarded import REDUCIBLE, Guarded, contribution, ops_of
 from ranks import run_ranks
-from thread_ranks import ThreadRanks, wait_until
+from thread_ranks import ThreadRanks, ranks_on, wait_until
 
 import hccl_py
 from hccl_py import (
@@ -24,18 +24,13 @@ from hccl_py import (
     Communicator,
     InvalidArgumentError,
     MismatchError,
-    ReduceOp,
 )
 from hccl_py.transport.arena import arena_of_this_process
 
 LEAST_BYTES = 1 << 18
 """From here on collectives run in place."""
 
-
-@pytest.fixture(scope="module", params=["a", "aa", "aaa", "aaaa", "aaaaa"])
-def ranks(request: pytest.FixtureRequest) -> Iterator[ThreadRanks]:
-    with ThreadRanks(request.param) as ranks:
-        yield ranks
+ranks = ranks_on("a", "aa", "aaa", "aaaa", "aaaaa")
 
 
 pytestmark = pytest.mark.skipif(
@@ -56,15 +51,8 @@ def odd_count(dtype: str, num_blocks: int = 1) -> int:
     return LEAST_BYTES // (item * num_blocks) + 13 | 1
 
 
-def ops_of(dtype: str) -> list[ReduceOp]:
-    return [op for op in ReduceOp if is_reducible(dtype, op)]
-
-
 def resident_bytes() -> int:
     return os.fstat(arena_of_this_process().fd()).st_blocks * 512
-
-
-# ------------------------------------------------------------------------------ results
 
 
 @pytest.mark.parametrize("dtype", REDUCIBLE)
@@ -108,9 +96,6 @@ def test_all_gather_collects_all(ranks: ThreadRanks, dtype: str, where: str) -> 
         np.testing.assert_array_equal(given.values, Guarded(mine, dtype).values)
 
     ranks.run(check)
-
-
-# ------------------------------------------------------------------------------ who takes part
 
 
 @pytest.mark.parametrize("outsider", [0, 2])
@@ -167,9 +152,6 @@ def test_processes_share_their_arenas() -> None:
     assert run_ranks(in_processes, 3) == [2, 2, 2]
 
 
-# ------------------------------------------------------------------------------ what goes wrong
-
-
 @pytest.mark.parametrize("small", [True, False])
 def test_different_calls_are_named(small: bool) -> None:
     def check(comm: Communicator) -> None:
@@ -220,9 +202,6 @@ def test_abort_ends_the_call_and_its_memory_is_not_used_again() -> None:
     held.clear()
     again = [hccl_py.empty(1 << 19, np.float32) for _ in range(3)]
     assert address not in [one.ctypes.data for one in again]
-
-
-# ------------------------------------------------------------------------------ memory
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64, torch.bfloat16, torch.bool, "int8"])

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from thread_ranks import ThreadRanks
+from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py import Communicator, InvalidArgumentError, premul_sum
 from hccl_py.transport.types import IN_ONE_STEP
@@ -16,11 +15,7 @@ from hccl_py.transport.types import IN_ONE_STEP
 DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64]
 DTYPES += [getattr(torch, dtype.name.lower()) for dtype in sorted(IN_ONE_STEP)]
 
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[ThreadRanks]:
-    with ThreadRanks("aab") as ranks:
-        yield ranks
+ranks = ranks_on("aab")
 
 
 def given(rank: int, dtype: torch.dtype, count: int = 6) -> torch.Tensor:

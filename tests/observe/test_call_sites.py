@@ -17,16 +17,12 @@ def _line_of(text: str) -> int:
     return next(number for number, line in enumerate(lines, 1) if text in line)
 
 
-def _tail(comm: Communicator) -> dict[int, str]:
-    return {call.number: f"{call} at {call.site}" for call in comm._state.reporter.call_log()}
-
-
 def _calls(comm: Communicator) -> dict[int, str]:
     comm.all_reduce(np.ones(3, np.float32))  # the first
     work = comm.nonblocking.broadcast(np.ones(3_000_000), 0)  # the second
     work.wait()
     comm.all_gather(np.zeros((comm.world_size, 2)), np.ones(2))  # the third
-    return _tail(comm)
+    return {call.number: f"{call} at {call.site}" for call in comm._state.reporter.call_log()}
 
 
 def test_calls_are_told_with_their_lines(monkeypatch: pytest.MonkeyPatch) -> None:

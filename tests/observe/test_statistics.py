@@ -3,12 +3,11 @@
 import json
 import os
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-from thread_ranks import ThreadRanks
+from thread_ranks import ThreadRanks, ranks_on
 
 from hccl_py.communicator import Communicator
 from hccl_py.observe.statistics import DEVICES, DeviceStatistics, PathStatistics, Statistics
@@ -17,11 +16,7 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("HCCL_TRANSPORT", "auto") != "auto", reason="counts what shm and tcp carry each"
 )
 
-
-@pytest.fixture(scope="module")
-def ranks() -> Iterator[ThreadRanks]:
-    with ThreadRanks("aab") as three:
-        yield three
+ranks = ranks_on("aab")
 
 
 def floats(count: int) -> Any:

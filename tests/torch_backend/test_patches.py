@@ -11,6 +11,7 @@ import subprocess
 import sys
 import warnings
 import weakref
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
@@ -40,7 +41,7 @@ def test_list_names_every_patch_with_its_reason() -> None:
         assert f"{patch.target}\n    torch {patch.torch}: {patch.reason}" in ran.stdout
 
 
-def check_functions(rank: int, world_size: int) -> None:
+def rejects_groups_in_python(rank: int, world_size: int) -> None:
     group = dist.group.WORLD
     prefix = "torch.distributed.distributed_c10d."
     with pytest.raises(ValueError, match="GLOO"):
@@ -59,10 +60,6 @@ def check_functions(rank: int, world_size: int) -> None:
         original(prefix + "_create_shrunk_process_group")(group, [0], metadata, False)
 
 
-def test_torch_still_rejects_groups_in_python() -> None:
-    run_ranks(check_functions, 1, backend="hccl")
-
-
 def check_timeout(rank: int, world_size: int) -> None:
     group: Any = dist.group.WORLD
     before = group.options._timeout
@@ -77,7 +74,7 @@ def test_torch_still_sets_no_timeout_of_groups_in_python() -> None:
     run_ranks(check_timeout, 1, backend="hccl")
 
 
-def check_coalescing(rank: int, world_size: int) -> None:
+def keeps_calls_after_an_exception(rank: int, world_size: int) -> None:
     group = dist.group.WORLD
     manager = original("torch.distributed.distributed_c10d._coalescing_manager")
     with pytest.raises(KeyError), manager(group):
@@ -92,18 +89,10 @@ def check_coalescing(rank: int, world_size: int) -> None:
     assert c10d._world.pg_coalesce_state == {}
 
 
-def test_torch_still_keeps_calls_after_an_exception() -> None:
-    run_ranks(check_coalescing, 1, backend="hccl")
-
-
-def check_hook_names(rank: int, world_size: int) -> None:
+def requires_nccl_for_bf16_hooks(rank: int, world_size: int) -> None:
     network = DistributedDataParallel(nn.Linear(3, 1))
     with pytest.raises(TypeError, match="BF16"):
         type(network)._check_comm_hook.__wrapped__(network, default_hooks.bf16_compress_hook)
-
-
-def test_torch_still_requires_nccl_for_bf16_hooks() -> None:
-    run_ranks(check_hook_names, 1, backend="hccl")
 
 
 def check_logged_hook(rank: int, world_size: int, kind: str) -> str:
@@ -128,7 +117,7 @@ def test_ddp_logs_the_hook_that_was_asked_for(kind: str, name: str) -> None:
     assert run_ranks(check_logged_hook, 1, kind, backend="hccl") == [name]
 
 
-def check_fp16_in_cpp(rank: int, world_size: int) -> None:
+def fails_in_its_fp16_hook_on_futures_of_python(rank: int, world_size: int) -> None:
     network = DistributedDataParallel(nn.Linear(3, 1))
     register = type(network)._register_builtin_comm_hook.__wrapped__
     register(network, dist.BuiltinCommHookType.FP16_COMPRESS)
@@ -136,11 +125,7 @@ def check_fp16_in_cpp(rank: int, world_size: int) -> None:
         network(torch.ones(1, 3)).sum().backward()
 
 
-def test_fp16_hook_in_cpp_still_fails_on_futures_of_python() -> None:
-    run_ranks(check_fp16_in_cpp, 1, backend="hccl")
-
-
-def check_reducer(rank: int, world_size: int) -> None:
+def keeps_only_the_cpp_half_of_a_work(rank: int, world_size: int) -> None:
     network = DistributedDataParallel(nn.Linear(3, 1))
     keep = type(network.reducer)._set_forward_pass_work_handle
     for function, is_kept in ((keep.__wrapped__, False), (keep, True)):
@@ -153,8 +138,18 @@ def check_reducer(rank: int, world_size: int) -> None:
         assert (python_half() is not None) == is_kept
 
 
-def test_cpp_still_keeps_only_its_half_of_a_work() -> None:
-    run_ranks(check_reducer, 1, backend="hccl")
+@pytest.mark.parametrize(
+    "check",
+    [
+        rejects_groups_in_python,
+        keeps_calls_after_an_exception,
+        requires_nccl_for_bf16_hooks,
+        fails_in_its_fp16_hook_on_futures_of_python,
+        keeps_only_the_cpp_half_of_a_work,
+    ],
+)
+def test_torch_still(check: Callable[[int, int], None]) -> None:
+    run_ranks(check, 1, backend="hccl")
 
 
 class PythonGroup(dist.ProcessGroup):

@@ -34,9 +34,6 @@ def num_rendezvous() -> int:
     return int(dist.group.WORLD.statistics()["rendezvous"])  # type: ignore[union-attr]
 
 
-# ------------------------------------------------------------------------------ tensors
-
-
 @pytest.mark.parametrize("count", [1, 1025, 3_000_001])
 def test_register_moves_a_tensor_and_all_its_aliases(count: int) -> None:
     tensor = torch.arange(count, dtype=torch.float32)
@@ -82,9 +79,6 @@ def test_register_says_why_it_cannot(make: Callable[[], Any], problem: str) -> N
     with pytest.raises(hccl_py.InvalidArgumentError, match=problem) as caught:
         hccl_py.register(make())
     assert "hccl_py.empty" in str(caught.value)
-
-
-# ------------------------------------------------------------------------------ models
 
 
 def model() -> nn.Module:

@@ -10,6 +10,7 @@ from features import feature
 
 SECTION = "Groups"
 RANKS = 4
+SUBSETS = [[0, 1], [2, 3], [0, 2, 3], [3], [0, 1, 2, 3]]
 
 
 def sum_of_ranks(group: Any = None) -> int:
@@ -27,22 +28,17 @@ def is_member(group: Any) -> bool:
     return isinstance(group, dist.ProcessGroup)
 
 
-def sums_of_subsets(world_size: int) -> list[Any]:
-    parts = [[0, 1], [2, 3], [0, 2, 3], [3], [0, 1, 2, 3]]
-    return [
-        [expected(*part) if rank in part else None for part in parts] for rank in range(world_size)
-    ]
-
-
 @feature(
     SECTION,
     "new_group: subsets that overlap",
     covers=("new_group",),
     world_size=RANKS,
-    alone=sums_of_subsets,
+    alone=lambda n: [
+        [expected(*part) if rank in part else None for part in SUBSETS] for rank in range(n)
+    ],
 )
 def test_new_group(rank: int, world_size: int) -> list[Any]:
-    groups = [dist.new_group(part) for part in ([0, 1], [2, 3], [0, 2, 3], [3], None)]
+    groups = [dist.new_group(part) for part in (*SUBSETS[:-1], None)]
     return [sum_of_ranks(group) if is_member(group) else None for group in groups]
 
 
@@ -180,12 +176,6 @@ def test_destroy_one_group(rank: int, world_size: int) -> list[Any]:
     return [*found, sum_of_ranks(second), sum_of_ranks(dist.new_group())]
 
 
-def new_part_of_the_store(backend: str, life: str) -> None:
-    """Gloo does not find its way in a store that it was in before."""
-    if backend == "gloo":
-        os.environ["TORCHELASTIC_RESTART_COUNT"] += life
-
-
 @feature(
     SECTION,
     "init_process_group after destroy_process_group",
@@ -200,7 +190,8 @@ def new_part_of_the_store(backend: str, life: str) -> None:
 def test_initialisation_again(rank: int, world_size: int, backend: str) -> list[Any]:
     found = []
     for life in "abc":
-        new_part_of_the_store(backend, life)
+        if backend == "gloo":  # it does not find its way in a store that it was in before
+            os.environ["TORCHELASTIC_RESTART_COUNT"] += life
         dist.init_process_group(backend)
         half = dist.new_group([0, 1])
         found += [sum_of_ranks(), sum_of_ranks(half) if is_member(half) else None]
@@ -210,17 +201,13 @@ def test_initialisation_again(rank: int, world_size: int, backend: str) -> list[
     return found
 
 
-def sums_of_shrunk(world_size: int) -> list[Any]:
-    return [[[0, 1, 2], 3, rank, 303] if rank < 3 else [] for rank in range(world_size)]
-
-
 @feature(
     SECTION,
     "shrink_group",
     covers=("shrink_group",),
     own_group=True,
     world_size=RANKS,
-    alone=sums_of_shrunk,
+    alone=lambda n: [[[0, 1, 2], 3, rank, 303] if rank < 3 else [] for rank in range(n)],
 )
 def test_shrink_group(rank: int, world_size: int, backend: str) -> list[Any]:
     """Without a rank that leaves; after one has died: docs/recovery.md."""

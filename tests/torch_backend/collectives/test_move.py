@@ -130,17 +130,12 @@ def test_scatter(rank: int, world_size: int) -> list[torch.Tensor]:
     return [*results, output]
 
 
-def sizes_exchanged(world_size: int) -> list[list[list[int]]]:
-    ranks = range(world_size)
-    return [[[10 * source + rank] * (source * rank) for source in ranks] for rank in ranks]
-
-
 @feature(
     SECTION,
     "all_to_all of different sizes, some of them zero",
     covers=("all_to_all",),
     world_size=3,
-    alone=sizes_exchanged,
+    alone=lambda n: [[[10 * a + b] * (a * b) for a in range(n)] for b in range(n)],
 )
 def test_all_to_all_of_uneven_lists(rank: int, world_size: int) -> list[list[int]]:
     """Rank a sends a × b numbers to rank b."""

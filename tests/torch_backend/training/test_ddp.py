@@ -69,11 +69,7 @@ def train_branches(network: nn.Module, share: int, shares: int) -> list[torch.Te
     return parameters_of(network)
 
 
-def branches_alone(world_size: int) -> list[list[torch.Tensor]]:
-    return [train_branches(Branches(), 0, 1)] * world_size
-
-
-@feature(SECTION, "find_unused_parameters", alone=branches_alone)
+@feature(SECTION, "find_unused_parameters", alone=lambda n: [train_branches(Branches(), 0, 1)] * n)
 def test_ddp_finds_unused_parameters(rank: int, world_size: int) -> list[torch.Tensor]:
     network = DistributedDataParallel(Branches(), find_unused_parameters=True)
     return train_branches(network, rank, world_size)
@@ -106,14 +102,10 @@ def test_ddp_broadcasts_buffers(rank: int, world_size: int) -> list[list[torch.T
     for wanted in (True, False):
         network = nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
         network = DistributedDataParallel(network, broadcast_buffers=wanted)
-        train_norm(network, rank, world_size)
+        for inputs, _ in batches():
+            network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
         every.append([buffer.clone() for buffer in network.buffers()])
     return every
-
-
-def train_norm(network: nn.Module, rank: int, world_size: int) -> None:
-    for inputs, _ in batches():
-        network(part_of(inputs, rank, world_size)).pow(2).mean().backward()
 
 
 def inputs_of(rank: int) -> int:

@@ -91,12 +91,8 @@ def test_power_sgd_hook(rank: int, world_size: int) -> list[torch.Tensor]:
     return with_power_sgd(rank, world_size, powerSGD_hook.powerSGD_hook)
 
 
-def trained_on_averages(world_size: int) -> list[list[torch.Tensor]]:
-    """Average parameters after each step: the same as averaging gradients, for plain SGD."""
-    return trained_alone(world_size)
-
-
-@feature(SECTION, "hook: post_localSGD, with PeriodicModelAverager", alone=trained_on_averages)
+# With plain SGD, to average parameters after each step is to average gradients.
+@feature(SECTION, "hook: post_localSGD, with PeriodicModelAverager", alone=trained_alone)
 def test_post_local_sgd_hook(rank: int, world_size: int) -> list[torch.Tensor]:
     """Each rank a subgroup of its own, so that the averager has something to do."""
     from torch.distributed.algorithms.model_averaging.averagers import PeriodicModelAverager

@@ -52,11 +52,12 @@ def sequence() -> torch.Tensor:
     return torch.randn(1, 8, 8, generator=torch.Generator().manual_seed(1))
 
 
-def block_alone(world_size: int) -> list[list[torch.Tensor]]:
-    return [train_block(Block(), sequence())] * world_size
-
-
-@feature(SECTION, "SequenceParallel", world_size=4, alone=block_alone)
+@feature(
+    SECTION,
+    "SequenceParallel",
+    world_size=4,
+    alone=lambda n: [train_block(Block(), sequence())] * n,
+)
 def test_sequence_parallel(rank: int, world_size: int) -> list[torch.Tensor]:
     """A norm on each rank's part of the sequence, between layers by columns and rows."""
     mesh = init_device_mesh("cpu", (world_size,))

@@ -146,9 +146,6 @@ def test_entries_are_split_over_messages_and_one_too_large_is_left_out() -> None
     assert [entry for message in messages for entry in unpack(message)] == entries
 
 
-# ------------------------------------------------------------------------------ a job
-
-
 @pytest.mark.parametrize("nodes", ["aaa", "aab"])
 def test_ranks_agree_share_a_store_and_know_their_clocks(nodes: str) -> None:
     before = plane_module._plane  # an id that no communicator was made of keeps it

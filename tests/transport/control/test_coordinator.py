@@ -146,9 +146,6 @@ def test_rank_that_its_neighbour_saw_die_is_not_waited_for(ranks: SimulatedRanks
     assert only(ranks.diagnoses())["absent"] == {4: "dead"}
 
 
-# ------------------------------------------------------------------------------ agreement
-
-
 def results(futures: list[Future[Any]]) -> list[Any]:
     return [future.result(0) for future in futures]
 

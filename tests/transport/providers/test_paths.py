@@ -67,9 +67,6 @@ def connected(comm: Communicator, interface: str) -> set[bool]:
     return {path["connected"] for path in paths if path["path"].startswith(interface)}
 
 
-# ------------------------------------------------------------------------ one link goes
-
-
 def one_link_goes_and_returns(rank: int, world_size: int, hosts: Hosts) -> None:
     with Communicator(timeout_s=TIMEOUT_S) as comm:
         for count in (0, 1, 77_777, LARGE):
@@ -105,9 +102,6 @@ def test_paths_link_cut_in_the_middle_is_replaced_and_returns(ipv6: bool) -> Non
         run_ranks(one_link_goes_and_returns, 2, hosts, hosts=hosts, env=ALL_LINKS)
 
 
-# ------------------------------------------------------------------------ all links go
-
-
 def all_links_go(rank: int, world_size: int, hosts: Hosts) -> tuple[str, float]:
     with Communicator(timeout_s=TIMEOUT_S) as comm:
         check_sum(comm, LARGE)
@@ -130,9 +124,6 @@ def test_paths_all_links_cut_is_an_error_in_time_that_names_them() -> None:
         assert "link0 10.77.0." in message
         assert "link1 10.77.1." in message
         assert elapsed_s < 8.0
-
-
-# ------------------------------------------------------------------------ resets
 
 
 def reset_every_third_connection() -> int:
