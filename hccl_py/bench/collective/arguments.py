@@ -124,12 +124,19 @@ def parse_size(text: str) -> int:
     return int(match[1]) * _SUFFIX[match[2].upper()]
 
 
-def _sizes(text: str) -> tuple[int, ...]:
+def parse_sizes(text: str) -> tuple[int, ...]:
+    """Read sizes with commas between them."""
     return tuple(parse_size(part) for part in text.split(","))
 
 
-def _names(known: dict[str, str], every: Sequence[str], hint: str = "") -> Callable[[str], Any]:
-    """Make a reader of `all` or a comma-separated list of names."""
+def parser_of(known: dict[str, str], every: Sequence[str], hint: str = "") -> Callable[[str], Any]:
+    """Make a parser of names with commas between them.
+
+    Args:
+        known: each name that can be given, with what it stands for.
+        every: the names that `all` stands for.
+        hint: added to the error where a collective is given, formatted with its name.
+    """
 
     def read(text: str) -> tuple[str, ...]:
         names = every if text == "all" else text.split(",")
@@ -218,7 +225,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--test",
-        type=_names(_COLLECTIVES, tuple(CASES)),
+        type=parser_of(_COLLECTIVES, tuple(CASES)),
         default=("all_reduce",),
         metavar="LIST",
         help=f"all, or any of {', '.join(CASES)}, with commas between them (all_reduce)",
@@ -269,7 +276,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     )
     add(
         *("-d", "--datatype", "--data_type"),
-        type=_names(DATA_TYPES, tuple(ITEM_SIZES)),
+        type=parser_of(DATA_TYPES, tuple(ITEM_SIZES)),
         default=("float32",),
         metavar="LIST",
         help=f"element type, all or any of {', '.join(DATA_TYPES)} (float)",
@@ -277,7 +284,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     wrong = "; --op is the reduction, as in nccl-tests: give --test {} for the collective"
     add(
         *("-o", "--op", "--reduction_op"),
-        type=_names(_REDUCTIONS, _ALL_REDUCTIONS, wrong),
+        type=parser_of(_REDUCTIONS, _ALL_REDUCTIONS, wrong),
         metavar="LIST",
         help="reduction, all or any of sum, prod, min, max, avg, band, bor, bxor (sum)",
     )
@@ -314,7 +321,7 @@ def _add_sizes(group: argparse._ArgumentGroup) -> None:
     add(
         "--size_range_inc", type=_positive, metavar="M", help="with it: multiply by 2^M instead (1)"
     )
-    add("--sizes", "--size", type=_sizes, metavar="LIST", help="these, such as 4,64K,1M")
+    add("--sizes", "--size", type=parse_sizes, metavar="LIST", help="these, such as 4,64K,1M")
 
 
 def _add_how(group: argparse._ArgumentGroup) -> None:

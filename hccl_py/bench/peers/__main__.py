@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hccl_py.bench.collective.options import parse_sizes
-from hccl_py.bench.collective.report import facts
+from hccl_py.bench.collective.arguments import parse_sizes, parser_of
+from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.peers.contenders import (
     COMMUNICATOR,
     MPIS,
@@ -168,11 +168,23 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     sizes = parse_sizes("4,1K,8K,64K,256K,1M,16M,64M")
     add("--ranks", type=_numbers, default=(2, 4, 8), metavar="LIST", help="ranks (2,4,8)")
-    add("--ops", type=_names(_OPS), default=_OPS, metavar="LIST", help=", ".join(_OPS))
+    add(
+        "--ops",
+        type=parser_of({name: name for name in _OPS}, _OPS),
+        default=_OPS,
+        metavar="LIST",
+        help=", ".join(_OPS),
+    )
     add("--sizes", type=parse_sizes, default=sizes, metavar="LIST", help="bytes (4 to 64M)")
     add("--starts", type=int, default=20, metavar="N", help="fresh starts of each (20)")
     add("--seconds", type=float, default=2.0, metavar="S", help="timed in each start (2)")
-    add("--api", type=_names(tuple(_APIS)), default=tuple(_APIS), metavar="LIST", help="both")
+    add(
+        "--api",
+        type=parser_of({name: name for name in _APIS}, tuple(_APIS)),
+        default=tuple(_APIS),
+        metavar="LIST",
+        help="both",
+    )
     add("--mpich", type=_path, metavar="PYTHON", help="Python with MPICH, mpi4py and numpy")
     add("--openmpi", type=_path, metavar="PYTHON", help="the same with Open MPI")
     add("--ucc", type=_path, metavar="PROGRAM", help="UCC's ucc_perftest, built with MPI")
@@ -201,21 +213,6 @@ def _path(text: str) -> Path:
 def _numbers(text: str) -> tuple[int, ...]:
     """Read whole numbers with commas between them."""
     return tuple(map(int, text.split(",")))
-
-
-def _names(known: tuple[str, ...]) -> Any:
-    """Make the reader of a list of names."""
-
-    def read(text: str) -> tuple[str, ...]:
-        names = tuple(text.split(","))
-        for name in names:
-            if name not in known:
-                raise argparse.ArgumentTypeError(
-                    f"expected one or more of {', '.join(known)}, got {name!r}"
-                )
-        return names
-
-    return read
 
 
 def _print(lines: Sequence[str]) -> None:
