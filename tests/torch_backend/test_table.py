@@ -1,4 +1,4 @@
-"""docs/tables/torch.md has every feature, so every public function of torch.distributed is there."""
+"""docs/tables/torch.md has every feature, so every public function of torch.distributed too."""
 
 import table
 from feature_rows import FEATURES, documented
