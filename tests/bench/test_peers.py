@@ -70,7 +70,7 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
     assert large.split()[1:3] == ["100", "(92-108)"]
     assert large.split()[-6:] == ["-", "3.10x", "mpich", "10.49", "50%", "3/3"]
     losing = lines[lines.index("# Where ours loses") + 1 :]
-    assert losing[0].startswith("  0.25x broadcast, 2 ranks, Communicator, 4 bytes: ours 4 us")
+    assert losing[0].startswith("  0.25x broadcast, 2 ranks, Communicator, 4 B: ours 4 us")
     assert losing[1].startswith("  0.50x all_reduce") and "not to be trusted" in losing[1]
     assert losing[2:] == ["", "# Starts that failed", f"  {_recorded()['failures'][0]}"]
 
