@@ -274,7 +274,8 @@ void Communicator::poll() {
 
 bool Communicator::has_undelivered() {
   for (Deadline until = Clock::now() + turn_time; !submissions_.try_drive();) {
-    if (Clock::now() >= until) return false;  // a call drives
+    if (driver_.load(std::memory_order_relaxed) != std::thread::id()) return false;  // a call drives
+    if (Clock::now() >= until) return true;  // another thread's turn, which may have lost its core
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   }
   HandOver at_end{*this};
