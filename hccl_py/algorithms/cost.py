@@ -46,7 +46,7 @@ class Work(NamedTuple):
     reduced: float  # bytes reduced or copied here, as a share of the call's bytes
 
 
-class Profile(NamedTuple):
+class Cost(NamedTuple):
     """An algorithm on some nodes, for any number of bytes."""
 
     rounds: Rounds
@@ -79,7 +79,7 @@ def product(row: Row, numbers: Row) -> float:
 
 
 @lru_cache(maxsize=512)
-def profile(collective: str, algorithm: str, nodes: Nodes, root: int | None) -> Profile | None:
+def cost_of(collective: str, algorithm: str, nodes: Nodes, root: int | None) -> Cost | None:
     """Examine an algorithm: all ranks' plans of a small world, those of a few ranks of a large one.
 
     None: not even one plan can be examined in the time that a first call may take.
@@ -90,17 +90,17 @@ def profile(collective: str, algorithm: str, nodes: Nodes, root: int | None) -> 
     first = [*one_of_each_size.values(), root or 0, ((root or 0) - 1) % n]
     most = min(n, _MOST_EXAMINED // n)
     write = partial(plan_for, collective, algorithm, nodes=nodes, root=root)
-    return profile_of(_examined(write, range(n) if most == n else first, most), nodes)
+    return cost_of_plans(_examined(write, range(n) if most == n else first, most), nodes)
 
 
-def profile_of(plans: Mapping[int, Plan], nodes: Nodes) -> Profile | None:
+def cost_of_plans(plans: Mapping[int, Plan], nodes: Nodes) -> Cost | None:
     """Examine the plans of some ranks; the other ranks are taken to be in step with them."""
     if not plans:
         return None
     node_of = {rank: index for index, node in enumerate(nodes) for rank in node}
     works = Counter(_work(plan, node_of) for plan in plans.values())
     sent = [_share(plan, op.src) for plan in plans.values() for op in plan.ops if op.peers]
-    return Profile(_rounds(plans, node_of), max(sent, default=0.0), tuple(works.items()))
+    return Cost(_rounds(plans, node_of), max(sent, default=0.0), tuple(works.items()))
 
 
 def _work_row(work: Work, num_bytes: int, tiles: float) -> Row:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from hccl_py.algorithms.cost import NUMBERS, Row, product, profile
+from hccl_py.algorithms.cost import NUMBERS, Row, cost_of, product
 from hccl_py.algorithms.table import names_for
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
@@ -70,11 +70,11 @@ class Tuning:
         if any(self.numbers[index] is None for index in _needed(nodes)):
             return Estimates({}, "the tuning lacks numbers for a class of link")
         numbers: Row = tuple(number or 0.0 for number in self.numbers)
-        profiles = {name: profile(collective, name, nodes, root) for name in names}
+        costs = {name: cost_of(collective, name, nodes, root) for name in names}
         crowd = self.crowd(nodes)
         predicted = {
             name: product(one.row(num_bytes, crowd, numbers), numbers)
-            for name, one in profiles.items()
+            for name, one in costs.items()
             if one is not None
         }
         return Estimates(predicted, "predicted" if predicted else "too many ranks to predict")

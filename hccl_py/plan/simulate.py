@@ -29,7 +29,6 @@ class _Message(NamedTuple):
     lengths: tuple[Hashable, ...]
     values: tuple[Value, ...]
     heard: int
-    steps: int
     copied: bool
 
 
@@ -45,8 +44,6 @@ class Simulation:
         self._values = Values()
         # Of every rank a bit mask of the ranks it heard from, directly or through others.
         self.heard = [1 << plan.rank for plan in plans]
-        # How many messages in a row, each sent after the one before it came, ended there at most.
-        self.steps = [0] * len(plans)
         self.memories = [Memory(contract, plan, self._values, in_place) for plan in plans]
 
     def run(self) -> None:
@@ -94,8 +91,7 @@ class Simulation:
         memory = self.memories[rank]
         copied = self._rendezvous[rank][index] == COPIED
         lengths, values = memory.lengths(op.src), memory.read(op.src)
-        heard, steps = self.heard[rank], self.steps[rank] + 1
-        message = _Message(index, op.src, lengths, values, heard, steps, copied)
+        message = _Message(index, op.src, lengths, values, self.heard[rank], copied)
         for peer in op.peers:
             memory.unsent.update(memory.places(op.src))
             self._lanes[rank, peer].append(message)
@@ -116,7 +112,6 @@ class Simulation:
                 )
             operands[peer] = message.values
             self.heard[rank] |= message.heard
-            self.steps[rank] = max(self.steps[rank], message.steps)
         if op.kind is OpKind.RECV:
             memory.write(dst, operands[op.peers[0]], index)
             return

@@ -1,6 +1,8 @@
+from pathlib import Path
+
 import pytest
 
-from hccl_py.bench.collective.arguments import parse_size
+from hccl_py.bench.collective.arguments import make_parser, parse_size
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.options import Options, parse
 
@@ -75,6 +77,14 @@ def test_parse_nproc_counts_ranks_of_each_node() -> None:
     assert [options.node(rank) for rank in range(8)] == [0, 0, 0, 0, 1, 1, 1, 1]
 
 
+def test_parse_tune_has_a_file_and_sizes_of_its_own() -> None:
+    options = _parse("--tune -g 4 --tune_check")[0]
+    assert (options.tune_path, options.tune_check) == (Path("hccl-tuning.json"), True)
+    assert (options.sizes[0], options.sizes[-1], len(options.sizes)) == (8, 16 << 20, 10)
+    assert _parse("--tune x.json --sizes 8,4K")[0].sizes == (8, 4096)
+    assert "--tune [FILE]" in make_parser().format_help()
+
+
 def test_parse_average_beside_gloo_is_one_of_floats() -> None:
     options = parse(["--op", "avg", "--compare", "gloo", "-d", "bfloat16"])[0]
     assert (options.reduce_op, options.contenders) == ("avg", ("hccl", "gloo"))
@@ -108,6 +118,9 @@ def test_parse_average_beside_gloo_is_one_of_floats() -> None:
         ("--test send_recv --nproc 1", "at least 2 ranks"),
         ("--timeout nan", "positive number of seconds, got 'nan'"),
         ("--json /no/such/folder/x.json", "no folder /no/such/folder"),
+        ("--tune --profile", "give it with ranks, sizes and --timeout only"),
+        ("--tune_check", "needs --tune"),
+        ("--tune /no/such/folder/x.json", "--tune: there is no folder"),
         ("-t 4", "a rank is a process: give -g N"),
         ("-G 1", "no CUDA graphs"),
         ("-mpi", "give -g N and --nnodes N"),

@@ -17,7 +17,7 @@ from stores import MemoryStore
 from thread_ranks import ThreadRanks
 
 from hccl_py import Communicator
-from hccl_py.algorithms.cost import NUMBERS, product, profile
+from hccl_py.algorithms.cost import NUMBERS, cost_of, product
 from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.algorithms.tuner import choose
 from hccl_py.algorithms.tuning import VARIABLE
@@ -44,7 +44,7 @@ def synthetic(nodes: Nodes, cores: float) -> Swept:
     for collective, algorithm in ALGORITHMS:
         if (collective, algorithm) == ("all_to_all", "bruck"):
             continue  # no sweep measures it: a tuning never chooses it
-        examined = profile(collective, algorithm, nodes, root_of(collective))
+        examined = cost_of(collective, algorithm, nodes, root_of(collective))
         assert examined is not None
         for size in SIZES:
             us = float(np.dot(examined.row(size, crowd, KNOWN), KNOWN))
@@ -59,13 +59,9 @@ def file_of(swept: Swept) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("collective", "algorithm", "nodes", "rounds"),
     [
-        ("all_reduce", "one_shot", one_node(8), (0, 1)),
-        ("all_reduce", "mesh", one_node(8), (0, 2)),
-        ("all_reduce", "ring", one_node(8), (0, 14)),
         ("all_reduce", "ring", one_node(1000), (0, 1998)),
         ("all_gather", "ring", nodes_by("ab"), (1, 0)),
         ("all_reduce", "hierarchical", nodes_by("aabb"), (1, 2)),
-        ("broadcast", "tree", one_node(32), (0, 5)),
         ("broadcast", "tree", one_node(128), (0, 7)),
         ("reduce", "tree", one_node(128), (0, 7)),
         ("barrier", "dissemination", one_node(9), (0, 4)),
@@ -74,13 +70,13 @@ def file_of(swept: Swept) -> dict[str, Any]:
 def test_dependent_rounds_are_read_off_the_plans(
     collective: str, algorithm: str, nodes: Nodes, rounds: tuple[int, int]
 ) -> None:
-    found = profile(collective, algorithm, nodes, root_of(collective))
+    found = cost_of(collective, algorithm, nodes, root_of(collective))
     assert found is not None
     assert found.rounds == rounds
 
 
 def test_messages_and_bytes_are_those_of_the_busiest_rank() -> None:
-    found = profile("all_reduce", "mesh", nodes_by("aab"), None)
+    found = cost_of("all_reduce", "mesh", nodes_by("aab"), None)
     assert found is not None
     row = found.row(3 << 20, 1.0, KNOWN)
     # Rank 2: both ways, to both others, a third of 3 MiB in tiles of 128 KiB; adds two thirds up.
@@ -89,7 +85,7 @@ def test_messages_and_bytes_are_those_of_the_busiest_rank() -> None:
 
 
 def test_a_world_too_large_for_a_first_call_is_not_examined() -> None:
-    assert profile("all_reduce", "mesh", one_node(4096), None) is None
+    assert cost_of("all_reduce", "mesh", one_node(4096), None) is None
 
 
 @pytest.mark.parametrize(

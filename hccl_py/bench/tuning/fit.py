@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from hccl_py.algorithms.cost import NUMBERS, Profile, profile, profile_of
+from hccl_py.algorithms.cost import NUMBERS, Cost, cost_of, cost_of_plans
 from hccl_py.bench.tuning.sweep import PING_PONG, Measurement, Swept
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder, Shape, data
@@ -46,7 +46,7 @@ def _rows(swept: Swept, numbers: tuple[float, ...]) -> npt.NDArray[np.float64]:
     return np.array(
         [
             # The ranks that are not in a round trip sleep.
-            _profile(one, swept.nodes).row(
+            _cost(one, swept.nodes).row(
                 one.bytes, 1.0 if one.collective == PING_PONG else crowd, numbers
             )
             for one in swept.measurements
@@ -54,17 +54,17 @@ def _rows(swept: Swept, numbers: tuple[float, ...]) -> npt.NDArray[np.float64]:
     )
 
 
-def _profile(one: Measurement, nodes: Nodes) -> Profile:
+def _cost(one: Measurement, nodes: Nodes) -> Cost:
     if one.collective == PING_PONG:
         return _ping_pong(one.algorithm)
     root = 0 if COLLECTIVES[one.collective].rooted else None
-    found = profile(one.collective, one.algorithm, nodes, root)
+    found = cost_of(one.collective, one.algorithm, nodes, root)
     if found is None:
         raise ValueError(f"{one.collective} among {sum(map(len, nodes))} ranks cannot be examined")
     return found
 
 
-def _ping_pong(link: str) -> Profile:
+def _ping_pong(link: str) -> Cost:
     """Examine a round trip as any algorithm: two plans of a message there and one back."""
     nodes: Nodes = ((0, 1),) if link == "scale_up" else ((0,), (1,))
     plans = {}
@@ -76,7 +76,7 @@ def _ping_pong(link: str) -> Profile:
         if rank == 1:
             builder.send([0], data[0])
         plans[rank] = builder.finish()
-    found = profile_of(plans, nodes)
+    found = cost_of_plans(plans, nodes)
     assert found is not None
     return found
 
