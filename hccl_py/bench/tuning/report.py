@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.tuner import choose
 from hccl_py.algorithms.tuning import FORMAT, Tuning, tuning_of
@@ -118,5 +120,5 @@ def introduction(swept: Swept, numbers: Numbers) -> list[str]:
 
 
 def _percentiles(swept: Swept, numbers: Numbers) -> tuple[float, float]:
-    found = sorted(abs(float(error)) for error in errors(swept, numbers))
-    return round(found[len(found) // 2], 3), round(found[len(found) * 9 // 10], 3)
+    median, p90 = np.percentile(np.abs(errors(swept, numbers)), (50, 90))
+    return round(float(median), 3), round(float(p90), 3)

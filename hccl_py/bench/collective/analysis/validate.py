@@ -3,7 +3,7 @@
 A link is a direction from one rank to another. Links of one class, inside a node or between nodes,
 should be alike: one that stays below 95 % of the class's median by more than its noise is slow. On
 a busy machine many links look slow once, so a suspicious one is measured again, in turns with
-links near the median, before it is blamed.
+links near the median, before it is reported.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Slow:
-    """A link that was blamed, and by what; rates in GB/s."""
+    """A link that was reported, and why; rates in GB/s."""
 
     link: Link
     class_median: float
@@ -70,7 +70,7 @@ class Validation:
     num_bytes: int
     links: tuple[Link, ...]
     slow: tuple[Slow, ...]
-    acquitted: int
+    looked_slow: int
     """How many looked slow at first and were not when measured again."""
 
 
@@ -103,13 +103,13 @@ class Validator:
         """Measure a suspicious link and those nearest to the median in turns."""
         median = _median(alike)
         others = [other for other in alike if other is not link]
-        witnesses = sorted(others, key=lambda other: abs(other.rate - median))[:3]
+        typical = sorted(others, key=lambda other: abs(other.rate - median))[:3]
         link.gb_per_s.clear()
         reference: list[float] = []
         for turn in range(_SECOND_LOOKS):
             link.gb_per_s += self._rates(link.source, link.target, 1)
-            witness = witnesses[turn % len(witnesses)]
-            reference += self._rates(witness.source, witness.target, 1)
+            other = typical[turn % len(typical)]
+            reference += self._rates(other.source, other.target, 1)
         p10, now, p90 = np.percentile(reference, (10, 50, 90))
         median = min(median, float(now))
         noise = float(np.hypot(link.noise, (p90 - p10) / 2))

@@ -16,7 +16,7 @@ Name = Callable[[int], str]
 
 
 def text(found: Validation, n: int, name: Name) -> list[str]:
-    """Render both matrices, the classes, and the verdict, a line each."""
+    """Render both matrices, the classes, and the slow links, a line each."""
     lines = [f"bandwidth in GB/s of messages of {size_text(found.num_bytes)}, from row to column:"]
     lines += _matrix(found.links, n, lambda link: _digits(link.rate))
     lines += ["", "latency in us, half of a ping-pong of 4 bytes:"]
@@ -30,8 +30,8 @@ def text(found: Validation, n: int, name: Name) -> list[str]:
                 f"{title}: {len(alike)} links, median {_digits(float(np.median(rates)))} GB/s "
                 f"({_digits(min(rates))} to {_digits(max(rates))}), {_digits(latency_us)} us"
             )
-    if found.acquitted:
-        lines.append(f"{found.acquitted} links looked slow once, but not when measured again")
+    if found.looked_slow:
+        lines.append(f"{found.looked_slow} links looked slow once, but not when measured again")
     lines += [describe(slow, name) for slow in found.slow]
     return lines if found.slow else [*lines, "every link is as fast as its class"]
 
