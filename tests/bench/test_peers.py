@@ -5,6 +5,7 @@ The run takes an MPI in where HCCL_TEST_MPICH or HCCL_TEST_OPENMPI names the Pyt
 
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -107,4 +108,6 @@ def test_main_says_which_peer_is_missing_and_which_start_failed(
     assert "# without Open MPI: give --openmpi PYTHON or --install-into FOLDER" in out
     assert "# without UCC: expected a program at /nowhere/ucc_perftest" in out
     failed = out[out.index("# Starts that failed") :]
-    assert "hccl-py, barrier, 2 ranks, start 1: exit codes [1, 1]" in failed and "pigeon" in failed
+    # Rank 0 ends the store: where rank 1 came too late to see its own error, it is ended.
+    assert re.search(r"hccl-py, barrier, 2 ranks, start 1: exit codes \[1, (1|None)\]", failed)
+    assert "pigeon" in failed

@@ -37,6 +37,7 @@ _UCC_TIME = re.compile(r"^ *(?:\d+|N/A) +(?:\d+|N/A) +[\d.]+ +[\d.]+ +([\d.]+) *
 
 _START_S = 180.0
 _GRACE_S = 5.0
+_POLL_S = 0.05
 _CHECK_S = 60.0
 _LOG_TAIL = 400
 _SIBLINGS = "/sys/devices/system/cpu/cpu{}/topology/thread_siblings_list"
@@ -275,14 +276,17 @@ def _run(commands: Sequence[tuple[list[str], dict[str, str]]], start: Start, fol
                     start_new_session=True,
                 )
                 processes.append(process)
-        codes = [process.wait(max(0.0, deadline - time.monotonic())) for process in processes]
-    except subprocess.TimeoutExpired:
-        codes = []
+        while None in (codes := [process.poll() for process in processes]):
+            if any(codes):  # a rank would wait for one that failed until its own timeout
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
+            if time.monotonic() > deadline:
+                break
+            time.sleep(_POLL_S)
     finally:
         _end(processes)
     text = log.read_text(errors="replace")
-    if any(codes) or not codes:
-        how = f"exit codes {codes}" if codes else f"not all ended within {allowed_s:g} s"
+    if any(codes) or None in codes:
+        how = f"exit codes {codes}" if any(codes) else f"not all ended within {allowed_s:g} s"
         raise StartError(f"{how}: {_tail(text)}")
     return text
 
