@@ -29,9 +29,8 @@ def calls_in_other_order(rank: int, world_size: int) -> list[Story]:
     for comm in (first, second):
         with pytest.raises(MismatchError) as caught:
             comm.all_reduce(np.ones(7))
-            # Released in the first group, a rank may find all messages in the second one before
-            # the verdict comes there: then the next call tells.
-            assert comm is second
+            # A rank that was released in one group calls in the other: if the verdict is late
+            # there, all have called and the call ends well. Then the next call tells.
             wait_until(comm._state.core.failed, "the verdict comes")
             comm.barrier()
         stories.append((str(caught.value), caught.value.rank, time.monotonic() - began))

@@ -62,13 +62,9 @@ def open_socket_inodes() -> set[int]:
 
 
 def close_socket(descriptor: int, chance: random.Random) -> None:
-    """End a connection in one of the ways there are: closed whole, or either half of it shut."""
-    how = chance.choice(["close", socket.SHUT_RDWR, socket.SHUT_WR])
-    if how == "close":
-        _replace_by_closed(descriptor)
-        return
+    """End a connection in one of the ways there are: both halves of it, or this end's alone."""
     with _borrowed(descriptor) as borrowed, contextlib.suppress(OSError):
-        borrowed.shutdown(int(how))
+        borrowed.shutdown(chance.choice((socket.SHUT_RDWR, socket.SHUT_WR)))
 
 
 def shut_socket(descriptor: int) -> None:
@@ -84,19 +80,22 @@ def reset_socket(descriptor: int) -> None:
     _replace_by_closed(descriptor)
 
 
-def write_half_frame(descriptor: int, chance: random.Random) -> None:
-    """Write the beginning of a frame, of any length below a whole one."""
-    _write(descriptor, (FRAME_MAGIC + chance.randbytes(60))[: chance.randrange(1, 64)])
+def write_half_frame(descriptor: int, chance: random.Random, ends: bool = False) -> None:
+    """Write the beginning of a frame, of any length below a whole one; maybe end the connection.
+
+    Both through one copy: the peer sees the first at once, and the owner closes its descriptor.
+    """
+    with _borrowed(descriptor) as borrowed, contextlib.suppress(OSError):
+        frame = FRAME_MAGIC + chance.randbytes(60)
+        borrowed.send(frame[: chance.randrange(1, 64)], socket.MSG_DONTWAIT)
+        if ends:
+            borrowed.shutdown(socket.SHUT_RDWR)
 
 
 def write_garbage(descriptor: int, chance: random.Random) -> None:
     """Write bytes that mean nothing."""
-    _write(descriptor, chance.randbytes(chance.randrange(1000, 5000)))
-
-
-def _write(descriptor: int, data: bytes) -> None:
     with _borrowed(descriptor) as borrowed, contextlib.suppress(OSError):
-        borrowed.send(data, socket.MSG_DONTWAIT)
+        borrowed.send(chance.randbytes(chance.randrange(1000, 5000)), socket.MSG_DONTWAIT)
 
 
 def _replace_by_closed(descriptor: int) -> None:
@@ -106,17 +105,9 @@ def _replace_by_closed(descriptor: int) -> None:
         os.dup2(here.fileno(), descriptor, inheritable=False)
 
 
-class _borrowed:  # noqa: N801  # used like a function
-    """The socket of a descriptor that stays its owner's."""
-
-    def __init__(self, descriptor: int) -> None:
-        self._socket = socket.socket(fileno=os.dup(descriptor))
-
-    def __enter__(self) -> socket.socket:
-        return self._socket
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
+def _borrowed(descriptor: int) -> socket.socket:
+    """Copy the descriptor, which stays its owner's."""
+    return socket.socket(fileno=os.dup(descriptor))
 
 
 def _family(descriptor: int) -> int:

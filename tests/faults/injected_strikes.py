@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -120,7 +121,9 @@ class Striker:
             "control_garbage": lambda: self._break_one(socket.AF_UNIX, write_garbage),
             "path_closed": lambda: self._break_one(socket.AF_INET, close_socket),
             "path_reset": lambda: self._break_one(socket.AF_INET, lambda fd, _: reset_socket(fd)),
-            "path_half_frame": lambda: self._break_one(socket.AF_INET, _half_frame_and_end),
+            "path_half_frame": lambda: self._break_one(
+                socket.AF_INET, partial(write_half_frame, ends=True)
+            ),
             "path_garbage": lambda: self._break_one(socket.AF_INET, write_garbage),
             "cut_off": self._cut_off,
             "coordinator_closed": self._close_control_plane,
@@ -160,8 +163,3 @@ class Striker:
                     self._hoard.append(bytes(size))
             except MemoryError:
                 continue
-
-
-def _half_frame_and_end(descriptor: int, chance: random.Random) -> None:
-    write_half_frame(descriptor, chance)
-    close_socket(descriptor, chance)

@@ -42,6 +42,7 @@ logger = logging.getLogger("hccl_py.transport")
 _MAX_MESSAGE_BYTES = 64 << 20
 _CLOSE_S = 2.0
 _FAREWELL_S = 0.5
+_AFTERWARDS_S = 0.5  # for a rank that gave up, to ask who is missing and to say why
 _GONE_S = 1.0  # how long the server may be unreachable
 _TURN_MS = 50
 _SERVER_LINGER_MS = 500
@@ -216,6 +217,7 @@ class UniqueIdClient(StoreClient):
     def __init__(self, address: ServerAddress, timeout_s: float) -> None:
         """Dial, and wait for nothing; `timeout_s` is for all questions together."""
         self._all = Deadline(timeout_s)
+        self._afterwards: Deadline | None = None
         super().__init__(self._ask_server, timeout_s)
         self.problem = ""
         self._server = f"the store of the unique id at {address} ({address.made_by})"
@@ -254,7 +256,10 @@ class UniqueIdClient(StoreClient):
         release(self._plane)
 
     def _deadline(self) -> Deadline:
-        return self._all
+        if not self._all.expired:
+            return self._all
+        self._afterwards = self._afterwards or Deadline(_AFTERWARDS_S)
+        return self._afterwards
 
     def _ask_server(self, kind: str, *body: Any, deadline: Deadline) -> Any:
         number = next(self._numbers)

@@ -29,7 +29,10 @@ ACK_S = 0.25
 """How long a report may go without an answer until the next rank is asked."""
 DIAGNOSIS_S = 0.7
 """The same for the diagnosis, once the report was acknowledged."""
-_DELIVERY_S = 0.2  # how long the coordinator's own rank waits until the others have the diagnosis
+_DELIVERY_S = 0.5  # how long the coordinator's own rank waits until the others have the diagnosis
+_LAST_WORDS_S = 0.1
+"""How long the successor of a coordinator that ended waits for what that one sent: it may have
+concluded, and a slow machine shows the end of its process before the diagnosis."""
 _SILENT_PERIODS = 3.2  # without a heartbeat, after which a rank counts as silent
 _RANKS_AT_FULL_PACE = 128
 
@@ -52,6 +55,7 @@ class Coordinator:
         self._ended: dict[int, Absence] = {}
         self._reports: dict[int, bytes] = {}
         self._opened_s: float | None = None  # since when reports are collected
+        self._last_words_s: float | None = None  # until when nothing is decided
         self._window_s = WINDOW_S
         self._following: int | None = None  # a lower rank that coordinates too
         self._diagnosis: bytes | None = None
@@ -117,6 +121,8 @@ class Coordinator:
         if self._opened_s is not None:
             return
         self._opened_s = now_s
+        if any(rank in self._ended for rank in range(self._rank)):
+            self._last_words_s = now_s + _LAST_WORDS_S
         if self._silent_s(self._rank, now_s):
             # The others' heartbeats went to another coordinator, which is no silence.
             self._seen_s = {sender: now_s, self._rank: now_s}
@@ -144,6 +150,10 @@ class Coordinator:
             return
         if self._opened_s is None:
             return
+        if self._last_words_s is not None:
+            if now_s < self._last_words_s:
+                return
+            self._last_words_s = None
         if now_s < self._opened_s + self._window_s and any(
             rank not in self._reports and not self._silent_s(rank, now_s)
             for rank in self.remaining()
@@ -159,6 +169,8 @@ class Coordinator:
         """Return when to call `tick` again, at the latest."""
         if self._opened_s is None or self._diagnosis is not None:
             return math.inf if self._mine_s is None else self._mine_s
+        if self._last_words_s is not None:
+            return self._last_words_s
         return self._opened_s + (self._window_s if self._following is None else DIAGNOSIS_S)
 
     def _decide(self, now_s: float) -> None:

@@ -44,7 +44,7 @@ def test_nothing_happens_without_a_failure(ranks: SimulatedRanks) -> None:
 def test_two_deaths_at_once_are_waited_for_by_nobody(ranks: SimulatedRanks) -> None:
     ranks.kill(0, 2)
     ranks.fail(1, 3)
-    ranks.run(0.01)
+    ranks.run(0.11)  # rank 1 is not the first coordinator: it listens for what that one sent
     diagnosis = only(ranks.diagnoses())
     assert diagnosis == {"judge": 1, "reports": [1, 3, 4], "absent": {0: "dead", 2: "dead"}}
 
@@ -79,6 +79,23 @@ def test_coordinator_dies_while_it_hands_out_the_diagnosis(
         assert diagnosis["judge"] == 1
 
 
+def test_end_of_the_coordinator_is_seen_before_its_diagnosis() -> None:
+    made = SimulatedRanks(2)
+    made.lost = lambda entry: entry.kind == "diagnosis"
+    made.fail(0, 1)
+    made.run(0.6)
+    concluded = made.engines[0].diagnosis()
+    assert concluded is not None
+    made.kill(0)
+    made.news()
+    made.run(0.05)
+    assert made.engines[1].adopted is None
+    made.participants[1].receive(0, "diagnosis", concluded, made.now_s)
+    assert made.engines[1].diagnosis() == concluded
+    made.run(1.0)
+    made.close()
+
+
 def test_coordinator_dies_before_it_has_all_reports(ranks: SimulatedRanks) -> None:
     ranks.lost = lambda entry: entry.kind == "reported"
     ranks.fail(2)
@@ -87,7 +104,7 @@ def test_coordinator_dies_before_it_has_all_reports(ranks: SimulatedRanks) -> No
     ranks.lost = lambda entry: False
     ranks.kill(0)
     ranks.news()
-    ranks.run(0.02)
+    ranks.run(0.12)
     diagnosis = only(ranks.diagnoses())
     assert diagnosis == {"judge": 1, "reports": [1, 2, 3, 4], "absent": {0: "dead"}}
 
