@@ -6,6 +6,7 @@ import argparse
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
@@ -113,12 +114,12 @@ def parse_sizes(text: str) -> tuple[int, ...]:
     return tuple(parse_size(part) for part in text.split(","))
 
 
-def parse_ops(text: str) -> tuple[str, ...]:
-    """Read `all` or a comma-separated list of collectives."""
-    names = tuple(CASES) if text == "all" else tuple(text.split(","))
+def parse_names(known: Sequence[str], text: str) -> tuple[str, ...]:
+    """Read `all` or a comma-separated list of known names."""
+    names = tuple(known) if text == "all" else tuple(text.split(","))
     for name in names:
-        if name not in CASES:
-            expected = ", ".join(("all", *CASES))
+        if name not in known:
+            expected = ", ".join(("all", *known))
             raise argparse.ArgumentTypeError(f"expected one or more of {expected}, got {name!r}")
     return names
 
@@ -206,7 +207,7 @@ def _problem(given: argparse.Namespace) -> str | None:
     return next((message for broken, message in rules if broken), None)
 
 
-def _positive(text: str) -> int:
+def parse_positive(text: str) -> int:
     """Read a whole number of at least 1."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
@@ -215,17 +216,17 @@ def _positive(text: str) -> int:
 
 def _natural(text: str) -> int:
     """Read a whole number of at least 0."""
-    return 0 if text == "0" else _positive(text)
+    return 0 if text == "0" else parse_positive(text)
 
 
 def _factor(text: str) -> int:
     """Read a whole number of at least 2: with 1 a range would have no end."""
     if text == "1":
         raise argparse.ArgumentTypeError("expected a whole number of at least 2, got '1'")
-    return _positive(text)
+    return parse_positive(text)
 
 
-def _seconds(text: str) -> float:
+def parse_seconds(text: str) -> float:
     """Read a positive number of seconds."""
     try:
         seconds = float(text)
@@ -257,7 +258,7 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     names = ", ".join(CASES)
     add(
         "--op",
-        type=parse_ops,
+        type=partial(parse_names, tuple(CASES)),
         default=("all_reduce",),
         metavar="LIST",
         help=f"all, or any of {names}, with commas between them (all_reduce)",
@@ -265,21 +266,21 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
     add(
         "--nproc",
         "--nproc-per-node",
-        type=_positive,
+        type=parse_positive,
         default=2,
         metavar="N",
         help="ranks on each node (2)",
     )
     add(
         "--nnodes",
-        type=_positive,
+        type=parse_positive,
         default=1,
         metavar="N",
         help="emulated nodes (1): nproc x nnodes ranks; nodes share no memory and talk TCP",
     )
     add(
         "--veth",
-        type=_positive,
+        type=parse_positive,
         metavar="LINKS",
         help="put the two nodes into network namespaces joined by virtual Ethernet links, as two "
         "hosts: TCP then takes the way through both network stacks, not loopback; needs root",
@@ -313,7 +314,9 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         action="store_true",
         help="measure hccl on registered memory (hccl_py.empty) beside hccl on any other",
     )
-    add("--iters", type=_positive, metavar="N", help="timed calls per size (about 1 s of them)")
+    add(
+        "--iters", type=parse_positive, metavar="N", help="timed calls per size (about 1 s of them)"
+    )
     add(
         "--warmup",
         type=_natural,
@@ -322,7 +325,7 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
     )
     add(
         "--timeout",
-        type=_seconds,
+        type=parse_seconds,
         default=600.0,
         metavar="S",
         help="seconds after which the whole run is ended as failed (600)",

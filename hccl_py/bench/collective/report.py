@@ -74,9 +74,9 @@ class Table:
             self._options.dtype,
             self._options.reduce_op,
             result.contender,
-            *(_number(value) for value in (time.median, time.p10, time.p90)),
-            _number(row.algbw(result)),
-            _number(row.busbw(result)),
+            *(number(value) for value in (time.median, time.p10, time.p90)),
+            number(row.algbw(result)),
+            number(row.busbw(result)),
             str(result.wrong),
         ]
 
@@ -95,10 +95,10 @@ def _ratio_cells(row: Row, result: Result) -> list[str]:
     if result is row.results[0]:
         return ["", ""]
     ratio = row.ratio(result)
-    return [f"{_number(ratio.median)}x", f"{_number(ratio.p10)}-{_number(ratio.p90)}"]
+    return [f"{number(ratio.median)}x", f"{number(ratio.p10)}-{number(ratio.p90)}"]
 
 
-def _number(value: float) -> str:
+def number(value: float) -> str:
     """Three significant digits, never an exponent."""
     if value >= 99.95:
         return f"{value:.0f}"

@@ -9,10 +9,16 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hccl_py.bench.collective.options import parse_sizes
+from hccl_py.bench.collective.options import (
+    parse_names,
+    parse_positive,
+    parse_seconds,
+    parse_sizes,
+)
 from hccl_py.bench.collective.report import facts
 from hccl_py.bench.peers.contenders import (
     COMMUNICATOR,
@@ -96,8 +102,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         interrupted = True
     finally:
         signal.signal(signal.SIGTERM, before)
-        if given.json:
-            given.json.write_text(json.dumps(document) + "\n")
     _print(tables(document, given.markdown))
     return 130 if interrupted else 1 if document["failures"] else 0
 
@@ -125,6 +129,8 @@ def _round(
                     print(f"{what}: {error}", file=sys.stderr, flush=True)
                 else:
                     document["results"] += [{**where, **result} for result in results]
+                if given.json:  # a run takes hours
+                    given.json.write_text(json.dumps(document) + "\n")
 
 
 def _contenders(given: argparse.Namespace) -> tuple[list[Contender], list[str]]:
@@ -168,11 +174,19 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add = parser.add_argument
     sizes = parse_sizes("4,1K,8K,64K,256K,1M,16M,64M")
     add("--ranks", type=_numbers, default=(2, 4, 8), metavar="LIST", help="ranks (2,4,8)")
-    add("--ops", type=_names(_OPS), default=_OPS, metavar="LIST", help=", ".join(_OPS))
+    add(
+        "--ops", type=partial(parse_names, _OPS), default=_OPS, metavar="LIST", help=", ".join(_OPS)
+    )
     add("--sizes", type=parse_sizes, default=sizes, metavar="LIST", help="bytes (4 to 64M)")
-    add("--starts", type=int, default=20, metavar="N", help="fresh starts of each (20)")
-    add("--seconds", type=float, default=2.0, metavar="S", help="timed in each start (2)")
-    add("--api", type=_names(tuple(_APIS)), default=tuple(_APIS), metavar="LIST", help="both")
+    add("--starts", type=parse_positive, default=20, metavar="N", help="fresh starts of each (20)")
+    add("--seconds", type=parse_seconds, default=2.0, metavar="S", help="timed in each start (2)")
+    add(
+        "--api",
+        type=partial(parse_names, tuple(_APIS)),
+        default=tuple(_APIS),
+        metavar="LIST",
+        help="both",
+    )
     add("--mpich", type=_path, metavar="PYTHON", help="Python with MPICH, mpi4py and numpy")
     add("--openmpi", type=_path, metavar="PYTHON", help="the same with Open MPI")
     add("--ucc", type=_path, metavar="PROGRAM", help="UCC's ucc_perftest, built with MPI")
@@ -186,8 +200,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add("--markdown", action="store_true", help="print Markdown")
     add("--show", type=Path, metavar="FILE", help="print the tables of an earlier --json")
     given = parser.parse_args(argv)
-    if given.starts < 1 or given.seconds <= 0 or min(given.ranks) < 1:
-        parser.error("--starts, --seconds and --ranks must be above 0")
     if given.json and not given.json.absolute().parent.is_dir():
         parser.error(f"--json: there is no folder {given.json.parent}")
     return given
@@ -200,22 +212,7 @@ def _path(text: str) -> Path:
 
 def _numbers(text: str) -> tuple[int, ...]:
     """Read whole numbers with commas between them."""
-    return tuple(map(int, text.split(",")))
-
-
-def _names(known: tuple[str, ...]) -> Any:
-    """Make the reader of a list of names."""
-
-    def read(text: str) -> tuple[str, ...]:
-        names = tuple(text.split(","))
-        for name in names:
-            if name not in known:
-                raise argparse.ArgumentTypeError(
-                    f"expected one or more of {', '.join(known)}, got {name!r}"
-                )
-        return names
-
-    return read
+    return tuple(map(parse_positive, text.split(",")))
 
 
 def _print(lines: Sequence[str]) -> None:

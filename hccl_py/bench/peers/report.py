@@ -8,6 +8,7 @@ from typing import Any
 
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.measure import Spread
+from hccl_py.bench.collective.report import number
 from hccl_py.bench.peers.contenders import OURS
 from hccl_py.bench.peers.machine import describe, memcpy_gb_per_s
 
@@ -182,11 +183,6 @@ def _note(cell: Cell) -> str:
     """Say why a row is not to be trusted, if so."""
     noisy = ", ".join(f"{name} {spread:.1f}" for name, spread in cell.noisy.items())
     return f", not to be trusted: p90/p10 of {noisy}" if noisy else ""
-
-
-def number(value: float) -> str:
-    """Three significant digits, never an exponent."""
-    return f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
 
 
 def size_text(size: int) -> str:

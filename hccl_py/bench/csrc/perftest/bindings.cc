@@ -93,10 +93,7 @@ void bind_perftest(nb::module_& module) {
         return copy_times(pointer(buffer), size, iterations);
       },
       Released());
-  module.def(
-      "core_to_core_ns",
-      [](int core, int other, double duration_s) { return core_to_core_ns(core, other, duration_s); },
-      Released());
+  module.def("core_to_core_ns", &core_to_core_ns, Released());
 }
 
 }  // namespace hccl
