@@ -198,8 +198,6 @@ class Reporter:
         missing = set(range(len(self.member.processes))) - set(reports)
         return self._reports(reports, dict.fromkeys(missing, NO_ANSWER))
 
-    # Helpers.
-
     def _reports(self, reports: Mapping[int, bytes], absent: Mapping[int, Absence]) -> Reports:
         by_rank = {rank: decode(Report, one) for rank, one in reports.items()}
         return Reports(by_rank, absent, self.member.processes)

@@ -55,7 +55,7 @@ class Coordinator:
         self._ended: dict[int, Absence] = {}
         self._reports: dict[int, bytes] = {}
         self._opened_s: float | None = None  # since when reports are collected
-        self._last_words_s: float | None = None  # until when nothing is decided
+        self._earliest_s = 0.0  # when to decide
         self._window_s = WINDOW_S
         self._following: int | None = None  # a lower rank that coordinates too
         self._diagnosis: bytes | None = None
@@ -65,8 +65,6 @@ class Coordinator:
     def remaining(self) -> list[int]:
         """List the ranks that have not ended; some may be silent."""
         return [rank for rank in self._ranks if rank not in self._ended]
-
-    # Messages.
 
     def on_beat(self, sender: int, body: Any, now_s: float) -> None:
         """Note that a rank lives; a rank that has missed the diagnosis gets it, or passes it on."""
@@ -122,7 +120,7 @@ class Coordinator:
             return
         self._opened_s = now_s
         if any(rank in self._ended for rank in range(self._rank)):
-            self._last_words_s = now_s + _LAST_WORDS_S
+            self._earliest_s = now_s + _LAST_WORDS_S
         if self._silent_s(self._rank, now_s):
             # The others' heartbeats went to another coordinator, which is no silence.
             self._seen_s = {sender: now_s, self._rank: now_s}
@@ -141,19 +139,14 @@ class Coordinator:
             if self._opened_s is not None:
                 self._send_to_all(self._diagnosis, now_s)
 
-    # Time.
-
     def tick(self, now_s: float) -> None:
         """Decide when all have reported, or time is up."""
         if self._diagnosis is not None:
             self._deliver_here(now_s)
             return
-        if self._opened_s is None:
+        if self._opened_s is None or now_s < self._earliest_s:
             return
-        if self._last_words_s is not None:
-            if now_s < self._last_words_s:
-                return
-            self._last_words_s = None
+        self._earliest_s = 0.0
         if now_s < self._opened_s + self._window_s and any(
             rank not in self._reports and not self._silent_s(rank, now_s)
             for rank in self.remaining()
@@ -169,9 +162,8 @@ class Coordinator:
         """Return when to call `tick` again, at the latest."""
         if self._opened_s is None or self._diagnosis is not None:
             return math.inf if self._mine_s is None else self._mine_s
-        if self._last_words_s is not None:
-            return self._last_words_s
-        return self._opened_s + (self._window_s if self._following is None else DIAGNOSIS_S)
+        window_s = self._window_s if self._following is None else DIAGNOSIS_S
+        return self._earliest_s or self._opened_s + window_s
 
     def _decide(self, now_s: float) -> None:
         absent = {

@@ -82,8 +82,6 @@ class Participant:
         self._sets: dict[str, bytes] = {}
         self._numbers = itertools.count(1)
 
-    # Time.
-
     def tick(self, now_s: float) -> None:
         """Do what is due on both sides."""
         is_beat_due = now_s >= self._next_beat_s
@@ -178,8 +176,6 @@ class Participant:
         for kind, body, _ in self._questions.values():
             if kind != "survey":
                 self._send(self._current, kind, body)
-
-    # Messages.
 
     def receive(self, sender: int, kind: str, body: Any, now_s: float) -> None:
         """Take a message of another rank, or of this one to itself.

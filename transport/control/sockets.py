@@ -81,8 +81,6 @@ class ControlSockets:
         """Close a listening socket; what was sent may leave for `linger_ms`."""
         self._listeners.pop(domain).close(linger_ms)
 
-    # Members.
-
     def admit(self, contact: Contact) -> None:
         """Admit the process of one more rank."""
         key = contact.key
@@ -111,8 +109,6 @@ class ControlSockets:
 
     def _is_member(self, key: bytes) -> bool:
         return key in self._members or key in self._former
-
-    # Messages.
 
     def send(self, key: bytes, message: bytes) -> None:
         """Send to a process, over its connection or a new one; nothing goes to one that left.
