@@ -69,7 +69,7 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
     ]
     assert "0.50x openmpi" in small
     assert small.endswith("2/3  not to be trusted: p90/p10 of hccl-py 8.2")
-    assert large.split()[1:3] == ["100", "(92-108)"]
+    assert large.split()[1:3] == ["100", "(92.0-108)"]
     assert large.split()[-6:] == ["-", "3.10x", "mpich", "10.49", "50%", "3/3"]
     losing = lines[lines.index("# Where ours loses") + 1 :]
     assert losing[0].startswith("  0.25x broadcast, 2 ranks, Communicator, 4 bytes: ours 4.00 us")
