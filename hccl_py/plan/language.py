@@ -34,10 +34,12 @@ class Buffer(IntEnum):
 
     def __getitem__(self, key: int | slice) -> "Chunk":
         """Name chunk `key`, or a contiguous range of chunks: `data[2]`, `data[0:4]`, `data[:]`."""
+        if isinstance(key, int):
+            begin, end, step = key, key + 1, None
+        else:
+            begin, end, step = key.start or 0, _OPEN_END if key.stop is None else key.stop, key.step
         # A neighbour computed without `% n` must not wrap silently: no negative index.
-        at = slice(key, key + 1) if isinstance(key, int) else key
-        begin, end = at.start or 0, _OPEN_END if at.stop is None else at.stop
-        if begin < 0 or end < 0 or at.step not in (None, 1):
+        if begin < 0 or end < 0 or step not in (None, 1):
             raise IndexError(f"{self.name.lower()}[{key}]: chunks count up from 0, one by one")
         return Chunk(self, begin, end)
 

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from hccl_py.plan.language import Chunk, Plan
 from hccl_py.plan.rendezvous import rendezvous
 
+_NO_SIDE = (0, 0, 0, -1)
 Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
 
 
@@ -31,15 +32,14 @@ def lower(plan: Plan) -> LoweredPlan:
     last_scratch = -1
     ways = rendezvous(plan.ops)
     for (kind, op_peers, dst, src), way in zip(plan.ops, ways, strict=True):
-        dst_side, src_side = _side(dst), _side(src)
+        dst_side = _NO_SIDE if dst is None else _side(dst)
+        src_side = _NO_SIDE if src is None else _side(src)
         rows.append((int(kind), len(peers), len(op_peers), *dst_side, *src_side, way))
         peers += op_peers
         last_scratch = max(last_scratch, dst_side[3], src_side[3])
     return LoweredPlan(tuple(rows), tuple(peers), plan.shape.data_chunks, last_scratch + 1)
 
 
-def _side(chunk: Chunk | None) -> tuple[int, int, int, int]:
-    if chunk is None:
-        return (0, 0, 0, -1)
+def _side(chunk: Chunk) -> tuple[int, int, int, int]:
     buffer, begin, end, scratch = chunk
     return (int(buffer), begin, end, -1 if scratch is None else scratch)

@@ -12,7 +12,7 @@ two rules are found here, from the plan of the sending rank alone:
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hccl_py.plan.language import Buffer, Chunk, Op, OpKind
@@ -38,20 +38,21 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
     received: defaultdict[int, int] = defaultdict(int)
     sent: defaultdict[tuple[Buffer, int], list[_Sent]] = defaultdict(list)
     for index, op in enumerate(ops):
+        # Among thousands of ranks this loop takes longest: nothing in it is done in vain.
         source = _places(op.src)
-        shared = [earlier for place in source for earlier in sent.get(place, ())]
+        shared = [earlier for place in source for earlier in sent.get(place, ())] if sent else ()
         for earlier in shared:
             earlier.touched = True
         if op.kind is OpKind.SEND:
             if op.src is not None and op.src.scratch is not None:
                 result[index] = COPIED  # scratch is not registered, and used again at once
-            elif op.src is not None and op.src.buffer is not Buffer.INPUT:
+            elif source:
                 counts = tuple(received[peer] for peer in op.peers)
                 one = _Sent(index, op, counts, touched=bool(shared))
                 for place in source:
                     sent[place].append(one)
             continue
-        for place in _places(op.dst):
+        for place in _places(op.dst) if sent else ():
             for earlier in sent.pop(place, ()):
                 before = zip(earlier.op.peers, earlier.received, strict=True)
                 if any(received[peer] == count for peer, count in before):
@@ -75,7 +76,8 @@ def _replies(receive: Op, send: Op) -> bool:
     )
 
 
-def _places(chunk: Chunk | None) -> Iterable[tuple[Buffer, int]]:
-    if chunk is None or chunk.scratch is not None:
+def _places(chunk: Chunk | None) -> Sequence[tuple[Buffer, int]]:
+    """Return what a plan may write of a chunk, if it is not scratch."""
+    if chunk is None or chunk.scratch is not None or chunk.buffer is Buffer.INPUT:
         return ()
     return [(chunk.buffer, index) for index in range(chunk.begin, chunk.end)]

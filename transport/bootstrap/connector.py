@@ -117,8 +117,6 @@ class Connector(ABC):
             else:
                 self._reject(pending, RejectedError(f"no answer in {self.ATTEMPT_S:g} s"))
 
-    # Dialling.
-
     def _dial(self, key: Key) -> None:
         if key not in self._retry_s:
             self._retry_s[key] = self.FIRST_RETRY_S
@@ -154,8 +152,6 @@ class Connector(ABC):
         here, _ = self._party.route(key.rank, key.path)
         tie = self._party.ties_interfaces and not self._party.shares_machine(key.rank)
         return here if tie else Endpoint("", here.host, 0)
-
-    # Listening.
 
     def _listen(self) -> None:
         for listener in self._listeners:
@@ -208,8 +204,6 @@ class Connector(ABC):
         self._forget(pending)
         pending.close()
         self._rejections.note(pending.address, reason)
-
-    # Handshakes.
 
     def _begin(self, pending: PendingConnection, timeout_s: float) -> None:
         self._pending[pending] = time.monotonic() + timeout_s
