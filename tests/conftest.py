@@ -29,6 +29,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    """Run the default tier as a whole on two workers: half its time is waiting."""
+    is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
+    is_default = config.getoption("-m") == "not nightly" and not config.getoption("usepdb")
+    if is_whole and is_default and config.getoption("numprocesses", 0) is None:
+        config.option.numprocesses, config.option.dist = 2, "loadfile"
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Keep the section that was asked for."""
     wanted = config.getoption("--section")
