@@ -1,6 +1,7 @@
 """Puts the harnesses on the path, splits the tiers, and prepares what ranks are forked from."""
 
 import gc
+import os
 import signal
 import sys
 from pathlib import Path
@@ -31,6 +32,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config: pytest.Config) -> None:
     """Run the default tier as a whole on two workers: half its time is waiting."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
     is_whole = config.args_source is pytest.Config.ArgsSource.TESTPATHS
     is_default = config.getoption("-m") == "not nightly" and not config.getoption("usepdb")
     if is_whole and is_default and config.getoption("numprocesses", 0) is None:
