@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hccl_py.plan.language import Buffer, Chunk, Op, OpKind
+from hccl_py.plan.language import COPY, RECV, SEND, Buffer, Chunk, Op, data, input
 
 COPIED = -1
 """The message is copied when it is sent."""
@@ -38,12 +38,11 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
     received: defaultdict[int, int] = defaultdict(int)
     sent: defaultdict[tuple[Buffer, int], list[_Sent]] = defaultdict(list)
     for index, op in enumerate(ops):
-        # Among thousands of ranks this loop takes longest: nothing in it is done in vain.
         source = _places(op.src)
         shared = [earlier for place in source for earlier in sent.get(place, ())] if sent else ()
         for earlier in shared:
             earlier.touched = True
-        if op.kind is OpKind.SEND:
+        if op.kind is SEND:
             if op.src is not None and op.src.scratch is not None:
                 result[index] = COPIED  # scratch is not registered, and used again at once
             elif source:
@@ -60,7 +59,7 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
                 elif not earlier.touched and _replies(op, earlier.op):
                     result[earlier.index] = received[op.peers[0]] - earlier.received[0] + 1
                 earlier.touched = True
-        if op.kind is not OpKind.COPY:
+        if op.kind is not COPY:
             for peer in op.peers:
                 received[peer] += 1
     return result
@@ -68,16 +67,15 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
 
 def _replies(receive: Op, send: Op) -> bool:
     return (
-        receive.kind is OpKind.RECV
+        receive.kind is RECV
         and receive.dst == send.src
         and receive.peers == send.peers
         and send.src is not None
-        and send.src.buffer is Buffer.DATA
+        and send.src.buffer is data
     )
 
 
 def _places(chunk: Chunk | None) -> Sequence[tuple[Buffer, int]]:
-    """Return what a plan may write of a chunk, if it is not scratch."""
-    if chunk is None or chunk.scratch is not None or chunk.buffer is Buffer.INPUT:
+    if chunk is None or chunk.scratch is not None or chunk.buffer is input:
         return ()
     return [(chunk.buffer, index) for index in range(chunk.begin, chunk.end)]
