@@ -165,7 +165,9 @@ class Collectives(Generic[Result]):
         check_block("output", targets[state.rank], "input", source, state.rank)
         # Blocks may be uneven, but all of them together are as long on every rank.
         total = sum(block.count for block in targets)
-        prepared = state.plans["all_gather", kind, _SUM, total, None]
+        equal = all(block.count == count for block in targets)
+        plans = state.plans if equal else state.plans.uneven
+        prepared = plans["all_gather", kind, _SUM, total, None]
         return self._uneven(prepared, [source], targets, (output, input), timeout_s)
 
     def reduce_scatter(
@@ -217,7 +219,7 @@ class Collectives(Generic[Result]):
             source, total, kind = span_of(input, "input")
             target, its_total, its_kind = span_of(output, "output", True)
             if total == its_total and total % n == 0 and source != target and its_kind is kind:
-                prepared = state.plans["all_to_all", kind, _SUM, 0, None]
+                prepared = state.plans["all_to_all", kind, _SUM, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step = (output, input), total // n * kind.item_bytes
                 return self._calls.enter(
@@ -234,7 +236,10 @@ class Collectives(Generic[Result]):
             one.address == other.address and one.count > 0 < other.count for one, other in pairs
         ):
             kept, sources = set_aside(sources)
-        prepared = state.plans["all_to_all", sources[0].kind, _SUM, 0, None]
+        # Equal lists here may be uneven ones elsewhere, one buffer has equal blocks on every rank.
+        listed = isinstance(output, (list, tuple)) or isinstance(input, (list, tuple))
+        plans, total = (state.plans.uneven, 0) if listed else (state.plans, n * sources[0].count)
+        prepared = plans["all_to_all", sources[0].kind, _SUM, total, None]
         return self._uneven(prepared, sources, targets, (output, kept), timeout_s)
 
     def gather(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hccl_py.algorithms.tuning import tuning_of
 from hccl_py.diagnosis.errors import CallErrors
 from hccl_py.diagnosis.reporter import Reporter
 from hccl_py.observe.flight_recorder import FlightRecorder, Membership
@@ -73,6 +74,6 @@ def assemble(
     reporter = Reporter(core, recorder)
     survey = partial(reporter.survey, coordination.survey) if coordination else None
     errors = CallErrors(recorder, survey)
-    plans = PlanCache(rank, mesh.nodes)
+    plans = PlanCache(rank, mesh.nodes, tuning_of(mesh.shared))
     parts = core, coordination, reporter, recorder, plans, errors
     return CommunicatorState(name, rank, size, timeout_s, *parts)

@@ -5,6 +5,7 @@
 
 from typing import Any
 
+from hccl_py.algorithms.tuning import read_for_all_ranks
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap.mesh import Mesh, connect
@@ -53,6 +54,7 @@ def connect_engine(
         num_lanes=_NUM_CHANNELS + 1,  # the last one is for send and recv
         timeout_s=timeout_s,
         identity=identity,
+        share=read_for_all_ranks,
     )
     assert core is not None
     sockets = _attach(core, mesh, rank)

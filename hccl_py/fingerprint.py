@@ -9,7 +9,8 @@
 
 Not a hash: two fingerprints that differ still say what each rank called. The count is that of the
 data; in all_gather and reduce_scatter of all blocks together. Of all_to_all, gather and scatter it
-is 0, because there no rank knows what the others give: the messages themselves are compared.
+is 0, because there no rank knows what the others give: the messages themselves are compared. Only
+an algorithm of all_to_all that needs equal blocks counts them.
 """
 
 from typing import NamedTuple
@@ -111,7 +112,7 @@ def describe(call: Call, count: int | None = None) -> str:
             # Two large counts that differ must not look the same.
             size = f"{_LARGE_COUNT} or more, {field - _LARGE_COUNT} modulo {_COUNT_MODULUS}"
         size += " in all" * (name in _OF_ALL_BLOCKS)
-        parts.append(element.name + f"[{size}]" * (name not in _UNCOUNTED))
+        parts.append(element.name + f"[{size}]" * (field > 0 or name not in _UNCOUNTED))
     numbered = f" number {sequence}" if sequence else ""  # 0: the engine has not numbered it
     return f"{name}({', '.join(parts)}){numbered}"
 

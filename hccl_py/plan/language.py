@@ -46,17 +46,31 @@ data, input, output = Buffer
 
 
 class Chunk(NamedTuple):
-    """A range of chunks of a buffer, or a scratch slot with the length of such a range."""
+    """A range of chunks of a buffer, or scratch with the length of such a range.
+
+    A range of `data` is one slot of scratch. A range of blocks is as many slots in a row, one each,
+    so that one message carries several blocks; it exists only in scratch, for blocks of one length.
+    """
 
     buffer: Buffer
     begin: int
     end: int  # one past the last chunk
-    scratch: int | None = None  # None: the range itself; k: scratch slot k
+    scratch: int | None = None  # None: the range itself; k: scratch from slot k on
+
+    @property
+    def slots(self) -> int:
+        """How many slots it takes in scratch."""
+        return 1 if self.buffer is Buffer.DATA else self.end - self.begin
 
     def __str__(self) -> str:
-        index = f"{self.begin}" if self.end == self.begin + 1 else f"{self.begin}:{self.end}"
-        text = f"{self.buffer.name.lower()}[{index}]"
-        return text if self.scratch is None else f"scratch[{self.scratch}] like {text}"
+        text = f"{self.buffer.name.lower()}[{_spelt(self.begin, self.end)}]"
+        if self.scratch is None:
+            return text
+        return f"scratch[{_spelt(self.scratch, self.scratch + self.slots)}] like {text}"
+
+
+def _spelt(begin: int, end: int) -> str:
+    return f"{begin}" if end == begin + 1 else f"{begin}:{end}"
 
 
 class OpKind(IntEnum):
@@ -154,7 +168,8 @@ class PlanBuilder:
     def scratch(self, index: int, like: Chunk) -> Chunk:
         """Name slot `index` of the engine's temporary memory, as long as `like`.
 
-        Slots count from 0; a slot is used again by naming it again.
+        Slots count from 0; a slot is used again by naming it again. A range of blocks names the
+        slots from `index` on.
         """
         return self._closed(like)._replace(scratch=index)
 

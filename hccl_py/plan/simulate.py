@@ -90,9 +90,8 @@ class Simulation:
         assert op.src is not None
         memory = self.memories[rank]
         copied = self._rendezvous[rank][index] == COPIED
-        message = _Message(
-            index, op.src, memory.lengths(op.src), memory.read(op.src), self.heard[rank], copied
-        )
+        lengths, values = memory.lengths(op.src), memory.read(op.src)
+        message = _Message(index, op.src, lengths, values, self.heard[rank], copied)
         for peer in op.peers:
             memory.unsent.update(memory.places(op.src))
             self._lanes[rank, peer].append(message)

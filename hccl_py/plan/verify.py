@@ -66,8 +66,8 @@ def check_op(plan: Plan, index: int, op: Op) -> None:
         parts, name = plan.shape[chunk.buffer], chunk.buffer.name.lower()
         if not 0 <= chunk.begin < chunk.end <= parts:
             problems.append(f"{chunk} is empty or outside {name}[0:{parts}]")
-        if chunk.end > chunk.begin + 1 and chunk.buffer is not Buffer.DATA:
-            problems.append(f"a chunk of {name} is one whole block")
+        if chunk.slots > 1 and chunk.scratch is None:
+            problems.append(f"a chunk of {name} is one whole block, or several in scratch")
         if chunk.scratch is not None and chunk.scratch < 0:
             problems.append(f"scratch slot {chunk.scratch} is negative")
     if problems:

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 
 from hccl_py.bench.collective.contender import Endpoint, Timed, Zeros
-from hccl_py.bench.collective.counters import describe
+from hccl_py.bench.collective.output.counters import describe
 
 
 class TorchContender:
@@ -32,17 +32,28 @@ class TorchContender:
         )
         self._group = dist.group.WORLD
 
-    def all_reduce(self, data: torch.Tensor, reduce_op: str) -> Timed:
+    def all_reduce(
+        self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None
+    ) -> Timed:
         """See Contender."""
-        return partial(dist.all_reduce, data, op=_op(reduce_op), group=self._group)
+        target = data if output is None else output
+        call = partial(dist.all_reduce, target, op=_op(reduce_op), group=self._group)
+        return call if output is None else _after_copy(output, data, call)
 
-    def broadcast(self, data: torch.Tensor, root: int) -> Timed:
+    def broadcast(self, data: torch.Tensor, root: int, output: torch.Tensor | None = None) -> Timed:
         """See Contender."""
-        return partial(dist.broadcast, data, src=root, group=self._group)
+        target = data if output is None else output
+        call = partial(dist.broadcast, target, src=root, group=self._group)
+        return call if output is None or self._rank != root else _after_copy(output, data, call)
 
-    def reduce(self, data: torch.Tensor, root: int, reduce_op: str) -> Timed:
+    def reduce(
+        self, data: torch.Tensor, root: int, reduce_op: str, output: torch.Tensor | None = None
+    ) -> Timed:
         """See Contender."""
-        return partial(dist.reduce, data, dst=root, op=_op(reduce_op), group=self._group)
+        is_copied = output is not None and self._rank == root
+        target = output if output is not None and is_copied else data
+        call = partial(dist.reduce, target, dst=root, op=_op(reduce_op), group=self._group)
+        return _after_copy(target, data, call) if is_copied else call
 
     def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
         """See Contender."""
@@ -81,6 +92,14 @@ class TorchContender:
 
         return exchange
 
+    def send(self, data: torch.Tensor, peer: int) -> Timed:
+        """See Contender."""
+        return partial(dist.send, data, peer, group=self._group)
+
+    def recv(self, data: torch.Tensor, peer: int) -> Timed:
+        """See Contender."""
+        return partial(dist.recv, data, peer, group=self._group)
+
     def barrier(self) -> Timed:
         """See Contender."""
         return partial(dist.barrier, group=self._group)
@@ -93,6 +112,16 @@ class TorchContender:
     def close(self) -> None:
         """See Contender."""
         dist.destroy_process_group(self._group)
+
+
+def _after_copy(output: torch.Tensor, input: torch.Tensor, call: Timed) -> Timed:
+    """Work out of place as a program has to that calls torch: these calls have no output."""
+
+    def copy_and_call() -> None:
+        output.copy_(input)
+        call()
+
+    return copy_and_call
 
 
 def _op(name: str) -> dist.ReduceOp.RedOpType:

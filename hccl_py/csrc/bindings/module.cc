@@ -91,6 +91,7 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
       .def("segment_fd", [](Communicator& c) { return c.segment()->fd(); })
       .def("doorbell_fd", &Communicator::doorbell_fd)
       .def("set_checks", &Communicator::set_checks)
+      .def("start_profile", &Communicator::start_profile)
       .def("set_ranks_on_host", &Communicator::set_ranks_on_host)
       .def("add_shm_peer", &add_shm_peer)
       .def("add_tcp_peer", &add_tcp_peer)

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/request.h"
 #include "reduce/reduce.h"
 
 namespace hccl {
@@ -15,6 +16,26 @@ Failure mismatch(int peer, uint64_t call, uint64_t their_call) {
   failure.their_call = their_call;
   return failure;
 }
+
+// Adds the time that it exists to a part of the profile, if there is one.
+class Timed {
+ public:
+  Timed(Profile* profile, Counter Profile::*part)
+      : counter_(profile == nullptr ? nullptr : &(profile->*part)) {
+    if (counter_ != nullptr) began_ = Clock::now();
+  }
+  Timed(Profile* profile, const Lane& lane)
+      : Timed(profile, lane.shares_payload() ? &Profile::copy_ns : &Profile::wire_ns) {}
+  ~Timed() {
+    if (counter_ != nullptr) counter_->add(steady_ns(Clock::now()) - steady_ns(began_));
+  }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  Counter* counter_;
+  Deadline began_;
+};
 
 }  // namespace
 
@@ -42,7 +63,7 @@ void Channel::start(const Call& call, const Tiling& tiling) {
   next_op_ = 0;
   ready_ = 0;
   item_size_ = size_of(call.dtype);
-  size_t scratch_bytes = static_cast<size_t>(call.plan->scratch_slots) * slot_bytes_;
+  size_t scratch_bytes = call.plan->slots_needed() * slot_bytes_;
   if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
 }
 
@@ -63,6 +84,7 @@ bool Channel::finish_tile() {
     bool has_data = call_->plan->data_chunks > 0;
     Span span = tiling_->tile_of(has_data ? call_->data : call_->output.at(0), tile_);
     if (!may_overwrite(span)) return false;
+    Timed timed(profile_, &Profile::reduce_ns);
     scale(call_->dtype, span.address, span.count, world_size_);
   }
   next_op_ = 0;
@@ -74,7 +96,11 @@ bool Channel::finish_tile() {
 bool Channel::flush() {
   if (backlog_.empty()) return false;
   int awaited = stragglers_.waits() ? backlog_.lanes().front()->peer() : rank_;
-  bool moved = backlog_.flush();
+  bool moved;
+  {
+    Timed timed(profile_, *backlog_.lanes().front());
+    moved = backlog_.flush();
+  }
   // Its taking what we sent is the first sign of a rank that has nothing to send.
   if (moved && awaited != rank_ && !stragglers_.has_arrived(awaited)) stragglers_.arrive(awaited, 0);
   // In the last tile hardly anything will bring an acknowledgement along, and what was sent would have
@@ -125,6 +151,7 @@ Span Channel::resolve(const ChunkRef& chunk) {
 }
 
 void Channel::post(Lane& lane, const Header& header, const Span& span) {
+  Timed timed(profile_, lane);
   uint64_t number = lane.post_send(header, span.address);
   if (lane.settled()) return;
   backlog_.note(lane);
@@ -151,8 +178,11 @@ bool Channel::run_send(const Op& op) {
   for (int i = 0; i < op.num_peers; ++i) {
     if (lane(peers[i]).shares_payload()) fan_out_.push_back(&lane(peers[i]));
   }
-  bool shared = fan_out_.size() > 1 &&
-                fan_out_[0]->post_send_to_all(fan_out_, header, span.address);
+  bool shared = false;
+  if (fan_out_.size() > 1) {
+    Timed timed(profile_, *fan_out_[0]);
+    shared = fan_out_[0]->post_send_to_all(fan_out_, header, span.address);
+  }
   for (int i = 0; i < op.num_peers; ++i) {
     if (!shared || !lane(peers[i]).shares_payload()) post(lane(peers[i]), header, span);
   }
@@ -202,6 +232,7 @@ bool Channel::run_recv(const Op& op) {
   if (header == nullptr) return false;
   check(*header, peer, op, span);
   if (!may_overwrite(span)) return false;
+  Timed timed(profile_, from);
   // An empty block may have no address.
   if (span.count == 0 ? from.lend() == nullptr : !from.receive(span.address)) return false;
   from.release();
@@ -218,6 +249,7 @@ bool Channel::run_recv_reduce(const Op& op) {
     const Header* header = from.peek();
     if (header == nullptr) return false;
     check(*header, peers[ready_], op, span);
+    Timed timed(profile_, from);
     const std::byte* payload = from.lend();
     if (payload == nullptr) return false;
     sources_[static_cast<size_t>(ready_)] = payload;
@@ -227,6 +259,7 @@ bool Channel::run_recv_reduce(const Op& op) {
     // Rank order, so that every rank which reduces these same operands gets the same bits.
     auto mine = std::find_if(peers, peers + op.num_peers, [&](int peer) { return peer > rank_; });
     sources_.insert(sources_.begin() + (mine - peers), span.address);
+    Timed timed(profile_, &Profile::reduce_ns);
     reduce(call_->dtype, call_->op, span.address, sources_, span.count);
   }
   for (int i = 0; i < op.num_peers; ++i) lane(peers[i]).release();
@@ -242,6 +275,7 @@ bool Channel::run_copy(const Op& op) {
   }
   if (source.count == 0 || source.address == destination.address) return true;
   if (!may_overwrite(destination)) return false;
+  Timed timed(profile_, &Profile::copy_ns);
   std::memmove(destination.address, source.address, source.count * item_size_);
   return true;
 }

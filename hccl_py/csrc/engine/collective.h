@@ -35,6 +35,8 @@ class Channel {
   // Whether other ranks' calls are compared with this one; they are unless it is measured what that
   // costs. Before the first call.
   void set_checks(bool checks) { checks_ = checks; }
+  // Null: the parts of a call are not timed.
+  void set_profile(Profile* profile) { profile_ = profile; }
   void start(const Call& call, const Tiling& tiling);
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
   bool step();
@@ -90,6 +92,7 @@ class Channel {
   size_t item_size_ = 1;
   int ready_ = 0;  // recv_reduce: peers whose payload is known to be there
   bool checks_ = true;
+  Profile* profile_ = nullptr;
   bool tells_empty_ = false;  // blocks differ in length, or there are no elements at all
 
   std::vector<Borrowed> borrowed_;

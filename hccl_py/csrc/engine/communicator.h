@@ -68,6 +68,8 @@ class Communicator final : public Drivable {
   void set_ranks_on_host(int ranks) { may_spin_ = ranks <= usable_cores(); }
   // For measurements, see Channel.
   void set_checks(bool checks);
+  // Times the parts of its collectives from now on. Before the first call.
+  void start_profile();
 
   // A request to be filled: the last one given back, if there is one. Python's lock is held.
   RequestPtr take_request();

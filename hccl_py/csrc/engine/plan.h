@@ -13,7 +13,9 @@ enum class OpKind : uint8_t { send = 0, recv = 1, recv_reduce = 2, copy = 3 };
 inline constexpr const char* op_names[] = {"send", "recv", "recv_reduce", "copy"};
 enum class Buffer : uint8_t { data = 0, input = 1, output = 2 };
 
-// Chunks [begin, end) of a buffer; or a scratch slot with the length of these.
+// Chunks [begin, end) of a buffer; or scratch with the length of these, from slot `scratch` on. Chunks
+// of `data` take one slot together. Blocks take a slot each; several in a row, which only scratch
+// holds, have one length and lie end to end.
 struct ChunkRef {
   Buffer buffer = Buffer::data;
   int begin = 0;
@@ -37,12 +39,14 @@ struct Plan {
   std::vector<int> peers;
   int data_chunks = 0;     // parts that `data` is cut into; 0: the plan has no `data`
   int scratch_slots = 0;
-  int max_chunk_span = 1;  // most chunks of `data` that one op moves
+  int max_chunk_span = 1;  // most chunks that one op moves; above 1, all blocks have one length
   // Below this a message is not worth cutting to keep several channels busy.
   size_t min_message_bytes = 16384;
 
   // Throws std::invalid_argument where an op points outside its buffers or `world_size`.
   void validate(int rank, int world_size) const;
+  // How many slots of the engine hold the scratch slots: blocks that share a message share a slot.
+  size_t slots_needed() const;
 };
 
 // Elements in a row.

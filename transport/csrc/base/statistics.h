@@ -45,6 +45,14 @@ struct CallStatistics {
   }
 };
 
+// Where the time of collectives goes, as far as this rank works for them; the rest it waits. Counted
+// once somebody has asked for it: the clock is read twice for each part.
+struct Profile {
+  Counter copy_ns;    // to and from shared memory, and within this rank's own
+  Counter reduce_ns;
+  Counter wire_ns;    // sending and receiving over anything else
+};
+
 // Kinds of calls: the four bits above the sequence number in a collective's fingerprint, then these.
 inline constexpr int kind_of_send = 16;
 inline constexpr int kind_of_recv = 17;
@@ -57,6 +65,7 @@ struct Statistics {
   Counter sleeps;       // a driver went to sleep in the kernel
   Counter doorbells;    // a sleeping peer was woken
   CallStatistics calls[num_call_kinds];
+  Profile profile;
   DeviceStatistics shm;
   DeviceStatistics tcp;
   DeviceStatistics verbs;     // lanes over queue pairs
