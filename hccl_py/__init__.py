@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hccl_py.membership.unique_id import get_unique_id as get_unique_id
     from hccl_py.memory.registered import empty as empty
     from hccl_py.memory.scaled import premul_sum as premul_sum
+    from hccl_py.torch_backend.fast_ddp import fast_ddp as fast_ddp
     from hccl_py.torch_backend.registered_tensors import register as register
     from hccl_py.transport.errors import AbortedError as AbortedError
     from hccl_py.transport.errors import BootstrapError as BootstrapError
@@ -38,6 +39,7 @@ _NAMES = {
     "call_group": ("group",),
     "memory.scaled": ("premul_sum",),
     "memory.registered": ("empty",),
+    "torch_backend.fast_ddp": ("fast_ddp",),
     "torch_backend.registered_tensors": ("register",),
     "transport.errors": (
         *("HcclError", "InvalidArgumentError", "BootstrapError", "CommunicatorError"),

@@ -177,6 +177,11 @@ def parse_positive(text: str) -> int:
     return int(text)
 
 
+def parse_numbers(text: str) -> tuple[int, ...]:
+    """Read whole numbers of at least 1 with commas between them."""
+    return tuple(map(parse_positive, text.split(",")))
+
+
 def _natural(text: str) -> int:
     """Read a whole number of at least 0."""
     return 0 if text == "0" else parse_positive(text)

@@ -172,6 +172,10 @@ class Rank:
         assert isinstance(contender, CommunicatorContender)
         return sweep(self, contender.communicator, sizes, budget_s)
 
+    def call(self, contender: int, method: str, *arguments: object) -> object:
+        """Call a method that one kind of contender has beside those of the interface."""
+        return getattr(self._contenders[contender], method)(*arguments)
+
     def statistics(self) -> list[str | None]:
         """Say what each contender counted."""
         return [contender.statistics() for contender in self._contenders]

@@ -12,7 +12,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hccl_py.bench.collective.arguments import parse_positive, parse_seconds, parse_sizes, parser_of
+from hccl_py.bench.collective.arguments import (
+    parse_numbers,
+    parse_positive,
+    parse_seconds,
+    parse_sizes,
+    parser_of,
+)
 from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.peers.contenders import (
     COMMUNICATOR,
@@ -167,7 +173,7 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     sizes = parse_sizes("4,1K,8K,64K,256K,1M,16M,64M")
-    add("--ranks", type=_numbers, default=(2, 4, 8), metavar="LIST", help="ranks (2,4,8)")
+    add("--ranks", type=parse_numbers, default=(2, 4, 8), metavar="LIST", help="ranks (2,4,8)")
     add(
         "--ops",
         type=parser_of({name: name for name in _OPS}, _OPS),
@@ -206,11 +212,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 def _path(text: str) -> Path:
     # Not resolved: the Python of a virtual environment is a link, and finds its packages by it.
     return Path(text).expanduser().absolute()
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """Read whole numbers with commas between them."""
-    return tuple(map(parse_positive, text.split(",")))
 
 
 def _print(lines: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.measure import Spread
 from hccl_py.bench.collective.output.plot import size_text
-from hccl_py.bench.collective.output.table import number
+from hccl_py.bench.collective.output.table import lay_out, number
 from hccl_py.bench.peers.contenders import OURS
 from hccl_py.bench.peers.machine import describe, memcpy_gb_per_s
 
@@ -169,15 +169,7 @@ def _table(rows: Sequence[Cell], copy_gb_per_s: float, markdown: bool) -> list[s
                 _note(row).lstrip(", "),
             ]
         )
-    if markdown:
-        lines = ["| " + " | ".join(cells) + " |" for cells in table]
-        return [lines[0], "|" + "--:|" * len(table[0]), *lines[1:]]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(cells[:-1], widths, strict=False))
-        + f"  {cells[-1]}".rstrip()
-        for cells in table
-    ]
+    return lay_out(table, markdown)
 
 
 def _note(cell: Cell) -> str:

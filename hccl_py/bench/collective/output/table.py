@@ -130,6 +130,19 @@ def number(value: float) -> str:
     return f"{value:.1f}" if value >= 9.995 else f"{value:.2f}" if value >= 0.1 else f"{value:.3f}"
 
 
+def lay_out(table: Sequence[Sequence[str]], markdown: bool) -> list[str]:
+    """Make the lines of a table, header first; outside Markdown the last column is for notes."""
+    if markdown:
+        lines = ["| " + " | ".join(cells) + " |" for cells in table]
+        return [lines[0], "|" + "--:|" * len(table[0]), *lines[1:]]
+    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+    return [
+        "  ".join(cell.rjust(width) for cell, width in zip(cells[:-1], widths, strict=False))
+        + f"  {cells[-1]}".rstrip()
+        for cells in table
+    ]
+
+
 def introduction(
     collectives: Sequence[Options], argv: Sequence[str], facts: dict[str, Any]
 ) -> list[str]:
