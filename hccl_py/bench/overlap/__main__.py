@@ -233,9 +233,9 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     add(
         "--seconds",
         type=parse_seconds,
-        default=15.0,
+        default=30.0,
         metavar="S",
-        help="timed for each model in each start, all contenders together (15)",
+        help="timed for each model in each start, all contenders together (30)",
     )
     add(
         "--timeout",

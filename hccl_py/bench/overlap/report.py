@@ -31,7 +31,6 @@ class Cell:
     ranks: int
     batch: int
     gradient_bytes: int
-    steps_per_round: int
     step_ms: dict[str, list[float]] = field(default_factory=dict)
     reduce_ms: dict[str, list[float]] = field(default_factory=dict)
     num_steps: int = 0
@@ -82,8 +81,7 @@ def cells(document: dict[str, Any]) -> list[Cell]:
     found: dict[tuple[str, int], Cell] = {}
     for each in document["results"]:
         key = each["model"], each["ranks"]
-        settings = each["batch"], each["gradient_bytes"], each["steps_per_round"]
-        cell = found.setdefault(key, Cell(*key, *settings))
+        cell = found.setdefault(key, Cell(*key, each["batch"], each["gradient_bytes"]))
         name = each["contender"]
         cell.step_ms.setdefault(name, []).extend(each["step_ms"])
         cell.reduce_ms.setdefault(name, []).extend(each["reduce_ms"])
@@ -113,7 +111,8 @@ def introduction(document: dict[str, Any], markdown: bool) -> list[str]:
         f"{where}; {document['starts']} fresh starts of {document['seconds']:g} s for each model, "
         "in which the contenders' rounds alternate",
         "step: on the slowest rank, median (p10-p90) over the rounds; silent: without "
-        "communication; reduce: one all_reduce of all gradients; exposed: step - silent step of the same round",
+        "communication; reduce: one all_reduce of all gradients; exposed: step - silent step of "
+        "the same round",
     ]
     return [f"- {line}" if markdown else f"# {line}" for line in lines]
 
