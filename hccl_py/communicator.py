@@ -94,8 +94,7 @@ class Communicator(Collectives[None]):
         self.nodes = mesh.nodes
         self.old_ranks: tuple[int, ...] = ()
         self._provider = mesh.provider
-        # What communicators that are made from this one have in common with it.
-        self._inherited: dict[str, Any] = {"identity": identity, "compression": chosen.name.lower()}
+        self._identity, self._compression = identity, compression
         self._num_shrinks = 0
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._store = rendezvous  # rank 0 may host it, and others may not have read all of it yet
@@ -186,7 +185,13 @@ class Communicator(Collectives[None]):
         """
         chosen = check_members(self.world_size, self.rank, members)
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        connect = partial(Communicator, timeout_s=limit_s, name=name, **self._inherited)
+        connect = partial(
+            Communicator,
+            timeout_s=limit_s,
+            name=name,
+            identity=self._identity,
+            compression=self._compression,
+        )
         if self._state.coordination is None or len(chosen) == 1:
             self._state.require_engine()
             return connect(None, 0, 1)
@@ -239,7 +244,13 @@ class Communicator(Collectives[None]):
         excluded = check_excluded(self.world_size, self.rank, exclude)
         base, _, number = self.name.partition(_SHRUNK)
         name = f"{base}{_SHRUNK}{int(number or 0) + 1}"
-        connect = partial(Communicator, timeout_s=timeout_s, name=name, **self._inherited)
+        connect = partial(
+            Communicator,
+            timeout_s=timeout_s,
+            name=name,
+            identity=self._identity,
+            compression=self._compression,
+        )
         core = self._state.require_engine()
         core.poll()
         if self._state.coordination is None:

@@ -5,6 +5,7 @@
 
 import logging
 import os
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -80,35 +81,41 @@ class ErrorFeedback:
 class GainCheck:
     """Warns once, on rank 0, if compression costs more time than it saves.
 
-    Saved is the time that the bytes which were not sent would have taken, at the rate of the rest
-    of the same calls: everything but encoding and decoding.
+    It costs the time of encoding and decoding. It saves the time that the bytes which were not sent
+    would have taken at the speed of the network, as the kernel measured it in the same calls.
 
     Attributes:
         is_open: whether calls are to `look`.
     """
 
-    def __init__(self, core: _core.Communicator, name: str, is_open: bool) -> None:
-        """Watch the engine of a communicator."""
+    def __init__(
+        self,
+        core: _core.Communicator,
+        name: str,
+        bytes_per_second: Callable[[], float],
+        is_open: bool,
+    ) -> None:
+        """Watch the engine of a communicator; a speed of 0 is not known, and nothing is said."""
         self.is_open = is_open
         self._core = core
         self._name = name
+        self._bytes_per_second = bytes_per_second
         self._is_decided = False
 
     def look(self) -> None:
         """Decide once enough was compressed; warn if compression loses."""
         if self._is_decided:
             return
-        calls, raw_bytes, sent_bytes, coding_ns, moving_ns = self._core.compression()
+        calls, raw_bytes, sent_bytes, coding_ns = self._core.compression()
         self._is_decided = raw_bytes >= _JUDGED_BYTES
         self.is_open = not self._is_decided
-        if self.is_open:
+        speed = 0.0 if self.is_open else self._bytes_per_second()
+        if not speed:
             return
-        rest_ns = max(moving_ns - coding_ns, 1)
-        saved_ns = rest_ns * (raw_bytes - sent_bytes) / sent_bytes
-        if coding_ns > saved_ns:
+        coding_s, saved_s = coding_ns / 1e9, (raw_bytes - sent_bytes) / speed
+        if coding_s > saved_s:
             logger.warning(
                 f"rank 0 of {self._name}: compression loses on this network: in {calls} calls "
-                f"encoding and decoding took {coding_ns / 1e9:.3g} s and saved "
-                f"{saved_ns / 1e9:.3g} s, for this rank sent {sent_bytes / rest_ns:.3g} GB/s "
-                "in the rest of them; leave compression out"
+                f"encoding and decoding took {coding_s:.3g} s, and the bytes that were not sent "
+                f"would have taken {saved_s:.3g} s at {speed / 1e9:.3g} GB/s; leave compression out"
             )

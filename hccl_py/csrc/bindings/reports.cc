@@ -91,13 +91,11 @@ nb::typed<nb::tuple, uint64_t, uint64_t, uint64_t> profile(Communicator& engine)
   return nb::make_tuple(p.copy_ns.value(), p.reduce_ns.value(), p.wire_ns.value());
 }
 
-// Of all compressed calls: how many, bytes sent before and after encoding, nanoseconds of coding and
-// of the calls.
-nb::typed<nb::tuple, uint64_t, uint64_t, uint64_t, uint64_t, uint64_t> compression(
-    Communicator& engine) {
+// Of all compressed calls: how many, bytes sent before and after encoding, nanoseconds of coding.
+nb::typed<nb::tuple, uint64_t, uint64_t, uint64_t, uint64_t> compression(Communicator& engine) {
   const CompressionStatistics& c = engine.statistics().compression;
   return nb::make_tuple(c.calls.value(), c.raw_bytes.value(), c.sent_bytes.value(),
-                        c.coding_ns.value(), c.moving_ns.value());
+                        c.coding_ns.value());
 }
 
 nb::typed<nb::list, AnyDict> path_statistics(Communicator& engine) {

@@ -83,7 +83,6 @@ void CollectiveQueue::record_end(CallState state) {
   all.raw_bytes.add(coded.raw_bytes);
   all.sent_bytes.add(coded.sent_bytes);
   all.coding_ns.add(coded.coding_ns);
-  all.moving_ns.add(busy_ns - waiting_ns);
 }
 
 bool CollectiveQueue::unflushed() const {

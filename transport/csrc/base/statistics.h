@@ -59,7 +59,6 @@ struct CompressionStatistics {
   Counter raw_bytes;   // of the messages that this rank sent, before they were encoded
   Counter sent_bytes;  // after
   Counter coding_ns;   // encoding, and decoding what came
-  Counter moving_ns;   // of the calls, coding included, waiting for late ranks not
 };
 
 // Kinds of calls: the four bits above the sequence number in a collective's fingerprint, then these.
