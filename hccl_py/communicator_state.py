@@ -16,7 +16,6 @@ from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import AbortedError
 from hccl_py.transport.network.identity import Identity
-from hccl_py.transport.network.sockets import delivery_rate
 from hccl_py.transport.types import Compression
 
 
@@ -87,9 +86,6 @@ def assemble(
     if len(mesh.nodes) == 1:
         compression = Compression.NONE
     plans = PlanCache(rank, mesh.nodes, tuning_of(mesh.shared), compression=compression)
-    lanes = [link.lanes[:-1] for link in mesh.links if link.shared is None and not link.provided]
-    paths = [path for link in lanes for lane in link for path in lane if isinstance(path, int)]
-    is_open = rank == 0 and compression is not Compression.NONE
-    gain = GainCheck(core, name, partial(delivery_rate, paths), is_open)
+    gain = GainCheck(core, name, is_open=rank == 0 and compression is not Compression.NONE)
     parts = core, coordination, reporter, recorder, plans, errors, gain, compression
     return CommunicatorState(name, rank, size, timeout_s, *parts)

@@ -5,7 +5,6 @@
 
 import logging
 import os
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,7 @@ MIN_BYTES = 64 << 10
 _COLLECTIVES = ("all_reduce", "reduce_scatter")
 _OPS = (ReduceOp.SUM, ReduceOp.AVG)
 _FLOAT32 = ELEMENT_TYPES[DType.FLOAT32]
-_JUDGED_BYTES = 32 << 20  # so many were compressed on rank 0 before it says whether that pays
+_JUDGED_NS = 500_000_000  # of encoding and decoding on rank 0, before it says whether that pays
 
 
 def is_compressible(collective: str, kind: ElementType, op: int, num_bytes: int) -> bool:
@@ -82,24 +81,19 @@ class GainCheck:
     """Warns once, on rank 0, if compression costs more time than it saves.
 
     It costs the time of encoding and decoding. It saves the time that the bytes which were not sent
-    would have taken at the speed of the network, as the kernel measured it in the same calls.
+    would have taken at the speed of the network. The transport measures that speed while bytes wait
+    to leave all the time, as they do where the network is the bottleneck. Where it never was, there
+    is no speed, and nothing was saved.
 
     Attributes:
         is_open: whether calls are to `look`.
     """
 
-    def __init__(
-        self,
-        core: _core.Communicator,
-        name: str,
-        bytes_per_second: Callable[[], float],
-        is_open: bool,
-    ) -> None:
-        """Watch the engine of a communicator; a speed of 0 is not known, and nothing is said."""
+    def __init__(self, core: _core.Communicator, name: str, is_open: bool) -> None:
+        """Watch the engine of a communicator."""
         self.is_open = is_open
         self._core = core
         self._name = name
-        self._bytes_per_second = bytes_per_second
         self._is_decided = False
 
     def look(self) -> None:
@@ -107,15 +101,16 @@ class GainCheck:
         if self._is_decided:
             return
         calls, raw_bytes, sent_bytes, coding_ns = self._core.compression()
-        self._is_decided = raw_bytes >= _JUDGED_BYTES
+        self._is_decided = coding_ns >= _JUDGED_NS
         self.is_open = not self._is_decided
-        speed = 0.0 if self.is_open else self._bytes_per_second()
-        if not speed:
+        if self.is_open:
             return
-        coding_s, saved_s = coding_ns / 1e9, (raw_bytes - sent_bytes) / speed
-        if coding_s > saved_s:
+        speed = sum(path["bytes_per_second"] for path in self._core.path_statistics())
+        saved_s = (raw_bytes - sent_bytes) / speed if speed else 0.0
+        if coding_ns / 1e9 > saved_s:
+            measured = f"at the measured {speed / 1e9:.3g} GB/s" if speed else "never kept waiting"
             logger.warning(
                 f"rank 0 of {self._name}: compression loses on this network: in {calls} calls "
-                f"encoding and decoding took {coding_s:.3g} s, and the bytes that were not sent "
-                f"would have taken {saved_s:.3g} s at {speed / 1e9:.3g} GB/s; leave compression out"
+                f"encoding and decoding took {coding_ns / 1e9:.3g} s and saved {saved_s:.3g} s of "
+                f"the network's time ({measured}); leave compression out"
             )

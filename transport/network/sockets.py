@@ -8,8 +8,6 @@ import errno
 import os
 import secrets
 import socket
-import sys
-from collections.abc import Iterable
 
 from hccl_py.transport._core import Stream
 from hccl_py.transport.errors import BootstrapError
@@ -18,7 +16,6 @@ from hccl_py.transport.network.interfaces import address_family, choose_addresse
 from hccl_py.transport.network.settings import NetworkSettings
 
 BACKLOG = 4096
-_DELIVERY_RATE = slice(160, 168)  # of the kernel's tcp_info
 Connection = int | Stream
 """An authenticated connection for the engine, non-blocking: a descriptor, or a stream over one."""
 
@@ -110,16 +107,3 @@ class OpenSockets:
             with contextlib.suppress(OSError):
                 if os.fstat(descriptor).st_ino == inode:
                     os.close(descriptor)
-
-
-def delivery_rate(descriptors: Iterable[int]) -> float:
-    """Return bytes per second that TCP connections delivered together, each when it last was busy.
-
-    The kernel measures it (`tcpi_delivery_rate`); 0 where it does not.
-    """
-    total = 0
-    for descriptor in descriptors:
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as connection:
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _DELIVERY_RATE.stop)
-            total += int.from_bytes(info[_DELIVERY_RATE], sys.byteorder)
-    return float(total)
