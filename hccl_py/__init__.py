@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from hccl_py.call_group import group as group
     from hccl_py.communicator import Communicator as Communicator
+    from hccl_py.compression import ErrorFeedback as ErrorFeedback
     from hccl_py.membership.unique_id import UniqueId as UniqueId
     from hccl_py.membership.unique_id import get_unique_id as get_unique_id
     from hccl_py.memory.registered import empty as empty
     from hccl_py.memory.scaled import premul_sum as premul_sum
+    from hccl_py.torch_backend.compression_hook import CompressionState as CompressionState
+    from hccl_py.torch_backend.compression_hook import compression_hook as compression_hook
     from hccl_py.torch_backend.fast_ddp import fast_ddp as fast_ddp
     from hccl_py.torch_backend.registered_tensors import register as register
     from hccl_py.transport.errors import AbortedError as AbortedError
@@ -41,6 +44,8 @@ _NAMES = {
     "memory.registered": ("empty",),
     "torch_backend.fast_ddp": ("fast_ddp",),
     "torch_backend.registered_tensors": ("register",),
+    "compression": ("ErrorFeedback",),
+    "torch_backend.compression_hook": ("CompressionState", "compression_hook"),
     "transport.errors": (
         *("HcclError", "InvalidArgumentError", "BootstrapError", "CommunicatorError"),
         *("PeerLostError", "CollectiveTimeoutError", "MismatchError", "AbortedError"),

@@ -8,13 +8,15 @@ from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import ALGORITHMS, plan_for, verify_algorithm
 from hccl_py.algorithms.tuner import choose, min_message_bytes, size_class
 from hccl_py.algorithms.tuning import Tuning
+from hccl_py.compression import is_compressible
 from hccl_py.fingerprint import REDUCING, pack
 from hccl_py.memory.arguments import check_op
 from hccl_py.memory.element_types import ElementType
+from hccl_py.plan.compress import compress_scale_out
 from hccl_py.plan.language import Nodes
 from hccl_py.plan.lower import lower
 from hccl_py.transport import _core
-from hccl_py.transport.types import IN_ONE_STEP, DType, ReduceOp
+from hccl_py.transport.types import IN_ONE_STEP, Compression, DType, ReduceOp
 
 logger = logging.getLogger("hccl_py")
 
@@ -32,12 +34,19 @@ class PlanCache(dict[Call, _core.Prepared]):
     """
 
     def __init__(
-        self, rank: int, nodes: Nodes, tuning: Tuning | None = None, *, equal_blocks: bool = True
+        self,
+        rank: int,
+        nodes: Nodes,
+        tuning: Tuning | None = None,
+        *,
+        equal_blocks: bool = True,
+        compression: Compression = Compression.NONE,
     ) -> None:
         """Start empty. `HCCL_VERIFY=1` proves every plan before its first use.
 
         `tuning` is what rank 0 handed to all ranks. `uneven` is the cache for calls whose blocks
-        may differ in length, made without `equal_blocks`.
+        may differ in length, made without `equal_blocks`. `compression` is that of the calls that
+        can be compressed; `compressed` returns the cache for another one.
         """
         super().__init__()
         self._tuning = tuning
@@ -47,8 +56,19 @@ class PlanCache(dict[Call, _core.Prepared]):
             self.uneven = PlanCache(rank, nodes, tuning, equal_blocks=False)
         self._rank = rank
         self._nodes = nodes
+        self._compression = compression
+        self._others: dict[Compression, PlanCache] = {}
         self._verify = os.environ.get("HCCL_VERIFY") == "1"
-        self._plans: dict[tuple[str, int, int | None, bool], tuple[str, _core.Plan]] = {}
+        self._plans: dict[tuple[str, int, int | None, bool, bool], tuple[str, _core.Plan]] = {}
+
+    def compressed(self, compression: Compression) -> "PlanCache":
+        """Return the cache for calls with this compression."""
+        if compression is self._compression:
+            return self
+        if compression not in self._others:
+            cache = PlanCache(self._rank, self._nodes, self._tuning, compression=compression)
+            self._others[compression] = cache
+        return self._others[compression]
 
     def __missing__(self, call: Call) -> _core.Prepared:
         """Make what a call needs, if the ReduceOp is defined for the elements."""
@@ -63,19 +83,26 @@ class PlanCache(dict[Call, _core.Prepared]):
             assert kind.part_type is not None, "nothing can be reduced that has none"
             dtype, engine_count = kind.part_type, count * kind.parts
         in_one_step = dtype in IN_ONE_STEP
-        key = (collective, size_class(num_bytes), root, in_one_step)
+        compression = Compression.NONE
+        if len(self._nodes) > 1 and is_compressible(collective, kind, op, num_bytes):
+            compression = self._compression
+        compressed = compression is not Compression.NONE
+        key = (collective, size_class(num_bytes), root, in_one_step, compressed)
         known = self._plans.get(key)
         if known is None:
-            algorithm = self._choose(collective, num_bytes, root, in_one_step)
-            written = algorithm, self._write(collective, algorithm, root)
+            algorithm = self._choose(collective, num_bytes, root, in_one_step, compressed)
+            written = algorithm, self._write(collective, algorithm, root, compressed)
             known = self._plans.setdefault(key, written)
         algorithm, plan = known
         if collective == "all_to_all" and not ALGORITHMS[collective, algorithm].equal_blocks:
             count = engine_count = 0  # a rank may have equal blocks where another has not
-        fingerprint = pack(collective, root, kind.number, op, count * kind.units)
+        bound = int(compression) if compressed else root
+        fingerprint = pack(collective, bound, kind.number, op, count * kind.units)
         # Of a reduce only the root holds a sum to be divided.
         divides = op == ReduceOp.AVG and root in (None, self._rank)
-        prepared = _core.Prepared(plan, int(dtype), op, engine_count, fingerprint, divides)
+        prepared = _core.Prepared(
+            plan, int(dtype), op, engine_count, fingerprint, divides, int(compression)
+        )
         return self.setdefault(call, prepared)
 
     def choose_by(self, environ: Mapping[str, str]) -> None:
@@ -85,8 +112,17 @@ class PlanCache(dict[Call, _core.Prepared]):
         self._plans.clear()
         if self._equal_blocks:
             self.uneven.choose_by(environ)
+        for other in self._others.values():
+            other.choose_by(environ)
 
-    def _choose(self, collective: str, num_bytes: int, root: int | None, in_one_step: bool) -> str:
+    def _choose(
+        self,
+        collective: str,
+        num_bytes: int,
+        root: int | None,
+        in_one_step: bool,
+        compressed: bool,
+    ) -> str:
         algorithm, why = choose(
             collective,
             num_bytes,
@@ -94,6 +130,7 @@ class PlanCache(dict[Call, _core.Prepared]):
             self._environ,
             in_one_step=in_one_step,
             equal_blocks=self._equal_blocks,
+            compressed=compressed,
             root=root,
             tuning=self._tuning,
         )
@@ -103,14 +140,21 @@ class PlanCache(dict[Call, _core.Prepared]):
         logger.log(
             logging.DEBUG if self._rank else level,
             f"rank {self._rank}: {collective} of up to {1 << size_class(num_bytes)} bytes among "
-            f"{count_ranks(self._nodes)} ranks on {len(self._nodes)} node(s): {algorithm}; {why}",
+            f"{count_ranks(self._nodes)} ranks on {len(self._nodes)} node(s): {algorithm}"
+            + f", {self._compression.name.lower()} between nodes" * compressed
+            + f"; {why}",
         )
         return algorithm
 
-    def _write(self, collective: str, algorithm: str, root: int | None) -> _core.Plan:
+    def _write(
+        self, collective: str, algorithm: str, root: int | None, compressed: bool
+    ) -> _core.Plan:
         if self._verify:
-            verify_algorithm(collective, algorithm, self._nodes, root)
-        lowered = lower(plan_for(collective, algorithm, self._rank, self._nodes, root))
+            verify_algorithm(collective, algorithm, self._nodes, root, compressed=compressed)
+        plan = plan_for(collective, algorithm, self._rank, self._nodes, root)
+        if compressed:
+            plan = compress_scale_out(plan, self._nodes)
+        lowered = lower(plan)
         return _core.make_plan(
             **lowered._asdict(),
             max_chunk_span=ALGORITHMS[collective, algorithm].max_span(self._nodes),

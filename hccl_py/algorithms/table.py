@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 from hccl_py.algorithms import direct, doubling, halving_doubling, hierarchical, mesh, ring, tree
 from hccl_py.algorithms.neighbours import count_ranks, half_of_ranks
+from hccl_py.plan.compress import compress_scale_out
 from hccl_py.plan.contracts import COLLECTIVES, Contract
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder
 from hccl_py.plan.verify import verify
@@ -26,11 +27,13 @@ class Algorithm(NamedTuple):
     # message, and all ranks have to cut the same tiles.
     max_span: Callable[[Nodes], int] = lambda _nodes: 1
     equal_blocks: bool = False  # it takes only blocks of one length, the same on all ranks
+    # It stays right with compressed edges between nodes: every value is compressed once at most.
+    compressible: bool = False
 
 
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "one_shot"): Algorithm(direct.all_reduce),
-    ("all_reduce", "mesh"): Algorithm(mesh.all_reduce, count_ranks),
+    ("all_reduce", "mesh"): Algorithm(mesh.all_reduce, count_ranks, compressible=True),
     ("all_reduce", "ring"): Algorithm(ring.all_reduce, count_ranks),
     ("all_reduce", "tree"): Algorithm(tree.all_reduce, lambda _nodes: 2),
     ("all_reduce", "halving_doubling"): Algorithm(
@@ -38,7 +41,10 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ),
     ("all_reduce", "recursive_doubling"): Algorithm(doubling.all_reduce),
     ("all_reduce", "hierarchical"): Algorithm(
-        hierarchical.all_reduce, hierarchical.all_reduce_chunks, hierarchical.all_reduce_max_span
+        hierarchical.all_reduce,
+        hierarchical.all_reduce_chunks,
+        hierarchical.all_reduce_max_span,
+        compressible=True,
     ),
     ("broadcast", "direct"): Algorithm(direct.broadcast),
     ("broadcast", "mesh"): Algorithm(mesh.broadcast, count_ranks),
@@ -57,9 +63,9 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         doubling.all_gather, max_span=doubling.all_gather_max_span, equal_blocks=True
     ),
     ("all_gather", "hierarchical"): Algorithm(hierarchical.all_gather),
-    ("reduce_scatter", "mesh"): Algorithm(mesh.reduce_scatter),
+    ("reduce_scatter", "mesh"): Algorithm(mesh.reduce_scatter, compressible=True),
     ("reduce_scatter", "ring"): Algorithm(ring.reduce_scatter),
-    ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter),
+    ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter, compressible=True),
     ("all_to_all", "direct"): Algorithm(direct.all_to_all),
     ("all_to_all", "bruck"): Algorithm(
         doubling.all_to_all, max_span=half_of_ranks, equal_blocks=True
@@ -114,9 +120,19 @@ def contract_for(collective: str, algorithm: str) -> Contract:
 
 
 def verify_algorithm(
-    collective: str, algorithm: str, nodes: Nodes, root: int | None = None
+    collective: str,
+    algorithm: str,
+    nodes: Nodes,
+    root: int | None = None,
+    *,
+    compressed: bool = False,
 ) -> None:
-    """Prove an algorithm for these ranks, out of place and in place, or raise PlanError."""
+    """Prove an algorithm for these ranks, out of place and in place, or raise PlanError.
+
+    `compressed`: with its edges between nodes compressed.
+    """
     plans = plans_for(collective, algorithm, nodes, root)
+    if compressed:
+        plans = tuple(compress_scale_out(plan, nodes) for plan in plans)
     for in_place in (False, True):
         verify(plans, contract_for(collective, algorithm), in_place=in_place)

@@ -82,6 +82,7 @@ def choose(
     *,
     in_one_step: bool = False,
     equal_blocks: bool = True,
+    compressed: bool = False,
     root: int | None = None,
     tuning: Tuning | None = None,
 ) -> Choice:
@@ -94,6 +95,8 @@ def choose(
             hand; then `HCCL_ALGORITHM` counts only where it names such an algorithm.
         equal_blocks: whether all ranks know that all blocks have one length; else `HCCL_ALGORITHM`
             counts only where it names an algorithm that does without.
+        compressed: whether messages between nodes are; then `HCCL_ALGORITHM` counts only where it
+            names an algorithm that takes it.
         root: of a rooted collective; only a tuning asks.
         tuning: from rank 0, the same on all ranks; None: the table decides.
 
@@ -101,8 +104,11 @@ def choose(
     """
 
     def fits(name: str) -> bool:
-        return (name in _IN_ONE_STEP or not in_one_step) and (
-            equal_blocks or not ALGORITHMS[collective, name].equal_blocks
+        entry = ALGORITHMS[collective, name]
+        return (
+            (name in _IN_ONE_STEP or not in_one_step)
+            and (equal_blocks or not entry.equal_blocks)
+            and (entry.compressible or not compressed)
         )
 
     forced = _overrides(environ.get(VARIABLE, "")).get(collective)

@@ -83,15 +83,29 @@ class OpKind(IntEnum):
 
 
 class Op(NamedTuple):
-    """One step of a rank. A send has `src`, a receive has `dst`, a copy has both and no peers."""
+    """One step of a rank. A send has `src`, a receive has `dst`, a copy has both and no peers.
+
+    A compressed peer is rendered as `3~`.
+    """
 
     kind: OpKind
     peers: tuple[int, ...] = ()
     dst: Chunk | None = None
     src: Chunk | None = None
+    compressed: tuple[int, ...] = ()  # those of the peers whose messages are compressed
+
+    @property
+    def written(self) -> Chunk | None:
+        """The chunk that it changes: `dst`, or `data` that a compressed send rounds."""
+        src = self.src
+        if src is None or not self.compressed:
+            return self.dst
+        return src if src.buffer is Buffer.DATA and src.scratch is None else None
 
     def __str__(self) -> str:
-        peers = " ".join(map(str, self.peers))
+        peers = " ".join(
+            f"{peer}~" if peer in self.compressed else f"{peer}" for peer in self.peers
+        )
         if self.kind is OpKind.SEND:
             return f"send {self.src} to {peers}"
         if self.kind is OpKind.COPY:

@@ -20,6 +20,7 @@ class LoweredPlan(NamedTuple):
 
     ops: tuple[Row, ...]
     peers: tuple[int, ...]  # of all ops, flat; a row says where its own begin and how many they are
+    compressed: tuple[bool, ...]  # of each of `peers`; empty where none is
     data_chunks: int  # into how many chunks `data` is partitioned
     scratch_slots: int
 
@@ -30,13 +31,16 @@ def lower(plan: Plan) -> LoweredPlan:
     peers: list[int] = []
     scratch_slots = 0
     ways = rendezvous(plan.ops)
-    for (kind, op_peers, dst, src), way in zip(plan.ops, ways, strict=True):
+    for (kind, op_peers, dst, src, _), way in zip(plan.ops, ways, strict=True):
         dst_side, src_side = _side(dst), _side(src)
         rows.append((int(kind), len(peers), len(op_peers), *dst_side, *src_side, way))
         peers += op_peers
         ends = [c.scratch + c.slots for c in (dst, src) if c is not None and c.scratch is not None]
         scratch_slots = max(scratch_slots, *ends, 0)
-    return LoweredPlan(tuple(rows), tuple(peers), plan.shape.data_chunks, scratch_slots)
+    compressed: tuple[bool, ...] = ()
+    if any(op.compressed for op in plan.ops):
+        compressed = tuple(peer in op.compressed for op in plan.ops for peer in op.peers)
+    return LoweredPlan(tuple(rows), tuple(peers), compressed, plan.shape.data_chunks, scratch_slots)
 
 
 def _side(chunk: Chunk | None) -> tuple[int, int, int, int]:

@@ -10,12 +10,20 @@ from hccl_py.plan.language import Buffer, Chunk, Plan
 Place = tuple[Buffer | None, int]
 """A block of a buffer, or a scratch slot (None)."""
 
-Tree = Contribution | tuple["Value", ...]
+
+@dataclass(frozen=True)
+class Rounded:
+    """A value as those hold it who decoded it, and the sender who rounded its own."""
+
+    value: "Value"
+
+
+Tree = Contribution | Rounded | tuple["Value", ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A contribution, or a reduction of values as a tree.
+    """A contribution, a reduction of values as a tree, or a rounded one of these.
 
     Equal trees are one object, so that comparing values costs the same whether they are leaves or
     reductions of all ranks. One value has the same bits for any dtype and reduce op; two trees over
@@ -30,6 +38,8 @@ class Value:
         """Spell a value: `2.0` is block 0 of rank 2, `(0.0 + 1.0)` a reduction."""
         if isinstance(self.tree, Contribution):
             return f"{self.tree.rank}.{self.tree.block}"
+        if isinstance(self.tree, Rounded):
+            return f"~{self.tree.value}"
         return f"({' + '.join(map(str, self.tree))})"
 
 
@@ -51,6 +61,13 @@ class Values(dict[Tree, Value]):
                 raise ValueError(f"counts the contribution of rank {twice} twice")
             ranks |= operand.ranks
         return self.setdefault(tuple(operands), Value(tuple(operands), block, ranks))
+
+    def rounded(self, value: Value) -> Value:
+        """Round once; ValueError: that is done, and rounding again may give other bits."""
+        if isinstance(value.tree, Rounded):
+            raise ValueError(f"compresses {value}, which was compressed before")
+        rounded = Rounded(value)
+        return self.setdefault(rounded, Value(rounded, value.block, value.ranks))
 
 
 def listed(ranks: int) -> str:

@@ -60,6 +60,13 @@ def check_op(plan: Plan, index: int, op: Op) -> None:
             (op.dst is not None, op.src is not None) != needed
         ),
         "input is read only": writes_input,
+        "a compressed peer is none of the op's": not set(op.compressed) <= set(peers),
+        "a send is compressed for all of its peers or for none": (
+            kind is OpKind.SEND and len(op.compressed) not in (0, len(peers))
+        ),
+        "a compressed message is one chunk": (
+            op.compressed and any(c and c.end - c.begin > 1 for c in (op.dst, op.src))
+        ),
     }
     problems = [problem for problem, is_broken in broken.items() if is_broken]
     for chunk in filter(None, (op.dst, op.src)):

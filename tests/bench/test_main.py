@@ -47,6 +47,18 @@ def _no_rank_is_left_behind() -> Iterator[None]:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.parametrize("api", ["torch", "communicator"])
+def test_main_measures_compressions_beside_hccl_and_finds_nothing_wrong(
+    api: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--nnodes", "2", "--compression", "all", "--sizes", "256K", "--op", "sum,avg"]
+    arguments += ["--api", api, "--test", "all_reduce,reduce_scatter", "-v"]
+    assert main([*_SHORT, *arguments]) == 0
+    names = ("hccl", "bf16", "int8")
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[0:1] != "#"]
+    assert [row[6] for row in rows if row[0:1] == ["262144"]] == [*names] * 4
+
+
 @pytest.mark.parametrize(
     "api",
     [["--api", "torch", "--compare", "gloo"], ["--api", "communicator"]],

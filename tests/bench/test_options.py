@@ -30,6 +30,16 @@ def test_parse_range_gives_sizes_up_to_the_end(arguments: str, sizes: tuple[int,
     assert parse(arguments.split())[0].sizes == sizes
 
 
+@pytest.mark.parametrize(("text", "mbit"), [("1gbit", 1000), ("2.5Gbit", 2500), ("100mbit", 100)])
+def test_parse_rate_reads_tcs_spelling(text: str, mbit: float) -> None:
+    assert _parse(f"--nnodes 2 --veth 1 --rate {text}")[0].rate_mbit == mbit
+
+
+def test_parse_compressions_are_contenders_beside_hccl() -> None:
+    assert _parse("--nnodes 2 --compression all")[0].contenders == ("hccl", "bf16", "int8")
+    assert _parse("--nnodes 2 --compression int8")[0].contenders == ("hccl", "int8")
+
+
 def test_parse_letters_of_nccl_tests_mean_what_they_mean_there() -> None:
     letters = "-b 8 -e 32 -f 2 -g 3 -n 7 -w 2 -c 0 -d half -o prod -r 2 -a 3 -T 9"
     words = (
@@ -115,6 +125,10 @@ def test_parse_average_beside_gloo_is_one_of_floats() -> None:
         ("--test send_recv --ranks_list 0,1,2", "pairs of different ranks"),
         ("--test ping_pong --place in", "does not work with --place in"),
         ("--veth 1", "--veth joins nodes: give --nnodes 2"),
+        ("--rate 1gbit --nnodes 2", "--rate limits the links of --veth"),
+        ("--rate 1GB/s --nnodes 2 --veth 1", "a rate such as 1gbit or 100mbit, got '1GB/s'"),
+        ("--compression int8", "--compression is between nodes: give --nnodes 2"),
+        ("--compression fp4 --nnodes 2", "one or more of all, bf16, int8, got 'fp4'"),
         ("--test send_recv --nproc 1", "at least 2 ranks"),
         ("--timeout nan", "positive number of seconds, got 'nan'"),
         ("--json /no/such/folder/x.json", "no folder /no/such/folder"),

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.contenders import APIS, BASELINES
+from hccl_py.bench.collective.contenders import APIS, BASELINES, COMPRESSIONS
 from hccl_py.bench.collective.oracle import ITEM_SIZES, REDUCE_OPS
 
 DESCRIPTION = """\
@@ -41,6 +41,7 @@ examples:
   hccl-bench -g 8 --compare gloo --sizes 4,64K,1M,64M --json all_reduce.json
   hccl-bench -g 4 --nnodes 2 --compare gloo          8 ranks on two emulated nodes, over TCP
   hccl-bench -g 4 --nnodes 2 --veth 1 --compare gloo the nodes joined by Ethernet (root)
+  hccl-bench -g 4 --nnodes 2 --veth 1 --rate 1gbit --compression bf16,int8 -b 16M -e 64M -f 4
   hccl-bench -g 2 --api communicator --sizes 4       without torch.distributed
   hccl-bench -g 2 --registered --sizes 64M           what registered memory is worth
   hccl-bench --test all -g 4 --csv > all.csv         every collective, for a spreadsheet
@@ -205,6 +206,14 @@ def parse_seconds(text: str) -> float:
     return seconds
 
 
+def parse_rate(text: str) -> float:
+    """Read a rate as tc spells it; return Mbit/s."""
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([mg])bit", text.strip(), re.IGNORECASE)
+    if match is None or float(match[1]) == 0:
+        raise argparse.ArgumentTypeError(f"expected a rate such as 1gbit or 100mbit, got {text!r}")
+    return float(match[1]) * (1000 if match[2] in "gG" else 1)
+
+
 def make_parser() -> Parser:
     """Make the parser with its groups of options."""
     parser = Parser(
@@ -280,6 +289,12 @@ def _add_what(group: argparse._ArgumentGroup) -> None:
         "hosts: TCP then takes the way through both network stacks, not loopback; needs root",
     )
     add(
+        "--rate",
+        type=parse_rate,
+        metavar="RATE",
+        help="limit each link of --veth in both directions, e.g. 1gbit or 100mbit (tc's tbf)",
+    )
+    add(
         *("-d", "--datatype", "--data_type"),
         type=parser_of(DATA_TYPES, tuple(ITEM_SIZES)),
         default=("float32",),
@@ -346,6 +361,13 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         choices=tuple(BASELINES),
         help="measure this one beside hccl; for MPICH, Open MPI and UCC: "
         "python -m hccl_py.bench.peers",
+    )
+    add(
+        "--compression",
+        type=parser_of({name: name for name in COMPRESSIONS}, COMPRESSIONS),
+        default=(),
+        metavar="LIST",
+        help="measure hccl with this compression between nodes beside hccl: bf16, int8 or both",
     )
     add(
         "--registered",

@@ -12,6 +12,7 @@ from hccl_py.bench.collective.contender import Endpoint, Timed, Zeros
 from hccl_py.bench.collective.messages import Counted
 from hccl_py.bench.collective.output.counters import describe
 from hccl_py.communicator import Communicator
+from hccl_py.compression import VARIABLE
 from hccl_py.transport.types import ReduceOp
 
 
@@ -21,6 +22,7 @@ class CommunicatorContender:
     def __init__(self, endpoint: Endpoint) -> None:
         """Join the communicator; blocks until every rank is there."""
         self.zeros: Zeros = lambda count, dtype: torch.zeros(count, dtype=dtype)
+        self.compression = os.environ.get(VARIABLE, "")
         os.environ["MASTER_ADDR"] = endpoint.master_address
         os.environ["MASTER_PORT"] = str(endpoint.master_port)
         self.communicator = Communicator(timeout_s=endpoint.timeout_s)

@@ -44,9 +44,11 @@ class Contender(Protocol):
 
     Attributes:
         zeros: makes its buffers.
+        compression: of large sums between nodes; empty: none.
     """
 
     zeros: Zeros
+    compression: str
 
     def all_reduce(
         self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None

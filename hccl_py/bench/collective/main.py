@@ -15,7 +15,7 @@ from hccl_py.bench.collective.analysis.profile import is_profiled, lines, profil
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
 from hccl_py.bench.collective.analysis.validate import Validator
 from hccl_py.bench.collective.contender import Open
-from hccl_py.bench.collective.contenders import APIS, BASELINES, REGISTERED
+from hccl_py.bench.collective.contenders import APIS, BASELINES, COMPRESSED, REGISTERED
 from hccl_py.bench.collective.measure import Row, measure
 from hccl_py.bench.collective.options import Options, parse
 from hccl_py.bench.collective.output import matrix
@@ -43,6 +43,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     contenders = {"hccl": APIS[options.api]}
     if options.registered:
         contenders = {"registered": REGISTERED[options.api], **contenders}
+    for compression in options.compressions:
+        contenders[compression] = COMPRESSED[options.api, compression]
     if options.compare:
         contenders[options.compare] = BASELINES[options.compare]
     # Like Ctrl-C: nothing may be left behind, and network namespaces outlive their processes.

@@ -26,6 +26,8 @@ class Options:
     nproc: int
     nnodes: int
     veth_links: int | None
+    rate_mbit: float | None
+    compressions: tuple[str, ...]
     sizes: tuple[int, ...]
     dtype: str
     reduce_op: str
@@ -60,7 +62,8 @@ class Options:
     @property
     def contenders(self) -> tuple[str, ...]:
         """Names of what is measured; the others are compared with the first."""
-        names = ("registered" if self.registered else None, "hccl", self.compare)
+        first = "registered" if self.registered else None
+        names = (first, "hccl", *self.compressions, self.compare)
         return tuple(name for name in names if name)
 
     @property
@@ -100,6 +103,8 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
                         nproc=given.nproc,
                         nnodes=given.nnodes,
                         veth_links=given.veth,
+                        rate_mbit=given.rate,
+                        compressions=given.compression,
                         sizes=_sizes(given) if case.has_data else (0,),
                         dtype=dtype,
                         reduce_op=reduce_op,
@@ -224,18 +229,24 @@ def _problem(given: argparse.Namespace) -> str | None:
             f"{named} needs at least 2 ranks: give -g 2",
         ),
         (given.veth and given.nnodes < 2, "--veth joins nodes: give --nnodes 2 or more"),
+        (given.rate and not given.veth, "--rate limits the links of --veth: give --veth 1"),
+        (
+            given.compression and given.nnodes < 2,
+            "--compression is between nodes: give --nnodes 2 or more",
+        ),
         (given.validate and n < 2, "--validate needs at least 2 ranks: give -g 2"),
         (
             given.profile and given.registered,
             "--profile is of the first contender: leave --registered out",
         ),
         (
-            given.validate and (given.compare or other_output),
+            given.validate and (given.compare or given.compression or other_output),
             "--validate measures hccl alone and writes text, --json and --plot",
         ),
         (
             given.tune
             and (given.validate or given.profile or given.compare or given.registered)
+            or (given.tune and given.compression)
             or (given.tune and (given.json or given.plot or other_output)),
             "--tune measures hccl's algorithms alone and writes its own file; give it with ranks, "
             "sizes and --timeout only",

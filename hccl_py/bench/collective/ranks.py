@@ -39,7 +39,9 @@ def open_hosts(options: Options, opened: ExitStack) -> Hosts | None:
     """
     if not options.veth_links:
         return None
-    return opened.enter_context(Hosts(num_hosts=options.nnodes, num_links=options.veth_links))
+    links = options.veth_links
+    hosts = Hosts(num_hosts=options.nnodes, num_links=links, rates_mbit=[options.rate_mbit] * links)
+    return opened.enter_context(hosts)
 
 
 class Ranks:

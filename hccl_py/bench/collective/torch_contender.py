@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from functools import partial
 
@@ -10,6 +11,7 @@ import torch.distributed as dist
 
 from hccl_py.bench.collective.contender import Endpoint, Timed, Zeros
 from hccl_py.bench.collective.output.counters import describe
+from hccl_py.compression import VARIABLE
 
 
 class TorchContender:
@@ -18,6 +20,7 @@ class TorchContender:
     def __init__(self, backend: str, endpoint: Endpoint) -> None:
         """Join the group; blocks until every rank is there."""
         self.zeros: Zeros = lambda count, dtype: torch.zeros(count, dtype=dtype)
+        self.compression = os.environ.get(VARIABLE, "")
         timeout = timedelta(seconds=endpoint.timeout_s)
         self._rank, self._world_size = endpoint.rank, endpoint.world_size
         if dist.is_initialized():

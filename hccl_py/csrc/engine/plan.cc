@@ -34,6 +34,7 @@ void Plan::validate(int rank, int world_size) const {
     require(chunk.scratch >= -1 && chunk.scratch < scratch_slots, "scratch slot");
     require(of_data || chunk.scratch <= scratch_slots - span, "scratch slots");
   };
+  require(compressed.empty() || compressed.size() == peers.size(), "compressed edges");
   require(data_chunks >= 0 && scratch_slots >= 0 && max_chunk_span >= 0, "counts");
   for (const Op& op : ops) {
     require(op.peers_begin >= 0 && op.num_peers >= 0 &&
@@ -51,6 +52,13 @@ void Plan::validate(int rank, int world_size) const {
     require(op.kind != OpKind::recv_reduce ||
                 std::adjacent_find(begin, end, std::greater_equal<>()) == end,
             "order of peers");
+    for (int i = 0; i < op.num_peers && !compressed.empty(); ++i) {
+      // A payload is encoded once for all readers, and blocks of an encoding begin with a chunk.
+      const ChunkRef& chunk = op.kind == OpKind::send ? op.source : op.destination;
+      require(!is_compressed(op, i) || chunk.end == chunk.begin + 1, "span of a compressed chunk");
+      require(op.kind != OpKind::send || is_compressed(op, i) == is_compressed(op, 0),
+              "a send that is compressed for some peers only");
+    }
     require(op.rendezvous >= -1 && op.rendezvous < 0xffff, "rendezvous");
     if (op.kind != OpKind::send) check_chunk(op.destination);
     if (op.kind == OpKind::send || op.kind == OpKind::copy) check_chunk(op.source);

@@ -37,6 +37,7 @@ struct Op {
 struct Plan {
   std::vector<Op> ops;
   std::vector<int> peers;
+  std::vector<uint8_t> compressed;  // of each of `peers`, whether its message is; empty: none is
   int data_chunks = 0;     // parts that `data` is cut into; 0: the plan has no `data`
   int scratch_slots = 0;
   int max_chunk_span = 1;  // most chunks that one op moves; above 1, all blocks have one length
@@ -45,6 +46,9 @@ struct Plan {
 
   // Throws std::invalid_argument where an op points outside its buffers or `world_size`.
   void validate(int rank, int world_size) const;
+  bool is_compressed(const Op& op, int peer) const {
+    return !compressed.empty() && compressed[static_cast<size_t>(op.peers_begin + peer)] != 0;
+  }
   // How many slots of the engine hold the scratch slots: blocks that share a message share a slot.
   size_t slots_needed() const;
 };
@@ -63,6 +67,10 @@ struct Call {
   std::vector<Span> output;  // one per rank, or one
   DType dtype = DType::uint8;
   ReduceOp op = ReduceOp::sum;
+  // What float32 travels as on the plan's compressed edges; none: as it is on all.
+  Compression compression = Compression::none;
+  // What compressing `data` lost in the call before and will lose in this one, by position; or null.
+  std::byte* residual = nullptr;
   uint64_t fingerprint = 0;
   size_t total_bytes = 0;  // of the whole, the same on all ranks
   bool divide = false;     // avg: at the end `data`, or output block 0, by the number of ranks

@@ -53,6 +53,14 @@ struct Profile {
   Counter wire_ns;    // sending and receiving over anything else
 };
 
+// All calls that were compressed. What they cost and save on this rank's own edges between nodes.
+struct CompressionStatistics {
+  Counter calls;
+  Counter raw_bytes;   // of the messages that this rank sent, before they were encoded
+  Counter sent_bytes;  // after
+  Counter coding_ns;   // encoding, and decoding what came
+};
+
 // Kinds of calls: the four bits above the sequence number in a collective's fingerprint, then these.
 inline constexpr int kind_of_send = 16;
 inline constexpr int kind_of_recv = 17;
@@ -66,6 +74,7 @@ struct Statistics {
   Counter doorbells;    // a sleeping peer was woken
   CallStatistics calls[num_call_kinds];
   Profile profile;
+  CompressionStatistics compression;
   DeviceStatistics shm;
   DeviceStatistics tcp;
   DeviceStatistics verbs;     // lanes over queue pairs

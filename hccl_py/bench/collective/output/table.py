@@ -183,4 +183,5 @@ def _where(options: Options) -> str:
     if options.veth_links is None:
         return "1 node" if options.nnodes == 1 else f"{options.nnodes} emulated nodes"
     links = "1 veth link" if options.veth_links == 1 else f"{options.veth_links} veth links"
-    return f"{options.nnodes} network namespaces joined by {links}"
+    rate = f" of {options.rate_mbit:g} Mbit/s" if options.rate_mbit else ""
+    return f"{options.nnodes} network namespaces joined by {links}{rate}"
