@@ -66,6 +66,9 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
 
 void Communicator::add_tcp_peer(int peer, TcpConnections connections) {
   size_t num_paths = connections.names.size();
+  if (connections.lanes.empty()) {
+    connections.lanes.assign(outboxes_.size(), StreamsByPath(num_paths));
+  }
   auto is_complete = [&](const StreamsByPath& paths) { return paths.size() == num_paths; };
   if (num_paths == 0 || !is_complete(connections.controls) ||
       !std::all_of(connections.lanes.begin(), connections.lanes.end(), is_complete)) {
@@ -310,6 +313,12 @@ std::vector<BrokenPath> Communicator::take_broken() {
   std::vector<BrokenPath> broken = connections_.take_broken();
   if (failures_.has_ended()) broken.clear();
   return broken;
+}
+
+void Communicator::note_refusal(int peer) {
+  if (submissions_.is_closed() || failures_.has_ended()) return;
+  connections_.note_refusal(peer);
+  drive_once();
 }
 
 void Communicator::replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection) {
