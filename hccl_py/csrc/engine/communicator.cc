@@ -206,14 +206,19 @@ bool Communicator::has_work() const {
   return has_calls() || !point_to_point_.idle() || connections_.is_unsettled();
 }
 
-// Whether a request came in for which no other thread was woken, because this one drove.
-bool Communicator::has_requests() const { return submissions_.has_incoming() || asked(~ask_close); }
+// Whether a request or a connection came in for which no other thread was woken, because this one
+// drove.
+bool Communicator::has_requests() const {
+  return submissions_.has_incoming() || asked(~ask_close) || connections_.has_offers();
+}
 
 // Ends this thread's driving. What is left goes to a waiter or to the progress thread.
 void Communicator::hand_over() {
   bool has_rest = has_work();
   submissions_.stop_driving();
-  if (asked(~ask_close) && submissions_.try_drive()) {
+  // The progress thread may not run; a lane's first message waits for the connection.
+  bool is_asked = asked(~ask_close) || connections_.has_offers();
+  if (is_asked && submissions_.try_drive()) {
     progress_or_fail();
     submissions_.stop_driving();
   } else if (has_rest || has_requests()) {
