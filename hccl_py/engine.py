@@ -25,8 +25,8 @@ def connect_engine(
 ) -> tuple[_core.Communicator, Mesh, OpenSockets, Reconnector | None]:
     """Meet the other ranks at the store and connect an engine to all of them.
 
-    Return it; what it is connected by; what a forked child has to close; what replaces connections
-    that break, None where there are none that could be.
+    Return it; what it is connected by; what a forked child has to close; what makes lanes and
+    replaces connections that break, None where there are none that could be.
     """
     core: _core.Communicator | None = None
     arena = arena_of_this_process()

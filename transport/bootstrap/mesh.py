@@ -39,8 +39,8 @@ class Link:
 
     Attributes:
         controls: one Unix socket (same node), or one TCP connection per path.
-        lanes: the TCP connections of each lane, one per path; empty where memory is shared and
-            where a provider has the lanes.
+        lanes: the TCP connections of each lane, one per path; empty where they are made when first
+            needed, where memory is shared and where a provider has the lanes.
         paths: name of each path; empty where memory is shared.
         shared: the peer's segment, the eventfd of its doorbell and its registered memory; None
             where no memory is shared.
@@ -62,7 +62,8 @@ class Mesh:
     Attributes:
         party: this rank among all ranks.
         links: one per other rank, ascending.
-        listeners: where ranks of other nodes may replace connections; empty on a single node.
+        listeners: where ranks of other nodes make lanes and replace connections; empty on a single
+            node.
         provider: owns the links' provided lanes, to be closed after them; None without one.
         coordination: this rank's hold on the control plane, still to be attached; None if alone.
         shared: what rank 0 shared with all ranks; empty if alone.
@@ -254,6 +255,7 @@ class _Resources:
             meeting.secret,
             make_segment(local_ranks),
             self.card.num_lanes if self._provider is None else 0,
+            self.settings.has_paths,
             self.card.num_connections,
             self._tls,
             shares_memory,
@@ -297,7 +299,7 @@ def _links(
         paths = range(party.num_paths(peer))
         controls, *lanes = [
             tuple(made[Key(peer, index, path)].detach() for path in paths)
-            for index in range(1 + party.num_lanes)
+            for index in range(1 + party.num_lanes_at_start)
         ]
         names = tuple(party.path_name(peer, path) for path in paths)
         of_provider = tuple(provided.get(peer, ()))

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import Any, Protocol, get_origin, get_type_hints
 
 import msgpack  # type: ignore[import-untyped]
@@ -272,10 +273,17 @@ def _unpack_card(rank: int, packed: bytes) -> Card:
 
 
 def _check_types(received: object) -> None:
-    for name, expected in get_type_hints(type(received)).items():
-        kind = tuple if get_origin(expected) is tuple else expected
-        if not isinstance(getattr(received, name), kind):
+    for name, expected in _types(type(received)).items():
+        if not isinstance(getattr(received, name), expected):
             raise TypeError(f"{name} is not {expected}")
+
+
+@cache  # to evaluate the annotations takes longer than all else of a card
+def _types(kind: type) -> dict[str, Any]:
+    return {
+        name: tuple if get_origin(expected) is tuple else expected
+        for name, expected in get_type_hints(kind).items()
+    }
 
 
 class _SealedStore:

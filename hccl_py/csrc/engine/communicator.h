@@ -97,7 +97,10 @@ class Communicator final : public Drivable {
   // The connections that broke since the last call. Call it every second or so in any case: it
   // checks the connections while no call does.
   std::vector<BrokenPath> take_broken();
-  // The driver takes it into use at its next turn; no other thread may touch it any more.
+  // Nobody listens any more where this peer of another node did.
+  void note_refusal(int peer);
+  // The driver takes it into use at its next turn; no other thread may touch it any more. Also the
+  // first connection that a lane wants.
   void replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection);
   // Whether a peer of another node still lacks something that finished calls have sent: for as long
   // connections that broke have to be brought back. Not if calls are under way that no thread awaits.
