@@ -34,9 +34,12 @@ class Buffer(IntEnum):
 
     def __getitem__(self, key: int | slice) -> "Chunk":
         """Name chunk `key`, or a contiguous range of chunks: `data[2]`, `data[0:4]`, `data[:]`."""
-        # A neighbour computed without `% n` must not wrap silently: no negative index.
+        # A plan among thousands of ranks has as many chunks: the short way past both classes.
+        if isinstance(key, int) and key >= 0:
+            return tuple.__new__(Chunk, (self, key, key + 1, None))
         at = slice(key, key + 1) if isinstance(key, int) else key
         begin, end = at.start or 0, _OPEN_END if at.stop is None else at.stop
+        # A neighbour computed without `% n` must not wrap silently: no negative index.
         if begin < 0 or end < 0 or at.step not in (None, 1):
             raise IndexError(f"{self.name.lower()}[{key}]: chunks count up from 0, one by one")
         return Chunk(self, begin, end)
@@ -80,6 +83,9 @@ class OpKind(IntEnum):
     RECV = 1
     RECV_REDUCE = 2
     COPY = 3
+
+
+SEND, RECV, RECV_REDUCE, COPY = OpKind
 
 
 class Op(NamedTuple):
@@ -164,20 +170,20 @@ class PlanBuilder:
     def send(self, peers: Iterable[int], chunk: Chunk) -> None:
         """Send `chunk` to each peer: one work request, which completes in the background."""
         if everyone := tuple(peers):
-            self._ops.append(Op(OpKind.SEND, everyone, None, self._closed(chunk)))
+            self._ops.append(Op(SEND, everyone, None, self._closed(chunk)))
 
     def recv(self, peer: int, chunk: Chunk) -> None:
         """Put the next message of `peer` into `chunk`."""
-        self._ops.append(Op(OpKind.RECV, (peer,), self._closed(chunk)))
+        self._ops.append(Op(RECV, (peer,), self._closed(chunk)))
 
     def recv_reduce(self, peers: Iterable[int], chunk: Chunk) -> None:
         """Make `chunk` the reduction, in rank order, of itself and the peers' next messages."""
         if everyone := tuple(sorted(peers)):
-            self._ops.append(Op(OpKind.RECV_REDUCE, everyone, self._closed(chunk)))
+            self._ops.append(Op(RECV_REDUCE, everyone, self._closed(chunk)))
 
     def copy(self, dst: Chunk, src: Chunk) -> None:
         """Copy `src` to `dst` on this rank."""
-        self._ops.append(Op(OpKind.COPY, (), self._closed(dst), self._closed(src)))
+        self._ops.append(Op(COPY, (), self._closed(dst), self._closed(src)))
 
     def scratch(self, index: int, like: Chunk) -> Chunk:
         """Name slot `index` of the engine's temporary memory, as long as `like`.

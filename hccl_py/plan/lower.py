@@ -12,6 +12,7 @@ from typing import NamedTuple
 from hccl_py.plan.language import Chunk, Plan
 from hccl_py.plan.rendezvous import rendezvous
 
+_NO_SIDE = (0, 0, 0, -1)
 Row = tuple[int, int, int, int, int, int, int, int, int, int, int, int]
 
 
@@ -32,7 +33,8 @@ def lower(plan: Plan) -> LoweredPlan:
     scratch_slots = 0
     ways = rendezvous(plan.ops)
     for (kind, op_peers, dst, src, _), way in zip(plan.ops, ways, strict=True):
-        dst_side, src_side = _side(dst), _side(src)
+        dst_side = _NO_SIDE if dst is None else _side(dst)
+        src_side = _NO_SIDE if src is None else _side(src)
         rows.append((int(kind), len(peers), len(op_peers), *dst_side, *src_side, way))
         peers += op_peers
         ends = [c.scratch + c.slots for c in (dst, src) if c is not None and c.scratch is not None]
@@ -43,8 +45,6 @@ def lower(plan: Plan) -> LoweredPlan:
     return LoweredPlan(tuple(rows), tuple(peers), compressed, plan.shape.data_chunks, scratch_slots)
 
 
-def _side(chunk: Chunk | None) -> tuple[int, int, int, int]:
-    if chunk is None:
-        return (0, 0, 0, -1)
+def _side(chunk: Chunk) -> tuple[int, int, int, int]:
     buffer, begin, end, scratch = chunk
     return (int(buffer), begin, end, -1 if scratch is None else scratch)

@@ -12,10 +12,10 @@ two rules are found here, from the plan of the sending rank alone:
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hccl_py.plan.language import Buffer, Chunk, Op, OpKind
+from hccl_py.plan.language import COPY, RECV, SEND, Buffer, Chunk, Op, data, input
 
 COPIED = -1
 """The message is copied when it is sent."""
@@ -39,21 +39,21 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
     sent: defaultdict[tuple[Buffer, int], list[_Sent]] = defaultdict(list)
     for index, op in enumerate(ops):
         source = _places(op.src)
-        shared = [earlier for place in source for earlier in sent.get(place, ())]
+        shared = [earlier for place in source for earlier in sent.get(place, ())] if sent else ()
         for earlier in shared:
             earlier.touched = True
-        if op.kind is OpKind.SEND and op.compressed:
+        if op.kind is SEND and op.compressed:
             result[index] = COPIED  # what leaves is an encoding
-        elif op.kind is OpKind.SEND:
+        elif op.kind is SEND:
             if op.src is not None and op.src.scratch is not None:
                 result[index] = COPIED  # scratch is not registered, and used again at once
-            elif op.src is not None and op.src.buffer is not Buffer.INPUT:
+            elif source:
                 counts = tuple(received[peer] for peer in op.peers)
                 one = _Sent(index, op, counts, touched=bool(shared))
                 for place in source:
                     sent[place].append(one)
             continue
-        for place in _places(op.written if op.compressed else op.dst):
+        for place in _places(op.written if op.compressed else op.dst) if sent else ():
             for earlier in sent.pop(place, ()):
                 before = zip(earlier.op.peers, earlier.received, strict=True)
                 if any(received[peer] == count for peer, count in before):
@@ -61,7 +61,7 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
                 elif not earlier.touched and _replies(op, earlier.op):
                     result[earlier.index] = received[op.peers[0]] - earlier.received[0] + 1
                 earlier.touched = True
-        if op.kind not in (OpKind.COPY, OpKind.SEND):
+        if op.kind not in (COPY, SEND):
             for peer in op.peers:
                 received[peer] += 1
     return result
@@ -69,15 +69,15 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
 
 def _replies(receive: Op, send: Op) -> bool:
     return (
-        receive.kind is OpKind.RECV
+        receive.kind is RECV
         and receive.dst == send.src
         and receive.peers == send.peers
         and send.src is not None
-        and send.src.buffer is Buffer.DATA
+        and send.src.buffer is data
     )
 
 
-def _places(chunk: Chunk | None) -> Iterable[tuple[Buffer, int]]:
-    if chunk is None or chunk.scratch is not None:
+def _places(chunk: Chunk | None) -> Sequence[tuple[Buffer, int]]:
+    if chunk is None or chunk.scratch is not None or chunk.buffer is input:
         return ()
     return [(chunk.buffer, index) for index in range(chunk.begin, chunk.end)]

@@ -219,7 +219,10 @@ class Result:
                 yield f"rank {story.rank} tells the same again"
         if self.injection.names_victim:
             rank, _, pid, *_ = first.fields
-            if (rank, pid) != (self.injection.victim, self.victim_pid):
+            # Where only two have made the call, either may be wrong: both are named.
+            victim = self.injection.victim
+            alike = all(f"rank {one} called " in first.text for one in (rank, victim))
+            if (rank, pid) != (victim, self.victim_pid) and not alike:
                 yield f"the victim is named: {(rank, pid)}"
         # Both ends of a connection live, and may be asked before they notice it.
         runs = re.findall(r"(\d+)(?:-(\d+))?", first.text.partition("look at the output of")[2])

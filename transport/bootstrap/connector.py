@@ -120,8 +120,6 @@ class Connector(ABC):
             else:
                 self._reject(pending, RejectedError(f"no answer in {self.ATTEMPT_S:g} s"))
 
-    # Dialling.
-
     def _dial(self, key: Key) -> None:
         if key not in self._retry_s:
             self._retry_s[key] = self._first_retry_s(key)
@@ -164,8 +162,6 @@ class Connector(ABC):
         here, _ = self._party.route(key.rank, key.path)
         tie = self._party.ties_interfaces and not self._party.shares_machine(key.rank)
         return here if tie else Endpoint("", here.host, 0)
-
-    # Listening.
 
     def _listen(self) -> None:
         for listener in self._listeners:
@@ -217,8 +213,6 @@ class Connector(ABC):
     def _drop_stranger(self, pending: PendingConnection, reason: str) -> None:
         self._give_up(pending)
         self._rejections.note(pending.address, reason)
-
-    # Handshakes.
 
     def _begin(self, pending: PendingConnection, timeout_s: float) -> None:
         self._pending[pending] = time.monotonic() + timeout_s

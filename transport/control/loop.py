@@ -138,12 +138,13 @@ class ControlLoop:
         until_s = min((service.next_s() for service in self._services), default=now_s + 60)
         pause_s = min(max(0.0, until_s - now_s), _LONGEST_TURN_S)
         self.poller.poll(int(pause_s * 1000) + 1)
-        while self._commands:
-            self.guard(self._commands.popleft())
         watched = self.selector.get_map()
         for ready, _ in self.selector.select(0):
             if watched.get(ready.fd) is ready:  # not closed by an earlier action of this turn
                 self.guard(ready.data)
+        # After the wake was taken: one that is posted from now on wakes the next turn.
+        while self._commands:
+            self.guard(self._commands.popleft())
         for service in tuple(self._services):
             self.guard(service.turn)
 

@@ -1,0 +1,30 @@
+"""The control thread's event loop."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from hccl_py.transport.control import loop as loop_module
+from hccl_py.transport.control.loop import ControlLoop
+
+
+def test_command_that_comes_in_the_midst_of_a_turn_waits_for_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loop_module, "_LONGEST_TURN_S", 60.0)
+    loop, ran = ControlLoop(lambda: None), threading.Event()
+    select = loop.selector.select
+
+    def select_after_a_command(timeout_s: float) -> Any:
+        monkeypatch.setattr(loop.selector, "select", select)
+        loop.post(ran.set)
+        return select(timeout_s)
+
+    monkeypatch.setattr(loop.selector, "select", select_after_a_command)
+    loop.start()
+    loop.post(lambda: None)
+    assert ran.wait(10.0)
+    loop.stop()
