@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 import tracemalloc
 
@@ -41,8 +40,8 @@ def test_first_call_among_4096_ranks_is_cheap(collective: str) -> None:
     root = 9 if COLLECTIVES[collective].rooted else None
     for rank in (0, 9, 4095):
         call = (collective, FLOAT, SUM, 1 << 20, root)
-        # Processor time, and the best of several: other processes may run on this machine.
-        assert any(_seconds_to_plan(rank, nodes, call) <= 0.050 for _ in range(10))
+        # Processor time, and the best of three: other processes may run on this machine.
+        assert min(_seconds_to_plan(rank, nodes, call) for _ in range(3)) <= 0.050
         tracemalloc.start()
         cache = PlanCache(rank, nodes)
         cache[call]
@@ -55,9 +54,6 @@ def test_first_call_among_4096_ranks_is_cheap(collective: str) -> None:
 
 def _seconds_to_plan(rank: int, nodes: Nodes, call: Call) -> float:
     cache = PlanCache(rank, nodes)
-    gc.disable()  # its passes over what other tests left are not the plan's
     began = time.thread_time()
     cache[call]
-    seconds = time.thread_time() - began
-    gc.enable()
-    return seconds
+    return time.thread_time() - began
