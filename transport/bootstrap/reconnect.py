@@ -1,9 +1,16 @@
-"""Brings broken connections back while the communicator works.
+"""Makes data lanes when they are first needed, and brings broken connections back.
 
-The engine reports what broke and uses the other paths. The control thread dials again where this
-rank is the higher one of the pair, and accepts where it is the lower. The engine gets the new
-connection and replays what the old one may have lost. Attempts go on for as long as the
-communicator lives: the engine decides when a communicator without any path ends.
+The control thread does both, so it serves a peer while this rank computes.
+
+A lane is made once a message waits on it, and either rank may dial. If both do, the connection that
+the higher rank dials is the one: it turns the other away, and dials only while it has not answered
+the other's proof. So never are two connections made where one is wanted.
+
+The engine reports what broke and uses the other paths. The higher rank of the pair dials again, the
+lower accepts. The engine gets the new connection and replays what the old one may have lost.
+Attempts go on for as long as the communicator lives: the engine decides when a communicator without
+any path ends. The lower rank dials a control connection that broke as well, though only the
+higher's counts: that nobody listens there any more is how a rank knows that the other has ended.
 """
 
 import logging
@@ -14,15 +21,17 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hccl_py.transport import _core
-from hccl_py.transport.bootstrap.connection import PendingConnection
+from hccl_py.transport.bootstrap.connection import NotNowError, PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector
-from hccl_py.transport.bootstrap.party import Key, Party
+from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.network.rejections import stranger_limit
 from hccl_py.transport.network.sockets import OpenSockets
 
 logger = logging.getLogger("hccl_py.transport")
 
+_FIRST_LANE_RETRY_S = 0.002
+"""The peer may just be about to finish its start, or dial the same lane itself."""
 _LOOK_PERIOD_S = 1.0
 """How often the engine checks the connections while no call does."""
 _WITHOUT_DESCRIPTORS_S = 0.1
@@ -30,10 +39,12 @@ _SETTLE_PERIOD_S = 0.002
 _SETTLE_S = 1.5
 """How long a rank that leaves waits for a path to a peer that it cannot reach: longer than
 `_LOOK_PERIOD_S`, in which the peer may notice the break, and short enough to close in 2 s."""
+_SETTLE_LANES_S = 5.0
+"""The same for a lane that is being made: its peer lives, but may compute without Python's lock."""
 
 
 class Reconnector(Connector):
-    """Replaces broken connections of one communicator, until it is closed."""
+    """Makes lanes and replaces broken connections of one communicator, until it is closed."""
 
     FIRST_RETRY_S = 0.05
     LONGEST_RETRY_S = 1.0
@@ -52,6 +63,8 @@ class Reconnector(Connector):
         super().__init__(party, listeners, stranger_limit(), self._plane.loop.selector)
         self._engine = engine
         self._opened = opened
+        self._wanted: set[Key] = set()
+        self._made: set[Key] = set()  # the lanes' connections that there are, or were
         self._broken: set[Key] = set()
         self._logged: set[Key] = set()  # whose failed attempts are in the log since they broke
         # Peers with a lane that has no path left; replaced, never changed: `settle` reads it.
@@ -66,12 +79,13 @@ class Reconnector(Connector):
 
         Without a goodbye this rank's end is a death. Peers that ended need none.
         """
-        until = time.monotonic() + _SETTLE_S
+        began_s = time.monotonic()
         # In this order: a break is known here a little later than to the engine.
         while self._engine.has_undelivered() or (
             self._unreachable - {peer.rank for peer in self._engine.ended_peers()}
         ):
-            if time.monotonic() > until:
+            limit_s = _SETTLE_LANES_S if self._wanted else _SETTLE_S
+            if time.monotonic() > began_s + limit_s:
                 return
             time.sleep(_SETTLE_PERIOD_S)
 
@@ -93,7 +107,7 @@ class Reconnector(Connector):
 
     def _open(self) -> None:
         self._listen()
-        self._plane.loop.watch(self._engine.repair_fd(), self._take_broken)
+        self._plane.loop.watch(self._engine.repair_fd(), self._take_news)
         self._plane.loop.add(self)
 
     def _close(self) -> None:
@@ -120,7 +134,31 @@ class Reconnector(Connector):
         self.tick()
         if time.monotonic() >= self._look_s:
             self._look_s = time.monotonic() + _LOOK_PERIOD_S
-            self._take_broken()
+            self._take_news()
+
+    def _take_news(self) -> None:
+        self._take_broken()
+        self._take_wanted()
+
+    # Lanes that the engine needs.
+
+    def _take_wanted(self) -> None:
+        for key in (Key(*wanted) for wanted in self._engine.take_wanted()):
+            if key not in self._made:
+                self._wanted.add(key)
+                self._make(key)
+
+    def _make(self, key: Key) -> None:
+        """Dial, unless the peer's own attempt has come so far that it may have succeeded there."""
+        for accepted in self._attempts(key, dialled=False):
+            if accepted.authenticated:
+                return
+            if key.rank < self._party.rank:
+                self._give_up(accepted)
+        self._dial(key)
+
+    def _attempts(self, key: Key, *, dialled: bool) -> list[PendingConnection]:
+        return [one for one in self._pending if (one.key, one.dialled) == (key, dialled)]
 
     # Breaks that the engine reports.
 
@@ -131,7 +169,7 @@ class Reconnector(Connector):
                 logger.warning("%s broke; it will be used again when it can", self._name(key))
             self._broken.add(key)
             self._note_reachability()
-            if key.rank < self._party.rank and key != but:
+            if key != but and (key.rank < self._party.rank or key.index == CONTROL):
                 self._dial(key)
 
     def _is_broken(self, any_of: Key) -> bool:
@@ -150,11 +188,19 @@ class Reconnector(Connector):
 
     def _is_expected(self, key: Key) -> bool:
         """Accept any connection there may be: the peer may have noticed a break first."""
-        return key.index <= self._party.num_lanes and key.path < self._party.num_paths(key.rank)
+        if key.index > self._party.num_lanes or key.path >= self._party.num_paths(key.rank):
+            return False
+        is_first = key.index != CONTROL and key not in self._made
+        if key.rank < self._party.rank and (not is_first or key in self._retry_s):
+            raise NotNowError("this rank dials it itself, or sees nothing wrong with it")
+        return True
 
     def _connected(self, key: Key, pending: PendingConnection) -> None:
         # Breaks reported so far are of the old connection: noted later, they would stay for ever.
         self._take_broken(but=key)
+        if key.index != CONTROL:
+            self._made.add(key)
+            self._wanted.discard(key)
         connection = pending.detach()
         self._opened.add(connection)
         self._engine.replace_connection(key.rank, key.index, key.path, connection)
@@ -166,12 +212,25 @@ class Reconnector(Connector):
                 logger.warning("%s works again", self._name(key))
 
     def _failed(self, key: Key, what: str, cause: Exception) -> None:
-        """Try again, if it was this rank that dialled."""
-        if key not in self._logged:
+        """Try again, if this rank dials it, or if it needs what the peer dialled."""
+        if key in self._broken and key not in self._logged:
             self._logged.add(key)
             logger.info("%s: %s: %s; trying again", self._name(key), key, what)
-        if key.rank < self._party.rank:
+        if self._attempts(key, dialled=True):
+            return  # what failed was the peer's attempt
+        if key in self._retry_s:
             self._retry_later(key)
+        elif key in self._wanted:
+            self._dial(key)
+
+    def _first_retry_s(self, key: Key) -> float:
+        return _FIRST_LANE_RETRY_S if key in self._wanted else super()._first_retry_s(key)
+
+    def _refused(self, key: Key) -> None:
+        """Tell the engine, which tells by it that the peer has ended; retry all the same."""
+        if key.index == CONTROL:
+            self._engine.note_refusal(key.rank)
+        super()._refused(key)
 
     def _out_of_descriptors(self, cause: OSError) -> None:
         """Rest: the listener stays readable, and the thread would spin on it."""

@@ -66,6 +66,9 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
 
 void Communicator::add_tcp_peer(int peer, TcpConnections connections) {
   size_t num_paths = connections.names.size();
+  if (connections.lanes.empty()) {
+    connections.lanes.assign(outboxes_.size(), StreamsByPath(num_paths));
+  }
   auto is_complete = [&](const StreamsByPath& paths) { return paths.size() == num_paths; };
   if (num_paths == 0 || !is_complete(connections.controls) ||
       !std::all_of(connections.lanes.begin(), connections.lanes.end(), is_complete)) {
@@ -105,6 +108,10 @@ void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
 
 void Communicator::set_checks(bool checks) {
   for (Channel& channel : collectives_.channels()) channel.set_checks(checks);
+}
+
+void Communicator::start_profile() {
+  for (Channel& channel : collectives_.channels()) channel.set_profile(&statistics_.profile);
 }
 
 Caller Communicator::caller() const {
@@ -199,14 +206,19 @@ bool Communicator::has_work() const {
   return has_calls() || !point_to_point_.idle() || connections_.is_unsettled();
 }
 
-// Whether a request came in for which no other thread was woken, because this one drove.
-bool Communicator::has_requests() const { return submissions_.has_incoming() || asked(~ask_close); }
+// Whether a request or a connection came in for which no other thread was woken, because this one
+// drove.
+bool Communicator::has_requests() const {
+  return submissions_.has_incoming() || asked(~ask_close) || connections_.has_offers();
+}
 
 // Ends this thread's driving. What is left goes to a waiter or to the progress thread.
 void Communicator::hand_over() {
   bool has_rest = has_work();
   submissions_.stop_driving();
-  if (asked(~ask_close) && submissions_.try_drive()) {
+  // The progress thread may not run; a lane's first message waits for the connection.
+  bool is_asked = asked(~ask_close) || connections_.has_offers();
+  if (is_asked && submissions_.try_drive()) {
     progress_or_fail();
     submissions_.stop_driving();
   } else if (has_rest || has_requests()) {
@@ -306,6 +318,12 @@ std::vector<BrokenPath> Communicator::take_broken() {
   std::vector<BrokenPath> broken = connections_.take_broken();
   if (failures_.has_ended()) broken.clear();
   return broken;
+}
+
+void Communicator::note_refusal(int peer) {
+  if (submissions_.is_closed() || failures_.has_ended()) return;
+  connections_.note_refusal(peer);
+  drive_once();
 }
 
 void Communicator::replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection) {

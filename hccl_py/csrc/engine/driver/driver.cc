@@ -78,7 +78,8 @@ bool Communicator::progress(bool thoroughly) {
   if (moved) accept();
   if (connections_.has_offers()) {
     connections_.use_offers();
-    moved = true;
+    take_failures();
+    return true;
   }
   if (asks_.load(std::memory_order_seq_cst) != 0 && answer_asks()) return true;
   if (connections_.holds_traffic()) return moved;
