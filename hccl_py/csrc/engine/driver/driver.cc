@@ -33,7 +33,7 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline, const Int
     bool moved = progress_or_fail();
     // A lane's own code ran into the caller's signal handler: what that raised is the caller's.
     if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
-    if (!moved && idle.begins_to_spin() && shares_core()) idle.give_up();
+    if (!moved && idle.begins_to_spin() && shares_core()) idle.yield_instead();
     bool signalled = false;
     if (moved) {
       idle.reset();
