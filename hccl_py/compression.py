@@ -86,7 +86,7 @@ class GainCheck:
     is no speed, and nothing was saved.
 
     Attributes:
-        is_open: whether calls are to `look`.
+        is_open: whether calls that say nothing of compression are to `look`.
     """
 
     def __init__(self, core: _core.Communicator, name: str, is_open: bool) -> None:
@@ -101,10 +101,9 @@ class GainCheck:
         if self._is_decided:
             return
         calls, raw_bytes, sent_bytes, coding_ns = self._core.compression()
-        self._is_decided = coding_ns >= _JUDGED_NS
-        self.is_open = not self._is_decided
-        if self.is_open:
+        if coding_ns < _JUDGED_NS:
             return
+        self._is_decided, self.is_open = True, False
         speed = sum(path["bytes_per_second"] for path in self._core.path_statistics())
         saved_s = (raw_bytes - sent_bytes) / speed if speed else 0.0
         if coding_ns / 1e9 > saved_s:

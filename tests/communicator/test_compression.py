@@ -28,14 +28,19 @@ def numbers(rank: int, count: int) -> Array:
     return (random.normal(size=count) * scales).astype(np.float32)
 
 
-def bound(compression: str, nodes: tuple[tuple[int, ...], ...], inputs: list[Array]) -> Array:
+def bound(
+    compression: str,
+    nodes: tuple[tuple[int, ...], ...],
+    inputs: list[Array],
+    collective: str = "all_reduce",
+) -> Array:
     """Return the largest error of each element of a sum, as the page states it."""
     sums = [np.abs(np.sum([inputs[r] for r in node], 0, np.float64)) for node in nodes]
     if compression == "int8":
         padded = [np.pad(one, 255) for one in sums]
         sums = [np.lib.stride_tricks.sliding_window_view(one, 511).max(1) for one in padded]
     part = {"bf16": 2.0**-8, "int8": 1 / 253}[compression]
-    roundings = 1 if len(nodes) == 2 else 2.01
+    roundings = 1 if len(nodes) == 2 or collective == "reduce_scatter" else 2.01
     floats = 2.0**-22 * np.sum(np.abs(inputs), 0, np.float64)  # what float32 itself rounds
     return roundings * part * np.sum(sums, 0) + floats + 2.0**-120
 
@@ -59,6 +64,27 @@ def test_all_reduce_is_within_the_bound_and_the_same_on_all_ranks(
             assert len({result.tobytes() for result in results}) == 1
             error = np.abs(results[0] - np.sum(inputs, 0, np.float64) / divisor)
             limit = bound(compression, nodes, inputs) / divisor
+            assert np.all(error <= limit), (count, float(np.max(error / limit)))
+            assert np.any(error > limit / 100), "nothing was compressed"
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_reduce_scatter_rounds_once_for_any_number_of_nodes(
+    monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
+    monkeypatch.setenv("HCCL_COMPRESSION", compression)
+    with ThreadRanks("aabc") as ranks:
+        n, nodes = ranks.world_size, ranks.communicators[0].nodes
+        for count in (SMALLEST // n, 30_011):
+            inputs = [numbers(rank, n * count) for rank in range(n)]
+
+            def reduce_scatter(comm: Communicator, inputs: Any = inputs, count: int = count) -> Any:
+                block = np.zeros(count, np.float32)
+                comm.reduce_scatter(block, inputs[comm.rank])
+                return block
+
+            error = np.abs(np.concatenate(ranks.run(reduce_scatter)) - np.sum(inputs, 0, float))
+            limit = bound(compression, nodes, inputs, "reduce_scatter")
             assert np.all(error <= limit), (count, float(np.max(error / limit)))
             assert np.any(error > limit / 100), "nothing was compressed"
 
@@ -196,6 +222,13 @@ def test_unknown_compression_is_named(name: Any) -> None:
     assert "compression: expected one of none, bf16, int8, got " in str(error)
 
 
+def test_unknown_compression_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HCCL_COMPRESSION", "int4")
+    expected = "HCCL_COMPRESSION: expected one of none, bf16, int8, got 'int4'"
+    with pytest.raises(InvalidArgumentError, match=expected):
+        Communicator(None, 0, 1)
+
+
 def test_ranks_that_compress_differently_name_both_calls() -> None:
     def all_reduce(comm: Communicator) -> None:
         chosen = ("int8", "bf16", "none")[comm.rank]
@@ -241,6 +274,23 @@ def test_warning_says_once_that_coding_took_longer_than_the_bytes_it_saved(
     assert not check.is_open
     assert len(caplog.records) == (reason is not None)
     assert (reason or "") in caplog.text
+
+
+def test_warning_is_of_what_the_engine_measured(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Two short calls between threads keep no byte waiting for long."""
+    monkeypatch.setattr("hccl_py.compression._JUDGED_NS", 1)
+
+    def all_reduce(comm: Communicator) -> None:
+        for _ in range(3):
+            comm.all_reduce(np.ones(SMALLEST, np.float32), compression="int8")
+
+    with ThreadRanks("ab") as ranks, caplog.at_level(logging.WARNING, "hccl_py"):
+        ranks.run(all_reduce)
+    (record,) = caplog.records
+    assert "rank 0 of ab: compression loses on this network: in 1 calls" in record.message
+    assert "saved 0 s of the network's time (never kept waiting)" in record.message
 
 
 def test_nothing_is_decided_before_enough_was_coded(caplog: pytest.LogCaptureFixture) -> None:
