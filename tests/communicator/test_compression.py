@@ -244,29 +244,33 @@ def test_ranks_that_compress_differently_name_both_calls() -> None:
 class Counted:
     """An engine that has counted what the test says."""
 
-    def __init__(self, coding_s: float, *speeds: float) -> None:
-        self._coding_ns = int(coding_s * 1e9)
+    def __init__(self, coding_s: float, wire_s: float, *speeds: float) -> None:
+        self._coding_ns, self._wire_ns = int(coding_s * 1e9), int(wire_s * 1e9)
         self._speeds = speeds
 
     def compression(self) -> tuple[int, ...]:
         return 8, 4_000_000_000, 1_000_000_000, self._coding_ns
+
+    def profile(self) -> tuple[int, ...]:
+        return 0, 0, self._wire_ns
 
     def path_statistics(self) -> list[dict[str, float]]:
         return [{"bytes_per_second": speed} for speed in self._speeds]
 
 
 @pytest.mark.parametrize(
-    ("speeds", "reason"),
+    ("wire_s", "speeds", "reason"),
     [
-        ((0.06e9, 0.06e9), None),
-        ((3e9, 3e9), "took 1 s and saved 0.5 s of the network's time (at the measured 6 GB/s)"),
-        ((0.0, 0.0), "took 1 s and saved 0 s of the network's time (never kept waiting)"),
+        (0.1, (0.06e9, 0.06e9), None),
+        (0.4, (3e9, 3e9), None),
+        (0.1, (3e9, 3e9), "took 1 s and saved 0.5 s of sending and receiving"),
+        (0.1, (0.0, 0.0), "took 1 s and saved 0.3 s of sending and receiving"),
     ],
 )
 def test_warning_says_once_that_coding_took_longer_than_the_bytes_it_saved(
-    caplog: pytest.LogCaptureFixture, speeds: tuple[float, ...], reason: str | None
+    caplog: pytest.LogCaptureFixture, wire_s: float, speeds: tuple[float, ...], reason: str | None
 ) -> None:
-    engine: Any = Counted(1.0, *speeds)
+    engine: Any = Counted(1.0, wire_s, *speeds)
     check = GainCheck(engine, "job", is_open=True)
     with caplog.at_level(logging.WARNING, "hccl_py"):
         check.look()
@@ -276,25 +280,27 @@ def test_warning_says_once_that_coding_took_longer_than_the_bytes_it_saved(
     assert (reason or "") in caplog.text
 
 
-def test_warning_is_of_what_the_engine_measured(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+def test_gain_is_judged_by_what_the_engine_times_in_compressed_calls(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Two short calls between threads keep no byte waiting for long."""
     monkeypatch.setattr("hccl_py.compression._JUDGED_NS", 1)
 
-    def all_reduce(comm: Communicator) -> None:
-        for _ in range(3):
-            comm.all_reduce(np.ones(SMALLEST, np.float32), compression="int8")
+    def check(comm: Communicator) -> None:
+        data, gain = np.ones(SMALLEST, np.float32), comm._state.gain
+        comm.all_reduce(data, compression="none")
+        assert comm._state.core.profile() == (0, 0, 0)
+        comm.all_reduce(data, compression="int8")
+        assert comm._state.core.profile()[2] > 0
+        assert not gain.is_decided
+        comm.all_reduce(data, compression="int8")
+        assert gain.is_decided == (comm.rank == 0)
 
-    with ThreadRanks("ab") as ranks, caplog.at_level(logging.WARNING, "hccl_py"):
-        ranks.run(all_reduce)
-    (record,) = caplog.records
-    assert "rank 0 of ab: compression loses on this network: in 1 calls" in record.message
-    assert "saved 0 s of the network's time (never kept waiting)" in record.message
+    with ThreadRanks("ab") as ranks:
+        ranks.run(check)
 
 
 def test_nothing_is_decided_before_enough_was_coded(caplog: pytest.LogCaptureFixture) -> None:
-    engine: Any = Counted(0.4, 0.0)
+    engine: Any = Counted(0.4, 0.0, 0.0)
     check = GainCheck(engine, "job", is_open=True)
     check.look()
     assert check.is_open
