@@ -126,6 +126,11 @@ class Communicator(Collectives[None]):
         )
 
     @property
+    def compression(self) -> str:
+        """What large sums travel as between nodes, where a call does not say; none on one node."""
+        return self._state.compression.name.lower()
+
+    @property
     def timeout_s(self) -> float:
         """Default deadline of every call; may be set."""
         return self._state.timeout_s

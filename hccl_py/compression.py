@@ -80,13 +80,13 @@ class ErrorFeedback:
 class GainCheck:
     """Warns once, on rank 0, if compression costs more time than it saves.
 
-    It costs the time of encoding and decoding. It saves the time that the bytes which were not sent
-    would have taken at the speed of the network. The transport measures that speed while bytes wait
-    to leave all the time, as they do where the network is the bottleneck. Where it never was, there
-    is no speed, and nothing was saved.
+    It costs the time of encoding and decoding. It saves the time of the bytes that were not sent.
+    Where bytes wait for the network, the transport measures its speed. Elsewhere a byte costs what
+    sending and receiving took for each byte that was sent.
 
     Attributes:
-        is_open: whether calls are to `look`.
+        is_open: whether calls that say nothing of compression are to `look`.
+        is_decided: whether enough was compressed, and the warning given if there is one.
     """
 
     def __init__(self, core: _core.Communicator, name: str, is_open: bool) -> None:
@@ -94,23 +94,23 @@ class GainCheck:
         self.is_open = is_open
         self._core = core
         self._name = name
-        self._is_decided = False
+        self.is_decided = False
 
     def look(self) -> None:
         """Decide once enough was compressed; warn if compression loses."""
-        if self._is_decided:
+        if self.is_decided:
             return
         calls, raw_bytes, sent_bytes, coding_ns = self._core.compression()
-        self._is_decided = coding_ns >= _JUDGED_NS
-        self.is_open = not self._is_decided
-        if self.is_open:
+        if coding_ns < _JUDGED_NS or not sent_bytes:
             return
-        speed = sum(path["bytes_per_second"] for path in self._core.path_statistics())
-        saved_s = (raw_bytes - sent_bytes) / speed if speed else 0.0
+        self.is_decided, self.is_open = True, False
+        bytes_per_s = sum(path["bytes_per_second"] for path in self._core.path_statistics())
+        _, _, wire_ns = self._core.profile()
+        s_per_byte = max(wire_ns / 1e9 / sent_bytes, 1 / bytes_per_s if bytes_per_s else 0.0)
+        saved_s = (raw_bytes - sent_bytes) * s_per_byte
         if coding_ns / 1e9 > saved_s:
-            measured = f"at the measured {speed / 1e9:.3g} GB/s" if speed else "never kept waiting"
             logger.warning(
                 f"rank 0 of {self._name}: compression loses on this network: in {calls} calls "
                 f"encoding and decoding took {coding_ns / 1e9:.3g} s and saved {saved_s:.3g} s of "
-                f"the network's time ({measured}); leave compression out"
+                "sending and receiving; leave compression out"
             )

@@ -6,6 +6,7 @@
 
 There is one buffer for each element type, in registered memory. A buffer ends with a flag for each
 parameter, which the same all_reduce averages: a flag above zero says that some rank has a gradient.
+Where a group compresses, flags take a call of their own: compression is coarse beside large values.
 
 The model itself is returned, not a wrapper: its type, its attributes and the keys of its state_dict
 stay as they are. All state lives in hooks of the parameters, which copies and pickles leave behind.
@@ -167,7 +168,11 @@ class _Buffer:
         unused = [it for it in enumerate(self.gradients) if not it[1].collect()]
         for index, _ in unused:
             self.flags[index] = 0
-        dist.all_reduce(self.flat, dist.ReduceOp.AVG, group=group)
+        gradients = self.flat
+        if cast(ProcessGroupHccl, group).communicator.compression != "none":
+            gradients = gradients[: -len(self.flags)]
+            dist.all_reduce(self.flags, dist.ReduceOp.MAX, group=group)
+        dist.all_reduce(gradients, dist.ReduceOp.AVG, group=group)
         for index, gradient in unused:
             if self.flags[index] != 0:
                 gradient.hand_out()

@@ -28,14 +28,19 @@ def numbers(rank: int, count: int) -> Array:
     return (random.normal(size=count) * scales).astype(np.float32)
 
 
-def bound(compression: str, nodes: tuple[tuple[int, ...], ...], inputs: list[Array]) -> Array:
+def bound(
+    compression: str,
+    nodes: tuple[tuple[int, ...], ...],
+    inputs: list[Array],
+    collective: str = "all_reduce",
+) -> Array:
     """Return the largest error of each element of a sum, as the page states it."""
     sums = [np.abs(np.sum([inputs[r] for r in node], 0, np.float64)) for node in nodes]
     if compression == "int8":
         padded = [np.pad(one, 255) for one in sums]
         sums = [np.lib.stride_tricks.sliding_window_view(one, 511).max(1) for one in padded]
     part = {"bf16": 2.0**-8, "int8": 1 / 253}[compression]
-    roundings = 1 if len(nodes) == 2 else 2.01
+    roundings = 1 if len(nodes) == 2 or collective == "reduce_scatter" else 2.01
     floats = 2.0**-22 * np.sum(np.abs(inputs), 0, np.float64)  # what float32 itself rounds
     return roundings * part * np.sum(sums, 0) + floats + 2.0**-120
 
@@ -59,6 +64,27 @@ def test_all_reduce_is_within_the_bound_and_the_same_on_all_ranks(
             assert len({result.tobytes() for result in results}) == 1
             error = np.abs(results[0] - np.sum(inputs, 0, np.float64) / divisor)
             limit = bound(compression, nodes, inputs) / divisor
+            assert np.all(error <= limit), (count, float(np.max(error / limit)))
+            assert np.any(error > limit / 100), "nothing was compressed"
+
+
+@pytest.mark.parametrize("compression", COMPRESSIONS)
+def test_reduce_scatter_rounds_once_for_any_number_of_nodes(
+    monkeypatch: pytest.MonkeyPatch, compression: str
+) -> None:
+    monkeypatch.setenv("HCCL_COMPRESSION", compression)
+    with ThreadRanks("aabc") as ranks:
+        n, nodes = ranks.world_size, ranks.communicators[0].nodes
+        for count in (SMALLEST // n, 30_011):
+            inputs = [numbers(rank, n * count) for rank in range(n)]
+
+            def reduce_scatter(comm: Communicator, inputs: Any = inputs, count: int = count) -> Any:
+                block = np.zeros(count, np.float32)
+                comm.reduce_scatter(block, inputs[comm.rank])
+                return block
+
+            error = np.abs(np.concatenate(ranks.run(reduce_scatter)) - np.sum(inputs, 0, float))
+            limit = bound(compression, nodes, inputs, "reduce_scatter")
             assert np.all(error <= limit), (count, float(np.max(error / limit)))
             assert np.any(error > limit / 100), "nothing was compressed"
 
@@ -196,6 +222,13 @@ def test_unknown_compression_is_named(name: Any) -> None:
     assert "compression: expected one of none, bf16, int8, got " in str(error)
 
 
+def test_unknown_compression_in_the_environment_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HCCL_COMPRESSION", "int4")
+    expected = "HCCL_COMPRESSION: expected one of none, bf16, int8, got 'int4'"
+    with pytest.raises(InvalidArgumentError, match=expected):
+        Communicator(None, 0, 1)
+
+
 def test_ranks_that_compress_differently_name_both_calls() -> None:
     def all_reduce(comm: Communicator) -> None:
         chosen = ("int8", "bf16", "none")[comm.rank]
@@ -211,29 +244,33 @@ def test_ranks_that_compress_differently_name_both_calls() -> None:
 class Counted:
     """An engine that has counted what the test says."""
 
-    def __init__(self, coding_s: float, *speeds: float) -> None:
-        self._coding_ns = int(coding_s * 1e9)
+    def __init__(self, coding_s: float, wire_s: float, *speeds: float) -> None:
+        self._coding_ns, self._wire_ns = int(coding_s * 1e9), int(wire_s * 1e9)
         self._speeds = speeds
 
     def compression(self) -> tuple[int, ...]:
         return 8, 4_000_000_000, 1_000_000_000, self._coding_ns
+
+    def profile(self) -> tuple[int, ...]:
+        return 0, 0, self._wire_ns
 
     def path_statistics(self) -> list[dict[str, float]]:
         return [{"bytes_per_second": speed} for speed in self._speeds]
 
 
 @pytest.mark.parametrize(
-    ("speeds", "reason"),
+    ("wire_s", "speeds", "reason"),
     [
-        ((0.06e9, 0.06e9), None),
-        ((3e9, 3e9), "took 1 s and saved 0.5 s of the network's time (at the measured 6 GB/s)"),
-        ((0.0, 0.0), "took 1 s and saved 0 s of the network's time (never kept waiting)"),
+        (0.1, (0.06e9, 0.06e9), None),
+        (0.4, (3e9, 3e9), None),
+        (0.1, (3e9, 3e9), "took 1 s and saved 0.5 s of sending and receiving"),
+        (0.1, (0.0, 0.0), "took 1 s and saved 0.3 s of sending and receiving"),
     ],
 )
 def test_warning_says_once_that_coding_took_longer_than_the_bytes_it_saved(
-    caplog: pytest.LogCaptureFixture, speeds: tuple[float, ...], reason: str | None
+    caplog: pytest.LogCaptureFixture, wire_s: float, speeds: tuple[float, ...], reason: str | None
 ) -> None:
-    engine: Any = Counted(1.0, *speeds)
+    engine: Any = Counted(1.0, wire_s, *speeds)
     check = GainCheck(engine, "job", is_open=True)
     with caplog.at_level(logging.WARNING, "hccl_py"):
         check.look()
@@ -243,8 +280,27 @@ def test_warning_says_once_that_coding_took_longer_than_the_bytes_it_saved(
     assert (reason or "") in caplog.text
 
 
+def test_gain_is_judged_by_what_the_engine_times_in_compressed_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hccl_py.compression._JUDGED_NS", 1)
+
+    def check(comm: Communicator) -> None:
+        data, gain = np.ones(SMALLEST, np.float32), comm._state.gain
+        comm.all_reduce(data, compression="none")
+        assert comm._state.core.profile() == (0, 0, 0)
+        comm.all_reduce(data, compression="int8")
+        assert comm._state.core.profile()[2] > 0
+        assert not gain.is_decided
+        comm.all_reduce(data, compression="int8")
+        assert gain.is_decided == (comm.rank == 0)
+
+    with ThreadRanks("ab") as ranks:
+        ranks.run(check)
+
+
 def test_nothing_is_decided_before_enough_was_coded(caplog: pytest.LogCaptureFixture) -> None:
-    engine: Any = Counted(0.4, 0.0)
+    engine: Any = Counted(0.4, 0.0, 0.0)
     check = GainCheck(engine, "job", is_open=True)
     check.look()
     assert check.is_open

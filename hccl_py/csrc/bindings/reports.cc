@@ -85,7 +85,7 @@ AnyDict statistics(Communicator& engine) {
   return result;
 }
 
-// Nanoseconds of copying, reducing, and sending and receiving over a wire, since start_profile().
+// Nanoseconds of copying, reducing, and sending and receiving over a wire, in the calls that Profile counts.
 nb::typed<nb::tuple, uint64_t, uint64_t, uint64_t> profile(Communicator& engine) {
   const Profile& p = engine.statistics().profile;
   return nb::make_tuple(p.copy_ns.value(), p.reduce_ns.value(), p.wire_ns.value());

@@ -50,7 +50,11 @@ void CollectiveQueue::begin() {
   stragglers_.begin(active_->sequence);
   num_announced_before_ = statistics_.announced.value();
   active_->tiling = Tiling(call, slot_bytes_, static_cast<int>(channels_.size()));
-  for (Channel& channel : channels_) channel.start(call, active_->tiling);
+  bool is_timed = is_profiled_ || call.compression != Compression::none;
+  for (Channel& channel : channels_) {
+    channel.set_profile(is_timed ? &statistics_.profile : nullptr);
+    channel.start(call, active_->tiling);
+  }
 }
 
 void CollectiveQueue::end() {

@@ -110,9 +110,7 @@ void Communicator::set_checks(bool checks) {
   for (Channel& channel : collectives_.channels()) channel.set_checks(checks);
 }
 
-void Communicator::start_profile() {
-  for (Channel& channel : collectives_.channels()) channel.set_profile(&statistics_.profile);
-}
+void Communicator::start_profile() { collectives_.start_profile(); }
 
 Caller Communicator::caller() const {
   return submissions_.caller(driver_.load(std::memory_order_relaxed) != std::thread::id());

@@ -86,6 +86,53 @@ def test_process_group_compresses_by_its_environment() -> None:
     assert all(0 < error < 3 * 2**-8 for error in errors)
 
 
+def gradients_of_doubles(rank: int, world_size: int) -> None:
+    network = DistributedDataParallel(nn.Linear(20_000, 1).double())
+    network.register_comm_hook(hccl_py.CompressionState("int8"), hccl_py.compression_hook)
+    network(torch.full((1, 20_000), rank + 1 / 3, dtype=torch.double)).sum().backward()
+    assert network.module.weight.grad is not None
+    torch.testing.assert_close(
+        network.module.weight.grad,
+        torch.full((1, 20_000), (world_size - 1) / 2 + 1 / 3, dtype=torch.double),
+    )
+
+
+def test_hook_averages_what_it_cannot_compress() -> None:
+    run_ranks(gradients_of_doubles, 2, backend="hccl", env=on_nodes(2, 2))
+
+
+class TwoEnds(nn.Module):
+    """A layer that only rank 0 uses, and last in the buffer parameters with small gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rare = nn.Linear(1, 1)
+        self.wide = nn.Linear(300, 100)
+
+    def forward(self, inputs: torch.Tensor, rank: int) -> torch.Tensor:
+        loss = self.wide(inputs).sum() * 1e-6
+        return loss + 1e6 * self.rare(inputs[:1, :1]).sum() if rank == 0 else loss
+
+
+def gradients_by_fast_ddp(rank: int, world_size: int) -> None:
+    network = hccl_py.fast_ddp(TwoEnds())
+    for _ in range(2):
+        network.zero_grad()
+        network(torch.ones(1, 300), rank).backward()
+        rare, wide = network.rare.bias.grad, network.wide.bias.grad
+        assert rare is not None
+        assert wide is not None
+        assert rare.item() == pytest.approx(1e6 / world_size, rel=0.02)
+        torch.testing.assert_close(wide, torch.full((100,), 1e-6), rtol=0.02, atol=0)
+
+
+def test_fast_ddp_compresses_gradients_apart_from_its_flags() -> None:
+    """In one block with flags of 1 the small gradients beside them would become zero."""
+    nodes = on_nodes(2, 4)
+    env = {"HCCL_COMPRESSION": "int8"}
+    run_ranks(gradients_by_fast_ddp, 4, backend="hccl", env=lambda rank: nodes(rank) | env)
+
+
 def hook_on_a_gloo_group(rank: int, world_size: int) -> None:
     network = DistributedDataParallel(nn.Linear(3, 1))
     network.register_comm_hook(hccl_py.CompressionState("int8"), hccl_py.compression_hook)

@@ -46,7 +46,8 @@ struct CallStatistics {
 };
 
 // Where the time of collectives goes, as far as this rank works for them; the rest it waits. Counted
-// once somebody has asked for it: the clock is read twice for each part.
+// in compressed calls, and in all once somebody has asked for it: the clock is read twice for each
+// part.
 struct Profile {
   Counter copy_ns;    // to and from shared memory, and within this rank's own
   Counter reduce_ns;
