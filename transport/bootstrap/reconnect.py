@@ -6,11 +6,11 @@ A lane is made once a message waits on it, and either rank may dial. If both do,
 the higher rank dials is the one: it turns the other away, and dials only while it has not answered
 the other's proof. So never are two connections made where one is wanted.
 
-The engine reports what broke and uses the other paths. The higher rank of the pair dials again, the
-lower accepts. The engine gets the new connection and replays what the old one may have lost.
-Attempts go on for as long as the communicator lives: the engine decides when a communicator without
-any path ends. The lower rank dials a control connection that broke as well, though only the
-higher's counts: that nobody listens there any more is how a rank knows that the other has ended.
+The engine reports what broke and uses the other paths. Both ranks dial again, and only the higher
+rank's connection counts. The lower rank dials because the higher may have lost a lane before it was
+made there, and because a refusal tells that the peer has ended. The engine gets the new connection
+and replays what the old one may have lost. Attempts go on for as long as the communicator lives: the
+engine decides when a communicator without any path ends.
 """
 
 import logging
@@ -136,9 +136,10 @@ class Reconnector(Connector):
             self._look_s = time.monotonic() + _LOOK_PERIOD_S
             self._take_news()
 
-    def _take_news(self) -> None:
-        self._take_broken()
-        self._take_wanted()
+    def _take_news(self, but: Key | None = None) -> None:
+        """Make what the engine needs, except `but`, to which there is a new connection."""
+        self._take_broken(but)
+        self._take_wanted()  # the same event announces both
 
     # Lanes that the engine needs.
 
@@ -162,15 +163,14 @@ class Reconnector(Connector):
 
     # Breaks that the engine reports.
 
-    def _take_broken(self, but: Key | None = None) -> None:
-        """Note what broke, and dial it again; not `but`, to which there is a new connection."""
+    def _take_broken(self, but: Key | None) -> None:
         for key in (Key(*broken) for broken in self._engine.take_broken()):
             if not self._is_broken(key):
                 logger.warning("%s broke; it will be used again when it can", self._name(key))
             self._broken.add(key)
             self._note_reachability()
-            if key != but and (key.rank < self._party.rank or key.index == CONTROL):
-                self._dial(key)
+            if key != but:
+                self._make(key)
 
     def _is_broken(self, any_of: Key) -> bool:
         path = (any_of.rank, any_of.path)
@@ -196,11 +196,11 @@ class Reconnector(Connector):
         return True
 
     def _connected(self, key: Key, pending: PendingConnection) -> None:
-        # Breaks reported so far are of the old connection: noted later, they would stay for ever.
-        self._take_broken(but=key)
         if key.index != CONTROL:
             self._made.add(key)
             self._wanted.discard(key)
+        # Breaks reported so far are of the old connection: noted later, they would stay for ever.
+        self._take_news(but=key)
         connection = pending.detach()
         self._opened.add(connection)
         self._engine.replace_connection(key.rank, key.index, key.path, connection)
@@ -220,8 +220,8 @@ class Reconnector(Connector):
             return  # what failed was the peer's attempt
         if key in self._retry_s:
             self._retry_later(key)
-        elif key in self._wanted:
-            self._dial(key)
+        elif key in self._wanted or key in self._broken:
+            self._make(key)
 
     def _first_retry_s(self, key: Key) -> float:
         return _FIRST_LANE_RETRY_S if key in self._wanted else super()._first_retry_s(key)

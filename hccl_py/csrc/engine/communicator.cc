@@ -217,13 +217,12 @@ void Communicator::hand_over() {
   bool has_rest = has_work();
   submissions_.stop_driving();
   // The progress thread may not run; a lane's first message waits for the connection.
-  bool is_asked = asked(~ask_close) || connections_.has_offers();
-  if (is_asked && submissions_.try_drive()) {
+  while ((asked(~ask_close) || connections_.has_offers()) && submissions_.try_drive()) {
     progress_or_fail();
+    has_rest = has_work();
     submissions_.stop_driving();
-  } else if (has_rest || has_requests()) {
-    kick_progress_thread();
   }
+  if (has_rest || has_requests()) kick_progress_thread();
 }
 
 void Communicator::kick_progress_thread() { progress_thread_->kick(self_.lock()); }

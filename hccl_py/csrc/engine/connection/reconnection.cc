@@ -25,7 +25,7 @@ void Connections::follow_paths(int rank) {
     link.report_down(0, path, link.generation(path));
     // With no lane there is no other connection on which a goodbye could come.
     Deadline until = Clock::now();
-    if (num_made(peer) > 0) until += goodbye_time;
+    if (made(peer) != 0) until += goodbye_time;
     suspect_paths_.push_back({{rank, 0, static_cast<int>(path)}, until});
     next_tend_ = std::min(next_tend_, until);
   }
@@ -167,7 +167,7 @@ void Connections::use(const BrokenPath& broken, std::shared_ptr<Stream> connecti
     TcpLane* lane = peer.lanes[static_cast<size_t>(broken.index) - 1];
     lane->adopt(path, std::move(connection));
     fd = lane->fd(path);
-    if (peer.arrives_until && num_made(peer) >= peer.link->num_made()) end_lanes(peer);
+    if (peer.arrives_until && !awaits_lanes(peer)) end_lanes(peer);
   }
   if (fd >= 0) watch_connection(rank, broken.index, fd);
 }
