@@ -89,23 +89,22 @@ class GainCheck:
         is_open: whether calls are to `look`.
     """
 
-    def __init__(self, core: _core.Communicator, name: str, is_open: bool) -> None:
-        """Watch the engine of a communicator."""
+    def __init__(self, name: str, is_open: bool) -> None:
+        """Begin to watch a communicator of this name."""
         self.is_open = is_open
-        self._core = core
         self._name = name
         self._is_decided = False
 
-    def look(self) -> None:
-        """Decide once enough was compressed; warn if compression loses."""
+    def look(self, core: _core.Communicator) -> None:
+        """Decide once this engine has compressed enough; warn if compression loses."""
         if self._is_decided:
             return
-        calls, raw_bytes, sent_bytes, coding_ns = self._core.compression()
+        calls, raw_bytes, sent_bytes, coding_ns = core.compression()
         self._is_decided = coding_ns >= _JUDGED_NS
         self.is_open = not self._is_decided
         if self.is_open:
             return
-        speed = sum(path["bytes_per_second"] for path in self._core.path_statistics())
+        speed = sum(path["bytes_per_second"] for path in core.path_statistics())
         saved_s = (raw_bytes - sent_bytes) / speed if speed else 0.0
         if coding_ns / 1e9 > saved_s:
             measured = f"at the measured {speed / 1e9:.3g} GB/s" if speed else "never kept waiting"

@@ -234,10 +234,10 @@ def test_warning_says_once_that_coding_took_longer_than_the_bytes_it_saved(
     caplog: pytest.LogCaptureFixture, speeds: tuple[float, ...], reason: str | None
 ) -> None:
     engine: Any = Counted(1.0, *speeds)
-    check = GainCheck(engine, "job", is_open=True)
+    check = GainCheck("job", is_open=True)
     with caplog.at_level(logging.WARNING, "hccl_py"):
-        check.look()
-        check.look()
+        check.look(engine)
+        check.look(engine)
     assert not check.is_open
     assert len(caplog.records) == (reason is not None)
     assert (reason or "") in caplog.text
@@ -245,7 +245,7 @@ def test_warning_says_once_that_coding_took_longer_than_the_bytes_it_saved(
 
 def test_nothing_is_decided_before_enough_was_coded(caplog: pytest.LogCaptureFixture) -> None:
     engine: Any = Counted(0.4, 0.0)
-    check = GainCheck(engine, "job", is_open=True)
-    check.look()
+    check = GainCheck("job", is_open=True)
+    check.look(engine)
     assert check.is_open
     assert not caplog.records

@@ -9,8 +9,9 @@ the other's proof. So never are two connections made where one is wanted.
 The engine reports what broke and uses the other paths. Both ranks dial again, and only the higher
 rank's connection counts. The lower rank dials because the higher may have lost a lane before it was
 made there, and because a refusal tells that the peer has ended. The engine gets the new connection
-and replays what the old one may have lost. Attempts go on for as long as the communicator lives: the
-engine decides when a communicator without any path ends.
+and replays what the old one may have lost. Attempts go on for as long as the communicator lives,
+also after it failed, since `shrink` has to know who ended: the engine decides when a communicator
+without any path ends.
 """
 
 import logging
@@ -18,7 +19,7 @@ import math
 import socket
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.connection import NotNowError, PendingConnection
@@ -66,7 +67,7 @@ class Reconnector(Connector):
         self._wanted: set[Key] = set()
         self._made: set[Key] = set()  # the lanes' connections that there are, or were
         self._broken: set[Key] = set()
-        self._logged: set[Key] = set()  # whose failed attempts are in the log since they broke
+        self._logged: set[Key] = set()  # whose break is in the log, until their path is whole
         # Peers with a lane that has no path left; replaced, never changed: `settle` reads it.
         self._unreachable: set[int] = set()
         self._closing = False
@@ -165,16 +166,16 @@ class Reconnector(Connector):
 
     def _take_broken(self, but: Key | None) -> None:
         for key in (Key(*broken) for broken in self._engine.take_broken()):
-            if not self._is_broken(key):
-                logger.warning("%s broke; it will be used again when it can", self._name(key))
             self._broken.add(key)
             self._note_reachability()
             if key != but:
                 self._make(key)
 
-    def _is_broken(self, any_of: Key) -> bool:
-        path = (any_of.rank, any_of.path)
-        return any((key.rank, key.path) == path for key in self._broken)
+    def _log_break(self, key: Key) -> None:
+        """Log it once it does not look like the end of the peer, which breaks all and refuses."""
+        if not _any_on_path(key, self._logged):
+            logger.warning("%s broke; it will be used again when it can", self._name(key))
+        self._logged.add(key)
 
     def _note_reachability(self) -> None:
         num_broken = Counter((key.rank, key.index) for key in self._broken)
@@ -204,17 +205,18 @@ class Reconnector(Connector):
         connection = pending.detach()
         self._opened.add(connection)
         self._engine.replace_connection(key.rank, key.index, key.path, connection)
-        self._logged.discard(key)
         if key in self._broken:
+            self._log_break(key)
             self._broken.remove(key)
             self._note_reachability()
-            if not self._is_broken(key):
+            if not _any_on_path(key, self._broken):
+                self._logged = {one for one in self._logged if not _any_on_path(key, {one})}
                 logger.warning("%s works again", self._name(key))
 
     def _failed(self, key: Key, what: str, cause: Exception) -> None:
         """Try again, if this rank dials it, or if it needs what the peer dialled."""
         if key in self._broken and key not in self._logged:
-            self._logged.add(key)
+            self._log_break(key)
             logger.info("%s: %s: %s; trying again", self._name(key), key, what)
         if self._attempts(key, dialled=True):
             return  # what failed was the peer's attempt
@@ -242,3 +244,7 @@ class Reconnector(Connector):
         path = self._party.path_name(key.rank, key.path)
         peer = self._party.members[key.rank]
         return f"rank {self._party.rank}: path {key.path} ({path}) to {peer}"
+
+
+def _any_on_path(key: Key, others: Iterable[Key]) -> bool:
+    return any((one.rank, one.path) == (key.rank, key.path) for one in others)

@@ -315,18 +315,19 @@ std::vector<BrokenPath> Communicator::take_broken() {
     check_connections();
   }
   std::vector<BrokenPath> broken = connections_.take_broken();
-  if (failures_.has_ended()) broken.clear();
+  // A communicator that has failed still learns by its control links who ended, for shrink().
+  if (failures_.has_ended()) std::erase_if(broken, [](auto& path) { return path.index != 0; });
   return broken;
 }
 
 void Communicator::note_refusal(int peer) {
-  if (submissions_.is_closed() || failures_.has_ended()) return;
+  if (submissions_.is_closed()) return;
   connections_.note_refusal(peer);
   drive_once();
 }
 
 void Communicator::replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection) {
-  if (submissions_.is_closed() || failures_.has_ended()) return connection->close();
+  if (submissions_.is_closed()) return connection->close();
   connections_.offer(path, std::move(connection));
   drive_once();
 }

@@ -154,8 +154,7 @@ void Connections::use(const BrokenPath& broken, std::shared_ptr<Stream> connecti
   size_t path = static_cast<size_t>(broken.path);
   Peer& peer = at(rank);
   // While calls are held, a lane would send again from the callers' buffers.
-  auto last = broken.index == 0 ? FailureState::Phase::reported : FailureState::Phase::none;
-  if (state_.phase() > last) return connection->close();
+  if (broken.index != 0 && state_.phase() != FailureState::Phase::none) return connection->close();
   int fd = -1;
   if (broken.index == 0) {
     peer.link->adopt(path, std::move(connection));
@@ -174,7 +173,7 @@ void Connections::use(const BrokenPath& broken, std::shared_ptr<Stream> connecti
 
 void Connections::tend_paths(Deadline now) {
   FailureState::Phase phase = state_.phase();
-  if (phase == FailureState::Phase::ended || tcp_lanes_.empty() || now < next_tend_) return;
+  if (tcp_lanes_.empty() || now < next_tend_) return;
   next_tend_ = now + std::chrono::milliseconds(longest_sleep_ms);
   // While calls are held, nothing more is sent from the callers' buffers.
   for (TcpLane* lane : tcp_lanes_) {
