@@ -61,7 +61,10 @@ class Reconnector(Connector):
     ) -> None:
         """Begin; `opened` learns of every new connection, and the listeners are taken over."""
         self._plane = hold()
-        super().__init__(party, listeners, stranger_limit(), self._plane.loop.selector)
+        remote = [one.rank for one in party.members if not party.is_local(one.rank)]
+        num_inbound = party.num_lanes * sum(map(party.num_paths, remote))  # of one call, at once
+        max_strangers = num_inbound + stranger_limit()
+        super().__init__(party, listeners, max_strangers, self._plane.loop.selector)
         self._engine = engine
         self._opened = opened
         self._wanted: set[Key] = set()

@@ -206,6 +206,17 @@ def test_lane_either_rank_asks_for_is_made_once(
             assert pair.engines[rank].num_replaced == {Key(1 - rank, *which): 1 for which in wanted}
 
 
+def test_lanes_that_a_call_needs_at_once_are_no_flood(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect.stranger_limit", lambda: 1)
+    with reconnected_pair() as (pair, _):
+        keys = {Key(1, index, path) for index in (1, 2) for path in (0, 1)}
+        pair.engines[0].want(*keys)
+        wait_until(lambda: keys == set(pair.engines[0].replaced), "all lanes are made")
+    assert "rejected" not in caplog.text
+
+
 def test_lane_wanted_while_another_one_is_finished_is_made_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
