@@ -347,7 +347,7 @@ class Collectives(Generic[Result]):
         else:
             wanted = compression_named(compression)
         if state.rank == 0 and wanted is not Compression.NONE:
-            state.gain.look()
+            state.gain.look(state.require_engine())
         return state.plans.compressed(wanted)
 
     def _check_rank(self, name: str, rank: int) -> None:

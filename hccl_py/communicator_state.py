@@ -86,6 +86,6 @@ def assemble(
     if len(mesh.nodes) == 1:
         compression = Compression.NONE
     plans = PlanCache(rank, mesh.nodes, tuning_of(mesh.shared), compression=compression)
-    gain = GainCheck(core, name, is_open=rank == 0 and compression is not Compression.NONE)
+    gain = GainCheck(name, is_open=rank == 0 and compression is not Compression.NONE)
     parts = core, coordination, reporter, recorder, plans, errors, gain, compression
     return CommunicatorState(name, rank, size, timeout_s, *parts)

@@ -89,23 +89,22 @@ class GainCheck:
         is_decided: whether enough was compressed, and the warning given if there is one.
     """
 
-    def __init__(self, core: _core.Communicator, name: str, is_open: bool) -> None:
-        """Watch the engine of a communicator."""
+    def __init__(self, name: str, is_open: bool) -> None:
+        """Begin to watch a communicator of this name."""
         self.is_open = is_open
-        self._core = core
         self._name = name
         self.is_decided = False
 
-    def look(self) -> None:
-        """Decide once enough was compressed; warn if compression loses."""
+    def look(self, core: _core.Communicator) -> None:
+        """Decide once this engine has compressed enough; warn if compression loses."""
         if self.is_decided:
             return
-        calls, raw_bytes, sent_bytes, coding_ns = self._core.compression()
+        calls, raw_bytes, sent_bytes, coding_ns = core.compression()
         if coding_ns < _JUDGED_NS or not sent_bytes:
             return
         self.is_decided, self.is_open = True, False
-        bytes_per_s = sum(path["bytes_per_second"] for path in self._core.path_statistics())
-        _, _, wire_ns = self._core.profile()
+        bytes_per_s = sum(path["bytes_per_second"] for path in core.path_statistics())
+        _, _, wire_ns = core.profile()
         s_per_byte = max(wire_ns / 1e9 / sent_bytes, 1 / bytes_per_s if bytes_per_s else 0.0)
         saved_s = (raw_bytes - sent_bytes) * s_per_byte
         if coding_ns / 1e9 > saved_s:

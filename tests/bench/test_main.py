@@ -212,7 +212,8 @@ def test_all_with_csv_prints_one_header_and_a_row_for_each_collective(
     assert main([*_SHORT, "--test", "all", "--sizes", "4K", "--csv", "--api", "communicator"]) == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [row["collective"] for row in rows] == list(CASES)
-    assert {row["doubt"] for row in rows} == {"only 2 calls"}, "too few to be trusted"
+    # Beside it may stand that the machine was busy.
+    assert all("only 2 calls" in row["doubt"] for row in rows), "too few to be trusted"
     assert {row["wrong"] for row in rows} == {"0"}
     assert all(float(row["time us"]) > 0 for row in rows)
 

@@ -224,7 +224,8 @@ class PendingConnection:
         if self.closed:
             return
         self.closed = True
-        self._steps.close()
+        with contextlib.suppress(ValueError):  # a fork copied it while the control thread was in it
+            self._steps.close()
         self.socket.close()
         for descriptor in self.descriptors:
             with contextlib.suppress(OSError):

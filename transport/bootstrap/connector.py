@@ -146,7 +146,9 @@ class Connector(ABC):
         self._retry_later(key)
 
     def _retry_later(self, key: Key) -> None:
-        retry_s = self._retry_s[key]
+        retry_s = self._retry_s.get(key)
+        if retry_s is None:  # the peer's own attempt has succeeded
+            return
         self._retry_s[key] = min(2 * retry_s, self.LONGEST_RETRY_S)
         heapq.heappush(self._retries, (time.monotonic() + retry_s, key))
 

@@ -6,11 +6,12 @@ A lane is made once a message waits on it, and either rank may dial. If both do,
 the higher rank dials is the one: it turns the other away, and dials only while it has not answered
 the other's proof. So never are two connections made where one is wanted.
 
-The engine reports what broke and uses the other paths. The higher rank of the pair dials again, the
-lower accepts. The engine gets the new connection and replays what the old one may have lost.
-Attempts go on for as long as the communicator lives: the engine decides when a communicator without
-any path ends. The lower rank dials a control connection that broke as well, though only the
-higher's counts: that nobody listens there any more is how a rank knows that the other has ended.
+The engine reports what broke and uses the other paths. Both ranks dial again, and only the higher
+rank's connection counts. The lower rank dials because the higher may have lost a lane before it was
+made there, and because a refusal tells that the peer has ended. The engine gets the new connection
+and replays what the old one may have lost. Attempts go on for as long as the communicator lives,
+also after it failed, since `shrink` has to know who ended: the engine decides when a communicator
+without any path ends.
 """
 
 import logging
@@ -18,7 +19,7 @@ import math
 import socket
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.connection import NotNowError, PendingConnection
@@ -60,13 +61,16 @@ class Reconnector(Connector):
     ) -> None:
         """Begin; `opened` learns of every new connection, and the listeners are taken over."""
         self._plane = hold()
-        super().__init__(party, listeners, stranger_limit(), self._plane.loop.selector)
+        remote = [one.rank for one in party.members if not party.is_local(one.rank)]
+        num_inbound = party.num_lanes * sum(map(party.num_paths, remote))  # of one call, at once
+        max_strangers = num_inbound + stranger_limit()
+        super().__init__(party, listeners, max_strangers, self._plane.loop.selector)
         self._engine = engine
         self._opened = opened
         self._wanted: set[Key] = set()
         self._made: set[Key] = set()  # the lanes' connections that there are, or were
         self._broken: set[Key] = set()
-        self._logged: set[Key] = set()  # whose failed attempts are in the log since they broke
+        self._logged: set[Key] = set()  # whose break is in the log, until their path is whole
         # Peers with a lane that has no path left; replaced, never changed: `settle` reads it.
         self._unreachable: set[int] = set()
         self._closing = False
@@ -136,9 +140,10 @@ class Reconnector(Connector):
             self._look_s = time.monotonic() + _LOOK_PERIOD_S
             self._take_news()
 
-    def _take_news(self) -> None:
-        self._take_broken()
-        self._take_wanted()
+    def _take_news(self, but: Key | None = None) -> None:
+        """Make what the engine needs, except `but`, to which there is a new connection."""
+        self._take_broken(but)
+        self._take_wanted()  # the same event announces both
 
     # Lanes that the engine needs.
 
@@ -162,19 +167,18 @@ class Reconnector(Connector):
 
     # Breaks that the engine reports.
 
-    def _take_broken(self, but: Key | None = None) -> None:
-        """Note what broke, and dial it again; not `but`, to which there is a new connection."""
+    def _take_broken(self, but: Key | None) -> None:
         for key in (Key(*broken) for broken in self._engine.take_broken()):
-            if not self._is_broken(key):
-                logger.warning("%s broke; it will be used again when it can", self._name(key))
             self._broken.add(key)
             self._note_reachability()
-            if key != but and (key.rank < self._party.rank or key.index == CONTROL):
-                self._dial(key)
+            if key != but:
+                self._make(key)
 
-    def _is_broken(self, any_of: Key) -> bool:
-        path = (any_of.rank, any_of.path)
-        return any((key.rank, key.path) == path for key in self._broken)
+    def _log_break(self, key: Key) -> None:
+        """Log it once it does not look like the end of the peer, which breaks all and refuses."""
+        if not _any_on_path(key, self._logged):
+            logger.warning("%s broke; it will be used again when it can", self._name(key))
+        self._logged.add(key)
 
     def _note_reachability(self) -> None:
         num_broken = Counter((key.rank, key.index) for key in self._broken)
@@ -196,32 +200,33 @@ class Reconnector(Connector):
         return True
 
     def _connected(self, key: Key, pending: PendingConnection) -> None:
-        # Breaks reported so far are of the old connection: noted later, they would stay for ever.
-        self._take_broken(but=key)
         if key.index != CONTROL:
             self._made.add(key)
             self._wanted.discard(key)
+        # Breaks reported so far are of the old connection: noted later, they would stay for ever.
+        self._take_news(but=key)
         connection = pending.detach()
         self._opened.add(connection)
         self._engine.replace_connection(key.rank, key.index, key.path, connection)
-        self._logged.discard(key)
         if key in self._broken:
+            self._log_break(key)
             self._broken.remove(key)
             self._note_reachability()
-            if not self._is_broken(key):
+            if not _any_on_path(key, self._broken):
+                self._logged = {one for one in self._logged if not _any_on_path(key, {one})}
                 logger.warning("%s works again", self._name(key))
 
     def _failed(self, key: Key, what: str, cause: Exception) -> None:
         """Try again, if this rank dials it, or if it needs what the peer dialled."""
         if key in self._broken and key not in self._logged:
-            self._logged.add(key)
+            self._log_break(key)
             logger.info("%s: %s: %s; trying again", self._name(key), key, what)
         if self._attempts(key, dialled=True):
             return  # what failed was the peer's attempt
         if key in self._retry_s:
             self._retry_later(key)
-        elif key in self._wanted:
-            self._dial(key)
+        elif key in self._wanted or key in self._broken:
+            self._make(key)
 
     def _first_retry_s(self, key: Key) -> float:
         return _FIRST_LANE_RETRY_S if key in self._wanted else super()._first_retry_s(key)
@@ -242,3 +247,7 @@ class Reconnector(Connector):
         path = self._party.path_name(key.rank, key.path)
         peer = self._party.members[key.rank]
         return f"rank {self._party.rank}: path {key.path} ({path}) to {peer}"
+
+
+def _any_on_path(key: Key, others: Iterable[Key]) -> bool:
+    return any((one.rank, one.path) == (key.rank, key.path) for one in others)

@@ -215,13 +215,12 @@ void Communicator::hand_over() {
   bool has_rest = has_work();
   submissions_.stop_driving();
   // The progress thread may not run; a lane's first message waits for the connection.
-  bool is_asked = asked(~ask_close) || connections_.has_offers();
-  if (is_asked && submissions_.try_drive()) {
+  while ((asked(~ask_close) || connections_.has_offers()) && submissions_.try_drive()) {
     progress_or_fail();
+    has_rest = has_work();
     submissions_.stop_driving();
-  } else if (has_rest || has_requests()) {
-    kick_progress_thread();
   }
+  if (has_rest || has_requests()) kick_progress_thread();
 }
 
 void Communicator::kick_progress_thread() { progress_thread_->kick(self_.lock()); }
@@ -314,18 +313,19 @@ std::vector<BrokenPath> Communicator::take_broken() {
     check_connections();
   }
   std::vector<BrokenPath> broken = connections_.take_broken();
-  if (failures_.has_ended()) broken.clear();
+  // A communicator that has failed still learns by its control links who ended, for shrink().
+  if (failures_.has_ended()) std::erase_if(broken, [](auto& path) { return path.index != 0; });
   return broken;
 }
 
 void Communicator::note_refusal(int peer) {
-  if (submissions_.is_closed() || failures_.has_ended()) return;
+  if (submissions_.is_closed()) return;
   connections_.note_refusal(peer);
   drive_once();
 }
 
 void Communicator::replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection) {
-  if (submissions_.is_closed() || failures_.has_ended()) return connection->close();
+  if (submissions_.is_closed()) return connection->close();
   connections_.offer(path, std::move(connection));
   drive_once();
 }

@@ -154,12 +154,56 @@ HCCL_TEST(a_lane_asks_once_for_its_connection_and_then_sends) {
   CHECK(connections.take_wanted().empty());
 }
 
+// Does something in the middle of the driver's turn that first reads from it.
+class MeddlingStream final : public Stream {
+ public:
+  MeddlingStream(Descriptor socket, std::function<void()> meddle)
+      : inner_(std::move(socket)), meddle_(std::move(meddle)) {}
+
+  int fd() const override { return inner_.fd(); }
+  size_t send(std::span<const iovec> parts) override { return inner_.send(parts); }
+  size_t receive(std::span<const iovec> parts) override {
+    if (meddle_) std::exchange(meddle_, nullptr)();
+    return inner_.receive(parts);
+  }
+  void close() override { inner_.close(); }
+
+ private:
+  SocketStream inner_;
+  std::function<void()> meddle_;
+};
+
+// Another lane's connection comes while this thread drives.
+RequestPtr receive_amid_an_offer(Wire& wire, std::vector<std::byte>& bytes) {
+  wire.connect<MeddlingStream>(Wire::num_channels, [&wire] { wire.connect(0); });
+  RequestPtr request = transfer(RequestKind::recv, bytes, 1, 7);
+  wire.rank->start(request);
+  return request;
+}
+
+HCCL_TEST(a_connection_that_comes_during_a_turn_is_used_without_a_progress_thread) {
+  Wire wire(Wire::Lanes::later);
+  wire.progress->stop();
+  std::vector<std::byte> bytes(8);
+  receive_amid_an_offer(wire, bytes);
+  CHECK(wire.rank->connections().path_statistics()[0]->connected.value() == 1);
+}
+
+HCCL_TEST(a_call_goes_on_after_a_turn_in_which_a_connection_came) {
+  Wire wire(Wire::Lanes::later);
+  std::vector<std::byte> bytes(8);
+  RequestPtr request = receive_amid_an_offer(wire, bytes);
+  wire.send(eager_header(), 8);
+  CHECK(eventually([&] { return request->is_done(); }));
+}
+
 HCCL_TEST(a_goodbye_ends_a_lane_once_its_connection_has_come) {
   Wire wire(Wire::Lanes::later);
   std::vector<std::byte> bytes(8);
   RequestPtr request = transfer(RequestKind::recv, bytes, 1, 7);
   wire.rank->start(request);
-  wire.say({.generation = 1});
+  wire.connect(0);  // which the peer has not: one of another lane says nothing
+  wire.say({.generation = 1 << Wire::num_channels});
   CHECK(!wire.rank->wait(request, in(moment), no_interrupt));
   wire.connect();
   wire.send(eager_header(), 8);

@@ -5,6 +5,7 @@ The test plays the engine's side.
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import threading
@@ -17,6 +18,7 @@ import pytest
 from bootstrapped import Job, bootstrapped, open_descriptors, read_exactly, write
 from thread_ranks import wait_until
 
+from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.bootstrap.party import Key
 from hccl_py.transport.bootstrap.reconnect import Reconnector
@@ -202,6 +204,51 @@ def test_lane_either_rank_asks_for_is_made_once(
         wait_until(lambda: not any(repair._pending for repair in pair.repairs), "nothing goes on")
         for rank in (0, 1):
             assert pair.engines[rank].num_replaced == {Key(1 - rank, *which): 1 for which in wanted}
+
+
+def test_lanes_that_a_call_needs_at_once_are_no_flood(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect.stranger_limit", lambda: 1)
+    with reconnected_pair() as (pair, _):
+        keys = {Key(1, index, path) for index in (1, 2) for path in (0, 1)}
+        pair.engines[0].want(*keys)
+        wait_until(lambda: keys == set(pair.engines[0].replaced), "all lanes are made")
+    assert "rejected" not in caplog.text
+
+
+def test_lane_wanted_while_another_one_is_finished_is_made_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._LOOK_PERIOD_S", math.inf)
+    first, second = Key(0, 1, 0), Key(0, 2, 0)
+    with reconnected_pair() as (pair, _):
+        repair, engine = pair.repairs[1], pair.engines[1]
+        finish = repair._connected
+
+        def want_and_finish(key: Key, pending: PendingConnection) -> None:
+            if key == first:
+                engine.want(second)
+            finish(key, pending)
+
+        monkeypatch.setattr(repair, "_connected", want_and_finish)
+        engine.want(first)
+        wait_until(lambda: {first, second} <= set(engine.replaced), "both lanes are made")
+
+
+def test_lane_that_broke_before_it_was_made_on_the_other_side_is_made() -> None:
+    with reconnected_pair() as (pair, _):
+        pair.engines[0].report(Key(1, 1, 0))
+        wait_until(lambda: Key(0, 1, 0) in pair.engines[1].replaced, "a connection")
+        wait_until(lambda: Key(1, 1, 0) in pair.engines[0].replaced, "a replacement")
+        pair.check(1, 0)
+
+
+def test_refusal_after_the_peers_own_attempt_succeeded_is_ignored() -> None:
+    with reconnected_pair() as (pair, _):
+        repair = pair.repairs[0]
+        repair._plane.loop.call(lambda: repair._refused(Key(1, 1, 0)))
+        assert not repair._retries
 
 
 def test_reconnect_control_connection_to_a_rank_that_has_ended_is_refused_on_either_side() -> None:

@@ -283,11 +283,6 @@ void TcpLane::probe(Clock::time_point now) {
   }
 }
 
-size_t TcpLane::num_made() const {
-  return static_cast<size_t>(
-      std::count_if(paths_.begin(), paths_.end(), [](auto& path) { return path->was_up(); }));
-}
-
 bool TcpLane::none_open(const std::vector<TcpLane*>& lanes) {
   auto is_open = [](auto& path) { return path->up() && !has_hung_up(path->fd()); };
   return std::none_of(lanes.begin(), lanes.end(), [&](const TcpLane* lane) {

@@ -82,8 +82,6 @@ class TcpLane final : public Lane {
   void poll() {
     for (size_t i = 0; i < paths_.size(); ++i) head_of(i);
   }
-  // How many of its paths have, or had, a connection.
-  size_t num_made() const;
   // Whether no connection of these lanes is left.
   static bool none_open(const std::vector<TcpLane*>& lanes);
   // The same, and the peer closed at least one. A process that ends closes all; a network path that

@@ -19,7 +19,7 @@ constexpr auto closing_time = milliseconds(300);
 constexpr auto closing_period = milliseconds(2);
 // From a goodbye until connections that its sender used before have come: both ends have proved
 // themselves, and only this rank's control thread is behind.
-constexpr auto arrival_time = std::chrono::seconds(1);
+constexpr auto arrival_time = std::chrono::seconds(5);
 
 constexpr uint32_t stream_events = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
 
@@ -115,7 +115,7 @@ void Connections::follow(int rank) {
     link.declare_lost();
   }
   if (link.state() == ControlLink::State::open || peer.has_ended) return;
-  if (link.state() == ControlLink::State::left && num_made(peer) < link.num_made()) {
+  if (link.state() == ControlLink::State::left && awaits_lanes(peer)) {
     peer.arrives_until = Clock::now() + arrival_time;
     count_unsettled();
   } else {
@@ -124,11 +124,20 @@ void Connections::follow(int rank) {
   end_of_link(rank);
 }
 
-// Of the lanes to it.
-size_t Connections::num_made(const Peer& peer) {
-  size_t num_made = 0;
-  for (const TcpLane* lane : peer.lanes) num_made += lane->num_made();
-  return num_made;
+// The data connections that there are, or were: a bit for each, shared from the 65th on.
+uint64_t Connections::made(const Peer& peer) {
+  uint64_t bits = 0;
+  size_t bit = 0;
+  for (const TcpLane* lane : peer.lanes) {
+    for (size_t path = 0; path < lane->num_paths(); ++path, ++bit) {
+      if (lane->generation(path) > 0) bits |= uint64_t{1} << bit % 64;
+    }
+  }
+  return bits;
+}
+
+bool Connections::awaits_lanes(const Peer& peer) {
+  return (peer.link->made() & ~made(peer)) != 0;
 }
 
 // No connection is made or replaced any more.
@@ -277,7 +286,7 @@ bool Connections::deliver() {
 void Connections::leave(uint64_t sequence, const std::string& error) {
   for (Peer& peer : peers_) {
     if (peer.link && peer.link->state() == ControlLink::State::open) {
-      peer.link->say_goodbye(sequence, num_made(peer), error);
+      peer.link->say_goodbye(sequence, made(peer), error);
     }
   }
   close();

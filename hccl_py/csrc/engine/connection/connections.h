@@ -145,7 +145,8 @@ class Connections final : public PathObserver {
   void follow(int rank);
   void follow_paths(int rank);
   void drop_paths(Peer& peer);
-  static size_t num_made(const Peer& peer);
+  static uint64_t made(const Peer& peer);
+  static bool awaits_lanes(const Peer& peer);
   static bool is_gone(const Peer& peer);
   void end_lanes(Peer& peer);
   void end_of_link(int rank);

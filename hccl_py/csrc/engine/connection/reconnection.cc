@@ -25,7 +25,7 @@ void Connections::follow_paths(int rank) {
     link.report_down(0, path, link.generation(path));
     // With no lane there is no other connection on which a goodbye could come.
     Deadline until = Clock::now();
-    if (num_made(peer) > 0) until += goodbye_time;
+    if (made(peer) != 0) until += goodbye_time;
     suspect_paths_.push_back({{rank, 0, static_cast<int>(path)}, until});
     next_tend_ = std::min(next_tend_, until);
   }
@@ -154,8 +154,7 @@ void Connections::use(const BrokenPath& broken, std::shared_ptr<Stream> connecti
   size_t path = static_cast<size_t>(broken.path);
   Peer& peer = at(rank);
   // While calls are held, a lane would send again from the callers' buffers.
-  auto last = broken.index == 0 ? FailureState::Phase::reported : FailureState::Phase::none;
-  if (state_.phase() > last) return connection->close();
+  if (broken.index != 0 && state_.phase() != FailureState::Phase::none) return connection->close();
   int fd = -1;
   if (broken.index == 0) {
     peer.link->adopt(path, std::move(connection));
@@ -167,14 +166,14 @@ void Connections::use(const BrokenPath& broken, std::shared_ptr<Stream> connecti
     TcpLane* lane = peer.lanes[static_cast<size_t>(broken.index) - 1];
     lane->adopt(path, std::move(connection));
     fd = lane->fd(path);
-    if (peer.arrives_until && num_made(peer) >= peer.link->num_made()) end_lanes(peer);
+    if (peer.arrives_until && !awaits_lanes(peer)) end_lanes(peer);
   }
   if (fd >= 0) watch_connection(rank, broken.index, fd);
 }
 
 void Connections::tend_paths(Deadline now) {
   FailureState::Phase phase = state_.phase();
-  if (phase == FailureState::Phase::ended || tcp_lanes_.empty() || now < next_tend_) return;
+  if (tcp_lanes_.empty() || now < next_tend_) return;
   next_tend_ = now + std::chrono::milliseconds(longest_sleep_ms);
   // While calls are held, nothing more is sent from the callers' buffers.
   for (TcpLane* lane : tcp_lanes_) {

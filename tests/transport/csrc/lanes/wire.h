@@ -52,10 +52,12 @@ struct Wire {
   }
 
   // Makes the connection of a lane, as the control thread does.
-  void connect(size_t lane = num_channels) {
+  template <typename Kind = SocketStream, typename... Rest>
+  void connect(size_t lane = num_channels, Rest... rest) {
     std::array<int, 2> ends = unix_sockets();
     lanes[lane] = ends[0];
-    rank->replace_connection({1, 1 + static_cast<int>(lane), 0}, stream_on(ends[1]));
+    auto stream = std::make_shared<Kind>(Descriptor(ends[1]), std::move(rest)...);
+    rank->replace_connection({1, 1 + static_cast<int>(lane), 0}, std::move(stream));
   }
 
   void send(const Header& header, size_t payload_bytes, size_t lane = num_channels) {
