@@ -25,14 +25,10 @@ Send = Callable[[int, str, Any], None]
 """Receiver, kind and body of a message."""
 WINDOW_S = 0.25
 """How long a coordinator waits for the other ranks' reports, at most."""
-ACK_S = 0.25
-"""How long a report may go without an answer until the next rank is asked."""
-DIAGNOSIS_S = 0.7
-"""The same for the diagnosis, once the report was acknowledged."""
+ACK_S = 0.25  # how long a report may go without an answer until the next rank is asked
+DIAGNOSIS_S = 0.7  # the same for the diagnosis, once the report was acknowledged
 _DELIVERY_S = 0.5  # how long the coordinator's own rank waits until the others have the diagnosis
-_LAST_WORDS_S = 0.1
-"""How long the successor of a coordinator that ended waits for what that one sent: it may have
-concluded, and a slow machine shows the end of its process before the diagnosis."""
+_LAST_WORDS_S = 0.1  # how long the successor waits for what a coordinator that ended may have sent
 _SILENT_PERIODS = 3.2  # without a heartbeat, after which a rank counts as silent
 _RANKS_AT_FULL_PACE = 128
 

@@ -70,6 +70,7 @@ class Participant:
         self._silent_since_s: dict[int, float] = {}
         self._passed_over: set[int] = set()  # late with its answer; until there is a diagnosis
         self._current = 0  # who coordinates
+        self._asked_by = 0  # who collected reports last
         self._answered_s = 0.0
         # A coordinator that is still connecting gets nothing, and would never answer.
         self._has_answered = False
@@ -116,8 +117,10 @@ class Participant:
         """Report what the engine has observed."""
         if self._observe(now_s):
             # Before the beat: once the coordinator knows of the end it may wait for nothing else.
+            # Who asked last may collect because the one that this rank follows has ended.
             report = [*self.reporter.report(), self._acknowledged_by]
-            self._send(self._current, "reported", report)
+            for coordinator in {self._current, self._asked_by}:
+                self._send(coordinator, "reported", report)
             self._beat(now_s)
         self._follow_coordinator(now_s)
 
@@ -209,6 +212,7 @@ class Participant:
         self._follow_coordinator(now_s)
 
     def _on_ask(self, sender: int, now_s: float) -> None:
+        self._asked_by = sender
         self._observe(now_s)
         if self._diagnosis is not None:
             self._send(sender, "adopted", self._diagnosis)

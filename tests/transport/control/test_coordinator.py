@@ -163,6 +163,20 @@ def test_rank_that_its_neighbour_saw_die_is_not_waited_for(ranks: SimulatedRanks
     assert only(ranks.diagnoses())["absent"] == {4: "dead"}
 
 
+def test_news_go_to_who_collects_reports_too(ranks: SimulatedRanks) -> None:
+    """Rank 0 is dead; of rank 3's node nobody knows, and it follows rank 0 still."""
+    ranks.stopped.add(4)
+    ranks.dead.add(0)
+    ranks.engines[1].gone = [(0, False, 0)]
+    ranks.fail(1)
+    ranks.run(0.01)
+    sent: list[tuple[int, int, str]] = []
+    ranks.lost = lambda entry: bool(sent.append((entry.sender, entry.receiver, entry.kind)))
+    ranks.engines[3].gone = [(4, False, 0)]
+    ranks.news()
+    assert {(3, 0, "reported"), (3, 1, "reported")} <= set(sent)
+
+
 def results(futures: list[Future[Any]]) -> list[Any]:
     return [future.result(0) for future in futures]
 
