@@ -5,17 +5,22 @@ torch.distributed starts at `Communicator`. The public names are listed below an
 first use, because torch imports this package in every `import torch`.
 """
 
+import os as _os
+import sys as _sys
 from importlib import import_module as _import_module
-from pathlib import Path as _Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from hccl_py.call_group import group as group
     from hccl_py.communicator import Communicator as Communicator
+    from hccl_py.compression import ErrorFeedback as ErrorFeedback
     from hccl_py.membership.unique_id import UniqueId as UniqueId
     from hccl_py.membership.unique_id import get_unique_id as get_unique_id
     from hccl_py.memory.registered import empty as empty
     from hccl_py.memory.scaled import premul_sum as premul_sum
+    from hccl_py.torch_backend.compression_hook import CompressionState as CompressionState
+    from hccl_py.torch_backend.compression_hook import compression_hook as compression_hook
+    from hccl_py.torch_backend.fast_ddp import fast_ddp as fast_ddp
     from hccl_py.torch_backend.registered_tensors import register as register
     from hccl_py.transport.errors import AbortedError as AbortedError
     from hccl_py.transport.errors import BootstrapError as BootstrapError
@@ -38,7 +43,10 @@ _NAMES = {
     "call_group": ("group",),
     "memory.scaled": ("premul_sum",),
     "memory.registered": ("empty",),
+    "torch_backend.fast_ddp": ("fast_ddp",),
     "torch_backend.registered_tensors": ("register",),
+    "compression": ("ErrorFeedback",),
+    "torch_backend.compression_hook": ("CompressionState", "compression_hook"),
     "transport.errors": (
         *("HcclError", "InvalidArgumentError", "BootstrapError", "CommunicatorError"),
         *("PeerLostError", "CollectiveTimeoutError", "MismatchError", "AbortedError"),
@@ -48,18 +56,18 @@ _HOMES = {name: f"hccl_py.{module}" for module, names in _NAMES.items() for name
 
 __all__ = ["__version__", *_HOMES]
 
-if not (_Path(__file__).parent / "transport").exists():
+_HERE = _os.path.dirname(__file__)
+if not _os.path.exists(_os.path.join(_HERE, "transport")):
     # Python found hccl_py/ of a checkout because the program started beside it. The other folders
-    # and the compiled engine are where the package was installed.
-    from importlib import metadata as _metadata
-
-    try:
-        __path__.append(str(_metadata.distribution("hccl-py").locate_file("hccl_py")))
-    except _metadata.PackageNotFoundError:
+    # and the compiled engine are where the package was installed. importlib.metadata knows where,
+    # but takes longer to import than all else here.
+    _folders = [_os.path.join(_folder, "hccl_py") for _folder in _sys.path]
+    __path__ += [one for one in _folders if _os.path.exists(_os.path.join(one, "transport"))][:1]
+    if len(__path__) == 1:
         raise ImportError(
-            f"{_Path(__file__).parent} is a checkout that is not installed; run `pip install -e .` "
-            "in the folder above it"
-        ) from None
+            f"{_HERE} is a checkout that is not installed; run `pip install -e .` in the folder "
+            "above it"
+        )
 
 
 def __getattr__(name: str) -> object:

@@ -10,15 +10,17 @@ from typing import Any, Generic
 import numpy as np
 
 from hccl_py.communicator_state import CommunicatorState
+from hccl_py.compression import ErrorFeedback, compression_named
 from hccl_py.fingerprint import Transfer
 from hccl_py.memory.arguments import check_block, copy_to_output, set_aside
 from hccl_py.memory.buffers import blocks_of, span_of
 from hccl_py.memory.element_types import ELEMENT_TYPES, Span
 from hccl_py.memory.scaled import scaled
+from hccl_py.plan_cache import PlanCache
 from hccl_py.submit import EngineCalls, Result
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.types import DType, ReduceOp
+from hccl_py.transport.types import Compression, DType, ReduceOp
 
 Buffer = Any
 """A contiguous CPU torch tensor or numpy array, or whatever else `buffers.py` finds memory in."""
@@ -55,6 +57,7 @@ class Collectives(Generic[Result]):
         op: Op = _SUM,
         *,
         output: Buffer | None = None,
+        compression: ErrorFeedback | str | None = None,
         timeout_s: float | None = None,
     ) -> Result:
         """Reduce `data` over all ranks, in place; every rank ends with the same bits.
@@ -62,16 +65,28 @@ class Collectives(Generic[Result]):
         Args:
             data: same element type and count on all ranks, any shape.
             output: takes the result instead; then `data` is only read.
+            compression: `none`, `bf16` or `int8`, or an ErrorFeedback of this tensor; the same on
+                all ranks. None: that of the communicator.
         """
         address, count, kind = span = span_of(data, "data", output is None)
         if not isinstance(op, int):
-            target = data if output is None else output
-            return self.all_reduce(scaled(op, span), output=target, timeout_s=timeout_s)
+            target, given = data if output is None else output, scaled(op, span)
+            return self.all_reduce(
+                given, output=target, compression=compression, timeout_s=timeout_s
+            )
         state = self._state
-        prepared = state.plans["all_reduce", kind, op, count, None]
+        plans = state.plans
+        if compression is not None or state.gain.is_open:
+            plans = self._compressed_plans(compression)
+        prepared = plans["all_reduce", kind, op, count, None]
         if output is not None:
             address, data = copy_to_output(span, output), output
         limit_s = state.timeout_s if timeout_s is None else timeout_s
+        if compression is not None and prepared.compressed and not isinstance(compression, str):
+            residual, both = compression.address(count), (data, compression)
+            return self._calls.enter(
+                self._calls.feedback, (state.core, prepared, limit_s, address, residual, both)
+            )
         return self._calls.enter(self._calls.data, (state.core, prepared, limit_s, address, data))
 
     def broadcast(
@@ -165,7 +180,9 @@ class Collectives(Generic[Result]):
         check_block("output", targets[state.rank], "input", source, state.rank)
         # Blocks may be uneven, but all of them together are as long on every rank.
         total = sum(block.count for block in targets)
-        prepared = state.plans["all_gather", kind, _SUM, total, None]
+        equal = all(block.count == count for block in targets)
+        plans = state.plans if equal else state.plans.uneven
+        prepared = plans["all_gather", kind, _SUM, total, None]
         return self._uneven(prepared, [source], targets, (output, input), timeout_s)
 
     def reduce_scatter(
@@ -181,11 +198,12 @@ class Collectives(Generic[Result]):
         n = state.world_size
         if not isinstance(op, int):
             input, op = [scaled(op, block) for block in blocks_of(input, "input", n)], _SUM
+        plans = self._compressed_plans(None) if state.gain.is_open else state.plans
         target = address, count, kind = span_of(output, "output", True)
         if not isinstance(input, (list, tuple)):
             source, total, its_kind = span_of(input, "input")
             if total == count * n and its_kind is kind:
-                prepared = state.plans["reduce_scatter", kind, op, total, None]
+                prepared = plans["reduce_scatter", kind, op, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step = (output, input), count * kind.parts
                 return self._calls.enter(
@@ -195,7 +213,7 @@ class Collectives(Generic[Result]):
         sources = blocks_of(input, "input", n)
         for rank, block in enumerate(sources):
             check_block("input", block, "output", target, rank)
-        prepared = state.plans["reduce_scatter", kind, op, count * n, None]
+        prepared = plans["reduce_scatter", kind, op, count * n, None]
         part_bytes = kind.item_bytes // kind.parts
         return self._uneven(prepared, sources, [target], (output, input), timeout_s, part_bytes)
 
@@ -217,7 +235,7 @@ class Collectives(Generic[Result]):
             source, total, kind = span_of(input, "input")
             target, its_total, its_kind = span_of(output, "output", True)
             if total == its_total and total % n == 0 and source != target and its_kind is kind:
-                prepared = state.plans["all_to_all", kind, _SUM, 0, None]
+                prepared = state.plans["all_to_all", kind, _SUM, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step = (output, input), total // n * kind.item_bytes
                 return self._calls.enter(
@@ -234,7 +252,10 @@ class Collectives(Generic[Result]):
             one.address == other.address and one.count > 0 < other.count for one, other in pairs
         ):
             kept, sources = set_aside(sources)
-        prepared = state.plans["all_to_all", sources[0].kind, _SUM, 0, None]
+        # Equal lists here may be uneven ones elsewhere, one buffer has equal blocks on every rank.
+        listed = isinstance(output, (list, tuple)) or isinstance(input, (list, tuple))
+        plans, total = (state.plans.uneven, 0) if listed else (state.plans, n * sources[0].count)
+        prepared = plans["all_to_all", sources[0].kind, _SUM, total, None]
         return self._uneven(prepared, sources, targets, (output, kept), timeout_s)
 
     def gather(
@@ -315,6 +336,19 @@ class Collectives(Generic[Result]):
         return self._calls.enter(
             self._calls.transfer, (state.core, transfer, limit_s, span.address, data)
         )
+
+    def _compressed_plans(self, compression: ErrorFeedback | str | None) -> PlanCache:
+        """Return the plans with this compression; see on rank 0 whether it pays."""
+        state = self._state
+        if compression is None:
+            wanted = state.compression
+        elif isinstance(compression, ErrorFeedback):
+            wanted = compression_named(compression.compression)
+        else:
+            wanted = compression_named(compression)
+        if state.rank == 0 and wanted is not Compression.NONE:
+            state.gain.look(state.require_engine())
+        return state.plans.compressed(wanted)
 
     def _check_rank(self, name: str, rank: int) -> None:
         n = self._state.world_size

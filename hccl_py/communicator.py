@@ -18,6 +18,7 @@ import numpy as np
 from hccl_py.call_group import require_no_group
 from hccl_py.collectives import Collectives
 from hccl_py.communicator_state import assemble
+from hccl_py.compression import default_compression
 from hccl_py.diagnosis.exceptions import describe_error, exception_at_exit, handled_error
 from hccl_py.diagnosis.reporter import DIAGNOSIS_TIMEOUT_S
 from hccl_py.engine import connect_engine
@@ -60,6 +61,7 @@ class Communicator(Collectives[None]):
         timeout_s: float = 600.0,
         name: str = "default",
         identity: Identity | None = None,
+        compression: str | None = None,
     ) -> None:
         """Meet the other ranks and connect to all of them.
 
@@ -72,6 +74,9 @@ class Communicator(Collectives[None]):
             timeout_s: for connecting, and the default of every call.
             name: for messages; ranks that use the environment's store must agree on it.
             identity: replaces this process's, to emulate nodes with threads as ranks.
+            compression: `bf16` or `int8`, for large sums of float32 between nodes (see
+                docs/compression.md), or `none`; the same on all ranks. None: from
+                HCCL_COMPRESSION, else none.
 
         Raises:
             InvalidArgumentError: a number makes no sense, or the environment lacks one.
@@ -79,6 +84,7 @@ class Communicator(Collectives[None]):
                 which, where and at what step.
         """
         rank, world_size = rank_and_size(rank, world_size)
+        chosen = default_compression(compression)
         with rendezvous_store(store, rank, world_size, name, timeout_s) as rendezvous:
             connected = connect_engine(rendezvous, rank, world_size, timeout_s, identity)
         core, mesh, self._sockets, self._repair = connected
@@ -88,11 +94,11 @@ class Communicator(Collectives[None]):
         self.nodes = mesh.nodes
         self.old_ranks: tuple[int, ...] = ()
         self._provider = mesh.provider
-        self._identity = identity
+        self._identity, self._compression = identity, compression
         self._num_shrinks = 0
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._store = rendezvous  # rank 0 may host it, and others may not have read all of it yet
-        state = assemble(name, rank, timeout_s, core, mesh)
+        state = assemble((name, rank), timeout_s, core, mesh, chosen)
         super().__init__(state, blocking=True)
         self.nonblocking: Collectives[Work] = Collectives(state, blocking=False)
         self.flight_recorder = state.recorder
@@ -118,6 +124,11 @@ class Communicator(Collectives[None]):
             f"<Communicator {self.name}: rank {self.rank} of {self.world_size} on "
             f"{len(self.nodes)} node{'s' * (len(self.nodes) != 1)}, {condition}>"
         )
+
+    @property
+    def compression(self) -> str:
+        """What large sums travel as between nodes, where a call does not say; none on one node."""
+        return self._state.compression.name.lower()
 
     @property
     def timeout_s(self) -> float:
@@ -179,7 +190,13 @@ class Communicator(Collectives[None]):
         """
         chosen = check_members(self.world_size, self.rank, members)
         limit_s = self.timeout_s if timeout_s is None else timeout_s
-        connect = partial(Communicator, timeout_s=limit_s, name=name, identity=self._identity)
+        connect = partial(
+            Communicator,
+            timeout_s=limit_s,
+            name=name,
+            identity=self._identity,
+            compression=self._compression,
+        )
         if self._state.coordination is None or len(chosen) == 1:
             self._state.require_engine()
             return connect(None, 0, 1)
@@ -232,7 +249,13 @@ class Communicator(Collectives[None]):
         excluded = check_excluded(self.world_size, self.rank, exclude)
         base, _, number = self.name.partition(_SHRUNK)
         name = f"{base}{_SHRUNK}{int(number or 0) + 1}"
-        connect = partial(Communicator, timeout_s=timeout_s, name=name, identity=self._identity)
+        connect = partial(
+            Communicator,
+            timeout_s=timeout_s,
+            name=name,
+            identity=self._identity,
+            compression=self._compression,
+        )
         core = self._state.require_engine()
         core.poll()
         if self._state.coordination is None:

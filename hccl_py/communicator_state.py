@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hccl_py.algorithms.tuning import tuning_of
+from hccl_py.compression import GainCheck
 from hccl_py.diagnosis.errors import CallErrors
 from hccl_py.diagnosis.reporter import Reporter
 from hccl_py.observe.flight_recorder import FlightRecorder, Membership
@@ -14,6 +16,7 @@ from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import AbortedError
 from hccl_py.transport.network.identity import Identity
+from hccl_py.transport.types import Compression
 
 
 @dataclass(eq=False)
@@ -32,6 +35,8 @@ class CommunicatorState:
     recorder: FlightRecorder
     plans: PlanCache
     errors: CallErrors
+    gain: GainCheck
+    compression: Compression = Compression.NONE  # of calls that do not say
     in_groups: bool = True  # whether `hccl_py.group()` collects the calls
     forked: bool = False  # this process is a child of the rank
 
@@ -52,15 +57,20 @@ class CommunicatorState:
 
 
 def assemble(
-    name: str, rank: int, timeout_s: float, core: _core.Communicator, mesh: Mesh
+    member: tuple[str, int],
+    timeout_s: float,
+    core: _core.Communicator,
+    mesh: Mesh,
+    compression: Compression,
 ) -> CommunicatorState:
-    """Make the state of a communicator that is connected."""
+    """Make the state of a communicator that is connected; `member` is its name and this rank."""
+    name, rank = member
     coordination = mesh.coordination
     processes = tuple((one.identity.host, one.identity.pid) for one in mesh.party.members)
     size = len(processes)
     # With all processes in it, its ranks are those of the job; a process group sets its own.
     everyone = os.environ.get("WORLD_SIZE", str(size)) == str(size)
-    member = Membership(
+    membership = Membership(
         name,
         rank,
         id=coordination.roster.communicator_id if coordination else b"",
@@ -69,10 +79,13 @@ def assemble(
         global_ranks=tuple(range(size)) if everyone else None,
     )
     clock = coordination.clock if coordination else lambda: None
-    recorder = FlightRecorder(core, member, clock)
+    recorder = FlightRecorder(core, membership, clock)
     reporter = Reporter(core, recorder)
     survey = partial(reporter.survey, coordination.survey) if coordination else None
     errors = CallErrors(recorder, survey)
-    plans = PlanCache(rank, mesh.nodes)
-    parts = core, coordination, reporter, recorder, plans, errors
+    if len(mesh.nodes) == 1:
+        compression = Compression.NONE
+    plans = PlanCache(rank, mesh.nodes, tuning_of(mesh.shared), compression=compression)
+    gain = GainCheck(name, is_open=rank == 0 and compression is not Compression.NONE)
+    parts = core, coordination, reporter, recorder, plans, errors, gain, compression
     return CommunicatorState(name, rank, size, timeout_s, *parts)

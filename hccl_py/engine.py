@@ -5,6 +5,7 @@
 
 from typing import Any
 
+from hccl_py.algorithms.tuning import read_for_all_ranks
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap.mesh import Mesh, connect
@@ -24,8 +25,8 @@ def connect_engine(
 ) -> tuple[_core.Communicator, Mesh, OpenSockets, Reconnector | None]:
     """Meet the other ranks at the store and connect an engine to all of them.
 
-    Return it; what it is connected by; what a forked child has to close; what replaces connections
-    that break, None where there are none that could be.
+    Return it; what it is connected by; what a forked child has to close; what makes lanes and
+    replaces connections that break, None where there are none that could be.
     """
     core: _core.Communicator | None = None
     arena = arena_of_this_process()
@@ -53,6 +54,7 @@ def connect_engine(
         num_lanes=_NUM_CHANNELS + 1,  # the last one is for send and recv
         timeout_s=timeout_s,
         identity=identity,
+        share=read_for_all_ranks,
     )
     assert core is not None
     sockets = _attach(core, mesh, rank)

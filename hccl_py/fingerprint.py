@@ -4,19 +4,20 @@
     bits 16-19  collective
     bits 20-24  the caller's type of elements (`memory/element_types.py`)
     bits 25-28  reduce op
-    bits 29-41  root
+    bits 29-41  root; of a collective without one: its Compression
     bits 42-63  number of elements: itself below 2^21, else 2^21 plus its rest by a prime
 
 Not a hash: two fingerprints that differ still say what each rank called. The count is that of the
 data; in all_gather and reduce_scatter of all blocks together. Of all_to_all, gather and scatter it
-is 0, because there no rank knows what the others give: the messages themselves are compared.
+is 0, because there no rank knows what the others give: the messages themselves are compared. Only
+an algorithm of all_to_all that needs equal blocks counts them.
 """
 
 from typing import NamedTuple
 
 from hccl_py.memory.element_types import ELEMENT_TYPES, ElementType
 from hccl_py.transport import _core
-from hccl_py.transport.types import ReduceOp
+from hccl_py.transport.types import Compression, ReduceOp
 
 NAMES = (
     "send/recv",
@@ -66,7 +67,10 @@ class Fields(NamedTuple):
 
 
 def pack(collective: str, root: int | None, element: int, op: int, count: int) -> int:
-    """Write a call's bits. Counts that ranks may differ in are passed as 0."""
+    """Write a call's bits. Counts that ranks may differ in are passed as 0.
+
+    `root` is a Compression where the collective has no root.
+    """
     if count >= _LARGE_COUNT:
         count = _LARGE_COUNT + count % _COUNT_MODULUS
     bound = min(root or 0, _MAX_ROOT)
@@ -105,13 +109,16 @@ def describe(call: Call, count: int | None = None) -> str:
         parts.append(f"{_ROOTS[name]}={root}")
     if name in REDUCING:
         parts.append(ReduceOp(op).name.lower())
+    if root and name not in _ROOTS:
+        known = root in Compression._value2member_map_
+        parts.append(f"compression={Compression(root).name.lower() if known else root}")
     if name != "barrier":
         size = str(field if count is None else count)
         if count is None and field >= _LARGE_COUNT:
             # Two large counts that differ must not look the same.
             size = f"{_LARGE_COUNT} or more, {field - _LARGE_COUNT} modulo {_COUNT_MODULUS}"
         size += " in all" * (name in _OF_ALL_BLOCKS)
-        parts.append(element.name + f"[{size}]" * (name not in _UNCOUNTED))
+        parts.append(element.name + f"[{size}]" * (field > 0 or name not in _UNCOUNTED))
     numbered = f" number {sequence}" if sequence else ""  # 0: the engine has not numbered it
     return f"{name}({', '.join(parts)}){numbered}"
 

@@ -1,17 +1,24 @@
 """What the calls of one communicator need, made at first use and kept."""
 
+import logging
 import os
+from collections.abc import Mapping
 
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import ALGORITHMS, plan_for, verify_algorithm
 from hccl_py.algorithms.tuner import choose, min_message_bytes, size_class
+from hccl_py.algorithms.tuning import Tuning
+from hccl_py.compression import is_compressible
 from hccl_py.fingerprint import REDUCING, pack
 from hccl_py.memory.arguments import check_op
 from hccl_py.memory.element_types import ElementType
+from hccl_py.plan.compress import compress_scale_out
 from hccl_py.plan.language import Nodes
 from hccl_py.plan.lower import lower
 from hccl_py.transport import _core
-from hccl_py.transport.types import IN_ONE_STEP, DType, ReduceOp
+from hccl_py.transport.types import IN_ONE_STEP, Compression, DType, ReduceOp
+
+logger = logging.getLogger("hccl_py")
 
 _MOST_CALLS = 4096
 
@@ -26,13 +33,42 @@ class PlanCache(dict[Call, _core.Prepared]):
     A dict, because a method of its own would cost each call as much as the rest of the lookup.
     """
 
-    def __init__(self, rank: int, nodes: Nodes) -> None:
-        """Start empty. `HCCL_VERIFY=1` proves every plan before its first use."""
+    def __init__(
+        self,
+        rank: int,
+        nodes: Nodes,
+        tuning: Tuning | None = None,
+        *,
+        equal_blocks: bool = True,
+        compression: Compression = Compression.NONE,
+    ) -> None:
+        """Start empty. `HCCL_VERIFY=1` proves every plan before its first use.
+
+        `tuning` is what rank 0 handed to all ranks. `uneven` is the cache for calls whose blocks
+        may differ in length, made without `equal_blocks`. `compression` is that of the calls that
+        can be compressed; `compressed` returns the cache for another one.
+        """
         super().__init__()
+        self._tuning = tuning
+        self._environ: Mapping[str, str] = os.environ
+        self._equal_blocks = equal_blocks
+        if equal_blocks:
+            self.uneven = PlanCache(rank, nodes, tuning, equal_blocks=False)
         self._rank = rank
         self._nodes = nodes
+        self._compression = compression
+        self._others: dict[Compression, PlanCache] = {}
         self._verify = os.environ.get("HCCL_VERIFY") == "1"
-        self._plans: dict[tuple[str, int, int | None, bool], _core.Plan] = {}
+        self._plans: dict[tuple[str, int, int | None, bool, bool], tuple[str, _core.Plan]] = {}
+
+    def compressed(self, compression: Compression) -> "PlanCache":
+        """Return the cache for calls with this compression."""
+        if compression is self._compression:
+            return self
+        if compression not in self._others:
+            cache = PlanCache(self._rank, self._nodes, self._tuning, compression=compression)
+            self._others[compression] = cache
+        return self._others[compression]
 
     def __missing__(self, call: Call) -> _core.Prepared:
         """Make what a call needs, if the ReduceOp is defined for the elements."""
@@ -47,21 +83,78 @@ class PlanCache(dict[Call, _core.Prepared]):
             assert kind.part_type is not None, "nothing can be reduced that has none"
             dtype, engine_count = kind.part_type, count * kind.parts
         in_one_step = dtype in IN_ONE_STEP
-        key = (collective, size_class(num_bytes), root, in_one_step)
-        plan = self._plans.get(key)
-        if plan is None:
-            algorithm = choose(collective, num_bytes, self._nodes, in_one_step=in_one_step)
-            plan = self._plans.setdefault(key, self._write(collective, algorithm, root))
-        fingerprint = pack(collective, root, kind.number, op, count * kind.units)
+        compression = Compression.NONE
+        if len(self._nodes) > 1 and is_compressible(collective, kind, op, num_bytes):
+            compression = self._compression
+        compressed = compression is not Compression.NONE
+        key = (collective, size_class(num_bytes), root, in_one_step, compressed)
+        known = self._plans.get(key)
+        if known is None:
+            algorithm = self._choose(collective, num_bytes, root, in_one_step, compressed)
+            written = algorithm, self._write(collective, algorithm, root, compressed)
+            known = self._plans.setdefault(key, written)
+        algorithm, plan = known
+        if collective == "all_to_all" and not ALGORITHMS[collective, algorithm].equal_blocks:
+            count = engine_count = 0  # a rank may have equal blocks where another has not
+        bound = int(compression) if compressed else root
+        fingerprint = pack(collective, bound, kind.number, op, count * kind.units)
         # Of a reduce only the root holds a sum to be divided.
         divides = op == ReduceOp.AVG and root in (None, self._rank)
-        prepared = _core.Prepared(plan, int(dtype), op, engine_count, fingerprint, divides)
+        prepared = _core.Prepared(
+            plan, int(dtype), op, engine_count, fingerprint, divides, int(compression)
+        )
         return self.setdefault(call, prepared)
 
-    def _write(self, collective: str, algorithm: str, root: int | None) -> _core.Plan:
+    def choose_by(self, environ: Mapping[str, str]) -> None:
+        """Forget all plans; from now on `environ` is asked for `HCCL_ALGORITHM`. All ranks do."""
+        self._environ = environ
+        self.clear()
+        self._plans.clear()
+        if self._equal_blocks:
+            self.uneven.choose_by(environ)
+        for other in self._others.values():
+            other.choose_by(environ)
+
+    def _choose(
+        self,
+        collective: str,
+        num_bytes: int,
+        root: int | None,
+        in_one_step: bool,
+        compressed: bool,
+    ) -> str:
+        algorithm, why = choose(
+            collective,
+            num_bytes,
+            self._nodes,
+            self._environ,
+            in_one_step=in_one_step,
+            equal_blocks=self._equal_blocks,
+            compressed=compressed,
+            root=root,
+            tuning=self._tuning,
+        )
+        # A warning is printed where the program has not set up logging.
+        asked = os.environ.get("HCCL_DEBUG", "0") not in ("", "0")
+        level = logging.WARNING if asked else logging.INFO
+        logger.log(
+            logging.DEBUG if self._rank else level,
+            f"rank {self._rank}: {collective} of up to {1 << size_class(num_bytes)} bytes among "
+            f"{count_ranks(self._nodes)} ranks on {len(self._nodes)} node(s): {algorithm}"
+            + f", {self._compression.name.lower()} between nodes" * compressed
+            + f"; {why}",
+        )
+        return algorithm
+
+    def _write(
+        self, collective: str, algorithm: str, root: int | None, compressed: bool
+    ) -> _core.Plan:
         if self._verify:
-            verify_algorithm(collective, algorithm, self._nodes, root)
-        lowered = lower(plan_for(collective, algorithm, self._rank, self._nodes, root))
+            verify_algorithm(collective, algorithm, self._nodes, root, compressed=compressed)
+        plan = plan_for(collective, algorithm, self._rank, self._nodes, root)
+        if compressed:
+            plan = compress_scale_out(plan, self._nodes)
+        lowered = lower(plan)
         return _core.make_plan(
             **lowered._asdict(),
             max_chunk_span=ALGORITHMS[collective, algorithm].max_span(self._nodes),

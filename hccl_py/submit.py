@@ -20,9 +20,21 @@ Result = TypeVar("Result", covariant=True)
 
 Entry = Callable[..., Any]
 _ENGINE = _core.Communicator
-BLOCKING = _ENGINE.run_data, _ENGINE.run_blocks, _ENGINE.run_equal, _ENGINE.run_transfer
+BLOCKING = (
+    _ENGINE.run_data,
+    _ENGINE.run_blocks,
+    _ENGINE.run_equal,
+    _ENGINE.run_feedback,
+    _ENGINE.run_transfer,
+)
 """Run a call on the calling thread and return None; `bindings/calls.cc` says what each takes."""
-BACKGROUND = _ENGINE.start_data, _ENGINE.start_blocks, _ENGINE.start_equal, _ENGINE.start_transfer
+BACKGROUND = (
+    _ENGINE.start_data,
+    _ENGINE.start_blocks,
+    _ENGINE.start_equal,
+    _ENGINE.start_feedback,
+    _ENGINE.start_transfer,
+)
 """Start a call and return the engine's Work."""
 
 
@@ -35,7 +47,7 @@ class EngineCalls(Generic[Result]):
         sites = state.recorder.sites
         entries = sites.recorded(BLOCKING if blocking else BACKGROUND)
         starts = sites.recorded(BACKGROUND)
-        self.data, self.blocks, self.equal, self.transfer = entries
+        self.data, self.blocks, self.equal, self.feedback, self.transfer = entries
         # Calls of a group begin through these, which never block.
         self._starts = dict(zip(entries, starts, strict=True))
 

@@ -39,6 +39,14 @@ class ReduceOp(IntEnum):
     BXOR = 7
 
 
+class Compression(IntEnum):
+    """What float32 travels as between nodes; `csrc/reduce/reduce.h` states the encodings."""
+
+    NONE = 0
+    BF16 = 1
+    INT8 = 2
+
+
 _WIDER = {
     2: {DType.FLOAT16, DType.BFLOAT16, DType.INT16, DType.UINT16},
     4: {DType.FLOAT32, DType.INT32, DType.UINT32},

@@ -1,55 +1,64 @@
 """Recursive halving, then doubling: least traffic in log2 n steps."""
 
-from hccl_py.algorithms.neighbours import count_ranks
-from hccl_py.plan.language import Chunk, Nodes, PlanBuilder, data
+from typing import NamedTuple
+
+from hccl_py.plan.language import Chunk, PlanBuilder, data
 
 
-def _power_of_two_below(n: int) -> int:
-    return 1 << (n.bit_length() - 1)
+class _Step(NamedTuple):
+    """What a rank gives away of the chunks that it still reduces, and what it keeps."""
 
-
-def chunks(nodes: Nodes) -> int:
-    """Return the chunk count: one chunk for each rank that takes part in the halving."""
-    return _power_of_two_below(count_ranks(nodes))
-
-
-def max_span(nodes: Nodes) -> int:
-    """Return the widest op: all chunks where ranks sit out, else the first half."""
-    n = count_ranks(nodes)
-    return n // 2 if n == chunks(nodes) > 1 else chunks(nodes)
+    target: int  # reduces what is given
+    given: list[Chunk]
+    source: int  # gives its part of what is kept
+    kept: list[Chunk]
 
 
 def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
-    """Partners exchange halves of what they still own until everyone owns one chunk, and back.
+    """Everyone hands on half of the chunks that it still reduces until one is left, and back.
 
-    Let p be the largest power of two up to n. Rank p + i first folds its data into rank i, sits
-    out, and gets the result.
+    With n a power of two, partners swap halves. With another n, the chunks that a rank keeps begin
+    with its own, and it hands those further on to the rank that they begin with. These may wrap
+    round behind the last chunk; then they are two messages.
 
-    Cost: 2 log2 p steps, 2(p-1)/p of the data sent; 2 steps and the whole data more if n is not p.
-    Source: R. Rabenseifner, Optimization of collective reduction operations, 2004.
+    Cost: 2 log2 n steps, rounded up; 2(n-1)/n of the data sent.
+    Source: R. Rabenseifner, Optimization of collective reduction operations, 2004; for any n,
+        J. L. Traeff, Optimal, non-pipelined reduce-scatter and allreduce algorithms, 2024.
     """
-    p = _power_of_two_below(n)
-    if me >= p:
-        plan.send([me - p], data[:])
-        plan.recv(me - p, data[:])
-        return
-    extra = [me + p] if me + p < n else []
-    plan.recv_reduce(extra, data[:])
+    steps = _swaps(me, n) if n & (n - 1) == 0 else _skips(me, n)
+    for target, given, source, kept in steps:
+        for chunk in given:
+            plan.send([target], chunk)
+        for chunk in kept:
+            plan.recv_reduce([source], chunk)
+    for target, given, source, kept in reversed(steps):
+        for chunk in kept:
+            plan.send([source], chunk)
+        for chunk in given:
+            plan.recv(target, chunk)
 
+
+def _swaps(me: int, n: int) -> list[_Step]:
     # With `length` chunks left, I own those whose number differs from mine in the low bits only.
-    lengths = [p >> step for step in range(1, p.bit_length())]
-    for length in lengths:
-        partner = me ^ length
-        plan.send([partner], _owned(partner, length))
-        plan.recv_reduce([partner], _owned(me, length))
-    for length in reversed(lengths):
-        partner = me ^ length
-        plan.send([partner], _owned(me, length))
-        plan.recv(partner, _owned(partner, length))
+    def owned(rank: int, length: int) -> list[Chunk]:
+        begin = rank - rank % length
+        return [data[begin : begin + length]]
 
-    plan.send(extra, data[:])
+    lengths = [n >> step for step in range(1, n.bit_length())]
+    partners = [(me ^ length, length) for length in lengths]
+    return [_Step(rank, owned(rank, left), rank, owned(me, left)) for rank, left in partners]
 
 
-def _owned(rank: int, length: int) -> Chunk:
-    begin = rank - rank % length
-    return data[begin : begin + length]
+def _skips(me: int, n: int) -> list[_Step]:
+    steps, left = [], n  # the chunks me .. me + left - 1, modulo n
+    while left > 1:
+        skip = (left + 1) // 2
+        target, source = (me + skip) % n, (me - skip) % n
+        steps.append(_Step(target, _row(target, left - skip, n), source, _row(me, left - skip, n)))
+        left = skip
+    return steps
+
+
+def _row(begin: int, length: int, n: int) -> list[Chunk]:
+    end = begin + length
+    return [data[begin:end]] if end <= n else [data[begin:n], data[0 : end - n]]

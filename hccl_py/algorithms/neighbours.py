@@ -13,6 +13,11 @@ def count_ranks(nodes: Nodes) -> int:
     return sum(map(len, nodes))
 
 
+def half_of_ranks(nodes: Nodes) -> int:
+    """Return half of the number of ranks, rounded down, but at least 1."""
+    return max(1, count_ranks(nodes) // 2)
+
+
 def others_after(me: Member, team: Sequence[Member]) -> list[Member]:
     """Return the other members of `team`, starting behind me and wrapping round.
 
@@ -80,16 +85,24 @@ def _in_order_parent(place: int, n: int) -> int | None:
             return None
 
 
+def _complementary_orders(n: int) -> tuple[list[int], list[int]]:
+    first = list(range(n))
+    return first, first[::-1] if n % 2 == 0 else [*first[1:], 0]
+
+
+def tops_of_complementary_trees(n: int) -> list[int]:
+    """Return the root of each tree of `complementary_trees`; n is at least 1."""
+    return [order[(1 << (n.bit_length() - 1)) - 1] for order in _complementary_orders(n)]
+
+
 def complementary_trees(me: int, n: int) -> list[tuple[int | None, list[int]]]:
     """Return parent and children of `me` in two trees; inner ranks of one are leaves of the other.
 
     The second tree is the first one mirrored (n even: n + 1 - place) or shifted by one (n odd),
     which turns odd places into even ones. With n odd one rank is a leaf of both.
     """
-    first = list(range(n))
-    second = first[::-1] if n % 2 == 0 else [*first[1:], 0]
     trees = []
-    for order in (first, second):
+    for order in _complementary_orders(n):
         parents = {
             rank: None if (above := _in_order_parent(place, n)) is None else order[above - 1]
             for place, rank in enumerate(order, start=1)

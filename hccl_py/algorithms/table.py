@@ -1,16 +1,17 @@
 """Every algorithm by collective and name, its plans, and the proof of them.
 
-All of them take any number of ranks, any nodes and any root. One that cannot would have to say so
-in its entry here, next to the chunk count, and the tuner would have to ask.
+All of them take any number of ranks, any nodes and any root. What one cannot take its entry says,
+and the tuner asks.
 """
 
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from hccl_py.algorithms import direct, halving_doubling, hierarchical, mesh, ring, tree
-from hccl_py.algorithms.neighbours import count_ranks
-from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.algorithms import direct, doubling, halving_doubling, hierarchical, mesh, ring, tree
+from hccl_py.algorithms.neighbours import count_ranks, half_of_ranks
+from hccl_py.plan.compress import compress_scale_out
+from hccl_py.plan.contracts import COLLECTIVES, Contract
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder
 from hccl_py.plan.verify import verify
 from hccl_py.transport.errors import InvalidArgumentError
@@ -22,25 +23,33 @@ class Algorithm(NamedTuple):
     write: Callable[[int, int, PlanBuilder], None]  # the algorithm: the plan of rank `me` of `n`
     # Into how many chunks it cuts `data`; without effect where there are blocks.
     data_chunks: Callable[[Nodes], int] = lambda _nodes: 1
-    # Most chunks of `data` in one op of any rank. The engine cuts tiles so that such an op fits one
+    # Most chunks in one op of any rank. The engine cuts tiles so that such an op fits one
     # message, and all ranks have to cut the same tiles.
     max_span: Callable[[Nodes], int] = lambda _nodes: 1
+    equal_blocks: bool = False  # it takes only blocks of one length, the same on all ranks
+    # It stays right with compressed edges between nodes: every value is compressed once at most.
+    compressible: bool = False
 
 
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("all_reduce", "one_shot"): Algorithm(direct.all_reduce),
-    ("all_reduce", "mesh"): Algorithm(mesh.all_reduce, count_ranks),
+    ("all_reduce", "mesh"): Algorithm(mesh.all_reduce, count_ranks, compressible=True),
     ("all_reduce", "ring"): Algorithm(ring.all_reduce, count_ranks),
     ("all_reduce", "tree"): Algorithm(tree.all_reduce, lambda _nodes: 2),
     ("all_reduce", "halving_doubling"): Algorithm(
-        halving_doubling.all_reduce, halving_doubling.chunks, halving_doubling.max_span
+        halving_doubling.all_reduce, count_ranks, half_of_ranks
     ),
+    ("all_reduce", "recursive_doubling"): Algorithm(doubling.all_reduce),
     ("all_reduce", "hierarchical"): Algorithm(
-        hierarchical.all_reduce, hierarchical.all_reduce_chunks, hierarchical.all_reduce_max_span
+        hierarchical.all_reduce,
+        hierarchical.all_reduce_chunks,
+        hierarchical.all_reduce_max_span,
+        compressible=True,
     ),
     ("broadcast", "direct"): Algorithm(direct.broadcast),
     ("broadcast", "mesh"): Algorithm(mesh.broadcast, count_ranks),
     ("broadcast", "tree"): Algorithm(tree.broadcast),
+    ("broadcast", "two_trees"): Algorithm(tree.broadcast_by_two_trees, lambda _nodes: 2),
     ("broadcast", "hierarchical"): Algorithm(
         hierarchical.broadcast, hierarchical.owners_per_node, hierarchical.owners_per_node
     ),
@@ -50,11 +59,17 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("reduce", "hierarchical"): Algorithm(hierarchical.reduce, hierarchical.owners_per_node),
     ("all_gather", "mesh"): Algorithm(mesh.all_gather),
     ("all_gather", "ring"): Algorithm(ring.all_gather),
+    ("all_gather", "bruck"): Algorithm(
+        doubling.all_gather, max_span=doubling.all_gather_max_span, equal_blocks=True
+    ),
     ("all_gather", "hierarchical"): Algorithm(hierarchical.all_gather),
-    ("reduce_scatter", "mesh"): Algorithm(mesh.reduce_scatter),
+    ("reduce_scatter", "mesh"): Algorithm(mesh.reduce_scatter, compressible=True),
     ("reduce_scatter", "ring"): Algorithm(ring.reduce_scatter),
-    ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter),
+    ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter, compressible=True),
     ("all_to_all", "direct"): Algorithm(direct.all_to_all),
+    ("all_to_all", "bruck"): Algorithm(
+        doubling.all_to_all, max_span=half_of_ranks, equal_blocks=True
+    ),
     ("gather", "direct"): Algorithm(direct.gather),
     ("scatter", "direct"): Algorithm(direct.scatter),
     ("barrier", "dissemination"): Algorithm(tree.barrier),
@@ -98,10 +113,26 @@ def plans_for(
     return tuple(plan_for(collective, algorithm, rank, nodes, root) for rank in ranks)
 
 
+def contract_for(collective: str, algorithm: str) -> Contract:
+    """Return what an algorithm promises, and what it relies on."""
+    relies = ALGORITHMS[collective, algorithm].equal_blocks
+    return replace(COLLECTIVES[collective], equal_blocks=relies)
+
+
 def verify_algorithm(
-    collective: str, algorithm: str, nodes: Nodes, root: int | None = None
+    collective: str,
+    algorithm: str,
+    nodes: Nodes,
+    root: int | None = None,
+    *,
+    compressed: bool = False,
 ) -> None:
-    """Prove an algorithm for these ranks, out of place and in place, or raise PlanError."""
+    """Prove an algorithm for these ranks, out of place and in place, or raise PlanError.
+
+    `compressed`: with its edges between nodes compressed.
+    """
     plans = plans_for(collective, algorithm, nodes, root)
+    if compressed:
+        plans = tuple(compress_scale_out(plan, nodes) for plan in plans)
     for in_place in (False, True):
-        verify(plans, COLLECTIVES[collective], in_place=in_place)
+        verify(plans, contract_for(collective, algorithm), in_place=in_place)

@@ -1,20 +1,26 @@
 """Which algorithm for how many bytes on which nodes: one table, first fitting row wins.
 
-`HCCL_ALGORITHM` overrides it: `ring` for every collective that has a `ring`, or
-`all_reduce=ring,broadcast=tree`. All ranks must be given the same.
+A file of `hccl-bench --tune` replaces the table, see `tuning.py`. `HCCL_ALGORITHM` overrides both:
+`ring` for every collective that has a `ring`, or `all_reduce=ring,broadcast=tree`. All ranks must
+be given the same.
 """
 
+import math
 import os
 from collections.abc import Mapping
 from typing import NamedTuple
 
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import ALGORITHMS, names_for
+from hccl_py.algorithms.tuning import Tuning
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
 
 VARIABLE = "HCCL_ALGORITHM"
+_WORTH_A_CHANGE = 1.1  # less may be noise: the choice of the table stays
+UNKNOWN_SIZE = ("all_to_all", "gather", "scatter")
+"""Collectives where a rank does not know what the others give."""
 _IN_ONE_STEP = ("one_shot", "mesh", "direct")
 
 
@@ -26,6 +32,13 @@ class Row(NamedTuple):
     many_nodes: bool | None = False  # for several nodes, for one, or (None) for both
     max_ranks: int | None = None
     max_bytes: int | None = None  # a power of two
+
+
+class Choice(NamedTuple):
+    """An algorithm, and the reason in words."""
+
+    algorithm: str
+    why: str
 
 
 TABLE = (
@@ -68,31 +81,60 @@ def choose(
     environ: Mapping[str, str] = os.environ,
     *,
     in_one_step: bool = False,
-) -> str:
-    """Name the algorithm for a call; the same for all sizes of one `size_class`.
+    equal_blocks: bool = True,
+    compressed: bool = False,
+    root: int | None = None,
+    tuning: Tuning | None = None,
+) -> Choice:
+    """Choose the algorithm for a call; the same for all sizes of one `size_class`.
 
     Args:
         num_bytes: size of `data`; of all n blocks, for a collective on blocks. Must be the same on
-            all ranks; where it cannot be (all_to_all, gather, scatter) the table does not ask.
+            all ranks; of `UNKNOWN_SIZE`, where it cannot be, neither table nor tuning asks.
         in_one_step: whether nothing but one rank may reduce a chunk, with all ranks' values at
             hand; then `HCCL_ALGORITHM` counts only where it names such an algorithm.
+        equal_blocks: whether all ranks know that all blocks have one length; else `HCCL_ALGORITHM`
+            counts only where it names an algorithm that does without.
+        compressed: whether messages between nodes are; then `HCCL_ALGORITHM` counts only where it
+            names an algorithm that takes it.
+        root: of a rooted collective; only a tuning asks.
+        tuning: from rank 0, the same on all ranks; None: the table decides.
 
     Raise InvalidArgumentError if `HCCL_ALGORITHM` names something that there is not.
     """
+
+    def fits(name: str) -> bool:
+        entry = ALGORITHMS[collective, name]
+        return (
+            (name in _IN_ONE_STEP or not in_one_step)
+            and (equal_blocks or not entry.equal_blocks)
+            and (entry.compressible or not compressed)
+        )
+
     forced = _overrides(environ.get(VARIABLE, "")).get(collective)
-    if forced is not None and (forced in _IN_ONE_STEP or not in_one_step):
-        return forced
+    if forced is not None and fits(forced):
+        return Choice(forced, f"{VARIABLE} says so")
     many_nodes = len(nodes) > 1 and not in_one_step
     world_size = count_ranks(nodes)
     largest_of_class = 1 << size_class(num_bytes)
-    return next(
+    default = next(
         row.algorithm
         for row in TABLE
         if row.collective == collective
         and row.many_nodes in (many_nodes, None)
+        and (equal_blocks or not ALGORITHMS[collective, row.algorithm].equal_blocks)
         and (row.max_ranks is None or world_size <= row.max_ranks)
         and (row.max_bytes is None or largest_of_class <= row.max_bytes)
     )
+    if tuning is None or not num_bytes or collective in UNKNOWN_SIZE:
+        return Choice(default, "by the table")
+    times, source = tuning.estimate(collective, largest_of_class, nodes, root)
+    by_time = sorted(filter(fits, times), key=lambda name: times[name])
+    shown = f"{source}: " + ", ".join(f"{name} {times[name]:.3g} us" for name in by_time[:2])
+    before_us = times.get(default, math.inf)
+    if not by_time or before_us <= _WORTH_A_CHANGE * times[by_time[0]]:
+        return Choice(default, f"by the table; {shown}")
+    return Choice(by_time[0], f"{shown}; {default} of the table {before_us:.3g} us")
 
 
 def min_message_bytes(nodes: Nodes) -> int:

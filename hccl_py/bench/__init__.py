@@ -1,6 +1,8 @@
 """The benchmarks: each command starts its own ranks and checks results before it takes times.
 
 collective/   hccl-bench: collectives, beside gloo and on registered memory
+overlap/      training steps: what DDP over gloo, DDP over hccl and fast_ddp cost beside none
+peers/        Communicator beside MPICH, Open MPI and UCC, in fresh starts
 verbs/        hccl-perftest: queue pairs, with the columns of ib_write_bw and ib_send_lat
 namespaces    two network namespaces joined by virtual Ethernet, as two hosts
 check_cost    what it costs to compare every call with those of the other ranks

@@ -33,8 +33,8 @@ def main() -> None:
         for _ in _STEPS:
             if not rows.poll(_TIMEOUT_S):
                 raise TimeoutError(f"no row from rank {_WORLD_SIZE - 1} in {_TIMEOUT_S:g} s")
-            num_subgroups, num_threads, num_descriptors, names = rows.recv()
-            print(f"{num_subgroups:9}  {num_threads:7}  {num_descriptors:11}  {names}", flush=True)
+            num_subgroups, num_threads, num_open, names = rows.recv()
+            print(f"{num_subgroups:9}  {num_threads:7}  {num_open:11}  {names}", flush=True)
         for rank in ranks:
             rank.join(_TIMEOUT_S)
 
@@ -45,7 +45,7 @@ def _rank(rank: int, store_path: str, sender: Connection) -> None:
     from hccl_py import Communicator
 
     os.environ["HCCL_NODE_ID"] = str(rank // _RANKS_PER_NODE)
-    threads, descriptors = _threads(), _num_descriptors()
+    threads, descriptors = _threads(), num_descriptors()
     store = FileStore(store_path, _WORLD_SIZE)
     world = Communicator(store, rank, _WORLD_SIZE, timeout_s=_TIMEOUT_S)
     subgroups: list[Communicator] = []
@@ -56,7 +56,7 @@ def _rank(rank: int, store_path: str, sender: Connection) -> None:
         if rank == _WORLD_SIZE - 1:
             new = _threads() - threads
             names = ", ".join(f"{count} {name}" for name, count in sorted(new.items()))
-            sender.send((num_subgroups, new.total(), _num_descriptors() - descriptors, names))
+            sender.send((num_subgroups, new.total(), num_descriptors() - descriptors, names))
         world.barrier()
     for subgroup in subgroups:
         subgroup.close()
@@ -67,7 +67,8 @@ def _threads() -> Counter[str]:
     return Counter(task.read_text().strip() for task in Path("/proc/self/task").glob("*/comm"))
 
 
-def _num_descriptors() -> int:
+def num_descriptors() -> int:
+    """Count what this process has open."""
     return len(os.listdir("/proc/self/fd"))
 
 

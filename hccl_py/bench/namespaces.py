@@ -1,4 +1,4 @@
-"""Two hosts on one machine: network namespaces, joined by as many links as wanted.
+"""Hosts on one machine: network namespaces, two joined by links, more by a switch for each link.
 
 What ranks on different hosts send each other takes the kernel's whole way through two network
 stacks, as between two machines that have no wire; they share the kernel and its clock, but no
@@ -29,25 +29,32 @@ class NamespaceError(Exception):
 
 
 class Hosts:
-    """Two namespaces and the links between them. A context manager: leaving it removes both.
+    """Namespaces and the links between them. A context manager: leaving it removes them.
 
     Attributes:
-        names: of the two namespaces.
-        interfaces: of the links, on either host.
+        names: of the namespaces.
+        interfaces: of the links, on every host.
     """
 
     def __init__(
-        self, *, num_links: int = 1, rates_mbit: Sequence[float | None] = (), ipv6: bool = False
+        self,
+        *,
+        num_hosts: int = 2,
+        num_links: int = 1,
+        rates_mbit: Sequence[float | None] = (),
+        ipv6: bool = False,
     ) -> None:
         """Say what to make.
 
         Args:
+            num_hosts: namespaces; more than two meet at bridges in another one.
             num_links: veth pairs, each a network of its own.
             rates_mbit: limit of each link in both directions; None and missing ones have none.
             ipv6: links have IPv6 addresses only, instead of IPv4 only.
         """
         stem = f"hccl-{os.getpid()}-{next(_count)}"
-        self.names = (f"{stem}-a", f"{stem}-b")
+        self.names = tuple(f"{stem}-{chr(ord('a') + host)}" for host in range(num_hosts))
+        self._switch = f"{stem}-s" if num_hosts > 2 else None
         self.interfaces = tuple(f"link{link}" for link in range(num_links))
         self._rates = [*rates_mbit, *[None] * (num_links - len(rates_mbit))]
         self._ipv6 = ipv6
@@ -61,7 +68,7 @@ class Hosts:
         if os.geteuid() != 0:
             raise NamespaceError("network namespaces need root: run this with sudo")
         try:
-            for name in self.names:
+            for name in filter(None, (*self.names, self._switch)):
                 _run("ip", "netns", "add", name)
                 _run("ip", "-n", name, "link", "set", "lo", "up")
             for link in range(len(self.interfaces)):
@@ -73,17 +80,17 @@ class Hosts:
 
     def __exit__(self, *_: object) -> None:
         """Remove the hosts, and with them the links."""
-        for name in self.names:
+        for name in filter(None, (*self.names, self._switch)):
             with suppress(NamespaceError):  # it was never made
                 _run("ip", "netns", "delete", name)
 
     def address(self, host: int, link: int = 0) -> str:
-        """Return the address of a host (0 or 1) on a link."""
+        """Return the address of a host, counted from 0, on a link."""
         return f"fd77:{link}::{host + 1}" if self._ipv6 else f"10.77.{link}.{host + 1}"
 
     def host_of(self, rank: int, world_size: int) -> int:
-        """Say on which host a rank runs: the first half of the ranks on the first."""
-        return rank * 2 // world_size
+        """Say on which host a rank runs: as many ranks on each, the first ones on the first."""
+        return rank * len(self.names) // world_size
 
     def command(self, host: int, *words: str) -> list[str]:
         """Return the command line that runs `words` on a host."""
@@ -98,21 +105,49 @@ class Hosts:
         """Take a link up again, with its addresses: the kernel drops IPv6 ones with the link."""
         for name in self.names:
             _run("ip", "-n", name, "link", "set", self.interfaces[link], "up")
-        for host in range(2):
+        for host in range(len(self.names)):
             self._add_address(host, link)
 
     def _join(self, link: int) -> None:
         interface = self.interfaces[link]
-        here, there = self.names
-        ends = ["type", "veth", "peer", "name", interface, "netns", there]
-        _run("ip", "link", "add", interface, "netns", here, *ends)
+        if self._switch is None:
+            here, there = self.names
+            ends = ["type", "veth", "peer", "name", interface, "netns", there]
+            _run("ip", "link", "add", interface, "netns", here, *ends)
+        else:
+            self._join_switch(self._switch, interface)
         rate = self._rates[link]
         if rate is not None:
             for name in self.names:
-                burst = str(max(16_384, int(rate * 1e6 / 8 * _BURST_S)))
-                bucket = ["tbf", "rate", f"{rate}mbit", "burst", burst, "latency", "20ms"]
-                _run("tc", "-n", name, "qdisc", "add", "dev", interface, "root", *bucket)
+                self._limit(name, interface, rate)
         self.restore(link)
+
+    def _join_switch(self, switch: str, interface: str) -> None:
+        bridge = ["ip", "-n", switch, "link"]
+        _run(*bridge, "add", interface, "type", "bridge")
+        _run(*bridge, "set", interface, "up")
+        for host, name in enumerate(self.names):
+            port = f"{interface}-{host}"
+            ends = ["type", "veth", "peer", "name", port, "netns", switch]
+            _run("ip", "link", "add", interface, "netns", name, *ends)
+            _run(*bridge, "set", port, "master", interface, "up")
+
+    def slow_down(self, here: int, there: int, rate_mbit: float) -> None:
+        """Send what one host has for another through a slow link of its own (IPv4)."""
+        name, peer = self.names[here], self.names[there]
+        interface = f"slow{here}-{there}"
+        ends = ["type", "veth", "peer", "name", interface, "netns", peer]
+        _run("ip", "link", "add", interface, "netns", name, *ends)
+        self._limit(name, interface, rate_mbit)
+        for end in (name, peer):
+            _run("ip", "-n", end, "link", "set", interface, "up")
+        route = [f"{self.address(there)}/32", "dev", interface, "src", self.address(here)]
+        _run("ip", "-n", name, "route", "add", *route)
+
+    def _limit(self, name: str, interface: str, rate_mbit: float) -> None:
+        burst = str(max(16_384, int(rate_mbit * 1e6 / 8 * _BURST_S)))
+        bucket = ["tbf", "rate", f"{rate_mbit}mbit", "burst", burst, "latency", "20ms"]
+        _run("tc", "-n", name, "qdisc", "add", "dev", interface, "root", *bucket)
 
     def _add_address(self, host: int, link: int) -> None:
         address = ["address", "replace", f"{self.address(host, link)}/{64 if self._ipv6 else 24}"]

@@ -1,7 +1,6 @@
 """The exception that ends this process, in one line for the other ranks to read."""
 
 import contextlib
-import multiprocessing
 import pickle
 import sys
 from pathlib import Path
@@ -23,7 +22,11 @@ def exception_at_exit() -> str:
 
 def _reported_to_parent() -> str:
     """Return what `torch.multiprocessing.spawn` wrote in the file that its parent reads."""
-    process = multiprocessing.current_process()
+    if "torch.multiprocessing" not in sys.modules:
+        return ""
+    from multiprocessing import current_process
+
+    process = current_process()
     target = getattr(process, "_target", None)
     if getattr(target, "__module__", "") != "torch.multiprocessing.spawn":
         return ""

@@ -48,7 +48,8 @@ class Reporter:
         self._recorder = recorder
         self._failure: Failure | None = None
         self._adopted: list[_core.Communicator] = []
-        self._cut_off: set[int] = set()  # lost when there was a diagnosis, but not dead
+        # Lost when there was a diagnosis, but not dead; None: there was none yet.
+        self._cut_off: set[int] | None = None
         self._applied = threading.Event()
         self._stall = StallWatch(self.member.name, core)
         _reporters[id(self)] = self
@@ -75,7 +76,7 @@ class Reporter:
             (one.rank, one.cause == Cause.LEFT, one.last_sequence)
             for one in core.ended_peers()
             if one.cause in (Cause.LEFT, Cause.DIED)
-            or (one.cause == Cause.LOST and core.failed() and one.rank not in self._cut_off)
+            or (one.cause == Cause.LOST and core.failed() and one.rank not in (self._cut_off or ()))
         ]
 
     def has_failure(self) -> bool:
@@ -142,7 +143,9 @@ class Reporter:
     def adopt(self, diagnosis: bytes) -> None:
         """See `control.reporter.Reporter`."""
         decoded = decode(Diagnosis, diagnosis)
-        self._cut_off = {one.rank for one in self._core.ended_peers()}.difference(decoded.dead)
+        if self._cut_off is None:  # it comes again to a rank that reports who has ended since
+            lost = {one.rank for one in self._core.ended_peers()}
+            self._cut_off = lost.difference(decoded.dead)
         adopted = [
             (other._core, encode(other._seen_from_here(decoded)))
             for other in _all_reporters()

@@ -46,6 +46,8 @@ class Contract:
     one_length: bool = False
     # Every rank hears from every rank, directly or through others, before it returns.
     meets: bool = False
+    # All blocks of all ranks have one length. Set for algorithms that rely on it (`table.py`).
+    equal_blocks: bool = False
 
     def shape(self, plan: Plan, data_chunks: int) -> Shape:
         """Return how a rank's buffers are cut; `data_chunks` counts only where `data` is."""
@@ -53,6 +55,8 @@ class Contract:
 
     def length(self, plan: Plan, buffer: Buffer, block: int) -> Hashable:
         """Return a symbol for the length of a block: equal symbols, equal number of elements."""
+        if self.equal_blocks:
+            return None
         held: Promise = Contribution(plan.rank, block)
         if buffer is Buffer.OUTPUT:
             held = self.promise(plan, block)

@@ -49,17 +49,31 @@ data, input, output = Buffer
 
 
 class Chunk(NamedTuple):
-    """A range of chunks of a buffer, or a scratch slot with the length of such a range."""
+    """A range of chunks of a buffer, or scratch with the length of such a range.
+
+    A range of `data` is one slot of scratch. A range of blocks is as many slots in a row, one each,
+    so that one message carries several blocks; it exists only in scratch, for blocks of one length.
+    """
 
     buffer: Buffer
     begin: int
     end: int  # one past the last chunk
-    scratch: int | None = None  # None: the range itself; k: scratch slot k
+    scratch: int | None = None  # None: the range itself; k: scratch from slot k on
+
+    @property
+    def slots(self) -> int:
+        """How many slots it takes in scratch."""
+        return 1 if self.buffer is Buffer.DATA else self.end - self.begin
 
     def __str__(self) -> str:
-        index = f"{self.begin}" if self.end == self.begin + 1 else f"{self.begin}:{self.end}"
-        text = f"{self.buffer.name.lower()}[{index}]"
-        return text if self.scratch is None else f"scratch[{self.scratch}] like {text}"
+        text = f"{self.buffer.name.lower()}[{_spelt(self.begin, self.end)}]"
+        if self.scratch is None:
+            return text
+        return f"scratch[{_spelt(self.scratch, self.scratch + self.slots)}] like {text}"
+
+
+def _spelt(begin: int, end: int) -> str:
+    return f"{begin}" if end == begin + 1 else f"{begin}:{end}"
 
 
 class OpKind(IntEnum):
@@ -75,15 +89,29 @@ SEND, RECV, RECV_REDUCE, COPY = OpKind
 
 
 class Op(NamedTuple):
-    """One step of a rank. A send has `src`, a receive has `dst`, a copy has both and no peers."""
+    """One step of a rank. A send has `src`, a receive has `dst`, a copy has both and no peers.
+
+    A compressed peer is rendered as `3~`.
+    """
 
     kind: OpKind
     peers: tuple[int, ...] = ()
     dst: Chunk | None = None
     src: Chunk | None = None
+    compressed: tuple[int, ...] = ()  # those of the peers whose messages are compressed
+
+    @property
+    def written(self) -> Chunk | None:
+        """The chunk that it changes: `dst`, or `data` that a compressed send rounds."""
+        src = self.src
+        if src is None or not self.compressed:
+            return self.dst
+        return src if src.buffer is Buffer.DATA and src.scratch is None else None
 
     def __str__(self) -> str:
-        peers = " ".join(map(str, self.peers))
+        peers = " ".join(
+            f"{peer}~" if peer in self.compressed else f"{peer}" for peer in self.peers
+        )
         if self.kind is OpKind.SEND:
             return f"send {self.src} to {peers}"
         if self.kind is OpKind.COPY:
@@ -160,7 +188,8 @@ class PlanBuilder:
     def scratch(self, index: int, like: Chunk) -> Chunk:
         """Name slot `index` of the engine's temporary memory, as long as `like`.
 
-        Slots count from 0; a slot is used again by naming it again.
+        Slots count from 0; a slot is used again by naming it again. A range of blocks names the
+        slots from `index` on.
         """
         return self._closed(like)._replace(scratch=index)
 

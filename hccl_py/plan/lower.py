@@ -2,9 +2,9 @@
 
 A row is `(kind, peers_begin, peers_count, dst_buffer, dst_begin, dst_end, dst_scratch, src_buffer,
 src_begin, src_end, src_scratch, rendezvous)`. Kinds and buffers are the numbers of `OpKind` and
-`Buffer`; begin and end count chunks; scratch -1 is the range itself, k >= 0 slot k with the
-range's length. A side that the op does not have is zeros with scratch -1. The last number is what
-`rendezvous.py` finds.
+`Buffer`; begin and end count chunks; scratch -1 is the range itself, k >= 0 the slots from k on
+with the range's length. A side that the op does not have is zeros with scratch -1. The last number
+is what `rendezvous.py` finds.
 """
 
 from typing import NamedTuple
@@ -21,6 +21,7 @@ class LoweredPlan(NamedTuple):
 
     ops: tuple[Row, ...]
     peers: tuple[int, ...]  # of all ops, flat; a row says where its own begin and how many they are
+    compressed: tuple[bool, ...]  # of each of `peers`; empty where none is
     data_chunks: int  # into how many chunks `data` is partitioned
     scratch_slots: int
 
@@ -29,15 +30,19 @@ def lower(plan: Plan) -> LoweredPlan:
     """Turn a plan into rows."""
     rows: list[Row] = []
     peers: list[int] = []
-    last_scratch = -1
+    scratch_slots = 0
     ways = rendezvous(plan.ops)
-    for (kind, op_peers, dst, src), way in zip(plan.ops, ways, strict=True):
+    for (kind, op_peers, dst, src, _), way in zip(plan.ops, ways, strict=True):
         dst_side = _NO_SIDE if dst is None else _side(dst)
         src_side = _NO_SIDE if src is None else _side(src)
         rows.append((int(kind), len(peers), len(op_peers), *dst_side, *src_side, way))
         peers += op_peers
-        last_scratch = max(last_scratch, dst_side[3], src_side[3])
-    return LoweredPlan(tuple(rows), tuple(peers), plan.shape.data_chunks, last_scratch + 1)
+        ends = [c.scratch + c.slots for c in (dst, src) if c is not None and c.scratch is not None]
+        scratch_slots = max(scratch_slots, *ends, 0)
+    compressed: tuple[bool, ...] = ()
+    if any(op.compressed for op in plan.ops):
+        compressed = tuple(peer in op.compressed for op in plan.ops for peer in op.peers)
+    return LoweredPlan(tuple(rows), tuple(peers), compressed, plan.shape.data_chunks, scratch_slots)
 
 
 def _side(chunk: Chunk) -> tuple[int, int, int, int]:

@@ -1,7 +1,7 @@
 """The symbolic memory of one rank: which value every block and scratch slot holds."""
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 
 from hccl_py.plan.contracts import Contract, Contribution
@@ -10,12 +10,20 @@ from hccl_py.plan.language import Buffer, Chunk, Plan
 Place = tuple[Buffer | None, int]
 """A block of a buffer, or a scratch slot (None)."""
 
-Tree = Contribution | tuple["Value", ...]
+
+@dataclass(frozen=True)
+class Rounded:
+    """A value as those hold it who decoded it, and the sender who rounded its own."""
+
+    value: "Value"
+
+
+Tree = Contribution | Rounded | tuple["Value", ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """A contribution, or a reduction of values as a tree.
+    """A contribution, a reduction of values as a tree, or a rounded one of these.
 
     Equal trees are one object, so that comparing values costs the same whether they are leaves or
     reductions of all ranks. One value has the same bits for any dtype and reduce op; two trees over
@@ -30,6 +38,8 @@ class Value:
         """Spell a value: `2.0` is block 0 of rank 2, `(0.0 + 1.0)` a reduction."""
         if isinstance(self.tree, Contribution):
             return f"{self.tree.rank}.{self.tree.block}"
+        if isinstance(self.tree, Rounded):
+            return f"~{self.tree.value}"
         return f"({' + '.join(map(str, self.tree))})"
 
 
@@ -51,6 +61,13 @@ class Values(dict[Tree, Value]):
                 raise ValueError(f"counts the contribution of rank {twice} twice")
             ranks |= operand.ranks
         return self.setdefault(tuple(operands), Value(tuple(operands), block, ranks))
+
+    def rounded(self, value: Value) -> Value:
+        """Round once; ValueError: that is done, and rounding again may give other bits."""
+        if isinstance(value.tree, Rounded):
+            raise ValueError(f"compresses {value}, which was compressed before")
+        rounded = Rounded(value)
+        return self.setdefault(rounded, Value(rounded, value.block, value.ranks))
 
 
 def listed(ranks: int) -> str:
@@ -80,36 +97,42 @@ class Memory:
     def places(self, chunk: Chunk) -> tuple[Place, ...]:
         """Return the places that a chunk covers."""
         if chunk.scratch is not None:
-            return ((None, chunk.scratch),)
+            return tuple((None, chunk.scratch + slot) for slot in range(chunk.slots))
         blocks = [(chunk.buffer, block) for block in range(chunk.begin, chunk.end)]
         return tuple(self._alias.get(place, place) for place in blocks)
 
     def lengths(self, chunk: Chunk) -> tuple[Hashable, ...]:
-        """Return the length symbols of a chunk."""
+        """Return the length symbols of a chunk; ValueError: slots of one message that differ."""
         blocks = range(chunk.begin, chunk.end)
-        return tuple(self._contract.length(self._plan, chunk.buffer, block) for block in blocks)
+        found = tuple(self._contract.length(self._plan, chunk.buffer, block) for block in blocks)
+        if chunk.slots > 1 and len(set(found)) > 1:
+            raise ValueError(f"takes the blocks of {chunk} to have one length")
+        return found
+
+    def _pieces(self, chunk: Chunk) -> Iterator[tuple[Place, tuple[Hashable, ...]]]:
+        places, lengths = self.places(chunk), self.lengths(chunk)
+        each = len(lengths) // len(places)  # all chunks of `data` stand in one slot
+        for at, place in enumerate(places):
+            yield place, lengths[at * each : (at + 1) * each]
 
     def read(self, chunk: Chunk) -> tuple[Value, ...]:
         """Return what a chunk holds; ValueError: nothing, or a scratch slot another length."""
         values: tuple[Value, ...] = ()
-        for place in self.places(chunk):
+        for place, lengths in self._pieces(chunk):
             if place not in self._held:
                 raise ValueError(f"reads {chunk}, which nothing was written to")
             held_lengths, held = self._held[place]
-            if chunk.scratch is not None and held_lengths != self.lengths(chunk):
+            if chunk.scratch is not None and held_lengths != lengths:
                 raise ValueError(f"reads {chunk}, which was written with another length")
             values += held
         return values
 
     def write(self, chunk: Chunk, values: tuple[Value, ...], op_index: int) -> None:
         """Make `chunk` hold `values`."""
-        lengths, places = self.lengths(chunk), self.places(chunk)
-        if chunk.scratch is not None:
-            self._held[places[0]] = (lengths, values)
-        else:
-            for place, length, value in zip(places, lengths, values, strict=True):
-                self._held[place] = ((length,), (value,))
-        self.last_writer.update(dict.fromkeys(places, op_index))
+        for place, lengths in self._pieces(chunk):
+            self._held[place] = (lengths, values[: len(lengths)])
+            self.last_writer[place] = op_index
+            values = values[len(lengths) :]
 
     def is_unsent(self, chunk: Chunk) -> bool:
         """Tell whether an earlier send from this chunk still reads it."""

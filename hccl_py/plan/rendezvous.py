@@ -42,7 +42,9 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
         shared = [earlier for place in source for earlier in sent.get(place, ())] if sent else ()
         for earlier in shared:
             earlier.touched = True
-        if op.kind is SEND:
+        if op.kind is SEND and op.compressed:
+            result[index] = COPIED  # what leaves is an encoding
+        elif op.kind is SEND:
             if op.src is not None and op.src.scratch is not None:
                 result[index] = COPIED  # scratch is not registered, and used again at once
             elif source:
@@ -51,7 +53,7 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
                 for place in source:
                     sent[place].append(one)
             continue
-        for place in _places(op.dst) if sent else ():
+        for place in _places(op.written if op.compressed else op.dst) if sent else ():
             for earlier in sent.pop(place, ()):
                 before = zip(earlier.op.peers, earlier.received, strict=True)
                 if any(received[peer] == count for peer, count in before):
@@ -59,7 +61,7 @@ def rendezvous(ops: Sequence[Op]) -> list[int]:
                 elif not earlier.touched and _replies(op, earlier.op):
                     result[earlier.index] = received[op.peers[0]] - earlier.received[0] + 1
                 earlier.touched = True
-        if op.kind is not COPY:
+        if op.kind not in (COPY, SEND):
             for peer in op.peers:
                 received[peer] += 1
     return result

@@ -7,6 +7,7 @@
 - An op that overwrites a chunk waits until every earlier send from an overlapping chunk was
   received. Where `rendezvous.py` has the message copied, the op waits until it has entered its
   lane. So a message holds what its chunk held when the send was posted.
+- A compressed send rounds what it reads, once, and leaves `data` so.
 - `recv_reduce` waits until the messages of all its peers are there and reduces in rank order.
 
 Ranks share nothing but lanes, a receive names its lane, and nobody asks whether a message is
@@ -69,7 +70,7 @@ class Simulation:
         op, memory = self._plans[rank].ops[index], self.memories[rank]
         if op.src and op.dst and memory.places(op.src) == memory.places(op.dst):
             return True  # a copy of a chunk to itself, where the caller works in place
-        if op.dst is not None and memory.is_unsent(op.dst):
+        if op.written is not None and memory.is_unsent(op.written):
             return False
         if op.kind in (OpKind.RECV, OpKind.RECV_REDUCE) and self._silent_peers(rank, op):
             return False
@@ -90,9 +91,12 @@ class Simulation:
         assert op.src is not None
         memory = self.memories[rank]
         copied = self._rendezvous[rank][index] == COPIED
-        message = _Message(
-            index, op.src, memory.lengths(op.src), memory.read(op.src), self.heard[rank], copied
-        )
+        lengths, values = memory.lengths(op.src), memory.read(op.src)
+        if op.compressed:
+            values = tuple(map(self._values.rounded, values))
+        if op.written is not None:
+            memory.write(op.written, values, index)
+        message = _Message(index, op.src, lengths, values, self.heard[rank], copied)
         for peer in op.peers:
             memory.unsent.update(memory.places(op.src))
             self._lanes[rank, peer].append(message)
@@ -145,6 +149,6 @@ class Simulation:
         index = self._next[rank]
         op = self._plans[rank].ops[index]
         why = f"for a message of rank {', '.join(map(str, self._silent_peers(rank, op)))}"
-        if op.dst is not None and self.memories[rank].is_unsent(op.dst):
+        if op.written is not None and self.memories[rank].is_unsent(op.written):
             why = "until an earlier send of this chunk was received"
         return f"rank {rank}, op {index} `{op}` waits {why}"

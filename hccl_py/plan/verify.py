@@ -60,14 +60,21 @@ def check_op(plan: Plan, index: int, op: Op) -> None:
             (op.dst is not None, op.src is not None) != needed
         ),
         "input is read only": writes_input,
+        "a compressed peer is none of the op's": not set(op.compressed) <= set(peers),
+        "a send is compressed for all of its peers or for none": (
+            kind is OpKind.SEND and len(op.compressed) not in (0, len(peers))
+        ),
+        "a compressed message is one chunk": (
+            op.compressed and any(c and c.end - c.begin > 1 for c in (op.dst, op.src))
+        ),
     }
     problems = [problem for problem, is_broken in broken.items() if is_broken]
     for chunk in filter(None, (op.dst, op.src)):
         parts, name = plan.shape[chunk.buffer], chunk.buffer.name.lower()
         if not 0 <= chunk.begin < chunk.end <= parts:
             problems.append(f"{chunk} is empty or outside {name}[0:{parts}]")
-        if chunk.end > chunk.begin + 1 and chunk.buffer is not Buffer.DATA:
-            problems.append(f"a chunk of {name} is one whole block")
+        if chunk.slots > 1 and chunk.scratch is None:
+            problems.append(f"a chunk of {name} is one whole block, or several in scratch")
         if chunk.scratch is not None and chunk.scratch < 0:
             problems.append(f"scratch slot {chunk.scratch} is negative")
     if problems:

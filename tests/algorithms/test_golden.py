@@ -61,15 +61,40 @@ GOLDEN = [
     (
         ("all_reduce", "halving_doubling", 1, one_node(5)),
         """
-        all_reduce/halving_doubling, rank 1 of 5, 4 chunks
-        0  send data[2:4] to 3
-        1  recv_reduce data[0:2] from 3
-        2  send data[0] to 0
-        3  recv_reduce data[1] from 0
-        4  send data[1] to 0
-        5  recv data[0] from 0
-        6  send data[0:2] to 3
-        7  recv data[2:4] from 3
+        all_reduce/halving_doubling, rank 1 of 5, 5 chunks
+         0  send data[4] to 4
+         1  send data[0] to 4
+         2  recv_reduce data[1:3] from 3
+         3  send data[3] to 3
+         4  recv_reduce data[1] from 4
+         5  send data[2] to 2
+         6  recv_reduce data[1] from 0
+         7  send data[1] to 0
+         8  recv data[2] from 2
+         9  send data[1] to 4
+        10  recv data[3] from 3
+        11  send data[1:3] to 3
+        12  recv data[4] from 4
+        13  recv data[0] from 4
+        """,
+    ),
+    (
+        ("all_reduce", "recursive_doubling", 1, one_node(5)),
+        """
+        all_reduce/recursive_doubling, rank 1 of 5, 1 chunks
+        0  send data[0] to 0
+        1  recv_reduce data[0] from 0
+        2  send data[0] to 3
+        3  recv_reduce data[0] from 3
+        """,
+    ),
+    (
+        ("broadcast", "two_trees", 2, one_node(5), 0),
+        """
+        broadcast/two_trees, rank 2 of 5, root 0, 2 chunks
+        0  recv data[0] from 4
+        1  send data[0] to 1 3
+        2  recv data[1] from 3
         """,
     ),
     (

@@ -1,8 +1,11 @@
 import pytest
 from node_shapes import nodes_by, one_node
 
+from hccl_py.algorithms import tuner
+from hccl_py.algorithms.cost import NUMBERS
 from hccl_py.algorithms.table import ALGORITHMS
-from hccl_py.algorithms.tuner import TABLE, choose, min_message_bytes, size_class
+from hccl_py.algorithms.tuner import TABLE, min_message_bytes, size_class
+from hccl_py.algorithms.tuning import Tuning
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes
 from hccl_py.transport.errors import InvalidArgumentError
@@ -10,6 +13,18 @@ from hccl_py.transport.errors import InvalidArgumentError
 ONE_NODE = one_node(8)
 TWO_NODES = nodes_by("aaaabbbb")
 SIXTEEN = nodes_by("a" * 8 + "b" * 8)
+FASTER_BY_BRUCK = {"mesh": 2.0, "direct": 2.0, "bruck": 1.0}
+
+
+def choose(
+    collective: str,
+    num_bytes: int,
+    nodes: Nodes,
+    environ: dict[str, str],
+    tuning: Tuning | None = None,
+    **known: bool,
+) -> str:
+    return tuner.choose(collective, num_bytes, nodes, environ, tuning=tuning, **known).algorithm
 
 
 @pytest.mark.parametrize(
@@ -67,6 +82,21 @@ def test_named_overrides_hold_for_their_collective_only() -> None:
     assert choose("all_reduce", 4, TWO_NODES, environ) == "ring"
     assert choose("broadcast", 4, TWO_NODES, environ) == "tree"
     assert choose("all_gather", 4, TWO_NODES, environ) == "hierarchical"
+
+
+def test_equal_blocks_are_needed_only_where_they_are_known() -> None:
+    environ = {"HCCL_ALGORITHM": "bruck"}
+    for collective, other in (("all_gather", "mesh"), ("all_to_all", "direct")):
+        assert choose(collective, 4, ONE_NODE, environ) == "bruck"
+        assert choose(collective, 4, ONE_NODE, environ, equal_blocks=False) == other
+    names = ("all_gather", "all_to_all")
+    curves = {(name, way): ((4, us),) for name in names for way, us in FASTER_BY_BRUCK.items()}
+    tuning = Tuning((8,), 8.0, (None,) * len(NUMBERS), curves)
+    assert choose("all_gather", 4, ONE_NODE, {}, tuning) == "bruck"
+    assert choose("all_gather", 4, ONE_NODE, {}, tuning, equal_blocks=False) == "mesh"
+    assert choose("all_to_all", 4, ONE_NODE, {}, tuning) == "direct"
+    # A rank with one buffer or equal lists cannot know the others': no default may depend on it.
+    assert {row.algorithm for row in TABLE if row.collective == "all_to_all"} == {"direct"}
 
 
 @pytest.mark.parametrize("text", ["rng", "all_reduce=direct", "allreduce=ring", "all_reduce="])

@@ -22,7 +22,9 @@ class _OverGloo(TorchContender):
 class OffByOne(_OverGloo):
     """Spoils the last element of the result on rank 1."""
 
-    def all_reduce(self, data: torch.Tensor, reduce_op: str) -> Timed:
+    def all_reduce(
+        self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None
+    ) -> Timed:
         right = super().all_reduce(data, reduce_op)
 
         def spoilt() -> None:
@@ -35,7 +37,9 @@ class OffByOne(_OverGloo):
 class DoesNothing(_OverGloo):
     """Returns at once, and so does its barrier."""
 
-    def all_reduce(self, data: torch.Tensor, reduce_op: str) -> Timed:
+    def all_reduce(
+        self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None
+    ) -> Timed:
         return lambda: None
 
     def barrier(self) -> Timed:
@@ -45,7 +49,9 @@ class DoesNothing(_OverGloo):
 class Dies(_OverGloo):
     """Rank 1 is killed in its call, as by the kernel when memory is short."""
 
-    def all_reduce(self, data: torch.Tensor, reduce_op: str) -> Timed:
+    def all_reduce(
+        self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None
+    ) -> Timed:
         right = super().all_reduce(data, reduce_op)
         return right if self._rank != 1 else lambda: os.kill(os.getpid(), signal.SIGKILL)
 
@@ -56,7 +62,9 @@ class Hangs(_OverGloo):
     Leaves a file named after each rank's process id in the folder $FAULTY_PIDS.
     """
 
-    def all_reduce(self, data: torch.Tensor, reduce_op: str) -> Timed:
+    def all_reduce(
+        self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None
+    ) -> Timed:
         if "FAULTY_PIDS" in os.environ:
             Path(os.environ["FAULTY_PIDS"], str(os.getpid())).touch()
         signal.signal(signal.SIGTERM, signal.SIG_IGN)

@@ -31,6 +31,7 @@ def _naive(op: str, call: Call, rank: int) -> Array | None:
         "gather": whole.reshape(-1) if rank == call.root else None,
         "scatter": blocks[call.root][rank],
         "send_recv": whole[rank - 1],
+        "ping_pong": whole[rank ^ 1] if rank ^ 1 < n else None,
         "barrier": None,
     }
     return results[op]
@@ -40,7 +41,9 @@ def _naive(op: str, call: Call, rank: int) -> Array | None:
 @pytest.mark.parametrize("n", _WORLD_SIZES)
 def test_expectation_equals_naive_result_on_every_rank(op: str, n: int) -> None:
     for count in _COUNTS:
-        call = Call(n, n - 1, "sum" if CASES[op].reduces else "none", "int64", count)
+        pairs = tuple((a, a + 1) for a in range(0, n - 1, 2)) if op == "ping_pong" else ()
+        reduce_op = "sum" if CASES[op].reduces else "none"
+        call = Call(n, n - 1, reduce_op, "int64", count, pairs=pairs)
         for rank in range(n):
             pieces = CASES[op].expectation(call, rank)
             naive = _naive(op, call, rank)

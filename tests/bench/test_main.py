@@ -23,7 +23,7 @@ from hccl_py.bench.collective.main import main, run
 from hccl_py.bench.collective.options import parse
 from hccl_py.bench.collective.ranks import RankFailure
 
-_SHORT = ["--nproc", "2", "--iters", "2", "--warmup", "0", "--timeout", "60"]
+_SHORT = ["--nproc", "2", "--iters", "2", "-w", "0", "--timeout", "60"]
 _GLOO = {"gloo": BASELINES["gloo"]}
 
 
@@ -47,6 +47,18 @@ def _no_rank_is_left_behind() -> Iterator[None]:
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.parametrize("api", ["torch", "communicator"])
+def test_main_measures_compressions_beside_hccl_and_finds_nothing_wrong(
+    api: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--nnodes", "2", "--compression", "all", "--sizes", "256K", "--op", "sum,avg"]
+    arguments += ["--api", api, "--test", "all_reduce,reduce_scatter", "-v"]
+    assert main([*_SHORT, *arguments]) == 0
+    names = ("hccl", "bf16", "int8")
+    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[0:1] != "#"]
+    assert [row[6] for row in rows if row[0:1] == ["262144"]] == [*names] * 4
+
+
 @pytest.mark.parametrize(
     "api",
     [["--api", "torch", "--compare", "gloo"], ["--api", "communicator"]],
@@ -57,12 +69,15 @@ def test_main_measures_every_op_and_finds_nothing_wrong(
     op: str, api: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     sizes = [] if op == "barrier" else ["--sizes", "4,4099"]
-    assert main([*_SHORT, "--op", op, "--nproc", "3", *sizes, *api]) == 0
-    rows = [line.split() for line in capsys.readouterr().out.splitlines() if line[0] != "#"]
-    assert rows[0][:3] == ["size", "count", "type"]
-    assert [row[4] for row in rows[1:3]] == ["hccl", "gloo"] if "gloo" in api else ["hccl", "hccl"]
-    assert [row[10] for row in rows[1:]] == ["0"] * len(rows[1:])
-    assert len(rows[1:]) == (1 if op == "barrier" else 2) * (2 if "gloo" in api else 1)
+    assert main([*_SHORT, "--test", op, "--nproc", "3", *sizes, *api, "--place", "both"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if line[0] != "#"]
+    header, *rows = lines
+    ends = {name: header.index(f" {name} ") + len(name) + 1 for name in ("by", "wrong")}
+    found = [{name: row[:end].split()[-1] for name, end in ends.items()} for row in rows]
+    names = ["hccl", "gloo"] if "gloo" in api else ["hccl"]
+    sizes_and_places = (1 if op == "barrier" else 2) * len(CASES[op].places)
+    assert [row["by"] for row in found] == names * sizes_and_places
+    assert {row["wrong"] for row in found} == {"0"}
 
 
 def test_main_on_two_emulated_nodes_finds_nothing_wrong() -> None:
@@ -80,7 +95,7 @@ def test_run_with_json_writes_machine_versions_command_and_spread(tmp_path: Path
     assert written["versions"].keys() == {"hccl-py", "torch", "numpy", "python"}
     assert written["date"].endswith("+00:00")
     (measured,) = written["collectives"]
-    assert measured["options"]["op"] == "all_reduce"
+    assert measured["options"]["collective"] == "all_reduce"
     assert [size["size"] for size in measured["sizes"]] == [1024, 4096]
     for size in measured["sizes"]:
         assert size["contenders"].keys() == {"first", "gloo"}
@@ -89,8 +104,38 @@ def test_run_with_json_writes_machine_versions_command_and_spread(tmp_path: Path
             assert measured["time_us"]["median"] <= measured["time_us"]["p90"]
             assert measured["rounds"] * measured["calls_per_round"] == 5
             assert measured["wrong"] == 0
+            calls = measured["calls_us"]
+            assert 0 < calls["p50"] <= calls["p90"] <= calls["p99"] <= calls["max"]
+            assert len(measured["ranks_us"]) == 2 and measured["limit_share"] > 0
         medians = [size["contenders"][name]["time_us"]["median"] for name in ("first", "gloo")]
         assert size["ratio"]["gloo"]["median"] == pytest.approx(medians[1] / medians[0])
+
+
+def test_run_writes_a_plot_and_csv(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    png, table = tmp_path / "both.png", tmp_path / "both.csv"
+    arguments = ["--test", "broadcast,barrier", "--sizes", "4,4K", "--plot", str(png)]
+    assert _run([*arguments, "-F", str(table)], _GLOO) == 0
+    assert png.read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    rows = list(csv.DictReader(table.read_text().splitlines()))
+    assert [(row["collective"], row["size"]) for row in rows] == [
+        ("broadcast", "4"),
+        ("broadcast", "4096"),
+        ("barrier", "0"),
+    ]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_profile_splits_the_time_of_a_call_into_its_parts(nodes: int, tmp_path: Path) -> None:
+    path = tmp_path / "profile.json"
+    ranks = ["--nnodes", str(nodes), "-g", str(2 // nodes), "--sizes", "1M", "--json", str(path)]
+    assert main([*_SHORT, *ranks, "--profile"]) == 0
+    (size,) = json.loads(path.read_text())["collectives"][0]["sizes"]
+    for parts in size["profile_us"]:
+        total = parts.pop("total")
+        assert sum(parts.values()) == pytest.approx(total, rel=0.05)
+        assert parts["reduce"] > 0
+        assert (parts["wire"] > 0, parts["copy"] > 0) == (nodes == 2, nodes == 1)
 
 
 def test_run_wrong_result_is_counted_and_fails(
@@ -99,12 +144,12 @@ def test_run_wrong_result_is_counted_and_fails(
     assert _run(["--sizes", "4,1K"], {"hccl": faulty.OffByOne, **_GLOO}) == 1
     captured = capsys.readouterr()
     assert "2 wrong elements" in captured.err
-    rows = [line.split() for line in captured.out.splitlines()[5:]]
-    assert [(row[4], row[-1]) for row in rows] == [("hccl", "1"), ("gloo", "0")] * 2
+    rows = [line.split() for line in captured.out.splitlines() if line[0] == " "][1:]
+    assert [(row[6], row[14]) for row in rows] == [("hccl", "1"), ("gloo", "0")] * 2
 
 
 def test_run_barrier_that_waits_for_nobody_is_wrong(faulty: ModuleType) -> None:
-    assert _run(["--op", "barrier", "--nproc", "4"], {"hccl": faulty.DoesNothing}) == 1
+    assert _run(["--test", "barrier", "--nproc", "4"], {"hccl": faulty.DoesNothing}) == 1
 
 
 def test_run_rank_that_is_killed_is_named_with_its_signal(faulty: ModuleType) -> None:
@@ -161,18 +206,20 @@ def test_main_that_is_stopped_leaves_no_rank(
     wait_until(lambda: not any(map(is_alive, pids)), "the ranks end")
 
 
-def test_op_all_with_csv_prints_one_header_and_a_row_for_each_collective(
+def test_all_with_csv_prints_one_header_and_a_row_for_each_collective(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main([*_SHORT, "--op", "all", "--sizes", "4K", "--csv", "--api", "communicator"]) == 0
+    assert main([*_SHORT, "--test", "all", "--sizes", "4K", "--csv", "--api", "communicator"]) == 0
     rows = list(csv.DictReader(capsys.readouterr().out.splitlines()))
     assert [row["collective"] for row in rows] == list(CASES)
+    # Beside it may stand that the machine was busy.
+    assert all("only 2 calls" in row["doubt"] for row in rows), "too few to be trusted"
     assert {row["wrong"] for row in rows} == {"0"}
     assert all(float(row["time us"]) > 0 for row in rows)
 
 
-def test_several_ops_have_a_table_each(capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["--op", "reduce,barrier", "--sizes", "4K", "--api", "communicator"]
+def test_several_collectives_have_a_table_each(capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--test", "reduce,barrier", "--sizes", "4K", "--api", "communicator"]
     assert main([*_SHORT, *arguments]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines.count(lines[4]) == 2, "the header of each table"

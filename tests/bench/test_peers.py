@@ -62,17 +62,24 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
         "core 0 to 1: 175 (50-300 over the rounds) ns (far)"
     )
     small, large = (
-        next(line for line in lines if line.startswith(it)) for it in ("    4", "   1M")
+        next(line for line in lines if line.lstrip().startswith(it)) for it in ("4 B", "1 MB")
     )
-    assert small.split()[:7] == [
-        *("4", "2.00", "(2.00-16.4)", "3.00", "(3.00-3.00)", "1.00", "(1.00-1.00)")
+    assert small.split()[:8] == [
+        "4",
+        "B",
+        "2.00",
+        "(2.00-16.4)",
+        "3.00",
+        "(3.00-3.00)",
+        "1.00",
+        "(1.00-1.00)",
     ]
     assert "0.50x openmpi" in small
     assert small.endswith("2/3  not to be trusted: p90/p10 of hccl-py 8.2")
-    assert large.split()[1:3] == ["100", "(92.0-108)"]
+    assert large.split()[2:4] == ["100", "(92.0-108)"]
     assert large.split()[-6:] == ["-", "3.10x", "mpich", "10.49", "50%", "3/3"]
     losing = lines[lines.index("# Where ours loses") + 1 :]
-    assert losing[0].startswith("  0.25x broadcast, 2 ranks, Communicator, 4 bytes: ours 4.00 us")
+    assert losing[0].startswith("  0.25x broadcast, 2 ranks, Communicator, 4 B: ours 4.00 us")
     assert losing[1].startswith("  0.50x all_reduce") and "not to be trusted" in losing[1]
     assert losing[2:] == ["", "# Starts that failed", f"  {_recorded()['failures'][0]}"]
 

@@ -9,7 +9,7 @@ import pytest
 from guarded import Array
 from thread_ranks import ThreadRanks
 
-from hccl_py import Communicator
+from hccl_py import Communicator, MismatchError
 from hccl_py.algorithms.table import ALGORITHMS, names_for
 from hccl_py.plan.contracts import COLLECTIVES
 
@@ -77,7 +77,19 @@ def test_every_algorithm_gives_numpys_result(ranks: ThreadRanks) -> None:
             np.testing.assert_array_equal(
                 part, totals[me * count : (me + 1) * count], "reduce_scatter"
             )
+            exchanged = np.zeros((n, count), np.int64)
+            comm.all_to_all(exchanged, mine[: n * count])
+            expected = np.stack([one[me * count : (me + 1) * count] for one in inputs])
+            np.testing.assert_array_equal(exchanged, expected, "all_to_all")
             comm.barrier()
+        # An algorithm that takes only equal blocks leaves these to another.
+        uneven = [np.zeros(rank, np.int64) for rank in range(n)]
+        comm.all_gather(uneven, mine[:me])
+        expected = np.concatenate([inputs[rank][:rank] for rank in range(n)])
+        np.testing.assert_array_equal(np.concatenate(uneven), expected, "all_gather, uneven")
+        received = [np.zeros(me, np.int64) for _ in range(n)]
+        comm.all_to_all(received, [mine[:rank] for rank in range(n)])
+        np.testing.assert_array_equal(received, [one[:me] for one in inputs], "all_to_all, uneven")
 
     ranks.run(all_collectives)
 
@@ -89,3 +101,21 @@ def test_floats_are_the_same_bits_on_all_ranks(ranks: ThreadRanks) -> None:
         return data.tobytes()
 
     assert len(set(ranks.run(all_reduce))) == 1
+
+
+def test_list_beside_one_buffer_is_a_mismatch_where_blocks_must_be_equal(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def exchange(comm: Communicator) -> None:
+        output, input = np.zeros(3), np.ones(3)
+        split = list if comm.rank == 1 else np.asarray
+        comm.all_to_all(split(output.reshape(3, 1)), split(input.reshape(3, 1)))
+
+    with ThreadRanks("aab") as ranks:
+        ranks.run(exchange)
+    monkeypatch.setenv("HCCL_ALGORITHM", "all_to_all=bruck")
+    with ThreadRanks("aab") as ranks:
+        errors = ranks.failures(exchange)
+    assert all(isinstance(error, MismatchError) for error in errors), errors
+    assert "all_to_all(float64[3])" in str(errors[0])
+    assert "all_to_all(float64)" in str(errors[0])

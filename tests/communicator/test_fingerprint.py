@@ -8,7 +8,7 @@ import pytest
 
 from hccl_py.fingerprint import describe, pack
 from hccl_py.memory.element_types import BYTES, element_type
-from hccl_py.transport.types import DType, ReduceOp
+from hccl_py.transport.types import Compression, DType, ReduceOp
 
 FLOAT, BYTE = int(DType.FLOAT32), int(DType.UINT8)
 FLOAT8 = element_type("float8_e4m3fn", 1).number
@@ -24,6 +24,14 @@ TEXTS = [
     (pack("all_reduce", None, COMPLEX, SUM, 5) | 17, "all_reduce(sum, complex128[5])"),
     (pack("all_gather", None, FLOAT, SUM, 40) | 17, "all_gather(float32[40 in all])"),
     (pack("reduce_scatter", None, FLOAT, SUM, 8) | 17, "reduce_scatter(sum, float32[8 in all])"),
+    (
+        pack("all_reduce", int(Compression.INT8), FLOAT, SUM, 5) | 17,
+        "all_reduce(sum, compression=int8, float32[5])",
+    ),
+    (
+        pack("reduce_scatter", 77, FLOAT, SUM, 5) | 17,
+        "reduce_scatter(sum, compression=77, float32[5 in all])",
+    ),
     (pack("all_to_all", None, BYTE, SUM, 0) | 17, "all_to_all(uint8)"),
     (pack("gather", 2, FLOAT, SUM, 0) | 17, "gather(dst=2, float32)"),
     (pack("scatter", 2, FLOAT, SUM, 0) | 17, "scatter(src=2, float32)"),

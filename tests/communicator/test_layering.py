@@ -20,7 +20,8 @@ LAYERS = [
     ("algorithms",),
     (
         *("communicator", "collectives", "submit", "work", "call_group", "plan_cache", "engine"),
-        *("fingerprint", "communicator_state", "memory", "membership", "diagnosis", "observe"),
+        *("compression", "fingerprint", "communicator_state", "memory", "membership"),
+        *("diagnosis", "observe"),
     ),
     ("torch_backend", "_autoload"),
     ("", "bench"),  # "" is the package itself, the public names

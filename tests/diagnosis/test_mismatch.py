@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -111,10 +112,12 @@ class Seen:
 def _deviate(layout: str, usual: Spec, other: Spec, deviant: int) -> list[Seen]:
     """All make the usual call, but one; then calls in which all talk to all, until they raise."""
     n = len(layout)
+    all_are_connected = threading.Barrier(n, timeout=10.0)
 
     def call(comm: Communicator) -> Seen:
         make_the_call = prepared(other if comm.rank == deviant else usual, comm.rank, n)
         comm.barrier()
+        all_are_connected.wait()  # else the error may come while a rank is in its barrier
         try:
             make_the_call(comm)
         except MismatchError as error:

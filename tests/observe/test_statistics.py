@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from thread_ranks import ThreadRanks, ranks_on
+from thread_ranks import ThreadRanks, ranks_on, wait_until
 
 from hccl_py.communicator import Communicator
 from hccl_py.observe.statistics import DEVICES, DeviceStatistics, PathStatistics, Statistics
@@ -35,6 +35,8 @@ def exchange(comm: Communicator) -> tuple[Statistics, Statistics]:
     if comm.rank == 0:
         comm.send(floats(25), 1)
         comm.send(floats(50), 2)
+        # A first message may still wait for its lane when it is sent.
+        wait_until(lambda: sent(comm.statistics(), before, "tcp")[0] > 0, "it leaves")
     else:
         comm.recv(floats(25 * comm.rank), 0)
     return before, comm.statistics()

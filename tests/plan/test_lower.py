@@ -17,10 +17,11 @@ def test_every_kind_and_buffer_becomes_its_row() -> None:
             (3, 6, 0, 2, 0, 1, -1, 1, 0, 1, 0, 0),
         ),
         peers=(3, 0, 2, 0, 2, 3),
+        compressed=(),
         data_chunks=4,
         scratch_slots=3,
     )
 
 
 def test_plan_without_ops_needs_nothing() -> None:
-    assert lower(Plan("any", "made_up", 0, 1, None, Shape())) == LoweredPlan((), (), 0, 0)
+    assert lower(Plan("any", "made_up", 0, 1, None, Shape())) == LoweredPlan((), (), (), 0, 0)

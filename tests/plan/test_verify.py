@@ -84,6 +84,14 @@ def test_scratch_read_with_another_length_than_written_is_refused() -> None:
     rejected("all_reduce", write, 2, "written with another length", chunks=2)
 
 
+def test_blocks_of_one_message_are_not_taken_to_be_equal() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        plan.copy(plan.scratch(0, like=output[0]), input[0])
+        plan.send([1 - me], plan.scratch(0, like=output[0:2]))
+
+    rejected("all_to_all", write, 2, "send scratch\\[0:2\\].* to have one length")
+
+
 def test_wrong_source_is_refused() -> None:
     def write(me: int, n: int, plan: PlanBuilder) -> None:
         everyone_to_everyone(me, n, plan)

@@ -126,4 +126,4 @@ def test_calls_make_no_more_python_frames_than_documented() -> None:
     counted = frames.counted()
     assert counted.keys() == documented.keys()
     more = {name: one for name, one in counted.items() if one.ours > documented[name].ours}
-    assert not more, f"docs/torch_table.md says {documented}; harness/frames.py writes that part"
+    assert not more, f"docs/tables/torch.md says {documented}; harness/frames.py writes that part"

@@ -1,4 +1,4 @@
-"""docs/torch_table.md lists every feature; every public function of torch.distributed is in one."""
+"""docs/tables/torch.md has every feature, so every public function of torch.distributed too."""
 
 import table
 from feature_rows import FEATURES, documented

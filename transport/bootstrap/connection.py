@@ -62,12 +62,17 @@ class NotListeningError(RejectedError):
     """The peer does not listen yet, or its backlog is full."""
 
 
+class NotNowError(RejectedError):
+    """A member dialled too early, or this rank dials the same connection itself."""
+
+
 class PendingConnection:
     """A socket on its way through the handshake. Owns socket and received descriptors.
 
     Attributes:
         socket: the connection; replaced by its TLS wrapper where there is one.
         address: the other end, for messages.
+        dialled: this rank dialled it; else it accepted it.
         closed: whether it was closed or handed out.
         step: what is going on, for error messages.
         key: which connection it is, claimed until `authenticated`; None before the hello.
@@ -86,6 +91,7 @@ class PendingConnection:
         self.party = party
         self.socket = connection
         self.address = address
+        self.dialled = isinstance(wanted, Key)
         self.closed = False
         self.step = "hello"
         self.key: Key | None = None
@@ -218,7 +224,8 @@ class PendingConnection:
         if self.closed:
             return
         self.closed = True
-        self._steps.close()
+        with contextlib.suppress(ValueError):  # a fork copied it while the control thread was in it
+            self._steps.close()
         self.socket.close()
         for descriptor in self.descriptors:
             with contextlib.suppress(OSError):

@@ -21,6 +21,7 @@ from typing import Any
 
 from hccl_py.transport.bootstrap.connection import (
     NotListeningError,
+    NotNowError,
     PendingConnection,
     RejectedError,
     describe_client,
@@ -71,7 +72,7 @@ class Connector(ABC):
 
     @abstractmethod
     def _is_expected(self, key: Key) -> bool:
-        """Say whether a higher rank may make this connection now."""
+        """Say whether another rank may make this connection; NotNowError: later, or not needed."""
 
     @abstractmethod
     def _connected(self, key: Key, pending: PendingConnection) -> None:
@@ -106,7 +107,9 @@ class Connector(ABC):
     def tick(self) -> None:
         """Dial again what is due, and drop what came to its time limit."""
         while self._retries and self._retries[0][0] <= time.monotonic():
-            self._dial_now(heapq.heappop(self._retries)[1])
+            key = heapq.heappop(self._retries)[1]
+            if key in self._retry_s:  # not connected meanwhile
+                self._dial_now(key)
         now_s = time.monotonic()
         for pending, limit_s in tuple(self._pending.items()):
             if limit_s > now_s:
@@ -119,15 +122,18 @@ class Connector(ABC):
 
     def _dial(self, key: Key) -> None:
         if key not in self._retry_s:
-            self._retry_s[key] = self.FIRST_RETRY_S
+            self._retry_s[key] = self._first_retry_s(key)
             self._dial_now(key)
+
+    def _first_retry_s(self, key: Key) -> float:
+        return self.FIRST_RETRY_S
 
     def _dial_now(self, key: Key) -> None:
         target = self._target(key)
         try:
             dialled = start_connecting(target, self._source(key))
         except NotListeningError:
-            self._retry_later(key)
+            self._refused(key)
             return
         except OSError as error:
             self._failed(key, f"connecting: {error.strerror or error}", error)
@@ -135,8 +141,14 @@ class Connector(ABC):
         pending = PendingConnection(self._party, dialled, describe_target(target), key)
         self._begin(pending, self.ATTEMPT_S)
 
+    def _refused(self, key: Key) -> None:
+        """Retry: nobody listens there, yet or any more."""
+        self._retry_later(key)
+
     def _retry_later(self, key: Key) -> None:
-        retry_s = self._retry_s[key]
+        retry_s = self._retry_s.get(key)
+        if retry_s is None:  # the peer's own attempt has succeeded
+            return
         self._retry_s[key] = min(2 * retry_s, self.LONGEST_RETRY_S)
         heapq.heappush(self._retries, (time.monotonic() + retry_s, key))
 
@@ -195,14 +207,13 @@ class Connector(ABC):
 
     def _admits(self, is_local: bool, key: Key) -> bool:
         return (
-            key.rank > self._party.rank
+            key.rank != self._party.rank
             and self._party.is_local(key.rank) == is_local
             and self._is_expected(key)
         )
 
     def _drop_stranger(self, pending: PendingConnection, reason: str) -> None:
-        self._forget(pending)
-        pending.close()
+        self._give_up(pending)
         self._rejections.note(pending.address, reason)
 
     def _begin(self, pending: PendingConnection, timeout_s: float) -> None:
@@ -231,20 +242,26 @@ class Connector(ABC):
         self._connected(key, pending)
 
     def _reject(self, pending: PendingConnection, rejection: RejectedError) -> None:
+        if isinstance(rejection, NotNowError):
+            self._give_up(pending)
+            return
         if pending in self._strangers and not pending.authenticated:
             self._drop_stranger(pending, str(rejection))
             return
-        self._forget(pending)
-        pending.close()
+        self._give_up(pending)
         key = pending.key
         assert key is not None
         if isinstance(rejection, NotListeningError):
-            self._retry_later(key)
+            self._refused(key)
             return
         what = f"{pending.step}: {rejection}"
         if pending.step == "proof":  # an acceptor drops strangers and says nothing
             what += " (is HCCL_SECRET the same on both?)"
         self._failed(key, what, rejection)
+
+    def _give_up(self, pending: PendingConnection) -> None:
+        self._forget(pending)
+        pending.close()
 
     def _forget(self, pending: PendingConnection) -> None:
         del self._pending[pending]

@@ -1,7 +1,11 @@
-"""Makes all connections of a rank at the start, or fails with a message that says which is missing.
+"""Makes the first connections of a rank, or fails with a message that says which is missing.
 
 Of each pair the higher rank dials. Ranks of one node share one Unix connection; ranks of different
-nodes share, over each path, a TCP control connection and one TCP connection per lane.
+nodes share, over each path, a TCP control connection. Data lanes follow when they are first needed
+(`reconnect.py`); only those of queue pairs are connected here.
+
+The control connections are a full mesh: a rank notices by them within milliseconds that another one
+ended, and whether it said goodbye, even if the two never exchange data.
 """
 
 import math
@@ -11,7 +15,7 @@ from collections.abc import Sequence
 from itertools import groupby, islice
 from selectors import DefaultSelector
 
-from hccl_py.transport.bootstrap.connection import PendingConnection
+from hccl_py.transport.bootstrap.connection import NotNowError, PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector
 from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.deadline import Deadline
@@ -81,7 +85,9 @@ class FullMesh(Connector):
         return min(_LONGEST_TURN_S, self._deadline.remaining_s)
 
     def _is_expected(self, key: Key) -> bool:
-        return key in self._awaited
+        if self._party.lanes_later and key.index != CONTROL:
+            raise NotNowError("a lane of a rank that is connected to all others already")
+        return key in self._awaited and key.rank > self._party.rank
 
     def _connected(self, key: Key, pending: PendingConnection) -> None:
         if key not in self._awaited:
@@ -133,4 +139,6 @@ def _keys(party: Party, rank: int) -> list[Key]:
     if party.is_local(rank):
         return [Key(rank, CONTROL, 0)]
     paths = range(party.num_paths(rank))
-    return [Key(rank, index, path) for index in range(1 + party.num_lanes) for path in paths]
+    return [
+        Key(rank, index, path) for index in range(1 + party.num_lanes_at_start) for path in paths
+    ]

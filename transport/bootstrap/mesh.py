@@ -39,8 +39,8 @@ class Link:
 
     Attributes:
         controls: one Unix socket (same node), or one TCP connection per path.
-        lanes: the TCP connections of each lane, one per path; empty where memory is shared and
-            where a provider has the lanes.
+        lanes: the TCP connections of each lane, one per path; empty where they are made when first
+            needed, where memory is shared and where a provider has the lanes.
         paths: name of each path; empty where memory is shared.
         shared: the peer's segment, the eventfd of its doorbell and its registered memory; None
             where no memory is shared.
@@ -62,9 +62,11 @@ class Mesh:
     Attributes:
         party: this rank among all ranks.
         links: one per other rank, ascending.
-        listeners: where ranks of other nodes may replace connections; empty on a single node.
+        listeners: where ranks of other nodes make lanes and replace connections; empty on a single
+            node.
         provider: owns the links' provided lanes, to be closed after them; None without one.
         coordination: this rank's hold on the control plane, still to be attached; None if alone.
+        shared: what rank 0 shared with all ranks; empty if alone.
     """
 
     party: Party
@@ -72,6 +74,7 @@ class Mesh:
     listeners: tuple[socket.socket, ...]
     provider: Provider | None = None
     coordination: Coordination | None = None
+    shared: bytes = b""
 
     @property
     def nodes(self) -> tuple[tuple[int, ...], ...]:
@@ -91,6 +94,7 @@ def connect(
     num_lanes: int,
     timeout_s: float,
     identity: Identity | None = None,
+    share: Callable[[], bytes] = bytes,
 ) -> Mesh:
     """Find, authenticate and connect all ranks.
 
@@ -101,6 +105,8 @@ def connect(
             caller's, on failure too.
         num_lanes: data lanes per rank that shares no memory.
         identity: replaces this process's identity, e.g. to emulate nodes with threads as ranks.
+        share: called on rank 0; what it returns all ranks get, as `Mesh.shared`. If it raises, that
+            is the error of all ranks.
 
     Raises:
         InvalidArgumentError: rank, world_size, timeout_s or a setting makes no sense.
@@ -118,7 +124,7 @@ def connect(
     with contextlib.ExitStack() as opened:
         mine = _Resources(rank, world_size, num_lanes, identity, opened)
         secret = mine.settings.secret
-        meeting = meet(store, rank, mine.card, secret, deadline)
+        meeting = meet(store, rank, mine.card, secret, deadline, share)
         deadline.hopeless = getattr(store, "hopeless_to_connect", deadline.hopeless)
         # Shared before anything closes, pending connections too: peers would fail in turn, and one
         # of them would be the first to share its failure.
@@ -227,7 +233,7 @@ class _Resources:
         kept = tuple(self._tcp) if remote and self.settings.has_paths else ()
         for unused in {self._unix, *self._tcp} - set(kept):
             unused.close()
-        return Mesh(party, links, kept, self._provider, coordination)
+        return Mesh(party, links, kept, self._provider, coordination, meeting.shared)
 
     def _party(
         self, meeting: Meeting, make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]]
@@ -249,6 +255,7 @@ class _Resources:
             meeting.secret,
             make_segment(local_ranks),
             self.card.num_lanes if self._provider is None else 0,
+            self.settings.has_paths,
             self.card.num_connections,
             self._tls,
             shares_memory,
@@ -292,7 +299,7 @@ def _links(
         paths = range(party.num_paths(peer))
         controls, *lanes = [
             tuple(made[Key(peer, index, path)].detach() for path in paths)
-            for index in range(1 + party.num_lanes)
+            for index in range(1 + party.num_lanes_at_start)
         ]
         names = tuple(party.path_name(peer, path) for path in paths)
         of_provider = tuple(provided.get(peer, ()))

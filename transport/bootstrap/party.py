@@ -33,6 +33,7 @@ class Party:
         segment: what ranks of the same node are handed: memfd of the segment, eventfd of the
             doorbell, memfd of the registered memory.
         num_lanes: data lanes to each rank of another node.
+        lanes_later: their connections are made when first needed, not at the start.
         num_connections: TCP connections per interface and lane.
         tls: encrypts connections with other nodes; None: they are plain.
         shares_memory: whether ranks of the same node do; else they are wired like all others.
@@ -44,6 +45,7 @@ class Party:
     secret: bytes = field(repr=False)
     segment: tuple[int, int, int]
     num_lanes: int = 1
+    lanes_later: bool = False
     num_connections: int = 1
     tls: Tls | None = field(default=None, repr=False)
     shares_memory: bool = True
@@ -57,6 +59,11 @@ class Party:
         """Say whether this rank reaches another one by loopback, at any of its addresses."""
         me, peer = self.members[self.rank].identity, self.members[rank].identity
         return me.machine == peer.machine
+
+    @property
+    def num_lanes_at_start(self) -> int:
+        """How many data lanes to each rank of another node are connected at the start."""
+        return 0 if self.lanes_later else self.num_lanes
 
     @property
     def ties_interfaces(self) -> bool:

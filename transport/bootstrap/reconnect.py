@@ -1,9 +1,17 @@
-"""Brings broken connections back while the communicator works.
+"""Makes data lanes when they are first needed, and brings broken connections back.
 
-The engine reports what broke and uses the other paths. The control thread dials again where this
-rank is the higher one of the pair, and accepts where it is the lower. The engine gets the new
-connection and replays what the old one may have lost. Attempts go on for as long as the
-communicator lives: the engine decides when a communicator without any path ends.
+The control thread does both, so it serves a peer while this rank computes.
+
+A lane is made once a message waits on it, and either rank may dial. If both do, the connection that
+the higher rank dials is the one: it turns the other away, and dials only while it has not answered
+the other's proof. So never are two connections made where one is wanted.
+
+The engine reports what broke and uses the other paths. Both ranks dial again, and only the higher
+rank's connection counts. The lower rank dials because the higher may have lost a lane before it was
+made there, and because a refusal tells that the peer has ended. The engine gets the new connection
+and replays what the old one may have lost. Attempts go on for as long as the communicator lives,
+also after it failed, since `shrink` has to know who ended: the engine decides when a communicator
+without any path ends.
 """
 
 import logging
@@ -11,18 +19,20 @@ import math
 import socket
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hccl_py.transport import _core
-from hccl_py.transport.bootstrap.connection import PendingConnection
+from hccl_py.transport.bootstrap.connection import NotNowError, PendingConnection
 from hccl_py.transport.bootstrap.connector import Connector
-from hccl_py.transport.bootstrap.party import Key, Party
+from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.network.rejections import stranger_limit
 from hccl_py.transport.network.sockets import OpenSockets
 
 logger = logging.getLogger("hccl_py.transport")
 
+_FIRST_LANE_RETRY_S = 0.002
+"""The peer may just be about to finish its start, or dial the same lane itself."""
 _LOOK_PERIOD_S = 1.0
 """How often the engine checks the connections while no call does."""
 _WITHOUT_DESCRIPTORS_S = 0.1
@@ -30,10 +40,12 @@ _SETTLE_PERIOD_S = 0.002
 _SETTLE_S = 1.5
 """How long a rank that leaves waits for a path to a peer that it cannot reach: longer than
 `_LOOK_PERIOD_S`, in which the peer may notice the break, and short enough to close in 2 s."""
+_SETTLE_LANES_S = 5.0
+"""The same for a lane that is being made: its peer lives, but may compute without Python's lock."""
 
 
 class Reconnector(Connector):
-    """Replaces broken connections of one communicator, until it is closed."""
+    """Makes lanes and replaces broken connections of one communicator, until it is closed."""
 
     FIRST_RETRY_S = 0.05
     LONGEST_RETRY_S = 1.0
@@ -49,11 +61,16 @@ class Reconnector(Connector):
     ) -> None:
         """Begin; `opened` learns of every new connection, and the listeners are taken over."""
         self._plane = hold()
-        super().__init__(party, listeners, stranger_limit(), self._plane.loop.selector)
+        remote = [one.rank for one in party.members if not party.is_local(one.rank)]
+        num_inbound = party.num_lanes * sum(map(party.num_paths, remote))  # of one call, at once
+        max_strangers = num_inbound + stranger_limit()
+        super().__init__(party, listeners, max_strangers, self._plane.loop.selector)
         self._engine = engine
         self._opened = opened
+        self._wanted: set[Key] = set()
+        self._made: set[Key] = set()  # the lanes' connections that there are, or were
         self._broken: set[Key] = set()
-        self._logged: set[Key] = set()  # whose failed attempts are in the log since they broke
+        self._logged: set[Key] = set()  # whose break is in the log, until their path is whole
         # Peers with a lane that has no path left; replaced, never changed: `settle` reads it.
         self._unreachable: set[int] = set()
         self._closing = False
@@ -66,12 +83,13 @@ class Reconnector(Connector):
 
         Without a goodbye this rank's end is a death. Peers that ended need none.
         """
-        until = time.monotonic() + _SETTLE_S
+        began_s = time.monotonic()
         # In this order: a break is known here a little later than to the engine.
         while self._engine.has_undelivered() or (
             self._unreachable - {peer.rank for peer in self._engine.ended_peers()}
         ):
-            if time.monotonic() > until:
+            limit_s = _SETTLE_LANES_S if self._wanted else _SETTLE_S
+            if time.monotonic() > began_s + limit_s:
                 return
             time.sleep(_SETTLE_PERIOD_S)
 
@@ -93,7 +111,7 @@ class Reconnector(Connector):
 
     def _open(self) -> None:
         self._listen()
-        self._plane.loop.watch(self._engine.repair_fd(), self._take_broken)
+        self._plane.loop.watch(self._engine.repair_fd(), self._take_news)
         self._plane.loop.add(self)
 
     def _close(self) -> None:
@@ -120,23 +138,47 @@ class Reconnector(Connector):
         self.tick()
         if time.monotonic() >= self._look_s:
             self._look_s = time.monotonic() + _LOOK_PERIOD_S
-            self._take_broken()
+            self._take_news()
+
+    def _take_news(self, but: Key | None = None) -> None:
+        """Make what the engine needs, except `but`, to which there is a new connection."""
+        self._take_broken(but)
+        self._take_wanted()  # the same event announces both
+
+    # Lanes that the engine needs.
+
+    def _take_wanted(self) -> None:
+        for key in (Key(*wanted) for wanted in self._engine.take_wanted()):
+            if key not in self._made:
+                self._wanted.add(key)
+                self._make(key)
+
+    def _make(self, key: Key) -> None:
+        """Dial, unless the peer's own attempt has come so far that it may have succeeded there."""
+        for accepted in self._attempts(key, dialled=False):
+            if accepted.authenticated:
+                return
+            if key.rank < self._party.rank:
+                self._give_up(accepted)
+        self._dial(key)
+
+    def _attempts(self, key: Key, *, dialled: bool) -> list[PendingConnection]:
+        return [one for one in self._pending if (one.key, one.dialled) == (key, dialled)]
 
     # Breaks that the engine reports.
 
-    def _take_broken(self, but: Key | None = None) -> None:
-        """Note what broke, and dial it again; not `but`, to which there is a new connection."""
+    def _take_broken(self, but: Key | None) -> None:
         for key in (Key(*broken) for broken in self._engine.take_broken()):
-            if not self._is_broken(key):
-                logger.warning("%s broke; it will be used again when it can", self._name(key))
             self._broken.add(key)
             self._note_reachability()
-            if key.rank < self._party.rank and key != but:
-                self._dial(key)
+            if key != but:
+                self._make(key)
 
-    def _is_broken(self, any_of: Key) -> bool:
-        path = (any_of.rank, any_of.path)
-        return any((key.rank, key.path) == path for key in self._broken)
+    def _log_break(self, key: Key) -> None:
+        """Log it once it does not look like the end of the peer, which breaks all and refuses."""
+        if not _any_on_path(key, self._logged):
+            logger.warning("%s broke; it will be used again when it can", self._name(key))
+        self._logged.add(key)
 
     def _note_reachability(self) -> None:
         num_broken = Counter((key.rank, key.index) for key in self._broken)
@@ -150,28 +192,50 @@ class Reconnector(Connector):
 
     def _is_expected(self, key: Key) -> bool:
         """Accept any connection there may be: the peer may have noticed a break first."""
-        return key.index <= self._party.num_lanes and key.path < self._party.num_paths(key.rank)
+        if key.index > self._party.num_lanes or key.path >= self._party.num_paths(key.rank):
+            return False
+        is_first = key.index != CONTROL and key not in self._made
+        if key.rank < self._party.rank and (not is_first or key in self._retry_s):
+            raise NotNowError("this rank dials it itself, or sees nothing wrong with it")
+        return True
 
     def _connected(self, key: Key, pending: PendingConnection) -> None:
+        if key.index != CONTROL:
+            self._made.add(key)
+            self._wanted.discard(key)
         # Breaks reported so far are of the old connection: noted later, they would stay for ever.
-        self._take_broken(but=key)
+        self._take_news(but=key)
         connection = pending.detach()
         self._opened.add(connection)
         self._engine.replace_connection(key.rank, key.index, key.path, connection)
-        self._logged.discard(key)
         if key in self._broken:
+            self._log_break(key)
             self._broken.remove(key)
             self._note_reachability()
-            if not self._is_broken(key):
+            if not _any_on_path(key, self._broken):
+                self._logged = {one for one in self._logged if not _any_on_path(key, {one})}
                 logger.warning("%s works again", self._name(key))
 
     def _failed(self, key: Key, what: str, cause: Exception) -> None:
-        """Try again, if it was this rank that dialled."""
-        if key not in self._logged:
-            self._logged.add(key)
+        """Try again, if this rank dials it, or if it needs what the peer dialled."""
+        if key in self._broken and key not in self._logged:
+            self._log_break(key)
             logger.info("%s: %s: %s; trying again", self._name(key), key, what)
-        if key.rank < self._party.rank:
+        if self._attempts(key, dialled=True):
+            return  # what failed was the peer's attempt
+        if key in self._retry_s:
             self._retry_later(key)
+        elif key in self._wanted or key in self._broken:
+            self._make(key)
+
+    def _first_retry_s(self, key: Key) -> float:
+        return _FIRST_LANE_RETRY_S if key in self._wanted else super()._first_retry_s(key)
+
+    def _refused(self, key: Key) -> None:
+        """Tell the engine, which tells by it that the peer has ended; retry all the same."""
+        if key.index == CONTROL:
+            self._engine.note_refusal(key.rank)
+        super()._refused(key)
 
     def _out_of_descriptors(self, cause: OSError) -> None:
         """Rest: the listener stays readable, and the thread would spin on it."""
@@ -183,3 +247,7 @@ class Reconnector(Connector):
         path = self._party.path_name(key.rank, key.path)
         peer = self._party.members[key.rank]
         return f"rank {self._party.rank}: path {key.path} ({path}) to {peer}"
+
+
+def _any_on_path(key: Key, others: Iterable[Key]) -> bool:
+    return any((one.rank, one.path) == (key.rank, key.path) for one in others)

@@ -9,16 +9,17 @@ operations. `mesh.py` uses the cards.
 import contextlib
 import hmac
 import secrets
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import Any, Protocol, get_origin, get_type_hints
 
 import msgpack  # type: ignore[import-untyped]
 
 from hccl_py.transport.control.message import Contact
 from hccl_py.transport.deadline import Deadline
-from hccl_py.transport.errors import BootstrapError
+from hccl_py.transport.errors import BootstrapError, HcclError
 from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint, Identity
 from hccl_py.transport.network.interfaces import address_family, is_loopback
 from hccl_py.transport.providers.registry import AUTO
@@ -26,6 +27,7 @@ from hccl_py.transport.providers.registry import AUTO
 _COMMUNICATOR_ID_BYTES = 16
 _SECRET_BYTES = 32
 MAX_CARD_BYTES = 4096
+_MAX_SHARED_BYTES = 256 << 10
 _SEAL_BYTES = 32
 # What all ranks must have alike, and the variable that sets it.
 _AGREED = {
@@ -94,10 +96,20 @@ class Meeting:
     cards: tuple[Card, ...]
     communicator_id: bytes
     secret: bytes = field(repr=False)
+    shared: bytes = b""  # by rank 0
 
 
-def meet(store: Store, rank: int, card: Card, secret: bytes | None, deadline: Deadline) -> Meeting:
+def meet(
+    store: Store,
+    rank: int,
+    card: Card,
+    secret: bytes | None,
+    deadline: Deadline,
+    share: Callable[[], bytes] = bytes,
+) -> Meeting:
     """Exchange cards with all ranks; without a `secret` rank 0 draws one, which the store sees.
+
+    What `share` returns on rank 0, or raises there, all ranks get.
 
     BootstrapError: ranks did not arrive, disagree or cannot reach each other. Rank 0 decides, the
     others raise the same error.
@@ -107,8 +119,13 @@ def meet(store: Store, rank: int, card: Card, secret: bytes | None, deadline: De
     sealed.set(f"member/{rank}", packed)
     if rank == 0:
         try:
-            content = _collect(sealed, card, secret, deadline)
-        except BootstrapError as error:
+            shared = share()
+            if len(shared) > _MAX_SHARED_BYTES:
+                raise BootstrapError(
+                    f"rank 0 shares {len(shared)} bytes, expected at most {_MAX_SHARED_BYTES}"
+                )
+            content = _collect(sealed, card, secret, deadline, shared)
+        except HcclError as error:
             sealed.set("members", msgpack.packb({"failure": str(error)[:MAX_CARD_BYTES]}))
             raise
         sealed.set("members", content)
@@ -116,7 +133,7 @@ def meet(store: Store, rank: int, card: Card, secret: bytes | None, deadline: De
         # The others' deadlines pass at about the same time as rank 0's: do not rely on its error.
         otherwise = "rank 0 published no list of members; look at its log"
         sealed.wait(["members"], rank, card.world_size, deadline, otherwise)
-    limit = (card.world_size + 1) * (MAX_CARD_BYTES + 64)
+    limit = (card.world_size + 1) * (MAX_CARD_BYTES + 64) + _MAX_SHARED_BYTES
     what = f"rank {rank}: the list of members that rank 0 published"
     return _read_members(rank, card, packed, sealed.get("members", what, limit), secret)
 
@@ -137,7 +154,9 @@ def sharing_failure(store: Store, rank: int, secret: bytes | None) -> Iterator[N
         raise
 
 
-def _collect(sealed: "_SealedStore", mine: Card, secret: bytes | None, deadline: Deadline) -> bytes:
+def _collect(
+    sealed: "_SealedStore", mine: Card, secret: bytes | None, deadline: Deadline, shared: bytes
+) -> bytes:
     keys = [f"member/{rank}" for rank in range(mine.world_size)]
     sealed.wait(keys, 0, mine.world_size, deadline, "the store failed")
     packed = [
@@ -150,6 +169,7 @@ def _collect(sealed: "_SealedStore", mine: Card, secret: bytes | None, deadline:
         "communicator_id": secrets.token_bytes(_COMMUNICATOR_ID_BYTES),
         "secret": None if secret else secrets.token_bytes(_SECRET_BYTES),
         "cards": packed,
+        "shared": shared,
     }
     return bytes(msgpack.packb(content))
 
@@ -166,6 +186,7 @@ def _read_members(
             tuple(_unpack_card(index, card) for index, card in enumerate(cards)),
             members["communicator_id"],
             secret or members["secret"],
+            members["shared"],
         )
         _check_types(meeting)
     except (ValueError, KeyError, TypeError) as error:
@@ -252,10 +273,17 @@ def _unpack_card(rank: int, packed: bytes) -> Card:
 
 
 def _check_types(received: object) -> None:
-    for name, expected in get_type_hints(type(received)).items():
-        kind = tuple if get_origin(expected) is tuple else expected
-        if not isinstance(getattr(received, name), kind):
+    for name, expected in _types(type(received)).items():
+        if not isinstance(getattr(received, name), expected):
             raise TypeError(f"{name} is not {expected}")
+
+
+@cache  # to evaluate the annotations takes longer than all else of a card
+def _types(kind: type) -> dict[str, Any]:
+    return {
+        name: tuple if get_origin(expected) is tuple else expected
+        for name, expected in get_type_hints(kind).items()
+    }
 
 
 class _SealedStore:

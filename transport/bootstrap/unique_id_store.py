@@ -27,10 +27,9 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import recv_monitor_message
 
 from hccl_py.transport.control.control_plane import hold, release
-from hccl_py.transport.control.listener import KeyPair, curve_socket
+from hccl_py.transport.control.listener import KeyPair, curve_socket, receive_event
 from hccl_py.transport.control.store import StoreClient, StoreServer
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
@@ -294,7 +293,7 @@ class UniqueIdClient(StoreClient):
         is_new = False
         with contextlib.suppress(zmq.Again):
             while True:
-                event = int(recv_monitor_message(self._monitor, zmq.NOBLOCK)["event"])
+                event, _ = receive_event(self._monitor)
                 self._rejected = self._rejected or bool(event & _REJECTED)
                 if event & _UP:
                     self._is_up = is_new = True

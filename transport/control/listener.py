@@ -18,11 +18,10 @@ import os
 import socket
 import struct
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
 
 import zmq
-from zmq.utils.monitor import recv_monitor_message
 
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import Rejections, stranger_limit
@@ -44,6 +43,7 @@ _FAILED = {
     int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "it does not speak this protocol",
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "it is not a member",
 }
+_EVENT = struct.Struct("=HI")
 _MONITORED = int(zmq.EVENT_ACCEPTED) | int(zmq.EVENT_DISCONNECTED) | sum(_FAILED)
 
 
@@ -67,6 +67,15 @@ def curve_socket(
     made.tcp_keepalive = 1
     made.tcp_keepalive_idle = made.tcp_keepalive_intvl = _KEEPALIVE_S
     return made
+
+
+def receive_event(monitor: "zmq.Socket[bytes]") -> tuple[int, int]:
+    """Return the next event of a monitor and its value; zmq.Again: there is none.
+
+    As pyzmq's `recv_monitor_message`, whose module imports all of asyncio.
+    """
+    event, value = _EVENT.unpack(monitor.recv_multipart(zmq.NOBLOCK)[0])
+    return int(event), int(value)
 
 
 class CurveListener:
@@ -134,7 +143,7 @@ class CurveListener:
         self._expected = expected_hosts
         with contextlib.suppress(zmq.Again):
             while True:
-                self._take_event(recv_monitor_message(self._monitor, zmq.NOBLOCK))
+                self._take_event(*receive_event(self._monitor))
         received: list[tuple[bytes, bytes, bytes]] = []
         with contextlib.suppress(zmq.Again):
             while len(received) < MAX_RECEIVED_PER_TURN:
@@ -197,8 +206,7 @@ class CurveListener:
                 return True
         return False
 
-    def _take_event(self, message: Mapping[str, Any]) -> None:
-        event, value = int(message["event"]), int(message["value"])
+    def _take_event(self, event: int, value: int) -> None:
         if event in _FAILED:
             self._reason = _FAILED[event]  # the end of that connection follows at once
         elif event == zmq.EVENT_ACCEPTED:

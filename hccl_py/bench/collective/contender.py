@@ -22,7 +22,7 @@ Zeros = Callable[[int, "torch.dtype"], "torch.Tensor"]
 
 @dataclass(frozen=True)
 class Buffers:
-    """A rank's input and output; where a call works in place they are the same tensor."""
+    """A rank's input and output; in place they are one tensor, or one is a block of the other."""
 
     input: torch.Tensor
     output: torch.Tensor
@@ -44,18 +44,24 @@ class Contender(Protocol):
 
     Attributes:
         zeros: makes its buffers.
+        compression: of large sums between nodes; empty: none.
     """
 
     zeros: Zeros
+    compression: str
 
-    def all_reduce(self, data: torch.Tensor, reduce_op: str) -> Timed:
-        """Reduce `data` in place on every rank."""
+    def all_reduce(
+        self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None
+    ) -> Timed:
+        """Reduce `data` on every rank, in place or into `output`."""
 
-    def broadcast(self, data: torch.Tensor, root: int) -> Timed:
-        """Copy root's `data` into everyone's."""
+    def broadcast(self, data: torch.Tensor, root: int, output: torch.Tensor | None = None) -> Timed:
+        """Copy root's `data` into everyone's, or into everyone's `output`."""
 
-    def reduce(self, data: torch.Tensor, root: int, reduce_op: str) -> Timed:
-        """Reduce `data` in place on root."""
+    def reduce(
+        self, data: torch.Tensor, root: int, reduce_op: str, output: torch.Tensor | None = None
+    ) -> Timed:
+        """Reduce `data` on root, in place or into its `output`."""
 
     def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
         """Fill `output` with every rank's `input`, in rank order."""
@@ -74,6 +80,12 @@ class Contender(Protocol):
 
     def send_recv(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
         """Send `input` to the next rank and receive `output` from the one before."""
+
+    def send(self, data: torch.Tensor, peer: int) -> Timed:
+        """Send `data` to a rank that receives it."""
+
+    def recv(self, data: torch.Tensor, peer: int) -> Timed:
+        """Receive `data` from a rank that sends it."""
 
     def barrier(self) -> Timed:
         """Wait until every rank is here."""

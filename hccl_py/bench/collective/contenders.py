@@ -6,9 +6,12 @@ its contender itself: the command needs no torch.
 
 from __future__ import annotations
 
+import os
 from functools import partial
 
 from hccl_py.bench.collective.contender import Contender, Endpoint, Open
+
+COMPRESSIONS = ("bf16", "int8")
 
 
 def _open_torch_hccl(endpoint: Endpoint) -> Contender:
@@ -31,6 +34,17 @@ def _open_registered(open_contender: Open, endpoint: Endpoint) -> Contender:
     return contender
 
 
+def _open_compressed(open_contender: Open, compression: str, endpoint: Endpoint) -> Contender:
+    from hccl_py.compression import VARIABLE
+
+    before = os.environ.get(VARIABLE, "")
+    os.environ[VARIABLE] = compression
+    try:
+        return open_contender(endpoint)
+    finally:
+        os.environ[VARIABLE] = before
+
+
 def _open_gloo(endpoint: Endpoint) -> Contender:
     from hccl_py.bench.collective.torch_contender import TorchContender
 
@@ -42,6 +56,13 @@ APIS: dict[str, Open] = {"torch": _open_torch_hccl, "communicator": _open_commun
 
 BASELINES: dict[str, Open] = {"gloo": _open_gloo}
 """What hccl can be compared with, by the value of --compare."""
+
+COMPRESSED: dict[tuple[str, str], Open] = {
+    (api, compression): partial(_open_compressed, APIS[api], compression)
+    for api in APIS
+    for compression in COMPRESSIONS
+}
+"""The same ways with compression between nodes, by the values of --api and --compression."""
 
 REGISTERED: dict[str, Open] = {api: partial(_open_registered, APIS[api]) for api in APIS}
 """The same ways with buffers in registered memory."""

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import json
+import shlex
 import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
 
+from hccl_py.bench.collective.analysis.profile import is_profiled, lines, profile
+from hccl_py.bench.collective.analysis.trust import Load, load_doubts
+from hccl_py.bench.collective.analysis.validate import Validator
 from hccl_py.bench.collective.contender import Open
-from hccl_py.bench.collective.contenders import APIS, BASELINES, REGISTERED
+from hccl_py.bench.collective.contenders import APIS, BASELINES, COMPRESSED, REGISTERED
 from hccl_py.bench.collective.measure import Row, measure
 from hccl_py.bench.collective.options import Options, parse
-from hccl_py.bench.collective.ranks import RankFailure, Ranks
-from hccl_py.bench.collective.report import Table, document, facts, introduction
+from hccl_py.bench.collective.output import matrix
+from hccl_py.bench.collective.output.document import document, facts
+from hccl_py.bench.collective.output.live import Lines, choose
+from hccl_py.bench.collective.output.plot import plot
+from hccl_py.bench.collective.output.table import Table, introduction
+from hccl_py.bench.collective.ranks import RankFailure, Ranks, open_hosts
 from hccl_py.bench.namespaces import Hosts, NamespaceError
+from hccl_py.bench.tuning.main import tune
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -32,11 +43,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     contenders = {"hccl": APIS[options.api]}
     if options.registered:
         contenders = {"registered": REGISTERED[options.api], **contenders}
+    for compression in options.compressions:
+        contenders[compression] = COMPRESSED[options.api, compression]
     if options.compare:
         contenders[options.compare] = BASELINES[options.compare]
     # Like Ctrl-C: nothing may be left behind, and network namespaces outlive their processes.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
+        if options.tune_path:
+            return tune(options, argv)
+        if options.validate:
+            return validate(options, argv, contenders["hccl"])
         return run(collectives, argv, contenders)
     except (RankFailure, NamespaceError) as failure:
         print(f"hccl-bench: {failure}", file=sys.stderr)
@@ -52,7 +69,7 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
     """Measure and report.
 
     Args:
-        collectives: what to measure; they differ in the collective alone.
+        collectives: what to measure; they differ in the collective and its data alone.
         argv: the command line, for the record.
         contenders: what to measure it with, by name; the first is what the others are
             compared with.
@@ -66,30 +83,98 @@ def run(collectives: Sequence[Options], argv: Sequence[str], contenders: Mapping
     """
     found, options, measured = facts(), collectives[0], []
     if not options.csv:
-        _print(introduction(collectives, argv, found))
+        Lines().lines(introduction(collectives, argv, found))
     with ExitStack() as opened:
-        hosts = None
-        if options.veth_links:
-            hosts = opened.enter_context(Hosts(num_links=options.veth_links))
+        hosts = open_hosts(options, opened)
         ranks = opened.enter_context(Ranks(options, list(contenders.values()), hosts))
+        screen = opened.enter_context(choose(options))
+        ranks.on_ask = screen.status
+        if options.profile:
+            ranks.ask("start_profile", what="starting the profile")
+        above = None
         for collective in collectives:
             table, rows = Table(collective), []
-            _print(table.header(first=collective is options))
+            if above != collective.collective:
+                screen.header(table, first=above is None)
+            above = collective.collective
             for row in measure(ranks, collective, list(contenders)):
-                _print(table.row(row))
+                screen.row(table, row)
+                if collective.profile and is_profiled(collective):
+                    profiles = profile(ranks, collective, row)
+                    row = replace(row, profiles=tuple(profiles))
+                    if not collective.csv:
+                        screen.lines(lines(profiles))
                 rows.append(row)
             measured.append((collective, rows))
         if options.verbose:
-            _print(_statistics(ranks, list(contenders)))
-    if options.json_path:
-        written = document(measured, argv, found)
-        options.json_path.write_text(json.dumps(written, indent=2) + "\n")
+            screen.lines(_statistics(ranks, list(contenders)))
+    _write(measured, argv, found)
     return _exit_code([row for _, rows in measured for row in rows])
+
+
+def validate(
+    options: Options, argv: Sequence[str], contender: Open, hosts: Hosts | None = None
+) -> int:
+    """Measure every pair of ranks and show the matrix.
+
+    Args:
+        options: which ranks; the last of its sizes is that of the messages.
+        argv: the command line, for the record.
+        contender: what to measure it with.
+        hosts: where the nodes are; None: as the options say.
+
+    Returns:
+        The exit code: 0, or 1 where a link is slow.
+    """
+    found = facts()
+    Lines().lines(introduction([options], argv, found)[:3])
+    with ExitStack() as opened:
+        hosts = hosts or open_hosts(options, opened)
+        ranks = opened.enter_context(Ranks(options, [contender], hosts))
+        before = Load.now(ranks.pids)
+        result = Validator(ranks, options, options.sizes[-1]).run()
+        doubts = load_doubts(before, Load.now(ranks.pids))
+    n = options.world_size
+
+    def name(rank: int) -> str:
+        node = options.node(rank)
+        return f"rank {rank} (node {node}" + (f", {hosts.address(node)})" if hosts else ")")
+
+    Lines().lines(matrix.text(result, n, name))
+    Lines().lines([f"# doubtful: {doubt}" for doubt in doubts])
+    if options.json_path:
+        written = {"command": shlex.join(["hccl-bench", *argv]), **found, "doubts": doubts}
+        text = json.dumps(written | matrix.document(result), indent=2)
+        options.json_path.write_text(text + "\n")
+    if options.plot_path:
+        title = f"links between {n} ranks on {options.nnodes} nodes, {found['machine']['cpu']}"
+        matrix.plot(result, n, title, options.plot_path)
+    for slow in result.slow:
+        print(f"hccl-bench: {matrix.describe(slow, name)}", file=sys.stderr)
+    return 1 if result.slow else 0
+
+
+def _write(
+    measured: Sequence[tuple[Options, Sequence[Row]]], argv: Sequence[str], found: dict[str, Any]
+) -> None:
+    """Write the files that were asked for."""
+    options = measured[0][0]
+    if options.json_path:
+        text = json.dumps(document(measured, argv, found), indent=2)
+        options.json_path.write_text(text + "\n")
+    if options.csv_path:
+        tables = [(Table(each, as_csv=True), rows) for each, rows in measured]
+        lines = tables[0][0].header(first=True)
+        lines += [line for table, rows in tables for row in rows for line in table.row(row)]
+        options.csv_path.write_text("\n".join(lines) + "\n")
+    if options.plot_path:
+        title = introduction([each for each, _ in measured], argv, found)[1:3]
+        plot(measured, "\n".join(line.lstrip("#- ") for line in title), options.plot_path)
 
 
 def _exit_code(rows: Sequence[Row]) -> int:
     """Return the exit code, and print the reason to stderr where it is not 0."""
-    wrong = sum(result.wrong for row in rows for result in row.results)
+    wrong = sum(result.wrong or 0 for row in rows for result in row.results)
     if not wrong:
         return 0
     print(f"hccl-bench: {wrong} wrong elements, see the column wrong", file=sys.stderr)
@@ -101,11 +186,6 @@ def _statistics(ranks: Ranks, names: Sequence[str]) -> list[str]:
     counted = ranks.ask("statistics", what="asking for statistics")[0]
     pairs = zip(names, counted, strict=True)
     return ["", *(f"# {name}: {text or 'keeps no statistics'}" for name, text in pairs)]
-
-
-def _print(lines: Sequence[str]) -> None:
-    """Print at once: a row must not wait for the next one when stdout is a file."""
-    print("\n".join(lines), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,74 +1,55 @@
-"""The command line of `hccl-bench`: arguments in, one frozen `Options` out for each collective."""
+"""The command line of `hccl-bench`: arguments in, one frozen `Options` out for each case."""
 
 from __future__ import annotations
 
 import argparse
-import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import NoReturn
 
+from hccl_py.bench.collective.arguments import make_parser, parse_size
 from hccl_py.bench.collective.cases import CASES
-from hccl_py.bench.collective.contenders import APIS, BASELINES
-from hccl_py.bench.collective.oracle import BITWISE_OPS, FLOAT_TYPES, ITEM_SIZES, REDUCE_OPS
+from hccl_py.bench.collective.oracle import BITWISE_OPS, FLOAT_TYPES
 
-_DESCRIPTION = """\
-Measure collectives over ranks that this command starts on this machine.
-
-Prints the columns of nccl-tests: size (bytes of a rank's larger buffer), count (elements of
-one rank's block), type, op, time, algbw = size / time, busbw = algbw x factor (all_reduce
-2(n-1)/n; reduce_scatter, all_gather, all_to_all, gather, scatter (n-1)/n; broadcast, reduce,
-send_recv 1), GB = 10^9 bytes, and wrong: elements that differ from a numpy oracle in a run
-of its own, which is not timed."""
-
-_EPILOG = """\
-how time is taken:
-  A round is a barrier, some untimed calls, then calls back to back with no barrier between
-  them. Its time is the mean over its calls and over the ranks (as in nccl-tests); the table
-  shows the median over the rounds with the 10th and 90th percentile. Single calls are not
-  timed: a rank may run ahead (the root of a broadcast), so single times mislead. With
-  --compare or --registered the contenders' rounds alternate in the same processes. ratio is the
-  contender's median over that of the first row, hccl or hccl on registered memory (above 1: the
-  first is faster), its spread that of neighbouring rounds.
-  Buffers hold zeros while time is taken; all_reduce, broadcast and reduce work in place.
-
-examples:
-  hccl-bench --op all_reduce --nproc 8
-  hccl-bench --nproc 8 --compare gloo --sizes 4,64K,1M,64M --json all_reduce.json
-  hccl-bench --nproc 4 --nnodes 2 --compare gloo     8 ranks on two emulated nodes, over TCP
-  hccl-bench --nproc 4 --nnodes 2 --veth 1 --compare gloo   the nodes joined by Ethernet (root)
-  hccl-bench --nproc 2 --api communicator --sizes 4  without torch.distributed
-  hccl-bench --nproc 2 --registered --sizes 64M      what registered memory is worth
-  hccl-bench --op all --nproc 4 --csv > all.csv      every collective, for a spreadsheet
-  hccl-bench --op send_recv --nproc 2 --begin 1K --end 64M --factor 4
-
-exit codes: 0 good, 1 wrong results or a rank failed, 2 wrong arguments"""
-
-_SUFFIX = {"": 1, "K": 1024, "M": 1024**2, "G": 1024**3}
-_DEFAULT_RANGE = ("4", "64M", 16)
+_DEFAULT_RANGE = (parse_size("4"), parse_size("64M"))
+_DEFAULT_FACTOR = 16
+_VALIDATE_SIZE = parse_size("1M")
+_TUNED_SIZES = (8, 256, *(1 << exponent for exponent in range(10, 25, 2)))
 
 
 @dataclass(frozen=True)
 class Options:
     """One collective to measure, how, and what to do with the result."""
 
-    op: str
+    collective: str
     nproc: int
     nnodes: int
     veth_links: int | None
+    rate_mbit: float | None
+    compressions: tuple[str, ...]
     sizes: tuple[int, ...]
     dtype: str
     reduce_op: str
     root: int
+    in_place: bool
+    pairs: tuple[tuple[int, int], ...]
+    measure: str
+    validate: bool
+    profile: bool
     iters: int | None
     warmup: int | None
+    checks: int
+    average: int
     timeout_s: float
     api: str
     compare: str | None
     registered: bool
     json_path: Path | None
+    csv_path: Path | None
+    plot_path: Path | None
+    tune_path: Path | None
+    tune_check: bool
     markdown: bool
     csv: bool
     verbose: bool
@@ -81,261 +62,201 @@ class Options:
     @property
     def contenders(self) -> tuple[str, ...]:
         """Names of what is measured; the others are compared with the first."""
-        names = ("registered" if self.registered else None, "hccl", self.compare)
+        first = "registered" if self.registered else None
+        names = (first, "hccl", *self.compressions, self.compare)
         return tuple(name for name in names if name)
+
+    @property
+    def has_root(self) -> bool:
+        """Whether the collective has a root."""
+        return CASES[self.collective].has_root
 
     def node(self, rank: int) -> int:
         """The emulated node that a rank is on."""
         return rank // self.nproc
 
 
-class _Parser(argparse.ArgumentParser):
-    """One line for one mistake, in place of the whole usage."""
-
-    def error(self, message: str) -> NoReturn:
-        """Say what is wrong and leave with exit code 2."""
-        self.exit(2, f"{self.prog}: error: {message} (see {self.prog} --help)\n")
-
-
-def parse_size(text: str) -> int:
-    """Read a size in bytes: digits and an optional K, M or G, 1024-based.
-
-    Raises:
-        argparse.ArgumentTypeError: the text is no such size.
-    """
-    match = re.fullmatch(r"(\d+)([KMG]?)i?B?", text.strip(), re.IGNORECASE)
-    if match is None or int(match[1]) == 0:
-        raise argparse.ArgumentTypeError(f"expected a size such as 4, 64K or 1M, got {text!r}")
-    return int(match[1]) * _SUFFIX[match[2].upper()]
-
-
-def parse_sizes(text: str) -> tuple[int, ...]:
-    """Read a comma-separated list of sizes."""
-    return tuple(parse_size(part) for part in text.split(","))
-
-
-def parse_names(known: Sequence[str], text: str) -> tuple[str, ...]:
-    """Read `all` or a comma-separated list of known names."""
-    names = tuple(known) if text == "all" else tuple(text.split(","))
-    for name in names:
-        if name not in known:
-            expected = ", ".join(("all", *known))
-            raise argparse.ArgumentTypeError(f"expected one or more of {expected}, got {name!r}")
-    return names
-
-
 def parse(argv: Sequence[str] | None) -> tuple[Options, ...]:
-    """Read the command line; return the options of each collective.
+    """Read the command line; return the options of each case.
 
     Raises:
         SystemExit: help was asked for (code 0) or an argument is wrong (code 2, one line).
     """
-    parser = _parser()
-    given = parser.parse_args(argv)
+    parser = make_parser()
+    given = parser.parse_known(argv)
     problem = _problem(given)
     if problem:
         parser.error(problem)
-    return tuple(_options(given, op) for op in given.op)
+    return tuple(options for collective in given.test for options in _cases(given, collective))
 
 
-def _options(given: argparse.Namespace, op: str) -> Options:
-    return Options(
-        op=op,
-        nproc=given.nproc,
-        nnodes=given.nnodes,
-        veth_links=given.veth,
-        sizes=(0,) if op == "barrier" else _sizes(given),
-        dtype="uint8" if op == "barrier" else given.dtype,
-        reduce_op=(given.reduce_op or "sum") if CASES[op].reduces else "none",
-        root=given.root,
-        iters=given.iters,
-        warmup=given.warmup,
-        timeout_s=given.timeout,
-        api=given.api,
-        compare=given.compare,
-        registered=given.registered,
-        json_path=given.json,
-        markdown=given.markdown,
-        csv=given.csv,
-        verbose=given.verbose,
-    )
+def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
+    """Every combination of what a list was given for, as far as this collective knows it."""
+    case, n = CASES[collective], given.nproc * given.nnodes
+    roots = range(n) if given.root is None else given.root
+    for dtype in given.datatype if case.has_data else ("uint8",):
+        for reduce_op in (given.op or ("sum",)) if case.reduces else ("none",):
+            for root in roots if case.has_root else roots[:1]:
+                for in_place in _places(given, collective):
+                    yield Options(
+                        collective=collective,
+                        nproc=given.nproc,
+                        nnodes=given.nnodes,
+                        veth_links=given.veth,
+                        rate_mbit=given.rate,
+                        compressions=given.compression,
+                        sizes=_sizes(given) if case.has_data else (0,),
+                        dtype=dtype,
+                        reduce_op=reduce_op,
+                        root=root,
+                        in_place=in_place,
+                        pairs=_pairs(given, collective, n),
+                        measure=given.measure,
+                        validate=given.validate,
+                        profile=given.profile,
+                        iters=given.iters,
+                        warmup=given.warmup_iters,
+                        checks=given.check,
+                        average=given.average,
+                        timeout_s=given.timeout,
+                        api="communicator" if given.profile else given.api,
+                        compare=given.compare,
+                        registered=given.registered,
+                        json_path=given.json,
+                        csv_path=given.output_file,
+                        plot_path=given.plot,
+                        tune_path=given.tune,
+                        tune_check=given.tune_check,
+                        markdown=given.markdown,
+                        csv=given.csv,
+                        verbose=given.verbose,
+                    )
+
+
+def _places(given: argparse.Namespace, collective: str) -> list[bool]:
+    """Whether to work in place; a collective that has one way only is measured that way."""
+    case = CASES[collective]
+    if given.place is None or len(case.places) == 1:
+        return [case.places[0] == "in"]
+    return [place == "in" for place in ("out", "in") if given.place in (place, "both")]
+
+
+def _pairs(given: argparse.Namespace, collective: str, n: int) -> tuple[tuple[int, int], ...]:
+    if collective == "ping_pong" and given.ranks_list is None:
+        return tuple((rank, rank + 1) for rank in range(0, n - 1, 2))
+    return given.ranks_list or () if collective in ("send_recv", "ping_pong") else ()
 
 
 def _sizes(given: argparse.Namespace) -> tuple[int, ...]:
     """The sizes asked for, smallest first where a range was given."""
     if given.sizes:
         return tuple(given.sizes)
-    sizes, size = [], given.begin or parse_size(_DEFAULT_RANGE[0])
-    while size <= (given.end or parse_size(_DEFAULT_RANGE[1])):
-        sizes.append(size)
-        size *= given.factor or _DEFAULT_RANGE[2]
+    if not (given.minbytes or given.maxbytes or given.size_range):
+        if given.validate:
+            return (_VALIDATE_SIZE,)
+        if given.tune and not (given.stepfactor or given.stepbytes):
+            return _TUNED_SIZES
+    factor = given.stepfactor or _DEFAULT_FACTOR
+    least, most = _DEFAULT_RANGE
+    if given.size_range:
+        least, most = given.size_range
+        factor = 2 ** (given.size_range_inc or 1)
+    least = given.minbytes or least
+    most = given.maxbytes or (max(least, most) if given.minbytes else most)
+    sizes = []
+    while least <= most:
+        sizes.append(least)
+        least = least + given.stepbytes if given.stepbytes else least * factor
     return tuple(sizes)
 
 
 def _problem(given: argparse.Namespace) -> str | None:
     """What is wrong with arguments that argparse found well-formed, or None."""
-    world_size = given.nproc * given.nnodes
-    ranged = given.begin or given.end or given.factor
-    named = ", ".join(given.op)
-    reduces = any(CASES[op].reduces for op in given.op)
-    folder = given.json.parent if given.json else Path()
+    n = given.nproc * given.nnodes
+    ranged = given.minbytes or given.maxbytes or given.stepfactor or given.stepbytes
+    cases = [CASES[name] for name in given.test]
+    named = ", ".join(given.test)
+    roots, ops = given.root or (), given.op or ()
+    bitwise = next((op for op in ops if op in BITWISE_OPS), None)
+    floats = [dtype for dtype in given.datatype if dtype in FLOAT_TYPES]
+    wholes = [dtype for dtype in given.datatype if dtype not in FLOAT_TYPES]
+    paired = [rank for pair in given.ranks_list or () for rank in pair]
+    outside = [rank for rank in (*roots, *paired) if rank >= n]
+    files = {
+        "--json": given.json,
+        "--output_file": given.output_file,
+        "--plot": given.plot,
+        "--tune": given.tune,
+    }
+    other_output = given.csv or given.markdown or given.output_file
+    lost = [(name, path) for name, path in files.items() if path and not path.parent.is_dir()]
     rules = (
-        (given.sizes and ranged, "give --sizes or --begin/--end/--factor, not both"),
-        (given.op == ("barrier",) and (given.sizes or ranged), "barrier has no sizes"),
-        (not _sizes(given), "--begin must not be larger than --end"),
-        (given.reduce_op and not reduces, f"--reduce-op means nothing to {named}"),
+        (given.sizes and (ranged or given.size_range), "give --sizes or a range of them, not both"),
+        (ranged and given.size_range, "give -b, -e, -f, -i or --size_range, not both"),
+        (given.stepfactor and given.stepbytes, "give -f or -i, not both"),
+        (given.size_range_inc and not given.size_range, "--size_range_inc needs --size_range"),
         (
-            given.reduce_op in BITWISE_OPS and given.dtype in FLOAT_TYPES,
-            f"--reduce-op {given.reduce_op} needs an integer --dtype, got {given.dtype}",
+            not any(case.has_data for case in cases)
+            and (given.sizes or ranged or given.size_range),
+            f"{named} has no sizes",
+        ),
+        (not _sizes(given), "the first size (-b) must not be larger than the last one (-e)"),
+        (ops and not any(case.reduces for case in cases), f"--op means nothing to {named}"),
+        (
+            given.place in ("in", "out") and not any(given.place in case.places for case in cases),
+            f"{named} does not work with --place {given.place}",
         ),
         (
-            given.compare == "gloo" and given.reduce_op == "avg" and given.dtype not in FLOAT_TYPES,
-            f"--compare gloo: gloo averages floating-point numbers only, got --dtype {given.dtype}",
+            bitwise and floats,
+            f"--op {bitwise} needs an integer type (-d int32), got {next(iter(floats), '')}",
         ),
         (
-            not 0 <= given.root < world_size,
-            f"--root must be in 0..{world_size - 1}, got {given.root}",
+            given.compare == "gloo" and "avg" in ops and wholes,
+            "--compare gloo: gloo averages floating-point numbers only, got -d "
+            + next(iter(wholes), ""),
+        ),
+        (outside, f"a rank must be in 0..{n - 1}, got {next(iter(outside), '')}"),
+        (
+            given.ranks_list and not {"send_recv", "ping_pong"} & {*given.test},
+            "--ranks_list needs --test send_recv or --test ping_pong",
         ),
         (
-            "send_recv" in given.op and world_size < 2,
-            "send_recv needs at least 2 ranks: give --nproc 2",
+            len(paired) > len(set(paired)),
+            "--ranks_list: a rank may be in one pair only",
         ),
-        (given.veth and given.nnodes != 2, "--veth joins two nodes: give --nnodes 2"),
+        (
+            n < 2 and {"send_recv", "ping_pong"} & {*given.test},
+            f"{named} needs at least 2 ranks: give -g 2",
+        ),
+        (given.veth and given.nnodes < 2, "--veth joins nodes: give --nnodes 2 or more"),
+        (given.rate and not given.veth, "--rate limits the links of --veth: give --veth 1"),
+        (
+            given.compression and given.nnodes < 2,
+            "--compression is between nodes: give --nnodes 2 or more",
+        ),
+        (given.validate and n < 2, "--validate needs at least 2 ranks: give -g 2"),
+        (
+            given.profile and given.registered,
+            "--profile is of the first contender: leave --registered out",
+        ),
+        (
+            given.validate and (given.compare or given.compression or other_output),
+            "--validate measures hccl alone and writes text, --json and --plot",
+        ),
+        (
+            given.tune
+            and (given.validate or given.profile or given.compare or given.registered)
+            or (given.tune and given.compression)
+            or (given.tune and (given.json or given.plot or other_output)),
+            "--tune measures hccl's algorithms alone and writes its own file; give it with ranks, "
+            "sizes and --timeout only",
+        ),
+        (given.tune_check and not given.tune, "--tune_check needs --tune"),
         (given.csv and given.markdown, "give --csv or --markdown, not both"),
-        (not folder.is_dir(), f"--json: there is no folder {folder}"),
+        *((True, f"{name}: there is no folder {path.parent}") for name, path in lost),
+        (
+            given.plot and find_spec("matplotlib") is None,
+            "--plot needs matplotlib: pip install 'hccl-py[bench]'",
+        ),
     )
     return next((message for broken, message in rules if broken), None)
-
-
-def parse_positive(text: str) -> int:
-    """Read a whole number of at least 1."""
-    if not text.isascii() or not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number of at least 1, got {text!r}")
-    return int(text)
-
-
-def _natural(text: str) -> int:
-    """Read a whole number of at least 0."""
-    return 0 if text == "0" else parse_positive(text)
-
-
-def _factor(text: str) -> int:
-    """Read a whole number of at least 2: with 1 a range would have no end."""
-    if text == "1":
-        raise argparse.ArgumentTypeError("expected a whole number of at least 2, got '1'")
-    return parse_positive(text)
-
-
-def parse_seconds(text: str) -> float:
-    """Read a positive number of seconds."""
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < float("inf"):
-        raise argparse.ArgumentTypeError(f"expected a positive number of seconds, got {text!r}")
-    return seconds
-
-
-def _parser() -> argparse.ArgumentParser:
-    """The parser with its three groups of options."""
-    parser = _Parser(
-        prog="hccl-bench",
-        description=_DESCRIPTION,
-        epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    _add_what(parser.add_argument_group("what is measured"))
-    _add_how(parser.add_argument_group("how it is measured"))
-    _add_output(parser.add_argument_group("output"))
-    return parser
-
-
-def _add_what(group: argparse._ArgumentGroup) -> None:
-    """The collective, its ranks and its data."""
-    add = group.add_argument
-    names = ", ".join(CASES)
-    add(
-        "--op",
-        type=partial(parse_names, tuple(CASES)),
-        default=("all_reduce",),
-        metavar="LIST",
-        help=f"all, or any of {names}, with commas between them (all_reduce)",
-    )
-    add(
-        "--nproc",
-        "--nproc-per-node",
-        type=parse_positive,
-        default=2,
-        metavar="N",
-        help="ranks on each node (2)",
-    )
-    add(
-        "--nnodes",
-        type=parse_positive,
-        default=1,
-        metavar="N",
-        help="emulated nodes (1): nproc x nnodes ranks; nodes share no memory and talk TCP",
-    )
-    add(
-        "--veth",
-        type=parse_positive,
-        metavar="LINKS",
-        help="put the two nodes into network namespaces joined by virtual Ethernet links, as two "
-        "hosts: TCP then takes the way through both network stacks, not loopback; needs root",
-    )
-    add("--sizes", type=parse_sizes, metavar="LIST", help="bytes, such as 4,64K,1M (1024-based)")
-    add("--begin", type=parse_size, metavar="SIZE", help="first size (4)")
-    add("--end", type=parse_size, metavar="SIZE", help="last size (64M)")
-    add("--factor", type=_factor, metavar="N", help="from one size to the next (16)")
-    add("--dtype", choices=tuple(ITEM_SIZES), default="float32", help="element type (float32)")
-    add("--reduce-op", choices=REDUCE_OPS, help="reduction (sum)")
-    add("--root", type=_natural, default=0, metavar="RANK", help="root, where there is one (0)")
-
-
-def _add_how(group: argparse._ArgumentGroup) -> None:
-    """Contenders and amounts of work."""
-    add = group.add_argument
-    add(
-        "--api",
-        choices=tuple(APIS),
-        default="torch",
-        help="call hccl through torch.distributed (default) or through hccl_py.Communicator",
-    )
-    add(
-        "--compare",
-        choices=tuple(BASELINES),
-        help="measure this one beside hccl; for MPICH, Open MPI and UCC: "
-        "python -m hccl_py.bench.peers",
-    )
-    add(
-        "--registered",
-        action="store_true",
-        help="measure hccl on registered memory (hccl_py.empty) beside hccl on any other",
-    )
-    add(
-        "--iters", type=parse_positive, metavar="N", help="timed calls per size (about 1 s of them)"
-    )
-    add(
-        "--warmup",
-        type=_natural,
-        metavar="N",
-        help="untimed calls that open each round (a tenth of the timed ones, at least one)",
-    )
-    add(
-        "--timeout",
-        type=parse_seconds,
-        default=600.0,
-        metavar="S",
-        help="seconds after which the whole run is ended as failed (600)",
-    )
-
-
-def _add_output(group: argparse._ArgumentGroup) -> None:
-    """What is printed and written."""
-    add = group.add_argument
-    add("--json", type=Path, metavar="PATH", help="write machine, versions, command and results")
-    add("--markdown", action="store_true", help="print the tables as Markdown")
-    add("--csv", action="store_true", help="print comma-separated values with one header line")
-    add("-v", "--verbose", action="store_true", help="print rank 0's statistics at the end")

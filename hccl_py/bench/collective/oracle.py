@@ -42,6 +42,17 @@ class Call:
     dtype: str
     count: int
     """Elements of one rank's block."""
+    in_place: bool = False
+    pairs: tuple[tuple[int, int], ...] = ()
+    """Of send_recv and ping_pong: who sends to whom; none: every rank to the next one."""
+
+    def peer(self, rank: int) -> int | None:
+        """Return the other rank of this rank's pair."""
+        return next((a + b - rank for a, b in self.pairs if rank in (a, b)), None)
+
+    def takes_part(self, rank: int) -> bool:
+        """Say whether a rank has anything to do."""
+        return not self.pairs or self.peer(rank) is not None
 
 
 @dataclass(frozen=True)

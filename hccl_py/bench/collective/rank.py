@@ -7,6 +7,7 @@ It decides nothing. What to run, how often and in which order comes from `measur
 from __future__ import annotations
 
 import gc
+import math
 import os
 import signal
 import threading
@@ -15,18 +16,27 @@ import traceback
 from collections.abc import Sequence
 from contextlib import ExitStack
 from multiprocessing import connection, parent_process
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from hccl_py.bench.collective.analysis.limits import Wire, copy_gb_per_s, send_until_closed
 from hccl_py.bench.collective.cases import CASES
+from hccl_py.bench.collective.communicator_contender import CommunicatorContender
 from hccl_py.bench.collective.contender import Buffers, Contender, Timed
-from hccl_py.bench.collective.messages import Assignment, Checked, Failed
+from hccl_py.bench.collective.messages import Assignment, Checked, Counted, Failed
 from hccl_py.bench.collective.oracle import PERIOD, Call, Piece, contribution
 from hccl_py.bench.namespaces import enter
+from hccl_py.bench.tuning.sweep import Swept, sweep
 
 _STAGGER_S = 0.002
+_INT8_ERROR = 2.01 / 253 * 127
+"""Of sums of the oracle's data, which are at most 127; bf16 holds these exactly."""
+
+Times = npt.NDArray[np.float64]
+_Seconds = TypeVar("_Seconds", float, Times)
 
 
 class Rank:
@@ -47,17 +57,20 @@ class Rank:
         self._op, self._call, self._case = op, call, CASES[op]
         self._buffers = [self._make_buffers(contender) for contender in self._contenders]
         self._calls = [
-            self._case.prepare(contender, call, buffers)
+            self._case.prepare(contender, call, buffers, self._rank)
             for contender, buffers in zip(self._contenders, self._buffers, strict=True)
         ]
 
     def _make_buffers(self, contender: Contender) -> Buffers:
-        layout = self._case.layout(self._call.count, self._call.world_size)
-        dtype = getattr(torch, self._call.dtype)
-        data = contender.zeros(layout.input_count, dtype)
-        return Buffers(
-            data, contender.zeros(layout.output_count, dtype) if layout.output_count else data
-        )
+        call, dtype = self._call, getattr(torch, self._call.dtype)
+        layout = self._case.layout(call.count, call.world_size)
+        if not call.in_place:
+            data = contender.zeros(layout.input_count, dtype)
+            return Buffers(data, contender.zeros(layout.output_count, dtype))
+        whole = contender.zeros(max(layout.input_count, layout.output_count), dtype)
+        block = whole[self._rank * call.count :][: call.count]
+        is_block = layout.input_count < whole.numel(), layout.output_count < whole.numel()
+        return Buffers(*(block if smaller else whole for smaller in is_block))
 
     def check(self, contender: int) -> Checked:
         """Run once on known data and count wrong elements; leaves zeros in the buffers."""
@@ -71,13 +84,14 @@ class Rank:
         self._calls[contender]()
         left_ns = time.monotonic_ns()
         pieces = self._case.expectation(self._call, self._rank)
-        num_wrong = count_wrong(at.output, pieces, self._call.reduce_op == "avg")
+        error = _INT8_ERROR if self._contenders[contender].compression == "int8" else 0.0
+        num_wrong = count_wrong(at.output, pieces, self._call.reduce_op == "avg", error)
         at.input.zero_()  # also touches every page: none is made while time is taken
         at.output.zero_()
         return Checked(num_wrong, entered_ns, left_ns)
 
     def time(self, contender: int, calls: int, warmup: int) -> float:
-        """Run one round; returns this rank's seconds per call."""
+        """Run one round; returns this rank's seconds per call, not a number if it takes no part."""
         call = self._calls[contender]
         self._barriers[contender]()
         for _ in range(warmup):
@@ -88,20 +102,98 @@ class Rank:
             call()
         elapsed_s = time.perf_counter() - start
         gc.enable()
-        return elapsed_s / calls
+        return self._one_way(elapsed_s / calls)
+
+    def sample(self, contender: int, calls: int, warmup: int, apart: bool) -> Times:
+        """Time every call of a round by itself; returns seconds, one for each call.
+
+        Args:
+            contender: whose call.
+            calls: how many.
+            warmup: untimed ones before them.
+            apart: a barrier before each, which is not timed.
+        """
+        call, barrier = self._calls[contender], self._barriers[contender]
+        barrier()
+        for _ in range(warmup):
+            call()
+        clock, starts, ends = time.perf_counter, [0.0] * calls, [0.0] * calls
+        gc.disable()
+        for index in range(calls):
+            if apart:
+                barrier()
+            starts[index] = clock()
+            call()
+            ends[index] = clock()
+        gc.enable()
+        return self._one_way(np.subtract(ends, starts))
+
+    def start_profile(self) -> None:
+        """Have the first contender, a CommunicatorContender, time its parts; see --profile."""
+        first = self._contenders[0]
+        assert isinstance(first, CommunicatorContender)
+        self._profiled = first
+        first.start_profile()
+
+    def profile(self, calls: int) -> tuple[float, Counted, Counted]:
+        """Run a round; return seconds per call, and the engine's counters around it."""
+        call = self._calls[0]
+        self._barriers[0]()
+        call()
+        before = self._profiled.counted()
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        seconds = (time.perf_counter() - start) / calls
+        return seconds, before, self._profiled.counted()
+
+    def _one_way(self, seconds: _Seconds) -> _Seconds:
+        if not self._call.takes_part(self._rank):
+            return seconds * math.nan
+        return seconds / self._case.messages
+
+    def copy_gb_per_s(self, size: int) -> float | None:
+        """Measure memcpy, on rank 0 only."""
+        return copy_gb_per_s(size) if self._rank == 0 else None
+
+    def listen(self, receiver: int) -> tuple[str, int] | None:
+        """Open the receiver's end of a plain socket pair, on the others nothing."""
+        if self._rank != receiver:
+            return None
+        self._wire = Wire.listen(os.environ["HCCL_BENCH_ADDRESS"])
+        return self._wire.address
+
+    def wire_gb_per_s(self, receiver: int, sender: int, where: tuple[str, int]) -> float | None:
+        """Measure what a plain socket pair carries; only the receiver knows."""
+        if self._rank == sender:
+            send_until_closed(where)
+        return self._wire.receive() if self._rank == receiver else None
+
+    def sweep(self, sizes: Sequence[int], budget_s: float) -> Swept:
+        """Measure the algorithms of all collectives; the only contender is a communicator."""
+        (contender,) = self._contenders
+        assert isinstance(contender, CommunicatorContender)
+        return sweep(self, contender.communicator, sizes, budget_s)
+
+    def call(self, contender: int, method: str, *arguments: object) -> object:
+        """Call a method that one kind of contender has beside those of the interface."""
+        return getattr(self._contenders[contender], method)(*arguments)
 
     def statistics(self) -> list[str | None]:
         """Say what each contender counted."""
         return [contender.statistics() for contender in self._contenders]
 
 
-def count_wrong(actual: torch.Tensor, pieces: Sequence[Piece], rounded: bool) -> int:
+def count_wrong(
+    actual: torch.Tensor, pieces: Sequence[Piece], rounded: bool, error: float = 0.0
+) -> int:
     """Count elements that differ from the expectation.
 
     Args:
         actual: a result, one-dimensional.
         pieces: what it must be, from its first element on.
         rounded: allow an average in floating point its last digit; else values must be equal.
+        error: allow this much, in any case.
     """
     tolerance = torch.finfo(actual.dtype).eps if rounded and actual.is_floating_point() else 0.0
     num_wrong = start = 0
@@ -114,7 +206,8 @@ def count_wrong(actual: torch.Tensor, pieces: Sequence[Piece], rounded: bool) ->
             (part[:whole].view(-1, PERIOD), pattern),
             (part[whole:], pattern[: piece.count - whole]),
         ):
-            right = (got - want).abs() <= tolerance * want.abs() if tolerance else got == want
+            limit = tolerance * want.abs() + error
+            right = (got - want).abs() <= limit if tolerance or error else got == want
             num_wrong += int((~right).sum())
     return num_wrong
 

@@ -7,7 +7,7 @@ import random
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
@@ -31,8 +31,25 @@ class RankFailure(Exception):
     """A rank raised, died or did not answer in time; the message says which and how."""
 
 
+def open_hosts(options: Options, opened: ExitStack) -> Hosts | None:
+    """Make the hosts of --veth, which last as long as the stack; None without it.
+
+    Raises:
+        NamespaceError: the machine or the user may not have them.
+    """
+    if not options.veth_links:
+        return None
+    links = options.veth_links
+    hosts = Hosts(num_hosts=options.nnodes, num_links=links, rates_mbit=[options.rate_mbit] * links)
+    return opened.enter_context(hosts)
+
+
 class Ranks:
-    """The rank processes of one run; a context manager that leaves none behind."""
+    """The rank processes of one run; a context manager that leaves none behind.
+
+    Attributes:
+        on_ask: is told what goes on before every request.
+    """
 
     def __init__(
         self, options: Options, contenders: Sequence[Open], hosts: Hosts | None = None
@@ -47,6 +64,7 @@ class Ranks:
         Raises:
             RankFailure: a rank could not.
         """
+        self.on_ask: Callable[[str], None] = lambda what: None
         self._timeout_s = options.timeout_s
         self._deadline = time.monotonic() + options.timeout_s
         self._processes: list[BaseProcess] = []
@@ -84,12 +102,18 @@ class Ranks:
         Raises:
             RankFailure: a rank raised, died, or the run's time is over.
         """
+        self.on_ask(what)
         for pipe in self._pipes:
             try:
                 pipe.send((method, arguments))
             except OSError:
                 break  # that rank is dead; collecting finds out how it died
         return self._collect(what)
+
+    @property
+    def pids(self) -> list[int]:
+        """Process ids in rank order."""
+        return [process.pid for process in self._processes if process.pid is not None]
 
     def _start(self, options: Options, contenders: Sequence[Open], hosts: Hosts | None) -> None:
         # One server imports torch once; the ranks are forked from it while it has no threads of
@@ -188,7 +212,9 @@ class Ranks:
 
 def _environment(options: Options, rank: int, hosts: Hosts | None) -> dict[str, str]:
     """What a launcher would set for one rank, and on which interfaces its node is reached."""
+    address = hosts.address(options.node(rank)) if hosts else "127.0.0.1"
     environment = {
+        "HCCL_BENCH_ADDRESS": address,  # of this rank's node
         "RANK": str(rank),
         "WORLD_SIZE": str(options.world_size),
         "LOCAL_RANK": str(rank % options.nproc),

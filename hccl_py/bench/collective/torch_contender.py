@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import timedelta
 from functools import partial
 
@@ -9,7 +10,8 @@ import torch
 import torch.distributed as dist
 
 from hccl_py.bench.collective.contender import Endpoint, Timed, Zeros
-from hccl_py.bench.collective.counters import describe
+from hccl_py.bench.collective.output.counters import describe
+from hccl_py.compression import VARIABLE
 
 
 class TorchContender:
@@ -18,6 +20,7 @@ class TorchContender:
     def __init__(self, backend: str, endpoint: Endpoint) -> None:
         """Join the group; blocks until every rank is there."""
         self.zeros: Zeros = lambda count, dtype: torch.zeros(count, dtype=dtype)
+        self.compression = os.environ.get(VARIABLE, "")
         timeout = timedelta(seconds=endpoint.timeout_s)
         self._rank, self._world_size = endpoint.rank, endpoint.world_size
         if dist.is_initialized():
@@ -32,17 +35,28 @@ class TorchContender:
         )
         self._group = dist.group.WORLD
 
-    def all_reduce(self, data: torch.Tensor, reduce_op: str) -> Timed:
+    def all_reduce(
+        self, data: torch.Tensor, reduce_op: str, output: torch.Tensor | None = None
+    ) -> Timed:
         """See Contender."""
-        return partial(dist.all_reduce, data, op=_op(reduce_op), group=self._group)
+        target = data if output is None else output
+        call = partial(dist.all_reduce, target, op=_op(reduce_op), group=self._group)
+        return call if output is None else _after_copy(output, data, call)
 
-    def broadcast(self, data: torch.Tensor, root: int) -> Timed:
+    def broadcast(self, data: torch.Tensor, root: int, output: torch.Tensor | None = None) -> Timed:
         """See Contender."""
-        return partial(dist.broadcast, data, src=root, group=self._group)
+        target = data if output is None else output
+        call = partial(dist.broadcast, target, src=root, group=self._group)
+        return call if output is None or self._rank != root else _after_copy(output, data, call)
 
-    def reduce(self, data: torch.Tensor, root: int, reduce_op: str) -> Timed:
+    def reduce(
+        self, data: torch.Tensor, root: int, reduce_op: str, output: torch.Tensor | None = None
+    ) -> Timed:
         """See Contender."""
-        return partial(dist.reduce, data, dst=root, op=_op(reduce_op), group=self._group)
+        is_copied = output is not None and self._rank == root
+        target = output if output is not None and is_copied else data
+        call = partial(dist.reduce, target, dst=root, op=_op(reduce_op), group=self._group)
+        return _after_copy(target, data, call) if is_copied else call
 
     def all_gather(self, output: torch.Tensor, input: torch.Tensor) -> Timed:
         """See Contender."""
@@ -81,6 +95,14 @@ class TorchContender:
 
         return exchange
 
+    def send(self, data: torch.Tensor, peer: int) -> Timed:
+        """See Contender."""
+        return partial(dist.send, data, peer, group=self._group)
+
+    def recv(self, data: torch.Tensor, peer: int) -> Timed:
+        """See Contender."""
+        return partial(dist.recv, data, peer, group=self._group)
+
     def barrier(self) -> Timed:
         """See Contender."""
         return partial(dist.barrier, group=self._group)
@@ -93,6 +115,16 @@ class TorchContender:
     def close(self) -> None:
         """See Contender."""
         dist.destroy_process_group(self._group)
+
+
+def _after_copy(output: torch.Tensor, input: torch.Tensor, call: Timed) -> Timed:
+    """Work out of place as a program has to that calls torch: these calls have no output."""
+
+    def copy_and_call() -> None:
+        output.copy_(input)
+        call()
+
+    return copy_and_call
 
 
 def _op(name: str) -> dist.ReduceOp.RedOpType:

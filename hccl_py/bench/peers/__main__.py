@@ -9,17 +9,17 @@ import signal
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from hccl_py.bench.collective.options import (
-    parse_names,
+from hccl_py.bench.collective.arguments import (
+    parse_numbers,
     parse_positive,
     parse_seconds,
     parse_sizes,
+    parser_of,
 )
-from hccl_py.bench.collective.report import facts
+from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.peers.contenders import (
     COMMUNICATOR,
     MPIS,
@@ -173,16 +173,20 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     sizes = parse_sizes("4,1K,8K,64K,256K,1M,16M,64M")
-    add("--ranks", type=_numbers, default=(2, 4, 8), metavar="LIST", help="ranks (2,4,8)")
+    add("--ranks", type=parse_numbers, default=(2, 4, 8), metavar="LIST", help="ranks (2,4,8)")
     add(
-        "--ops", type=partial(parse_names, _OPS), default=_OPS, metavar="LIST", help=", ".join(_OPS)
+        "--ops",
+        type=parser_of({name: name for name in _OPS}, _OPS),
+        default=_OPS,
+        metavar="LIST",
+        help=", ".join(_OPS),
     )
     add("--sizes", type=parse_sizes, default=sizes, metavar="LIST", help="bytes (4 to 64M)")
     add("--starts", type=parse_positive, default=20, metavar="N", help="fresh starts of each (20)")
     add("--seconds", type=parse_seconds, default=2.0, metavar="S", help="timed in each start (2)")
     add(
         "--api",
-        type=partial(parse_names, tuple(_APIS)),
+        type=parser_of({name: name for name in _APIS}, tuple(_APIS)),
         default=tuple(_APIS),
         metavar="LIST",
         help="both",
@@ -208,11 +212,6 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 def _path(text: str) -> Path:
     # Not resolved: the Python of a virtual environment is a link, and finds its packages by it.
     return Path(text).expanduser().absolute()
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    """Read whole numbers with commas between them."""
-    return tuple(map(parse_positive, text.split(",")))
 
 
 def _print(lines: Sequence[str]) -> None:

@@ -71,10 +71,11 @@ class Start:
     seconds: float
 
     def counts(self, size: int) -> tuple[int, int]:
-        """Elements of a rank's input and output."""
+        """Elements of a rank's input and output; no output: in place."""
         case = CASES[self.op]
         layout = case.layout(case.count(size, _DTYPE, self.ranks), self.ranks)
-        return layout.input_count, layout.output_count
+        in_place = case.places[0] == "in"
+        return layout.input_count, 0 if in_place else layout.output_count
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from hccl_py.bench.collective.analysis.limits import copy_gb_per_s
 from hccl_py.transport import _core
 
 _PROBE_S = 0.01
 _MAX_PAIRS = 5
 _FAR_NS = 100.0
 _COPY_BYTES = 64 << 20
-_COPIES = 5
 
 
 def probe() -> dict[str, Any]:
@@ -31,12 +31,7 @@ def probe() -> dict[str, Any]:
     for other in chosen:
         times = _core.core_to_core_ns(first, other, _PROBE_S / len(chosen))
         pairs.append((first, other, float(np.median(times)) if times else None))
-    buffer = np.ones(2 * _COPY_BYTES, np.uint8)
-    times = _core.copy_times(buffer.ctypes.data, _COPY_BYTES, _COPIES)
-    return {
-        "core_to_core_ns": pairs,
-        "memcpy_gb_per_s": _COPY_BYTES / float(np.median(times)) / 1e3,
-    }
+    return {"core_to_core_ns": pairs, "memcpy_gb_per_s": copy_gb_per_s(_COPY_BYTES)}
 
 
 def memcpy_gb_per_s(probes: Sequence[dict[str, Any]]) -> float:

@@ -55,7 +55,7 @@ class Library(NamedTuple):
 def main() -> None:
     """Measure all sizes; rank 0 writes the file."""
     task = json.loads(sys.argv[1])
-    library = _LIBRARIES[task["api"]]()
+    library = LIBRARIES[task["api"]]()
     seconds = task["seconds"] / len(task["sizes"])
     results = [
         {"bytes": size, **_measure(library, task["op"], counts, seconds)}
@@ -136,10 +136,11 @@ def _check(library: Library, op: str, call: Call, input: Array, output: Array) -
     output.fill(0)
 
 
-def _open_communicator() -> Library:
+def open_communicator(*where: Any) -> Library:
+    """Open one; `where` is store, rank and world size, or nothing: by the environment."""
     from hccl_py import Communicator, ReduceOp
 
-    communicator = Communicator(timeout_s=_TIMEOUT_S)
+    communicator = Communicator(*where, timeout_s=_TIMEOUT_S)
 
     def bind(op: str, input: Array, output: Array) -> Call:
         calls: dict[str, Call] = {
@@ -224,8 +225,8 @@ def _open_torch(backend: str) -> Library:
     )
 
 
-_LIBRARIES: dict[str, Callable[[], Library]] = {
-    "communicator": _open_communicator,
+LIBRARIES: dict[str, Callable[[], Library]] = {
+    "communicator": open_communicator,
     "mpi": _open_mpi,
     "torch hccl": partial(_open_torch, "hccl"),
     "torch gloo": partial(_open_torch, "gloo"),

@@ -8,7 +8,8 @@ from typing import Any
 
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.measure import Spread
-from hccl_py.bench.collective.report import number
+from hccl_py.bench.collective.output.plot import size_text
+from hccl_py.bench.collective.output.table import lay_out, number
 from hccl_py.bench.peers.contenders import OURS
 from hccl_py.bench.peers.machine import describe, memcpy_gb_per_s
 
@@ -141,14 +142,14 @@ def losses(all_cells: Sequence[Cell]) -> list[str]:
         times = f"{number(cell.ours.median)} us, {cell.best_peer} "
         times += f"{number(cell.spreads[cell.best_peer].median)} us"
         lines.append(
-            f"{ratio:.2f}x {cell.title}, {size_text(cell.size)} bytes: ours {times}{_note(cell)}"
+            f"{ratio:.2f}x {cell.title}, {size_text(cell.size)}: ours {times}{_note(cell)}"
         )
     return lines
 
 
 def _table(rows: Sequence[Cell], copy_gb_per_s: float, markdown: bool) -> list[str]:
     names = list(dict.fromkeys(name for row in rows for name in row.starts_us))
-    table = [["bytes", *names, "ratio", "busbw GB/s", "of memcpy", "steady", ""]]
+    table = [["size", *names, "ratio", "busbw GB/s", "of memcpy", "steady", ""]]
     for row in rows:
         spreads = row.spreads
         times = [spreads.get(name) for name in names]
@@ -168,26 +169,10 @@ def _table(rows: Sequence[Cell], copy_gb_per_s: float, markdown: bool) -> list[s
                 _note(row).lstrip(", "),
             ]
         )
-    if markdown:
-        lines = ["| " + " | ".join(cells) + " |" for cells in table]
-        return [lines[0], "|" + "--:|" * len(table[0]), *lines[1:]]
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(cell.rjust(width) for cell, width in zip(cells[:-1], widths, strict=False))
-        + f"  {cells[-1]}".rstrip()
-        for cells in table
-    ]
+    return lay_out(table, markdown)
 
 
 def _note(cell: Cell) -> str:
     """Say why a row is not to be trusted, if so."""
     noisy = ", ".join(f"{name} {spread:.1f}" for name, spread in cell.noisy.items())
     return f", not to be trusted: p90/p10 of {noisy}" if noisy else ""
-
-
-def size_text(size: int) -> str:
-    """Render bytes as the command line takes them."""
-    for suffix, unit in (("M", 1 << 20), ("K", 1 << 10)):
-        if size and size % unit == 0:
-            return f"{size // unit}{suffix}"
-    return str(size)

@@ -63,15 +63,20 @@ struct Prepared {
   size_t count;
   uint64_t fingerprint;
   bool divide;
+  Compression compression;
 };
 
 void make_prepared(Prepared* self, std::shared_ptr<Plan> plan, int dtype, int op, size_t count,
-                   uint64_t fingerprint, bool divide) {
+                   uint64_t fingerprint, bool divide, int compression) {
   if (dtype < 0 || dtype >= num_dtypes || op < 0 || op >= num_reduce_ops) {
     throw std::invalid_argument("no such element type or reduce op");
   }
+  if (compression < 0 || compression >= num_compressions ||
+      (compression != 0 && static_cast<DType>(dtype) != DType::float32)) {
+    throw std::invalid_argument("no such compression, or not of these elements");
+  }
   new (self) Prepared{std::move(plan), static_cast<DType>(dtype), static_cast<ReduceOp>(op), count,
-                      fingerprint, divide};
+                      fingerprint, divide, static_cast<Compression>(compression)};
 }
 
 RequestPtr collective(Communicator& self, const Prepared& prepared, double timeout_s) {
@@ -86,6 +91,8 @@ RequestPtr collective(Communicator& self, const Prepared& prepared, double timeo
   request->call.fingerprint = prepared.fingerprint;
   request->call.total_bytes = prepared.count * size_of(prepared.dtype);
   request->call.divide = prepared.divide;
+  request->call.compression = prepared.compression;
+  request->call.residual = nullptr;
   return request;
 }
 
@@ -93,6 +100,14 @@ RequestPtr data_collective(Communicator& self, const Prepared& prepared, double 
                            Address address) {
   RequestPtr request = collective(self, prepared, timeout_s);
   request->call.data = {start_of(address), prepared.count};
+  return request;
+}
+
+// `residual`: of as many float32 elements as the data.
+RequestPtr feedback_collective(Communicator& self, const Prepared& prepared, double timeout_s,
+                               Address address, uint64_t residual) {
+  RequestPtr request = data_collective(self, prepared, timeout_s, address);
+  request->call.residual = pointer(residual);
   return request;
 }
 
@@ -171,7 +186,7 @@ struct Entry<Build> {
 using Row = std::array<int, 12>;
 
 std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> peers,
-                                int data_chunks, int scratch_slots, int max_chunk_span,
+                                std::vector<uint8_t> compressed, int data_chunks, int scratch_slots, int max_chunk_span,
                                 size_t min_message_bytes, int rank, int world_size) {
   auto plan = std::make_shared<Plan>();
   plan->ops.reserve(ops.size());
@@ -183,6 +198,7 @@ std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> pe
     plan->ops.push_back({static_cast<OpKind>(row[0]), row[1], row[2], chunk(3), chunk(7), row[11]});
   }
   plan->peers = std::move(peers);
+  plan->compressed = std::move(compressed);
   plan->data_chunks = data_chunks;
   plan->scratch_slots = scratch_slots;
   plan->max_chunk_span = max_chunk_span;
@@ -196,12 +212,14 @@ std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> pe
 void bind_calls(nb::module_& module, nb::class_<Communicator>& communicator) {
   nb::class_<Plan>(module, "Plan");
   module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"),
-             nb::arg("data_chunks"), nb::arg("scratch_slots"), nb::arg("max_chunk_span"),
+             nb::arg("compressed"), nb::arg("data_chunks"), nb::arg("scratch_slots"), nb::arg("max_chunk_span"),
              nb::arg("min_message_bytes"), nb::arg("rank"), nb::arg("world_size"));
 
   nb::class_<Prepared>(module, "Prepared")
       .def("__init__", &make_prepared)
-      .def_ro("fingerprint", &Prepared::fingerprint);
+      .def_ro("fingerprint", &Prepared::fingerprint)
+      .def_prop_ro("compressed",
+                   [](const Prepared& p) { return p.compression != Compression::none; });
 
   nb::class_<Work>(module, "Work")
       .def("wait", &Work::wait)
@@ -216,6 +234,8 @@ void bind_calls(nb::module_& module, nb::class_<Communicator>& communicator) {
       .def("start_blocks", &Entry<block_collective>::start)
       .def("run_equal", &Entry<equal_collective>::run)
       .def("start_equal", &Entry<equal_collective>::start)
+      .def("run_feedback", &Entry<feedback_collective>::run)
+      .def("start_feedback", &Entry<feedback_collective>::start)
       .def("run_transfer", &Entry<transfer>::run)
       .def("start_transfer", &Entry<transfer>::start);
 }

@@ -75,9 +75,9 @@ void raise_system_error(const std::exception_ptr& pointer, void*) {
   }
 }
 
-BrokenPaths take_broken(Communicator& engine) {
+BrokenPaths plain(const std::vector<BrokenPath>& paths) {
   BrokenPaths result;
-  for (const BrokenPath& b : engine.take_broken()) result.emplace_back(b.peer, b.index, b.path);
+  for (const BrokenPath& path : paths) result.emplace_back(path.peer, path.index, path.path);
   return result;
 }
 
@@ -91,13 +91,17 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
       .def("segment_fd", [](Communicator& c) { return c.segment()->fd(); })
       .def("doorbell_fd", &Communicator::doorbell_fd)
       .def("set_checks", &Communicator::set_checks)
+      .def("start_profile", &Communicator::start_profile)
       .def("set_ranks_on_host", &Communicator::set_ranks_on_host)
       .def("add_shm_peer", &add_shm_peer)
       .def("add_tcp_peer", &add_tcp_peer)
       .def("add_lanes", &add_python_lanes)
       .def("add_verbs_peer", &add_verbs_peer, Released())
       .def("repair_fd", [](Communicator& c) { return c.connections().repair_fd(); })
-      .def("take_broken", &take_broken, Released())
+      .def("take_broken", [](Communicator& c) { return plain(c.take_broken()); }, Released())
+      .def("take_wanted",
+           [](Communicator& c) { return plain(c.connections().take_wanted()); }, Released())
+      .def("note_refusal", &Communicator::note_refusal, Released())
       .def("replace_connection",
            [](Communicator& c, int peer, int index, int path, nb::handle connection) {
              std::shared_ptr<Stream> stream = stream_of(connection);

@@ -85,6 +85,19 @@ AnyDict statistics(Communicator& engine) {
   return result;
 }
 
+// Nanoseconds of copying, reducing, and sending and receiving over a wire, in the calls that Profile counts.
+nb::typed<nb::tuple, uint64_t, uint64_t, uint64_t> profile(Communicator& engine) {
+  const Profile& p = engine.statistics().profile;
+  return nb::make_tuple(p.copy_ns.value(), p.reduce_ns.value(), p.wire_ns.value());
+}
+
+// Of all compressed calls: how many, bytes sent before and after encoding, nanoseconds of coding.
+nb::typed<nb::tuple, uint64_t, uint64_t, uint64_t, uint64_t> compression(Communicator& engine) {
+  const CompressionStatistics& c = engine.statistics().compression;
+  return nb::make_tuple(c.calls.value(), c.raw_bytes.value(), c.sent_bytes.value(),
+                        c.coding_ns.value());
+}
+
 nb::typed<nb::list, AnyDict> path_statistics(Communicator& engine) {
   nb::list result;
   for (const auto& record : engine.connections().path_statistics()) {
@@ -191,6 +204,8 @@ void bind_reports(nb::module_& module, nb::class_<Communicator>& communicator) {
       .def("call_log", &call_log)
       .def("statistics", &statistics)
       .def("path_statistics", &path_statistics)
+      .def("compression", &compression)
+      .def("profile", &profile)
       .def("num_finished", [](Communicator& c) { return c.statistics().collectives.value(); });
 }
 

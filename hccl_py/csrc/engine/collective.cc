@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/request.h"
 #include "reduce/reduce.h"
 
 namespace hccl {
@@ -15,6 +16,39 @@ Failure mismatch(int peer, uint64_t call, uint64_t their_call) {
   failure.their_call = their_call;
   return failure;
 }
+
+// Adds the time that it exists to a part of the profile, if there is one.
+class Timed {
+ public:
+  Timed(Profile* profile, Counter Profile::*part)
+      : counter_(profile == nullptr ? nullptr : &(profile->*part)) {
+    if (counter_ != nullptr) began_ = Clock::now();
+  }
+  Timed(Profile* profile, const Lane& lane)
+      : Timed(profile, lane.shares_payload() ? &Profile::copy_ns : &Profile::wire_ns) {}
+  ~Timed() {
+    if (counter_ != nullptr) counter_->add(steady_ns(Clock::now()) - steady_ns(began_));
+  }
+  Timed(const Timed&) = delete;
+  Timed& operator=(const Timed&) = delete;
+
+ private:
+  Counter* counter_;
+  Deadline began_;
+};
+
+// Adds the time that it exists to that of coding.
+class CodingTime {
+ public:
+  explicit CodingTime(Coded& coded) : coded_(coded), began_(Clock::now()) {}
+  ~CodingTime() { coded_.coding_ns += steady_ns(Clock::now()) - steady_ns(began_); }
+  CodingTime(const CodingTime&) = delete;
+  CodingTime& operator=(const CodingTime&) = delete;
+
+ private:
+  Coded& coded_;
+  Deadline began_;
+};
 
 }  // namespace
 
@@ -42,7 +76,7 @@ void Channel::start(const Call& call, const Tiling& tiling) {
   next_op_ = 0;
   ready_ = 0;
   item_size_ = size_of(call.dtype);
-  size_t scratch_bytes = static_cast<size_t>(call.plan->scratch_slots) * slot_bytes_;
+  size_t scratch_bytes = call.plan->slots_needed() * slot_bytes_;
   if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
 }
 
@@ -63,6 +97,7 @@ bool Channel::finish_tile() {
     bool has_data = call_->plan->data_chunks > 0;
     Span span = tiling_->tile_of(has_data ? call_->data : call_->output.at(0), tile_);
     if (!may_overwrite(span)) return false;
+    Timed timed(profile_, &Profile::reduce_ns);
     scale(call_->dtype, span.address, span.count, world_size_);
   }
   next_op_ = 0;
@@ -74,7 +109,11 @@ bool Channel::finish_tile() {
 bool Channel::flush() {
   if (backlog_.empty()) return false;
   int awaited = stragglers_.waits() ? backlog_.lanes().front()->peer() : rank_;
-  bool moved = backlog_.flush();
+  bool moved;
+  {
+    Timed timed(profile_, *backlog_.lanes().front());
+    moved = backlog_.flush();
+  }
   // Its taking what we sent is the first sign of a rank that has nothing to send.
   if (moved && awaited != rank_ && !stragglers_.has_arrived(awaited)) stragglers_.arrive(awaited, 0);
   // In the last tile hardly anything will bring an acknowledgement along, and what was sent would have
@@ -124,39 +163,82 @@ Span Channel::resolve(const ChunkRef& chunk) {
   return tiling_->resolve(*call_, chunk, tile_, scratch_.data());
 }
 
-void Channel::post(Lane& lane, const Header& header, const Span& span) {
-  uint64_t number = lane.post_send(header, span.address);
+void Channel::post(Lane& lane, const Header& header, const std::byte* payload) {
+  Timed timed(profile_, lane);
+  uint64_t number = lane.post_send(header, payload);
   if (lane.settled()) return;
   backlog_.note(lane);
   if (lane.completed() < number) {
-    borrowed_.push_back({&lane, number, span.address, span.address + header.length});
+    borrowed_.push_back({&lane, number, payload, payload + header.length});
   }
 }
 
 bool Channel::run_send(const Op& op) {
   Span span = resolve(op.source);
   if (!is_told(span)) return true;
+  const std::byte* payload = span.address;
+  if (is_compressed(op, 0) && span.count > 0) {
+    payload = encode_source(op, span);
+    if (payload == nullptr) return false;
+  }
   Header header;
   header.fingerprint = call_->fingerprint;
   header.id = stragglers_.report();
   header.size = Tiling::whole(*call_, op.source) * item_size_;
-  header.length = static_cast<uint32_t>(span.count * item_size_);
+  header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
   header.kind = static_cast<uint16_t>(op.rendezvous);
   const int* peers = peers_of(op);
   if (op.num_peers == 1) {
-    post(lane(peers[0]), header, span);
+    post(lane(peers[0]), header, payload);
     return true;
   }
   fan_out_.clear();
   for (int i = 0; i < op.num_peers; ++i) {
     if (lane(peers[i]).shares_payload()) fan_out_.push_back(&lane(peers[i]));
   }
-  bool shared = fan_out_.size() > 1 &&
-                fan_out_[0]->post_send_to_all(fan_out_, header, span.address);
+  bool shared = false;
+  if (fan_out_.size() > 1) {
+    Timed timed(profile_, *fan_out_[0]);
+    shared = fan_out_[0]->post_send_to_all(fan_out_, header, payload);
+  }
   for (int i = 0; i < op.num_peers; ++i) {
-    if (!shared || !lane(peers[i]).shares_payload()) post(lane(peers[i]), header, span);
+    if (!shared || !lane(peers[i]).shares_payload()) post(lane(peers[i]), header, payload);
   }
   return true;
+}
+
+// Encodes what a compressed send reads. All ranks are to end with the same bits, so what is sent out of
+// `data` is left there as its receivers decode it. Null while an earlier send still reads that.
+const std::byte* Channel::encode_source(const Op& op, const Span& span) {
+  bool of_data = op.source.buffer == Buffer::data && op.source.scratch < 0;
+  if (of_data && !may_overwrite(span)) return nullptr;
+  std::byte* encoding = free_encoding();
+  CodingTime timed(coded_);
+  std::byte* residual = nullptr;
+  if (of_data && call_->residual) residual = call_->residual + (span.address - call_->data.address);
+  encode(call_->compression, encoding, span.address, residual, span.count);
+  if (of_data) decode(call_->compression, span.address, encoding, span.count);
+  auto num_peers = static_cast<size_t>(op.num_peers);
+  coded_.raw_bytes += num_peers * span.count * item_size_;
+  coded_.sent_bytes += num_peers * encoded_bytes(call_->compression, span.count);
+  return encoding;
+}
+
+void Channel::decode_payload(const std::byte* payload, std::byte* to, size_t count) {
+  CodingTime timed(coded_);
+  decode(call_->compression, to, payload, count);
+}
+
+std::byte* Channel::free_encoding() {
+  std::erase_if(borrowed_, [](const Borrowed& b) { return b.lane->completed() >= b.number; });
+  for (const auto& encoding : encodings_) {
+    bool borrowed = std::any_of(borrowed_.begin(), borrowed_.end(),
+                                [&](const Borrowed& b) { return b.begin == encoding.get(); });
+    if (!borrowed) return encoding.get();
+  }
+  // At least one block, for the slot of a message of one element.
+  size_t bytes = std::max(slot_bytes_, encoded_bytes(Compression::int8, int8_block));
+  return encodings_.emplace_back(new std::byte[bytes]).get();
 }
 
 // The source of an earlier send must not change before it left. If it still waits, the lane takes
@@ -175,7 +257,8 @@ bool Channel::may_overwrite(const Span& span) {
 }
 
 // Throws Mismatch, or LaneError for what no sane peer sends.
-void Channel::check(const Header& header, int peer, const Op& op, const Span& span) {
+void Channel::check(const Header& header, const Op& op, int peer_index, const Span& span) {
+  int peer = peers_of(op)[peer_index];
   if (checks_) {
     uint64_t call = call_->fingerprint;
     size_t whole = Tiling::whole(*call_, op.destination) * item_size_;
@@ -186,11 +269,18 @@ void Channel::check(const Header& header, int peer, const Op& op, const Span& sp
       failure.expected_bytes = whole;
       throw Mismatch(std::move(failure));
     }
-    if (header.length != span.count * item_size_) {
-      throw LaneError(peer, "a message that is no part of its call");
-    }
+  }
+  // Always: it is what decoding reads.
+  if (header.length != message_bytes(op, peer_index, span)) {
+    throw LaneError(peer, "a message that is no part of its call");
   }
   stragglers_.arrive(peer, header.id);
+}
+
+// The whole payload of the lane's next message, or null while it is still arriving.
+const std::byte* Channel::lend(Lane& from) {
+  Timed timed(profile_, from);
+  return from.lend();
 }
 
 bool Channel::run_recv(const Op& op) {
@@ -200,8 +290,16 @@ bool Channel::run_recv(const Op& op) {
   Lane& from = lane(peer);
   const Header* header = from.peek();
   if (header == nullptr) return false;
-  check(*header, peer, op, span);
+  check(*header, op, 0, span);
   if (!may_overwrite(span)) return false;
+  if (is_compressed(op, 0) && span.count > 0) {
+    const std::byte* payload = lend(from);
+    if (payload == nullptr) return false;
+    decode_payload(payload, span.address, span.count);
+    from.release();
+    return true;
+  }
+  Timed timed(profile_, from);
   // An empty block may have no address.
   if (span.count == 0 ? from.lend() == nullptr : !from.receive(span.address)) return false;
   from.release();
@@ -212,21 +310,34 @@ bool Channel::run_recv_reduce(const Op& op) {
   Span span = resolve(op.destination);
   if (!is_told(span)) return true;
   const int* peers = peers_of(op);
-  if (ready_ == 0) sources_.resize(static_cast<size_t>(op.num_peers));
+  if (ready_ == 0) {
+    sources_.resize(static_cast<size_t>(op.num_peers));
+    size_t decoded_bytes = slot_bytes_ * static_cast<size_t>(op.num_peers);
+    if (call_->compression != Compression::none && decoded_.size() < decoded_bytes) {
+      decoded_.resize(decoded_bytes);
+    }
+  }
   for (; ready_ < op.num_peers; ++ready_) {
     Lane& from = lane(peers[ready_]);
     const Header* header = from.peek();
     if (header == nullptr) return false;
-    check(*header, peers[ready_], op, span);
-    const std::byte* payload = from.lend();
+    check(*header, op, ready_, span);
+    const std::byte* payload = lend(from);
     if (payload == nullptr) return false;
-    sources_[static_cast<size_t>(ready_)] = payload;
+    auto index = static_cast<size_t>(ready_);
+    if (is_compressed(op, ready_) && span.count > 0) {
+      std::byte* decoded = decoded_.data() + index * slot_bytes_;
+      decode_payload(payload, decoded, span.count);
+      payload = decoded;
+    }
+    sources_[index] = payload;
   }
   if (!may_overwrite(span)) return false;
   if (span.count > 0) {
     // Rank order, so that every rank which reduces these same operands gets the same bits.
     auto mine = std::find_if(peers, peers + op.num_peers, [&](int peer) { return peer > rank_; });
     sources_.insert(sources_.begin() + (mine - peers), span.address);
+    Timed timed(profile_, &Profile::reduce_ns);
     reduce(call_->dtype, call_->op, span.address, sources_, span.count);
   }
   for (int i = 0; i < op.num_peers; ++i) lane(peers[i]).release();
@@ -242,6 +353,7 @@ bool Channel::run_copy(const Op& op) {
   }
   if (source.count == 0 || source.address == destination.address) return true;
   if (!may_overwrite(destination)) return false;
+  Timed timed(profile_, &Profile::copy_ns);
   std::memmove(destination.address, source.address, source.count * item_size_);
   return true;
 }

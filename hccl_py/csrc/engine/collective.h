@@ -4,12 +4,14 @@
 #include <exception>
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "lanes/lane.h"
 #include "engine/failure/failure.h"
 #include "engine/stragglers.h"
 #include "engine/plan.h"
+#include "reduce/reduce.h"
 
 namespace hccl {
 
@@ -19,6 +21,13 @@ struct Mismatch : std::exception {
   const char* what() const noexcept override { return "ranks made different calls"; }
 
   Failure failure;
+};
+
+// What the compressed edges of a rank took.
+struct Coded {
+  uint64_t raw_bytes = 0;   // of messages sent, before they were encoded
+  uint64_t sent_bytes = 0;  // after
+  uint64_t coding_ns = 0;   // encoding and decoding
 };
 
 // One lane to every other rank, and what this rank has under way on them.
@@ -35,6 +44,8 @@ class Channel {
   // Whether other ranks' calls are compared with this one; they are unless it is measured what that
   // costs. Before the first call.
   void set_checks(bool checks) { checks_ = checks; }
+  // Null: the parts of a call are not timed.
+  void set_profile(Profile* profile) { profile_ = profile; }
   void start(const Call& call, const Tiling& tiling);
   // Runs ops until one must wait. True if anything moved. Throws LaneError, Mismatch.
   bool step();
@@ -52,6 +63,8 @@ class Channel {
   std::vector<int> waiting_for() const;
   // Of this channel's; an op counts for its part of a tile.
   double tiles_done(const Tiling& tiling) const;
+  // Since the last time that it was taken.
+  Coded take_coded() { return std::exchange(coded_, {}); }
 
  private:
   struct Borrowed {  // the source of a send that has not left yet
@@ -67,8 +80,19 @@ class Channel {
   bool run_recv_reduce(const Op& op);
   bool run_copy(const Op& op);
   bool may_overwrite(const Span& span);
-  void post(Lane& lane, const Header& header, const Span& span);
-  void check(const Header& header, int peer, const Op& op, const Span& span);
+  void post(Lane& lane, const Header& header, const std::byte* payload);
+  void check(const Header& header, const Op& op, int peer_index, const Span& span);
+  bool is_compressed(const Op& op, int peer_index) const {
+    return call_->compression != Compression::none && call_->plan->is_compressed(op, peer_index);
+  }
+  size_t message_bytes(const Op& op, int peer_index, const Span& span) const {
+    return is_compressed(op, peer_index) ? encoded_bytes(call_->compression, span.count)
+                                         : span.count * item_size_;
+  }
+  const std::byte* encode_source(const Op& op, const Span& span);
+  void decode_payload(const std::byte* payload, std::byte* to, size_t count);
+  std::byte* free_encoding();
+  const std::byte* lend(Lane& from);
   bool finish_tile();
   Span resolve(const ChunkRef& chunk);
   // A rank that has nothing to send says so, once: or a call without elements would not be noticed.
@@ -90,6 +114,7 @@ class Channel {
   size_t item_size_ = 1;
   int ready_ = 0;  // recv_reduce: peers whose payload is known to be there
   bool checks_ = true;
+  Profile* profile_ = nullptr;
   bool tells_empty_ = false;  // blocks differ in length, or there are no elements at all
 
   std::vector<Borrowed> borrowed_;
@@ -97,6 +122,10 @@ class Channel {
   std::vector<const std::byte*> sources_;
   std::vector<Lane*> fan_out_;
   std::vector<std::byte> scratch_;
+  // Payloads of compressed messages, a slot each, which lanes borrow; as many as ever were at once.
+  std::vector<std::unique_ptr<std::byte[]>> encodings_;
+  std::vector<std::byte> decoded_;  // what a recv_reduce has decoded, a slot for each such peer
+  Coded coded_;
 };
 
 }  // namespace hccl

@@ -50,7 +50,11 @@ void CollectiveQueue::begin() {
   stragglers_.begin(active_->sequence);
   num_announced_before_ = statistics_.announced.value();
   active_->tiling = Tiling(call, slot_bytes_, static_cast<int>(channels_.size()));
-  for (Channel& channel : channels_) channel.start(call, active_->tiling);
+  bool is_timed = is_profiled_ || call.compression != Compression::none;
+  for (Channel& channel : channels_) {
+    channel.set_profile(is_timed ? &statistics_.profile : nullptr);
+    channel.start(call, active_->tiling);
+  }
 }
 
 void CollectiveQueue::end() {
@@ -65,11 +69,24 @@ void CollectiveQueue::record_end(CallState state) {
   if (rendezvous) statistics_.rendezvous.add(1);
   recorder_.end(*active_, state, last_end_ns_, stragglers_.waiting(), rendezvous);
   stragglers_.end();
+  Coded coded;
+  for (Channel& channel : channels_) {
+    Coded its = channel.take_coded();
+    coded.raw_bytes += its.raw_bytes;
+    coded.sent_bytes += its.sent_bytes;
+    coded.coding_ns += its.coding_ns;
+  }
   if (state != CallState::completed) return;
   uint64_t busy_ns = last_end_ns_ - active_->started_ns;
   uint64_t waiting_ns = std::min(busy_ns, stragglers_.waiting().total_ns);
   statistics_.calls[active_->call.fingerprint >> kind_shift & kind_mask].add(waiting_ns,
                                                                             busy_ns - waiting_ns);
+  if (active_->call.compression == Compression::none) return;
+  CompressionStatistics& all = statistics_.compression;
+  all.calls.add(1);
+  all.raw_bytes.add(coded.raw_bytes);
+  all.sent_bytes.add(coded.sent_bytes);
+  all.coding_ns.add(coded.coding_ns);
 }
 
 bool CollectiveQueue::unflushed() const {

@@ -22,6 +22,8 @@ class CollectiveQueue {
 
   // Before the first request.
   std::vector<Channel>& channels() { return channels_; }
+  // Times the parts of all calls; else only of those that are compressed.
+  void start_profile() { is_profiled_ = true; }
 
   void push(const RequestPtr& request) { waiting_.push_back(request); }
   bool idle() const { return !active_ && waiting_.empty(); }
@@ -57,6 +59,7 @@ class CollectiveQueue {
   const size_t slot_bytes_;
   Recorder& recorder_;
   Statistics& statistics_;
+  bool is_profiled_ = false;
   Stragglers stragglers_;
   std::vector<Channel> channels_;
   std::deque<RequestPtr> waiting_;

@@ -66,6 +66,9 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
 
 void Communicator::add_tcp_peer(int peer, TcpConnections connections) {
   size_t num_paths = connections.names.size();
+  if (connections.lanes.empty()) {
+    connections.lanes.assign(outboxes_.size(), StreamsByPath(num_paths));
+  }
   auto is_complete = [&](const StreamsByPath& paths) { return paths.size() == num_paths; };
   if (num_paths == 0 || !is_complete(connections.controls) ||
       !std::all_of(connections.lanes.begin(), connections.lanes.end(), is_complete)) {
@@ -106,6 +109,8 @@ void Communicator::add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes,
 void Communicator::set_checks(bool checks) {
   for (Channel& channel : collectives_.channels()) channel.set_checks(checks);
 }
+
+void Communicator::start_profile() { collectives_.start_profile(); }
 
 Caller Communicator::caller() const {
   return submissions_.caller(driver_.load(std::memory_order_relaxed) != std::thread::id());
@@ -199,19 +204,23 @@ bool Communicator::has_work() const {
   return has_calls() || !point_to_point_.idle() || connections_.is_unsettled();
 }
 
-// Whether a request came in for which no other thread was woken, because this one drove.
-bool Communicator::has_requests() const { return submissions_.has_incoming() || asked(~ask_close); }
+// Whether a request or a connection came in for which no other thread was woken, because this one
+// drove.
+bool Communicator::has_requests() const {
+  return submissions_.has_incoming() || asked(~ask_close) || connections_.has_offers();
+}
 
 // Ends this thread's driving. What is left goes to a waiter or to the progress thread.
 void Communicator::hand_over() {
   bool has_rest = has_work();
   submissions_.stop_driving();
-  if (asked(~ask_close) && submissions_.try_drive()) {
+  // The progress thread may not run; a lane's first message waits for the connection.
+  while ((asked(~ask_close) || connections_.has_offers()) && submissions_.try_drive()) {
     progress_or_fail();
+    has_rest = has_work();
     submissions_.stop_driving();
-  } else if (has_rest || has_requests()) {
-    kick_progress_thread();
   }
+  if (has_rest || has_requests()) kick_progress_thread();
 }
 
 void Communicator::kick_progress_thread() { progress_thread_->kick(self_.lock()); }
@@ -304,12 +313,19 @@ std::vector<BrokenPath> Communicator::take_broken() {
     check_connections();
   }
   std::vector<BrokenPath> broken = connections_.take_broken();
-  if (failures_.has_ended()) broken.clear();
+  // A communicator that has failed still learns by its control links who ended, for shrink().
+  if (failures_.has_ended()) std::erase_if(broken, [](auto& path) { return path.index != 0; });
   return broken;
 }
 
+void Communicator::note_refusal(int peer) {
+  if (submissions_.is_closed()) return;
+  connections_.note_refusal(peer);
+  drive_once();
+}
+
 void Communicator::replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection) {
-  if (submissions_.is_closed() || failures_.has_ended()) return connection->close();
+  if (submissions_.is_closed()) return connection->close();
   connections_.offer(path, std::move(connection));
   drive_once();
 }

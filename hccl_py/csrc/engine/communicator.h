@@ -68,6 +68,8 @@ class Communicator final : public Drivable {
   void set_ranks_on_host(int ranks) { may_spin_ = ranks <= usable_cores(); }
   // For measurements, see Channel.
   void set_checks(bool checks);
+  // Times the parts of its collectives from now on. Before the first call.
+  void start_profile();
 
   // A request to be filled: the last one given back, if there is one. Python's lock is held.
   RequestPtr take_request();
@@ -95,7 +97,10 @@ class Communicator final : public Drivable {
   // The connections that broke since the last call. Call it every second or so in any case: it
   // checks the connections while no call does.
   std::vector<BrokenPath> take_broken();
-  // The driver takes it into use at its next turn; no other thread may touch it any more.
+  // Nobody listens any more where this peer of another node did.
+  void note_refusal(int peer);
+  // The driver takes it into use at its next turn; no other thread may touch it any more. Also the
+  // first connection that a lane wants.
   void replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection);
   // Whether a peer of another node still lacks something that finished calls have sent: for as long
   // connections that broke have to be brought back. Not if calls are under way that no thread awaits.

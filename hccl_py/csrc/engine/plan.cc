@@ -26,13 +26,15 @@ void Plan::validate(int rank, int world_size) const {
   };
   auto check_chunk = [&](const ChunkRef& chunk) {
     bool of_data = chunk.buffer == Buffer::data;
-    int limit = of_data ? data_chunks : world_size, longest = of_data ? max_chunk_span : 1;
+    int limit = of_data ? data_chunks : world_size, span = chunk.end - chunk.begin;
     // Tiles are cut for one kind or for the other.
     require(of_data == (data_chunks > 0) && chunk.buffer <= Buffer::output, "buffer");
     require(chunk.begin >= 0 && chunk.begin < chunk.end && chunk.end <= limit, "chunk range");
-    require(chunk.end - chunk.begin <= longest, "chunk span");
+    require(span <= max_chunk_span && (of_data || span == 1 || chunk.scratch >= 0), "chunk span");
     require(chunk.scratch >= -1 && chunk.scratch < scratch_slots, "scratch slot");
+    require(of_data || chunk.scratch <= scratch_slots - span, "scratch slots");
   };
+  require(compressed.empty() || compressed.size() == peers.size(), "compressed edges");
   require(data_chunks >= 0 && scratch_slots >= 0 && max_chunk_span >= 0, "counts");
   for (const Op& op : ops) {
     require(op.peers_begin >= 0 && op.num_peers >= 0 &&
@@ -50,20 +52,32 @@ void Plan::validate(int rank, int world_size) const {
     require(op.kind != OpKind::recv_reduce ||
                 std::adjacent_find(begin, end, std::greater_equal<>()) == end,
             "order of peers");
+    for (int i = 0; i < op.num_peers && !compressed.empty(); ++i) {
+      // A payload is encoded once for all readers, and blocks of an encoding begin with a chunk.
+      const ChunkRef& chunk = op.kind == OpKind::send ? op.source : op.destination;
+      require(!is_compressed(op, i) || chunk.end == chunk.begin + 1, "span of a compressed chunk");
+      require(op.kind != OpKind::send || is_compressed(op, i) == is_compressed(op, 0),
+              "a send that is compressed for some peers only");
+    }
     require(op.rendezvous >= -1 && op.rendezvous < 0xffff, "rendezvous");
     if (op.kind != OpKind::send) check_chunk(op.destination);
     if (op.kind == OpKind::send || op.kind == OpKind::copy) check_chunk(op.source);
   }
 }
 
+size_t Plan::slots_needed() const {
+  size_t slots = static_cast<size_t>(scratch_slots);
+  return data_chunks ? slots : divide_up(slots, static_cast<size_t>(std::max(max_chunk_span, 1)));
+}
+
 Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
     : item_size_(size_of(call.dtype)), slot_bytes_(slot_bytes) {
   const Plan& plan = *call.plan;
   size_t slot_elements = slot_bytes / item_size_;
+  size_t span = static_cast<size_t>(std::max(plan.max_chunk_span, 1));
+  if (span > slot_elements) throw std::invalid_argument("an op spans more chunks than fit a slot");
   if (plan.data_chunks) {
     size_t chunks = static_cast<size_t>(plan.data_chunks);
-    size_t span = static_cast<size_t>(std::max(plan.max_chunk_span, 1));
-    if (span > slot_elements) throw std::invalid_argument("an op spans more chunks than fit a slot");
     size_t line = std::max<size_t>(1, cache_line / item_size_);
     // Enough tiles that every channel has two to overlap, within the two limits.
     size_t wanted = divide_up(call.data.count, chunks * 2 * static_cast<size_t>(num_channels));
@@ -76,10 +90,13 @@ Tiling::Tiling(const Call& call, size_t slot_bytes, int num_channels)
     return;
   }
   // Ranks may see different block lengths here, so a tile may depend on nothing but the slot.
-  tile_elements_ = slot_elements;
+  tile_elements_ = slot_elements / span;
   size_t longest = 0;
   for (const std::vector<Span>* blocks : {&call.input, &call.output}) {
     for (const Span& block : *blocks) longest = std::max(longest, block.count);
+  }
+  for (const Span& block : call.output) {
+    if (span > 1 && block.count != longest) throw std::invalid_argument("blocks of several lengths");
   }
   num_tiles_ = std::max<int64_t>(1, divide_up(longest, tile_elements_));
 }
@@ -106,7 +123,10 @@ Span Tiling::resolve(const Call& call, const ChunkRef& chunk, int64_t tile,
     span = tile_of(block_of(call, chunk), tile);
   }
   if (chunk.scratch >= 0) {
-    span.address = scratch + static_cast<size_t>(chunk.scratch) * slot_bytes_;
+    bool end_to_end = chunk.buffer != Buffer::data && call.plan->max_chunk_span > 1;
+    size_t stride = end_to_end ? span.count * item_size_ : slot_bytes_;
+    span.address = scratch + static_cast<size_t>(chunk.scratch) * stride;
+    if (end_to_end) span.count *= static_cast<size_t>(chunk.end - chunk.begin);
   }
   return span;
 }

@@ -13,7 +13,9 @@ enum class OpKind : uint8_t { send = 0, recv = 1, recv_reduce = 2, copy = 3 };
 inline constexpr const char* op_names[] = {"send", "recv", "recv_reduce", "copy"};
 enum class Buffer : uint8_t { data = 0, input = 1, output = 2 };
 
-// Chunks [begin, end) of a buffer; or a scratch slot with the length of these.
+// Chunks [begin, end) of a buffer; or scratch with the length of these, from slot `scratch` on. Chunks
+// of `data` take one slot together. Blocks take a slot each; several in a row, which only scratch
+// holds, have one length and lie end to end.
 struct ChunkRef {
   Buffer buffer = Buffer::data;
   int begin = 0;
@@ -35,14 +37,20 @@ struct Op {
 struct Plan {
   std::vector<Op> ops;
   std::vector<int> peers;
+  std::vector<uint8_t> compressed;  // of each of `peers`, whether its message is; empty: none is
   int data_chunks = 0;     // parts that `data` is cut into; 0: the plan has no `data`
   int scratch_slots = 0;
-  int max_chunk_span = 1;  // most chunks of `data` that one op moves
+  int max_chunk_span = 1;  // most chunks that one op moves; above 1, all blocks have one length
   // Below this a message is not worth cutting to keep several channels busy.
   size_t min_message_bytes = 16384;
 
   // Throws std::invalid_argument where an op points outside its buffers or `world_size`.
   void validate(int rank, int world_size) const;
+  bool is_compressed(const Op& op, int peer) const {
+    return !compressed.empty() && compressed[static_cast<size_t>(op.peers_begin + peer)] != 0;
+  }
+  // How many slots of the engine hold the scratch slots: blocks that share a message share a slot.
+  size_t slots_needed() const;
 };
 
 // Elements in a row.
@@ -59,6 +67,10 @@ struct Call {
   std::vector<Span> output;  // one per rank, or one
   DType dtype = DType::uint8;
   ReduceOp op = ReduceOp::sum;
+  // What float32 travels as on the plan's compressed edges; none: as it is on all.
+  Compression compression = Compression::none;
+  // What compressing `data` lost in the call before and will lose in this one, by position; or null.
+  std::byte* residual = nullptr;
   uint64_t fingerprint = 0;
   size_t total_bytes = 0;  // of the whole, the same on all ranks
   bool divide = false;     // avg: at the end `data`, or output block 0, by the number of ranks

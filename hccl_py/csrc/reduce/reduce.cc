@@ -79,6 +79,17 @@ bool multiply(DType dtype, std::byte* to, const std::byte* from, size_t count, d
   return kernel != nullptr;
 }
 
+void encode(Compression compression, std::byte* to, const std::byte* from, std::byte* residual,
+            size_t count) {
+  assert(compression != Compression::none);
+  best.encode[static_cast<size_t>(compression)](to, from, residual, count);
+}
+
+void decode(Compression compression, std::byte* to, const std::byte* from, size_t count) {
+  assert(compression != Compression::none);
+  best.decode[static_cast<size_t>(compression)](to, from, count);
+}
+
 const char* reduce_instruction_set() { return best.name; }
 
 }  // namespace hccl

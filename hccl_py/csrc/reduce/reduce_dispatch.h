@@ -21,6 +21,7 @@
 #endif
 
 #include "base/types.h"
+#include "reduce/reduce.h"
 
 namespace hccl {
 
@@ -30,12 +31,19 @@ using ReduceKernel = void (*)(std::byte* dst, const std::byte* const* srcs, size
 // Combines every element with one operand; `to` may be `from`. A divisor is an integer > 0.
 using OperandKernel = void (*)(std::byte* to, const std::byte* from, size_t count, double operand);
 
+// Encodes and decodes float32 elements; `residual` may be null.
+using EncodeKernel = void (*)(std::byte* to, const std::byte* from, std::byte* residual,
+                              size_t count);
+using DecodeKernel = void (*)(std::byte* to, const std::byte* from, size_t count);
+
 // A null entry is a pair that has no meaning.
 struct ReduceTable {
   const char* name = nullptr;
   ReduceKernel reduce[num_dtypes][num_reduce_ops] = {};
   OperandKernel scale[num_dtypes] = {};
   OperandKernel multiply[num_dtypes] = {};
+  EncodeKernel encode[num_compressions] = {};
+  DecodeKernel decode[num_compressions] = {};
 };
 
 extern const ReduceTable reduce_table_generic;

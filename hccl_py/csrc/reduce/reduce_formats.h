@@ -99,6 +99,12 @@ HCCL_INLINE Vector<Bits, lanes> narrow(Vector<int32_t, lanes> value) {
     const __m256i packed = _mm256_packus_epi32((__m256i)value, (__m256i)value);
     return (B)_mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, 0b1000));
   }
+  if constexpr (lanes == 8 && sizeof(Bits) == 1) {
+    const __m256i wide = (__m256i)value;
+    const __m128i words =
+        _mm_packus_epi32(_mm256_castsi256_si128(wide), _mm256_extracti128_si256(wide, 1));
+    return (B)_mm_cvtsi128_si64(_mm_packus_epi16(words, words));
+  }
 #endif
   return __builtin_convertvector(value, B);
 }

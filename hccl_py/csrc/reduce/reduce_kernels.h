@@ -161,6 +161,8 @@ void divide_integers(std::byte* to, const std::byte* from, size_t count, double 
   }
 }
 
+#include "reduce/reduce_encodings.h"
+
 struct TableBuilder {
   ReduceTable table;
 
@@ -207,6 +209,11 @@ struct TableBuilder {
     }
     set<Boolean, BitXor>(DType::boolean, ReduceOp::bxor);
   }
+
+  constexpr void add_encoding(Compression compression, EncodeKernel encode, DecodeKernel decode) {
+    table.encode[static_cast<size_t>(compression)] = encode;
+    table.decode[static_cast<size_t>(compression)] = decode;
+  }
 };
 
 constexpr ReduceTable make_table(const char* name) {
@@ -229,6 +236,8 @@ constexpr ReduceTable make_table(const char* name) {
   builder.add_float<Float8E4M3FNUZ>(DType::float8_e4m3fnuz);
   builder.add_float<Float8E5M2FNUZ>(DType::float8_e5m2fnuz);
   builder.add_float<Float8E8M0FNU>(DType::float8_e8m0fnu);
+  builder.add_encoding(Compression::bf16, encode_bf16, decode_bf16);
+  builder.add_encoding(Compression::int8, encode_int8, decode_int8);
   return builder.table;
 }
 

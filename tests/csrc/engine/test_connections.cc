@@ -1,5 +1,6 @@
 // What becomes of single connections between hosts: acknowledgements that stop half-way, lost probes,
-// control connections that break, and how a peer that died is told from one that is out of reach.
+// control connections that break, how a peer that died is told from one that is out of reach, and lanes
+// whose connections are made when first needed.
 #include <algorithm>
 #include <set>
 
@@ -123,6 +124,113 @@ HCCL_TEST(a_death_after_garbage_on_the_control_link_is_one) {
     char garbage[256] = "no control message";
     CHECK(::send(control, garbage, sizeof garbage, 0) == sizeof garbage);
   });
+}
+
+constexpr milliseconds moment(300);  // that the rank would use, were it to end the call
+
+Header eager_header() {
+  Header header;
+  header.fingerprint = 7;
+  header.length = header.size = 8;
+  header.kind = 1;
+  return header;
+}
+
+HCCL_TEST(a_lane_asks_once_for_its_connection_and_then_sends) {
+  Wire wire(Wire::Lanes::later);
+  Connections& connections = wire.rank->connections();
+  std::vector<std::byte> bytes(8);
+  CHECK(connections.take_wanted().empty());
+  for (int i = 0; i < 2; ++i) wire.rank->start(transfer(RequestKind::send, bytes, 1, 7));
+  std::vector<BrokenPath> wanted = connections.take_wanted();
+  CHECK(wanted.size() == 1 && wanted[0].peer == 1 && wanted[0].index == 1 + Wire::num_channels);
+  CHECK(wire.rank->has_undelivered());
+  wire.connect();
+  for (uint64_t number : {1, 2}) {
+    char message[sizeof(Frame) + 8];
+    CHECK(recv(wire.lanes.back(), message, sizeof message, MSG_WAITALL) == sizeof message);
+    CHECK(reinterpret_cast<Frame*>(message)->sequence == number);
+  }
+  CHECK(connections.take_wanted().empty());
+}
+
+// Does something in the middle of the driver's turn that first reads from it.
+class MeddlingStream final : public Stream {
+ public:
+  MeddlingStream(Descriptor socket, std::function<void()> meddle)
+      : inner_(std::move(socket)), meddle_(std::move(meddle)) {}
+
+  int fd() const override { return inner_.fd(); }
+  size_t send(std::span<const iovec> parts) override { return inner_.send(parts); }
+  size_t receive(std::span<const iovec> parts) override {
+    if (meddle_) std::exchange(meddle_, nullptr)();
+    return inner_.receive(parts);
+  }
+  void close() override { inner_.close(); }
+
+ private:
+  SocketStream inner_;
+  std::function<void()> meddle_;
+};
+
+// Another lane's connection comes while this thread drives.
+RequestPtr receive_amid_an_offer(Wire& wire, std::vector<std::byte>& bytes) {
+  wire.connect<MeddlingStream>(Wire::num_channels, [&wire] { wire.connect(0); });
+  RequestPtr request = transfer(RequestKind::recv, bytes, 1, 7);
+  wire.rank->start(request);
+  return request;
+}
+
+HCCL_TEST(a_connection_that_comes_during_a_turn_is_used_without_a_progress_thread) {
+  Wire wire(Wire::Lanes::later);
+  wire.progress->stop();
+  std::vector<std::byte> bytes(8);
+  receive_amid_an_offer(wire, bytes);
+  CHECK(wire.rank->connections().path_statistics()[0]->connected.value() == 1);
+}
+
+HCCL_TEST(a_call_goes_on_after_a_turn_in_which_a_connection_came) {
+  Wire wire(Wire::Lanes::later);
+  std::vector<std::byte> bytes(8);
+  RequestPtr request = receive_amid_an_offer(wire, bytes);
+  wire.send(eager_header(), 8);
+  CHECK(eventually([&] { return request->is_done(); }));
+}
+
+HCCL_TEST(a_goodbye_ends_a_lane_once_its_connection_has_come) {
+  Wire wire(Wire::Lanes::later);
+  std::vector<std::byte> bytes(8);
+  RequestPtr request = transfer(RequestKind::recv, bytes, 1, 7);
+  wire.rank->start(request);
+  wire.connect(0);  // which the peer has not: one of another lane says nothing
+  wire.say({.generation = 1 << Wire::num_channels});
+  CHECK(!wire.rank->wait(request, in(moment), no_interrupt));
+  wire.connect();
+  wire.send(eager_header(), 8);
+  CHECK(wire.rank->wait(request, in(seconds(20)), no_interrupt));
+}
+
+HCCL_TEST(a_goodbye_ends_a_lane_at_once_that_its_sender_never_used) {
+  Wire wire(Wire::Lanes::later);
+  std::vector<std::byte> bytes(8);
+  RequestPtr request = transfer(RequestKind::recv, bytes, 1, 7);
+  wire.say({.generation = 0});
+  CHECK(cause_of(*wire.rank, request) == Cause::left);
+}
+
+HCCL_TEST(a_peer_without_lanes_is_lost_once_nobody_listens_there) {
+  Wire wire(Wire::Lanes::later);
+  std::vector<std::byte> bytes(8);
+  RequestPtr request = transfer(RequestKind::recv, bytes, 1, 7);
+  wire.rank->start(request);
+  wire.rank->note_refusal(1);  // says nothing while the control link stands
+  shutdown(wire.control, SHUT_RDWR);
+  CHECK(!wire.rank->wait(request, in(moment), no_interrupt));
+  std::vector<BrokenPath> broken = wire.rank->take_broken();
+  CHECK(broken.size() == 1 && broken[0].index == 0);
+  wire.rank->note_refusal(1);
+  CHECK(eventually([&] { return request->is_done(); }));
+  CHECK(request->failure->cause == Cause::lost);
 }
 
 }  // namespace

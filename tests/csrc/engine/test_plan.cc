@@ -46,6 +46,7 @@ HCCL_TEST(every_malformed_plan_is_refused) {
       [](Plan& p) { p.ops[0].destination = {Buffer::output, 4, 5, -1}; },
       [](Plan& p) { p.ops[0].destination = {Buffer::input, 0, 1, -1}; },  // data and blocks
       [](Plan& p) { p.data_chunks = 0, p.ops = {{OpKind::recv, 0, 1, {Buffer{7}, 0, 1, -1}, {}}}; },
+      [](Plan& p) { p.data_chunks = 0, p.ops = {{OpKind::recv, 0, 1, {Buffer::output, 0, 2, 0}, {}}}; },
       [](Plan& p) { p.ops[1].source.begin = -1; },
       [](Plan& p) { p.ops[2].source.scratch = 1; },
       [](Plan& p) { p.ops[2].source.scratch = -2; },
@@ -111,6 +112,26 @@ HCCL_TEST(small_calls_are_not_cut) {
       CHECK(tiling.num_tiles() == (count * 4 <= least ? 1 : 2));
     }
   }
+}
+
+// Two slots of scratch in a row are one message of two blocks, and lie inside the slots of the engine.
+HCCL_TEST(blocks_of_one_message_lie_end_to_end) {
+  Plan plan;
+  plan.scratch_slots = 3;
+  plan.max_chunk_span = 2;
+  CHECK(plan.slots_needed() == 2);
+  Call call;
+  call.plan = &plan;
+  call.input = call.output = std::vector<Span>(4, {nullptr, 5000});
+  Tiling tiling(call, 4096, 1);
+  CHECK(tiling.num_tiles() == 3);
+  std::vector<std::byte> scratch(2 * 4096);
+  for (size_t count : {2048ul, 904ul}) {
+    Span both = tiling.resolve(call, {Buffer::output, 0, 2, 1}, count == 904 ? 2 : 0, scratch.data());
+    CHECK(both.address == scratch.data() + count && both.count == 2 * count);
+  }
+  call.output[3].count = 4999;
+  CHECK(throws<std::invalid_argument>([&] { Tiling uneven(call, 4096, 1); }));
 }
 
 HCCL_TEST(a_span_wider_than_a_slot_is_refused) {

@@ -52,7 +52,7 @@ void run(Feed& feed) {
         link.adopt(path, streams[path]);
         break;
       }
-      case 4: link.say_goodbye(turn, std::string(5000, 'x')); break;
+      case 4: link.say_goodbye(turn, 0, std::string(5000, 'x')); break;
       case 5: link.report_down(1, path, feed.take<uint8_t>()); break;
       case 6: link.say_goodbye(turn); break;
       case 7: case 8: {

@@ -102,6 +102,7 @@ void run_plan(Feed& feed) {
   plan.data_chunks = world_size;
   plan.min_message_bytes = 64;
   plan.peers = {1, 2};
+  plan.compressed = {1, 1};
   auto chunk = [](int i) { return ChunkRef{Buffer::data, i, i + 1, -1}; };
   plan.ops = {{OpKind::send, 0, 2, {}, chunk(1)},
               {OpKind::recv_reduce, 0, 2, chunk(me), {}},
@@ -116,6 +117,9 @@ void run_plan(Feed& feed) {
   call.data = {reinterpret_cast<std::byte*>(data.get()), count};
   call.dtype = DType::float32;
   call.fingerprint = feed.below(2);
+  call.compression = static_cast<Compression>(feed.below(num_compressions));
+  std::unique_ptr<float[]> residual(feed.flag() ? new float[count]() : nullptr);
+  call.residual = reinterpret_cast<std::byte*>(residual.get());
   Tiling tiling(call, slot_bytes, 1);
   Stragglers stragglers(me, world_size);
   stragglers.begin(1);

@@ -1,4 +1,4 @@
-"""Rows of the table in docs/torch_table.md: what a feature is, and what the page says of it."""
+"""Rows of the table in docs/tables/torch.md: what a feature is, and what the page says of it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "docs" / "torch_table.md"
+PAGE = ROOT / "docs" / "tables" / "torch.md"
 
 Check = Callable[..., Any]
 

@@ -7,7 +7,7 @@
 
 The decorator makes a test of it. hccl must complete it; what it returned must equal what `alone`
 computes in one process, or what gloo returned when `gloo.xz` was recorded. With HCCL_TEST_GLOO=1,
-in the nightly tier, gloo runs too: its results must be the recorded ones, and docs/torch_table.md
+in the nightly tier, gloo runs too: its results must be the recorded ones, and docs/tables/torch.md
 must say what it did (`table.py` writes both). All checks of a file share the processes, one set for
 each backend, and each check has a group of its own.
 """
@@ -69,7 +69,7 @@ def judge(row: Feature) -> None:
 
 
 def judge_gloo(row: Feature, mine: Outcome) -> None:
-    """Fail unless gloo did what its recording and docs/torch_table.md say."""
+    """Fail unless gloo did what its recording and docs/tables/torch.md say."""
     __tracebackhide__ = True
     told = documented().get(row.test, "")
     # What takes long to find out was measured when the table was written.
@@ -80,7 +80,7 @@ def judge_gloo(row: Feature, mine: Outcome) -> None:
         check_equal(mine.values or [], gloo.values, row.tolerance, "gloo")
     if told and documented_version() == torch.__version__.partition("+")[0]:
         assert told == describe(row, mine, gloo), (
-            f"docs/torch_table.md of {row.test}; run .ci/torch-table"
+            f"docs/tables/torch.md of {row.test}; run .ci/torch-table"
         )
 
 

@@ -1,4 +1,4 @@
-"""How many Python frames a call makes, torch's and ours; and the table of docs/torch_table.md.
+"""How many Python frames a call makes, torch's and ours; and the table of docs/tables/torch.md.
 
 python tests/torch_backend/harness/frames.py       # counts, and writes
 """

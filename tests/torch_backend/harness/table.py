@@ -1,4 +1,4 @@
-"""The table of docs/torch_table.md: what it has to list, and writing it.
+"""The table of docs/tables/torch.md: what it has to list, and writing it.
 
     python tests/torch_backend/harness/table.py     # runs every check on both backends
 

@@ -1,5 +1,6 @@
 """The handshake byte by byte, without sockets."""
 
+import socket
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from functools import partial
@@ -169,3 +170,19 @@ def test_handshake_connection_that_is_not_expected_is_rejected() -> None:
     assert asked == [Key(3, 7, 5)]
     assert "not expected" in (sides[1].outcome or "")
     assert sides[1].sent == []
+
+
+def test_handshake_that_a_fork_copied_amid_a_step_is_closed() -> None:
+    ours, theirs = socket.socketpair()
+
+    def close_amid(key: Key) -> bool:
+        accepted.close()
+        return False
+
+    accepted = PendingConnection(party(0), ours, "", close_amid)
+    dialled = PendingConnection(party(1), theirs, "", Key(0, CONTROL, 0))
+    theirs.sendall(dialled._hello(1, Key(0, CONTROL, 0)))
+    with pytest.raises(RejectedError):
+        accepted.advance()
+    assert ours.fileno() == -1
+    dialled.close()

@@ -1,11 +1,16 @@
-"""Connections that break while a communicator works, with the engine's side played by the test."""
+"""Lanes that are made when first needed, and connections that break while a communicator works.
+
+The test plays the engine's side.
+"""
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from types import SimpleNamespace
 
@@ -13,6 +18,7 @@ import pytest
 from bootstrapped import Job, bootstrapped, open_descriptors, read_exactly, write
 from thread_ranks import wait_until
 
+from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.bootstrap.party import Key
 from hccl_py.transport.bootstrap.reconnect import Reconnector
@@ -27,9 +33,12 @@ class ReportingEngine:
     def __init__(self) -> None:
         self._fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._broken: list[tuple[int, int, int]] = []
+        self._wanted: list[tuple[int, int, int]] = []
         self.lock = threading.RLock()
         """Held by a test, what it reports on several engines is there for all of them at once."""
         self.replaced: dict[Key, Connection] = {}
+        self.num_replaced: Counter[Key] = Counter()
+        self.refused: list[int] = []
         self.gone: list[SimpleNamespace] = []
 
     def repair_fd(self) -> int:
@@ -42,10 +51,19 @@ class ReportingEngine:
             broken, self._broken = self._broken, []
         return broken
 
+    def take_wanted(self) -> list[tuple[int, int, int]]:
+        with self.lock:
+            wanted, self._wanted = self._wanted, []
+        return wanted
+
+    def note_refusal(self, peer: int) -> None:
+        self.refused.append(peer)
+
     def replace_connection(self, peer: int, index: int, path: int, connection: Connection) -> None:
         key = Key(peer, index, path)
         self._close(self.replaced.pop(key, None))
         self.replaced[key] = connection
+        self.num_replaced[key] += 1
 
     def has_undelivered(self) -> bool:
         return False
@@ -56,6 +74,11 @@ class ReportingEngine:
     def report(self, *keys: Key) -> None:
         with self.lock:
             self._broken += [(key.rank, key.index, key.path) for key in keys]
+        os.eventfd_write(self._fd, 1)
+
+    def want(self, *keys: Key) -> None:
+        with self.lock:
+            self._wanted += [(key.rank, key.index, key.path) for key in keys]
         os.eventfd_write(self._fd, 1)
 
     def close(self) -> None:
@@ -155,6 +178,87 @@ def test_reconnect_broken_connection_is_replaced_on_both_sides(
             )
             assert 1 <= broke <= 3
     assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("askers", [(0,), (1,), (0, 1), (1, 0)])
+def test_lane_either_rank_asks_for_is_made_once(
+    askers: tuple[int, ...], tls: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if tls:
+        pytest.importorskip("cryptography", reason="TLS needs the extra `tls`")
+        monkeypatch.setenv("HCCL_TLS", "1")
+    with reconnected_pair() as (pair, job):
+        assert [job.ranks[0].link(1).lanes, job.ranks[1].link(0).lanes] == [(), ()]
+        wanted = [(index, path) for index in (1, 2) for path in (0, 1)]
+        with pair.engines[0].lock, pair.engines[1].lock:
+            for rank in askers:
+                pair.engines[rank].want(*(Key(1 - rank, *which) for which in wanted))
+        for which in wanted:
+            for rank in (0, 1):
+                key = Key(1 - rank, *which)
+                wait_until(lambda r=rank, k=key: k in pair.engines[r].replaced, "a connection")
+            pair.check(*which)
+        for rank in askers:  # what is there is not made again
+            pair.engines[rank].want(Key(1 - rank, 1, 0))
+        wait_until(lambda: not any(repair._pending for repair in pair.repairs), "nothing goes on")
+        for rank in (0, 1):
+            assert pair.engines[rank].num_replaced == {Key(1 - rank, *which): 1 for which in wanted}
+
+
+def test_lanes_that_a_call_needs_at_once_are_no_flood(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect.stranger_limit", lambda: 1)
+    with reconnected_pair() as (pair, _):
+        keys = {Key(1, index, path) for index in (1, 2) for path in (0, 1)}
+        pair.engines[0].want(*keys)
+        wait_until(lambda: keys == set(pair.engines[0].replaced), "all lanes are made")
+    assert "rejected" not in caplog.text
+
+
+def test_lane_wanted_while_another_one_is_finished_is_made_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._LOOK_PERIOD_S", math.inf)
+    first, second = Key(0, 1, 0), Key(0, 2, 0)
+    with reconnected_pair() as (pair, _):
+        repair, engine = pair.repairs[1], pair.engines[1]
+        finish = repair._connected
+
+        def want_and_finish(key: Key, pending: PendingConnection) -> None:
+            if key == first:
+                engine.want(second)
+            finish(key, pending)
+
+        monkeypatch.setattr(repair, "_connected", want_and_finish)
+        engine.want(first)
+        wait_until(lambda: {first, second} <= set(engine.replaced), "both lanes are made")
+
+
+def test_lane_that_broke_before_it_was_made_on_the_other_side_is_made() -> None:
+    with reconnected_pair() as (pair, _):
+        pair.engines[0].report(Key(1, 1, 0))
+        wait_until(lambda: Key(0, 1, 0) in pair.engines[1].replaced, "a connection")
+        wait_until(lambda: Key(1, 1, 0) in pair.engines[0].replaced, "a replacement")
+        pair.check(1, 0)
+
+
+def test_refusal_after_the_peers_own_attempt_succeeded_is_ignored() -> None:
+    with reconnected_pair() as (pair, _):
+        repair = pair.repairs[0]
+        repair._plane.loop.call(lambda: repair._refused(Key(1, 1, 0)))
+        assert not repair._retries
+
+
+def test_reconnect_control_connection_to_a_rank_that_has_ended_is_refused_on_either_side() -> None:
+    for ended, survivor in ((0, 1), (1, 0)):
+        with reconnected_pair() as (pair, _):
+            pair.repairs[ended].close()
+            pair.meshes[ended].listeners[0].close()
+            pair.engines[survivor].report(Key(ended, 0, 0))
+            engine = pair.engines[survivor]
+            wait_until(lambda e=engine, r=ended: r in e.refused, "a refusal")
 
 
 def test_reconnect_settle_waits_for_a_peer_that_is_out_of_reach(

@@ -65,6 +65,23 @@ def test_reductions_equal_numpy(ranks: ThreadRanks, dtype: str, op: ReduceOp) ->
     ranks.run(reduce)
 
 
+@pytest.mark.parametrize("compression", ["bf16", "int8"])
+def test_compressed_sums_have_the_same_bits_everywhere(
+    ranks: ThreadRanks, compression: str
+) -> None:
+    n = ranks.world_size
+    parts = [np.sin(np.arange(SIZES[-1], dtype=np.float32) * (7 + rank)) for rank in range(n)]
+
+    def all_reduce(comm: Communicator) -> Array:
+        data = parts[comm.rank].copy()
+        comm.all_reduce(data, compression=compression)
+        return data
+
+    results = ranks.run(all_reduce)
+    assert len({result.tobytes() for result in results}) == 1
+    np.testing.assert_allclose(results[0], np.sum(parts, 0), rtol=0, atol=0.02 * n)
+
+
 @pytest.mark.parametrize("dtype", ["uint8", "float64"])
 def test_moves_carry_every_byte(ranks: ThreadRanks, dtype: str) -> None:
     n = ranks.world_size

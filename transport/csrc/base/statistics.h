@@ -45,6 +45,23 @@ struct CallStatistics {
   }
 };
 
+// Where the time of collectives goes, as far as this rank works for them; the rest it waits. Counted
+// in compressed calls, and in all once somebody has asked for it: the clock is read twice for each
+// part.
+struct Profile {
+  Counter copy_ns;    // to and from shared memory, and within this rank's own
+  Counter reduce_ns;
+  Counter wire_ns;    // sending and receiving over anything else
+};
+
+// All calls that were compressed. What they cost and save on this rank's own edges between nodes.
+struct CompressionStatistics {
+  Counter calls;
+  Counter raw_bytes;   // of the messages that this rank sent, before they were encoded
+  Counter sent_bytes;  // after
+  Counter coding_ns;   // encoding, and decoding what came
+};
+
 // Kinds of calls: the four bits above the sequence number in a collective's fingerprint, then these.
 inline constexpr int kind_of_send = 16;
 inline constexpr int kind_of_recv = 17;
@@ -57,6 +74,8 @@ struct Statistics {
   Counter sleeps;       // a driver went to sleep in the kernel
   Counter doorbells;    // a sleeping peer was woken
   CallStatistics calls[num_call_kinds];
+  Profile profile;
+  CompressionStatistics compression;
   DeviceStatistics shm;
   DeviceStatistics tcp;
   DeviceStatistics verbs;     // lanes over queue pairs

@@ -42,6 +42,11 @@ enum class ReduceOp : uint8_t {
 };
 inline constexpr int num_reduce_ops = 8;
 
+// What float32 travels as on the compressed edges of a plan, see reduce/reduce.h. The values cross into
+// Python (transport/types.py) and travel in fingerprints: append only.
+enum class Compression : uint8_t { none = 0, bf16 = 1, int8 = 2 };
+inline constexpr int num_compressions = 3;
+
 // Eight bits are too few to hold a sum on its way: such a reduction has to be one step, with all
 // that it sums up as its sources, and there an average is divided too, before it is rounded.
 constexpr bool reduces_in_one_step(DType dtype) { return dtype >= DType::float8_e4m3fn; }

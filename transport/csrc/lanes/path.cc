@@ -37,11 +37,11 @@ Path::Path(size_t slot_bytes, bool checksum, BufferPool& pool,
     : slot_bytes_(slot_bytes),
       checksum_(checksum),
       pool_(pool),
-      statistics_(std::move(statistics)),
-      ahead_(pool.take()) {}
+      statistics_(std::move(statistics)) {}
 
 void Path::adopt(std::shared_ptr<Stream> stream) {
   if (generation_++) statistics_->reconnects.add(1);
+  if (!ahead_) ahead_ = pool_.take();
   stream_ = std::move(stream);
   only_receives_ = false;
   int domain = AF_UNSPEC;

@@ -83,6 +83,7 @@ class Path {
   ~Path() { cut({}); }
 
   bool up() const { return stream_ != nullptr; }
+  bool was_up() const { return generation_ > 0; }
   bool may_send() const { return up() && !only_receives_; }
   int fd() const { return up() ? stream_->fd() : -1; }
   const std::shared_ptr<PathStatistics>& statistics() const { return statistics_; }
@@ -149,7 +150,8 @@ class Path {
   size_t offset_ = 0;  // bytes of the frame that left
   uint32_t serial_sent_ = 0;
 
-  // Bytes read ahead of need: a frame, and the beginning of what follows it.
+  // Bytes read ahead of need: a frame, and the beginning of what follows it. Made with the first
+  // connection.
   PayloadBuffer ahead_;
   size_t ahead_begin_ = 0;
   size_t ahead_end_ = 0;

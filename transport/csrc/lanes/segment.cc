@@ -31,7 +31,9 @@ size_t size_of(const SegmentShape& s) {
 
 std::shared_ptr<Segment> Segment::create(const SegmentShape& shape) {
   Descriptor memory = sealed_memory(size_of(shape), "hccl");
-  return std::shared_ptr<Segment>(new Segment(std::move(memory), shape, true));
+  int fd = memory.get();
+  return std::shared_ptr<Segment>(
+      new Segment(fd, shape, PROT_READ | PROT_WRITE, std::move(memory)));
 }
 
 std::shared_ptr<Segment> Segment::open(Descriptor memory, const SegmentShape& shape) {
@@ -40,13 +42,12 @@ std::shared_ptr<Segment> Segment::open(Descriptor memory, const SegmentShape& sh
       static_cast<size_t>(status.st_size) < size_of(shape)) {
     throw std::invalid_argument("a peer's shared memory segment is too small or not sealed");
   }
-  return std::shared_ptr<Segment>(new Segment(std::move(memory), shape, false));
+  return std::shared_ptr<Segment>(new Segment(memory.get(), shape, PROT_READ, Descriptor(-1)));
 }
 
-Segment::Segment(Descriptor memory, const SegmentShape& shape, bool writable)
-    : memory_(std::move(memory)), shape_(shape) {
-  int protection = writable ? PROT_READ | PROT_WRITE : PROT_READ;
-  void* address = mmap(nullptr, size_of(shape), protection, MAP_SHARED, memory_.get(), 0);
+Segment::Segment(int memory, const SegmentShape& shape, int protection, Descriptor kept)
+    : memory_(std::move(kept)), shape_(shape) {
+  void* address = mmap(nullptr, size_of(shape), protection, MAP_SHARED, memory, 0);
   if (address == MAP_FAILED) throw_errno("mmap of a segment");
   base_ = static_cast<std::byte*>(address);
 }

@@ -78,7 +78,7 @@ class Segment final : public SleepFlag {
   static std::shared_ptr<Segment> open(Descriptor memory, const SegmentShape& shape);
   ~Segment() override;
 
-  int fd() const { return memory_.get(); }
+  int fd() const { return memory_.get(); }  // of its owner; others only map it
   const SegmentShape& shape() const { return shape_; }
   SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
   // Before a sleep of the owner; `starved`: something of ours waits for space.
@@ -97,7 +97,8 @@ class Segment final : public SleepFlag {
   std::byte* slot(int channel, int index) const;
 
  private:
-  Segment(Descriptor memory, const SegmentShape& shape, bool writable);
+  // `kept`: the same memory, for an owner that passes it on.
+  Segment(int memory, const SegmentShape& shape, int protection, Descriptor kept);
 
   const Descriptor memory_;
   const SegmentShape shape_;

@@ -2,12 +2,20 @@
 
 #include <cstring>
 
+#include "base/copy.h"
+
 namespace hccl {
 
 namespace {
 
 // Header::kind of a message whose source may be overwritten before it is received.
 constexpr uint16_t always_copied = 0xffff;
+
+// Below, the distance costs less than it takes to find out.
+constexpr size_t min_far_bytes = 8192;
+
+// What a message is a part of stays in no cache until somebody reads all of it.
+constexpr size_t min_uncached_bytes = 4 << 20;
 
 }  // namespace
 
@@ -25,7 +33,12 @@ int Outbox::write(const std::byte* payload, size_t num_bytes, int num_readers,
   int slot = free_.back();
   free_.pop_back();
   readers_[slot] = num_readers;
-  std::memcpy(segment_->slot(channel_, slot), payload, num_bytes);
+  std::byte* to = segment_->slot(channel_, slot);
+  if (num_bytes >= min_far_bytes && distance_.is_far()) {
+    copy_past_caches(to, payload, num_bytes);
+  } else {
+    copy(to, payload, num_bytes);
+  }
   return slot;
 }
 
@@ -58,6 +71,13 @@ void ShmLane::reclaim() {
     if (sent.slot < 0) continue;
     outbox_->done_reading(sent.slot);
     if (!sent.shared) --own_slots_;
+  }
+}
+
+// Before anything else reads that line.
+void ShmLane::look_at_distance(const Header& header) {
+  if (header.length >= min_far_bytes) {
+    outbox_->distance().look_at(their_consumed_.count, reclaimed_);
   }
 }
 
@@ -146,10 +166,11 @@ bool ShmLane::publish(const Header& header, const std::byte* payload, int slot, 
 }
 
 bool ShmLane::push(const Header& header, const std::byte* payload) {
+  look_at_distance(header);
   if (ring_is_full()) return false;
   if (awaits_reply(header)) {
     check_valid();
-    std::memcpy(reply_.address, payload, header.length);
+    copy(reply_.address, payload, header.length);
     statistics_.announced.add(1);
     return publish(header, nullptr, written, false);
   }
@@ -167,6 +188,7 @@ bool ShmLane::push(const Header& header, const std::byte* payload) {
 bool ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Header& header,
                                     const std::byte* payload) {
   if (header.length <= inline_bytes) return false;
+  static_cast<ShmLane&>(*lanes[next_look_++ % lanes.size()]).look_at_distance(header);
   for (Lane* lane : lanes) {
     ShmLane& one = static_cast<ShmLane&>(*lane);
     if (!one.flushed() || one.ring_is_full()) return false;
@@ -219,7 +241,12 @@ const std::byte* ShmLane::lend() {
 
 bool ShmLane::receive(std::byte* destination) {
   const std::byte* payload = lend();
-  if (header_.length && payload != destination) std::memcpy(destination, payload, header_.length);
+  if (payload == destination || header_.length == 0) return true;
+  if (header_.size >= min_uncached_bytes) {
+    copy_past_caches(destination, payload, header_.length);
+  } else {
+    copy(destination, payload, header_.length);
+  }
   return true;
 }
 

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "base/arena.h"
+#include "lanes/distance.h"
 #include "lanes/lane.h"
 #include "lanes/segment.h"
 
@@ -30,6 +31,7 @@ class Outbox {
   // Writes into a slot for that many lanes; -1 if none is free. `lane_holds_none`: it is for a lane
   // that holds no other slot.
   int write(const std::byte* payload, size_t num_bytes, int num_readers, bool lane_holds_none);
+  Distance& distance() { return distance_; }
   void done_reading(int slot) {
     if (--readers_[slot] == 0) free_.push_back(slot);
   }
@@ -42,6 +44,7 @@ class Outbox {
   std::vector<int> readers_;
   std::vector<class ShmLane*> lanes_;
   size_t num_reserved_ = 0;
+  Distance distance_;
 };
 
 class ShmLane final : public QueuedLane {
@@ -97,6 +100,7 @@ class ShmLane final : public QueuedLane {
   };
 
   bool ring_is_full();
+  void look_at_distance(const Header& header);
   std::optional<uint64_t> offset_of(const Header& header, const std::byte* payload) const;
   bool awaits_reply(const Header& header) const;
   std::byte* find_payload(const Cell& cell);
@@ -120,6 +124,7 @@ class ShmLane final : public QueuedLane {
   Header header_;
   int slot_ = -1;
   int own_slots_ = 0;  // slots that this lane alone holds
+  size_t next_look_ = 0;  // which of several readers tells the distance
   Sent sent_slots_[ring_cells];
 
   std::shared_ptr<Arena> arena_;  // nullptr: nothing of ours is announced

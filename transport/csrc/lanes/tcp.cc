@@ -48,17 +48,28 @@ TcpLane::TcpLane(int peer, std::vector<std::shared_ptr<Stream>> connections,
     record->name = i < options.names.size() ? options.names[i] : "path " + std::to_string(i);
     paths_.push_back(std::make_unique<Path>(slot_bytes_, options.checksum, pool_, record));
   }
-  for (size_t i = 0; i < connections.size(); ++i) adopt(i, std::move(connections[i]));
+  for (size_t i = 0; i < connections.size(); ++i) {
+    if (connections[i]) adopt(i, std::move(connections[i]));
+  }
 }
 
 uint64_t TcpLane::post_send(const Header& header, const std::byte* payload) {
   throw_if_dead();
   uint64_t number = window_.post(header, payload);
+  if (!is_wanted_) {
+    note_wanted();
+    if (options_.observer != nullptr) options_.observer->lane_wanted(*this);
+  }
   send_waiting();
   // After it was sent: the peer is already at work while we copy.
   window_.keep(number);
   if (!flushed()) statistics_.tcp.stalls.add(1);
   return number;
+}
+
+void TcpLane::note_wanted() {
+  if (std::exchange(is_wanted_, true)) return;
+  wanted_at_ = Clock::now();
 }
 
 bool TcpLane::flush() {
@@ -181,6 +192,7 @@ void TcpLane::release_acknowledged() {
 
 void TcpLane::adopt(size_t i, std::shared_ptr<Stream> connection) {
   if (why_dead_) return connection->close();
+  note_wanted();  // the peer's own attempt brings the other paths
   if (paths_[i]->up()) end(i, "the peer made another connection", false);
   if (several()) {
     setsockopt(connection->fd(), IPPROTO_TCP, TCP_NOTSENT_LOWAT, &most_unsent_bytes,
@@ -271,15 +283,18 @@ void TcpLane::probe(Clock::time_point now) {
   }
 }
 
+bool TcpLane::none_open(const std::vector<TcpLane*>& lanes) {
+  auto is_open = [](auto& path) { return path->up() && !has_hung_up(path->fd()); };
+  return std::none_of(lanes.begin(), lanes.end(), [&](const TcpLane* lane) {
+    return std::any_of(lane->paths_.begin(), lane->paths_.end(), is_open);
+  });
+}
+
 bool TcpLane::closed_by_peer(const std::vector<TcpLane*>& lanes) {
-  bool by_peer = false;
-  for (const TcpLane* lane : lanes) {
-    for (const auto& path : lane->paths_) {
-      if (path->up() && !has_hung_up(path->fd())) return false;
-      by_peer = by_peer || path->up() || path->down().by_peer;
-    }
-  }
-  return by_peer;
+  auto by_peer = [](auto& path) { return path->up() || path->down().by_peer; };
+  return none_open(lanes) && std::any_of(lanes.begin(), lanes.end(), [&](const TcpLane* lane) {
+    return std::any_of(lane->paths_.begin(), lane->paths_.end(), by_peer);
+  });
 }
 
 bool TcpLane::delivered() const {
@@ -299,9 +314,12 @@ std::vector<PathTrouble> TcpLane::troubles(const std::vector<double>& unanswered
   for (size_t i = 0; i < paths_.size(); ++i) {
     const Path& path = *paths_[i];
     const std::string& name = path.statistics()->name;
+    if (!path.up() && !is_wanted_) continue;
     if (!path.up()) {
-      double seconds = std::chrono::duration<double>(now - path.down().since).count();
-      found.push_back({peer(), name, false, seconds, path.down().why});
+      auto since = path.was_up() ? path.down().since : wanted_at_;
+      double seconds = std::chrono::duration<double>(now - since).count();
+      std::string why = path.was_up() ? path.down().why : "no connection was made yet";
+      found.push_back({peer(), name, false, seconds, std::move(why)});
       continue;
     }
     double seconds = std::max(unanswered_s(path.fd()), i < unanswered.size() ? unanswered[i] : 0.0);

@@ -1,6 +1,7 @@
 // Lanes over connections between hosts: the provider for ranks of different nodes.
 //
-// A lane has a connection on each path to its peer. A message goes to the path that is expected to
+// A lane has a connection on each path to its peer, made when a message is first sent on it, by either
+// end. A message goes to the path that is expected to
 // finish it first, and stays in the send window until the peer has acknowledged it. When a connection
 // breaks, what it left unacknowledged goes out again on the others, or on the one that replaces it;
 // the receiver tells by the sequence numbers what it has already.
@@ -25,10 +26,12 @@ namespace hccl {
 
 class TcpLane;
 
-// Hears of connections that break.
+// Is told about connections that break, and about lanes that need their first ones.
 class PathObserver {
  public:
   virtual ~PathObserver() = default;
+  // The first message was posted, and no path has had a connection yet.
+  virtual void lane_wanted(const TcpLane& lane) = 0;
   // False: no other connection will come, since the peer has left or died.
   virtual bool path_lost(const TcpLane& lane, size_t path) = 0;
 };
@@ -39,14 +42,15 @@ struct TcpOptions {
   double path_timeout_s = 2;   // how long a connection may swallow bytes before it counts as cut
   int lane = 0;                // which of the pair's lanes this is
   std::vector<std::string> names;    // of the paths, for people
-  PathObserver* observer = nullptr;  // without one, no connection is ever replaced
+  PathObserver* observer = nullptr;  // without one, no connection is ever made or replaced
 };
 
 class TcpLane final : public Lane {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // One connection per path; they must be of the same kind on both sides.
+  // One connection per path, or nullptr for one that adopt() brings later; they must be of the same
+  // kind on both sides.
   TcpLane(int peer, std::vector<std::shared_ptr<Stream>> connections, const TcpOptions& options,
           Statistics& statistics);
 
@@ -78,8 +82,10 @@ class TcpLane final : public Lane {
   void poll() {
     for (size_t i = 0; i < paths_.size(); ++i) head_of(i);
   }
-  // Whether no connection of these lanes is left, and the peer closed at least one. A process that
-  // ends closes all; a network path that breaks, or a connection that is reset, leaves others open.
+  // Whether no connection of these lanes is left.
+  static bool none_open(const std::vector<TcpLane*>& lanes);
+  // The same, and the peer closed at least one. A process that ends closes all; a network path that
+  // breaks, or a connection that is reset, leaves others open.
   static bool closed_by_peer(const std::vector<TcpLane*>& lanes);
   // Whether the peer's kernel has all that was sent.
   bool delivered() const;
@@ -123,6 +129,7 @@ class TcpLane final : public Lane {
   void end(size_t path, const std::string& why, bool by_peer);
   void release_acknowledged();
   void bury(const std::string& why);
+  void note_wanted();
   void probe(Clock::time_point now);
 
   // tcp_receive.cc
@@ -144,6 +151,8 @@ class TcpLane final : public Lane {
   const TcpOptions options_;
   BufferPool pool_;
   std::vector<std::unique_ptr<Path>> paths_;
+  bool is_wanted_ = false;               // a connection was made or asked for,
+  Clock::time_point wanted_at_{};        // and when
   bool peer_ended_ = false;              // nothing will be replaced
   std::optional<std::string> why_dead_;  // if set, nothing will be sent or received
 

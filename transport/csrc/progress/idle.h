@@ -55,21 +55,23 @@ class Idle {
   //
   // `spins`: the record of earlier waits; nullptr for a wait that must not spin.
   Idle(SpinRecord* spins, int num_yields)
-      : spins_(spins), num_yields_(spins != nullptr ? 0 : num_yields) {}
+      : spins_(spins), num_yields_(num_yields), yields_(spins == nullptr) {}
 
   void reset() {
     if (spins_in_vain_ && Clock::now() - began_ <= 2 * spin_time) spins_->fail();
     if (spinning_) spins_->succeed();
     spinning_ = spins_in_vain_ = false;
+    yields_ = spins_ == nullptr;
     count_ = 0;
   }
   // Whether the next turn is the first one after progress, and may spin.
   bool begins_to_spin() const { return count_ == 0 && spins_ != nullptr; }
-  // The next turn() returns false.
-  void give_up() { count_ = max_turns; }
+  // This wait yields its core: whom it waits for runs there. To sleep would keep both there, as who
+  // wakes somebody draws him to its own core; of two that can run, the scheduler moves one.
+  void yield_instead() { yields_ = true; }
   // One turn without progress. False: time to sleep.
   bool turn() {
-    if (spins_ != nullptr) {
+    if (!yields_) {
       if (count_ == 0) begin();
       if (count_ == max_turns || spun_enough()) return false;
       pause_cpu();
@@ -85,6 +87,9 @@ class Idle {
   bool look_at_clock() const { return (count_ & 63) == 63; }
 
  private:
+  // The next turn() returns false.
+  void give_up() { count_ = max_turns; }
+
   using Clock = std::chrono::steady_clock;
   // A time, as a turn may be a read of memory or a system call per socket. Longer than a peer that
   // sleeps takes to wake and answer: else both sleep at each wait from then on. Not longer: on a busy
@@ -119,6 +124,7 @@ class Idle {
 
   SpinRecord* const spins_;
   const int num_yields_;
+  bool yields_;
   int count_ = 0;
   bool spinning_ = false;
   bool spins_in_vain_ = false;  // in this wait

@@ -17,6 +17,9 @@ constexpr auto process_ending_time = milliseconds(100);
 // The connections of a process that ends close one after the other.
 constexpr auto closing_time = milliseconds(300);
 constexpr auto closing_period = milliseconds(2);
+// From a goodbye until connections that its sender used before have come: both ends have proved
+// themselves, and only this rank's control thread is behind.
+constexpr auto arrival_time = std::chrono::seconds(5);
 
 constexpr uint32_t stream_events = EPOLLIN | EPOLLOUT | EPOLLRDHUP;
 
@@ -62,7 +65,7 @@ void Connections::add_tcp_lanes(int peer, std::vector<TcpLane*> lanes) {
   at(peer).link->watch_paths(path_timeout_s_);
   for (TcpLane* lane : lanes) {
     for (size_t path = 0; path < lane->num_paths(); ++path) {
-      watch_connection(peer, 1 + lane->index(), lane->fd(path));
+      if (int fd = lane->fd(path); fd >= 0) watch_connection(peer, 1 + lane->index(), fd);
       records_.push_back(lane->statistics(path));
     }
     tcp_lanes_.push_back(lane);
@@ -112,8 +115,35 @@ void Connections::follow(int rank) {
     link.declare_lost();
   }
   if (link.state() == ControlLink::State::open || peer.has_ended) return;
-  for (TcpLane* lane : peer.lanes) lane->peer_has_ended();
+  if (link.state() == ControlLink::State::left && awaits_lanes(peer)) {
+    peer.arrives_until = Clock::now() + arrival_time;
+    count_unsettled();
+  } else {
+    end_lanes(peer);
+  }
   end_of_link(rank);
+}
+
+// The data connections that there are, or were: a bit for each, shared from the 65th on.
+uint64_t Connections::made(const Peer& peer) {
+  uint64_t bits = 0;
+  size_t bit = 0;
+  for (const TcpLane* lane : peer.lanes) {
+    for (size_t path = 0; path < lane->num_paths(); ++path, ++bit) {
+      if (lane->generation(path) > 0) bits |= uint64_t{1} << bit % 64;
+    }
+  }
+  return bits;
+}
+
+bool Connections::awaits_lanes(const Peer& peer) {
+  return (peer.link->made() & ~made(peer)) != 0;
+}
+
+// No connection is made or replaced any more.
+void Connections::end_lanes(Peer& peer) {
+  peer.arrives_until.reset();
+  for (TcpLane* lane : peer.lanes) lane->peer_has_ended();
 }
 
 // The link says that the peer has left, or is lost.
@@ -147,6 +177,8 @@ void Connections::settle(int rank, Deadline now) {
     peer.explained_until.reset();
     count_unsettled();
     fail_by_paths(rank, peer.error);
+  } else if (peer.arrives_until && now >= *peer.arrives_until) {
+    end_lanes(peer);
   }
 }
 
@@ -227,7 +259,7 @@ void Connections::count_unsettled() {
     if (!peer.link) continue;
     bool is_suspect = peer.explained_until.has_value();
     num_suspects_ += is_suspect;
-    num_unsettled_ += is_suspect || peer.process || is_closing(peer, now);
+    num_unsettled_ += is_suspect || peer.process || peer.arrives_until || is_closing(peer, now);
   }
 }
 
@@ -254,7 +286,7 @@ bool Connections::deliver() {
 void Connections::leave(uint64_t sequence, const std::string& error) {
   for (Peer& peer : peers_) {
     if (peer.link && peer.link->state() == ControlLink::State::open) {
-      peer.link->say_goodbye(sequence, error);
+      peer.link->say_goodbye(sequence, made(peer), error);
     }
   }
   close();

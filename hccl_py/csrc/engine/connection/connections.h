@@ -5,6 +5,10 @@
 // link may say why within explanation_time. A link that closes on this host leaves a process that may
 // be ending. Links between nodes close one after the other. The driver checks all of these with their
 // deadlines, beside those of the calls.
+//
+// Every pair of ranks has its control connections from the start, because their end is how a rank
+// notices at once that another one is gone. The data connections between nodes are made when a lane
+// first needs them: the lane asks, and the control threads of both ranks make them.
 #pragma once
 
 #include <sys/epoll.h>
@@ -29,12 +33,12 @@ using StreamsByPath = std::vector<std::shared_ptr<Stream>>;
 
 // The connections between this rank and one of another node.
 struct TcpConnections {
-  std::vector<StreamsByPath> lanes;  // [lane][path]
+  std::vector<StreamsByPath> lanes;  // [lane][path]; empty: made when first needed
   StreamsByPath controls;            // [path]
   std::vector<std::string> names;    // of the paths, for people
 };
 
-// A connection that broke and may be replaced.
+// A connection that broke and may be replaced, or one that a lane needs.
 struct BrokenPath {
   int peer = 0;
   int index = 0;  // 0: control, 1 + lane
@@ -58,6 +62,7 @@ class Connections final : public PathObserver {
   void add_tcp_lanes(int peer, std::vector<TcpLane*> lanes);
 
   // ---- driver
+  void lane_wanted(const TcpLane& lane) override;
   bool path_lost(const TcpLane& lane, size_t path) override;
   // Waits for events. False if a signal cut it short.
   bool handle_events(int timeout_ms);
@@ -90,11 +95,15 @@ class Connections final : public PathObserver {
   void leave(uint64_t sequence, const std::string& error);
 
   // ---- any thread
-  // Readable when take_broken() has something new.
+  // Readable when take_broken() or take_wanted() has something new.
   int repair_fd() const { return repair_event_.get(); }
   std::vector<BrokenPath> take_broken();
+  // The connections that lanes need and that were never made.
+  std::vector<BrokenPath> take_wanted();
   // Throws std::invalid_argument where there is no connection to replace.
   void offer(const BrokenPath& path, std::shared_ptr<Stream> connection);
+  // The host of a rank answered that no process listens there any more.
+  void note_refusal(int peer);
   // Ranks whose control links have ended: left, died, lost or unreachable.
   std::vector<Failure> ended_peers() const;
   int epoll_fd() const { return epoll_.get(); }
@@ -111,7 +120,10 @@ class Connections final : public PathObserver {
     std::unique_ptr<ControlLink> link;
     std::vector<TcpLane*> lanes;  // none for this node's ranks
     Deadline cut_at{};            // since when no control connection stands, while that is so
+    bool refuses = false;         // nobody listens there, since its link was last whole
     bool has_ended = false;       // and ended_peers() has it
+    // It left, and connections that it has sent on are still on their way here until then.
+    std::optional<Deadline> arrives_until;
     // A lane broke, and why is open until then.
     std::optional<Deadline> explained_until;
     std::string error;  // of that lane
@@ -133,6 +145,10 @@ class Connections final : public PathObserver {
   void follow(int rank);
   void follow_paths(int rank);
   void drop_paths(Peer& peer);
+  static uint64_t made(const Peer& peer);
+  static bool awaits_lanes(const Peer& peer);
+  static bool is_gone(const Peer& peer);
+  void end_lanes(Peer& peer);
   void end_of_link(int rank);
   void note_end(int rank, Cause cause, const ProcessEnd& how = {});
   void fail_by_paths(int rank, const std::string& error);
@@ -144,6 +160,7 @@ class Connections final : public PathObserver {
   void check_cut(int rank, Deadline now);
   void report_suspects(Deadline now);
   void use(const BrokenPath& broken, std::shared_ptr<Stream> connection);
+  void use_refusal(int rank);
 
   const std::vector<int> local_ranks_;
   const double path_timeout_s_;
@@ -168,8 +185,10 @@ class Connections final : public PathObserver {
   mutable std::mutex mutex_;       // guards what follows
   std::vector<Failure> ended_;
   std::vector<BrokenPath> broken_;
+  std::vector<BrokenPath> wanted_;
   std::vector<std::pair<BrokenPath, std::shared_ptr<Stream>>> offers_;
-  // Raised by offer(); pairs with the sleeper's last turn, as in Submissions::submit().
+  std::vector<int> refusals_;
+  // Raised by offer() and note_refusal(); pairs with the sleeper's last turn, as in Submissions::submit().
   std::atomic<int> num_offers_{0};
 };
 

@@ -80,8 +80,8 @@ void ControlLink::flush(size_t path) {
   unsent.erase(unsent.begin(), unsent.begin() + static_cast<std::ptrdiff_t>(sent));
 }
 
-void ControlLink::say_goodbye(uint64_t sequence, const std::string& error) {
-  send({.kind = ControlMessage::goodbye, .sequence = sequence}, error);
+void ControlLink::say_goodbye(uint64_t sequence, uint64_t made, const std::string& error) {
+  send({.kind = ControlMessage::goodbye, .sequence = sequence, .generation = made}, error);
 }
 
 void ControlLink::report_down(int index, size_t path, uint64_t generation) {
@@ -136,6 +136,7 @@ void ControlLink::handle(const ControlMessage& message, std::string_view text) {
   } else if (message.kind == ControlMessage::goodbye) {
     state_ = State::left;
     last_sequence_ = message.sequence;
+    made_ = message.generation;
     error_ = text;
   }
 }

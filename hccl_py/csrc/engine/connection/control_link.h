@@ -22,7 +22,9 @@ struct ControlMessage {
   uint32_t kind = goodbye;
   uint64_t number = 0;    // of this link: 1 for its first message, then counting up
   uint64_t sequence = 0;    // goodbye: collectives submitted
-  uint64_t generation = 0;  // path_down: which connection of the path its sender gave up
+  // path_down: which connection of the path its sender gave up.
+  // goodbye: the data connections that its sender has had with the receiver, one bit each.
+  uint64_t generation = 0;
   uint32_t index = 0;       // 0: control, 1 + lane
   uint32_t path = 0;
   uint32_t text_length = 0;
@@ -45,10 +47,12 @@ class ControlLink {
   uint64_t last_sequence() const { return last_sequence_; }
   // The error that the peer was handling when it left; empty: none.
   const std::string& error() const { return error_; }
+  // The data connections that the peer had had when it left, see Connections::made().
+  uint64_t made() const { return made_; }
   void declare_lost() { state_ = State::lost; }
 
   // What a connection cannot take at once leaves with the next receive().
-  void say_goodbye(uint64_t sequence, const std::string& error = {});
+  void say_goodbye(uint64_t sequence, uint64_t made = 0, const std::string& error = {});
   void report_down(int index, size_t path, uint64_t generation);
   // Reads what is there; updates state().
   void receive();
@@ -98,6 +102,7 @@ class ControlLink {
   double timeout_s_ = 0;
   State state_ = State::open;
   uint64_t last_sequence_ = 0;
+  uint64_t made_ = 0;
   std::string error_;
   uint64_t num_sent_ = 0;
   uint64_t num_handled_ = 0;  // the number of the last message that counted

@@ -1,5 +1,5 @@
-// Connections between nodes that break: whether their peer has left, on their way to Python, and what
-// replaces them.
+// Connections between nodes that lanes need or that break: whether their peer has left, their way to
+// Python, and what Python made.
 #include "engine/connection/connections.h"
 
 #include <algorithm>
@@ -23,7 +23,11 @@ void Connections::follow_paths(int rank) {
   for (size_t path : link.take_broken()) {
     if (link.state() != ControlLink::State::open) break;
     link.report_down(0, path, link.generation(path));
-    suspect_paths_.push_back({{rank, 0, static_cast<int>(path)}, Clock::now() + goodbye_time});
+    // With no lane there is no other connection on which a goodbye could come.
+    Deadline until = Clock::now();
+    if (made(peer) != 0) until += goodbye_time;
+    suspect_paths_.push_back({{rank, 0, static_cast<int>(path)}, until});
+    next_tend_ = std::min(next_tend_, until);
   }
   if (link.state() != ControlLink::State::open || !link.is_cut()) return;
   if (peer.cut_at == Deadline{}) {
@@ -31,7 +35,15 @@ void Connections::follow_paths(int rank) {
     next_check_ = {};
     count_unsettled();
   }
-  if (link.is_closed() && TcpLane::closed_by_peer(peer.lanes)) link.declare_lost();
+  if (is_gone(peer)) link.declare_lost();
+}
+
+// A process that ends closes all connections. If there are none but those of the control link, that
+// nobody listens where the peer did tells its end from a connection that was reset on its way.
+bool Connections::is_gone(const Peer& peer) {
+  if (!peer.link->is_cut()) return false;
+  if (peer.link->is_closed() && TcpLane::closed_by_peer(peer.lanes)) return true;
+  return peer.refuses && TcpLane::none_open(peer.lanes);
 }
 
 // A connection that the peer has given up is closed here as well, unless it was replaced meanwhile.
@@ -49,6 +61,17 @@ void Connections::drop_paths(Peer& peer) {
     }
     peer.lanes[lane]->lose(down.path, "the peer gave it up");
   }
+}
+
+void Connections::lane_wanted(const TcpLane& lane) {
+  if (at(lane.peer()).link->state() != ControlLink::State::open) return;
+  {
+    std::lock_guard lock(mutex_);
+    for (size_t path = 0; path < lane.num_paths(); ++path) {
+      wanted_.push_back({lane.peer(), 1 + lane.index(), static_cast<int>(path)});
+    }
+  }
+  signal_event(repair_event_);
 }
 
 bool Connections::path_lost(const TcpLane& lane, size_t path) {
@@ -84,6 +107,11 @@ std::vector<BrokenPath> Connections::take_broken() {
   return std::exchange(broken_, {});
 }
 
+std::vector<BrokenPath> Connections::take_wanted() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(wanted_, {});
+}
+
 void Connections::offer(const BrokenPath& path, std::shared_ptr<Stream> connection) {
   // Lane 0 has the paths of the control link.
   auto is_its = [&](const auto& record) {
@@ -98,12 +126,27 @@ void Connections::offer(const BrokenPath& path, std::shared_ptr<Stream> connecti
   num_offers_.fetch_add(1, std::memory_order_seq_cst);
 }
 
+void Connections::note_refusal(int peer) {
+  std::lock_guard lock(mutex_);
+  refusals_.push_back(peer);
+  num_offers_.fetch_add(1, std::memory_order_seq_cst);
+}
+
 void Connections::use_offers() {
   std::unique_lock lock(mutex_);
   num_offers_.store(0, std::memory_order_seq_cst);
   auto offers = std::exchange(offers_, {});
+  auto refusals = std::exchange(refusals_, {});
   lock.unlock();
   for (auto& [path, connection] : offers) use(path, std::move(connection));
+  for (int rank : refusals) use_refusal(rank);
+}
+
+void Connections::use_refusal(int rank) {
+  Peer& peer = at(rank);
+  if (!peer.link->is_cut()) return;
+  peer.refuses = true;
+  follow(rank);
 }
 
 void Connections::use(const BrokenPath& broken, std::shared_ptr<Stream> connection) {
@@ -111,11 +154,11 @@ void Connections::use(const BrokenPath& broken, std::shared_ptr<Stream> connecti
   size_t path = static_cast<size_t>(broken.path);
   Peer& peer = at(rank);
   // While calls are held, a lane would send again from the callers' buffers.
-  auto last = broken.index == 0 ? FailureState::Phase::reported : FailureState::Phase::none;
-  if (state_.phase() > last) return connection->close();
+  if (broken.index != 0 && state_.phase() != FailureState::Phase::none) return connection->close();
   int fd = -1;
   if (broken.index == 0) {
     peer.link->adopt(path, std::move(connection));
+    peer.refuses = false;
     peer.cut_at = {};
     count_unsettled();
     fd = peer.link->fd(path);
@@ -123,13 +166,14 @@ void Connections::use(const BrokenPath& broken, std::shared_ptr<Stream> connecti
     TcpLane* lane = peer.lanes[static_cast<size_t>(broken.index) - 1];
     lane->adopt(path, std::move(connection));
     fd = lane->fd(path);
+    if (peer.arrives_until && !awaits_lanes(peer)) end_lanes(peer);
   }
   if (fd >= 0) watch_connection(rank, broken.index, fd);
 }
 
 void Connections::tend_paths(Deadline now) {
   FailureState::Phase phase = state_.phase();
-  if (phase == FailureState::Phase::ended || tcp_lanes_.empty() || now < next_tend_) return;
+  if (tcp_lanes_.empty() || now < next_tend_) return;
   next_tend_ = now + std::chrono::milliseconds(longest_sleep_ms);
   // While calls are held, nothing more is sent from the callers' buffers.
   for (TcpLane* lane : tcp_lanes_) {
@@ -149,7 +193,7 @@ void Connections::check_cut(int rank, Deadline now) {
   if (link.has_broken()) read(rank);
   if (link.state() != ControlLink::State::open || peer.cut_at == Deadline{}) return;
   // What a dying process had sent may have kept its data connections open until now.
-  if (link.is_closed() && TcpLane::closed_by_peer(peer.lanes)) return follow(rank);
+  if (is_gone(peer)) return follow(rank);
   if (now - peer.cut_at < unreachable_time) return;
   peer.cut_at = now;
   fail_by_paths(rank, {});

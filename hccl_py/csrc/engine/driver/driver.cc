@@ -33,7 +33,7 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline, const Int
     bool moved = progress_or_fail();
     // A lane's own code ran into the caller's signal handler: what that raised is the caller's.
     if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
-    if (!moved && idle.begins_to_spin() && shares_core()) idle.give_up();
+    if (!moved && idle.begins_to_spin() && shares_core()) idle.yield_instead();
     bool signalled = false;
     if (moved) {
       idle.reset();
@@ -78,7 +78,8 @@ bool Communicator::progress(bool thoroughly) {
   if (moved) accept();
   if (connections_.has_offers()) {
     connections_.use_offers();
-    moved = true;
+    take_failures();
+    return true;
   }
   if (asks_.load(std::memory_order_seq_cst) != 0 && answer_asks()) return true;
   if (connections_.holds_traffic()) return moved;

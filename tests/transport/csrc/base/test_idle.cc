@@ -36,10 +36,15 @@ HCCL_TEST(a_yield_that_lasts_is_the_last) {
   CHECK(idle.turn());
 }
 
-HCCL_TEST(who_gives_up_sleeps) {
-  Idle idle(nullptr, num_yields);
-  idle.give_up();
-  CHECK(!idle.turn());
+// Whom it waits for runs on its core: this wait yields, and sleeps after that; the next one spins.
+HCCL_TEST(one_wait_yields_instead_of_spinning) {
+  SpinRecord record;
+  Idle idle(&record, num_yields);
+  CHECK(idle.begins_to_spin());
+  idle.yield_instead();
+  CHECK(turns_awake(idle) <= num_yields);
+  idle.reset();
+  CHECK(idle.begins_to_spin());
 }
 
 HCCL_TEST(a_wait_in_vain_costs_the_next_few) {

@@ -31,6 +31,7 @@ class FaultyLane final : public PathObserver {
     }
   }
 
+  void lane_wanted(const TcpLane&) override {}
   bool path_lost(const TcpLane&, size_t path) override {
     lost_.insert(path);
     return true;

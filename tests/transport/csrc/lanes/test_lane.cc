@@ -186,6 +186,52 @@ HCCL_TEST(frames_may_come_byte_by_byte) {
   }
 }
 
+HCCL_TEST(far_readers_get_the_same_bytes) {
+  auto lane = shm_lane();
+  Inbox inbox(*lane->right);
+  for (uint64_t i = 0; i < 100; ++i) {
+    // What it measures of one thread is near, and may flip it between these messages.
+    for (int look = 0; look < 8; ++look) {
+      lane->outboxes[0]->distance().note(i % 3 ? std::chrono::microseconds(1) : std::chrono::nanoseconds(0));
+    }
+    auto payload = payload_of(i, slot_bytes);
+    lane->left->post_send(header_of(i, slot_bytes), payload.data());
+    CHECK(inbox.take(i, slot_bytes, i % 2 ? How::receive : How::lend));
+  }
+}
+
+HCCL_TEST(a_part_of_something_large_arrives_whole) {
+  auto lane = shm_lane();
+  auto payload = payload_of(0, slot_bytes);
+  Header header = header_of(0, slot_bytes);
+  header.size = 64 << 20;
+  for (size_t offset : {0, 1, 16, 63}) {
+    lane->left->post_send(header, payload.data());
+    CHECK(lane->right->peek() != nullptr);
+    std::vector<std::byte> got(slot_bytes + 64);
+    CHECK(lane->right->receive(got.data() + offset));
+    lane->right->release();
+    CHECK(std::memcmp(got.data() + offset, payload.data(), slot_bytes) == 0);
+    lane->left->flush();
+  }
+}
+
+HCCL_TEST(distance_follows_what_lines_take) {
+  using std::chrono::nanoseconds;
+  Distance distance;
+  CHECK(!distance.is_far());
+  distance.note(nanoseconds(300));
+  CHECK(distance.is_far());
+  for (int i = 0; i < 1000; ++i) distance.note(nanoseconds(300));
+  for (int i = 0; i < 4; ++i) distance.note(nanoseconds(60));
+  CHECK(!distance.is_far());
+  // A counter that did not move says nothing.
+  std::atomic<uint64_t> counter{7};
+  for (int i = 0; i < 1000; ++i) distance.look_at(counter, 7);
+  distance.note(nanoseconds(300));
+  CHECK(distance.is_far());
+}
+
 HCCL_TEST(malformed_shared_memory_is_refused) {
   auto cell_of = [](Ends& lane) -> Cell& { return *lane.segments[0]->ring(1, 0); };
   struct {

@@ -19,7 +19,9 @@ struct Wire {
   uint64_t num_sent[num_channels + 1] = {};  // messages, on each lane
   uint64_t num_said = 0;
 
-  Wire() {
+  enum class Lanes { at_start, later };
+
+  explicit Wire(Lanes when = Lanes::at_start) {
     CommunicatorOptions options;
     options.world_size = 2;
     options.num_channels = num_channels;
@@ -28,6 +30,10 @@ struct Wire {
     TcpConnections its;
     its.names = {"wire"};
     for (int lane = 0; lane <= num_channels; ++lane) {
+      if (when == Lanes::later) {
+        lanes.push_back(-1);
+        continue;
+      }
       std::array<int, 2> ends = unix_sockets();
       lanes.push_back(ends[0]);
       its.lanes.push_back({stream_on(ends[1])});
@@ -43,6 +49,15 @@ struct Wire {
     progress->stop();
     close_lanes();
     ::close(control);
+  }
+
+  // Makes the connection of a lane, as the control thread does.
+  template <typename Kind = SocketStream, typename... Rest>
+  void connect(size_t lane = num_channels, Rest... rest) {
+    std::array<int, 2> ends = unix_sockets();
+    lanes[lane] = ends[0];
+    auto stream = std::make_shared<Kind>(Descriptor(ends[1]), std::move(rest)...);
+    rank->replace_connection({1, 1 + static_cast<int>(lane), 0}, std::move(stream));
   }
 
   void send(const Header& header, size_t payload_bytes, size_t lane = num_channels) {

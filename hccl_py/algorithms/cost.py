@@ -1,0 +1,188 @@
+"""What an algorithm costs, read off its plans: no formula per algorithm.
+
+A rank is one thread, so a call takes at least the time of its messages, bytes and reductions. Where
+ranks share cores it takes at least the work of all of them. On top comes the latency of every round
+that waits for the one before it. `tuning.py` has the numbers, `tuner.py` compares the costs.
+"""
+
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
+from typing import NamedTuple
+
+from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.algorithms.table import plan_for
+from hccl_py.plan.language import Buffer, Chunk, Nodes, OpKind, Plan
+
+NUMBERS = (
+    "scale_up_latency_us",
+    "scale_up_message_us",
+    "scale_up_us_per_mib",
+    "scale_out_latency_us",
+    "scale_out_message_us",
+    "scale_out_us_per_mib",
+    "reduce_us_per_mib",
+)
+"""What is fitted: per dependent round, per message and per byte sent or received, for each class of
+link; and per byte reduced or copied on a rank."""
+
+_MIB = 1 << 20
+_TILE_BYTES = 128 << 10
+# Ranks examined times ranks of the world: some ten ms an algorithm, once.
+_MOST_EXAMINED = 2048
+
+Row = tuple[float, ...]
+"""A value for each of `NUMBERS`."""
+
+Rounds = tuple[int, int]
+"""Dependent rounds between nodes, which outweigh any number of rounds inside, and inside nodes."""
+
+
+class Work(NamedTuple):
+    """What one rank does; the link classes are scale-up (0) and scale-out (1)."""
+
+    messages: tuple[int, int]  # sent and received
+    bytes: tuple[float, float]  # of them, as a share of the call's bytes
+    reduced: float  # bytes reduced or copied here, as a share of the call's bytes
+
+
+class Cost(NamedTuple):
+    """An algorithm on some nodes, for any number of bytes."""
+
+    rounds: Rounds
+    widest: float  # bytes of the longest message, as a share of the call's bytes
+    works: tuple[tuple[Work, int], ...]  # with the number of ranks that do it
+
+    def row(self, num_bytes: int, crowd: float, numbers: Row) -> Row:
+        """Count what stands before each number; the call's time is the product with `numbers`.
+
+        Args:
+            num_bytes: of the call, as `tuner.choose` counts them.
+            crowd: ranks per core, at least 1.
+            numbers: decide whether the busiest rank limits the call or, where ranks share cores,
+                the work of all.
+        """
+        tiles = max(1.0, self.widest * num_bytes / _TILE_BYTES)
+        rows = [(_work_row(work, num_bytes, tiles), ranks) for work, ranks in self.works]
+        busiest = max((row for row, _ in rows), key=lambda row: product(row, numbers))
+        total = sum(ranks for _, ranks in rows)
+        columns = zip(*([x * ranks / total for x in row] for row, ranks in rows), strict=True)
+        shared = tuple(crowd * sum(column) for column in columns)
+        up, out = (count * crowd * (1 + tiles) / 2 for count in reversed(self.rounds))
+        row = max(busiest, shared, key=lambda row: product(row, numbers))
+        return (up, *row[1:3], out, *row[4:])
+
+
+def product(row: Row, numbers: Row) -> float:
+    """Multiply a row with the numbers: microseconds."""
+    return sum(x * number for x, number in zip(row, numbers, strict=True))
+
+
+@lru_cache(maxsize=512)
+def cost_of(collective: str, algorithm: str, nodes: Nodes, root: int | None) -> Cost | None:
+    """Examine an algorithm: all ranks' plans of a small world, those of a few ranks of a large one.
+
+    None: not even one plan can be examined in the time that a first call may take.
+    """
+    n = count_ranks(nodes)
+    one_of_each_size = {len(node): node[0] for node in nodes}
+    # In a tree with this root the chains are longest to its last rank, and to itself.
+    first = [*one_of_each_size.values(), root or 0, ((root or 0) - 1) % n]
+    most = min(n, _MOST_EXAMINED // n)
+    write = partial(plan_for, collective, algorithm, nodes=nodes, root=root)
+    return cost_of_plans(_examined(write, range(n) if most == n else first, most), nodes)
+
+
+def cost_of_plans(plans: Mapping[int, Plan], nodes: Nodes) -> Cost | None:
+    """Examine the plans of some ranks; the other ranks are taken to be in step with them."""
+    if not plans:
+        return None
+    node_of = {rank: index for index, node in enumerate(nodes) for rank in node}
+    works = Counter(_work(plan, node_of) for plan in plans.values())
+    sent = [_share(plan, op.src) for plan in plans.values() for op in plan.ops if op.peers]
+    return Cost(_rounds(plans, node_of), max(sent, default=0.0), tuple(works.items()))
+
+
+def _work_row(work: Work, num_bytes: int, tiles: float) -> Row:
+    mib = num_bytes / _MIB
+    up, out = ((m * tiles, b * mib) for m, b in zip(work.messages, work.bytes, strict=True))
+    return (0.0, *up, 0.0, *out, work.reduced * mib)
+
+
+def _share(plan: Plan, chunk: Chunk | None) -> float:
+    """Return which share of the call's bytes a chunk has."""
+    if chunk is None:
+        return 0.0
+    whole = plan.shape.data_chunks if chunk.buffer is Buffer.DATA else plan.world_size
+    return (chunk.end - chunk.begin) / whole
+
+
+def _work(plan: Plan, node_of: Mapping[int, int]) -> Work:
+    messages, moved, reduced = [0, 0], [0.0, 0.0], 0.0
+    for op in plan.ops:
+        share = _share(plan, op.src or op.dst)
+        remote = sum(node_of[peer] != node_of[plan.rank] for peer in op.peers)
+        local = len(op.peers) - remote
+        messages[0] += local
+        messages[1] += remote
+        moved[1] += share * remote
+        if op.kind is OpKind.COPY:
+            reduced += share
+        elif op.kind is OpKind.RECV_REDUCE:  # reads what shared memory holds where it is
+            reduced += share * len(op.peers)
+        elif local:  # shared memory takes a payload once for all readers
+            moved[0] += share
+    return Work((messages[0], messages[1]), (moved[0], moved[1]), reduced)
+
+
+def _examined(write: Callable[[int], Plan], first: Iterable[int], most: int) -> dict[int, Plan]:
+    """Write the plans of the first ranks, and of those that they wait for before they send."""
+    plans: dict[int, Plan] = {}
+    waiting = list(first)
+    while waiting and len(plans) < most:
+        rank = waiting.pop()
+        if rank not in plans:
+            plans[rank] = write(rank)
+            for op in plans[rank].ops:
+                if op.kind is OpKind.SEND:
+                    break
+                waiting += op.peers
+    return plans
+
+
+def _rounds(plans: Mapping[int, Plan], node_of: Mapping[int, int]) -> Rounds:
+    """Count the rounds of the longest chain of messages that wait for one another."""
+    lanes: defaultdict[tuple[int, int], deque[Rounds]] = defaultdict(deque)
+    at, sent = dict.fromkeys(plans, 0), dict.fromkeys(plans, (0, 0))
+    now = dict(sent)
+
+    def after(rounds: Rounds, one: int, other: int) -> Rounds:
+        out, up = rounds
+        return (out, up + 1) if node_of[one] == node_of[other] else (out + 1, up)
+
+    def step(rank: int) -> bool:
+        ops = plans[rank].ops
+        if at[rank] == len(ops):
+            return False
+        op = ops[at[rank]]
+        if op.kind is OpKind.SEND:
+            sent[rank] = now[rank]
+            for peer in op.peers:
+                lanes[rank, peer].append(after(now[rank], rank, peer))
+        else:
+            if any(peer in plans and not lanes[peer, rank] for peer in op.peers):
+                return False
+            for peer in op.peers:
+                # A rank that is not examined sends when this one does.
+                known = lanes[peer, rank].popleft() if peer in plans else None
+                now[rank] = max(now[rank], known or after(sent[rank], peer, rank))
+        at[rank] += 1
+        return True
+
+    moving = True
+    while moving:
+        moving = False
+        for rank in plans:
+            while step(rank):
+                moving = True
+    return max(now.values())

@@ -1,0 +1,141 @@
+"""`--validate`: every pair of ranks measured alone, and the links that are slower than their class.
+
+A link is a direction from one rank to another. Links of one class, inside a node or between nodes,
+should be alike: one that stays below 95 % of the class's median by more than its noise is slow. On
+a busy machine many links look slow once, so a suspicious one is measured again, in turns with
+links near the median, before it is reported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import permutations
+
+import numpy as np
+
+from hccl_py.bench.collective.options import Options
+from hccl_py.bench.collective.oracle import Call
+from hccl_py.bench.collective.ranks import Ranks
+
+LEAST_SHARE = 0.95
+_FIRST_LOOKS = 3
+_SECOND_LOOKS = 9
+_LOOK_S = 0.02
+_LEAST_CALLS, _MOST_CALLS = 2, 200
+_PINGS = 100
+
+
+@dataclass
+class Link:
+    """One direction between two ranks.
+
+    Attributes:
+        gb_per_s: what it carried in each measurement.
+        latency_us: half of a ping-pong of 4 bytes, the same in both directions.
+    """
+
+    source: int
+    target: int
+    crosses: bool
+    gb_per_s: list[float]
+    latency_us: float
+
+    @property
+    def rate(self) -> float:
+        """Median bandwidth in GB/s."""
+        return float(np.median(self.gb_per_s))
+
+    @property
+    def noise(self) -> float:
+        """Half of the span from the 10th to the 90th percentile, in GB/s."""
+        p10, p90 = np.percentile(self.gb_per_s, (10, 90))
+        return float(p90 - p10) / 2
+
+
+@dataclass(frozen=True)
+class Slow:
+    """A link that was reported, and why; rates in GB/s."""
+
+    link: Link
+    class_median: float
+    noise: float
+    """Of the link and of those that it was compared with."""
+
+
+@dataclass(frozen=True)
+class Validation:
+    """All links, and those that are slow."""
+
+    num_bytes: int
+    links: tuple[Link, ...]
+    slow: tuple[Slow, ...]
+    looked_slow: int
+    """How many looked slow at first and were not when measured again."""
+
+
+class Validator:
+    """Measures links over the ranks' first contender."""
+
+    def __init__(self, ranks: Ranks, options: Options, num_bytes: int) -> None:
+        """Take over ranks that are open; `num_bytes` is what a message carries."""
+        self._ranks, self._options, self._num_bytes = ranks, options, num_bytes
+
+    def run(self) -> Validation:
+        """Measure every link, and suspicious ones again."""
+        n = self._options.world_size
+        latency_us = {(a, b): self._latency_us(a, b) for a, b in permutations(range(n), 2) if a < b}
+        links = []
+        for a, b in permutations(range(n), 2):
+            crosses = self._options.node(a) != self._options.node(b)
+            latency = latency_us[min(a, b), max(a, b)]
+            links.append(Link(a, b, crosses, self._rates(a, b, _FIRST_LOOKS), latency))
+        slow: list[Slow] = []
+        suspects = 0
+        for crosses in (False, True):
+            alike = [link for link in links if link.crosses == crosses]
+            suspicious = [link for link in alike if link.rate < LEAST_SHARE * _median(alike)]
+            suspects += len(suspicious)
+            slow += filter(None, [self._look_again(link, alike) for link in suspicious])
+        return Validation(self._num_bytes, tuple(links), tuple(slow), suspects - len(slow))
+
+    def _look_again(self, link: Link, alike: Sequence[Link]) -> Slow | None:
+        """Measure a suspicious link and those nearest to the median in turns."""
+        median = _median(alike)
+        others = [other for other in alike if other is not link]
+        typical = sorted(others, key=lambda other: abs(other.rate - median))[:3]
+        link.gb_per_s.clear()
+        reference: list[float] = []
+        for turn in range(_SECOND_LOOKS):
+            link.gb_per_s += self._rates(link.source, link.target, 1)
+            other = typical[turn % len(typical)]
+            reference += self._rates(other.source, other.target, 1)
+        p10, now, p90 = np.percentile(reference, (10, 50, 90))
+        median = min(median, float(now))
+        noise = float(np.hypot(link.noise, (p90 - p10) / 2))
+        is_slow = link.rate < LEAST_SHARE * median - noise
+        return Slow(link, median, noise) if is_slow else None
+
+    def _rates(self, source: int, target: int, looks: int) -> list[float]:
+        """Send for a while from one rank to the other; the time is the slower side's."""
+        self._prepare("send_recv", source, target, self._num_bytes)
+        what = f"measuring the link from rank {source} to rank {target}"
+        call_s = float(np.nanmax(self._ranks.ask("time", 0, 1, 1, what=what)))
+        calls = int(np.clip(_LOOK_S / call_s, _LEAST_CALLS, _MOST_CALLS))
+        asked = [self._ranks.ask("time", 0, calls, 0, what=what) for _ in range(looks)]
+        return [self._num_bytes / float(np.nanmax(seconds)) / 1e9 for seconds in asked]
+
+    def _latency_us(self, source: int, target: int) -> float:
+        self._prepare("ping_pong", source, target, 4)
+        what = f"measuring the latency between rank {source} and rank {target}"
+        times = self._ranks.ask("sample", 0, _PINGS, _PINGS // 10, False, what=what)
+        return float(np.nanmedian(times)) * 1e6
+
+    def _prepare(self, collective: str, source: int, target: int, num_bytes: int) -> None:
+        n = self._options.world_size
+        call = Call(n, 0, "none", "uint8", num_bytes, pairs=((source, target),))
+        self._ranks.ask("prepare", collective, call, what=f"preparing {collective}")
+
+
+def _median(links: Sequence[Link]) -> float:
+    return float(np.median([link.rate for link in links]))

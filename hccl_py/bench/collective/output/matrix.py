@@ -1,0 +1,127 @@
+"""What --validate shows: the matrix of links as text and as a picture, and slow links by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hccl_py.bench.collective.analysis.validate import LEAST_SHARE, Link, Slow, Validation
+from hccl_py.bench.collective.output.plot import new_figure, size_text
+
+Name = Callable[[int], str]
+"""Says which rank this is, and on which host."""
+
+
+def text(found: Validation, n: int, name: Name) -> list[str]:
+    """Render both matrices, the classes, and the slow links, a line each."""
+    lines = [f"bandwidth in GB/s of messages of {size_text(found.num_bytes)}, from row to column:"]
+    lines += _matrix(found.links, n, lambda link: _digits(link.rate))
+    lines += ["", "latency in us, half of a ping-pong of 4 bytes:"]
+    lines += [*_matrix(found.links, n, lambda link: _digits(link.latency_us)), ""]
+    for crosses, title in enumerate(("inside a node", "between nodes")):
+        alike = [link for link in found.links if link.crosses == bool(crosses)]
+        if alike:
+            rates = [link.rate for link in alike]
+            latency_us = np.median([link.latency_us for link in alike])
+            lines.append(
+                f"{title}: {len(alike)} links, median {_digits(float(np.median(rates)))} GB/s "
+                f"({_digits(min(rates))} to {_digits(max(rates))}), {_digits(latency_us)} us"
+            )
+    if found.looked_slow:
+        lines.append(f"{found.looked_slow} links looked slow once, but not when measured again")
+    lines += [describe(slow, name) for slow in found.slow]
+    return lines if found.slow else [*lines, "every link is as fast as its class"]
+
+
+def describe(slow: Slow, name: Name) -> str:
+    """Name a slow link, with its share of the class's median and the noise."""
+    link = slow.link
+    where = "between nodes" if link.crosses else "inside a node"
+    return (
+        f"SLOW: {name(link.source)} -> {name(link.target)}: {_digits(link.rate)} GB/s, "
+        f"{link.rate / slow.class_median:.0%} of {_digits(slow.class_median)} GB/s, the median "
+        f"{where} (limit {LEAST_SHARE:.0%}, noise {slow.noise / slow.class_median:.0%})"
+    )
+
+
+def document(found: Validation) -> dict[str, Any]:
+    """Make what --json writes of the links; rates in GB/s, times in us."""
+    slow = {(one.link.source, one.link.target): one for one in found.slow}
+    links = []
+    for link in found.links:
+        one = slow.get((link.source, link.target))
+        links.append(
+            {
+                "from": link.source,
+                "to": link.target,
+                "between_nodes": link.crosses,
+                "gb_per_s": link.rate,
+                "noise_gb_per_s": link.noise,
+                "latency_us": link.latency_us,
+                "slow": one is not None,
+                "class_median_gb_per_s": one.class_median if one else None,
+            }
+        )
+    return {"message_bytes": found.num_bytes, "least_share": LEAST_SHARE, "links": links}
+
+
+def _matrix(links: Sequence[Link], n: int, cell: Callable[[Link], str]) -> list[str]:
+    cells = {(link.source, link.target): cell(link) for link in links}
+    width = max(6, *(len(one) for one in cells.values()))
+    head = " " * 6 + " ".join(str(rank).rjust(width) for rank in range(n))
+    rows = [
+        f"{source:>5} " + " ".join(cells.get((source, to), "-").rjust(width) for to in range(n))
+        for source in range(n)
+    ]
+    return [head, *rows]
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"
+
+
+def plot(found: Validation, n: int, title: str, path: Path) -> None:
+    """Draw bandwidth and latency of all links; slow ones have a red frame."""
+    from matplotlib.colors import LogNorm, Normalize
+    from matplotlib.patches import Rectangle
+
+    side = max(4.0, 0.55 * n)
+    figure = new_figure(2 * side + 3, side + 1.2)
+    figure.suptitle(title, fontsize=11)
+    both = figure.subplots(1, 2)
+    rates = np.full((n, n), np.nan)
+    latency_us = np.full((n, n), np.nan)
+    for link in found.links:
+        rates[link.source, link.target] = link.rate
+        latency_us[link.source, link.target] = link.latency_us
+    for axes, values, colors, label in (
+        (both[0], rates, "viridis", f"GB/s, messages of {size_text(found.num_bytes)}"),
+        (both[1], latency_us, "viridis_r", "us, half of a ping-pong of 4 bytes"),
+    ):
+        # Nearly equal values look equal.
+        least, most = np.nanmin(values), np.nanmax(values)
+        is_wide = most > 10 * least
+        norm = LogNorm(least, most) if is_wide else Normalize(0, most)
+        image = axes.imshow(values, cmap=colors, norm=norm)
+        figure.colorbar(image, ax=axes, label=label, shrink=0.85)
+        axes.set_xlabel("to rank")
+        axes.set_ylabel("from rank")
+        axes.set_xticks(range(n))
+        axes.set_yticks(range(n))
+        for row, column in np.argwhere(~np.isnan(values)) if n <= 16 else ():
+            axes.text(
+                *(column, row, _digits(values[row, column])),
+                ha="center",
+                va="center",
+                fontsize=8,
+                bbox={"facecolor": "white", "alpha": 0.6, "edgecolor": "none", "pad": 1},
+            )
+    both[0].set_title("bandwidth" + (", slow links framed in red" if found.slow else ""))
+    both[1].set_title("latency")
+    for slow in found.slow:
+        corner = (slow.link.target - 0.5, slow.link.source - 0.5)
+        both[0].add_patch(Rectangle(corner, 1, 1, fill=False, edgecolor="red", linewidth=3))
+    figure.savefig(path, dpi=130)

@@ -1,0 +1,82 @@
+"""The models, and batches that are the same in every process; a rank takes its rows of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+_SEED = 0
+_NUM_BATCHES = 8
+_WIDTH, _DEPTH = 1024, 3
+_VOCABULARY, _LENGTH = 1000, 32
+_CHANNELS, _HEADS, _LAYERS = 256, 4, 4
+
+Digits = tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]
+"""scikit-learn's images of 64 pixels and their labels."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """A model and batches of all ranks together; the same in every process.
+
+    Attributes:
+        batches: pairs of inputs and targets, one row for each sample.
+    """
+
+    model: nn.Module
+    batches: list[tuple[Tensor, Tensor]]
+
+
+def digits_task(batch: int, data: Digits) -> Task:
+    """Make a perceptron of wide layers for handwritten digits.
+
+    Args:
+        batch: images of all ranks together.
+        data: more images than one batch needs.
+    """
+    torch.manual_seed(_SEED)
+    widths = [data[0].shape[1], *[_WIDTH] * _DEPTH]
+    hidden = [
+        layer
+        for before, after in zip(widths, widths[1:], strict=False)
+        for layer in (nn.Linear(before, after), nn.ReLU())
+    ]
+    images, labels = map(torch.from_numpy, data)
+    rows = (torch.arange(_NUM_BATCHES * batch) % len(labels)).view(_NUM_BATCHES, batch)
+    model = nn.Sequential(*hidden, nn.Linear(_WIDTH, 10))
+    return Task(model, [(images[some], labels[some]) for some in rows])
+
+
+def transformer_task(batch: int) -> Task:
+    """Make a small transformer that predicts the next of random tokens.
+
+    Args:
+        batch: sequences of all ranks together.
+    """
+    torch.manual_seed(_SEED)
+    tokens = torch.randint(_VOCABULARY, (_NUM_BATCHES, batch, _LENGTH + 1))
+    return Task(_Transformer(), [(some[:, :-1], some[:, 1:]) for some in tokens])
+
+
+class _Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(_VOCABULARY, _CHANNELS)
+        self.positions = nn.Embedding(_LENGTH, _CHANNELS)
+        layer = nn.TransformerEncoderLayer(
+            _CHANNELS, _HEADS, 4 * _CHANNELS, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.layers = nn.TransformerEncoder(layer, _LAYERS, enable_nested_tensor=False)
+        self.head = nn.Linear(_CHANNELS, _VOCABULARY)
+        mask = nn.Transformer.generate_square_subsequent_mask(_LENGTH)
+        self.register_buffer("mask", mask, persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Return logits, classes before positions as cross_entropy takes them."""
+        places = self.positions(torch.arange(_LENGTH))
+        hidden = self.layers(self.tokens(tokens) + places, mask=self.mask, is_causal=True)
+        return self.head(hidden).transpose(1, 2)  # type: ignore[no-any-return]

@@ -1,0 +1,235 @@
+"""The command: fresh starts of every contender and layout in turn, then the tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from typing import Any
+
+from hccl_py import get_unique_id
+from hccl_py.bench.collective.arguments import parse_positive, parser_of
+from hccl_py.bench.collective.measure import Spread
+from hccl_py.bench.collective.output.document import facts
+from hccl_py.bench.collective.ranks import free_ports
+from hccl_py.bench.startup.rank import (
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    BEFORE,
+    COMMUNICATOR,
+    CONNECTED,
+    CONTENDERS,
+    MOMENTS,
+    Assignment,
+    Reading,
+    run,
+)
+
+_PROGRAM = "python -m hccl_py.bench.startup"
+_START_S = 300.0
+_IMPORTS = ("import hccl_py", "from hccl_py import Communicator")
+_TIMED = (
+    "import time; begin = time.perf_counter(); {}; print(time.perf_counter() - begin); "
+    "import sys; assert 'torch' not in sys.modules"
+)
+_DESCRIPTION = """\
+Measure how long ranks need to connect after their imports, and what each of them holds open. Ranks
+are processes on this machine; more than one node is emulated (HCCL_NODE_ID), and its connections
+are TCP. A time is that of the slowest rank; descriptors and memory are the mean over the ranks."""
+_EPILOG = """\
+examples:
+  python -m hccl_py.bench.startup
+  python -m hccl_py.bench.startup --layouts 1x16 --contenders "communicator,torch hccl,torch gloo"
+
+columns:
+  connect      from the moment at which all ranks have imported until the last is connected
+  all_reduce   the first one, of 4 bytes for each rank; all_to_all the same
+  fds, MiB     open descriptors, and memory (PSS) that came since the imports, at each moment"""
+
+Start = list[list[Reading]]
+"""By rank, a reading for each moment."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return its exit code."""
+    argv = sys.argv[1:] if argv is None else argv
+    given = _parse(argv)
+    imports = {each: [_import_s(each) for _ in range(given.starts)] for each in _IMPORTS}
+    for each, times_s in imports.items():
+        print(f"{each:34} {_milliseconds(times_s)}", flush=True)
+    print(f"\n{'layout':8}{'contender':14}{'connect ms':>22}{'all_reduce':>22}{'all_to_all':>22}"
+          f"  {'fds ' + '/'.join(MOMENTS):42}MiB", flush=True)  # fmt: skip
+    document = {**facts(), "imports": imports, "starts": []}
+    for layout in given.layouts:
+        for contender in given.contenders:
+            starts = [_start(layout, contender) for _ in range(given.starts)]
+            print(_row(layout, contender, starts), flush=True)
+            document["starts"].append(_record(layout, contender, starts))
+    if given.json:
+        given.json.write_text(json.dumps(document) + "\n")
+    return 0
+
+
+def _import_s(statement: str) -> float:
+    """Time a statement in a fresh interpreter, which must not load torch."""
+    command = [sys.executable, "-c", _TIMED.format(statement)]
+    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+def _start(layout: tuple[int, int], contender: str) -> Start:
+    """Start all ranks afresh; return what they read."""
+    nodes, per_node = layout
+    size = nodes * per_node
+    unique_id = bytes(get_unique_id()) if contender == COMMUNICATOR else b""
+    where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
+    assignments = [
+        Assignment(
+            contender,
+            {
+                **where,
+                "RANK": str(rank),
+                "WORLD_SIZE": str(size),
+                "HCCL_NODE_ID": str(rank // per_node) if nodes > 1 else "",
+            },
+            unique_id,
+        )
+        for rank in range(size)
+    ]
+    with _processes(assignments) as pipes:
+        _receive(pipes)
+        for pipe in pipes:
+            pipe.send("connect")
+        readings: Start = _receive(pipes)
+        for pipe in pipes:
+            pipe.send("leave")
+    return readings
+
+
+@contextmanager
+def _processes(assignments: Sequence[Assignment]) -> Iterator[list[Connection]]:
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    try:
+        for assignment in assignments:
+            here, there = context.Pipe()
+            processes.append(context.Process(target=run, args=(there, assignment), daemon=True))
+            processes[-1].start()
+            there.close()
+            pipes.append(here)
+        yield pipes
+        for process in processes:
+            process.join(_START_S)
+    finally:
+        for process in processes:
+            process.kill()
+
+
+def _receive(pipes: Sequence[Connection]) -> list[Any]:
+    """Take one message from every rank; EOFError: a rank ended, and says why on stderr."""
+    found: dict[Connection, Any] = {}
+    while missing := [pipe for pipe in pipes if pipe not in found]:
+        ready = wait(missing, _START_S)
+        if not ready:
+            raise TimeoutError(f"{len(missing)} ranks sent nothing in {_START_S:g} s")
+        for pipe in ready:
+            assert isinstance(pipe, Connection)
+            found[pipe] = pipe.recv()
+    return [found[pipe] for pipe in pipes]
+
+
+def _slowest_s(start: Start) -> dict[str, float]:
+    """Return how long each step took, from the last rank's begin to the last rank's end."""
+    last_s = [max(rank[number].at_s for rank in start) for number in range(len(MOMENTS))]
+    # All ranks are let go at once, after their imports; the first to begin sets the time.
+    begin_s = [min(rank[0].at_s for rank in start), *last_s[1:]]
+    return {
+        moment: last_s[number] - begin_s[number - 1]
+        for number, moment in enumerate(MOMENTS)
+        if moment != BEFORE
+    }
+
+
+def _mean(starts: Sequence[Start], number: int, what: str) -> float:
+    values = [getattr(rank[number], what) for start in starts for rank in start]
+    return float(sum(values) / len(values))
+
+
+def _row(layout: tuple[int, int], contender: str, starts: Sequence[Start]) -> str:
+    steps = [_slowest_s(start) for start in starts]
+    times = "".join(
+        f"{_milliseconds([step[moment] for step in steps]):>22}"
+        for moment in (CONNECTED, ALL_REDUCE, ALL_TO_ALL)
+    )
+    numbers = range(len(MOMENTS))
+    fds = "/".join(f"{_mean(starts, number, 'descriptors'):.0f}" for number in numbers)
+    memory = [_mean(starts, number, "memory_mib") for number in numbers]
+    mib = "/".join(f"{value - memory[0]:.1f}" for value in memory)
+    return f"{_name(layout):8}{contender:14}{times}  {fds:42}{mib}"
+
+
+def _record(layout: tuple[int, int], contender: str, starts: Sequence[Start]) -> dict[str, Any]:
+    return {
+        "layout": _name(layout),
+        "contender": contender,
+        "seconds": [_slowest_s(start) for start in starts],
+        **{
+            what: {name: _mean(starts, n, what) for n, name in enumerate(MOMENTS)}
+            for what in ("descriptors", "memory_mib")
+        },
+    }
+
+
+def _milliseconds(times_s: Sequence[float]) -> str:
+    """Render the median, and the 10th and 90th percentile."""
+    spread = Spread.of([1e3 * time_s for time_s in times_s])
+    return f"{spread.median:.0f} ({spread.p10:.0f}-{spread.p90:.0f})"
+
+
+def _name(layout: tuple[int, int]) -> str:
+    return f"{layout[0]}x{layout[1]}"
+
+
+def _parse(argv: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog=_PROGRAM,
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add(
+        "--layouts",
+        type=_layouts,
+        default=((1, 16), (2, 4), (4, 4)),
+        metavar="LIST",
+        help="nodes x ranks of each (1x16,2x4,4x4)",
+    )
+    add(
+        "--contenders",
+        type=parser_of({name: name for name in CONTENDERS}, CONTENDERS),
+        default=(COMMUNICATOR,),
+        metavar="LIST",
+        help=f"of {', '.join(CONTENDERS)} ({COMMUNICATOR})",
+    )
+    add("--starts", type=parse_positive, default=5, metavar="N", help="fresh starts of each (5)")
+    add("--json", type=Path, metavar="FILE", help="write the figures")
+    return parser.parse_args(argv)
+
+
+def _layouts(text: str) -> tuple[tuple[int, int], ...]:
+    found = [re.fullmatch("([1-9][0-9]*)x([1-9][0-9]*)", each) for each in text.split(",")]
+    if not all(found):
+        raise argparse.ArgumentTypeError(f"expected NODESxRANKS, as in 1x16,4x4, got {text!r}")
+    return tuple((int(each[1]), int(each[2])) for each in found if each)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""One rank of one fresh start: imports, waits for all others, connects, and calls two collectives.
+
+Moments are of `time.monotonic`, which all processes of a machine share.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from importlib import import_module
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import numpy as np
+
+from hccl_py.bench.footprint import num_descriptors
+from hccl_py.bench.peers.program import LIBRARIES, Library, open_communicator
+
+COMMUNICATOR = "communicator"
+CONTENDERS = (COMMUNICATOR, *(name for name in LIBRARIES if name.startswith("torch ")))
+
+BEFORE, CONNECTED, ALL_REDUCE, ALL_TO_ALL = "before", "connected", "all_reduce", "all_to_all"
+MOMENTS = (BEFORE, CONNECTED, ALL_REDUCE, ALL_TO_ALL)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What a rank is to do.
+
+    Attributes:
+        contender: one of `CONTENDERS`.
+        environment: RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and HCCL_NODE_ID.
+        unique_id: where a communicator meets.
+    """
+
+    contender: str
+    environment: dict[str, str]
+    unique_id: bytes
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a rank has at one moment.
+
+    Attributes:
+        at_s: when the step before it was done.
+        descriptors: open in this process.
+        memory_mib: its share of memory, with what it shares divided by its sharers (PSS).
+    """
+
+    at_s: float
+    descriptors: int
+    memory_mib: float
+
+
+def run(pipe: Connection, assignment: Assignment) -> None:
+    """Send a line when all imports are done; wait for an answer; send a reading per moment."""
+    os.environ.update(assignment.environment)
+    for module in ("hccl_py.communicator", "torch.distributed"):
+        if not module.startswith("torch") or assignment.contender != COMMUNICATOR:
+            import_module(module)
+    pipe.send("imported")
+    pipe.recv()
+    readings = [_read()]
+    library = _open(assignment)
+    readings.append(_read())
+    for op in (ALL_REDUCE, ALL_TO_ALL):
+        data = np.zeros(library.world_size, np.float32)
+        library.bind(op, data, data if op == ALL_REDUCE else data.copy())()
+        readings.append(_read())
+    pipe.send(readings)
+    pipe.recv()  # nobody leaves while another is still at work
+    library.close()
+
+
+def _open(assignment: Assignment) -> Library:
+    if assignment.contender != COMMUNICATOR:
+        return LIBRARIES[assignment.contender]()
+    rank, world_size = (int(assignment.environment[name]) for name in ("RANK", "WORLD_SIZE"))
+    return open_communicator(assignment.unique_id, rank, world_size)
+
+
+def _read() -> Reading:
+    at_s = time.monotonic()
+    for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
+        if line.startswith("Pss:"):
+            return Reading(at_s, num_descriptors(), int(line.split()[1]) / 1024)
+    raise OSError("/proc/self/smaps_rollup: expected a line Pss, got none")

@@ -1,0 +1,124 @@
+"""The tuning file, and the table of chosen against best."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+
+from hccl_py.algorithms.cost import NUMBERS
+from hccl_py.algorithms.tuner import choose
+from hccl_py.algorithms.tuning import FORMAT, Tuning, tuning_of
+from hccl_py.bench.tuning.fit import Numbers, errors
+from hccl_py.bench.tuning.sweep import PING_PONG, Swept
+from hccl_py.plan.contracts import COLLECTIVES
+
+_NEAR = 1.1
+_UNITS = {
+    "latency_us": "us for each round of messages that waits for the one before it",
+    "message_us": "us for each message sent or received by a rank",
+    "us_per_mib": "us for each MiB (2^20 bytes) sent or received by a rank",
+    "reduce_us_per_mib": "us for each MiB reduced or copied by a rank",
+    "us": "of a call, or of a round trip: median of rounds_us, each the mean over calls and ranks",
+    "bytes": "of a rank's larger buffer",
+}
+
+
+def document(
+    swept: Swept, numbers: Numbers, command: str, facts: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Make the content of a tuning file.
+
+    Args:
+        swept: the measurements.
+        numbers: what was fitted to them, in the order of `cost.NUMBERS`.
+        command: for the record.
+        facts: machine, versions and date, for the record.
+    """
+    median, p90 = _percentiles(swept, numbers)
+    return {
+        "format": FORMAT,
+        "command": command,
+        **facts,
+        "units": _UNITS,
+        "layout": [len(node) for node in swept.nodes],
+        "cores_per_node": swept.cores_per_node,
+        "numbers": {
+            name: None if number is None else float(f"{number:.6g}")
+            for name, number in zip(NUMBERS, numbers, strict=True)
+        },
+        "error_of_the_numbers": {"median": median, "p90": p90},
+        "measurements": [
+            one._asdict()
+            | {"us": round(one.us, 4), "rounds_us": [round(x, 4) for x in one.rounds_us]}
+            for one in swept.measurements
+        ],
+    }
+
+
+def text_of(document: Mapping[str, Any]) -> str:
+    """Write a tuning file's content, one measurement a line."""
+    lines = ",\n".join(f"    {json.dumps(one)}" for one in document["measurements"])
+    head = json.dumps({**document, "measurements": []}, indent=2)
+    return head.replace('"measurements": []', f'"measurements": [\n{lines}\n  ]') + "\n"
+
+
+def tuning_from(text: str) -> Tuning:
+    """Read a tuning file's content as a communicator does."""
+    found = tuning_of(text.encode(), {})
+    assert found is not None
+    return found
+
+
+def chosen_against_best(swept: Swept, tuning: Tuning) -> Iterator[str]:
+    """Make the lines: each cell of the sweep, then the share of cells within 10 % of the best.
+
+    The shares are those of the tuning, of its numbers alone, and of the table without tuning.
+    """
+    cells: dict[tuple[str, int], dict[str, float]] = {}
+    for one in swept.measurements:
+        if one.collective != PING_PONG:
+            cells.setdefault((one.collective, one.bytes), {})[one.algorithm] = one.us
+    ways = {
+        "HCCL_TUNING": tuning,
+        "its numbers alone": Tuning(tuning.layout, tuning.cores_per_node, tuning.numbers, {}),
+        "no tuning": None,
+    }
+    near = dict.fromkeys(ways, 0)
+    yield f"{'collective':14} {'bytes':>10} {'chosen':18} {'us':>10} {'best':18} {'us':>10} ratio"
+    for (collective, num_bytes), times in cells.items():
+        root = 0 if COLLECTIVES[collective].rooted else None
+        best = min(times, key=lambda name: times[name])
+        for way, given in ways.items():
+            chosen, _ = choose(collective, num_bytes, swept.nodes, {}, root=root, tuning=given)
+            ratio = times[chosen] / times[best]
+            near[way] += ratio <= _NEAR
+            if way == "HCCL_TUNING":
+                yield (
+                    f"{collective:14} {num_bytes:10} {chosen:18} {times[chosen]:10.2f} "
+                    f"{best:18} {times[best]:10.2f} {ratio:5.2f}"
+                )
+    for way, number in near.items():
+        share = f"{number} of {len(cells)} cells, {number / max(1, len(cells)):.0%}"
+        yield f"# chosen within 10 % of the best by {way}: {share}"
+
+
+def introduction(swept: Swept, numbers: Numbers) -> list[str]:
+    """Say what was measured and what was fitted."""
+    layout = " + ".join(str(len(node)) for node in swept.nodes)
+    median, p90 = _percentiles(swept, numbers)
+    lines = [f"# {len(swept.measurements)} measurements on nodes of {layout} ranks"]
+    if swept.left_out:
+        lines.append(f"# {swept.left_out} collectives and sizes left out: time was up")
+    lines += [
+        f"# {name}: {'not measured' if number is None else f'{number:.4g}'}"
+        for name, number in zip(NUMBERS, numbers, strict=True)
+    ]
+    return [*lines, f"# predicted by them within {median:.0%} (median), {p90:.0%} (90 of 100)"]
+
+
+def _percentiles(swept: Swept, numbers: Numbers) -> tuple[float, float]:
+    median, p90 = np.percentile(np.abs(errors(swept, numbers)), (50, 90))
+    return round(float(median), 3), round(float(p90), 3)

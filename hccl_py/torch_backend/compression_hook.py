@@ -1,0 +1,78 @@
+"""The hook with which DDP compresses its gradients between nodes.
+
+    model = DistributedDataParallel(network)
+    model.register_comm_hook(hccl_py.CompressionState("int8"), hccl_py.compression_hook)
+
+It is the choice for training: what compression loses of a bucket of gradients is added to the same
+bucket in the next step. A communicator's own `compression` cannot do that, because it does not know
+which of its calls reduce the same tensor.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import GradBucket
+from torch.futures import Future
+
+from hccl_py.compression import ErrorFeedback, compression_named
+from hccl_py.torch_backend.process_group import ProcessGroupHccl
+from hccl_py.torch_backend.work import as_torch_error
+from hccl_py.transport.errors import HcclError, InvalidArgumentError
+from hccl_py.transport.types import Compression, ReduceOp
+
+
+class CompressionState:
+    """What `compression_hook` keeps of one model from step to step.
+
+    Attributes:
+        compression: `bf16` or `int8`.
+        process_group: an hccl group, the same as that of the model; None: the default group.
+        feedbacks: for each bucket, by its index, where its parameters lie, and what was lost.
+    """
+
+    def __init__(self, compression: str, process_group: dist.ProcessGroup | None = None) -> None:
+        if compression_named(compression) is Compression.NONE:
+            raise InvalidArgumentError("compression: expected bf16 or int8, got none")
+        self.compression = compression
+        self.process_group = process_group
+        self.feedbacks: dict[int, tuple[tuple[int, ...], ErrorFeedback]] = {}
+
+    def feedback(self, bucket: GradBucket) -> ErrorFeedback:
+        """Return that of a bucket: a new one where DDP has put other parameters into it."""
+        parameters = tuple(parameter.data_ptr() for parameter in bucket.parameters())
+        known = self.feedbacks.get(bucket.index())
+        if known is None or known[0] != parameters:
+            known = self.feedbacks[bucket.index()] = parameters, ErrorFeedback(self.compression)
+        return known[1]
+
+
+def compression_hook(state: CompressionState, bucket: GradBucket) -> Future[torch.Tensor]:
+    """Average a bucket of gradients, compressed between nodes, with error feedback.
+
+    The gradients are float32 on the CPU; others are averaged as they are. Each rank keeps one
+    float32 for each element of a bucket.
+
+    Raises:
+        InvalidArgumentError: the group is not an hccl group.
+        DistBackendError: the communicator has failed.
+    """
+    gradients = bucket.buffer()
+    group = dist.group.WORLD if state.process_group is None else state.process_group
+    if not isinstance(group, ProcessGroupHccl):
+        raise InvalidArgumentError("compression_hook: expected an hccl group for the model")
+    if gradients.device.type != "cpu" or gradients.dtype is not torch.float32:
+        work: Any = dist.all_reduce(gradients, dist.ReduceOp.AVG, group, async_op=True)
+        return work.get_future().then(_only)
+    feedback = state.feedback(bucket)
+    group.drain()
+    try:
+        native = group.background.all_reduce(gradients, ReduceOp.AVG, compression=feedback)
+    except HcclError as error:
+        raise as_torch_error(error)  # noqa: B904  # it names its cause
+    future: Any = group.started(native, [gradients], group.lane).get_future()
+    return future.then(_only)
+
+
+def _only(done: Future[list[torch.Tensor]]) -> torch.Tensor:
+    return done.value()[0]
