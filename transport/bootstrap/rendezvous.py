@@ -272,7 +272,7 @@ def _unpack_card(rank: int, packed: bytes) -> Card:
     return card
 
 
-def _check_types(received: object) -> None:
+def _check_types(received: Any) -> None:
     for name, expected in _types(type(received)).items():
         if not isinstance(getattr(received, name), expected):
             raise TypeError(f"{name} is not {expected}")
