@@ -112,7 +112,6 @@ def test_run_with_json_writes_machine_versions_command_and_spread(tmp_path: Path
 
 
 def test_run_writes_a_plot_and_csv(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
     png, table = tmp_path / "both.png", tmp_path / "both.csv"
     arguments = ["--test", "broadcast,barrier", "--sizes", "4,4K", "--plot", str(png)]
     assert _run([*arguments, "-F", str(table)], _GLOO) == 0

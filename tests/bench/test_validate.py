@@ -28,7 +28,6 @@ def test_validate_measures_every_pair_in_both_directions(tmp_path: Path) -> None
 def test_validate_names_the_one_direction_that_is_slow(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    pytest.importorskip("matplotlib")
     png = tmp_path / "links.png"
     argv = [*["--validate", "-g", "1", "--nnodes", "3", "--plot"], str(png)]
     with Hosts(num_hosts=3) as hosts:
