@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from multiprocessing import connection, parent_process
 from typing import TypeVar
 
@@ -238,7 +238,8 @@ def serve(pipe: connection.Connection, assignment: Assignment) -> None:
             _answer(pipe, rank)
         pipe.send(None)
     except BaseException as error:
-        pipe.send(Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+        with suppress(OSError):  # nobody reads it once the command was killed
+            pipe.send(Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
         raise SystemExit(1) from None
 
 
