@@ -32,7 +32,7 @@ class PathStatistics(DeviceStatistics):
     peer: int  # rank at the other end
     lane: int  # which lane to that peer; the last one is for send and recv
     path: str  # interface, addresses and number of the connection
-    connected: bool  # whether it stands now
+    connected: bool | None  # whether it stands now; None: no message has needed it yet
     checksum_errors: int  # frames that arrived damaged (HCCL_CHECKSUM=1)
     bytes_per_second: float  # measured while it was busy; 0 if it has not been long enough
 

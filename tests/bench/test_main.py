@@ -20,7 +20,9 @@ from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.contender import Open
 from hccl_py.bench.collective.contenders import BASELINES
 from hccl_py.bench.collective.main import main, run
+from hccl_py.bench.collective.messages import Assignment
 from hccl_py.bench.collective.options import parse
+from hccl_py.bench.collective.rank import serve
 from hccl_py.bench.collective.ranks import RankFailure
 
 _SHORT = ["--nproc", "2", "--iters", "2", "-w", "0", "--timeout", "60"]
@@ -205,6 +207,16 @@ def test_main_that_is_stopped_leaves_no_rank(
     wait_until(lambda: not any(map(is_alive, pids)), "the ranks end")
 
 
+def test_rank_whose_command_is_gone_ends_in_silence(capfd: pytest.CaptureFixture[str]) -> None:
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe()
+    here.close()
+    rank = context.Process(target=serve, args=(there, Assignment(0, None, {}, ())))
+    rank.start()
+    rank.join(60)
+    assert (rank.exitcode, capfd.readouterr().err) == (1, "")
+
+
 def test_all_with_csv_prints_one_header_and_a_row_for_each_collective(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -225,11 +237,13 @@ def test_several_collectives_have_a_table_each(capsys: pytest.CaptureFixture[str
     assert lines[lines.index(lines[4], 5) - 1] == "# barrier"
 
 
-def test_verbose_prints_no_rate_for_a_path_that_was_never_busy(
+def test_verbose_prints_no_rate_of_a_path_never_busy_nor_lanes_never_used_as_down(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     arguments = ["--nproc", "1", "--nnodes", "2", "--sizes", "4K", "--iters", "20", "-v"]
     assert main([*_SHORT, *arguments]) == 0
-    path = capsys.readouterr().out.splitlines()[-1].split()
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert "down" not in line
+    path = line.split()
     assert int(path[3]) > 20 * 2048, "bytes"
     assert path[5] == "-"

@@ -122,9 +122,9 @@ def test_idle_and_busy_ranks_hear_of_a_death() -> None:
 
 
 @TWO_HOSTS
-def test_killed_coordinator_between_hosts_is_named_alike_by_all() -> None:
+def test_killed_coordinator_between_hosts_is_named_alike_by_all(tmp_path: Path) -> None:
     with Hosts(rates_mbit=[1000]) as hosts:
-        _, blame = same(run_ranks(killed, 4, [0], hosts=hosts, victims=[0]))
+        _, blame = same(run_ranks(killed, 4, [0], tmp_path, hosts=hosts, victims=[0]))
     assert (blame.rank, blame.cause) == (0, "died")
 
 

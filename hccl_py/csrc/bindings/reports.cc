@@ -105,12 +105,14 @@ nb::typed<nb::list, AnyDict> path_statistics(Communicator& engine) {
     entry["peer"] = record->peer;
     entry["lane"] = record->lane;
     entry["path"] = record->name.c_str();
-    entry["connected"] = record->connected.value() != 0;
+    uint64_t connections = record->connections.value();
+    entry["connected"] = nb::none();  // until a message needs it
+    if (connections > 0) entry["connected"] = record->connected.value() != 0;
     entry["bytes"] = record->bytes.value();
     entry["messages"] = record->messages.value();
     entry["retries"] = record->retransmits.value();
     entry["stalls"] = record->stalls.value();
-    entry["reconnects"] = record->reconnects.value();
+    entry["reconnects"] = connections > 0 ? connections - 1 : 0;
     entry["checksum_errors"] = record->checksum_errors.value();
     entry["bytes_per_second"] = record->rate.value();
     result.append(entry);

@@ -61,10 +61,11 @@ def agree_until(comm: Communicator, condition: Callable[[], bool], what: str) ->
 
 
 def connected(comm: Communicator, interface: str) -> set[bool]:
-    """Say of all lanes, after some traffic, whether their path over an interface stands."""
+    """Say of all lanes in use, after some traffic, whether their path over an interface stands."""
     check_sum(comm, LARGE // 16)
     paths = comm.statistics()["paths"]
-    return {path["connected"] for path in paths if path["path"].startswith(interface)}
+    made = [path for path in paths if path["connected"] is not None]
+    return {bool(path["connected"]) for path in made if path["path"].startswith(interface)}
 
 
 def one_link_goes_and_returns(rank: int, world_size: int, hosts: Hosts) -> None:

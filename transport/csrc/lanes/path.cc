@@ -40,7 +40,8 @@ Path::Path(size_t slot_bytes, bool checksum, BufferPool& pool,
       statistics_(std::move(statistics)) {}
 
 void Path::adopt(std::shared_ptr<Stream> stream) {
-  if (generation_++) statistics_->reconnects.add(1);
+  ++generation_;
+  statistics_->connections.add(1);
   if (!ahead_) ahead_ = pool_.take();
   stream_ = std::move(stream);
   only_receives_ = false;

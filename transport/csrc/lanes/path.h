@@ -44,7 +44,7 @@ struct PathStatistics {
   Counter messages;         // sent
   Counter retransmits;      // of these, sent before on a connection that broke
   Counter stalls;           // the connection could not take a message at once
-  Counter reconnects;       // connections that replaced a broken one
+  Counter connections;      // that it has had
   Counter checksum_errors;  // frames that came in damaged
   Counter rate;             // bytes per second while it was busy; 0: not measured yet
   Counter connected;        // 1 or 0

@@ -51,7 +51,7 @@ def _path_lines(paths: Sequence[PathStatistics]) -> list[str]:
             sum(lane["retries"] for lane in lanes),
             sum(lane["reconnects"] for lane in lanes),
         )
-        broken = sum(not lane["connected"] for lane in lanes)
+        broken = sum(lane["connected"] is False for lane in lanes)
         state = f" ({broken} of {len(lanes)} connections down)" if broken else ""
         lines.append(_line(cells, _PATH_WIDTHS, name + state))
     return lines

@@ -119,7 +119,7 @@ void talk(const Kind& kind, size_t num_paths) {
   for (auto& end : lane.ends) {
     for (size_t path = 0; path < num_paths; ++path) {
       retransmits += end->statistics(path)->retransmits.value();
-      reconnects += end->statistics(path)->reconnects.value();
+      reconnects += end->statistics(path)->connections.value() - 1;
       damaged += end->statistics(path)->checksum_errors.value();
     }
   }
