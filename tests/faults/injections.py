@@ -276,9 +276,11 @@ def play(
         finally:
             injection.mark("over").touch()
             outsider.join()
-        struck = injection.mark("struck")
-        pid, struck_s = struck.read_text().split()
         survivors = tuple(story for story in stories if story is not None)
+        struck = injection.mark("struck")
+        seen = "\n".join(map(str, survivors))
+        assert struck.exists(), f"{injection}:\n- not so: all goes well until the strike\n{seen}"
+        pid, struck_s = struck.read_text().split()
         return Result(injection, int(pid), float(struck_s), survivors)
 
 
