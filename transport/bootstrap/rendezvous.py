@@ -272,17 +272,21 @@ def _unpack_card(rank: int, packed: bytes) -> Card:
     return card
 
 
-def _check_types(received: Any) -> None:
-    for name, expected in _types(type(received)).items():
+def _check_types(received: object) -> None:
+    for name, expected in _types()[type(received)].items():
         if not isinstance(getattr(received, name), expected):
             raise TypeError(f"{name} is not {expected}")
 
 
 @cache  # to evaluate the annotations takes longer than all else of a card
-def _types(kind: type) -> dict[str, Any]:
+def _types() -> dict[type, dict[str, Any]]:
+    """Return the types of all fields, by the class of what ranks publish."""
     return {
-        name: tuple if get_origin(expected) is tuple else expected
-        for name, expected in get_type_hints(kind).items()
+        part: {
+            name: tuple if get_origin(expected) is tuple else expected
+            for name, expected in get_type_hints(part).items()
+        }
+        for part in (Meeting, Card, Contact, Identity, Endpoint)
     }
 
 
