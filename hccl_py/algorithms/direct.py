@@ -13,6 +13,7 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
     others = others_after(me, range(n))
     plan.send(others, data[:])
     plan.recv_reduce(others, data[:])
+    plan.end_step()
 
 
 def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
@@ -24,6 +25,7 @@ def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
         plan.send(others_after(me, range(n)), data[:])
     else:
         plan.recv(plan.root, data[:])
+    plan.end_step()
 
 
 def reduce(me: int, n: int, plan: PlanBuilder) -> None:
@@ -35,6 +37,7 @@ def reduce(me: int, n: int, plan: PlanBuilder) -> None:
         plan.recv_reduce(others_after(me, range(n)), data[:])
     else:
         plan.send([plan.root], data[:])
+    plan.end_step()
 
 
 def all_to_all(me: int, n: int, plan: PlanBuilder) -> None:
@@ -48,6 +51,7 @@ def all_to_all(me: int, n: int, plan: PlanBuilder) -> None:
     plan.copy(output[me], input[me])
     for peer in reversed(others):
         plan.recv(peer, output[peer])
+    plan.end_step()
 
 
 def gather(me: int, n: int, plan: PlanBuilder) -> None:
@@ -55,12 +59,13 @@ def gather(me: int, n: int, plan: PlanBuilder) -> None:
 
     Cost: 1 step, one block sent by everyone.
     """
-    if me != plan.root:
+    if me == plan.root:
+        plan.copy(output[me], input[0])
+        for peer in others_after(me, range(n)):
+            plan.recv(peer, output[peer])
+    else:
         plan.send([plan.root], input[0])
-        return
-    plan.copy(output[me], input[0])
-    for peer in others_after(me, range(n)):
-        plan.recv(peer, output[peer])
+    plan.end_step()
 
 
 def scatter(me: int, n: int, plan: PlanBuilder) -> None:
@@ -68,9 +73,10 @@ def scatter(me: int, n: int, plan: PlanBuilder) -> None:
 
     Cost: 1 step, (n-1) blocks sent by the root.
     """
-    if me != plan.root:
+    if me == plan.root:
+        for peer in others_after(me, range(n)):
+            plan.send([peer], input[peer])
+        plan.copy(output[0], input[me])
+    else:
         plan.recv(plan.root, output[0])
-        return
-    for peer in others_after(me, range(n)):
-        plan.send([peer], input[peer])
-    plan.copy(output[0], input[me])
+    plan.end_step()

@@ -46,19 +46,26 @@ def all_reduce(me: int, n: int, plan: PlanBuilder) -> None:
     owner_mates = view.places_of_mates(below=owners)
     for mate, place in owner_mates:
         plan.send([mate], share(place))
-    if view.local_rank < owners:
-        mine = share(view.local_rank)
+    owns, mine = view.local_rank < owners, share(view.local_rank)
+    if owns:
         plan.recv_reduce(view.mates, mine)
-        if cuts == 1:
-            plan.send(view.twins(), mine)
-            plan.recv_reduce(view.twins(), mine)
-        else:
-            team = [node[view.local_rank] for node in plan.nodes]
-            owned = {twin: data[mine.begin + at] for at, twin in enumerate(team)}
-            mesh.all_reduce_among(me, team, owned, plan)
+    plan.end_step()
+    if not owns:
+        for _ in range(1 if cuts == 1 else 2):
+            plan.end_step()
+    elif cuts == 1:
+        plan.send(view.twins(), mine)
+        plan.recv_reduce(view.twins(), mine)
+        plan.end_step()
+    else:
+        team = [node[view.local_rank] for node in plan.nodes]
+        owned = {twin: data[mine.begin + at] for at, twin in enumerate(team)}
+        mesh.all_reduce_among(me, team, owned, plan)
+    if owns:
         plan.send(view.mates, mine)
     for mate, place in owner_mates:
         plan.recv(mate, share(place))
+    plan.end_step()
 
 
 def broadcast(me: int, n: int, plan: PlanBuilder) -> None:

@@ -22,9 +22,11 @@ def all_reduce_among(
     for peer in others:
         plan.send([peer], owned[peer])
     plan.recv_reduce(others, owned[me])
+    plan.end_step()
     plan.send(others, owned[me])
     for peer in others:
         plan.recv(peer, owned[peer])
+    plan.end_step()
 
 
 def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
@@ -36,12 +38,15 @@ def broadcast(me: int, n: int, plan: PlanBuilder) -> None:
     if me == plan.root:
         for peer in others:
             plan.send([peer], data[peer])
+        plan.end_step()
         plan.send(others, data[me])
-        return
-    plan.recv(plan.root, data[me])
-    plan.send([peer for peer in others if peer != plan.root], data[me])
-    for peer in others:
-        plan.recv(peer, data[peer])
+    else:
+        plan.recv(plan.root, data[me])
+        plan.end_step()
+        plan.send([peer for peer in others if peer != plan.root], data[me])
+        for peer in others:
+            plan.recv(peer, data[peer])
+    plan.end_step()
 
 
 def reduce(me: int, n: int, plan: PlanBuilder) -> None:
@@ -57,11 +62,13 @@ def reduce(me: int, n: int, plan: PlanBuilder) -> None:
         mine = plan.scratch(0, like=data[me])
         plan.copy(mine, data[me])
     plan.recv_reduce(others, mine)
-    if me != plan.root:
+    plan.end_step()
+    if me == plan.root:
+        for peer in others:
+            plan.recv(peer, data[peer])
+    else:
         plan.send([plan.root], mine)
-        return
-    for peer in others:
-        plan.recv(peer, data[peer])
+    plan.end_step()
 
 
 def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
@@ -74,6 +81,7 @@ def all_gather(me: int, n: int, plan: PlanBuilder) -> None:
     plan.copy(output[me], input[0])
     for peer in others:
         plan.recv(peer, output[peer])
+    plan.end_step()
 
 
 def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
@@ -86,3 +94,4 @@ def reduce_scatter(me: int, n: int, plan: PlanBuilder) -> None:
         plan.send([peer], input[peer])
     plan.copy(output[0], input[me])
     plan.recv_reduce(others, output[0])
+    plan.end_step()

@@ -72,6 +72,7 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ),
     ("gather", "direct"): Algorithm(direct.gather),
     ("scatter", "direct"): Algorithm(direct.scatter),
+    ("barrier", "one_shot"): Algorithm(direct.all_reduce),
     ("barrier", "dissemination"): Algorithm(tree.barrier),
 }
 

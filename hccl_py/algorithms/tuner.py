@@ -65,6 +65,7 @@ TABLE = (
     Row("all_to_all", "direct", many_nodes=None),
     Row("gather", "direct", many_nodes=None),
     Row("scatter", "direct", many_nodes=None),
+    Row("barrier", "one_shot", max_ranks=64),
     Row("barrier", "dissemination", many_nodes=None),
 )
 

@@ -22,6 +22,7 @@ def compress_scale_out(plan: Plan, nodes: Nodes) -> Plan:
     """
     home = next(node for node in nodes if plan.rank in node)
     ops: list[Op] = []
+    ends = [0]  # how many ops the first k became, by k
     for op in plan.ops:
         elsewhere = tuple(peer for peer in op.peers if peer not in home)
         mates = tuple(peer for peer in op.peers if peer in home)
@@ -30,4 +31,5 @@ def compress_scale_out(plan: Plan, nodes: Nodes) -> Plan:
             ops.append(op._replace(peers=mates))
         else:
             ops.append(op._replace(compressed=elsewhere))
-    return replace(plan, ops=tuple(ops))
+        ends.append(len(ops))
+    return replace(plan, ops=tuple(ops), steps=tuple(ends[step] for step in plan.steps))

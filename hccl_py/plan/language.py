@@ -138,6 +138,8 @@ class Plan:
     root: int | None = None  # of a rooted collective
     shape: Shape = Shape()
     ops: tuple[Op, ...] = ()  # each blocks until it is done; a send completes in the background
+    # Where its steps end, as numbers of ops; empty where the algorithm does not say.
+    steps: tuple[int, ...] = ()
 
     def __str__(self) -> str:
         root = "" if self.root is None else f", root {self.root}"
@@ -159,6 +161,7 @@ class PlanBuilder:
         self.nodes = nodes
         self._header = header
         self._ops: list[Op] = []
+        self._steps: list[int] = []
 
     @property
     def root(self) -> int:
@@ -185,6 +188,15 @@ class PlanBuilder:
         """Copy `src` to `dst` on this rank."""
         self._ops.append(Op(COPY, (), self._closed(dst), self._closed(src)))
 
+    def end_step(self) -> None:
+        """End a step: what ranks send in it they receive in it, one message a pair at most.
+
+        In a step, sends come before all else. Every rank takes as many steps, some of them maybe
+        without ops, and the last step ends with the plan. Then the engine has a way of its own for
+        small messages among the ranks of a node.
+        """
+        self._steps.append(len(self._ops))
+
     def scratch(self, index: int, like: Chunk) -> Chunk:
         """Name slot `index` of the engine's temporary memory, as long as `like`.
 
@@ -195,7 +207,7 @@ class PlanBuilder:
 
     def finish(self) -> Plan:
         """Return the plan."""
-        return replace(self._header, ops=tuple(self._ops))
+        return replace(self._header, ops=tuple(self._ops), steps=tuple(self._steps))
 
     def _closed(self, chunk: Chunk) -> Chunk:
         if chunk.end != _OPEN_END:

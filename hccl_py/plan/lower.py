@@ -22,6 +22,7 @@ class LoweredPlan(NamedTuple):
     ops: tuple[Row, ...]
     peers: tuple[int, ...]  # of all ops, flat; a row says where its own begin and how many they are
     compressed: tuple[bool, ...]  # of each of `peers`; empty where none is
+    steps: tuple[int, ...]  # where its steps end, as numbers of ops
     data_chunks: int  # into how many chunks `data` is partitioned
     scratch_slots: int
 
@@ -42,7 +43,9 @@ def lower(plan: Plan) -> LoweredPlan:
     compressed: tuple[bool, ...] = ()
     if any(op.compressed for op in plan.ops):
         compressed = tuple(peer in op.compressed for op in plan.ops for peer in op.peers)
-    return LoweredPlan(tuple(rows), tuple(peers), compressed, plan.shape.data_chunks, scratch_slots)
+    return LoweredPlan(
+        tuple(rows), tuple(peers), compressed, plan.steps, plan.shape.data_chunks, scratch_slots
+    )
 
 
 def _side(chunk: Chunk) -> tuple[int, int, int, int]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import pairwise
 
 from hccl_py.plan.contracts import Contract, Contribution, Total
 from hccl_py.plan.language import Buffer, Chunk, Op, OpKind, Plan, PlanError
@@ -30,10 +31,12 @@ def verify(plans: Sequence[Plan], contract: Contract, *, in_place: bool = False)
     for rank, plan in enumerate(plans):
         expected = Plan(contract.name, first.algorithm, rank, n, first.root)
         expected = replace(expected, shape=contract.shape(expected, first.shape.data_chunks))
-        if replace(plan, ops=()) != expected:
-            raise PlanError(rank, None, f"is {replace(plan, ops=())!r}, expected {expected!r}")
+        if replace(plan, ops=(), steps=()) != expected:
+            got = replace(plan, ops=(), steps=())
+            raise PlanError(rank, None, f"is {got!r}, expected {expected!r}")
         for index, op in enumerate(plan.ops):
             check_op(plan, index, op)
+    _check_steps(plans)
     simulation = Simulation(plans, contract, in_place)
     simulation.run()
     _check_promises(plans, contract, simulation)
@@ -79,6 +82,36 @@ def check_op(plan: Plan, index: int, op: Op) -> None:
             problems.append(f"scratch slot {chunk.scratch} is negative")
     if problems:
         raise PlanError(plan.rank, index, f"`{op}`: {problems[0]}")
+
+
+def _check_steps(plans: Sequence[Plan]) -> None:
+    num_steps = len(plans[0].steps)
+    sent: list[set[tuple[int, int]]] = [set() for _ in range(num_steps)]
+    received: list[set[tuple[int, int]]] = [set() for _ in range(num_steps)]
+    for rank, plan in enumerate(plans):
+        if len(plan.steps) != num_steps:
+            message = f"takes {len(plan.steps)} steps, rank 0 {num_steps}"
+            raise PlanError(rank, None, message)
+        if plan.steps and plan.steps[-1] != len(plan.ops):
+            raise PlanError(rank, plan.steps[-1], "stands behind the last step")
+        for step, (begin, end) in enumerate(pairwise((0, *plan.steps))):
+            has_begun = False
+            for index in range(begin, end):
+                op = plan.ops[index]
+                if op.kind is OpKind.SEND and has_begun:
+                    raise PlanError(rank, index, f"`{op}` is no send at the begin of its step")
+                has_begun |= op.kind is not OpKind.SEND
+                for peer in op.peers:
+                    is_send = op.kind is OpKind.SEND
+                    messages = sent[step] if is_send else received[step]
+                    message_of = (rank, peer) if is_send else (peer, rank)
+                    if message_of in messages:
+                        raise PlanError(rank, index, f"`{op}` is the second with rank {peer}")
+                    messages.add(message_of)
+    for step in range(num_steps):
+        for source, target in sorted(sent[step] ^ received[step]):
+            problem = f"step {step}: rank {source} sends to {target} or {target} receives, not both"
+            raise PlanError(source, None, problem)
 
 
 def _check_promises(plans: Sequence[Plan], contract: Contract, simulation: Simulation) -> None:

@@ -8,7 +8,9 @@ def test_every_kind_and_buffer_becomes_its_row() -> None:
     plan.send([3, 0], data[1:4])
     plan.recv(2, output[2])
     plan.recv_reduce([3, 2, 0], plan.scratch(2, like=input[1]))
+    plan.end_step()
     plan.copy(output[0], plan.scratch(0, like=input[0]))
+    plan.end_step()
     assert lower(plan.finish()) == LoweredPlan(
         ops=(
             (0, 0, 2, 0, 0, 0, -1, 0, 1, 4, -1, 0),
@@ -18,10 +20,11 @@ def test_every_kind_and_buffer_becomes_its_row() -> None:
         ),
         peers=(3, 0, 2, 0, 2, 3),
         compressed=(),
+        steps=(3, 4),
         data_chunks=4,
         scratch_slots=3,
     )
 
 
 def test_plan_without_ops_needs_nothing() -> None:
-    assert lower(Plan("any", "made_up", 0, 1, None, Shape())) == LoweredPlan((), (), (), 0, 0)
+    assert lower(Plan("any", "made_up", 0, 1, None, Shape())) == LoweredPlan((), (), (), (), 0, 0)

@@ -61,13 +61,29 @@ def changed(plan: Plan, op: Op, has_values: bool) -> Iterator[tuple[Op, ...]]:
 def test_plan_with_one_op_changed_is_rejected(collective: str, name: str, nodes: Nodes) -> None:
     contract = contract_for(collective, name)
     root = count_ranks(nodes) - 1 if contract.rooted else None
-    plans = list(plans_for(collective, name, nodes, root))
+    # Without its steps, which every change breaks too.
+    plans = [replace(plan, steps=()) for plan in plans_for(collective, name, nodes, root)]
     verify(plans, contract)
     for rank, plan in enumerate(plans):
         for index, op in enumerate(plan.ops):
             for ops in changed(plan, op, not contract.meets):
                 mutated = replace(plan, ops=(*plan.ops[:index], *ops, *plan.ops[index + 1 :]))
                 with pytest.raises(PlanError):
+                    verify([*plans[:rank], mutated, *plans[rank + 1 :]], contract)
+
+
+@pytest.mark.parametrize(("collective", "name", "nodes"), CASES)
+def test_step_that_ends_elsewhere_is_rejected(collective: str, name: str, nodes: Nodes) -> None:
+    contract = contract_for(collective, name)
+    plans = list(plans_for(collective, name, nodes, 0 if contract.rooted else None))
+    for rank, plan in enumerate(plans):
+        for step, end in enumerate(plan.steps):
+            for moved in {end - 1, end + 1} & set(range(len(plan.ops) + 1)):
+                if plan.ops[min(end, moved)].kind is OpKind.COPY:
+                    continue  # which may stand in either step
+                steps = (*plan.steps[:step], moved, *plan.steps[step + 1 :])
+                with pytest.raises(PlanError):
+                    mutated = replace(plan, steps=steps)
                     verify([*plans[:rank], mutated, *plans[rank + 1 :]], contract)
 
 

@@ -162,3 +162,71 @@ def test_plan_of_another_call_is_refused(wrong: Callable[[Plan], Plan]) -> None:
     plans[1] = wrong(plans[1])
     with pytest.raises(PlanError, match="rank 1: is Plan.*expected Plan"):
         verify(plans, COLLECTIVES["all_reduce"])
+
+
+def in_one_step(me: int, n: int, plan: PlanBuilder) -> None:
+    everyone_to_everyone(me, n, plan)
+    plan.end_step()
+
+
+def test_steps_that_hold_are_accepted() -> None:
+    prove("all_reduce", in_one_step, 3)
+
+
+def test_ranks_take_as_many_steps() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        in_one_step(me, n, plan)
+        if me == 2:
+            plan.end_step()
+
+    assert rejected("all_reduce", write, 3, "takes 2 steps, rank 0 1").rank == 2
+
+
+def test_no_op_stands_behind_the_last_step() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        in_one_step(me, n, plan)
+        plan.copy(plan.scratch(0, like=data[0]), data[0])
+
+    error = rejected("all_reduce", write, 2, "behind the last step")
+    assert (error.rank, error.op_index) == (0, 2)
+
+
+def test_sends_come_first_in_their_step() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        if me == 1:
+            plan.recv(0, plan.scratch(0, like=data[0]))
+            plan.send([0], data[0])
+        else:
+            plan.send([1], data[0])
+            plan.recv(1, plan.scratch(0, like=data[0]))
+        plan.end_step()
+
+    error = rejected("barrier", write, 2, "no send at the begin of its step")
+    assert (error.rank, error.op_index) == (1, 1)
+
+
+def test_pair_has_one_message_in_a_step() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        for _ in range(2):
+            plan.send([1 - me], data[0])
+        for _ in range(2):
+            plan.recv(1 - me, plan.scratch(0, like=data[0]))
+        plan.end_step()
+
+    error = rejected("barrier", write, 2, "the second with rank 1")
+    assert (error.rank, error.op_index) == (0, 1)
+
+
+def test_message_is_received_in_the_step_in_which_it_is_sent() -> None:
+    def write(me: int, n: int, plan: PlanBuilder) -> None:
+        plan.send([1 - me], data[0])
+        if me == 0:
+            plan.end_step()
+        plan.recv(1 - me, plan.scratch(0, like=data[0]))
+        plan.end_step()
+        if me == 1:
+            plan.end_step()
+
+    rejected(
+        "barrier", write, 2, "step 0: rank 0 sends to 1 or 1 receives, not both|step 0: rank 1"
+    )

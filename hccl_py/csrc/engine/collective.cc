@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/copy.h"
 #include "engine/request.h"
 #include "reduce/reduce.h"
 
@@ -16,6 +17,9 @@ Failure mismatch(int peer, uint64_t call, uint64_t their_call) {
   failure.their_call = their_call;
   return failure;
 }
+
+// A call of more bytes, of all ranks together, hardly has messages short enough for the board.
+constexpr size_t max_board_bytes = post_areas * area_bytes;
 
 // Adds the time that it exists to a part of the profile, if there is one.
 class Timed {
@@ -68,27 +72,56 @@ Channel::Channel(int rank, int world_size, size_t slot_bytes, int index, int num
 }
 
 void Channel::start(const Call& call, const Tiling& tiling) {
-  if (first_tile_ >= tiling.num_tiles() || call.plan->ops.empty()) return;
-  tells_empty_ = call.plan->data_chunks == 0 || call.data.count == 0;
+  const Plan& plan = *call.plan;
+  if (first_tile_ >= tiling.num_tiles() || (plan.ops.empty() && plan.steps.empty())) return;
+  on_board_ = board_ != nullptr && !plan.steps.empty() && call.total_bytes <= max_board_bytes;
+  step_ = 0;
+  has_posted_ = lacks_room_ = false;
+  tells_empty_ = plan.data_chunks == 0 || call.data.count == 0;
   call_ = &call;
   tiling_ = &tiling;
   tile_ = first_tile_;
   next_op_ = 0;
   ready_ = 0;
   item_size_ = size_of(call.dtype);
-  size_t scratch_bytes = call.plan->slots_needed() * slot_bytes_;
+  size_t scratch_bytes = plan.slots_needed() * slot_bytes_;
   if (scratch_.size() < scratch_bytes) scratch_.resize(scratch_bytes);
 }
 
 bool Channel::step() {
   bool moved = false;
   while (call_ != nullptr) {
-    bool ended = next_op_ == call_->plan->ops.size();
-    if (!(ended ? finish_tile() : run(call_->plan->ops[next_op_]))) break;
-    if (!ended) ++next_op_;
+    const Plan& plan = *call_->plan;
+    bool ends_step = on_board_ && next_op_ == static_cast<size_t>(plan.steps[step_]);
+    bool ended = !ends_step && next_op_ == plan.ops.size();
+    if (!(ends_step ? end_step() : ended ? finish_tile() : run(plan.ops[next_op_]))) break;
+    if (!ends_step && !ended) ++next_op_;
     moved = true;
   }
   return moved;
+}
+
+// All that this rank sends in a step, before anything else that it does there. False: no room now.
+bool Channel::post_messages() {
+  if (has_posted_) return true;
+  Timed timed(profile_, &Profile::copy_ns);
+  Board::Posted posted = board_->post();
+  lacks_room_ = posted == Board::Posted::no_room;
+  if (lacks_room_) return false;
+  has_posted_ = true;
+  if (posted == Board::Posted::whole) return true;
+  for (const Board::Message& message : board_->messages()) {
+    send_by_lanes(message.peers, message.header, message.payload);
+  }
+  return true;
+}
+
+bool Channel::end_step() {
+  if (!post_messages()) return false;
+  board_->end_step(call_->fingerprint);
+  has_posted_ = false;
+  on_board_ = ++step_ < call_->plan->steps.size();
+  return true;
 }
 
 // False while a peer has still to read what an average divides.
@@ -126,6 +159,7 @@ bool Channel::flush() {
 
 void Channel::abandon() {
   call_ = nullptr;
+  on_board_ = lacks_room_ = false;
   backlog_.clear();
   borrowed_.clear();
   for (const auto& lane : lanes_) {
@@ -136,20 +170,26 @@ void Channel::abandon() {
 void Channel::look_for_strays(uint64_t fingerprint) {
   for (const auto& from : lanes_) {
     if (!from) continue;
-    const Header* header = nullptr;
     try {
-      header = from->peek();
+      look_for_stray(from->peer(), from->peek(), fingerprint);
+      if (board_ != nullptr && board_->has(from->peer())) {
+        look_for_stray(from->peer(), board_->peek(from->peer()), fingerprint);
+      }
     } catch (const LaneError&) {
-      continue;  // whoever needs that rank will notice
+      // whoever needs that rank will notice
     }
-    if (header == nullptr || header->fingerprint == fingerprint) continue;
-    // The low bits are the call's number.
-    auto ahead = static_cast<int16_t>(header->fingerprint - fingerprint);
-    if (ahead <= 0) throw Mismatch(mismatch(from->peer(), fingerprint, header->fingerprint));
   }
 }
 
+void Channel::look_for_stray(int peer, const Header* header, uint64_t fingerprint) {
+  if (header == nullptr || header->fingerprint == fingerprint) return;
+  // The low bits are the call's number.
+  auto ahead = static_cast<int16_t>(header->fingerprint - fingerprint);
+  if (ahead <= 0) throw Mismatch(mismatch(peer, fingerprint, header->fingerprint));
+}
+
 bool Channel::run(const Op& op) {
+  if (on_board_ && op.kind != OpKind::send && !post_messages()) return false;
   switch (op.kind) {
     case OpKind::send: return run_send(op);
     case OpKind::recv: return run_recv(op);
@@ -187,24 +227,30 @@ bool Channel::run_send(const Op& op) {
   header.size = Tiling::whole(*call_, op.source) * item_size_;
   header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
   header.kind = static_cast<uint16_t>(op.rendezvous);
-  const int* peers = peers_of(op);
-  if (op.num_peers == 1) {
-    post(lane(peers[0]), header, payload);
-    return true;
-  }
+  if (on_board_) board_->add({peers_of(op), header, payload});
+  send_by_lanes(peers_of(op), header, payload);
+  return true;
+}
+
+// To all of `peers`; on the board, to those that it does not reach, or, once it has posted that they
+// get it by lane, to those that it does.
+void Channel::send_by_lanes(std::span<const int> peers, const Header& header,
+                            const std::byte* payload) {
+  auto is_meant = [&](int peer) { return !on_board_ || board_->has(peer) == has_posted_; };
   fan_out_.clear();
-  for (int i = 0; i < op.num_peers; ++i) {
-    if (lane(peers[i]).shares_payload()) fan_out_.push_back(&lane(peers[i]));
+  for (int peer : peers) {
+    if (is_meant(peer) && lane(peer).shares_payload()) fan_out_.push_back(&lane(peer));
   }
   bool shared = false;
   if (fan_out_.size() > 1) {
     Timed timed(profile_, *fan_out_[0]);
     shared = fan_out_[0]->post_send_to_all(fan_out_, header, payload);
   }
-  for (int i = 0; i < op.num_peers; ++i) {
-    if (!shared || !lane(peers[i]).shares_payload()) post(lane(peers[i]), header, payload);
+  for (int peer : peers) {
+    if (is_meant(peer) && (!shared || !lane(peer).shares_payload())) {
+      post(lane(peer), header, payload);
+    }
   }
-  return true;
 }
 
 // Encodes what a compressed send reads. All ranks are to end with the same bits, so what is sent out of
@@ -258,7 +304,7 @@ bool Channel::may_overwrite(const Span& span) {
 
 // Throws Mismatch, or LaneError for what no sane peer sends.
 void Channel::check(const Header& header, const Op& op, int peer_index, const Span& span) {
-  int peer = peers_of(op)[peer_index];
+  int peer = peers_of(op)[static_cast<size_t>(peer_index)];
   if (checks_) {
     uint64_t call = call_->fingerprint;
     size_t whole = Tiling::whole(*call_, op.destination) * item_size_;
@@ -277,39 +323,57 @@ void Channel::check(const Header& header, const Op& op, int peer_index, const Sp
   stragglers_.arrive(peer, header.id);
 }
 
-// The whole payload of the lane's next message, or null while it is still arriving.
-const std::byte* Channel::lend(Lane& from) {
-  Timed timed(profile_, from);
-  return from.lend();
+const Header* Channel::peek(int peer) {
+  if (reads_board(peer)) {
+    const Header* header = board_->peek(peer);
+    if (header == nullptr || board_->payload(peer) != nullptr) return header;
+  }
+  return lane(peer).peek();
+}
+
+const std::byte* Channel::lend(int peer) {
+  if (reads_board(peer) && board_->payload(peer) != nullptr) return board_->payload(peer);
+  Timed timed(profile_, lane(peer));
+  return lane(peer).lend();
+}
+
+bool Channel::receive(int peer, std::byte* destination) {
+  if (reads_board(peer) && board_->payload(peer) != nullptr) {
+    Timed timed(profile_, &Profile::copy_ns);
+    copy(destination, board_->payload(peer), board_->peek(peer)->length);
+    return true;
+  }
+  Timed timed(profile_, lane(peer));
+  return lane(peer).receive(destination);
+}
+
+void Channel::release(int peer) {
+  if (!reads_board(peer) || board_->payload(peer) == nullptr) lane(peer).release();
 }
 
 bool Channel::run_recv(const Op& op) {
   Span span = resolve(op.destination);
   if (!is_told(span)) return true;
   int peer = peers_of(op)[0];
-  Lane& from = lane(peer);
-  const Header* header = from.peek();
+  const Header* header = peek(peer);
   if (header == nullptr) return false;
   check(*header, op, 0, span);
   if (!may_overwrite(span)) return false;
   if (is_compressed(op, 0) && span.count > 0) {
-    const std::byte* payload = lend(from);
+    const std::byte* payload = lend(peer);
     if (payload == nullptr) return false;
     decode_payload(payload, span.address, span.count);
-    from.release();
-    return true;
+  } else if (span.count == 0 ? lend(peer) == nullptr : !receive(peer, span.address)) {
+    return false;  // an empty block may have no address
   }
-  Timed timed(profile_, from);
-  // An empty block may have no address.
-  if (span.count == 0 ? from.lend() == nullptr : !from.receive(span.address)) return false;
-  from.release();
+  release(peer);
   return true;
 }
 
 bool Channel::run_recv_reduce(const Op& op) {
   Span span = resolve(op.destination);
   if (!is_told(span)) return true;
-  const int* peers = peers_of(op);
+  std::span<const int> peers = peers_of(op);
   if (ready_ == 0) {
     sources_.resize(static_cast<size_t>(op.num_peers));
     size_t decoded_bytes = slot_bytes_ * static_cast<size_t>(op.num_peers);
@@ -318,13 +382,12 @@ bool Channel::run_recv_reduce(const Op& op) {
     }
   }
   for (; ready_ < op.num_peers; ++ready_) {
-    Lane& from = lane(peers[ready_]);
-    const Header* header = from.peek();
+    auto index = static_cast<size_t>(ready_);
+    const Header* header = peek(peers[index]);
     if (header == nullptr) return false;
     check(*header, op, ready_, span);
-    const std::byte* payload = lend(from);
+    const std::byte* payload = lend(peers[index]);
     if (payload == nullptr) return false;
-    auto index = static_cast<size_t>(ready_);
     if (is_compressed(op, ready_) && span.count > 0) {
       std::byte* decoded = decoded_.data() + index * slot_bytes_;
       decode_payload(payload, decoded, span.count);
@@ -335,12 +398,12 @@ bool Channel::run_recv_reduce(const Op& op) {
   if (!may_overwrite(span)) return false;
   if (span.count > 0) {
     // Rank order, so that every rank which reduces these same operands gets the same bits.
-    auto mine = std::find_if(peers, peers + op.num_peers, [&](int peer) { return peer > rank_; });
-    sources_.insert(sources_.begin() + (mine - peers), span.address);
+    auto mine = std::find_if(peers.begin(), peers.end(), [&](int peer) { return peer > rank_; });
+    sources_.insert(sources_.begin() + (mine - peers.begin()), span.address);
     Timed timed(profile_, &Profile::reduce_ns);
     reduce(call_->dtype, call_->op, span.address, sources_, span.count);
   }
-  for (int i = 0; i < op.num_peers; ++i) lane(peers[i]).release();
+  for (int peer : peers) release(peer);
   ready_ = 0;
   return true;
 }
@@ -369,14 +432,22 @@ Stage Channel::stage() const {
 std::vector<int> Channel::waiting_for() const {
   std::vector<int> ranks;
   for (const Lane* lane : backlog_.lanes()) ranks.push_back(lane->peer());
-  if (call_ == nullptr) return ranks;
+  if (lacks_room_) {
+    std::vector<int> behind = board_->behind();
+    ranks.insert(ranks.end(), behind.begin(), behind.end());
+  }
+  if (call_ == nullptr || lacks_room_) return ranks;
   if (next_op_ == call_->plan->ops.size()) return ranks;
   const Op& op = call_->plan->ops[next_op_];
   if (op.kind == OpKind::send || op.kind == OpKind::copy) return ranks;
   // Some have delivered and may even have left since; what is waited for then is somebody else.
   auto has_delivered = [&](int peer) {
-    Lane& from = *lanes_[static_cast<size_t>(peer)];
     try {
+      const Header* posted = reads_board(peer) ? board_->peek(peer) : nullptr;
+      if (reads_board(peer) && (posted == nullptr || board_->payload(peer) != nullptr)) {
+        return posted != nullptr;
+      }
+      Lane& from = *lanes_[static_cast<size_t>(peer)];
       if (from.peek() == nullptr) return false;
       // Of a message on a socket a recv may have taken one half already.
       return op.kind == OpKind::recv ? from.shares_payload() : from.lend() != nullptr;
@@ -384,8 +455,8 @@ std::vector<int> Channel::waiting_for() const {
       return false;
     }
   };
-  for (int i = ready_; i < op.num_peers; ++i) {
-    if (!has_delivered(peers_of(op)[i])) ranks.push_back(peers_of(op)[i]);
+  for (int peer : peers_of(op).subspan(static_cast<size_t>(ready_))) {
+    if (!has_delivered(peer)) ranks.push_back(peer);
   }
   return ranks;
 }

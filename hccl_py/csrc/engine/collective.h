@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "lanes/board.h"
 #include "lanes/lane.h"
 #include "engine/failure/failure.h"
 #include "engine/stragglers.h"
@@ -44,6 +45,8 @@ class Channel {
   // Whether other ranks' calls are compared with this one; they are unless it is measured what that
   // costs. Before the first call.
   void set_checks(bool checks) { checks_ = checks; }
+  // Where the first tile of a small call takes its steps; outlives this.
+  void set_board(Board& board) { board_ = &board; }
   // Null: the parts of a call are not timed.
   void set_profile(Profile* profile) { profile_ = profile; }
   void start(const Call& call, const Tiling& tiling);
@@ -51,7 +54,7 @@ class Channel {
   bool step();
   bool flush();
   bool finished() const { return call_ == nullptr && backlog_.empty(); }
-  bool unflushed() const { return !backlog_.empty(); }
+  bool unflushed() const { return !backlog_.empty() || lacks_room_; }
   // Forgets the call; for a communicator that has failed.
   void abandon();
   // Throws Mismatch if a rank has sent what belongs to another call than `fingerprint`, of the same
@@ -75,12 +78,16 @@ class Channel {
   };
 
   bool run(const Op& op);
+  bool post_messages();
+  bool end_step();
   bool run_send(const Op& op);
   bool run_recv(const Op& op);
   bool run_recv_reduce(const Op& op);
   bool run_copy(const Op& op);
   bool may_overwrite(const Span& span);
   void post(Lane& lane, const Header& header, const std::byte* payload);
+  void send_by_lanes(std::span<const int> peers, const Header& header, const std::byte* payload);
+  void look_for_stray(int peer, const Header* header, uint64_t fingerprint);
   void check(const Header& header, const Op& op, int peer_index, const Span& span);
   bool is_compressed(const Op& op, int peer_index) const {
     return call_->compression != Compression::none && call_->plan->is_compressed(op, peer_index);
@@ -92,12 +99,20 @@ class Channel {
   const std::byte* encode_source(const Op& op, const Span& span);
   void decode_payload(const std::byte* payload, std::byte* to, size_t count);
   std::byte* free_encoding();
-  const std::byte* lend(Lane& from);
+  // The next message of a peer, from the board or its lane, as Lane has them.
+  bool reads_board(int peer) const { return on_board_ && board_->has(peer); }
+  const Header* peek(int peer);
+  const std::byte* lend(int peer);
+  bool receive(int peer, std::byte* destination);
+  void release(int peer);
   bool finish_tile();
   Span resolve(const ChunkRef& chunk);
   // A rank that has nothing to send says so, once: or a call without elements would not be noticed.
   bool is_told(const Span& span) const { return span.count > 0 || (tells_empty_ && tile_ == 0); }
-  const int* peers_of(const Op& op) const { return call_->plan->peers.data() + op.peers_begin; }
+  std::span<const int> peers_of(const Op& op) const {
+    return std::span(call_->plan->peers).subspan(static_cast<size_t>(op.peers_begin),
+                                                 static_cast<size_t>(op.num_peers));
+  }
 
   const int rank_;
   const int world_size_;
@@ -106,12 +121,17 @@ class Channel {
   const int64_t stride_;
   Stragglers& stragglers_;
   std::vector<std::unique_ptr<Lane>> lanes_;
+  Board* board_ = nullptr;
 
   const Call* call_ = nullptr;
   const Tiling* tiling_ = nullptr;
   int64_t tile_ = 0;
   size_t next_op_ = 0;
   size_t item_size_ = 1;
+  bool on_board_ = false;    // this tile takes its steps there
+  size_t step_ = 0;          // of the plan; on the board only
+  bool has_posted_ = false;  // in this step
+  bool lacks_room_ = false;  // for a post
   int ready_ = 0;  // recv_reduce: peers whose payload is known to be there
   bool checks_ = true;
   Profile* profile_ = nullptr;

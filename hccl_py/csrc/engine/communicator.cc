@@ -18,6 +18,10 @@ constexpr auto turn_time = milliseconds(20);
 // How long a rank that closes waits for peers of other nodes to have received everything.
 constexpr double longest_delivery_s = 2;
 
+int place_of(int rank, const std::vector<int>& ranks) {
+  return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
+}
+
 }  // namespace
 
 std::shared_ptr<Communicator> Communicator::create(const CommunicatorOptions& options,
@@ -35,10 +39,12 @@ Communicator::Communicator(const CommunicatorOptions& options,
       progress_thread_(std::move(progress)),
       doorbell_(new_event()),
       connections_(options.world_size, options.local_ranks, options.path_timeout_s, failures_),
+      board_(segment_, place_of(options.rank, options.local_ranks), options.world_size, statistics_),
       collectives_(options.rank, options.world_size, options.num_channels, options.slot_bytes,
                    recorder_, statistics_),
       point_to_point_(options.rank, options.world_size, options.slot_bytes, recorder_, statistics_) {
   connections_.watch_bell(doorbell_.get());
+  collectives_.channels()[0].set_board(board_);
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
     outboxes_.push_back(std::make_shared<Outbox>(segment_, channel));
   }
@@ -47,12 +53,10 @@ Communicator::Communicator(const CommunicatorOptions& options,
 void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
                                 Descriptor their_doorbell, Descriptor control,
                                 std::shared_ptr<ArenaWindow> memory) {
-  const std::vector<int>& ranks = options_.local_ranks;
-  auto local = [&](int rank) {
-    return static_cast<int>(std::find(ranks.begin(), ranks.end(), rank) - ranks.begin());
-  };
+  auto local = [&](int rank) { return place_of(rank, options_.local_ranks); };
   auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
   local_segments_.push_back(theirs);
+  board_.add_peer(peer, local(peer), theirs, bell);
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
     ShmLane::Ends ends{segment_, theirs, local(options_.rank), local(peer), bell, channel};

@@ -28,6 +28,7 @@
 #include "engine/failure/failure_state.h"
 #include "engine/point_to_point.h"
 #include "engine/recorder.h"
+#include "lanes/board.h"
 #include "lanes/shm.h"
 #include "progress/idle.h"
 #include "progress/progress_thread.h"
@@ -184,6 +185,7 @@ class Communicator final : public Drivable {
   Submissions submissions_;
   FailureState failures_;
   Connections connections_;  // outlives the lanes, which report broken paths to it
+  Board board_;
   CollectiveQueue collectives_;
   PointToPoint point_to_point_;
   RequestPtr spare_;  // of the last blocking call, for the next one

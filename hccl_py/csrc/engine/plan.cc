@@ -35,6 +35,9 @@ void Plan::validate(int rank, int world_size) const {
     require(of_data || chunk.scratch <= scratch_slots - span, "scratch slots");
   };
   require(compressed.empty() || compressed.size() == peers.size(), "compressed edges");
+  require(std::is_sorted(steps.begin(), steps.end()) &&
+              (steps.empty() || (steps[0] >= 0 && static_cast<size_t>(steps.back()) == ops.size())),
+          "steps");
   require(data_chunks >= 0 && scratch_slots >= 0 && max_chunk_span >= 0, "counts");
   for (const Op& op : ops) {
     require(op.peers_begin >= 0 && op.num_peers >= 0 &&

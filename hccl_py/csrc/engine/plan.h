@@ -38,6 +38,9 @@ struct Plan {
   std::vector<Op> ops;
   std::vector<int> peers;
   std::vector<uint8_t> compressed;  // of each of `peers`, whether its message is; empty: none is
+  // Where its steps end, as numbers of ops; empty: it has none. What is sent in a step is received in
+  // it, and the ranks of a node take the same steps.
+  std::vector<int> steps;
   int data_chunks = 0;     // parts that `data` is cut into; 0: the plan has no `data`
   int scratch_slots = 0;
   int max_chunk_span = 1;  // most chunks that one op moves; above 1, all blocks have one length

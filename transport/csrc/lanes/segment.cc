@@ -12,7 +12,10 @@ namespace {
 
 constexpr size_t page = 4096;
 
-constexpr size_t counters_at = round_up(sizeof(SegmentHeader), page);
+constexpr size_t step_counter_at = sizeof(SegmentHeader);
+constexpr size_t posts_at = round_up(step_counter_at + sizeof(StepCounter), page);
+constexpr size_t areas_at = posts_at + round_up(sizeof(Cell) * post_cells, page);
+constexpr size_t counters_at = areas_at + post_areas * area_bytes;
 
 size_t rings_at(const SegmentShape& s) {
   return counters_at + round_up(sizeof(ConsumedCounter) * s.num_local_ranks * s.num_channels, page);
@@ -68,6 +71,14 @@ std::byte* Segment::slot(int channel, int index) const {
   return base_ + slots_at(shape_) +
          (static_cast<size_t>(channel) * shape_.num_slots + index) * shape_.slot_bytes;
 }
+
+std::atomic<uint64_t>& Segment::steps_ended() const {
+  return reinterpret_cast<StepCounter*>(base_ + step_counter_at)->ended;
+}
+
+Cell* Segment::posts() const { return reinterpret_cast<Cell*>(base_ + posts_at); }
+
+std::byte* Segment::area(size_t index) const { return base_ + areas_at + index * area_bytes; }
 
 uint32_t Segment::note_core() {
   uint32_t core = static_cast<uint32_t>(sched_getcpu() + 1);

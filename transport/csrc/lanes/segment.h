@@ -6,6 +6,7 @@
 //   - per channel an outbox of slots: a larger payload is written once and read in place by every
 //     rank it is meant for;
 //   - per (peer, channel) a counter of the peer's messages that this rank has consumed;
+//   - a ring of posts and areas for their payloads, and how many steps it has ended (board.h);
 //   - a count of its sleeping threads, so that peers know when to ring its doorbell.
 #pragma once
 
@@ -29,9 +30,13 @@ struct SegmentShape {
 inline constexpr int ring_cells = 64;
 inline constexpr size_t inline_bytes = 88;
 
-// Where a payload lies that takes no slot: in the cell, in the sender's arena, or already at its
-// destination.
-enum Place : int32_t { in_cell = -1, announced = -2, written = -3 };
+inline constexpr size_t post_cells = 64;
+inline constexpr size_t post_areas = 8;
+inline constexpr size_t area_bytes = 16384;
+
+// Where a payload lies that takes no slot: in the cell, in the sender's arena, already at its
+// destination, or, of a post, in messages by lane.
+enum Place : int32_t { in_cell = -1, announced = -2, written = -3, by_lane = -4 };
 
 // The payload of an announced cell.
 struct Announcement {
@@ -54,6 +59,12 @@ struct alignas(64) ConsumedCounter {
   std::atomic<uint64_t> count;
   // Whether the receiver maps the sender's arena, so that payloads there need no copy. Stored once.
   std::atomic<uint32_t> maps_arena;
+};
+
+// How many steps the owner has ended. Stored seq_cst by Board::end_step; pairs with the load before
+// what was posted is overwritten, and with `starved` as ConsumedCounter::count does.
+struct alignas(64) StepCounter {
+  std::atomic<uint64_t> ended;
 };
 
 struct alignas(64) SegmentHeader {
@@ -95,6 +106,9 @@ class Segment final : public SleepFlag {
   ConsumedCounter& consumed(int local_rank, int channel) const;
   Cell* ring(int local_rank, int channel) const;
   std::byte* slot(int channel, int index) const;
+  std::atomic<uint64_t>& steps_ended() const;
+  Cell* posts() const;
+  std::byte* area(size_t index) const;
 
  private:
   // `kept`: the same memory, for an owner that passes it on.
