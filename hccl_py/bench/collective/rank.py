@@ -22,7 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from hccl_py.bench.collective.analysis.limits import Wire, copy_gb_per_s, send_until_closed
+from hccl_py.bench.collective.analysis.limits import (
+    Wire,
+    copy_gb_per_s,
+    exchange_until_closed,
+    send_until_closed,
+)
 from hccl_py.bench.collective.cases import CASES
 from hccl_py.bench.collective.communicator_contender import CommunicatorContender
 from hccl_py.bench.collective.contender import Buffers, Contender, Timed
@@ -157,17 +162,21 @@ class Rank:
         return copy_gb_per_s(size) if self._rank == 0 else None
 
     def listen(self, receiver: int) -> tuple[str, int] | None:
-        """Open the receiver's end of a plain socket pair, on the others nothing."""
+        """Open the receiver's end of plain sockets, on the others nothing."""
         if self._rank != receiver:
             return None
         self._wire = Wire.listen(os.environ["HCCL_BENCH_ADDRESS"])
         return self._wire.address
 
-    def wire_gb_per_s(self, receiver: int, sender: int, where: tuple[str, int]) -> float | None:
-        """Measure what a plain socket pair carries; only the receiver knows."""
+    def wire_gb_per_s(
+        self, receiver: int, sender: int, where: tuple[str, int], both_ways: bool
+    ) -> float | None:
+        """Measure what plain sockets carry; only the receiver knows."""
         if self._rank == sender:
-            send_until_closed(where)
-        return self._wire.receive() if self._rank == receiver else None
+            (exchange_until_closed if both_ways else send_until_closed)(where)
+        if self._rank != receiver:
+            return None
+        return self._wire.exchange() if both_ways else self._wire.receive()
 
     def sweep(self, sizes: Sequence[int], budget_s: float) -> Swept:
         """Measure the algorithms of all collectives; the only contender is a communicator."""

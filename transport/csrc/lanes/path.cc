@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/copy.h"
 #include "base/crc32c.h"
 
 namespace hccl {
@@ -26,7 +27,7 @@ iovec part(const std::byte* begin, size_t size) { return {const_cast<std::byte*>
 }  // namespace
 
 PayloadBuffer BufferPool::take() {
-  if (spare_.empty()) return PayloadBuffer(new std::byte[num_bytes_]);
+  if (spare_.empty()) return new_buffer(num_bytes_);
   PayloadBuffer buffer = std::move(spare_.back());
   spare_.pop_back();
   return buffer;
@@ -151,7 +152,7 @@ bool Path::fill(std::byte* destination) {
   const size_t length = frame_.header.length;
   size_t from_ahead = std::min(buffered(), length - received_);
   if (from_ahead) {
-    std::memcpy(destination + received_, ahead_.get() + ahead_begin_, from_ahead);
+    hccl::copy(destination + received_, ahead_.get() + ahead_begin_, from_ahead);
     ahead_begin_ += from_ahead;
     received_ += from_ahead;
   }
@@ -172,7 +173,7 @@ bool Path::fill(std::byte* destination) {
 bool Path::receive(std::byte* destination) {
   if (!buffer_) return fill(destination);
   if (!fill(buffer_.get())) return false;
-  std::memcpy(destination, buffer_.get(), frame_.header.length);
+  hccl::copy(destination, buffer_.get(), frame_.header.length);
   return true;
 }
 

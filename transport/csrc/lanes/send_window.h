@@ -5,9 +5,9 @@
 #pragma once
 
 #include <algorithm>
-#include <cstring>
 #include <deque>
 
+#include "base/copy.h"
 #include "lanes/path.h"
 
 namespace hccl {
@@ -47,7 +47,7 @@ class SendWindow {
     size_t length = entry.header.length;
     if (length > small_bytes_ || kept_bytes_ + length > num_small * small_bytes_) return;
     kept_bytes_ += length;
-    own(entry, PayloadBuffer(new std::byte[length]));
+    own(entry, new_buffer(length));
   }
 
   // Copies the oldest payload that is borrowed.
@@ -80,10 +80,10 @@ class SendWindow {
   size_t small_bytes() const { return small_bytes_; }
 
  private:
-  void own(Outgoing& entry, PayloadBuffer copy) {
-    if (entry.header.length) std::memcpy(copy.get(), entry.payload, entry.header.length);
-    entry.payload = copy.get();
-    entry.copy = std::move(copy);
+  void own(Outgoing& entry, PayloadBuffer buffer) {
+    if (entry.header.length) hccl::copy(buffer.get(), entry.payload, entry.header.length);
+    entry.payload = buffer.get();
+    entry.copy = std::move(buffer);
     count_completed();
   }
 

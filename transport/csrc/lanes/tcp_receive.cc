@@ -1,6 +1,5 @@
 // The receiving half of TcpLane: the expected message from whichever connection has it.
-#include <cstring>
-
+#include "base/copy.h"
 #include "lanes/tcp.h"
 
 namespace hccl {
@@ -80,7 +79,7 @@ const std::byte* TcpLane::lend() {
 
 bool TcpLane::receive(std::byte* destination) {
   if (lent_ != nullptr) {
-    std::memcpy(destination, lent_, header_.length);
+    hccl::copy(destination, lent_, header_.length);
     return true;
   }
   complete_ = reading(current_, [=](Path& path) { return path.receive(destination); });

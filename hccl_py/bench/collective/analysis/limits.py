@@ -1,13 +1,16 @@
 """The limits that a result is compared with, measured in the same run by the ranks themselves.
 
-Inside a node nothing moves faster than one thread's memcpy, between nodes nothing faster than a
-plain pair of TCP sockets. The functions here run in rank processes; `Limits` asks for them.
+Inside a node nothing moves faster than one thread's memcpy, between nodes nothing faster than plain
+TCP sockets, in one direction or in both at once, as the collective's bytes go. The functions here
+run in rank processes; `Limits` asks for them.
 """
 
 from __future__ import annotations
 
 import socket
 import time
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,6 +24,10 @@ _LEAST_COPY = 64 * 1024
 """A smaller copy takes as long as the call of it."""
 _WIRE_S = 0.2
 _WIRE_CHUNK = 1 << 20
+_NUM_CONNECTIONS = 2
+"""As many as two ranks of hccl use for collectives."""
+_BOTH_WAYS = ("all_reduce", "reduce_scatter", "all_gather", "all_to_all")
+"""Where every node sends as much as it receives."""
 _TIMEOUT_S = 20.0
 
 
@@ -56,19 +63,20 @@ class Limits:
 
     @property
     def wire_gb_per_s(self) -> float | None:
-        """One socket pair between the first two nodes, in one direction; None: one node."""
+        """Plain sockets between the first two nodes, in each direction used; None: one node."""
         return self._wire
 
     def _measure_wire(self) -> float:
         what, other = "measuring the wire", self._options.nproc
         where = self._ranks.ask("listen", 0, what=what)[0]
-        rates = self._ranks.ask("wire_gb_per_s", 0, other, where, what=what)
+        both_ways = self._options.collective in _BOTH_WAYS
+        rates = self._ranks.ask("wire_gb_per_s", 0, other, where, both_ways, what=what)
         return float(rates[0])
 
 
 @dataclass
 class Wire:
-    """One end of a plain socket pair, in a rank process."""
+    """The listening end of plain socket pairs, in a rank process."""
 
     listener: socket.socket
 
@@ -97,6 +105,61 @@ class Wire:
                 if since - began < _WIRE_S / 5:
                     since, num_bytes = now, 0
         return num_bytes / (now - since) / 1e9
+
+    def exchange(self) -> float:
+        """Receive for a while, and send as much as goes; return the rate received, in GB/s."""
+        self.listener.settimeout(_TIMEOUT_S)
+        with ExitStack() as opened:
+            opened.enter_context(self.listener)
+            peers = [
+                opened.enter_context(self.listener.accept()[0]) for _ in range(_NUM_CONNECTIONS)
+            ]
+            buffers = _Buffers.of(peers)
+            began = since = now = time.perf_counter()
+            num_bytes = 0
+            while now - began < _WIRE_S:
+                num_bytes += buffers.exchange(peers)
+                now = time.perf_counter()
+                if since - began < _WIRE_S / 5:
+                    since, num_bytes = now, 0
+        return num_bytes / (now - since) / 1e9
+
+
+@dataclass(frozen=True)
+class _Buffers:
+    """What an end sends, and where it receives, on non-blocking connections."""
+
+    outgoing: bytes
+    incoming: bytearray
+
+    @classmethod
+    def of(cls, peers: Sequence[socket.socket]) -> _Buffers:
+        for peer in peers:
+            peer.setblocking(False)
+        return cls(bytes(_WIRE_CHUNK), bytearray(_WIRE_CHUNK))
+
+    def exchange(self, peers: Sequence[socket.socket]) -> int:
+        """Move what goes now; return the bytes received."""
+        num_bytes = 0
+        for peer in peers:
+            with suppress(BlockingIOError):
+                peer.send(self.outgoing)
+            with suppress(BlockingIOError):
+                num_bytes += peer.recv_into(self.incoming)
+        return num_bytes
+
+
+def exchange_until_closed(address: tuple[str, int]) -> None:
+    """Be the other end of `Wire.exchange`."""
+    with ExitStack() as opened:
+        peers = [
+            opened.enter_context(socket.create_connection(address, _TIMEOUT_S))
+            for _ in range(_NUM_CONNECTIONS)
+        ]
+        buffers = _Buffers.of(peers)
+        with suppress(OSError):
+            while True:
+                buffers.exchange(peers)
 
 
 def send_until_closed(address: tuple[str, int]) -> None:
