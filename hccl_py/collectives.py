@@ -2,6 +2,11 @@
 
 Each call ends in `submit.py`, which hands it to the engine. Nothing is sent before all arguments of
 a call have been checked.
+
+A method that is `remembered` runs only for arguments that are new. It tells `KnownCalls.learn` what
+it found out about them. Later calls whose arguments have the same types, lengths and numbers go to
+the engine without a Python frame (`csrc/bindings/known_calls.cc`). Keywords, subclasses, read-only
+memory, groups, a closed communicator and HCCL_DEBUG=1 still take the method.
 """
 
 from collections.abc import Sequence
@@ -9,6 +14,7 @@ from typing import Any, Generic
 
 import numpy as np
 
+from hccl_py.call_group import CALLS
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.compression import ErrorFeedback, compression_named
 from hccl_py.fingerprint import Transfer
@@ -21,6 +27,7 @@ from hccl_py.submit import EngineCalls, Result
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import Compression, DType, ReduceOp
+from hccl_py.work import Work
 
 Buffer = Any
 """A contiguous CPU torch tensor or numpy array, or whatever else `buffers.py` finds memory in."""
@@ -50,7 +57,14 @@ class Collectives(Generic[Result]):
         self._calls: EngineCalls[Result] = EngineCalls(state, blocking)
         self._byte = np.zeros(1, np.uint8)  # what a barrier reduces
         self._byte_address = self._byte.ctypes.data
+        self._known = state.plans.known
+        # None: every call is to take the functions below, and so `submit.py`.
+        self._fast_path: _core.FastPath | None = None
+        if not state.recorder.sites.are_noted:
+            work = None if blocking else Work
+            self._fast_path = _core.FastPath(state, self._known, CALLS, state.errors, work)
 
+    @_core.remembered
     def all_reduce(
         self,
         data: Buffer,
@@ -81,6 +95,8 @@ class Collectives(Generic[Result]):
         prepared = plans["all_reduce", kind, op, count, None]
         if output is not None:
             address, data = copy_to_output(span, output), output
+        elif compression is None and not state.gain.is_open:
+            self._known.learn(("all_reduce", data, op), prepared)
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         if compression is not None and prepared.compressed and not isinstance(compression, str):
             residual, both = compression.address(count), (data, compression)
@@ -89,6 +105,7 @@ class Collectives(Generic[Result]):
             )
         return self._calls.enter(self._calls.data, (state.core, prepared, limit_s, address, data))
 
+    @_core.remembered
     def broadcast(
         self,
         data: Buffer,
@@ -108,12 +125,15 @@ class Collectives(Generic[Result]):
         if output is not None and not is_root:
             data = output
         address, count, kind = span = span_of(data, "data", not is_root)
+        prepared = state.plans["broadcast", kind, _SUM, count, root]
         if output is not None and is_root:
             address, data = copy_to_output(span, output), output
-        prepared = state.plans["broadcast", kind, _SUM, count, root]
+        elif output is None:
+            self._known.learn(("broadcast", data, root), prepared)
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         return self._calls.enter(self._calls.data, (state.core, prepared, limit_s, address, data))
 
+    @_core.remembered
     def reduce(
         self,
         data: Buffer,
@@ -141,19 +161,24 @@ class Collectives(Generic[Result]):
         prepared = state.plans["reduce", kind, op, count, root]
         if output is not None and is_root:
             address, data = copy_to_output(span, output), output
+        elif output is None:
+            self._known.learn(("reduce", data, root, op), prepared)
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         return self._calls.enter(self._calls.data, (state.core, prepared, limit_s, address, data))
 
+    @_core.remembered
     def barrier(self, *, timeout_s: float | None = None) -> Result:
         """Return once every rank has called it."""
         state = self._state
         prepared = state.plans["barrier", _BYTE, _SUM, 1, None]
+        self._known.learn(("barrier",), prepared, data=self._byte_address)
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         # No local of its own: the traceback of an error must not keep the engine.
         return self._calls.enter(
             self._calls.data, (state.core, prepared, limit_s, self._byte_address, self._byte)
         )
 
+    @_core.remembered
     def all_gather(
         self, output: Blocks, input: Buffer, *, timeout_s: float | None = None
     ) -> Result:
@@ -172,6 +197,7 @@ class Collectives(Generic[Result]):
                 prepared = state.plans["all_gather", kind, _SUM, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step = (output, input), count * kind.item_bytes
+                self._known.learn(("all_gather", output, input), prepared, (n, 1, step))
                 return self._calls.enter(
                     self._calls.equal,
                     (state.core, prepared, limit_s, address, 1, target, n, step, both),
@@ -185,6 +211,7 @@ class Collectives(Generic[Result]):
         prepared = plans["all_gather", kind, _SUM, total, None]
         return self._uneven(prepared, [source], targets, (output, input), timeout_s)
 
+    @_core.remembered
     def reduce_scatter(
         self, output: Buffer, input: Blocks, op: Op = _SUM, *, timeout_s: float | None = None
     ) -> Result:
@@ -206,6 +233,9 @@ class Collectives(Generic[Result]):
                 prepared = plans["reduce_scatter", kind, op, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step = (output, input), count * kind.parts
+                if not state.gain.is_open:
+                    call = "reduce_scatter", output, input, op
+                    self._known.learn(call, prepared, (1, n, step))
                 return self._calls.enter(
                     self._calls.equal,
                     (state.core, prepared, limit_s, source, n, address, 1, step, both),
@@ -217,6 +247,7 @@ class Collectives(Generic[Result]):
         part_bytes = kind.item_bytes // kind.parts
         return self._uneven(prepared, sources, [target], (output, input), timeout_s, part_bytes)
 
+    @_core.remembered
     def all_to_all(
         self, output: Blocks, input: Blocks, *, timeout_s: float | None = None
     ) -> Result:
@@ -238,6 +269,8 @@ class Collectives(Generic[Result]):
                 prepared = state.plans["all_to_all", kind, _SUM, total, None]
                 limit_s = state.timeout_s if timeout_s is None else timeout_s
                 both, step = (output, input), total // n * kind.item_bytes
+                call = "all_to_all", output, input
+                self._known.learn(call, prepared, (n, n, step), apart=True)
                 return self._calls.enter(
                     self._calls.equal,
                     (state.core, prepared, limit_s, source, n, target, n, step, both),

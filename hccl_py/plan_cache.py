@@ -46,9 +46,11 @@ class PlanCache(dict[Call, _core.Prepared]):
 
         `tuning` is what rank 0 handed to all ranks. `uneven` is the cache for calls whose blocks
         may differ in length, made without `equal_blocks`. `compression` is that of the calls that
-        can be compressed; `compressed` returns the cache for another one.
+        can be compressed; `compressed` returns the cache for another one. `known` finds what this
+        one holds by a caller's arguments.
         """
         super().__init__()
+        self.known = _core.KnownCalls()
         self._tuning = tuning
         self._environ: Mapping[str, str] = os.environ
         self._equal_blocks = equal_blocks
@@ -109,6 +111,7 @@ class PlanCache(dict[Call, _core.Prepared]):
         """Forget all plans; from now on `environ` is asked for `HCCL_ALGORITHM`. All ranks do."""
         self._environ = environ
         self.clear()
+        self.known.clear()
         self._plans.clear()
         if self._equal_blocks:
             self.uneven.choose_by(environ)

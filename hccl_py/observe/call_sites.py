@@ -26,10 +26,11 @@ class CallSites:
     def __init__(self) -> None:
         # By number modulo the capacity: number and frames. Entries are replaced whole.
         self._ring: dict[int, tuple[int, Frames]] = {}
+        self.are_noted = os.environ.get("HCCL_DEBUG", "0") not in ("", "0")
 
     def recorded(self, entries: tuple[Entry, ...]) -> tuple[Entry, ...]:
         """Return entries of the engine; if asked for, those of collectives record their caller."""
-        if os.environ.get("HCCL_DEBUG", "0") in ("", "0"):
+        if not self.are_noted:
             return entries
         *collectives, transfer = entries
         return *map(self._recorded, collectives), transfer

@@ -24,6 +24,8 @@ inline std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*
 
 // calls.cc: Plan, Prepared and Work, and the entries run_... and start_... of `communicator`.
 void bind_calls(nanobind::module_& module, nanobind::class_<Communicator>& communicator);
+// known_calls.cc: KnownCalls, FastPath and remembered(), which answer calls without a Python frame.
+void bind_known_calls(nanobind::module_& module);
 // Lets signal handlers run; throws what they raise.
 void check_signals();
 
@@ -46,6 +48,8 @@ void rethrow_stream_interruption();
 // reports.cc: Cause, Failure and what they hold, the exception CommunicatorFailed, and the entries
 // of `communicator` that tell of failures, past calls and counters.
 void bind_reports(nanobind::module_& module, nanobind::class_<Communicator>& communicator);
+// The CommunicatorFailed of Python.
+nanobind::object python_exception(const CommunicatorFailed& error);
 // The same names for lanes and for queue pairs.
 Counts device_statistics(const DeviceStatistics& statistics);
 

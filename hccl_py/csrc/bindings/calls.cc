@@ -1,4 +1,4 @@
-#include "bindings/bindings.h"
+#include "bindings/requests.h"
 
 #include <nanobind/stl/array.h>
 #include <nanobind/stl/optional.h>
@@ -24,61 +24,6 @@ void check_signals() {
 
 namespace {
 
-// No plain int if the object holds on to what lies there (hccl_py/memory/exporters.py).
-using Address = nb::handle_t<nb::int_>;
-// Addresses and elements.
-using BlockList = nb::typed<nb::sequence, nb::typed<nb::tuple, nb::int_, nb::int_>>;
-
-std::byte* start_of(Address address) { return pointer(nb::cast<uint64_t>(address)); }
-
-void add_blocks(std::vector<Span>& blocks, const BlockList& list) {
-  for (const auto& [address, count] : nb::cast<std::vector<std::tuple<uint64_t, size_t>>>(list)) {
-    blocks.push_back({pointer(address), count});
-  }
-}
-
-// A submitted request; keeps the Python objects whose memory it uses alive until it is done.
-struct Work {
-  nb::object communicator;
-  RequestPtr request;
-  nb::object buffers;
-
-  bool wait(double timeout_s) {
-    auto& engine = *nb::inst_ptr<Communicator>(communicator);
-    bool finished;
-    {
-      nb::gil_scoped_release release;
-      finished = engine.wait(request, Clock::now() + duration_of(timeout_s), check_signals);
-    }
-    if (finished) buffers = nb::none();
-    return finished;
-  }
-};
-
-// All of a collective that its ranks agree on: one object, since each argument of a call costs.
-struct Prepared {
-  std::shared_ptr<Plan> plan;
-  DType dtype;
-  ReduceOp op;
-  size_t count;
-  uint64_t fingerprint;
-  bool divide;
-  Compression compression;
-};
-
-void make_prepared(Prepared* self, std::shared_ptr<Plan> plan, int dtype, int op, size_t count,
-                   uint64_t fingerprint, bool divide, int compression) {
-  if (dtype < 0 || dtype >= num_dtypes || op < 0 || op >= num_reduce_ops) {
-    throw std::invalid_argument("no such element type or reduce op");
-  }
-  if (compression < 0 || compression >= num_compressions ||
-      (compression != 0 && static_cast<DType>(dtype) != DType::float32)) {
-    throw std::invalid_argument("no such compression, or not of these elements");
-  }
-  new (self) Prepared{std::move(plan), static_cast<DType>(dtype), static_cast<ReduceOp>(op), count,
-                      fingerprint, divide, static_cast<Compression>(compression)};
-}
-
 RequestPtr collective(Communicator& self, const Prepared& prepared, double timeout_s) {
   RequestPtr request = self.take_request();
   request->kind = RequestKind::collective;
@@ -96,11 +41,87 @@ RequestPtr collective(Communicator& self, const Prepared& prepared, double timeo
   return request;
 }
 
+}  // namespace
+
+bool Work::wait(double timeout_s) {
+  auto& engine = *nb::inst_ptr<Communicator>(communicator);
+  bool finished;
+  {
+    nb::gil_scoped_release release;
+    finished = engine.wait(request, Clock::now() + duration_of(timeout_s), check_signals);
+  }
+  if (finished) buffers = nb::none();
+  return finished;
+}
+
+RequestPtr data_request(Communicator& engine, const Prepared& prepared, double timeout_s,
+                        std::byte* data) {
+  RequestPtr request = collective(engine, prepared, timeout_s);
+  request->call.data = {data, prepared.count};
+  return request;
+}
+
+RequestPtr equal_request(Communicator& engine, const Prepared& prepared, double timeout_s,
+                         const EqualBlocks& input, const EqualBlocks& output) {
+  RequestPtr request = collective(engine, prepared, timeout_s);
+  auto append = [&](std::vector<Span>& blocks, const EqualBlocks& all) {
+    size_t num_bytes = all.count * size_of(prepared.dtype);
+    for (size_t i = 0; i < all.num_blocks; ++i) {
+      blocks.push_back({all.address + i * num_bytes, all.count});
+    }
+  };
+  append(request->call.input, input);
+  append(request->call.output, output);
+  return request;
+}
+
+void run(Communicator& engine, RequestPtr request) {
+  {
+    nb::gil_scoped_release release;
+    engine.run(request, check_signals);
+  }
+  engine.give_back(std::move(request));
+}
+
+Work start(nb::handle communicator, RequestPtr request, nb::object buffers) {
+  {
+    nb::gil_scoped_release release;
+    nb::inst_ptr<Communicator>(communicator)->start(request);
+  }
+  return {nb::borrow(communicator), std::move(request), std::move(buffers)};
+}
+
+namespace {
+
+// No plain int if the object holds on to what lies there (hccl_py/memory/exporters.py).
+using Address = nb::handle_t<nb::int_>;
+// Addresses and elements.
+using BlockList = nb::typed<nb::sequence, nb::typed<nb::tuple, nb::int_, nb::int_>>;
+
+std::byte* start_of(Address address) { return pointer(nb::cast<uint64_t>(address)); }
+
+void add_blocks(std::vector<Span>& blocks, const BlockList& list) {
+  for (const auto& [address, count] : nb::cast<std::vector<std::tuple<uint64_t, size_t>>>(list)) {
+    blocks.push_back({pointer(address), count});
+  }
+}
+
+void make_prepared(Prepared* self, std::shared_ptr<Plan> plan, int dtype, int op, size_t count,
+                   uint64_t fingerprint, bool divide, int compression) {
+  if (dtype < 0 || dtype >= num_dtypes || op < 0 || op >= num_reduce_ops) {
+    throw std::invalid_argument("no such element type or reduce op");
+  }
+  if (compression < 0 || compression >= num_compressions ||
+      (compression != 0 && static_cast<DType>(dtype) != DType::float32)) {
+    throw std::invalid_argument("no such compression, or not of these elements");
+  }
+  new (self) Prepared{std::move(plan), static_cast<DType>(dtype), static_cast<ReduceOp>(op), count,
+                      fingerprint, divide, static_cast<Compression>(compression)};
+}
+
 RequestPtr data_collective(Communicator& self, const Prepared& prepared, double timeout_s,
                            Address address) {
-  RequestPtr request = collective(self, prepared, timeout_s);
-  request->call.data = {start_of(address), prepared.count};
-  return request;
+  return data_request(self, prepared, timeout_s, start_of(address));
 }
 
 // `residual`: of as many float32 elements as the data.
@@ -119,18 +140,12 @@ RequestPtr block_collective(Communicator& self, const Prepared& prepared, double
   return request;
 }
 
-// Blocks of `count` elements each, one behind the other.
+// Blocks of `count` elements each.
 RequestPtr equal_collective(Communicator& self, const Prepared& prepared, double timeout_s,
                             Address input, size_t num_input, Address output, size_t num_output,
                             size_t count) {
-  RequestPtr request = collective(self, prepared, timeout_s);
-  auto append = [&](std::vector<Span>& blocks, std::byte* first, size_t num_blocks) {
-    size_t num_bytes = count * size_of(prepared.dtype);
-    for (size_t i = 0; i < num_blocks; ++i) blocks.push_back({first + i * num_bytes, count});
-  };
-  append(request->call.input, start_of(input), num_input);
-  append(request->call.output, start_of(output), num_output);
-  return request;
+  return equal_request(self, prepared, timeout_s, {start_of(input), num_input, count},
+                       {start_of(output), num_output, count});
 }
 
 // hccl_py.fingerprint.Transfer: whether it sends, peer (none: any), tag, bytes.
@@ -163,22 +178,13 @@ template <typename... Args, RequestPtr (*Build)(Communicator&, Args...)>
 struct Entry<Build> {
   // Blocks; the buffers are on the caller's stack anyway.
   static void run(Communicator& self, Args... args, nb::handle) {
-    RequestPtr request = Build(self, args...);
-    {
-      nb::gil_scoped_release release;
-      self.run(request, check_signals);
-    }
-    self.give_back(std::move(request));
+    hccl::run(self, Build(self, args...));
   }
 
   static Work start(nb::pointer_and_handle<Communicator> self, Args... args, nb::object buffers) {
     RequestPtr request = Build(*self.p, args...);
     (keep(buffers, args), ...);
-    {
-      nb::gil_scoped_release release;
-      self.p->start(request);
-    }
-    return {nb::borrow(self.h), std::move(request), std::move(buffers)};
+    return hccl::start(self.h, std::move(request), std::move(buffers));
   }
 };
 

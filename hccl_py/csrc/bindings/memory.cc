@@ -1,5 +1,6 @@
 // Registered memory in Python: the arena of the process, and pieces of it that live as long as what
 // is made of them. And what a DLPack capsule holds.
+#include "bindings/arrays.h"
 #include "bindings/bindings.h"
 
 #include <nanobind/ndarray.h>
@@ -49,7 +50,6 @@ nb::ndarray<nb::numpy, uint8_t, nb::ndim<1>> as_array(nb::handle_t<Region> self)
 
 // The structures of DLPack, whose layout is its interface (dmlc/dlpack, dlpack.h). An unversioned
 // capsule begins with its tensor.
-using DLTensor = nb::dlpack::dltensor;
 struct DLManagedTensorVersioned {
   uint32_t major, minor;
   void* manager;
@@ -59,17 +59,6 @@ struct DLManagedTensorVersioned {
 };
 constexpr uint64_t read_only_flag = 1;
 constexpr uint32_t known_major = 1;
-
-bool is_contiguous(const DLTensor& tensor) {
-  if (tensor.strides == nullptr) return true;
-  int64_t expected = 1;
-  for (int32_t i = tensor.ndim; i-- > 0;) {
-    if (tensor.shape[i] == 0) return true;
-    if (tensor.shape[i] > 1 && tensor.strides[i] != expected) return false;
-    expected *= tensor.shape[i];
-  }
-  return true;
-}
 
 // What lies here is what the exporter says, but no call reads through a null pointer, or past the
 // end of the address space, on its word.

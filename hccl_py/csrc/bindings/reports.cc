@@ -24,7 +24,7 @@ void raise_failure(const std::exception_ptr& pointer, void*) {
   try {
     std::rethrow_exception(pointer);
   } catch (const CommunicatorFailed& error) {
-    PyErr_SetObject(exception_type.ptr(), nb::cast(copy_of(error.failure)).ptr());
+    PyErr_SetObject(exception_type.ptr(), python_exception(error).ptr());
   }
 }
 
@@ -121,6 +121,10 @@ nb::typed<nb::list, AnyDict> path_statistics(Communicator& engine) {
 }
 
 }  // namespace
+
+nb::object python_exception(const CommunicatorFailed& error) {
+  return exception_type(copy_of(error.failure));
+}
 
 void bind_reports(nb::module_& module, nb::class_<Communicator>& communicator) {
   nb::str name(module.attr("__name__") + nb::str(".CommunicatorFailed"));

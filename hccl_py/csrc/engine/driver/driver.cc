@@ -27,7 +27,7 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline, const Int
   driver_.store(std::this_thread::get_id(), std::memory_order_relaxed);
   Idle idle(may_spin_ ? &spins_ : nullptr, num_yields);
   int num_moves = 0;
-  Deadline next_signals = Clock::now() + signal_period;
+  Deadline next_signals{};  // from the first look at the clock on: a call that ends at once takes none
   while (!request->is_done()) {
     notify_waiters();
     bool moved = progress_or_fail();
@@ -45,6 +45,7 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline, const Int
       signalled = sleep(deadline);
     }
     Deadline now = Clock::now();
+    if (next_signals == Deadline{}) next_signals = now + signal_period;
     check(now);
     if (signalled || now >= next_signals) {
       ask_signals(interrupt);

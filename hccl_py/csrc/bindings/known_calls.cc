@@ -1,0 +1,297 @@
+#include "bindings/known_calls.h"
+
+#include <nanobind/stl/tuple.h>
+#include <nanobind/typing.h>
+#include <structmember.h>
+
+#include <algorithm>
+#include <tuple>
+
+namespace nb = nanobind;
+
+namespace hccl {
+
+bool KnownCalls::describe(PyObject* method, PyObject* const* arguments, size_t num_arguments,
+                          Key& key, Addresses& addresses) const {
+  key.method = method;
+  for (size_t i = 0; i < num_arguments; ++i) {
+    PyObject* argument = arguments[i];
+    if (PyLong_Check(argument)) {
+      key.arguments[i].value = reinterpret_cast<uintptr_t>(argument);
+      continue;
+    }
+    ArrayView view;
+    if (!reader_.read(argument, view)) return false;
+    key.arguments[i] = {Py_TYPE(argument), view.element, view.count};
+    addresses[i] = view.address;
+  }
+  return true;
+}
+
+size_t KnownCalls::place_of(const Key& key) {
+  constexpr uint64_t factor = 0x9e3779b97f4a7c15;  // of Fibonacci hashing
+  uint64_t hash = reinterpret_cast<uintptr_t>(key.method);
+  for (const Argument& argument : key.arguments) {
+    hash = (hash ^ argument.value) * factor;
+    hash = (hash ^ argument.count) * factor;
+  }
+  return hash >> 58;
+}
+
+const KnownCalls::Call* KnownCalls::find(const Key& key) const {
+  if (!calls_) return nullptr;
+  const Call& call = (*calls_)[place_of(key)];
+  return call.key == key ? &call : nullptr;
+}
+
+void KnownCalls::learn(nb::tuple call, nb::object prepared, nb::object blocks, bool apart,
+                       uint64_t data) {
+  static_assert(capacity == 1 << (64 - 58), "see place_of");
+  size_t num_arguments = call.size() - 1;
+  if (num_arguments > most_arguments) throw std::invalid_argument("too many arguments");
+  std::array<PyObject*, most_arguments> arguments{};
+  nb::list kept;
+  for (size_t i = 0; i < num_arguments; ++i) {
+    nb::object argument = call[i + 1];
+    arguments[i] = argument.ptr();
+    if (!PyLong_Check(argument.ptr())) reader_.learn(Py_TYPE(argument.ptr()));
+    bool is_array = !PyLong_Check(argument.ptr());
+    kept.append(is_array ? nb::getattr(argument, "dtype", nb::none()) : argument);
+  }
+  PyObject* method = nb::object(call[0]).release().ptr();
+  PyUnicode_InternInPlace(&method);
+  kept.append(nb::steal(method));
+  Key key;
+  Addresses addresses{};
+  if (!describe(method, arguments.data(), num_arguments, key, addresses)) return;
+  Call known{key, std::move(kept), std::move(prepared)};
+  if (!blocks.is_none()) {
+    std::tie(known.num_outputs, known.num_inputs, known.block_count) =
+        nb::cast<std::tuple<size_t, size_t, size_t>>(blocks);
+  }
+  known.data = pointer(data);
+  known.apart = apart;
+  if (!calls_) calls_ = std::make_unique<std::array<Call, capacity>>();
+  // What is replaced is released last: it may run code of Python.
+  std::swap((*calls_)[place_of(key)], known);
+}
+
+namespace {
+
+// The way of one Collectives to the engine.
+struct FastPath {
+  nb::object state;   // CommunicatorState
+  nb::object known;   // KnownCalls
+  nb::object groups;  // CALLS of call_group.py: a call may have to be collected while there are any
+  nb::object errors;  // CallErrors
+  nb::object work;    // the class Work, of calls in the background; None: calls block
+};
+
+// A method that answers known calls itself, and hands all others to the function that it wraps.
+struct Remembered {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* function;
+  PyObject* name;      // interned
+  PyObject* defaults;  // of its last positional arguments: a tuple
+  size_t most_arguments;
+};
+
+// What the functions below look up by name, and the types that they compare with.
+struct Names {
+  PyObject *fast_path, *core, *timeout_s;
+  PyTypeObject *path_type, *engine_type;
+};
+Names names;
+
+// A reference of its own, or nothing.
+nb::object attribute(PyObject* object, PyObject* name) {
+  PyObject* found = PyObject_GetAttr(object, name);
+  if (found == nullptr) PyErr_Clear();
+  return nb::steal(found);
+}
+
+// The seconds of an ordinary number.
+bool read_seconds(const nb::object& timeout, double& seconds) {
+  if (!timeout.is_valid()) return false;
+  if (PyFloat_CheckExact(timeout.ptr())) {
+    seconds = PyFloat_AS_DOUBLE(timeout.ptr());
+    return true;
+  }
+  if (!PyLong_CheckExact(timeout.ptr())) return false;
+  seconds = PyLong_AsDouble(timeout.ptr());
+  if (seconds != -1.0 || PyErr_Occurred() == nullptr) return true;
+  PyErr_Clear();
+  return false;
+}
+
+RequestPtr request_of(Communicator& engine, const KnownCalls::Call& call, double timeout_s,
+                      const KnownCalls::Addresses& addresses) {
+  const auto& prepared = *nb::inst_ptr<Prepared>(call.prepared);
+  if (call.num_outputs == 0) {
+    std::byte* data = call.key.arguments[0].type ? addresses[0] : call.data;
+    return data_request(engine, prepared, timeout_s, data);
+  }
+  EqualBlocks output{addresses[0], call.num_outputs, call.block_count};
+  EqualBlocks input{addresses[1], call.num_inputs, call.block_count};
+  return equal_request(engine, prepared, timeout_s, input, output);
+}
+
+// Null: the arguments belong to no known call, or this one needs what the function does.
+nb::object answer(const Remembered& method, PyObject* const* arguments, size_t num_arguments) {
+  if (num_arguments == 0 || num_arguments - 1 > method.most_arguments) return {};
+  nb::object found = attribute(arguments[0], names.fast_path);
+  if (!found.is_valid() || Py_TYPE(found.ptr()) != names.path_type) return {};
+  const FastPath& path = *nb::inst_ptr<FastPath>(found);
+  if (PyDict_GET_SIZE(path.groups.ptr()) != 0) return {};
+
+  std::array<PyObject*, KnownCalls::most_arguments> all{};
+  std::copy(arguments + 1, arguments + num_arguments, all.begin());
+  auto num_defaults = static_cast<size_t>(PyTuple_GET_SIZE(method.defaults));
+  for (size_t i = num_arguments - 1; i < method.most_arguments; ++i) {
+    if (i + num_defaults < method.most_arguments) return {};  // the function says which is missing
+    size_t index = i + num_defaults - method.most_arguments;
+    all[i] = PyTuple_GET_ITEM(method.defaults, static_cast<Py_ssize_t>(index));
+  }
+  const auto& known = *nb::inst_ptr<KnownCalls>(path.known);
+  KnownCalls::Key key;
+  KnownCalls::Addresses addresses{};
+  if (!known.describe(method.name, all.data(), method.most_arguments, key, addresses)) return {};
+  nb::object core = attribute(path.state.ptr(), names.core);
+  if (!core.is_valid() || Py_TYPE(core.ptr()) != names.engine_type) return {};
+  nb::object timeout = attribute(path.state.ptr(), names.timeout_s);
+  double timeout_s = 0;
+  if (!read_seconds(timeout, timeout_s)) return {};
+  const KnownCalls::Call* call = known.find(key);
+  if (call == nullptr || (call->apart && addresses[0] == addresses[1])) return {};
+
+  nb::object prepared = call->prepared;
+  try {
+    auto& engine = *nb::inst_ptr<Communicator>(core);
+    RequestPtr request = request_of(engine, *call, timeout_s, addresses);
+    if (path.work.is_none()) {
+      run(engine, std::move(request));
+      return nb::none();
+    }
+    nb::list buffers;
+    for (PyObject* argument : all) {
+      if (argument != nullptr) buffers.append(nb::handle(argument));
+    }
+    Work work = start(core, std::move(request), std::move(buffers));
+    return path.work(std::move(work), path.errors, timeout, prepared);
+  } catch (const CommunicatorFailed& failed) {
+    nb::object error = path.errors.attr("of_call")(python_exception(failed), timeout, prepared);
+    PyException_SetCause(error.ptr(), nullptr);  // as `raise error from None`
+    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+    throw nb::python_error();
+  }
+}
+
+Remembered& remembered_of(PyObject* self) { return *reinterpret_cast<Remembered*>(self); }
+
+PyObject* call(PyObject* self, PyObject* const* arguments, size_t flags, PyObject* keywords) {
+  Remembered& method = remembered_of(self);
+  if (keywords == nullptr) {
+    try {
+      auto num_arguments = static_cast<size_t>(PyVectorcall_NARGS(flags));
+      nb::object result = answer(method, arguments, num_arguments);
+      if (result.is_valid()) return result.release().ptr();
+    } catch (nb::python_error& error) {
+      error.restore();
+      return nullptr;
+    } catch (const std::exception& error) {
+      PyErr_SetString(PyExc_RuntimeError, error.what());
+      return nullptr;
+    }
+  }
+  return PyObject_Vectorcall(method.function, arguments, flags, keywords);
+}
+
+PyObject* bind_to(PyObject* self, PyObject* instance, PyObject*) {
+  if (instance == nullptr) return Py_NewRef(self);
+  return PyMethod_New(self, instance);
+}
+
+// Its name, documentation, signature and so on are the function's.
+PyObject* get_attribute(PyObject* self, PyObject* name) {
+  PyObject* function = remembered_of(self).function;
+  if (PyUnicode_CompareWithASCIIString(name, "__wrapped__") == 0) return Py_NewRef(function);
+  if (PyUnicode_CompareWithASCIIString(name, "__class__") == 0) {
+    return PyObject_GenericGetAttr(self, name);
+  }
+  return PyObject_GetAttr(function, name);
+}
+
+void free_remembered(PyObject* self) {
+  Remembered& method = remembered_of(self);
+  PyTypeObject* type = Py_TYPE(self);
+  Py_CLEAR(method.function);
+  Py_CLEAR(method.name);
+  Py_CLEAR(method.defaults);
+  type->tp_free(self);
+  Py_DECREF(type);
+}
+
+nb::object make_remembered_type() {
+  static PyMemberDef members[] = {
+      {"__vectorcalloffset__", T_PYSSIZET, offsetof(Remembered, vectorcall), READONLY, nullptr},
+      {nullptr, 0, 0, 0, nullptr}};
+  PyType_Slot slots[] = {{Py_tp_call, reinterpret_cast<void*>(PyVectorcall_Call)},
+                         {Py_tp_descr_get, reinterpret_cast<void*>(bind_to)},
+                         {Py_tp_getattro, reinterpret_cast<void*>(get_attribute)},
+                         {Py_tp_dealloc, reinterpret_cast<void*>(free_remembered)},
+                         {Py_tp_members, members},
+                         {0, nullptr}};
+  PyType_Spec spec = {"hccl_py.transport._core.Remembered", sizeof(Remembered), 0,
+                      Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL | Py_TPFLAGS_METHOD_DESCRIPTOR,
+                      slots};
+  return nb::steal(PyType_FromSpec(&spec));
+}
+
+nb::object remember(const nb::object& type, nb::object function) {
+  auto* python_type = reinterpret_cast<PyTypeObject*>(type.ptr());
+  nb::object made = nb::steal(python_type->tp_alloc(python_type, 0));
+  if (!made.is_valid()) throw nb::python_error();
+  Remembered& method = remembered_of(made.ptr());
+  nb::object defaults = function.attr("__defaults__");
+  if (defaults.is_none()) defaults = nb::tuple();
+  method.vectorcall = call;
+  method.most_arguments = nb::cast<size_t>(function.attr("__code__").attr("co_argcount")) - 1;
+  if (method.most_arguments > KnownCalls::most_arguments) {
+    throw std::invalid_argument("a method with too many arguments to be remembered");
+  }
+  method.defaults = defaults.release().ptr();
+  method.name = nb::object(function.attr("__name__")).release().ptr();
+  PyUnicode_InternInPlace(&method.name);
+  method.function = function.release().ptr();
+  return made;
+}
+
+}  // namespace
+
+void bind_known_calls(nb::module_& module) {
+  nb::class_<KnownCalls>(module, "KnownCalls")
+      .def(nb::init<>())
+      .def("learn", &KnownCalls::learn, nb::arg("call"), nb::arg("prepared"),
+           nb::arg("blocks") = nb::none(), nb::arg("apart") = false, nb::arg("data") = 0)
+      .def("clear", &KnownCalls::clear);
+  nb::class_<FastPath>(module, "FastPath")
+      .def("__init__",
+           [](FastPath* self, nb::object state, nb::handle_t<KnownCalls> known, nb::dict groups,
+              nb::object errors, nb::object work) {
+             new (self) FastPath{std::move(state), nb::borrow(known), std::move(groups),
+                                 std::move(errors), std::move(work)};
+           },
+           nb::arg("state"), nb::arg("known"), nb::arg("groups"), nb::arg("errors"),
+           nb::arg("work").none());
+  nb::object type = make_remembered_type();
+  names = {PyUnicode_InternFromString("_fast_path"), PyUnicode_InternFromString("core"),
+           PyUnicode_InternFromString("timeout_s"),
+           reinterpret_cast<PyTypeObject*>(nb::type<FastPath>().ptr()),
+           reinterpret_cast<PyTypeObject*>(nb::type<Communicator>().ptr())};
+  module.attr("Method") = nb::type_var("Method");
+  module.def("remembered", [type](nb::object method) { return remember(type, std::move(method)); },
+             nb::arg("method"), nb::sig("def remembered(method: Method) -> Method"));
+}
+
+}  // namespace hccl

@@ -1,0 +1,49 @@
+// What a call of Python becomes on its way to the engine. Everything is called with the GIL held.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <memory>
+
+#include "bindings/bindings.h"
+
+namespace hccl {
+
+// A submitted request; keeps the Python objects whose memory it uses alive until it is done.
+struct Work {
+  nanobind::object communicator;
+  RequestPtr request;
+  nanobind::object buffers;
+
+  bool wait(double timeout_s);
+};
+
+// All of a collective that its ranks agree on: one object, since each argument of a call costs.
+struct Prepared {
+  std::shared_ptr<Plan> plan;
+  DType dtype;
+  ReduceOp op;
+  size_t count;
+  uint64_t fingerprint;
+  bool divide;
+  Compression compression;
+};
+
+// Blocks of `count` elements each, one behind the other.
+struct EqualBlocks {
+  std::byte* address;
+  size_t num_blocks;
+  size_t count;
+};
+
+RequestPtr data_request(Communicator& engine, const Prepared& prepared, double timeout_s,
+                        std::byte* data);
+RequestPtr equal_request(Communicator& engine, const Prepared& prepared, double timeout_s,
+                         const EqualBlocks& input, const EqualBlocks& output);
+
+// Runs a request to its end, without the GIL.
+void run(Communicator& engine, RequestPtr request);
+// Hands it over, without the GIL; `buffers` live until it is done.
+Work start(nanobind::handle communicator, RequestPtr request, nanobind::object buffers);
+
+}  // namespace hccl

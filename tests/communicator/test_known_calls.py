@@ -1,0 +1,303 @@
+"""Calls whose arguments were seen before take a shorter way, with the same results and errors."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from thread_ranks import ThreadRanks, ranks_on
+
+from hccl_py import (
+    AbortedError,
+    Communicator,
+    InvalidArgumentError,
+    MismatchError,
+    ReduceOp,
+    group,
+)
+
+Make = Callable[..., Any]
+
+ranks = ranks_on("aab")
+
+
+class Labelled(np.ndarray[Any, Any]):
+    """An array with a name for what it is."""
+
+
+def of_numpy(*values: float, dtype: str = "float32") -> Any:
+    return np.array(values, dtype)
+
+
+def of_torch(*values: float, dtype: str = "float32") -> Any:
+    return torch.tensor(values, dtype=getattr(torch, dtype))
+
+
+LIBRARIES = pytest.mark.parametrize("make", [of_numpy, of_torch])
+
+
+def alone() -> Communicator:
+    return Communicator(None, 0, 1)
+
+
+def num_frames(call: Callable[[], Any]) -> int:
+    """Count the Python frames that a call makes beside its own."""
+    names: list[str] = []
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        if event == "call":
+            names.append(frame.f_code.co_name)
+
+    sys.setprofile(note)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+    return len(names) - 1
+
+
+def calls(comm: Communicator, make: Make) -> dict[str, Callable[[], Any]]:
+    one, other = make(1), make(2)
+    return {
+        "all_reduce": lambda: comm.all_reduce(one),
+        "max": lambda: comm.all_reduce(one, ReduceOp.MAX),
+        "broadcast": lambda: comm.broadcast(one, 0),
+        "reduce": lambda: comm.reduce(one, 0),
+        "all_gather": lambda: comm.all_gather(other, one),
+        "reduce_scatter": lambda: comm.reduce_scatter(other, one),
+        "all_to_all": lambda: comm.all_to_all(other, one),
+        "barrier": lambda: comm.barrier(),
+    }
+
+
+@LIBRARIES
+def test_known_calls_make_no_python_frame(make: Make) -> None:
+    if make is of_torch and not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("this torch shows its tensors to Python only")
+    with alone() as comm:
+        for name, call in calls(comm, make).items():
+            call()
+            assert num_frames(call) == 0, name
+
+
+@LIBRARIES
+def test_every_collective_gives_the_same_values_each_time(ranks: ThreadRanks, make: Make) -> None:
+    def run(comm: Communicator) -> list[list[list[float]]]:
+        n, me, results = comm.world_size, comm.rank, []
+        for face in (comm, comm, comm.nonblocking, comm.nonblocking):
+            data, copied, summed = make(me, 1), make(me), make(me + 1)
+            gathered, part, moved = make(*[0] * n), make(0), make(*[0] * n)
+            every = make(*(10 * me + i for i in range(n)))
+            works = [
+                face.all_reduce(data),
+                face.broadcast(copied, 1),
+                face.reduce(summed, 2, ReduceOp.MAX),
+                face.all_gather(gathered, make(me)),
+                face.reduce_scatter(part, every, ReduceOp.MIN),
+                face.all_to_all(moved, every),
+                face.barrier(),
+            ]
+            for work in works:
+                if work is not None:
+                    work.wait()
+            of_root = summed.tolist() if me == 2 else []
+            outputs = [data, copied, gathered, part, moved]
+            results.append([of_root, *(one.tolist() for one in outputs)])
+        return results
+
+    for me, results in enumerate(ranks.run(run)):
+        of_root = [3.0] if me == 2 else []
+        received = [10.0 * peer + me for peer in range(3)]
+        assert results == [[of_root, [3, 3], [1], [0, 1, 2], [me], received]] * 4
+
+
+@LIBRARIES
+def test_what_differs_in_one_thing_is_another_call(ranks: ThreadRanks, make: Make) -> None:
+    def run(comm: Communicator) -> list[Any]:
+        results = []
+        for _ in range(2):
+            for op in (ReduceOp.SUM, ReduceOp.MAX, 0, 1):
+                for dtype in ("float32", "int32", "float64"):  # two of them are as long
+                    for count in (1, 2, 0):
+                        data = make(*[comm.rank + 1] * count, dtype=dtype)
+                        comm.all_reduce(data, op)
+                        results.append(data.tolist())
+            for root in range(3):
+                data = make(comm.rank)
+                comm.broadcast(data, root)
+                results.append(data.tolist())
+        return results
+
+    sums = [result for op in (6, 3, 6, 6) for _ in range(3) for result in ([op], [op] * 2, [])]
+    assert ranks.run(run) == [(sums + [[0], [1], [2]]) * 2] * 3
+
+
+def strange() -> list[tuple[Any, str]]:
+    """Arguments that are described nearly like a known one, and what is wrong with them."""
+    read_only, big_endian = of_numpy(1, 2), np.ones(2, ">f4")
+    read_only.flags.writeable = False
+    return [
+        (read_only, "data: expected a writable array, got a read-only one"),
+        (big_endian, "byte order"),
+        (np.ones(4, np.float32)[::2], "that is not; make a plain copy first"),
+        (np.broadcast_to(np.float32(1), 2), "read-only"),
+        (torch.ones(4)[::2], "that is not; make a plain copy first"),
+        (torch.ones(1, dtype=torch.complex64).conj().imag, "resolve_conj"),  # is contiguous
+        (torch.ones(2, dtype=torch.complex64).conj(), "resolve_conj"),
+        (torch.ones(2, device="meta"), "got one on meta"),
+        (torch.ones(2).to_sparse(), "that is not"),
+    ]
+
+
+def test_wrong_arguments_are_named_between_known_calls() -> None:
+    with alone() as comm:
+        known = [of_numpy(1, 2), of_torch(1, 2), of_torch(1), torch.ones(2, dtype=torch.complex64)]
+        for wrong, message in strange():
+            for data in known:
+                comm.all_reduce(data)
+            with pytest.raises(InvalidArgumentError, match=message):
+                comm.all_reduce(wrong)
+        assert comm.nonblocking.all_reduce(known[0]).wait() is None
+        with pytest.raises(InvalidArgumentError, match="op: expected a ReduceOp"):
+            comm.all_reduce(known[0], 99)
+        with pytest.raises(TypeError, match="missing 1 required positional argument: 'root'"):
+            comm.broadcast(known[0])  # type: ignore[call-arg]
+        with pytest.raises(TypeError, match="positional arguments but"):
+            comm.all_reduce(known[0], 0, None, 1.0)  # type: ignore[call-arg]
+
+
+def test_subclasses_and_options_take_the_function() -> None:
+    with alone() as comm:
+        data = of_numpy(1, 2)
+        comm.all_reduce(data)
+        assert num_frames(lambda: comm.all_reduce(data.view(Labelled))) > 0
+        assert num_frames(lambda: comm.all_reduce(data, timeout_s=5.0)) > 0
+        comm.timeout_s = "soon"  # type: ignore[assignment]
+        with pytest.raises(InvalidArgumentError, match="timeout_s: expected a number of seconds"):
+            comm.all_reduce(data)
+        comm.timeout_s = 5  # no float
+        comm.all_reduce(data)
+
+
+def test_copy_on_write_tensors_are_copied() -> None:
+    with alone() as comm:
+        first = torch.ones(2)
+        comm.all_gather(torch.zeros(2), first)
+        lazy = torch._lazy_clone(first)
+        comm.all_gather(lazy, torch.full((2,), 7.0))
+        assert (first.tolist(), lazy.tolist()) == ([1, 1], [7, 7])
+
+
+def test_all_to_all_in_place_is_set_aside_each_time(ranks: ThreadRanks) -> None:
+    def run(comm: Communicator) -> list[list[float]]:
+        every = of_numpy(*(10 * comm.rank + i for i in range(3)))
+        other, results = of_numpy(0, 0, 0), []
+        for _ in range(2):
+            comm.all_to_all(other, every)
+            comm.all_to_all(every, every)
+            results.append(every.tolist())
+            comm.all_to_all(every, other)
+            every[:] = [10 * comm.rank + i for i in range(3)]
+        return results
+
+    assert ranks.run(run) == [[[float(me), 10.0 + me, 20.0 + me]] * 2 for me in range(3)]
+
+
+def test_groups_collect_known_calls(ranks: ThreadRanks) -> None:
+    def run(comm: Communicator) -> list[float]:
+        data = of_numpy(1)
+        comm.all_reduce(data)
+        with group():
+            comm.all_reduce(data)
+            work = comm.nonblocking.all_reduce(data)
+            assert data.tolist() == [3.0]
+        work.wait()
+        return data.tolist()
+
+    assert ranks.run(run) == [[27.0]] * 3
+
+
+def test_two_communicators_know_their_own_calls() -> None:
+    data = of_numpy(1)
+    with alone() as one, alone() as other:
+        one.all_reduce(data)
+        other.all_reduce(data)
+        one.close()
+        with pytest.raises(AbortedError, match="is closed"):
+            one.all_reduce(data)
+        with pytest.raises(AbortedError, match="is closed"):
+            one.nonblocking.all_reduce(data)
+        assert num_frames(lambda: other.all_reduce(data)) == 0
+
+
+def test_forked_child_is_no_rank() -> None:
+    with alone() as comm:
+        data = of_numpy(1)
+        comm.all_reduce(data)
+        child = os.fork()
+        if child == 0:
+            try:
+                comm.all_reduce(data)
+            except AbortedError as error:
+                os._exit(0 if "forked from a rank" in str(error) else 1)
+            finally:
+                os._exit(2)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        comm.all_reduce(data)
+
+
+def test_failures_have_the_same_text_on_both_ways(ranks: ThreadRanks) -> None:
+    def run(comm: Communicator) -> str:
+        data, other = of_numpy(1), of_numpy(1, 2)
+        for _ in range(2):
+            comm.all_reduce(data)
+            comm.all_reduce(other)
+        with pytest.raises(MismatchError) as raised:
+            comm.all_reduce(other if comm.rank == 1 else data)
+        assert raised.value.__suppress_context__
+        with pytest.raises(MismatchError) as again:
+            comm.all_reduce(data, timeout_s=5.0)
+        assert str(again.value) == str(raised.value)
+        return str(raised.value)
+
+    (text,) = set(ranks.run(run))
+    assert "all_reduce(sum, float32[2])" in text and "all_reduce(sum, float32[1])" in text
+
+
+def test_other_plans_forget_known_calls() -> None:
+    with alone() as comm:
+        data = of_numpy(1)
+        comm.all_reduce(data)
+        comm._state.plans.choose_by({})
+        assert num_frames(lambda: comm.all_reduce(data)) > 0
+        assert num_frames(lambda: comm.all_reduce(data)) == 0
+
+
+def test_flight_recorder_has_known_calls() -> None:
+    with alone() as comm:
+        for _ in range(3):
+            comm.all_reduce(of_numpy(1))
+        calls = comm._state.core.call_log(1, 9)
+        assert [number for number, _, _ in calls] == [1, 2, 3]
+
+
+def test_more_calls_than_are_kept_give_the_same_values() -> None:
+    with alone() as comm:
+        for _ in range(2):
+            for count in range(200):
+                data = np.arange(count, dtype=np.float32)
+                comm.all_reduce(data)
+                assert data.tolist() == list(range(count))
+
+
+def test_methods_look_like_functions() -> None:
+    assert list(inspect.signature(Communicator.all_reduce).parameters)[:3] == ["self", "data", "op"]
+    assert Communicator.all_reduce.__name__ == "all_reduce"
+    assert inspect.getdoc(Communicator.all_reduce).startswith("Reduce `data` over all ranks")  # type: ignore[union-attr]
