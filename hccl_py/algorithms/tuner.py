@@ -127,7 +127,8 @@ def choose(
         and (row.max_ranks is None or world_size <= row.max_ranks)
         and (row.max_bytes is None or largest_of_class <= row.max_bytes)
     )
-    if tuning is None or not num_bytes or collective in UNKNOWN_SIZE:
+    has_size = num_bytes and collective not in UNKNOWN_SIZE and not COLLECTIVES[collective].meets
+    if tuning is None or not has_size:
         return Choice(default, "by the table")
     times, source = tuning.estimate(collective, largest_of_class, nodes, root)
     by_time = sorted(filter(fits, times), key=lambda name: times[name])

@@ -75,7 +75,13 @@ def agreed(communicator: Communicator, value: float) -> float:
 
 
 def _tunable() -> list[str]:
-    return [name for name in CASES if len(names_for(name)) > 1 and name not in UNKNOWN_SIZE]
+    return [
+        name
+        for name in CASES
+        if len(names_for(name)) > 1
+        and name not in UNKNOWN_SIZE
+        and not COLLECTIVES[name].meets  # a barrier has no size
+    ]
 
 
 def _collective(
