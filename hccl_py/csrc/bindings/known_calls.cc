@@ -44,7 +44,7 @@ const KnownCalls::Call* KnownCalls::find(const Key& key) const {
   return call.key == key ? &call : nullptr;
 }
 
-void KnownCalls::learn(nb::tuple call, nb::object prepared, nb::object blocks, bool apart,
+void KnownCalls::learn(const AnyTuple& call, nb::object prepared, nb::object blocks, bool apart,
                        uint64_t data) {
   static_assert(capacity == 1 << (64 - 58), "see place_of");
   size_t num_arguments = call.size() - 1;
@@ -277,8 +277,8 @@ void bind_known_calls(nb::module_& module) {
       .def("clear", &KnownCalls::clear);
   nb::class_<FastPath>(module, "FastPath")
       .def("__init__",
-           [](FastPath* self, nb::object state, nb::handle_t<KnownCalls> known, nb::dict groups,
-              nb::object errors, nb::object work) {
+           [](FastPath* self, nb::object state, nb::handle_t<KnownCalls> known,
+              nb::typed<nb::dict, nb::any, nb::any> groups, nb::object errors, nb::object work) {
              new (self) FastPath{std::move(state), nb::borrow(known), std::move(groups),
                                  std::move(errors), std::move(work)};
            },

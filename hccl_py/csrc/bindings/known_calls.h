@@ -14,6 +14,8 @@
 
 namespace hccl {
 
+using AnyTuple = nanobind::typed<nanobind::tuple, nanobind::any, nanobind::ellipsis>;
+
 class KnownCalls {
  public:
   static constexpr size_t most_arguments = 3;
@@ -51,7 +53,7 @@ class KnownCalls {
   const Call* find(const Key& key) const;
   // Notes a call: its method's name, then all arguments. `blocks`: how many outputs, how many inputs,
   // and the length of each. The engine has checked nothing of it.
-  void learn(nanobind::tuple call, nanobind::object prepared, nanobind::object blocks, bool apart,
+  void learn(const AnyTuple& call, nanobind::object prepared, nanobind::object blocks, bool apart,
              uint64_t data);
   void clear() { calls_ = nullptr; }
 
