@@ -107,8 +107,9 @@ class Communicator(Collectives[None]):
         for part in (state.reporter, state.coordination, self._repair):
             if part is not None:
                 threads.callback(part.close)
-        self._end_threads = weakref.finalize(self, threads.close)
-        self._end_threads.atexit = False
+        self._threads = threads
+        self._dropped = weakref.finalize(self, threads.close)
+        self._dropped.atexit = False
         if state.coordination is not None:
             core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
             state.coordination.attach(state.reporter)
@@ -287,7 +288,8 @@ class Communicator(Collectives[None]):
         self.flight_recorder.close()
         if self._repair is not None and not core.failed():
             self._repair.settle()
-        self._end_threads()
+        self._dropped.detach()  # to call it would do nothing while the process exits
+        self._threads.close()
         self._repair = None
         try:
             core.close(handled_error())

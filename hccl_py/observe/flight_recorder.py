@@ -64,8 +64,8 @@ class FlightRecorder:
         with _lock:
             _recorders[id(self)] = self
         # Not a communicator that nobody holds either shall keep the thread.
-        self._end = weakref.finalize(self, BELL.release)
-        self._end.atexit = False
+        self._dropped = weakref.finalize(self, BELL.release)
+        self._dropped.atexit = False
         BELL.hold(_dump_on_signal)
 
     @property
@@ -128,7 +128,8 @@ class FlightRecorder:
         """Forget the communicator. Idempotent."""
         with _lock:
             _recorders.pop(id(self), None)
-        self._end()
+        if self._dropped.detach() is not None:  # to call it would do nothing while the process exits
+            BELL.release()
         self._core = None  # with it goes the engine's memory
 
     def _entry(self, call: _Call, clock_ns: int) -> dict[str, Any]:

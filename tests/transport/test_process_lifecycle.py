@@ -44,3 +44,24 @@ def test_step_that_raises_does_not_stop_the_others() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout == "second\n"
     assert "ZeroDivisionError" in done.stderr
+
+
+def test_script_that_closes_nothing_ends_without_a_thread_of_ours() -> None:
+    # A thread that still ran while the interpreter ended would be killed inside of the engine.
+    script = """
+import atexit, threading
+atexit.register(lambda: print(sorted(thread.name for thread in threading.enumerate())))
+import hccl_py
+from hccl_py import Communicator
+id, made = hccl_py.get_unique_id(), []
+def rank(number):
+    made.append(Communicator(id, number, 2))
+ranks = [threading.Thread(target=rank, args=(number,)) for number in range(2)]
+for one in ranks:
+    one.start()
+for one in ranks:
+    one.join()
+print(len(made))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("2\n['MainThread']\n", "")
