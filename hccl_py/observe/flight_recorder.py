@@ -128,7 +128,9 @@ class FlightRecorder:
         """Forget the communicator. Idempotent."""
         with _lock:
             _recorders.pop(id(self), None)
-        if self._dropped.detach() is not None:  # to call it would do nothing while the process exits
+        if (
+            self._dropped.detach() is not None
+        ):  # to call it would do nothing while the process exits
             BELL.release()
         self._core = None  # with it goes the engine's memory
 

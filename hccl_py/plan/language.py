@@ -173,11 +173,12 @@ class PlanBuilder:
     def send(self, peers: Iterable[int], chunk: Chunk) -> None:
         """Send `chunk` to each peer: one work request, which completes in the background."""
         if everyone := tuple(peers):
-            self._ops.append(Op(SEND, everyone, None, self._closed(chunk)))
+            # Past the constructor, as in Buffer.__getitem__.
+            self._ops.append(tuple.__new__(Op, (SEND, everyone, None, self._closed(chunk), ())))
 
     def recv(self, peer: int, chunk: Chunk) -> None:
         """Put the next message of `peer` into `chunk`."""
-        self._ops.append(Op(RECV, (peer,), self._closed(chunk)))
+        self._ops.append(tuple.__new__(Op, (RECV, (peer,), self._closed(chunk), None, ())))
 
     def recv_reduce(self, peers: Iterable[int], chunk: Chunk) -> None:
         """Make `chunk` the reduction, in rank order, of itself and the peers' next messages."""

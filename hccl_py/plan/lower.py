@@ -38,8 +38,9 @@ def lower(plan: Plan) -> LoweredPlan:
         src_side = _NO_SIDE if src is None else _side(src)
         rows.append((int(kind), len(peers), len(op_peers), *dst_side, *src_side, way))
         peers += op_peers
-        ends = [c.scratch + c.slots for c in (dst, src) if c is not None and c.scratch is not None]
-        scratch_slots = max(scratch_slots, *ends, 0)
+        for chunk in (dst, src):
+            if chunk is not None and chunk.scratch is not None:
+                scratch_slots = max(scratch_slots, chunk.scratch + chunk.slots)
     compressed: tuple[bool, ...] = ()
     if any(op.compressed for op in plan.ops):
         compressed = tuple(peer in op.compressed for op in plan.ops for peer in op.peers)
