@@ -55,14 +55,21 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
 ) -> None:
     path = tmp_path / "recorded.json"
     path.write_text(json.dumps(_recorded()))
-    assert main(["--show", str(path)]) == 0
+    picture = tmp_path / "ratios.png"
+    assert main(["--show", str(path), "--plot", str(picture)]) == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
     lines = capsys.readouterr().out.splitlines()
     assert lines[4] == (
         "# memcpy of 64 MiB by one thread: 21.0 (20.0-22.0 over the rounds) GB/s; "
         "core 0 to 1: 175 (50-300 over the rounds) ns (far)"
     )
+    worst = lines.index("# The lowest ratios")
+    ratios = [line.split()[-2] for line in lines[worst + 2 : worst + 6]]
+    assert ratios == ["0.25x", "0.50x", "3.10x", "50.00x"]
+    assert lines[worst + 2].split()[:4] == ["broadcast,", "2", "ranks,", "Communicator"]
     small, large = (
-        next(line for line in lines if line.lstrip().startswith(it)) for it in ("4 B", "1 MB")
+        next(line for line in lines[worst + 6 :] if line.lstrip().startswith(it))
+        for it in ("4 B", "1 MB")
     )
     assert small.split()[:8] == [
         "4",

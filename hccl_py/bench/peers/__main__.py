@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import shlex
 import signal
@@ -33,7 +34,8 @@ from hccl_py.bench.peers.contenders import (
     ours_and_gloo,
 )
 from hccl_py.bench.peers.machine import probe
-from hccl_py.bench.peers.report import introduction, tables
+from hccl_py.bench.peers.picture import draw
+from hccl_py.bench.peers.report import cells, introduction, tables
 
 _PROGRAM = "python -m hccl_py.bench.peers"
 _OPS = (
@@ -74,6 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         document = json.loads(given.show.read_text())
         _print(introduction(document, given.markdown))
         _print(tables(document, given.markdown))
+        _draw(given.plot, document)
         return 0
     contenders, missing = _contenders(given)
     document = {
@@ -103,6 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     finally:
         signal.signal(signal.SIGTERM, before)
     _print(tables(document, given.markdown))
+    _draw(given.plot, document)
     return 130 if interrupted else 1 if document["failures"] else 0
 
 
@@ -202,11 +206,22 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     )
     add("--json", type=Path, metavar="FILE", help="write every start's figures")
     add("--markdown", action="store_true", help="print Markdown")
+    add("--plot", type=Path, metavar="PNG", help="draw the ratios (pip install hccl-py[bench])")
     add("--show", type=Path, metavar="FILE", help="print the tables of an earlier --json")
     given = parser.parse_args(argv)
-    if given.json and not given.json.absolute().parent.is_dir():
-        parser.error(f"--json: there is no folder {given.json.parent}")
+    for option in ("json", "plot"):
+        path = getattr(given, option)
+        if path and not path.absolute().parent.is_dir():
+            parser.error(f"--{option}: there is no folder {path.parent}")
+    if given.plot and importlib.util.find_spec("matplotlib") is None:
+        parser.error('--plot: needs matplotlib: pip install "hccl-py[bench]"')
     return given
+
+
+def _draw(path: Path | None, document: dict[str, Any]) -> None:
+    if path is not None:
+        title = f"best peer / hccl; {document['machine']['cpu']}, {document['date'][:10]}"
+        draw(cells(document), title, path)
 
 
 def _path(text: str) -> Path:

@@ -17,6 +17,7 @@ _NOISY = 2.0
 _STEADY = 1.5
 _UNCACHED = 1 << 20  # below, a share of the speed of memory says nothing
 _DTYPE = "float32"
+_NUM_WORST = 10
 
 
 @dataclass(frozen=True)
@@ -116,10 +117,11 @@ def introduction(document: dict[str, Any], markdown: bool) -> list[str]:
 
 
 def tables(document: dict[str, Any], markdown: bool) -> list[str]:
-    """Render every cell, then where ours loses, then what failed."""
+    """Render the worst cells, then every cell, then where ours loses, then what failed."""
     copy = memcpy_gb_per_s(document["probes"])
     all_cells = cells(document)
-    lines: list[str] = []
+    lines = ["", f"{'## ' if markdown else '# '}The lowest ratios", *([""] if markdown else [])]
+    lines += _worst(all_cells, markdown)
     for title in dict.fromkeys(cell.title for cell in all_cells):
         rows = [cell for cell in all_cells if cell.title == title]
         lines += ["", f"{'### ' if markdown else '# '}{title}", *([""] if markdown else [])]
@@ -131,6 +133,18 @@ def tables(document: dict[str, Any], markdown: bool) -> list[str]:
         lines += ["", f"{heads[0]}Starts that failed", *([""] if markdown else [])]
         lines += [heads[1] + line for line in document["failures"]]
     return lines
+
+
+def _worst(all_cells: Sequence[Cell], markdown: bool) -> list[str]:
+    rated = [(ratio, cell) for cell in all_cells if (ratio := cell.ratio) is not None]
+    table = [["case", "size", "ours", "best peer", "ratio", "steady"]]
+    for ratio, cell in sorted(rated, key=lambda each: each[0])[:_NUM_WORST]:
+        assert cell.ours is not None and cell.best_peer is not None
+        peer = f"{number(cell.spreads[cell.best_peer].median)} us {cell.best_peer}"
+        size = size_text(cell.size) if cell.size else ""
+        ours = f"{number(cell.ours.median)} us"
+        table.append([cell.title, size, ours, peer, f"{ratio:.2f}x", cell.steady])
+    return lay_out(table, markdown)
 
 
 def losses(all_cells: Sequence[Cell]) -> list[str]:
