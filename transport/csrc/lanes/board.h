@@ -59,7 +59,7 @@ class Board {
     std::shared_ptr<Segment> segment;
     std::shared_ptr<Doorbell> bell;
     uint64_t peeked = 0;  // the step of what follows: what the peer does to its cell later is not seen
-    Header header;
+    Header header{};
     const std::byte* payload = nullptr;
   };
 
