@@ -323,24 +323,24 @@ void Channel::check(const Header& header, const Op& op, int peer_index, const Sp
   stragglers_.arrive(peer, header.id);
 }
 
-const Header* Channel::peek(int peer) {
-  if (reads_board(peer)) {
+const Header* Channel::peek(int peer) const {
+  if (on_board_ && board_->has(peer)) {
     const Header* header = board_->peek(peer);
-    if (header == nullptr || board_->payload(peer) != nullptr) return header;
+    if (header == nullptr || posted(peer) != nullptr) return header;
   }
-  return lane(peer).peek();
+  return lanes_[static_cast<size_t>(peer)]->peek();
 }
 
 const std::byte* Channel::lend(int peer) {
-  if (reads_board(peer) && board_->payload(peer) != nullptr) return board_->payload(peer);
+  if (const std::byte* payload = posted(peer)) return payload;
   Timed timed(profile_, lane(peer));
   return lane(peer).lend();
 }
 
 bool Channel::receive(int peer, std::byte* destination) {
-  if (reads_board(peer) && board_->payload(peer) != nullptr) {
+  if (const std::byte* payload = posted(peer)) {
     Timed timed(profile_, &Profile::copy_ns);
-    copy(destination, board_->payload(peer), board_->peek(peer)->length);
+    copy(destination, payload, peek(peer)->length);
     return true;
   }
   Timed timed(profile_, lane(peer));
@@ -348,7 +348,7 @@ bool Channel::receive(int peer, std::byte* destination) {
 }
 
 void Channel::release(int peer) {
-  if (!reads_board(peer) || board_->payload(peer) == nullptr) lane(peer).release();
+  if (posted(peer) == nullptr) lane(peer).release();
 }
 
 bool Channel::run_recv(const Op& op) {
@@ -443,12 +443,9 @@ std::vector<int> Channel::waiting_for() const {
   // Some have delivered and may even have left since; what is waited for then is somebody else.
   auto has_delivered = [&](int peer) {
     try {
-      const Header* posted = reads_board(peer) ? board_->peek(peer) : nullptr;
-      if (reads_board(peer) && (posted == nullptr || board_->payload(peer) != nullptr)) {
-        return posted != nullptr;
-      }
+      if (peek(peer) == nullptr) return false;
+      if (posted(peer) != nullptr) return true;
       Lane& from = *lanes_[static_cast<size_t>(peer)];
-      if (from.peek() == nullptr) return false;
       // Of a message on a socket a recv may have taken one half already.
       return op.kind == OpKind::recv ? from.shares_payload() : from.lend() != nullptr;
     } catch (const LaneError&) {

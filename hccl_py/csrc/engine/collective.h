@@ -100,8 +100,11 @@ class Channel {
   void decode_payload(const std::byte* payload, std::byte* to, size_t count);
   std::byte* free_encoding();
   // The next message of a peer, from the board or its lane, as Lane has them.
-  bool reads_board(int peer) const { return on_board_ && board_->has(peer); }
-  const Header* peek(int peer);
+  const Header* peek(int peer) const;
+  // The payload of the peeked message; null if it comes by lane.
+  const std::byte* posted(int peer) const {
+    return on_board_ && board_->has(peer) ? board_->payload(peer) : nullptr;
+  }
   const std::byte* lend(int peer);
   bool receive(int peer, std::byte* destination);
   void release(int peer);

@@ -128,6 +128,7 @@ bool Board::find_passed_over(Peer& peer) const {
       continue;
     }
     peer.header = cell.header;
+    peer.payload = cell.payload;  // it did not come by lane
     return true;
   }
   return false;

@@ -19,8 +19,8 @@ namespace hccl {
 
 class Board {
  public:
-  // The same payload for each of `peers`; those of other nodes are passed over. Both are borrowed
-  // until the step ends.
+  // The same payload for each of `peers`; those of other nodes are passed over. `peers` and `payload`
+  // are borrowed until the step ends.
   struct Message {
     std::span<const int> peers;
     Header header;

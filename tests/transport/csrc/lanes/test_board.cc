@@ -141,6 +141,20 @@ HCCL_TEST(what_another_call_said_in_a_step_passed_over_is_found) {
   node[0].add({node.everyone, header(1, call + 6), payload.data()});
   node[0].post();
   CHECK(node[1].peek(0)->fingerprint == call + 3);
+  CHECK(node[1].payload(0) != nullptr);
+}
+
+HCCL_TEST(who_reads_for_the_first_time_finds_what_was_passed_over) {
+  Node node(2);
+  auto payload = payload_of(1, 1);
+  node[0].add({node.everyone, header(1, call + 1), payload.data()});
+  node[0].post();
+  node[0].end_step(call + 1);
+  node[1].end_step(call);
+  node[0].add({node.everyone, header(1, call + 2), payload.data()});
+  node[0].post();
+  // With a payload: else its reader would look for it in the lane.
+  CHECK(node[1].peek(0)->fingerprint == call + 1 && node[1].payload(0) != nullptr);
 }
 
 HCCL_TEST(malformed_posts_are_refused) {
