@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
@@ -74,6 +74,18 @@ class Limits:
         return float(rates[0])
 
 
+def _rate(receive: Callable[[], int]) -> float:
+    """Call what returns a number of bytes for a while; GB/s, without the slow first fifth."""
+    began = since = now = time.perf_counter()
+    num_bytes = 0
+    while now - began < _WIRE_S:
+        num_bytes += receive()
+        now = time.perf_counter()
+        if since - began < _WIRE_S / 5:
+            since, num_bytes = now, 0
+    return num_bytes / (now - since) / 1e9
+
+
 @dataclass
 class Wire:
     """The listening end of plain socket pairs, in a rank process."""
@@ -92,19 +104,12 @@ class Wire:
         return host, port
 
     def receive(self) -> float:
-        """Receive for a while; return the rate in GB/s, without the slow first fifth."""
+        """Receive for a while; return the rate in GB/s."""
         self.listener.settimeout(_TIMEOUT_S)
         buffer = bytearray(_WIRE_CHUNK)
         with self.listener, self.listener.accept()[0] as peer:
             peer.settimeout(_TIMEOUT_S)
-            began = since = now = time.perf_counter()
-            num_bytes = 0
-            while now - began < _WIRE_S:
-                num_bytes += peer.recv_into(buffer)
-                now = time.perf_counter()
-                if since - began < _WIRE_S / 5:
-                    since, num_bytes = now, 0
-        return num_bytes / (now - since) / 1e9
+            return _rate(lambda: peer.recv_into(buffer))
 
     def exchange(self) -> float:
         """Receive for a while, and send as much as goes; return the rate received, in GB/s."""
@@ -115,14 +120,7 @@ class Wire:
                 opened.enter_context(self.listener.accept()[0]) for _ in range(_NUM_CONNECTIONS)
             ]
             buffers = _Buffers.of(peers)
-            began = since = now = time.perf_counter()
-            num_bytes = 0
-            while now - began < _WIRE_S:
-                num_bytes += buffers.exchange(peers)
-                now = time.perf_counter()
-                if since - began < _WIRE_S / 5:
-                    since, num_bytes = now, 0
-        return num_bytes / (now - since) / 1e9
+            return _rate(lambda: buffers.exchange(peers))
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,52 @@
+// What a channel can say of a call under way: where it stands, and whom it waits for.
+#include <algorithm>
+
+#include "engine/collective.h"
+
+namespace hccl {
+
+Stage Channel::stage() const {
+  if (call_ == nullptr) return {"flush", 0, 0, 0, 0};
+  const std::vector<Op>& ops = call_->plan->ops;
+  size_t op = std::min(next_op_, ops.size() - 1);
+  return {op_names[static_cast<size_t>(ops[op].kind)], static_cast<int64_t>(op) + 1, static_cast<int64_t>(ops.size()),
+          tile_ + 1, tiling_->num_tiles()};
+}
+
+std::vector<int> Channel::waiting_for() const {
+  std::vector<int> ranks;
+  for (const Lane* lane : backlog_.lanes()) ranks.push_back(lane->peer());
+  if (lacks_room_) {
+    std::vector<int> behind = board_->behind();
+    ranks.insert(ranks.end(), behind.begin(), behind.end());
+  }
+  if (call_ == nullptr || lacks_room_) return ranks;
+  if (next_op_ == call_->plan->ops.size()) return ranks;
+  const Op& op = call_->plan->ops[next_op_];
+  if (op.kind == OpKind::send || op.kind == OpKind::copy) return ranks;
+  // Some have delivered and may even have left since; what is waited for then is somebody else.
+  auto has_delivered = [&](int peer) {
+    try {
+      if (peek(peer) == nullptr) return false;
+      if (posted(peer) != nullptr) return true;
+      Lane& from = *lanes_[static_cast<size_t>(peer)];
+      // Of a message on a socket a recv may have taken one half already.
+      return op.kind == OpKind::recv ? from.shares_payload() : from.lend() != nullptr;
+    } catch (const LaneError&) {
+      return false;
+    }
+  };
+  for (int peer : peers_of(op).subspan(static_cast<size_t>(ready_))) {
+    if (!has_delivered(peer)) ranks.push_back(peer);
+  }
+  return ranks;
+}
+
+double Channel::tiles_done(const Tiling& tiling) const {
+  int64_t end = call_ == nullptr ? std::max(tiling.num_tiles(), first_tile_) + stride_ - 1 : tile_;
+  double whole = static_cast<double>((end - first_tile_) / stride_);
+  if (call_ == nullptr) return whole;
+  return whole + static_cast<double>(next_op_) / static_cast<double>(call_->plan->ops.size());
+}
+
+}  // namespace hccl
