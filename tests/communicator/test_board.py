@@ -29,6 +29,21 @@ def test_root_that_gets_ahead_waits_for_room_and_loses_nothing(count: int) -> No
         assert ranks.run(call) == [[float(number) for number in range(3 * CALLS_AHEAD)]] * 3
 
 
+def test_ranks_that_never_read_each_other_agree_at_the_next_barrier() -> None:
+    """They look back at what the others posted, while those go on to post in the same cells."""
+
+    def call(comm: Communicator) -> None:
+        data = np.ones(2048, np.float32)
+        for _ in range(60):
+            for _ in range(CALLS_AHEAD + 36):
+                comm.reduce(data, 0)
+            data[:] = 1
+            comm.barrier()
+
+    with ThreadRanks("aaaa") as ranks:
+        ranks.run(call)
+
+
 def test_root_that_waits_for_room_names_who_is_behind() -> None:
     expired = threading.Event()
 

@@ -21,6 +21,10 @@ struct Entry {
 
 constexpr size_t payload_alignment = 16;
 
+// The fingerprint in a cell. A reader that looks back may load it while the cell is written again for a
+// later step: released after the owner's StepCounter, whose load after this one tells.
+std::atomic_ref<uint64_t> said_in(Cell& cell) { return std::atomic_ref(cell.header.fingerprint); }
+
 }  // namespace
 
 Board::Board(std::shared_ptr<Segment> mine, int local_rank, int world_size, Statistics& statistics)
@@ -102,7 +106,11 @@ Board::Posted Board::post() {
     used_in_[area] = step_;
     next_area_ = (area + 1) % post_areas;
   }
-  cell.header = messages_[0].header;
+  const Header& header = messages_[0].header;
+  said_in(cell).store(header.fingerprint, std::memory_order_release);
+  cell.header.id = header.id;
+  cell.header.size = header.size;
+  cell.header.length = header.length;
   cell.header.kind = messages_.size() == 1 ? for_all : for_each;
   if (cell.slot != by_lane) write(takes_area ? segment_->area(area) : cell.payload);
   cell.sequence.store(static_cast<uint32_t>(step_), std::memory_order_seq_cst);
@@ -122,12 +130,13 @@ Board::Posted Board::post() {
 bool Board::find_passed_over(Peer& peer) const {
   uint64_t oldest = step_ >= post_cells ? step_ - post_cells + 1 : 1;
   for (uint64_t step = std::max(peer.peeked + 1, oldest); step < step_; ++step) {
-    const Cell& cell = peer.segment->posts()[step % post_cells];
-    if (cell.sequence.load(std::memory_order_seq_cst) != static_cast<uint32_t>(step) ||
-        cell.header.fingerprint == fingerprints_[step % post_cells]) {
-      continue;
-    }
-    peer.header = cell.header;
+    Cell& cell = peer.segment->posts()[step % post_cells];
+    if (cell.sequence.load(std::memory_order_seq_cst) != static_cast<uint32_t>(step)) continue;
+    uint64_t said = said_in(cell).load(std::memory_order_acquire);
+    if (said == fingerprints_[step % post_cells]) continue;
+    uint64_t ended = peer.segment->steps_ended().load(std::memory_order_seq_cst);
+    if (ended + 1 >= step + post_cells) continue;  // it may have been of a later step
+    peer.header = {.fingerprint = said};
     peer.payload = cell.payload;  // it did not come by lane
     return true;
   }

@@ -157,6 +157,25 @@ HCCL_TEST(who_reads_for_the_first_time_finds_what_was_passed_over) {
   CHECK(node[1].peek(0)->fingerprint == call + 1 && node[1].payload(0) != nullptr);
 }
 
+// Who looks back may find a cell that its owner is about to post in again.
+HCCL_TEST(half_of_a_later_post_is_no_earlier_one) {
+  Node node(2);
+  auto payload = payload_of(1, 1);
+  auto post = [&] {
+    node[0].add({node.everyone, header(1), payload.data()});
+    CHECK(node[0].post() == Board::Posted::whole);
+  };
+  constexpr uint64_t last = post_cells + 7;
+  for (uint64_t step = 1; step < last; ++step) {
+    post();
+    node.end_step();
+  }
+  post();
+  node[0].end_step(call);
+  node.segments[0]->posts()[(last + 1) % post_cells].header.fingerprint = call + 1;
+  CHECK(node[1].peek(0)->fingerprint == call);
+}
+
 HCCL_TEST(malformed_posts_are_refused) {
   auto refused = [](int32_t slot, uint16_t layout, uint32_t length, uint32_t offset) {
     Node node(2);
