@@ -42,7 +42,8 @@ Communicator::Communicator(const CommunicatorOptions& options,
       board_(segment_, place_of(options.rank, options.local_ranks), options.world_size, statistics_),
       collectives_(options.rank, options.world_size, options.num_channels, options.slot_bytes,
                    recorder_, statistics_),
-      point_to_point_(options.rank, options.world_size, options.slot_bytes, recorder_, statistics_) {
+      point_to_point_(options.rank, options.world_size, options.slot_bytes, recorder_, statistics_),
+      cores_(options.rank, segment_) {
   connections_.watch_bell(doorbell_.get());
   collectives_.channels()[0].set_board(board_);
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
@@ -55,7 +56,7 @@ void Communicator::add_shm_peer(int peer, std::shared_ptr<Segment> theirs,
                                 std::shared_ptr<ArenaWindow> memory) {
   auto local = [&](int rank) { return place_of(rank, options_.local_ranks); };
   auto bell = std::make_shared<Doorbell>(theirs, std::move(their_doorbell), statistics_);
-  local_segments_.push_back(theirs);
+  cores_.add_peer(peer, theirs);
   board_.add_peer(peer, local(peer), theirs, bell);
   std::vector<std::unique_ptr<Lane>> lanes;
   for (int channel = 0; channel <= options_.num_channels; ++channel) {
@@ -383,7 +384,7 @@ void Communicator::close(const std::string& error, const Interrupt& interrupt) {
   connections_.leave(submissions_.sequence(), error);
   collectives_.close();
   point_to_point_.close();
-  local_segments_.clear();
+  cores_.clear();
   if (interruption) std::rethrow_exception(interruption);
 }
 

@@ -24,6 +24,7 @@
 #include "base/statistics.h"
 #include "engine/collective_queue.h"
 #include "engine/connection/connections.h"
+#include "engine/driver/cores.h"
 #include "engine/driver/submissions.h"
 #include "engine/failure/failure_state.h"
 #include "engine/point_to_point.h"
@@ -162,7 +163,6 @@ class Communicator final : public Drivable {
   bool sleep(Deadline deadline);
   void announce_sleep(Sleep& sleep);
   Deadline next_deadline() const;
-  bool shares_core();
   void ask_signals(const Interrupt& interrupt);
   void notify_waiters();
   void fail(Failure failure);
@@ -189,10 +189,10 @@ class Communicator final : public Drivable {
   CollectiveQueue collectives_;
   PointToPoint point_to_point_;
   RequestPtr spare_;  // of the last blocking call, for the next one
-  std::vector<std::shared_ptr<Outbox>> outboxes_;         // by channel
-  std::vector<std::shared_ptr<Segment>> local_segments_;  // of the node's other ranks
+  std::vector<std::shared_ptr<Outbox>> outboxes_;  // by channel
 
   // The driving thread's.
+  Cores cores_;
   std::vector<RequestPtr> accepted_;
   std::vector<RequestPtr> held_;  // that end with the failure
   uint64_t num_finished_seen_ = 0;   // as of the last notify_waiters()

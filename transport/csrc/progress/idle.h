@@ -64,8 +64,8 @@ class Idle {
     yields_ = spins_ == nullptr;
     count_ = 0;
   }
-  // Whether the next turn is the first one after progress, and may spin.
-  bool begins_to_spin() const { return count_ == 0 && spins_ != nullptr; }
+  // Whether the next turn is the first one after progress.
+  bool begins() const { return count_ == 0; }
   // This wait yields its core: whom it waits for runs there. To sleep would keep both there, as who
   // wakes somebody draws him to its own core; of two that can run, the scheduler moves one.
   void yield_instead() { yields_ = true; }

@@ -33,7 +33,7 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline, const Int
     bool moved = progress_or_fail();
     // A lane's own code ran into the caller's signal handler: what that raised is the caller's.
     if (interruption_) std::rethrow_exception(std::exchange(interruption_, nullptr));
-    if (!moved && idle.begins_to_spin() && shares_core()) idle.yield_instead();
+    if (!moved && idle.begins() && cores_.settle()) idle.yield_instead();
     bool signalled = false;
     if (moved) {
       idle.reset();
@@ -63,15 +63,6 @@ void Communicator::ask_signals(const Interrupt& interrupt) {
     fail(observed(Cause::interrupted, options_.rank));
     throw;
   }
-}
-
-// Whether another rank of this node runs on the same core, where it waits until this thread stops
-// spinning. The scheduler wakes a sleeper on a free core.
-bool Communicator::shares_core() {
-  uint32_t core = segment_->note_core();
-  return std::any_of(local_segments_.begin(), local_segments_.end(), [core](const auto& segment) {
-    return segment->header().core.load(std::memory_order_relaxed) == core;
-  });
 }
 
 bool Communicator::progress(bool thoroughly) {

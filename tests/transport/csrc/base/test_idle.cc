@@ -40,11 +40,11 @@ HCCL_TEST(a_yield_that_lasts_is_the_last) {
 HCCL_TEST(one_wait_yields_instead_of_spinning) {
   SpinRecord record;
   Idle idle(&record, num_yields);
-  CHECK(idle.begins_to_spin());
+  CHECK(idle.begins());
   idle.yield_instead();
   CHECK(turns_awake(idle) <= num_yields);
   idle.reset();
-  CHECK(idle.begins_to_spin());
+  CHECK(idle.begins());
 }
 
 HCCL_TEST(a_wait_in_vain_costs_the_next_few) {

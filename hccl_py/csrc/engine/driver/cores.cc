@@ -1,0 +1,111 @@
+#include "engine/driver/cores.h"
+
+#include <sched.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "progress/idle.h"
+
+namespace hccl {
+
+namespace {
+
+// With more ranks than cores every wait yields in any case, and only each so many looks at the cores.
+constexpr unsigned waits_between_looks = 16;
+constexpr auto trial = std::chrono::milliseconds(10);
+constexpr long preemptions_by_others = 2;  // in a trial; each is a time slice of some ms
+
+long count_preemptions() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nivcsw;
+}
+
+// This thread goes to `core` at once, and may use the same cores as before.
+void move_to(int core) {
+  cpu_set_t allowed, only;
+  CPU_ZERO(&only);
+  CPU_SET(static_cast<size_t>(core), &only);
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
+  if (sched_setaffinity(0, sizeof only, &only) == 0) sched_setaffinity(0, sizeof allowed, &allowed);
+}
+
+}  // namespace
+
+void Cores::add_peer(int rank, std::shared_ptr<Segment> theirs) {
+  peers_.push_back({rank, std::move(theirs)});
+  cores_ = usable_cores();
+}
+
+int Cores::Peer::core() const {
+  return static_cast<int>(segment->header().core.load(std::memory_order_relaxed)) - 1;
+}
+
+bool Cores::settle() {
+  bool crowded = static_cast<int>(peers_.size()) >= cores_;
+  if (crowded && num_waits_++ % waits_between_looks != 0) return true;
+  int here = static_cast<int>(mine_->note_core()) - 1;
+  if (on_trial_ && here == left_) on_trial_ = false;  // the scheduler's doing, and its yields count
+  if (on_trial_) review();
+  int sharing = count_on(here);
+  if (sharing == 0) return false;
+  int fair = (static_cast<int>(peers_.size()) + cores_) / cores_;
+  bool last = std::all_of(peers_.begin(), peers_.end(), [&](const Peer& peer) {
+    return peer.rank < rank_ || peer.core() != here;
+  });
+  if (sharing < fair || !last) return true;
+  leave(here);
+  return count_on(static_cast<int>(mine_->note_core()) - 1) != 0;
+}
+
+int Cores::count_on(int core) const {
+  return static_cast<int>(std::count_if(peers_.begin(), peers_.end(),
+                                        [=](const Peer& peer) { return peer.core() == core; }));
+}
+
+// Of the cores that this thread may use, nearest by number where several are: -1 if there is none.
+int Cores::emptiest_core(int here) const {
+  cpu_set_t allowed;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return -1;
+  int best = -1, fewest = count_on(here);
+  for (int core = 0; core < CPU_SETSIZE; ++core) {
+    if (core == here || !CPU_ISSET(static_cast<size_t>(core), &allowed)) continue;
+    int count = count_on(core);
+    bool nearer = best != -1 && std::abs(core - here) < std::abs(best - here);
+    if (count < fewest || (count == fewest && nearer)) {
+      best = core;
+      fewest = count;
+    }
+  }
+  return best;
+}
+
+void Cores::leave(int here) {
+  Time now = std::chrono::steady_clock::now();
+  if (now < next_move_) return;
+  next_move_ = now + pause_;
+  pause_ = std::min(2 * pause_, longest_pause);
+  int core = emptiest_core(here);
+  if (core < 0) return;
+  on_trial_ = static_cast<int>(peers_.size()) < cores_;  // else its yields count as preemptions
+  trial_ends_ = now + trial;
+  left_ = here;
+  move_to(core);
+  preemptions_ = count_preemptions();
+}
+
+// Where another program took the core meanwhile, to share a core with a rank that yields is better.
+void Cores::review() {
+  Time now = std::chrono::steady_clock::now();
+  if (now < trial_ends_) return;
+  on_trial_ = false;
+  if (count_preemptions() - preemptions_ < preemptions_by_others) return;
+  pause_ = longest_pause;
+  next_move_ = now + pause_;
+  move_to(left_);
+  mine_->note_core();
+}
+
+}  // namespace hccl
