@@ -274,7 +274,7 @@ def _run(commands: Sequence[tuple[list[str], dict[str, str]]], start: Start, fol
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    start_new_session=True,
+                    preexec_fn=os.setpgrp,  # no session: see below
                 )
                 processes.append(process)
         while any(process.poll() is None for process in processes):
