@@ -162,6 +162,7 @@ class PlanCache(dict[Call, _core.Prepared]):
             **lowered._asdict(),
             max_chunk_span=ALGORITHMS[collective, algorithm].max_span(self._nodes),
             min_message_bytes=min_message_bytes(self._nodes),
+            reduces=collective in REDUCING,
             rank=self._rank,
             world_size=count_ranks(self._nodes),
         )

@@ -194,7 +194,7 @@ using Row = std::array<int, 12>;
 std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> peers,
                                 std::vector<uint8_t> compressed, std::vector<int> steps,
                                 int data_chunks, int scratch_slots, int max_chunk_span,
-                                size_t min_message_bytes, int rank, int world_size) {
+                                size_t min_message_bytes, bool reduces, int rank, int world_size) {
   auto plan = std::make_shared<Plan>();
   plan->ops.reserve(ops.size());
   for (const Row& row : ops) {
@@ -211,6 +211,7 @@ std::shared_ptr<Plan> make_plan(const std::vector<Row>& ops, std::vector<int> pe
   plan->scratch_slots = scratch_slots;
   plan->max_chunk_span = max_chunk_span;
   plan->min_message_bytes = min_message_bytes;
+  plan->reduces = reduces;
   plan->validate(rank, world_size);
   return plan;
 }
@@ -222,7 +223,7 @@ void bind_calls(nb::module_& module, nb::class_<Communicator>& communicator) {
   module.def("make_plan", &make_plan, nb::arg("ops"), nb::arg("peers"),
              nb::arg("compressed"), nb::arg("steps"), nb::arg("data_chunks"),
              nb::arg("scratch_slots"), nb::arg("max_chunk_span"), nb::arg("min_message_bytes"),
-             nb::arg("rank"), nb::arg("world_size"));
+             nb::arg("reduces"), nb::arg("rank"), nb::arg("world_size"));
 
   nb::class_<Prepared>(module, "Prepared")
       .def("__init__", &make_prepared)

@@ -65,6 +65,7 @@ AnyDict statistics(Communicator& engine) {
   nb::dict result;
   result["collectives"] = s.collectives.value();
   result["rendezvous"] = s.rendezvous.value();
+  result["single_copies"] = s.single_copies.value();
   result["sleeps"] = s.sleeps.value();
   result["doorbells"] = s.doorbells.value();
   result["shm"] = device_statistics(s.shm);

@@ -227,6 +227,7 @@ bool Channel::run_send(const Op& op) {
   header.size = Tiling::whole(*call_, op.source) * item_size_;
   header.length = static_cast<uint32_t>(message_bytes(op, 0, span));
   header.kind = static_cast<uint16_t>(op.rendezvous);
+  header.is_only_moved = !call_->plan->reduces;
   if (on_board_) board_->add({peers_of(op), header, payload});
   send_by_lanes(peers_of(op), header, payload);
   return true;
@@ -417,7 +418,14 @@ bool Channel::run_copy(const Op& op) {
   if (source.count == 0 || source.address == destination.address) return true;
   if (!may_overwrite(destination)) return false;
   Timed timed(profile_, &Profile::copy_ns);
-  std::memmove(destination.address, source.address, source.count * item_size_);
+  size_t num_bytes = source.count * item_size_;
+  bool overlap = destination.address < source.address + num_bytes &&
+                 source.address < destination.address + num_bytes;
+  if (overlap) {
+    std::memmove(destination.address, source.address, num_bytes);
+  } else {
+    hccl::copy(destination.address, source.address, num_bytes);
+  }
   return true;
 }
 

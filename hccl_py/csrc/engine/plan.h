@@ -46,6 +46,7 @@ struct Plan {
   int max_chunk_span = 1;  // most chunks that one op moves; above 1, all blocks have one length
   // Below this a message is not worth cutting to keep several channels busy.
   size_t min_message_bytes = 16384;
+  bool reduces = true;  // some rank reduces what it receives
 
   // Throws std::invalid_argument where an op points outside its buffers or `world_size`.
   void validate(int rank, int world_size) const;

@@ -71,6 +71,7 @@ struct Statistics {
   Counter collectives;  // finished without error
   Counter rendezvous;   // of these, with messages that were read or written in registered memory
   Counter announced;    // these messages, sent and received
+  Counter single_copies;  // messages that were copied once, out of the sender's own memory
   Counter sleeps;       // a driver went to sleep in the kernel
   Counter doorbells;    // a sleeping peer was woken
   CallStatistics calls[num_call_kinds];

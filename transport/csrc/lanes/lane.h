@@ -25,7 +25,7 @@ struct Header {
   uint64_t size = 0;
   uint32_t length = 0;  // payload bytes, at most slot_bytes of the communicator
   uint16_t kind = 0;  // collectives: how the payload may travel, see hccl_py/plan/rendezvous.py
-  uint16_t reserved = 0;
+  uint16_t is_only_moved = 0;  // collectives: no rank reduces it
 };
 static_assert(sizeof(Header) == 32);
 

@@ -35,8 +35,11 @@ size_t size_of(const SegmentShape& s) {
 std::shared_ptr<Segment> Segment::create(const SegmentShape& shape) {
   Descriptor memory = sealed_memory(size_of(shape), "hccl");
   int fd = memory.get();
-  return std::shared_ptr<Segment>(
+  std::shared_ptr<Segment> segment(
       new Segment(fd, shape, PROT_READ | PROT_WRITE, std::move(memory)));
+  auto& address = segment->header().owner_address;
+  address.store(reinterpret_cast<uint64_t>(&address), std::memory_order_release);
+  return segment;
 }
 
 std::shared_ptr<Segment> Segment::open(Descriptor memory, const SegmentShape& shape) {

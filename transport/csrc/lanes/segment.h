@@ -35,12 +35,12 @@ inline constexpr size_t post_areas = 8;
 inline constexpr size_t area_bytes = 16384;
 
 // Where a payload lies that takes no slot: in the cell, in the sender's arena, already at its
-// destination, or, of a post, in messages by lane.
-enum Place : int32_t { in_cell = -1, announced = -2, written = -3, by_lane = -4 };
+// destination, of a post in messages by lane, or elsewhere in the sender's memory.
+enum Place : int32_t { in_cell = -1, announced = -2, written = -3, by_lane = -4, remote = -5 };
 
-// The payload of an announced cell.
+// The payload of an announced or remote cell.
 struct Announcement {
-  uint64_t offset;  // in the sender's arena
+  uint64_t offset;  // in the sender's arena; of a remote payload, its address in that process
   uint64_t reply;   // number of the receiver's message that may be written there; 0: none
 };
 
@@ -59,6 +59,8 @@ struct alignas(64) ConsumedCounter {
   std::atomic<uint64_t> count;
   // Whether the receiver maps the sender's arena, so that payloads there need no copy. Stored once.
   std::atomic<uint32_t> maps_arena;
+  // Whether the receiver can read all of the sender's memory. Stored once.
+  std::atomic<uint32_t> reads_process;
 };
 
 // How many steps the owner has ended. Stored seq_cst by Board::end_step; pairs with the load before
@@ -80,6 +82,8 @@ struct alignas(64) SegmentHeader {
   // Whether a call of the owner failed, so that its announced memory may hold something else. Stored
   // seq_cst before the call returns; pairs with the loads in ShmLane, after the last read of it.
   std::atomic<uint32_t> withdrawn;
+  // Where the owner has this very word, for peers that can read its memory. Stored once.
+  std::atomic<uint64_t> owner_address;
 };
 
 class Segment final : public SleepFlag {

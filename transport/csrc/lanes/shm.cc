@@ -17,6 +17,11 @@ constexpr size_t min_far_bytes = 8192;
 // What a message is a part of stays in no cache until somebody reads all of it.
 constexpr size_t min_uncached_bytes = 4 << 20;
 
+// What a remote message is a part of. Less stays in the caches, where two copies cost little.
+constexpr size_t min_remote_bytes = 1 << 20;
+
+bool stays(int slot) { return slot == announced || slot == remote; }
+
 }  // namespace
 
 Outbox::Outbox(std::shared_ptr<Segment> segment, int channel)
@@ -67,7 +72,7 @@ void ShmLane::reclaim() {
   if (consumed > sent_) throw LaneError(peer(), "a malformed counter in shared memory");
   for (; reclaimed_ < consumed; ++reclaimed_) {
     Sent sent = sent_slots_[reclaimed_ % ring_cells];
-    if (sent.slot == announced) --num_announced_;
+    if (stays(sent.slot)) --num_announced_;
     if (sent.slot < 0) continue;
     outbox_->done_reading(sent.slot);
     if (!sent.shared) --own_slots_;
@@ -95,10 +100,15 @@ void ShmLane::set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindo
   if (their_arena_) my_consumed_.maps_arena.store(1, std::memory_order_release);
 }
 
+void ShmLane::read_from(pid_t process) {
+  their_memory_ = RemoteMemory::open(process, *ends_.theirs);
+  if (their_memory_) my_consumed_.reads_process.store(1, std::memory_order_release);
+}
+
 uint64_t ShmLane::completed() const {
   if (num_announced_ == 0) return QueuedLane::completed();
   uint64_t oldest = reclaimed_;
-  while (sent_slots_[oldest % ring_cells].slot != announced) ++oldest;
+  while (!stays(sent_slots_[oldest % ring_cells].slot)) ++oldest;
   return sent_slots_[oldest % ring_cells].number - 1;
 }
 
@@ -122,7 +132,7 @@ void ShmLane::abandon() {
 // Announced memory may hold anything once a call of its owner failed.
 void ShmLane::check_valid() const {
   if (ends_.theirs->is_withdrawn()) {
-    throw LaneError(peer(), "its call failed while its registered memory was in use");
+    throw LaneError(peer(), "its call failed while its memory was in use");
   }
 }
 
@@ -146,6 +156,19 @@ bool ShmLane::announce(const Header& header, const std::byte* payload, uint64_t 
   return publish(header, reinterpret_cast<const std::byte*>(&announcement), announced, false);
 }
 
+bool ShmLane::stays_in_place(const Header& header, const std::byte* payload) {
+  return header.size >= min_remote_bytes && header.length >= ReadingCost::sample_bytes &&
+         header.is_only_moved != 0 && header.kind != always_copied &&
+         their_consumed_.reads_process.load(std::memory_order_acquire) != 0 &&
+         outbox_->reading_cost().is_low(payload);
+}
+
+bool ShmLane::leave_in_place(const Header& header, const std::byte* payload) {
+  Announcement announcement{reinterpret_cast<uint64_t>(payload), 0};
+  ++num_announced_;
+  return publish(header, reinterpret_cast<const std::byte*>(&announcement), remote, false);
+}
+
 bool ShmLane::awaits_reply(const Header& header) const {
   return reply_.number == sent_ + 1 && reply_.num_bytes == header.length && header.length > 0;
 }
@@ -155,7 +178,7 @@ bool ShmLane::publish(const Header& header, const std::byte* payload, int slot, 
   cell.slot = slot;
   cell.header = header;
   if (slot == in_cell && header.length) std::memcpy(cell.payload, payload, header.length);
-  if (slot == announced) std::memcpy(cell.payload, payload, sizeof(Announcement));
+  if (stays(slot)) std::memcpy(cell.payload, payload, sizeof(Announcement));
   sent_slots_[sent_ % ring_cells] = {slot, shared, QueuedLane::completed() + 1};
   ++sent_;
   cell.sequence.store(static_cast<uint32_t>(sent_), std::memory_order_seq_cst);
@@ -175,6 +198,7 @@ bool ShmLane::push(const Header& header, const std::byte* payload) {
     return publish(header, nullptr, written, false);
   }
   if (auto offset = offset_of(header, payload)) return announce(header, payload, *offset);
+  if (stays_in_place(header, payload)) return leave_in_place(header, payload);
   int slot = in_cell;
   if (header.length > inline_bytes) {
     outbox_->reclaim();  // may find that this lane holds none
@@ -193,6 +217,7 @@ bool ShmLane::post_send_to_all(std::span<Lane* const> lanes, const Header& heade
     ShmLane& one = static_cast<ShmLane&>(*lane);
     if (!one.flushed() || one.ring_is_full()) return false;
     if (one.awaits_reply(header) || one.offset_of(header, payload)) return false;
+    if (one.stays_in_place(header, payload)) return false;
   }
   outbox_->reclaim();
   int slot = outbox_->write(payload, header.length, static_cast<int>(lanes.size()), false);
@@ -210,8 +235,9 @@ const Header* ShmLane::peek() {
   slot_ = cell.slot;
   size_t limit = slot_ == in_cell ? inline_bytes : slot_bytes_;
   payload_ = slot_ < in_cell ? find_payload(cell) : nullptr;
+  bool is_found = payload_ != nullptr || (slot_ == remote && their_memory_);
   if (header_.length > limit || slot_ >= ends_.theirs->shape().num_slots ||
-      (slot_ < in_cell && payload_ == nullptr)) {
+      (slot_ < in_cell && !is_found)) {
     throw LaneError(peer(), "a malformed message in shared memory");
   }
   peeked_ = received_ + 1;
@@ -225,9 +251,10 @@ std::byte* ShmLane::find_payload(const Cell& cell) {
     bool expected = asked_.number == received_ + 1 && asked_.num_bytes == header_.length;
     return expected ? asked_.address : nullptr;
   }
-  if (slot_ != announced || !their_arena_) return nullptr;
   Announcement announcement;
   std::memcpy(&announcement, cell.payload, sizeof announcement);
+  if (slot_ == remote) remote_address_ = announcement.offset;
+  if (slot_ != announced || !their_arena_) return nullptr;
   std::byte* address = their_arena_->at(announcement.offset, header_.length);
   if (address != nullptr) offered_ = {announcement.reply, address, header_.length};
   return address;
@@ -235,11 +262,23 @@ std::byte* ShmLane::find_payload(const Cell& cell) {
 
 const std::byte* ShmLane::lend() {
   if (payload_ != nullptr) return payload_;
+  if (slot_ == remote) {
+    read_.resize(header_.length);
+    read_remote(read_.data());
+    return payload_ = read_.data();
+  }
   return slot_ < 0 ? in_[received_ % ring_cells].payload
                    : ends_.theirs->slot(ends_.channel, slot_);
 }
 
+bool ShmLane::read_remote(std::byte* destination) {
+  if (their_memory_->read(remote_address_, destination, header_.length)) return true;
+  check_valid();
+  throw LaneError(peer(), "its memory cannot be read any more");
+}
+
 bool ShmLane::receive(std::byte* destination) {
+  if (slot_ == remote && payload_ == nullptr) return read_remote(destination);
   const std::byte* payload = lend();
   if (payload == destination || header_.length == 0) return true;
   if (header_.size >= min_uncached_bytes) {
@@ -251,8 +290,12 @@ bool ShmLane::receive(std::byte* destination) {
 }
 
 void ShmLane::release() {
-  if (slot_ < in_cell) statistics_.announced.add(1);
-  if (slot_ == announced) {
+  if (slot_ == remote) {
+    statistics_.single_copies.add(1);
+  } else if (slot_ < in_cell) {
+    statistics_.announced.add(1);
+  }
+  if (stays(slot_)) {
     check_valid();
     if (offered_.number != 0) reply_ = offered_;
   }

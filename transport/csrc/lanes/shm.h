@@ -2,18 +2,22 @@
 //
 // segment.h says how the memory is laid out and who writes what.
 //
-// A payload travels in one of three ways. A tiny one lies in the cell, a larger one in a slot (eager).
+// A payload travels in one of four ways. A tiny one lies in the cell, a larger one in a slot (eager).
 // One of 16 KiB or more in registered memory is announced (rendezvous): the cell says where it lies,
 // the receiver reads it there, and the sender may not change it before the receiver has released it.
 // An announcement may ask for a reply: the receiver writes one of its later messages to that memory.
+// One that is part of much data, in huge pages of ordinary memory, stays there in the same way until
+// the receiver has had the kernel copy it (remote).
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "base/arena.h"
 #include "lanes/distance.h"
 #include "lanes/lane.h"
+#include "lanes/remote_memory.h"
 #include "lanes/segment.h"
 
 namespace hccl {
@@ -32,6 +36,7 @@ class Outbox {
   // that holds no other slot.
   int write(const std::byte* payload, size_t num_bytes, int num_readers, bool lane_holds_none);
   Distance& distance() { return distance_; }
+  ReadingCost& reading_cost() { return reading_cost_; }
   void done_reading(int slot) {
     if (--readers_[slot] == 0) free_.push_back(slot);
   }
@@ -45,6 +50,7 @@ class Outbox {
   std::vector<class ShmLane*> lanes_;
   size_t num_reserved_ = 0;
   Distance distance_;
+  ReadingCost reading_cost_;
 };
 
 class ShmLane final : public QueuedLane {
@@ -65,6 +71,9 @@ class ShmLane final : public QueuedLane {
   // than the wait until the receiver has read the payload.
   void set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindow> theirs,
                   size_t min_announced_bytes = 16384);
+
+  // From now on the peer's memory is read where messages say so, if `process`, which it runs in, lets us.
+  void read_from(pid_t process);
 
   uint64_t completed() const override;
   bool settled() const override { return flushed() && num_announced_ == 0; }
@@ -102,11 +111,14 @@ class ShmLane final : public QueuedLane {
   bool ring_is_full();
   void look_at_distance(const Header& header);
   std::optional<uint64_t> offset_of(const Header& header, const std::byte* payload) const;
+  bool stays_in_place(const Header& header, const std::byte* payload);
+  bool read_remote(std::byte* destination);
   bool awaits_reply(const Header& header) const;
   std::byte* find_payload(const Cell& cell);
   void check_valid() const;
   // These push, and return true.
   bool announce(const Header& header, const std::byte* payload, uint64_t offset);
+  bool leave_in_place(const Header& header, const std::byte* payload);
   bool publish(const Header& header, const std::byte* payload, int slot, bool shared);
 
   const Ends ends_;
@@ -130,8 +142,11 @@ class ShmLane final : public QueuedLane {
   std::shared_ptr<Arena> arena_;  // nullptr: nothing of ours is announced
   size_t min_announced_bytes_ = 0;
   std::shared_ptr<ArenaWindow> their_arena_;
-  int num_announced_ = 0;           // messages that the peer has still to release
+  int num_announced_ = 0;           // messages, remote ones too, that the peer has still to release
   std::byte* payload_ = nullptr;    // of the peeked message, if it has no slot
+  std::optional<RemoteMemory> their_memory_;
+  uint64_t remote_address_ = 0;  // of the peeked message's payload
+  std::vector<std::byte> read_;  // it, for who does not want it elsewhere
   Reply asked_;    // where the peer writes one of its messages
   Reply offered_;  // where the peeked message asks us to write one of ours
   Reply reply_;    // the same, once that message was released

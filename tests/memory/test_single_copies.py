@@ -1,0 +1,95 @@
+"""Large payloads in ordinary memory, which processes of one node read out of each other.
+
+Whether they do depends on the system and on the pages; the results must not.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+import numpy as np
+from rank_processes import Pids
+from ranks import run_ranks
+
+from hccl_py import Communicator
+from hccl_py.transport.errors import PeerLostError
+
+COUNT = (1 << 20) + 5  # float32: numpy asks for huge pages from 4 MiB on
+
+
+def _numbers(rank: int, turn: int, count: int = COUNT) -> np.ndarray:
+    return (np.arange(count) % 1000 + 1000 * rank + turn).astype(np.float32)
+
+
+def _share_cores() -> None:
+    """Three ranks on two cores: with a core each they would not read each other's memory."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+
+
+def every_collective(rank: int, n: int) -> int:
+    """What a rank has sent it overwrites at once: it must have been read by then."""
+    _share_cores()
+    with Communicator() as comm:
+        data, gathered = np.empty(COUNT, np.float32), np.empty(n * COUNT, np.float32)
+        block = np.empty(COUNT, np.float32)
+        for turn in range(3):
+            of_all = [_numbers(peer, turn) for peer in range(n)]
+            total = np.sum(of_all, axis=0)
+            root = turn % n
+
+            data[:] = of_all[rank]
+            comm.all_reduce(data)
+            np.testing.assert_array_equal(data, total)
+
+            data[:] = of_all[rank]
+            comm.broadcast(data, root)
+            np.testing.assert_array_equal(data, of_all[root])
+
+            data[:] = of_all[rank]
+            comm.reduce(data, root)
+            if rank == root:
+                np.testing.assert_array_equal(data, total)
+
+            data[:] = of_all[rank]
+            comm.all_gather(gathered, data)
+            data[:] = -1
+            np.testing.assert_array_equal(gathered, np.concatenate(of_all))
+
+            gathered[:] = np.tile(of_all[rank], n)
+            comm.reduce_scatter(block, gathered)
+            np.testing.assert_array_equal(block, total)
+
+            received = np.empty_like(gathered)
+            comm.all_to_all(received, gathered)
+            gathered[:] = -1
+            np.testing.assert_array_equal(received, np.concatenate(of_all))
+        return comm.statistics()["single_copies"]
+
+
+def test_collectives_are_right_and_give_the_memory_back() -> None:
+    assert len(run_ranks(every_collective, 3)) == 3
+
+
+def survive(rank: int, n: int, victim: int) -> str:
+    _share_cores()
+    comm = Communicator(timeout_s=20)
+    pids = Pids(comm)
+    given, received = np.zeros(n * COUNT, np.float32), np.zeros(n * COUNT, np.float32)
+    comm.all_to_all(received, given)
+    if rank == 0:
+        comm.nonblocking.all_to_all(received, given)
+        os.kill(pids[victim], signal.SIGKILL)
+    try:
+        while True:
+            comm.all_to_all(received, given)
+    except PeerLostError as error:
+        return str(error)
+    finally:
+        comm.close()
+
+
+def test_rank_that_is_killed_while_it_is_read_is_named() -> None:
+    first, second, _ = run_ranks(survive, 3, 2, victims=[2])
+    assert "rank 2" in first
+    assert "rank 2" in second
