@@ -274,7 +274,9 @@ def _run(commands: Sequence[tuple[list[str], dict[str, str]]], start: Start, fol
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    preexec_fn=os.setpgrp,  # no session: see below
+                    # To be killed with its children, but no session: the kernel schedules each in
+                    # a group of its own (autogroup), and mpiexec's ranks share one.
+                    preexec_fn=os.setpgrp,
                 )
                 processes.append(process)
         while any(process.poll() is None for process in processes):

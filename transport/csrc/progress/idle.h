@@ -40,7 +40,7 @@ class SpinRecord {
   }
 
  private:
-  static constexpr int most_in_vain = 6;  // then every 65th wait tries again
+  static constexpr int most_in_vain = 2;  // then every fifth wait tries again
   // Several threads may wait for one owner. Relaxed: a lost count costs one spin.
   std::atomic<int> in_vain_{0};  // spins in a row
   std::atomic<int> to_skip_{0};  // waits until the next spin
@@ -94,7 +94,7 @@ class Idle {
   // A time, as a turn may be a read of memory or a system call per socket. Longer than a peer that
   // sleeps takes to wake and answer: else both sleep at each wait from then on. Not longer: on a busy
   // machine who has used up its time slice waits for a core when the message comes.
-  static constexpr auto spin_time = std::chrono::microseconds(100);
+  static constexpr auto spin_time = std::chrono::microseconds(300);
   // Many times what the yields take among ranks that all wait. Where other programs want the core, a
   // yield may last several of their time slices, and no deadline is checked meanwhile: on a busy
   // machine a wait of 0.5 s took 1.4 s.
