@@ -217,6 +217,23 @@ def test_rank_whose_command_is_gone_ends_in_silence(capfd: pytest.CaptureFixture
     assert (rank.exitcode, capfd.readouterr().err) == (1, "")
 
 
+def test_wrong_algorithm_is_told_in_one_line() -> None:
+    """In a process of its own: the server that ranks are forked from keeps its environment."""
+    arguments = [*_SHORT, "--sizes", "4K", "--api", "communicator"]
+    ended = subprocess.run(
+        [sys.executable, "-m", "hccl_py.bench.collective.main", *arguments],
+        env=os.environ | {"HCCL_ALGORITHM": "all_reduce=fastest"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    (line,) = ended.stderr.splitlines()
+    assert ended.returncode == 1
+    assert line.startswith("hccl-bench: rank ")
+    assert "there is no 'all_reduce=fastest'; there are all_reduce: one_shot, " in line
+
+
 def test_all_with_csv_prints_one_header_and_a_row_for_each_collective(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -35,7 +35,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Failed:
-    """A rank's last words: what it raised, in one line and in full."""
+    """A rank's last words: what it raised, in one line; in full too unless it is a wrong input."""
 
     error: str
     traceback: str

@@ -35,6 +35,7 @@ from hccl_py.bench.collective.messages import Assignment, Checked, Counted, Fail
 from hccl_py.bench.collective.oracle import PERIOD, Call, Piece, contribution
 from hccl_py.bench.namespaces import enter
 from hccl_py.bench.tuning.sweep import Swept, sweep
+from hccl_py.transport.errors import InvalidArgumentError
 
 _STAGGER_S = 0.002
 _INT8_ERROR = 2.01 / 253 * 127
@@ -248,7 +249,9 @@ def serve(pipe: connection.Connection, assignment: Assignment) -> None:
         pipe.send(None)
     except BaseException as error:
         with suppress(OSError):  # nobody reads it once the command was killed
-            pipe.send(Failed(f"{type(error).__name__}: {error}", traceback.format_exc()))
+            is_answer = isinstance(error, InvalidArgumentError)  # to the user, in one line
+            where = "" if is_answer else traceback.format_exc()
+            pipe.send(Failed(f"{type(error).__name__}: {error}", where))
         raise SystemExit(1) from None
 
 

@@ -190,7 +190,7 @@ class Ranks:
             if report is _DIED:
                 return f"rank {rank} died {what}: {self._ending(rank)}"
         first, failed = next((r, f) for r, f in reports.items() if isinstance(f, Failed))
-        return f"rank {first} failed {what}: {failed.error}\n{failed.traceback.rstrip()}"
+        return f"rank {first} failed {what}: {failed.error}\n{failed.traceback}".rstrip()
 
     def _ending(self, rank: int) -> str:
         process = self._processes[rank]

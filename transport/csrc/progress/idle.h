@@ -92,8 +92,9 @@ class Idle {
 
   using Clock = std::chrono::steady_clock;
   // A time, as a turn may be a read of memory or a system call per socket. Longer than a peer that
-  // sleeps takes to wake and answer: else both sleep at each wait from then on. Not longer: on a busy
-  // machine who has used up its time slice waits for a core when the message comes.
+  // sleeps takes to wake and answer, 200 us where its virtual core had been idle: else both sleep
+  // at each wait from then on. Not longer: on a busy machine who has used up its time slice waits
+  // for a core when the message comes.
   static constexpr auto spin_time = std::chrono::microseconds(300);
   // Many times what the yields take among ranks that all wait. Where other programs want the core, a
   // yield may last several of their time slices, and no deadline is checked meanwhile: on a busy

@@ -34,9 +34,11 @@ void move_to(int core) {
 
 }  // namespace
 
+Cores::Cores(int rank, std::shared_ptr<Segment> mine)
+    : rank_(rank), mine_(std::move(mine)), cores_(usable_cores()) {}
+
 void Cores::add_peer(int rank, std::shared_ptr<Segment> theirs) {
   peers_.push_back({rank, std::move(theirs)});
-  cores_ = usable_cores();
 }
 
 int Cores::Peer::core() const {

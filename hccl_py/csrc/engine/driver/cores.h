@@ -17,7 +17,7 @@ namespace hccl {
 // For the driving thread.
 class Cores {
  public:
-  Cores(int rank, std::shared_ptr<Segment> mine) : rank_(rank), mine_(std::move(mine)) {}
+  Cores(int rank, std::shared_ptr<Segment> mine);
   void add_peer(int rank, std::shared_ptr<Segment> theirs);
   void clear() { peers_.clear(); }
 
@@ -42,7 +42,7 @@ class Cores {
   const int rank_;
   const std::shared_ptr<Segment> mine_;
   std::vector<Peer> peers_;
-  int cores_ = 1;  // that this process may use
+  const int cores_;  // that this process may use
   Pause pause_ = shortest_pause;  // after the next move; a scheduler that moves it back has reasons
   Time next_move_{};
   unsigned num_waits_ = 0;
