@@ -20,8 +20,9 @@ class TwoCores {
     for (size_t core = 0; core < CPU_SETSIZE && CPU_COUNT(&both_) < 2; ++core) {
       if (CPU_ISSET(core, &before_)) CPU_SET(core, &both_);
     }
-    sched_setaffinity(0, sizeof both_, &both_);
+    allow_both();
   }
+  void allow_both() { sched_setaffinity(0, sizeof both_, &both_); }
   ~TwoCores() { sched_setaffinity(0, sizeof before_, &before_); }
   bool exist() const { return CPU_COUNT(&both_) == 2; }
   bool are_allowed() const {
@@ -37,6 +38,13 @@ class TwoCores {
  private:
   cpu_set_t before_, both_;
 };
+
+void allow_only(int core) {
+  cpu_set_t only;
+  CPU_ZERO(&only);
+  CPU_SET(static_cast<size_t>(core), &only);
+  sched_setaffinity(0, sizeof only, &only);
+}
 
 // A rank and its peers, which drive where the test says.
 struct Node {
@@ -103,15 +111,11 @@ HCCL_TEST(a_rank_goes_back_from_a_core_that_another_program_keeps_busy) {
   std::atomic<int> num_busy{0};
   std::atomic<bool> ended{false};
   auto keep_busy = [&](int core) {
-    cpu_set_t only;
-    CPU_ZERO(&only);
-    CPU_SET(static_cast<size_t>(core), &only);
-    sched_setaffinity(0, sizeof only, &only);
+    allow_only(core);
     ++num_busy;
     while (!ended) {
     }
   };
-  // The one for the peer; with it, the scheduler has no reason to move this thread.
   std::thread peer(keep_busy, shared), program(keep_busy, two.other(shared));
   while (num_busy != 2) sched_yield();
   auto moved_at = std::chrono::steady_clock::now();
@@ -121,7 +125,9 @@ HCCL_TEST(a_rank_goes_back_from_a_core_that_another_program_keeps_busy) {
     node.cores.settle();
   } while (node.core() == static_cast<int>(node.peers[0]->header().core) - 1);
   int left = two.other(node.core());
+  allow_only(node.core());  // else the scheduler may move it, beside other programs
   while (std::chrono::steady_clock::now() < moved_at + std::chrono::milliseconds(50)) sched_yield();
+  two.allow_both();
   node.cores.settle();
   int ended_on = node.core();
   ended = true;
