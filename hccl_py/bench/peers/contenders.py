@@ -274,8 +274,8 @@ def _run(commands: Sequence[tuple[list[str], dict[str, str]]], start: Start, fol
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    # To be killed with its children, but no session: the kernel schedules each in
-                    # a group of its own (autogroup), and mpiexec's ranks share one.
+                    # A process group of its own is killed with its children. A session of its own
+                    # would be a scheduling group (autogroup), and mpiexec's ranks share one.
                     preexec_fn=os.setpgrp,
                 )
                 processes.append(process)

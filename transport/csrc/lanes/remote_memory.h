@@ -27,12 +27,11 @@ class RemoteMemory {
   pid_t process_;
 };
 
-// Whether it is cheap to read our memory like this. The kernel looks up every page: with pages of
-// 4 KiB that takes longer than the copy itself, with huge pages, as numpy has them from 4 MiB on,
-// hardly any time.
+// Whether it is cheap to read our memory like this. The kernel looks up every page. Huge pages, which
+// numpy asks for from 4 MiB on, halve that time; with small ones two copies are faster.
 class ReadingCost {
  public:
-  // Measured where it is not known yet, which takes some 20 us. `num_bytes`: at least sample_bytes.
+  // Measured where it is not known yet, which takes some 50 us. The payload has sample_bytes or more.
   bool is_low(const std::byte* payload);
   // For tests.
   void assume(bool is_low) { assumed_ = is_low; }

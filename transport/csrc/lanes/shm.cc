@@ -262,23 +262,23 @@ std::byte* ShmLane::find_payload(const Cell& cell) {
 
 const std::byte* ShmLane::lend() {
   if (payload_ != nullptr) return payload_;
-  if (slot_ == remote) {
-    read_.resize(header_.length);
-    read_remote(read_.data());
-    return payload_ = read_.data();
-  }
+  // A sane peer leaves in place only what is received, in collectives that reduce nothing.
+  if (slot_ == remote) throw LaneError(peer(), "a message in its own memory, where one is reduced");
   return slot_ < 0 ? in_[received_ % ring_cells].payload
                    : ends_.theirs->slot(ends_.channel, slot_);
 }
 
-bool ShmLane::read_remote(std::byte* destination) {
-  if (their_memory_->read(remote_address_, destination, header_.length)) return true;
+void ShmLane::read_remote(std::byte* destination) {
+  if (their_memory_->read(remote_address_, destination, header_.length)) return;
   check_valid();
   throw LaneError(peer(), "its memory cannot be read any more");
 }
 
 bool ShmLane::receive(std::byte* destination) {
-  if (slot_ == remote && payload_ == nullptr) return read_remote(destination);
+  if (slot_ == remote) {
+    read_remote(destination);
+    return true;
+  }
   const std::byte* payload = lend();
   if (payload == destination || header_.length == 0) return true;
   if (header_.size >= min_uncached_bytes) {

@@ -72,7 +72,7 @@ class ShmLane final : public QueuedLane {
   void set_arenas(std::shared_ptr<Arena> mine, std::shared_ptr<ArenaWindow> theirs,
                   size_t min_announced_bytes = 16384);
 
-  // From now on the peer's memory is read where messages say so, if `process`, which it runs in, lets us.
+  // From now on messages may lie in the memory of `process`, in which the peer runs, if it lets us read.
   void read_from(pid_t process);
 
   uint64_t completed() const override;
@@ -112,7 +112,7 @@ class ShmLane final : public QueuedLane {
   void look_at_distance(const Header& header);
   std::optional<uint64_t> offset_of(const Header& header, const std::byte* payload) const;
   bool stays_in_place(const Header& header, const std::byte* payload);
-  bool read_remote(std::byte* destination);
+  void read_remote(std::byte* destination);
   bool awaits_reply(const Header& header) const;
   std::byte* find_payload(const Cell& cell);
   void check_valid() const;
@@ -146,7 +146,6 @@ class ShmLane final : public QueuedLane {
   std::byte* payload_ = nullptr;    // of the peeked message, if it has no slot
   std::optional<RemoteMemory> their_memory_;
   uint64_t remote_address_ = 0;  // of the peeked message's payload
-  std::vector<std::byte> read_;  // it, for who does not want it elsewhere
   Reply asked_;    // where the peer writes one of its messages
   Reply offered_;  // where the peeked message asks us to write one of ours
   Reply reply_;    // the same, once that message was released
