@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lanes/board.h"
+#include "lanes/shared_memory/board.h"
 #include "lanes/lane.h"
 #include "engine/failure/failure.h"
 #include "engine/stragglers.h"

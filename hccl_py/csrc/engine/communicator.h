@@ -29,8 +29,8 @@
 #include "engine/failure/failure_state.h"
 #include "engine/point_to_point.h"
 #include "engine/recorder.h"
-#include "lanes/board.h"
-#include "lanes/shm.h"
+#include "lanes/shared_memory/board.h"
+#include "lanes/shared_memory/shm.h"
 #include "progress/idle.h"
 #include "progress/progress_thread.h"
 

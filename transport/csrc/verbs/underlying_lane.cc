@@ -2,7 +2,7 @@
 
 #include <sys/socket.h>
 
-#include "lanes/shm.h"
+#include "lanes/shared_memory/shm.h"
 #include "lanes/tcp.h"
 
 namespace hccl {

@@ -8,7 +8,7 @@
 
 #include "base/arena.h"
 #include "lanes/lane.h"
-#include "lanes/segment.h"
+#include "lanes/shared_memory/segment.h"
 
 namespace hccl {
 

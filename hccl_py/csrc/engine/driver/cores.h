@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-#include "lanes/segment.h"
+#include "lanes/shared_memory/segment.h"
 
 namespace hccl {
 

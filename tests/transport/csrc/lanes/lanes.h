@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "check.h"
-#include "lanes/shm.h"
+#include "lanes/shared_memory/shm.h"
 #include "lanes/tcp.h"
 #include "progress/progress_thread.h"
 #include "verbs/lane_over_queue_pair.h"

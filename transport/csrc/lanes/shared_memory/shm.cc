@@ -1,4 +1,4 @@
-#include "lanes/shm.h"
+#include "lanes/shared_memory/shm.h"
 
 #include <cstring>
 

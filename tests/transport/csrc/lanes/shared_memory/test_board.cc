@@ -4,7 +4,7 @@
 #include <numeric>
 
 #include "lanes.h"
-#include "lanes/board.h"
+#include "lanes/shared_memory/board.h"
 
 namespace hccl::test {
 namespace {

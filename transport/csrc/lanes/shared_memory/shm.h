@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "base/arena.h"
-#include "lanes/distance.h"
+#include "lanes/shared_memory/distance.h"
 #include "lanes/lane.h"
-#include "lanes/remote_memory.h"
-#include "lanes/segment.h"
+#include "lanes/shared_memory/remote_memory.h"
+#include "lanes/shared_memory/segment.h"
 
 namespace hccl {
 

@@ -1,5 +1,5 @@
 // Messages that stay in ordinary memory of the sender until the receiver has read them there.
-#include "lanes/remote_memory.h"
+#include "lanes/shared_memory/remote_memory.h"
 
 #include <cstring>
 

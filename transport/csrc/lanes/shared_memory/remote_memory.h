@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "lanes/segment.h"
+#include "lanes/shared_memory/segment.h"
 
 namespace hccl {
 

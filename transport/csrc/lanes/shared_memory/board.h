@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "lanes/segment.h"
+#include "lanes/shared_memory/segment.h"
 
 namespace hccl {
 

@@ -1,4 +1,4 @@
-#include "lanes/remote_memory.h"
+#include "lanes/shared_memory/remote_memory.h"
 
 #include <sys/uio.h>
 #include <unistd.h>

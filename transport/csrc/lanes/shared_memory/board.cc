@@ -1,4 +1,4 @@
-#include "lanes/board.h"
+#include "lanes/shared_memory/board.h"
 
 #include <algorithm>
 #include <cstring>

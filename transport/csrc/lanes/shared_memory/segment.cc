@@ -1,4 +1,4 @@
-#include "lanes/segment.h"
+#include "lanes/shared_memory/segment.h"
 
 #include <sched.h>
 #include <sys/mman.h>
