@@ -22,6 +22,7 @@ class Failure:
     rank: int
     node: int
     local_rank: int
+    host: str  # empty: this one
     pid: int
     exit_code: int  # negative for a signal
     kind: str  # type of the exception
@@ -62,16 +63,22 @@ def first_failure(failures: Sequence[Failure]) -> Failure:
 def render(failures: Sequence[Failure], world_size: int | None) -> str:
     """Render the report: the later failures in a line, then the first one in full."""
     first = first_failure(failures)
-    of = f" of {world_size}" if world_size else ""
-    details = f"node {first.node}, local rank {first.local_rank}, pid {first.pid}"
-    details += f", exit code {first.exit_code}" * (first.exit_code > 0)
-    lines = [f"hccl-launch: rank {first.rank}{of} {_how(first)} ({details})"]
+    lines = [title(first, world_size)]
     if first.log:
         lines.append(f"  log: {first.log}")
     text = first.traceback or first.message or _tail(first.log)
     later = "; ".join(_later(first, failures, world_size))
     before = [f"hccl-launch: after rank {first.rank} failed: {later}"] if later else []
     return "\n".join([*before, *lines, *([text.rstrip()] if text else [])])
+
+
+def title(failure: Failure, world_size: int | None) -> str:
+    """Say in a line which rank failed, how and where."""
+    of = f" of {world_size}" if world_size else ""
+    host = f" on {failure.host}" if failure.host else ""
+    details = f"node {failure.node}{host}, local rank {failure.local_rank}, pid {failure.pid}"
+    details += f", exit code {failure.exit_code}" * (failure.exit_code > 0)
+    return f"hccl-launch: rank {failure.rank}{of} {_how(failure)} ({details})"
 
 
 def _how(failure: Failure) -> str:
@@ -91,12 +98,13 @@ def _later(first: Failure, failures: Sequence[Failure], world_size: int | None) 
         if number == _MOST_KINDS:
             yield f"{sum(map(len, list(ranks_by_end.values())[number:]))} more ranks failed"
             break
-        yield f"{end} on rank{'s' * (len(ranks) > 1)} {_ranges(ranks)}"
+        yield f"{end} on rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
     if world_size is None or len(others) + 1 < world_size:
         yield "all other ranks were stopped"
 
 
-def _ranges(ranks: Sequence[int]) -> str:
+def ranges(ranks: Sequence[int]) -> str:
+    """Write ascending numbers as ranges, such as 0-3, 5."""
     runs: list[list[int]] = []
     for rank in ranks:
         if runs and rank == runs[-1][-1] + 1:

@@ -1,8 +1,4 @@
-"""The command line: torchrun's options under torchrun's names, and whether nodes are emulated.
-
-The parser is torchrun's own, so options of a newer torch work without a change here. This file
-regroups its help, checks the values, and decides where the nodes are.
-"""
+"""The command line: torchrun's options under torchrun's names, and more; checked, without torch."""
 
 import argparse
 import os
@@ -11,39 +7,40 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.machinery import PathFinder
+from importlib.metadata import version
 from pathlib import Path
 
-from torch.distributed.elastic.multiprocessing import Std
-from torch.distributed.run import determine_local_world_size, get_args_parser, parse_min_max_nnodes
-
 _ABOUT = """\
-Starts the ranks of a job: torchrun's options, and several nodes on one machine.
-
-  hccl-launch --nproc-per-node 8 train.py --epochs 3
+  hccl-launch --nproc 8 train.py --epochs 3
       8 ranks on this machine
-  hccl-launch --nnodes 2 --nproc-per-node 8 train.py
+  hccl-launch --nnodes 2 --nproc 8 train.py
       16 ranks as on 2 nodes of 8, emulated on this machine: ranks of different nodes share no
       memory and talk TCP
-  hccl-launch --nnodes 2 --nproc-per-node 8 --node-rank 0 --master-addr HOST train.py
+  hccl-launch --nnodes 2 --nproc 8 --node-rank 0 --master-addr HOST train.py
       one of 2 real nodes; HOST is the address of node 0, the other node runs --node-rank 1
 
-A rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK, MASTER_ADDR and MASTER_PORT
-in its environment. The first rank that fails ends the job: its traceback is printed and its exit
-code is the launcher's.
-"""
-_GROUPS = {
-    "size of the job": ("nnodes", "nproc_per_node"),
-    "the program": ("training_script", "training_script_args", "module", "no_python", "run_path"),
-    "where real nodes meet": (
-        *("node_rank", "master_addr", "master_port", "local_addr", "standalone"),
-        *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf"),
-    ),
-    "failures": ("max_restarts", "monitor_interval", "shutdown_timeout", "signals_to_handle"),
-    "logs": ("log_dir", "redirects", "tee", "local_ranks_filter"),
-}
-# Any of these says that the nodes are real ones.
-_MEETING = ("node_rank", "master_addr", "rdzv_backend", "rdzv_endpoint", "rdzv_id")
-_SCHEDULER = ("SLURM_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "GROUP_RANK", "NODE_RANK")
+Starts the ranks of a job. A rank finds RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, NODE_RANK,
+MASTER_ADDR and MASTER_PORT in its environment. The first rank that fails ends the job on all nodes:
+its traceback is printed, and its exit code is the launcher's."""
+_EPILOG = """\
+torchrun's other options, and --nnodes MIN:MAX, run on torch.distributed.elastic: see
+torchrun --help. Every option has torchrun's spelling with _ too.
+
+exit codes: 0; the first failing rank's; 2 wrong arguments; 69 a node did not come; 70 hccl-launch
+was killed; 71 a node was lost; 126 the program cannot run; 128 + the signal that ended the job"""
+DEFAULT_MASTER_PORT = 29500
+CONTROL_PORT_OFFSET = 1
+"""The head listens beside the ranks' store, so that one option gives both ports."""
+_ELASTIC_FLAGS = ("--virtual-local-rank",)
+_ELASTIC = (
+    *("--rdzv-conf", "--role", "--event-log-handler", "--logs-specs", "--numa-binding"),
+    *("--duplicate-stdout-filters", "--duplicate-stderr-filters", "--signals-to-handle"),
+    *("--log-dir", "-r/--redirects", "-t/--tee"),
+    "--local-ranks-filter",
+)
+# Ends are noticed at once, and ranks are programs.
+_WITHOUT_EFFECT = ("--monitor-interval", "--start-method")
+_MAX_PORT = 65535
 
 
 class UsageError(Exception):
@@ -51,98 +48,228 @@ class UsageError(Exception):
 
 
 @dataclass(frozen=True)
-class Request:
-    """A checked command line."""
+class Options:
+    """A checked command line.
 
-    args: argparse.Namespace  # torchrun's options
-    local_nodes: int | None  # how many to start here; None: this is one of several real ones
+    Attributes:
+        num_nodes: of the job; the largest number where it may change.
+        ranks_per_node: of this node.
+        node_rank: None where it was not given.
+        head: host and port of the head; None where they were not given.
+        master_port: of the ranks' store; 0 where it was not given.
+        job_id: the same on all nodes; empty where it was not given.
+        by_arrival: nodes get their numbers in the order in which they come.
+        elastic: torch.distributed.elastic runs the job.
+        program: as the ranks run it: a script, `-m` and a module, or a program.
+        is_python: whether the program is one.
+    """
+
+    num_nodes: int
     ranks_per_node: int
-    scheduler: str = ""  # the variable that kept nodes from being emulated, if one did
+    node_rank: int | None
+    head: tuple[str, int] | None
+    master_port: int
+    job_id: str
+    by_arrival: bool
+    elastic: bool
+    max_restarts: int
+    stop_s: float
+    connect_timeout_s: float
+    program: tuple[str, ...]
+    is_python: bool
 
-    @property
-    def emulated(self) -> bool:
-        """Whether this machine plays several nodes."""
-        return self.local_nodes is not None and self.local_nodes > 1
 
-
-def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Request:
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Read and check the command line; raise UsageError, or SystemExit as argparse does."""
     parser = _parser()
-    defaults = {name: parser.get_default(name) for name in (*_MEETING, "master_port")}
-    # Without its default, an option that was left out is None; torchrun reads PET_ variables too.
-    parser.set_defaults(**{name: None for name in defaults if f"PET_{name.upper()}" not in environ})
+    asked = {action.dest: f"PET_{action.dest.upper()}" for action in parser._actions}
+    # torchrun reads its options from such variables too.
+    parser.set_defaults(
+        **{dest: environ[name] for dest, name in asked.items() if environ.get(name)}
+    )
     args = parser.parse_args(argv)
-    given = {name for name in defaults if getattr(args, name) is not None}
-    vars(args).update({name: defaults[name] for name in defaults.keys() - given})
-    _check_options(args)
     fewest, most = _nodes(args.nnodes)
     ranks = _ranks(args.nproc_per_node)
+    _check(args)
+    backend = args.rdzv_backend or "static"
+    by_arrival = bool(args.rdzv_endpoint) and args.node_rank is None
+    elastic = (
+        fewest < most
+        or backend not in ("static", "c10d")
+        or any(getattr(args, _dest(name)) for name in (*_ELASTIC, *_ELASTIC_FLAGS))
+    )
     _check_program(args)
-    scheduler = next((name for name in environ if name.startswith(_SCHEDULER)), "")
-    if args.standalone or (most == 1 and not given):
-        return Request(args, most, ranks)
-    if fewest < most or most == 1 or given & set(_MEETING):
-        return Request(args, None, ranks)
-    return Request(args, None if scheduler else most, ranks, scheduler)
+    return Options(
+        num_nodes=most,
+        ranks_per_node=ranks,
+        node_rank=args.node_rank,
+        head=None if args.standalone else _head(args),
+        master_port=args.master_port or 0,
+        job_id=args.rdzv_id or "",
+        by_arrival=by_arrival,
+        elastic=elastic,
+        max_restarts=args.max_restarts,
+        stop_s=args.shutdown_timeout,
+        connect_timeout_s=args.connect_timeout,
+        program=_program(args),
+        is_python=not args.no_python,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = get_args_parser()
-    parser.prog = "hccl-launch"
-    parser.usage = "hccl-launch [options] script.py [arguments of the script]"
-    parser.description = _ABOUT
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    by_name = {action.dest: action for action in parser._actions}
-    for title, names in _GROUPS.items():
-        group = parser.add_argument_group(title)
-        group._group_actions = [by_name[name] for name in names if name in by_name]
-    grouped = {name for names in _GROUPS.values() for name in names}
-    for old in (parser._optionals, parser._positionals):
-        old._group_actions = [action for action in old._group_actions if action.dest not in grouped]
-    parser._optionals.title = "torchrun's other options"
-    parser._action_groups.sort(key=lambda group: group is parser._optionals)  # help lists it last
+    parser = argparse.ArgumentParser(
+        prog="hccl-launch",
+        usage="hccl-launch [options] script.py [arguments of the script]",
+        description=_ABOUT,
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"hccl-py {version('hccl-py')}")
+    size = parser.add_argument_group("size of the job")
+    _add(size, "--nnodes", metavar="N", default="1", help="nodes, or MIN:MAX (1)")
+    _add(
+        size,
+        "--nproc-per-node",
+        "--nproc",
+        metavar="N",
+        default="1",
+        help="ranks on each node; auto and cpu: one for each core; gpu (1)",
+    )
+    program = parser.add_argument_group("the program")
+    _add(program, "-m", "--module", action="store_true", help="it is a module, as python -m")
+    _add(program, "--no-python", action="store_true", help="it is no Python script")
+    _add(program, "--run-path", action="store_true", help=argparse.SUPPRESS)
+    program.add_argument("script", help="script.py, module or program")
+    program.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
+    where = parser.add_argument_group("real nodes, where each runs hccl-launch")
+    _add(where, "--node-rank", type=int, metavar="I", help="number of this node, from 0")
+    _add(where, "--master-addr", metavar="HOST", help="node 0, as the others reach it")
+    _add(
+        where,
+        "--master-port",
+        type=int,
+        metavar="P",
+        help=f"port of the ranks' store there; hccl-launch takes P + 1 ({DEFAULT_MASTER_PORT})",
+    )
+    _add(where, "--rdzv-endpoint", metavar="HOST:P", help="instead: numbers in order of arrival")
+    _add(where, "--rdzv-backend", metavar="NAME", help="c10d: as --rdzv-endpoint says")
+    _add(where, "--rdzv-id", metavar="ID", help="name of the job, the same on all nodes")
+    _add(where, "--local-addr", help=argparse.SUPPRESS)
+    _add(where, "--standalone", action="store_true", help="this machine alone")
+    _add(
+        where,
+        "--connect-timeout",
+        type=float,
+        default=300.0,
+        metavar="S",
+        help="seconds that all nodes have to come (300)",
+    )
+    failures = parser.add_argument_group("failures")
+    _add(
+        failures,
+        "--max-restarts",
+        type=int,
+        default=0,
+        metavar="N",
+        help="how often all ranks start again (0)",
+    )
+    _add(
+        failures,
+        "--shutdown-timeout",
+        type=float,
+        default=30.0,
+        metavar="S",
+        help="seconds that a rank has to end when it is asked to (30)",
+    )
+    for name in (*_ELASTIC, *_WITHOUT_EFFECT):
+        _add(parser, *name.split("/"), help=argparse.SUPPRESS)
+    for name in _ELASTIC_FLAGS:
+        _add(parser, name, action="store_true", help=argparse.SUPPRESS)
     return parser
 
 
-def _check_options(args: argparse.Namespace) -> None:
-    if args.master_port is not None and not 0 < args.master_port < 65536:
-        raise UsageError(f"--master-port: expected 1 to 65535, got {args.master_port}")
-    if args.max_restarts < 0:
-        raise UsageError(f"--max-restarts: expected 0 or more, got {args.max_restarts}")
-    for name, text in (("--tee", args.tee), ("--redirects", args.redirects)):
-        try:
-            Std.from_str(text)
-        except ValueError:
-            raise UsageError(
-                f"{name}: expected 0 to 3 or LOCAL_RANK:0-3,..., got {text!r}"
-            ) from None
+def _add(group: "argparse._ActionsContainer", *names: str, **how: object) -> None:
+    """Add an option under torchrun's spelling with underscores as well, which help leaves out."""
+    group.add_argument(*names, **how)  # type: ignore[arg-type]
+    action = group._actions[-1]
+    for name in names:
+        if "-" in name[2:]:
+            alias = "--" + name[2:].replace("-", "_")
+            group._option_string_actions[alias] = action
+
+
+def _dest(name: str) -> str:
+    return name.rpartition("--")[2].replace("-", "_")
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.master_port is not None and not 0 < args.master_port <= _MAX_PORT:
+        raise UsageError(f"--master-port: expected 1 to {_MAX_PORT}, got {args.master_port}")
+    for name in ("max_restarts", "shutdown_timeout", "connect_timeout"):
+        if getattr(args, name) < 0:
+            option = name.replace("_", "-")
+            raise UsageError(f"--{option}: expected 0 or more, got {getattr(args, name):g}")
+    _, most = _nodes(args.nnodes)
+    if args.node_rank is not None and not 0 <= args.node_rank < most:
+        raise UsageError(
+            f"--node-rank: expected 0 to {most - 1} of --nnodes {most}, got {args.node_rank}"
+        )
+
+
+def _head(args: argparse.Namespace) -> tuple[str, int] | None:
+    if args.rdzv_backend == "c10d" and not args.rdzv_endpoint:
+        raise UsageError("--rdzv-backend c10d needs --rdzv-endpoint HOST:PORT, the same everywhere")
+    if args.rdzv_endpoint:
+        host, colon, port = args.rdzv_endpoint.rpartition(":")
+        if not colon:
+            host, port = args.rdzv_endpoint, str(DEFAULT_MASTER_PORT)
+        host = host.removeprefix("[").removesuffix("]")
+        if not port.isdecimal() or not 0 < int(port) <= _MAX_PORT or not host:
+            raise UsageError(f"--rdzv-endpoint: expected HOST:PORT, got {args.rdzv_endpoint!r}")
+        return host, int(port)
+    if args.master_addr is None and args.node_rank is None:
+        return None
+    port = (args.master_port or DEFAULT_MASTER_PORT) + CONTROL_PORT_OFFSET
+    return args.master_addr or "127.0.0.1", port
 
 
 def _nodes(text: str) -> tuple[int, int]:
-    try:
-        fewest, most = parse_min_max_nnodes(text)
-    except (ValueError, RuntimeError):
-        raise UsageError(f"--nnodes: expected a number or MIN:MAX, got {text!r}") from None
+    parts = text.split(":")
+    if not 1 <= len(parts) <= 2 or not all(part.isdecimal() for part in parts):
+        raise UsageError(f"--nnodes: expected a number or MIN:MAX, got {text!r}")
+    fewest, most = int(parts[0]), int(parts[-1])
     if not 0 < fewest <= most:
         raise UsageError(f"--nnodes: expected 1 or more (MIN <= MAX), got {text!r}")
     return fewest, most
 
 
 def _ranks(text: str) -> int:
-    try:
-        count: int = determine_local_world_size(text)
-    except ValueError:
+    if text in ("auto", "cpu"):
+        return len(os.sched_getaffinity(0))
+    if text in ("gpu", "xpu"):
+        return _devices(text)
+    if not text.isdecimal():
         raise UsageError(
             f"--nproc-per-node: expected a number, or cpu, gpu, xpu or auto where this machine "
             f"has such, got {text!r}"
-        ) from None
-    if count < 1:
+        )
+    if int(text) < 1:
         raise UsageError(f"--nproc-per-node: expected 1 or more, got {text!r}")
+    return int(text)
+
+
+def _devices(kind: str) -> int:
+    import torch
+
+    count = torch.cuda.device_count() if kind == "gpu" else torch.xpu.device_count()
+    if not count:
+        raise UsageError(f"--nproc-per-node: torch finds no {kind} on this machine")
     return count
 
 
 def _check_program(args: argparse.Namespace) -> None:
-    name = args.training_script
+    name = args.script
     if args.module and args.no_python:
         raise UsageError("-m and --no-python exclude each other")
     if args.module:
@@ -154,3 +281,7 @@ def _check_program(args: argparse.Namespace) -> None:
     if not found:
         what = "module" if args.module else "program" if args.no_python else "script"
         raise UsageError(f"{what} not found: {name}")
+
+
+def _program(args: argparse.Namespace) -> tuple[str, ...]:
+    return (*(["-m"] if args.module else []), args.script, *args.arguments)

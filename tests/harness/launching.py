@@ -1,20 +1,14 @@
 """Run hccl-launch as a user does, in a process of its own, and find what it left behind.
 
-`launch` runs a job to its end, in a process that need not import torch's launcher again. `job` and
-`run` start the command cold: for what is stopped or killed on its way, and for other commands.
+`launch` runs a job to its end, `job` starts one that a test stops or kills on its way.
 """
 
 from __future__ import annotations
 
-import atexit
-import functools
-import json
 import os
-import select
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 import uuid
 from collections.abc import Iterator
@@ -44,46 +38,11 @@ def _environment_that_ends() -> Iterator[dict[str, str]]:
 
 def launch(*arguments: object, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
     """Run a job to its end and return its output; all its processes must have ended in time."""
-    words = [str(word) for word in arguments]
-    with tempfile.TemporaryDirectory(prefix="launch-") as folder, _environment_that_ends() as env:
-        out, err = Path(folder, "out"), Path(folder, "err")
-        job = {"arguments": words, "env": env, "stdout": str(out), "stderr": str(err)}
-        answer = _ask(job, limit_s)
-        printed = [each.read_text() if each.exists() else "" for each in (out, err)]
-        assert answer is not None, f"{words} still ran after {limit_s} s: {printed}"
-    code, num_orphans = answer
-    assert num_orphans == 0, f"{words} left processes behind: {printed}"
-    return subprocess.CompletedProcess(words, code, *printed)
-
-
-@functools.cache
-def _warm_launcher() -> subprocess.Popen[str]:
-    warm = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("warm_launcher.py"))],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    atexit.register(warm.kill)
-    return warm
-
-
-def _ask(job: dict[str, object], limit_s: float) -> tuple[int, int] | None:
-    """Have the warm launcher run a job; None: it did not end, and that launcher was killed."""
-    warm = _warm_launcher()
-    assert warm.stdin is not None
-    assert warm.stdout is not None
-    print(json.dumps(job), file=warm.stdin, flush=True)
-    if not select.select([warm.stdout], [], [], limit_s)[0]:
-        _warm_launcher.cache_clear()
-        warm.kill()
-        return None
-    code, num_orphans = json.loads(warm.stdout.readline())
-    return code, num_orphans
+    return run(*COMMAND, *arguments, limit_s=limit_s)
 
 
 def run(*command: object, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
-    """Run any command in the same way."""
+    """Run any command to its end; what it started may not outlive it."""
     with job(*command) as process:
         out, err = process.communicate(timeout=limit_s)
         words = [str(word) for word in command]

@@ -12,6 +12,7 @@ RAISED = Failure(
     rank=1,
     node=0,
     local_rank=1,
+    host="",
     pid=10,
     exit_code=1,
     kind="ValueError",

@@ -14,6 +14,7 @@ from hccl_py.launcher import options
 from hccl_py.launcher.main import main
 
 SCRIPT = __file__
+SCREEN_LINES = 40
 
 
 @pytest.fixture(autouse=True)
@@ -25,41 +26,55 @@ def same_environment() -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "local_nodes"),
+    ("arguments", "head"),
     [
-        ("", 1),
-        ("--standalone", 1),
-        ("--nnodes 1 --node-rank 0", None),
-        ("--nnodes 2", 2),
-        ("--nnodes 2 --master-port 29511", 2),
-        ("--nnodes 2 --standalone", 2),
-        ("--nnodes 2 --node-rank 0", None),
-        ("--nnodes 2 --node_rank 1", None),
-        ("--nnodes 2 --master-addr 10.0.0.1", None),
-        ("--nnodes 2 --rdzv-endpoint host:29400", None),
-        ("--nnodes 2 --rdzv-backend c10d", None),
-        ("--nnodes 2 --rdzv-id 7", None),
-        ("--nnodes 1:2", None),
+        ("", None),
+        ("--standalone", None),
+        ("--nnodes 2", None),
+        ("--nnodes 2 --master-port 29511", None),
+        ("--nnodes 2 --standalone --node-rank 1", None),
+        ("--node-rank 0", ("127.0.0.1", 29501)),
+        ("--nnodes 2 --node_rank 1", ("127.0.0.1", 29501)),
+        ("--nnodes 2 --master-addr 10.0.0.1", ("10.0.0.1", 29501)),
+        ("--nnodes 2 --master-addr a --master-port 300", ("a", 301)),
+        ("--nnodes 2 --rdzv-endpoint [::1]:29400", ("::1", 29400)),
     ],
 )
-def test_nodes_are_emulated_only_where_nothing_says_otherwise(
-    arguments: str, local_nodes: int | None
+def test_nodes_meet_only_where_an_option_says_so(
+    arguments: str, head: tuple[str, int] | None
 ) -> None:
-    assert options.parse([*arguments.split(), SCRIPT], {}).local_nodes == local_nodes
+    assert options.parse([*arguments.split(), SCRIPT], {}).head == head
 
 
-@pytest.mark.parametrize("name", ["SLURM_JOB_ID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "GROUP_RANK"])
-def test_nodes_are_not_emulated_under_a_scheduler(name: str) -> None:
-    request = options.parse(["--nnodes", "2", SCRIPT], {name: "0"})
-    assert request.local_nodes is None
-    assert request.scheduler == name
+@pytest.mark.parametrize(
+    ("arguments", "elastic"),
+    [
+        ("--nnodes 2", False),
+        ("--nnodes 2:2 --rdzv-backend c10d --rdzv-endpoint a:1", False),
+        ("--nnodes 1:2", True),
+        ("--role trainer", True),
+        ("--rdzv-backend etcd", True),
+    ],
+)
+def test_torchs_elastic_runs_what_only_it_can(arguments: str, elastic: bool) -> None:
+    assert options.parse([*arguments.split(), SCRIPT], {}).elastic == elastic
 
 
-def test_torchruns_variables_count_as_options(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PET_NODE_RANK", "1")
-    request = options.parse(["--nnodes", "2", SCRIPT], os.environ)
-    assert request.local_nodes is None
-    assert int(request.args.node_rank) == 1
+def test_torchruns_variables_count_as_options() -> None:
+    request = options.parse([SCRIPT], {"PET_NODE_RANK": "1", "PET_NNODES": "2"})
+    assert (request.node_rank, request.num_nodes) == (1, 2)
+
+
+def test_help_fits_two_screens_and_begins_with_examples(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        options.parse(["--help"], {})
+    lines = capsys.readouterr().out.splitlines()
+    assert ended.value.code == 0
+    assert len(lines) <= 2 * SCREEN_LINES
+    assert lines[2].strip().startswith("hccl-launch --nproc 8")
+    assert max(map(len, lines)) <= 100
 
 
 @pytest.mark.parametrize(
@@ -72,12 +87,19 @@ def test_torchruns_variables_count_as_options(monkeypatch: pytest.MonkeyPatch) -
         ("--nnodes 0 SCRIPT", "--nnodes: expected 1 or more (MIN <= MAX), got '0'"),
         ("--master-port 70000 SCRIPT", "--master-port: expected 1 to 65535, got 70000"),
         ("--max-restarts -1 SCRIPT", "--max-restarts: expected 0 or more, got -1"),
-        ("--tee 9 SCRIPT", "--tee: expected 0 to 3"),
+        ("--nnodes 2 --node-rank 5 SCRIPT", "--node-rank: expected 0 to 1 of --nnodes 2, got 5"),
+        ("--nnodes 2 --master-addr a SCRIPT", "--node-rank: expected 0 to 1, for this is one of"),
+        ("--rdzv-backend c10d SCRIPT", "--rdzv-backend c10d needs --rdzv-endpoint HOST:PORT"),
+        ("--rdzv-endpoint :x SCRIPT", "--rdzv-endpoint: expected HOST:PORT, got ':x'"),
+        (
+            "--nnodes 2 --node-rank 1 --master-addr no.such.host.invalid SCRIPT",
+            "--master-addr: no.such.host.invalid does not resolve to an address",
+        ),
+        ("--nproc-per-node gpu SCRIPT", "--nproc-per-node: torch finds no gpu on this machine"),
         ("missing.py", "script not found: missing.py"),
         ("-m missing_module", "module not found: missing_module"),
         ("--no-python missing-program", "program not found: missing-program"),
         ("-m --no-python json", "-m and --no-python exclude each other"),
-        ("--local-ranks-filter x SCRIPT", "--local_ranks_filter must be a comma-separated list"),
     ],
 )
 def test_wrong_argument_is_one_line_and_exit_code_2(

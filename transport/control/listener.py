@@ -104,6 +104,8 @@ class CurveListener:
         self._strangers: OrderedDict[int, str] = OrderedDict()  # address by descriptor
         self._expected: Collection[str] = ()
         self._num_admitted: Counter[str] = Counter()  # without a message so far; by host
+        self._routes: dict[int, bytes] = {}  # of members that sent a message, by descriptor
+        self._ended: list[bytes] = []
         self._reason = ""
         self._rejections = Rejections(who)
         self._drops_all = False
@@ -150,7 +152,9 @@ class CurveListener:
                 route, *frames = self._router.recv_multipart(zmq.NOBLOCK, copy=False)
                 if len(frames) != 1:
                     continue
-                address = self._strangers.pop(int(frames[0].get(zmq.SRCFD)), None)
+                descriptor = int(frames[0].get(zmq.SRCFD))
+                self._routes[descriptor] = route.bytes
+                address = self._strangers.pop(descriptor, None)
                 if address is not None:
                     self._was_admitted(address)
                 key = str(frames[0].get("User-Id")).encode()
@@ -161,6 +165,11 @@ class CurveListener:
             self._drops_all = False
             self._filter(_SO_DETACH_FILTER)
         return received
+
+    def take_ended(self) -> list[bytes]:
+        """Return the routes of members whose connections ended since the last call."""
+        ended, self._ended = self._ended, []
+        return ended
 
     def send(self, route: bytes, message: bytes) -> bool:
         """Send a message, or drop it where the client does not read; False if it is not there."""
@@ -210,12 +219,15 @@ class CurveListener:
         if event in _FAILED:
             self._reason = _FAILED[event]  # the end of that connection follows at once
         elif event == zmq.EVENT_ACCEPTED:
+            self._routes.pop(value, None)  # of a connection before
             with self._inspect(value) as copy:
                 self._strangers[value] = _peer_address(copy)
             if not self._drops_all and self._is_full():
                 self._drops_all = True
                 self._filter(_SO_ATTACH_FILTER)
         else:
+            if value in self._routes:
+                self._ended.append(self._routes.pop(value))
             address, reason = self._strangers.pop(value, None), self._reason
             self._reason = ""
             if address is None or (reason in ("", _ENDED) and self._was_admitted(address)):

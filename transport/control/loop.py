@@ -35,7 +35,7 @@ class Service(Protocol):
 
 
 class ControlLoop:
-    """A thread that runs from `start` to `stop`."""
+    """A thread that runs from `start` to `stop`, or the thread that calls `run`."""
 
     def __init__(self, at_end: Callable[[], None]) -> None:
         self.selector = selectors.DefaultSelector()
@@ -57,6 +57,16 @@ class ControlLoop:
     def start(self) -> None:
         """Start the thread."""
         self._thread.start()
+
+    def run(self) -> None:
+        """Serve in the calling thread until `stop`."""
+        self._thread = threading.current_thread()
+        try:
+            while not self._stopping:
+                self._turn()
+        finally:
+            self._at_end()
+            self._close_descriptors()
 
     def call(self, command: Callable[[], None]) -> None:
         """Have the thread call something, wait until it has, and raise what that raised."""
@@ -126,12 +136,9 @@ class ControlLoop:
 
     def _run(self) -> None:
         try:
-            while not self._stopping:
-                self._turn()
+            self.run()
         except Exception:
             logger.exception("the control thread ended; failures are found by the data path alone")
-        self._at_end()
-        self._close_descriptors()
 
     def _turn(self) -> None:
         now_s = time.monotonic()

@@ -70,7 +70,7 @@ def select_interfaces(pattern: str, names: Collection[str]) -> list[str]:
 
 def choose_addresses(settings: NetworkSettings) -> tuple[Endpoint, ...]:
     """Choose the addresses to listen on, best first; BootstrapError: no interface matches."""
-    routed = _address_towards(settings.rendezvous_host, settings.family)
+    routed = address_towards(settings.rendezvous_host, settings.family)
     interfaces = list_interfaces()
     if not settings.interfaces:
         if settings.family is not None and address_family(routed) != settings.family:
@@ -125,7 +125,7 @@ def _no_match(settings: NetworkSettings, interfaces: Mapping[str, Sequence[str]]
     )
 
 
-def _address_towards(host: str | None, family: socket.AddressFamily | None) -> str:
+def address_towards(host: str | None, family: socket.AddressFamily | None) -> str:
     if host is not None and _names_loopback(host):
         loopback = "::1" if family == socket.AF_INET6 else "127.0.0.1"
         return _source_address(host, family) or loopback

@@ -1,19 +1,20 @@
-"""The agent: torch elastic in a process of its own, which starts the ranks of this machine.
+"""The agent of torch.distributed.elastic, which starts the ranks of this node.
 
-`job` forks it. It reports how its ranks failed, or why it could not do its work, and its exit code
-becomes the launcher's. Emulated nodes have one agent: to elastic their ranks are those of one node,
-and `LocalRanks` gives each rank its node.
+It reports how its ranks failed, or why it could not do its work. Rendezvous, restarts and log files
+are elastic's; the command line is torchrun's, read by torchrun's own parser.
 """
 
-import ctypes
+import argparse
 import json
 import logging
 import os
-import signal
+import shutil
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import suppress
-from dataclasses import dataclass, replace
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup
@@ -23,33 +24,54 @@ from torch.distributed.elastic.multiprocessing.api import LogsDest
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous import api as rendezvous
 from torch.distributed.launcher import api
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+from torch.distributed.launcher.api import elastic_launch
+from torch.distributed.run import config_from_args, determine_local_world_size, get_args_parser
 
+from hccl_py.launcher.exit_codes import LOST_NODE, USAGE
 from hccl_py.launcher.failure import Failure, first_failure, render
+from hccl_py.launcher.options import DEFAULT_MASTER_PORT
 from hccl_py.launcher.ports import free_port
 
-_PR_SET_PDEATHSIG = 1
+_WORKER = str(Path(__file__).parents[1] / "worker.py")
+# Any of these says that there are other nodes.
+_MEETING = ("--node-rank", "--node_rank", "--master-addr", "--master_addr")
 # These loggers warn of each signal sent and each exit code, which the report contains already.
 _NOISY = ("torch.distributed.elastic.multiprocessing", "torch.distributed.elastic.agent")
 
 
-@dataclass(frozen=True)
-class Program:
-    """What to run on this machine."""
-
-    config: LaunchConfig
-    command: Callable[..., Any] | str
-    arguments: tuple[str, ...]
-    world_size: int | None  # of the whole job; None: not known before it starts
-    emulated_nodes: int  # 0: this machine is a node itself
-
-
-def run(program: Program) -> int:
+def run(words: Sequence[str]) -> int:
     """Run the ranks to their end, report failures, and return the exit code; 0 if stopped."""
-    _detach()
-    assert program.config.logs_specs is not None, "config_from_args always chooses one"
-    ranks = LocalRanks(program.config.logs_specs, program.emulated_nodes)
-    config = replace(program.config, logs_specs=ranks)
+    _quieten()
+    parser = get_args_parser()
+    nproc = next(action for action in parser._actions if action.dest == "nproc_per_node")
+    parser._option_string_actions["--nproc"] = nproc
+    parser.add_argument("--connect-timeout", "--connect_timeout")
+    args = parser.parse_args(words)
+    if args.connect_timeout:
+        args.rdzv_conf = f"join_timeout={args.connect_timeout},{args.rdzv_conf}".rstrip(",")
+    with _log_folder(args):
+        return _run(args, words)
+
+
+def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
+    if not (args.no_python or args.run_path):
+        script = [args.training_script, *args.training_script_args]
+        args.training_script_args = ["-m", *script] if args.module else script
+        args.training_script, args.module = _WORKER, False
+    ranks_here = determine_local_world_size(args.nproc_per_node)
+    cores = len(os.sched_getaffinity(0))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks_here)))
+    if not (args.rdzv_endpoint or any(word.startswith(_MEETING) for word in words)):
+        args.standalone = True
+    args.master_port = args.master_port or DEFAULT_MASTER_PORT
+    try:
+        config, command, arguments = config_from_args(args)
+    except (AssertionError, ValueError, RuntimeError, OSError) as error:
+        print(f"hccl-launch: error: {_one_line(error)}", file=sys.stderr)
+        return USAGE
+    assert config.logs_specs is not None, "config_from_args always chooses one"
+    ranks = LocalRanks(config.logs_specs)
+    config = replace(config, logs_specs=ranks)
     if config.max_restarts:
         # Elastic lends its own store to the ranks, with the keys of the failed attempt: the next
         # attempt would connect to ended ranks. Without it, rank 0 opens a fresh store.
@@ -57,26 +79,26 @@ def run(program: Program) -> int:
         # Seconds pass until rank 0 listens on this port: no outgoing connection may take it.
         rendezvous.get_free_port = free_port  # type: ignore[attr-defined]
         # Elastic only logs that it restarts, and not because of which rank.
-        api.LocalElasticAgent = _reporting_agent(ranks, program.world_size)  # type: ignore[attr-defined]
+        api.LocalElasticAgent = _reporting_agent(ranks)  # type: ignore[attr-defined]
     try:
-        elastic_launch(config, program.command)(*program.arguments)
+        elastic_launch(config, command)(*arguments)
         return 0
     except SignalException:
         return 0
     except ChildFailedError as error:
         failures = ranks.failures({each.local_rank: each for each in error.failures.values()})
-        text, code = render(failures, program.world_size), first_failure(failures).shell_code
+        text, code = render(failures, None), first_failure(failures).shell_code
     except Exception as error:
         problem = _one_line(error)
         if "EADDRINUSE" in problem:
             problem = f"{config.rdzv_endpoint} is in use; choose another --master-port"
-        text, code = f"hccl-launch: error: {problem}", 2
+        text, code = f"hccl-launch: error: {problem}", LOST_NODE
     sys.stdout.flush()
     print(text, file=sys.stderr, flush=True)
     return code
 
 
-def _reporting_agent(ranks: "LocalRanks", world_size: int | None) -> type[LocalElasticAgent]:
+def _reporting_agent(ranks: "LocalRanks") -> type[LocalElasticAgent]:
     """Return elastic's agent, which also prints why it restarts the ranks."""
 
     class ReportingAgent(LocalElasticAgent):
@@ -91,7 +113,7 @@ def _reporting_agent(ranks: "LocalRanks", world_size: int | None) -> type[LocalE
             failures = ranks.failures(self._failures)
             most = worker_group.spec.max_restarts
             number = most - self._remaining_restarts
-            lines = [render(failures, world_size)] if failures else []
+            lines = [render(failures, None)] if failures else []
             lines.append(f"hccl-launch: restart {number} of {most}: all ranks start again")
             print("\n".join(lines), file=sys.stderr, flush=True)
             super()._restart_workers(worker_group)
@@ -99,15 +121,28 @@ def _reporting_agent(ranks: "LocalRanks", world_size: int | None) -> type[LocalE
     return ReportingAgent
 
 
-def _detach() -> None:
-    """Leave the terminal's Ctrl-C to the launcher, and end when the launcher does."""
-    os.setsid()
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+def _quieten() -> None:
     if "LOGLEVEL" not in os.environ:
         for name in _NOISY:
             logging.getLogger(name).propagate = False
             logging.getLogger(name).addHandler(logging.NullHandler())
+
+
+@contextmanager
+def _log_folder(args: argparse.Namespace) -> Iterator[None]:
+    """Give the logs a folder if the command line names none; keep it only if logs are in it."""
+    if args.log_dir is not None:
+        if args.tee == "0" and args.redirects == "0":
+            args.tee = "3"  # --log-dir alone keeps every rank's output, and prints it as well
+        yield
+        return
+    folder = args.log_dir = tempfile.mkdtemp(prefix="hccl_launch_")
+    try:
+        yield
+    finally:
+        # Without --tee or --redirects it holds error files alone, which the report contains.
+        if (args.tee, args.redirects) == ("0", "0") or not os.listdir(folder):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 class LocalRanks(LogsSpecs):
@@ -117,21 +152,14 @@ class LocalRanks(LogsSpecs):
     have met and this node knows its number.
     """
 
-    def __init__(self, inner: LogsSpecs, emulated_nodes: int) -> None:
+    def __init__(self, inner: LogsSpecs) -> None:
         self._inner = inner
-        self._emulated_nodes = emulated_nodes
         self._environments: dict[int, dict[str, str]] = {}
         self._files = LogsDest()
 
     def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
         """Complete the environments and return where each rank's output goes."""
-        for number, env in envs.items():
-            if self._emulated_nodes:
-                ranks_per_node = len(envs) // self._emulated_nodes
-                node, local_rank = divmod(number, ranks_per_node)
-                env["LOCAL_RANK"], env["LOCAL_WORLD_SIZE"] = str(local_rank), str(ranks_per_node)
-                env["GROUP_RANK"], env["GROUP_WORLD_SIZE"] = str(node), str(self._emulated_nodes)
-                env["HCCL_NODE_ID"] = f"emulated-node-{node}"
+        for env in envs.values():
             env["NODE_RANK"] = env["GROUP_RANK"]
         self._environments = envs
         self._files = self._inner.reify(envs)
@@ -175,6 +203,7 @@ def _failure(
         rank=int(env["RANK"]),
         node=int(env["NODE_RANK"]),
         local_rank=int(env["LOCAL_RANK"]),
+        host="",
         pid=process.pid if process else record.get("pid", 0),
         # Elastic may have stopped a rank between its exception and its end.
         exit_code=process.exitcode if process and (process.exitcode > 0 or not record) else 1,

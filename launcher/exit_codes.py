@@ -1,0 +1,12 @@
+"""Exit codes of the launcher's own, from sysexits.h; a job has that of its first failing rank."""
+
+USAGE = 2
+"""The command line cannot be carried out."""
+MISSING_NODE = 69
+"""Not all nodes came, or they contradict each other."""
+AGENT_KILLED = 70
+"""A process of the launcher was killed."""
+LOST_NODE = 71
+"""A node stopped to answer while its ranks ran."""
+CANNOT_RUN = 126
+"""The program cannot be executed, as a shell says it."""

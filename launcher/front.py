@@ -1,0 +1,97 @@
+"""The process that the user sees: forks the worker of the command, passes signals on, cleans up.
+
+This process forks before it has any thread. The child leaves the session, so Ctrl-C reaches this
+process alone, which asks the child to stop. A second signal kills. At the end nothing is left below
+this process, however the child ended.
+"""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from select import select
+
+from hccl_py.launcher.processes import adopt_orphans, end_with_parent, kill_descendants
+
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+AGENT_KILLED = 70
+_KILL_S = 3.0
+
+
+def run(body: Callable[[], int], stop_s: float) -> int:
+    """Run `body` in a child that is a session of its own, and return its exit code.
+
+    A signal is passed on to the child, which has `stop_s` after the first one. Nothing that the
+    child started is left when this returns.
+    """
+    adopt_orphans()
+    # A signal is a byte on this pipe: waiting for the child and for signals is one wait.
+    signals, signal_writer = os.pipe()
+    for end in (signals, signal_writer):
+        os.set_blocking(end, False)
+    pid = _fork(body)
+    signal.set_wakeup_fd(signal_writer, warn_on_full_buffer=False)
+    before = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
+    ended = os.pidfd_open(pid)
+    try:
+        stopped_by = _watch(pid, ended, signals, stop_s)
+    finally:
+        # Not reaped yet, so the pid is the child's.
+        os.kill(pid, signal.SIGKILL)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        kill_descendants(_KILL_S)
+        os.close(ended)
+        signal.set_wakeup_fd(-1)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        os.close(signals)
+        os.close(signal_writer)
+    if stopped_by and code <= 0:  # it had no time to say so
+        name = signal.Signals(stopped_by).name
+        print(f"hccl-launch: stopped by {name}; all ranks were ended", file=sys.stderr)
+        return 128 + stopped_by
+    if code < 0:
+        why = f"its agent was killed by {signal.Signals(-code).name}; its ranks ended with it"
+        print(f"hccl-launch: error: {why}", file=sys.stderr)
+        return AGENT_KILLED
+    return code
+
+
+def _fork(body: Callable[[], int]) -> int:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    parent = os.getpid()
+    pid = os.fork()
+    if pid:
+        return pid
+    code = 1
+    try:
+        os.setsid()
+        adopt_orphans()
+        end_with_parent(signal.SIGTERM, parent)
+        code = body()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        # Nothing of the parent, which this process is a copy of, may run after this.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def _watch(pid: int, ended: int, signals: int, stop_s: float) -> int:
+    """Wait for the end of the child, which a signal stops; return that signal, 0 without one."""
+    stopped_by, end_s = 0, 0.0
+    while True:
+        left_s = max(0.0, end_s - time.monotonic()) if stopped_by else None
+        ready, _, _ = select([ended, signals], [], [], left_s)
+        if ended in ready:
+            return stopped_by
+        if signals not in ready:
+            return stopped_by  # out of time
+        number = os.read(signals, 64)[-1]
+        if stopped_by:
+            return stopped_by  # the second Ctrl-C
+        stopped_by, end_s = number, time.monotonic() + stop_s
+        os.kill(pid, number)

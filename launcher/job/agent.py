@@ -1,0 +1,115 @@
+"""The agent of a host: starts the ranks there when the head says so, and tells it how they end."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from hccl_py.launcher.exit_codes import CANNOT_RUN
+from hccl_py.launcher.front import STOP_SIGNALS
+from hccl_py.launcher.job.layout import Attempt, rank_environment
+from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.job.program import Program
+from hccl_py.launcher.job.ranks import Ranks, RankStart
+from hccl_py.launcher.ports import free_port
+
+
+class ToHead(Protocol):
+    """How the agent reaches the head."""
+
+    def send(self, kind: str, body: Any) -> None:
+        """Send a message; see `head.Head.receive`."""
+
+
+class Agent:
+    """The ranks of one host, attempt after attempt; a service of a loop.
+
+    Attributes:
+        exit_code: of this agent's process; None: the job goes on.
+        last_line: why the job ended, in a line.
+    """
+
+    def __init__(self, loop: JobLoop, program: Program, head: ToHead) -> None:
+        """Wait for the head's first message."""
+        self.exit_code: int | None = None
+        self.last_line = ""
+        self._loop, self._program, self._head = loop, program, head
+        self._attempt: Attempt | None = None
+        self._ranks: Ranks | None = None
+        self._kill_at_s = float("inf")
+        self._has_failed = False
+
+    def receive(self, kind: str, body: Any) -> None:
+        """Do what the head says: `start` Attempt, `stop`, `end` exit code and line."""
+        if kind == "start":
+            self._start(body)
+        elif kind == "stop":
+            self.stop_ranks()
+        elif kind == "end":
+            self.end(*body)
+
+    def stop_ranks(self) -> None:
+        """Ask all ranks to end; those that do not are killed after the time they have."""
+        if self._ranks is None or self._kill_at_s < float("inf"):
+            return
+        self._kill_at_s = time.monotonic() + self._program.stop_s
+        self._ranks.signal(signal.SIGTERM)
+
+    def end(self, exit_code: int, last_line: str) -> None:
+        """End what still runs; the agent is done then."""
+        if self._ranks is not None:
+            self._ranks.end()
+        if self.exit_code is None:
+            self.exit_code, self.last_line = exit_code, last_line
+
+    def next_s(self) -> float:
+        """See `loop.Service`."""
+        return self._kill_at_s
+
+    def turn(self) -> None:
+        """See `loop.Service`."""
+        if time.monotonic() >= self._kill_at_s and self._ranks is not None:
+            self._kill_at_s = float("inf")
+            self._ranks.end()
+
+    def _start(self, attempt: Attempt) -> None:
+        program = self._program
+        self._attempt, self._has_failed, self._kill_at_s = attempt, False, float("inf")
+        self._ranks = Ranks(self._loop, program.command, program.folder, self._on_end)
+        starts = []
+        for index, slot in enumerate(attempt.slots):
+            own = rank_environment(attempt, index)
+            if program.emulates_nodes:
+                own["HCCL_NODE_ID"] = f"emulated-node-{slot.node}"
+            environment = {**program.environment, **own}
+            starts.append(RankStart(attempt.first_rank + index, slot, environment))
+        try:
+            self._ranks.start(starts)
+        except OSError as error:
+            why = f"cannot run {program.command[0]}: {error.strerror}"
+            self._head.send("stop", [why, CANNOT_RUN])
+
+    def _on_end(self, exit_code: int) -> None:
+        assert self._attempt is not None
+        assert self._ranks is not None
+        if exit_code and not self._has_failed:
+            self._has_failed = True
+            self._head.send("failed", [self._attempt.number])
+        if not self._ranks.running:
+            # What a rank left behind would keep its port, or write into the next attempt.
+            self._ranks.end()
+            self._kill_at_s = float("inf")
+            ended = [self._attempt.number, self._ranks.failures(), free_port()]
+            self._head.send("ended", ended)
+
+
+def watch_signals(loop: JobLoop, on_signal: Callable[[int], None]) -> None:
+    """Have the loop call something for signals that stop this process."""
+    readable, writable = os.pipe()
+    for end in (readable, writable):
+        os.set_blocking(end, False)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    for number in STOP_SIGNALS:
+        signal.signal(number, lambda *_: None)
+    loop.watch(readable, lambda: on_signal(os.read(readable, 64)[-1]))

@@ -1,0 +1,172 @@
+"""The process with an agent alone: joins the head on another host, and ends with it."""
+
+import os
+import socket
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE
+from hccl_py.launcher.job.agent import Agent, watch_signals
+from hccl_py.launcher.job.channel import PROTOCOL, HeadLink
+from hccl_py.launcher.job.head import Hello
+from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.job.program import Program
+from hccl_py.launcher.job.serve import say, stopped_by
+from hccl_py.launcher.ports import free_port
+from hccl_py.transport.network.interfaces import address_towards, describe_target
+
+_FIRST_LINE_S, _NEXT_LINE_S = 5.0, 60.0
+_PROBE_S = 2.0
+_STOP_EXTRA_S = 5.0
+
+
+@dataclass(frozen=True)
+class HeadAddress:
+    """Where the head is.
+
+    Attributes:
+        index: of this agent among all; None: in the order of arrival.
+        num_agents: as this one expects them.
+        name: host or address, and port, as the user gave them.
+        connect_timeout_s: how long to try.
+    """
+
+    index: int | None
+    num_agents: int
+    name: tuple[str, int]
+    secret: str = field(repr=False)
+    connect_timeout_s: float
+
+
+class JoinedAgent:
+    """An agent and its link to the head; a service of the loop."""
+
+    def __init__(self, loop: JobLoop, program: Program, head: HeadAddress) -> None:
+        """Begin to dial.
+
+        Raises:
+            OSError: the name of the head does not resolve.
+        """
+        self._loop, self._program, self._head = loop, program, head
+        found = socket.getaddrinfo(*head.name, type=socket.SOCK_STREAM)
+        self._target = str(found[0][4][0]), head.name[1]
+        self._began_s = time.monotonic()
+        self._line_s = self._began_s + _FIRST_LINE_S
+        self._has_begun = False
+        self._gone_s = float("inf")
+        self._link = HeadLink(
+            loop, self._target, head.secret, self._on_up, self._on_message, self._on_down
+        )
+        self.agent = Agent(loop, program, self)
+        for service in (self._link, self.agent, self):
+            loop.add(service)
+
+    def send(self, kind: str, body: Any) -> None:
+        """See `agent.ToHead`."""
+        self._link.send(kind, body)
+
+    def stop(self, number: int) -> None:
+        """Stop the whole job for a signal of this process."""
+        why, exit_code = stopped_by(number)
+        if self._link.is_up and self._has_begun:
+            self._link.send("stop", [f"{why} on {self._me}", exit_code])
+            self._gone_s = time.monotonic() + self._program.stop_s + _STOP_EXTRA_S
+        else:
+            say(f"hccl-launch: {why}")
+            self.agent.end(exit_code, "")
+
+    def close(self) -> None:
+        """End the connection."""
+        self._link.close()
+
+    def next_s(self) -> float:
+        """See `loop.Service`."""
+        return self._gone_s if self._has_begun else min(self._line_s, self._until_s)
+
+    def turn(self) -> None:
+        """See `loop.Service`."""
+        now_s = time.monotonic()
+        if self.agent.exit_code is not None:
+            self._loop.stop()
+        elif now_s >= self._gone_s:
+            self.agent.end(LOST_NODE, "")
+        elif not self._has_begun and now_s >= self._until_s:
+            limit_s = self._head.connect_timeout_s
+            self._give_up(f"error: {self._what_is_wrong()}, after {limit_s:.0f} s")
+        elif not self._has_begun and now_s >= self._line_s:
+            self._line_s = now_s + _NEXT_LINE_S
+            left_s = self._until_s - now_s
+            say(
+                f"hccl-launch: {self._me}: {self._what_is_wrong()}; "
+                f"trying for {left_s:.0f} s more (--connect-timeout)"
+            )
+
+    @property
+    def _me(self) -> str:
+        host = socket.gethostname()
+        return host if self._head.index is None else f"node {self._head.index} ({host})"
+
+    @property
+    def _until_s(self) -> float:
+        # The head, which began earlier or later, ends the wait of all.
+        extra_s = 10.0 if self._link.is_up else 0.0
+        return self._began_s + self._head.connect_timeout_s + extra_s
+
+    def _what_is_wrong(self) -> str:
+        where = describe_target(self._head.name)
+        if self._link.is_up:
+            return f"the head at {where} waits for other nodes"
+        if self._link.was_rejected:
+            return f"the process at {where} is no hccl-launch, or HCCL_SECRET differs there"
+        try:
+            socket.create_connection(self._target, _PROBE_S).close()
+        except OSError as error:
+            return f"no answer from node 0 at {where} ({error.strerror or error})"
+        return f"node 0 at {where} accepts connections and says nothing"
+
+    def _on_up(self) -> None:
+        address = address_towards(self._target[0], None)
+        hello = Hello(
+            socket.gethostname(), os.getpid(), self._program.slots, address, free_port(address)
+        )
+        self._link.send(
+            "hello",
+            {
+                "index": self._head.index,
+                "num_agents": self._head.num_agents,
+                "protocol": PROTOCOL,
+                "hello": hello,
+            },
+        )
+
+    def _on_message(self, kind: str, body: Any) -> None:
+        if kind == "refused":
+            self._give_up(f"error: {self._me} was refused by node 0: {body}")
+            return
+        self._has_begun = True
+        if kind == "end":
+            exit_code, line = body
+            if line:
+                say(f"{line} (node 0 at {describe_target(self._head.name)} has the report)")
+        self.agent.receive(kind, body)
+
+    def _on_down(self) -> None:
+        if self._has_begun and self.agent.exit_code is None:
+            where = describe_target(self._head.name)
+            self._give_up(f"error: lost node 0 at {where}: its hccl-launch ended", LOST_NODE)
+
+    def _give_up(self, why: str, exit_code: int = MISSING_NODE) -> None:
+        say(f"hccl-launch: {why}")
+        self.agent.end(exit_code, "")
+
+
+def run(program: Program, head: HeadAddress) -> int:
+    """Run this host's part of a job to its end, and return the job's exit code."""
+    loop = JobLoop()
+    joined = JoinedAgent(loop, program, head)
+    watch_signals(loop, joined.stop)
+    loop.run()
+    joined.close()
+    code = joined.agent.exit_code
+    return AGENT_KILLED if code is None else code

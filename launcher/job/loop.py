@@ -1,0 +1,17 @@
+"""The event loop of an agent's process, in its main thread."""
+
+from collections.abc import Callable
+
+from hccl_py.transport.control.loop import ControlLoop
+
+
+class JobLoop(ControlLoop):
+    """A loop that ends with the first exception: a job must not go on with half of its agents."""
+
+    def __init__(self) -> None:
+        """Serve nobody yet."""
+        super().__init__(lambda: None)
+
+    def guard(self, action: Callable[[], None]) -> None:
+        """Call something."""
+        action()

@@ -1,0 +1,149 @@
+"""The processes of an agent's ranks: started, watched, and ended with all that they started."""
+
+import ctypes
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hccl_py.launcher.failure import Failure
+from hccl_py.launcher.job.layout import Slot
+from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.processes import kill_descendants
+
+_PR_SET_PDEATHSIG = 1
+_KILL_S = 3.0
+_prctl = ctypes.CDLL(None).prctl
+
+
+@dataclass(frozen=True)
+class RankStart:
+    """A rank to start, with its whole environment."""
+
+    rank: int
+    slot: Slot
+    environment: Mapping[str, str]
+
+
+class _Rank:
+    def __init__(self, start: RankStart, process: subprocess.Popen[bytes], error_file: Path):
+        self.start, self.process, self.error_file = start, process, error_file
+        self.ended = os.pidfd_open(process.pid)
+        self.exit_code: int | None = None
+        self.at_s = 0.0
+
+
+class Ranks:
+    """The ranks of one attempt."""
+
+    def __init__(
+        self,
+        loop: JobLoop,
+        command: Sequence[str],
+        folder: Path,
+        on_end: Callable[[int], None],
+    ) -> None:
+        """Start nothing yet; `on_end` gets the exit code of each rank, `folder` is for records."""
+        self._loop, self._command, self._folder, self._on_end = loop, command, folder, on_end
+        self._ranks: list[_Rank] = []
+
+    @property
+    def running(self) -> int:
+        """How many ranks have not ended."""
+        return sum(rank.exit_code is None for rank in self._ranks)
+
+    def start(self, starts: Sequence[RankStart]) -> None:
+        """Start all ranks.
+
+        Raises:
+            OSError: the program cannot be run; those that were started run on.
+        """
+        for start in starts:
+            record = self._folder / f"rank_{start.rank}.json"
+            record.unlink(missing_ok=True)
+            process = subprocess.Popen(
+                self._command,
+                env={**start.environment, "TORCHELASTIC_ERROR_FILE": str(record)},
+                stdin=subprocess.DEVNULL,
+                preexec_fn=_in_rank,
+            )
+            rank = _Rank(start, process, record)
+            self._ranks.append(rank)
+            self._loop.watch(rank.ended, lambda rank=rank: self._note_end(rank))  # type: ignore[misc]
+
+    def signal(self, number: signal.Signals) -> None:
+        """Send a signal to all ranks that run, and what shares their process groups."""
+        for rank in self._ranks:
+            if rank.exit_code is None:
+                with suppress(ProcessLookupError):
+                    os.killpg(rank.process.pid, number)
+
+    def end(self) -> None:
+        """Kill what is left: ranks, their children, and what these have put in other sessions."""
+        self.signal(signal.SIGKILL)
+        for rank in self._ranks:
+            if rank.exit_code is None:
+                rank.process.wait()
+                self._note_end(rank)
+        kill_descendants(_KILL_S)
+
+    def failures(self) -> tuple[Failure, ...]:
+        """Return how ranks failed.
+
+        A rank that recorded an exception failed, even if it was stopped before its process ended:
+        the ranks that it failed may well end first.
+        """
+        found = ((rank, _read_record(rank.error_file)) for rank in self._ranks)
+        return tuple(
+            self._failure(rank, record) for rank, record in found if record or rank.exit_code
+        )
+
+    def _note_end(self, rank: _Rank) -> None:
+        if rank.exit_code is not None:
+            return
+        rank.exit_code, rank.at_s = rank.process.wait(), time.time()
+        self._loop.selector.unregister(rank.ended)
+        os.close(rank.ended)
+        self._on_end(rank.exit_code)
+
+    def _failure(self, rank: _Rank, record: Mapping[str, Any]) -> Failure:
+        code = rank.exit_code or 0
+        return Failure(
+            rank=rank.start.rank,
+            node=rank.start.slot.node,
+            local_rank=rank.start.slot.local_rank,
+            host=socket.gethostname(),
+            pid=rank.process.pid,
+            # It may have been stopped between its exception and its end.
+            exit_code=code if code > 0 or not record else 1,
+            kind=record.get("type", ""),
+            message=record.get("message", ""),
+            traceback=record.get("py_callstack", ""),
+            at_s=record.get("at_s", rank.at_s),
+            log="",
+        )
+
+
+def _in_rank() -> None:
+    """Between fork and exec: a process group of its own, and an end with the agent."""
+    os.setpgid(0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    """Read what `worker.py` or torch's `record` wrote about an exception; empty: nothing."""
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        record = json.loads(path.read_text())["message"]
+        if isinstance(record, str):
+            record = {"message": record, "extraInfo": {}}
+        # The record's stamp has whole seconds; the file's shows which of several ranks was first.
+        at_s = path.stat().st_mtime
+        return {**record["extraInfo"], "message": str(record["message"]), "at_s": at_s}
+    return {}

@@ -1,0 +1,170 @@
+"""The process with the head: for the agent in this process, those of other hosts, or both."""
+
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from hccl_py.launcher.exit_codes import AGENT_KILLED
+from hccl_py.launcher.job.agent import Agent, watch_signals
+from hccl_py.launcher.job.channel import PROTOCOL, HeadServer
+from hccl_py.launcher.job.head import Head, HeadSettings, Hello, Phase
+from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.job.program import Program
+
+_FAREWELL_S = 3.0
+
+
+class JobServer:
+    """A head and the ways to its agents; a service of the loop, which ends with the job."""
+
+    def __init__(self, loop: JobLoop, settings: HeadSettings) -> None:
+        """Serve nobody yet."""
+        self.head = Head(settings, time.monotonic(), self._to_agent, say)
+        self._loop = loop
+        self._local: dict[int, Agent] = {}
+        self._routes: dict[int, bytes] = {}
+        self._server: HeadServer | None = None
+        self._farewell_s = float("inf")
+        loop.add(self)
+
+    def listen(self, bound: socket.socket, secret: str) -> None:
+        """Serve agents of other processes at a bound socket."""
+        self._server = HeadServer(self._loop, bound, secret, self._on_message, self._on_lost)
+        self._loop.add(self._server)
+
+    def add_agent(self, index: int, program: Program, address: str, port: int) -> None:
+        """Add an agent in this process; others reach it at `address`, where `port` is free."""
+        agent = self._local[index] = Agent(self._loop, program, _LocalLink(self, index))
+        self._loop.add(agent)
+        hello = Hello(socket.gethostname(), os.getpid(), program.slots, address, port)
+        self._loop.post(lambda: self._join(index, hello))
+
+    def stop(self, number: int) -> None:
+        """Stop the job for a signal of this process."""
+        self.head.stop(*stopped_by(number), time.monotonic())
+
+    def close(self) -> None:
+        """End the connections; agents get what was sent."""
+        if self._server is not None:
+            self._server.close()
+
+    def next_s(self) -> float:
+        """See `loop.Service`."""
+        return min(self.head.next_s(), self._farewell_s)
+
+    def turn(self) -> None:
+        """See `loop.Service`."""
+        now_s = time.monotonic()
+        self.head.tick(now_s)
+        if self.head.phase is Phase.ENDED:
+            # The others end their connections when they have ended.
+            self._farewell_s = min(self._farewell_s, now_s + _FAREWELL_S)
+            here = any(agent.exit_code is None for agent in self._local.values())
+            if not here and (not self._routes or now_s >= self._farewell_s):
+                self._loop.stop()
+
+    def from_local(self, index: int, kind: str, body: Any) -> None:
+        """Take a message of an agent in this process."""
+        self._loop.post(lambda: self.head.receive(index, kind, body, time.monotonic()))
+
+    def _join(self, index: int, hello: Hello) -> None:
+        problem = self.head.join(index, hello, time.monotonic())
+        assert not problem, problem
+
+    def _to_agent(self, index: int, kind: str, body: Any) -> None:
+        if index in self._local:
+            agent = self._local[index]
+            self._loop.post(lambda: agent.receive(kind, body))
+        elif index in self._routes and self._server is not None:
+            self._server.send(self._routes[index], kind, body)
+
+    def _on_message(self, route: bytes, kind: str, body: Any) -> None:
+        assert self._server is not None
+        if kind == "hello":
+            problem = self._take(route, body)
+            if problem:
+                self._server.send(route, "refused", problem)
+            return
+        index = next((each for each, its in self._routes.items() if its == route), None)
+        if index is not None:
+            self.head.receive(index, kind, body, time.monotonic())
+
+    def _take(self, route: bytes, body: Any) -> str:
+        mine = len(self.head.settings.hosts)
+        if body["protocol"] != PROTOCOL:
+            return "it runs another version of hccl-py"
+        if body["num_agents"] != mine:
+            return f"it expects {body['num_agents']} nodes, node 0 expects {mine}"
+        index, hello = body["index"], body["hello"]
+        if index is None:  # nodes are numbered as they come
+            index = next(iter(self.head.missing), mine)
+            slots = tuple(slot._replace(node=index) for slot in hello.slots)
+            hello = replace(hello, slots=slots)
+        # Before the head answers with the start of all ranks.
+        before, self._routes = self._routes, {**self._routes, index: route}
+        problem = self.head.join(index, hello, time.monotonic())
+        if problem:
+            self._routes = before
+        return problem
+
+    def _on_lost(self, route: bytes) -> None:
+        for index, its in tuple(self._routes.items()):
+            if its == route:
+                del self._routes[index]
+                why = "its hccl-launch ended, or cannot be reached any more"
+                self.head.lose(index, why, time.monotonic())
+
+
+class _LocalLink:
+    """The head, for an agent in the same process."""
+
+    def __init__(self, server: JobServer, index: int) -> None:
+        self._server, self._index = server, index
+
+    def send(self, kind: str, body: Any) -> None:
+        """See `agent.ToHead`."""
+        self._server.from_local(self._index, kind, body)
+
+
+def run(
+    settings: HeadSettings,
+    agents: Sequence[tuple[int, Program, str, int]],
+    listener: tuple[socket.socket, str] | None = None,
+) -> int:
+    """Run a job to its end.
+
+    Args:
+        settings: of the job.
+        agents: in this process, as `JobServer.add_agent` takes them.
+        listener: a bound socket for the others, and the secret.
+
+    Returns:
+        The exit code of the job.
+    """
+    loop = JobLoop()
+    server = JobServer(loop, settings)
+    watch_signals(loop, server.stop)
+    if listener is not None:
+        server.listen(*listener)
+    for agent in agents:
+        server.add_agent(*agent)
+    loop.run()
+    server.close()
+    code = server.head.exit_code
+    return AGENT_KILLED if code is None else code
+
+
+def say(text: str) -> None:
+    """Print a line of the launcher, after what the ranks have written."""
+    sys.stdout.flush()
+    print(text, file=sys.stderr, flush=True)
+
+
+def stopped_by(number: int) -> tuple[str, int]:
+    """Return in words what a signal does, and the exit code of a job that it ends."""
+    return f"stopped by {signal.Signals(number).name}", 128 + number

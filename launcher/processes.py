@@ -1,0 +1,64 @@
+"""Processes below this one: none of them may outlive the launcher.
+
+Two processes of the launcher watch each other, the front and the agent. Each adopts the orphans
+below it, and the agent ends with the front. So after `kill -9` of one the other ends everything.
+"""
+
+import ctypes
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_PAUSE_S = 0.01
+_libc = ctypes.CDLL(None)
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends."""
+    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1)
+
+
+def end_with_parent(number: signal.Signals, parent: int) -> None:
+    """Have the kernel send this process a signal when `parent` ends, or end now if it has."""
+    _libc.prctl(_PR_SET_PDEATHSIG, number)
+    if os.getppid() != parent:  # it ended before the kernel knew
+        os.kill(os.getpid(), number)
+
+
+def descendants(pid: int) -> Iterator[int]:
+    """Yield the processes below one, children first."""
+    with suppress(OSError):
+        for path in Path(f"/proc/{pid}/task").glob("*/children"):
+            for child in map(int, path.read_text().split()):
+                yield child
+                yield from descendants(child)
+
+
+def kill_descendants(limit_s: float) -> bool:
+    """Kill what is below this process, which adopts orphans; False: something is left.
+
+    A process may fork while it is killed, so this looks again until there is none.
+    """
+    end_s = time.monotonic() + limit_s
+    me = os.getpid()
+    while True:
+        for pid in list(descendants(me)):
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+        reap()
+        if next(descendants(me), None) is None:
+            return True
+        if time.monotonic() > end_s:
+            return False
+        time.sleep(_PAUSE_S)
+
+
+def reap() -> None:
+    """Take the exit codes of all children that ended, so that none stays as a zombie."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass

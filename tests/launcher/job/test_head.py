@@ -1,0 +1,216 @@
+"""The state of a job: who is waited for, when all ranks start, stop, restart and end."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from typing import Any
+
+from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE
+from hccl_py.launcher.failure import Failure
+from hccl_py.launcher.job.head import Head, HeadSettings, Hello, Phase
+from hccl_py.launcher.job.layout import Slot
+
+SETTINGS = HeadSettings(
+    hosts=("a", "b", ""),
+    address="a:29501",
+    connect_timeout_s=300.0,
+    stop_s=30.0,
+    job_id="job",
+)
+FAILURE = Failure(
+    rank=3,
+    node=1,
+    local_rank=1,
+    host="b",
+    pid=10,
+    exit_code=7,
+    kind="",
+    message="",
+    traceback="",
+    at_s=100.0,
+    log="",
+)
+
+
+class Job:
+    """A head, and what it sent and said."""
+
+    def __init__(self, **changed: Any) -> None:
+        self.sent: list[tuple[int, str, Any]] = []
+        self.said: list[str] = []
+        self.head = Head(
+            replace(SETTINGS, **changed),
+            0.0,
+            lambda *message: self.sent.append(message),
+            self.said.append,
+        )
+
+    def join(self, index: int, ranks: int = 2, now_s: float = 1.0) -> str:
+        slots = tuple(Slot(index, rank) for rank in range(ranks))
+        hello = Hello("abc"[index], 100 + index, slots, f"10.0.0.{index}", 1000 + index)
+        return self.head.join(index, hello, now_s)
+
+    def kinds(self) -> list[tuple[int, str]]:
+        """Return what was sent since the last call."""
+        sent, self.sent[:] = [(index, kind) for index, kind, _ in self.sent], []
+        return sent
+
+    def ended(self, index: int, now_s: float, *failures: Failure, attempt: int = 0) -> None:
+        self.head.receive(index, "ended", [attempt, failures, 2000 + index + attempt], now_s)
+
+
+def started(**changed: Any) -> Job:
+    """Return a job whose nodes have 2, 3 and 1 ranks, which run."""
+    job = Job(**changed)
+    assert [job.join(index, ranks) for index, ranks in ((1, 3), (2, 1), (0, 2))] == ["", "", ""]
+    return job
+
+
+def test_all_ranks_start_when_the_last_node_has_come() -> None:
+    job = Job()
+    assert job.join(2, 1) == job.join(0, 2) == ""
+    assert job.sent == []
+    assert job.join(1, 3) == ""
+    attempts = {index: body for index, kind, body in job.sent if kind == "start"}
+    assert {index: attempt.first_rank for index, attempt in attempts.items()} == {0: 0, 1: 2, 2: 5}
+    assert {attempt.world_size for attempt in attempts.values()} == {6}
+    assert {attempt.node_sizes for attempt in attempts.values()} == {(2, 3, 1)}
+    assert {(each.master_addr, each.master_port) for each in attempts.values()} == {
+        ("10.0.0.0", 1000)
+    }
+
+
+def test_line_after_five_seconds_names_who_is_missing_and_the_end_too() -> None:
+    job = Job()
+    job.join(1)
+    assert job.head.next_s() == 5.0
+    job.head.tick(5.0)
+    assert job.said == [
+        "hccl-launch: waiting for node 0 (a), node 2, which should reach a:29501, for 295 s more; "
+        "here: node 1 (b)"
+    ]
+    job.head.tick(299.0)
+    assert job.head.exit_code is None
+    job.head.tick(300.0)
+    assert job.head.exit_code == MISSING_NODE
+    assert job.said[-1].startswith("hccl-launch: error: node 0 (a), node 2 did not come within 300")
+    assert (1, "end") in job.kinds()
+
+
+def test_node_that_cannot_belong_to_the_job_is_refused_with_the_reason() -> None:
+    job = Job()
+    assert job.join(1) == ""
+    assert "node 1 (b) is there already, as process 101" in job.join(1)
+    assert "this job has 3 nodes; there is no node 7" in job.head.join(
+        7, Hello("d", 1, (Slot(7, 0),), "", 0), 1.0
+    )
+    job = started()
+    job.head.lose(1, "gone", 2.0)
+    assert job.join(1) == "node 1 (b) is there already, as process 101: " + (
+        "give each node a number of its own"
+    )
+
+
+def test_node_that_leaves_before_the_start_may_come_again() -> None:
+    job = Job()
+    job.join(1)
+    job.head.lose(1, "its hccl-launch ended", 2.0)
+    assert job.said == ["hccl-launch: node 1 (b) left again: its hccl-launch ended"]
+    assert job.join(1) == job.join(0) == job.join(2) == ""
+    assert job.head.phase is Phase.RUNNING
+
+
+def test_two_agents_with_one_slot_end_the_job() -> None:
+    job = Job(hosts=("a", "b"))
+    job.join(0)
+    same = Hello("b", 1, (Slot(0, 1),), "", 0)
+    job.head.join(1, same, 1.0)
+    assert job.head.exit_code == MISSING_NODE
+    assert job.said == ["hccl-launch: error: local rank 1 of node 0 was started twice"]
+
+
+def test_job_ends_well_when_every_rank_has() -> None:
+    job = started()
+    job.kinds()
+    for index in range(3):
+        assert job.head.exit_code is None
+        job.ended(index, 3.0)
+    assert (job.head.exit_code, job.said) == (0, [])
+    assert job.kinds() == [(1, "end"), (2, "end"), (0, "end")]
+
+
+def test_first_failure_stops_every_node_a_moment_later() -> None:
+    job = started()
+    job.kinds()
+    job.head.receive(1, "failed", [0], 10.0)
+    assert job.kinds() == []
+    job.head.tick(job.head.next_s())
+    assert sorted(job.kinds()) == [(0, "stop"), (1, "stop"), (2, "stop")]
+    for index, failures in ((0, ()), (2, ()), (1, (FAILURE,))):
+        job.ended(index, 11.0, *failures)
+    assert job.head.exit_code == 7
+    assert "rank 3 of 6 exited with code 7 (node 1 on b, local rank 1" in job.said[-1]
+    assert {body[0] for _, kind, body in job.sent if kind == "end"} == {7}
+
+
+def test_all_nodes_restart_together_and_rank_0_gets_a_fresh_port() -> None:
+    job = started(max_restarts=1)
+    job.kinds()
+    job.head.receive(1, "failed", [0], 10.0)
+    for index, failures in ((1, (FAILURE,)), (0, ())):
+        job.ended(index, 11.0, *failures)
+    assert job.kinds() == []  # node 2 still runs
+    job.ended(2, 12.0)
+    assert {body.master_port for _, kind, body in job.sent if kind == "start"} == {2000}
+    assert sorted(job.kinds()) == [(0, "start"), (1, "start"), (2, "start")]
+    assert job.said[-1].endswith("hccl-launch: restart 1 of 1: all ranks start again")
+    job.ended(1, 13.0, FAILURE)  # late, of the attempt before
+    assert job.head.phase is Phase.RUNNING
+    for index in range(3):
+        job.ended(index, 14.0, *([FAILURE] if index == 1 else []), attempt=1)
+    assert job.head.exit_code == 7
+
+
+def test_lost_node_stops_the_others_and_is_named_last() -> None:
+    job = started(max_restarts=3)
+    job.kinds()
+    job.head.lose(1, "it cannot be reached", 10.0)
+    job.head.tick(job.head.next_s())
+    assert sorted(job.kinds()) == [(0, "stop"), (2, "stop")]
+    job.ended(0, 11.0)
+    job.ended(2, 11.0, replace(FAILURE, rank=5, node=2))
+    assert job.head.exit_code == LOST_NODE
+    assert job.said[-1].splitlines()[-1] == (
+        "hccl-launch: error: node 1 (b) with ranks 2-4 was lost: it cannot be reached"
+    )
+
+
+def test_node_whose_ranks_do_not_end_counts_as_lost() -> None:
+    job = started()
+    job.head.receive(1, "failed", [0], 10.0)
+    job.head.tick(11.0)
+    job.ended(1, 12.0, FAILURE)
+    job.ended(2, 12.0)
+    job.head.tick(job.head.next_s())
+    assert job.head.exit_code == LOST_NODE
+    assert "node 0 (a) with ranks 0-1 was lost: its ranks did not end in time" in job.said[-1]
+
+
+def test_stop_on_any_node_ends_the_job_with_that_code() -> None:
+    job = started(max_restarts=1)
+    job.kinds()
+    job.head.receive(2, "stop", ["stopped by SIGINT on node 2", 128 + signal.SIGINT], 10.0)
+    assert sorted(job.kinds()) == [(0, "stop"), (1, "stop"), (2, "stop")]
+    for index in range(3):
+        job.ended(index, 11.0, replace(FAILURE, exit_code=-15))
+    assert job.head.exit_code == 130
+    assert job.said == ["hccl-launch: stopped by SIGINT on node 2; all ranks were ended"]
+
+
+def test_stop_while_nodes_are_missing_ends_at_once() -> None:
+    job = Job()
+    job.join(1)
+    job.head.stop("stopped by SIGTERM", 143, 2.0)
+    assert job.head.exit_code == 143
+    assert job.kinds() == [(1, "end")]

@@ -1,0 +1,212 @@
+"""Several hccl-launch of one job, as on several hosts: they begin, fail and end together."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from launching import COMMAND, job
+
+from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE
+from hccl_py.launcher.ports import free_port
+
+Nodes = list[subprocess.Popen[str]]
+LIMIT_S = 30.0
+WITHIN_S = 5.0  # what the launcher promises
+SAY = "import os, time\nrank = int(os.environ['RANK'])\n"
+SLEEP = "time.sleep(100)\n"
+READY = "os.write(1, b'ready\\n')\n"
+
+
+@pytest.fixture
+def port() -> int:
+    """Find a port for rank 0's store, with a free one above."""
+    while True:
+        found = free_port("127.0.0.1")
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", found + 1)):
+                return found
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], Path]:
+    """Write a script that knows its rank, and return its path."""
+
+    def write(body: str) -> Path:
+        path = tmp_path / "script.py"
+        path.write_text(SAY + body)
+        return path
+
+    return write
+
+
+@contextmanager
+def two_nodes(port: int, *arguments: object) -> Iterator[Nodes]:
+    """Start both nodes, two ranks each; nothing may be left of them on the way out."""
+    common = (*COMMAND, "--nnodes", 2, "--nproc", 2, "--master-port", port)
+    with ExitStack() as opened:
+        yield [
+            opened.enter_context(job(*common, "--node-rank", node, *arguments)) for node in (1, 0)
+        ][::-1]
+
+
+def wait_for_ranks(nodes: Nodes) -> None:
+    for node in nodes:
+        assert node.stdout is not None
+        assert [node.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+
+
+def ends(nodes: Nodes) -> tuple[list[int], list[str]]:
+    """Wait for all; return their exit codes and what they wrote to stderr."""
+    errors = [node.communicate(timeout=LIMIT_S)[1] for node in nodes]
+    return [node.returncode for node in nodes], errors
+
+
+def agent_of(node: subprocess.Popen[str]) -> int:
+    children = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
+    return int(children[0])
+
+
+def test_failure_on_one_node_ends_the_other_with_one_report(
+    port: int, script: Callable[[str], Path]
+) -> None:
+    path = script(f"{READY}if rank == 3:\n    raise ValueError('no such image')\n{SLEEP}")
+    with two_nodes(port, path) as nodes:
+        wait_for_ranks(nodes)
+        before_s = time.monotonic()
+        codes, errors = ends(nodes)
+        assert time.monotonic() - before_s < WITHIN_S
+    assert codes == [1, 1]
+    assert "".join(errors).count("Traceback") == 1
+    title = r"hccl-launch: rank 3 of 4 failed \(node 1 on \S+, local rank 1, pid \d+, exit code 1\)"
+    assert re.search(title, errors[0])
+    assert errors[0].endswith("\nValueError: no such image\n")
+    assert re.fullmatch(rf"{title} \(node 0 at 127.0.0.1:\d+ has the report\)\n", errors[1])
+
+
+def test_all_nodes_restart_or_none(port: int, script: Callable[[str], Path]) -> None:
+    path = script(
+        f"""
+attempt = os.environ["TORCHELASTIC_RESTART_COUNT"]
+os.write(1, f"{{rank}} in attempt {{attempt}}\\n".encode())
+if attempt == "0":
+    if rank == 3:
+        raise SystemExit(3)
+    {SLEEP}
+"""
+    )
+    with two_nodes(port, "--max-restarts", 1, path) as nodes:
+        outputs = [node.communicate(timeout=LIMIT_S) for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0], outputs
+    for number, (out, _) in enumerate(outputs):
+        ranks = (2 * number, 2 * number + 1)
+        assert sorted(out.splitlines()) == sorted(
+            f"{rank} in attempt {attempt}" for rank in ranks for attempt in (0, 1)
+        )
+    assert "restart 1 of 1: all ranks start again" in outputs[0][1]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("stopped", [0, 1])
+def test_signal_on_one_node_ends_both(
+    port: int, script: Callable[[str], Path], stopped: int, number: signal.Signals
+) -> None:
+    with two_nodes(port, script(READY + SLEEP)) as nodes:
+        wait_for_ranks(nodes)
+        nodes[stopped].send_signal(number)
+        before_s = time.monotonic()
+        codes, errors = ends(nodes)
+        assert time.monotonic() - before_s < WITHIN_S
+    assert codes == [128 + number] * 2
+    for error in errors:
+        assert f"stopped by {number.name}" in error
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+@pytest.mark.parametrize("process", ["front", "agent"])
+def test_killed_launcher_ends_every_process_of_every_node(
+    port: int, script: Callable[[str], Path], killed: int, process: str
+) -> None:
+    # A child of a rank in a session of its own, which no signal to the rank's group reaches.
+    daemon = "import subprocess\nsubprocess.Popen(['sleep', '100'], start_new_session=True)\n"
+    with two_nodes(port, script(daemon + READY + SLEEP)) as nodes:
+        wait_for_ranks(nodes)
+        victim = nodes[killed]
+        os.kill(victim.pid if process == "front" else agent_of(victim), signal.SIGKILL)
+        before_s = time.monotonic()
+        codes, errors = ends(nodes)
+        assert time.monotonic() - before_s < WITHIN_S
+    assert 0 not in codes
+    if process == "agent":
+        assert codes[1 - killed] == LOST_NODE
+        lost = "node 1 (" if killed else "lost node 0 at 127.0.0.1"
+        assert lost in errors[1 - killed]
+
+
+def test_nodes_without_numbers_get_them_as_they_come(
+    port: int, script: Callable[[str], Path]
+) -> None:
+    path = script("os.write(1, f'{rank} {os.environ[\"NODE_RANK\"]}\\n'.encode())")
+    command = (*COMMAND, "--nnodes", 2, "--nproc", 1, "--rdzv-backend", "c10d")
+    command = (*command, "--rdzv-endpoint", f"127.0.0.1:{port}", path)
+    with job(*command) as first, job(*command) as second:
+        outputs = [node.communicate(timeout=LIMIT_S) for node in (first, second)]
+    assert (first.returncode, second.returncode) == (0, 0), outputs
+    assert sorted(out for out, _ in outputs) == ["0 0\n", "1 1\n"]
+
+
+@pytest.mark.parametrize("node", [0, 1])
+def test_node_that_never_comes_is_named_and_the_job_ends(
+    port: int, script: Callable[[str], Path], node: int
+) -> None:
+    options = ("--nnodes", 2, "--master-port", port, "--node-rank", node)
+    with job(*COMMAND, *options, "--connect-timeout", 6, script(SLEEP)) as alone:
+        codes, (error,) = ends([alone])
+    assert codes == [MISSING_NODE]
+    waiting, *_, last = error.splitlines()
+    if node == 0:
+        assert f"waiting for node 1, which should reach 127.0.0.1:{port + 1}, for 1 s" in waiting
+        assert "error: node 1 did not come within 6 s (--connect-timeout)" in last
+    else:
+        refused = f"no answer from node 0 at 127.0.0.1:{port + 1} (Connection refused)"
+        assert refused in waiting
+        assert refused in last
+
+
+def test_node_with_another_secret_is_not_let_in(
+    port: int, script: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = ("--nnodes", 2, "--master-port", port, "--connect-timeout", 3, script(SLEEP))
+    monkeypatch.setenv("HCCL_SECRET", "one")
+    with job(*COMMAND, "--node-rank", 0, *options) as first:
+        monkeypatch.setenv("HCCL_SECRET", "another")
+        with job(*COMMAND, "--node-rank", 1, *options) as second:
+            codes, errors = ends([first, second])
+    assert codes == [MISSING_NODE] * 2
+    assert "or HCCL_SECRET differs there" in errors[1]
+    assert "one" not in "".join(errors).split()
+
+
+def test_node_that_expects_another_job_is_refused_and_the_job_goes_on(
+    port: int, script: Callable[[str], Path], tmp_path: Path
+) -> None:
+    go_on = tmp_path / "go on"
+    path = script(f"{READY}while not os.path.exists({str(go_on)!r}):\n    time.sleep(0.01)\n")
+    with two_nodes(port, path) as nodes:
+        wait_for_ranks(nodes)
+        other = (*COMMAND, "--nnodes", 3, "--master-port", port, "--node-rank", 2, path)
+        with job(*other) as wrong:
+            codes, (error,) = ends([wrong])
+        assert codes == [MISSING_NODE]
+        assert "was refused by node 0: it expects 3 nodes, node 0 expects 2" in error
+        go_on.touch()
+        codes, errors = ends(nodes)
+    assert codes == [0, 0], errors
