@@ -44,7 +44,7 @@ class RemoteSettings:
     Attributes:
         ssh: port, user and options.
         working_directory: an absolute path, of the ranks.
-        python: a path, or a name in the PATH of the host.
+        python: a path, which may start in the working directory, or a name in the host's PATH.
         environment: of the ranks, on top of what the host itself sets.
         connect_timeout_s: for ssh to reach the host.
         module: what `python -m` runs.
@@ -141,6 +141,8 @@ class RemoteAgent:
         """
         code = self._process.wait(_END_S)
         name, last = self.host.name, self._last_line()
+        if code < 0:
+            return f"{name}: ssh was ended by {signal.Signals(-code).name}"
         if self._has_begun:
             return f"{name}: the ssh connection broke: {last}" if code == _SSH_FAILED else None
         if code == _SSH_FAILED:
@@ -148,8 +150,6 @@ class RemoteAgent:
             remedies = (text for sign, text in _REMEDIES.items() if re.search(sign, last))
             remedy = next(remedies, "try `{ssh}` by hand").format(ssh=ssh)
             return f"{name}: ssh failed: {last}; {remedy}"
-        if code < 0:
-            return f"{name}: ssh was ended by {signal.Signals(-code).name}"
         lack = remote_shell.explain(
             code, last, self._settings.working_directory, self._settings.python
         )

@@ -5,6 +5,7 @@ bash, csh or fish. `sh` reads one line from stdin and runs it. That line checks 
 directory, the Python and its hccl-py, writes `BEGINS` to stderr and becomes the agent.
 """
 
+import posixpath
 import shlex
 from collections.abc import Mapping
 from importlib.metadata import version
@@ -29,14 +30,16 @@ def script(working_directory: str, python: str, module: str, environment: Mappin
     Raises:
         HostsError: a line break in a word, which one line cannot hold.
     """
+    if "/" in python:
+        python = posixpath.join(working_directory, python)
     folder, interpreter = shlex.quote(working_directory), shlex.quote(python)
     exports = [f"{x}={shlex.quote(environment[x])}" for x in _FOR_PYTHON if x in environment]
     steps = [
         f"cd -- {folder} || exit {_NO_FOLDER}",
-        f"command -v {interpreter} >/dev/null || exit {_NO_PYTHON}",
         # A folder hccl_py of the working directory must not stand for the installed package.
         "cd /",
         *([f"export {' '.join(exports)}"] if exports else []),
+        f"command -v {interpreter} >/dev/null || exit {_NO_PYTHON}",
         f"found=$({interpreter} -c {shlex.quote(_VERSION)} </dev/null) || exit {_NO_PACKAGE}",
         f'test "$found" = {shlex.quote(version("hccl-py"))} || '
         f'{{ echo "$found" >&2; exit {_OTHER_VERSION}; }}',

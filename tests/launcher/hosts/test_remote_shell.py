@@ -44,7 +44,7 @@ def test_agent_gets_the_rest_of_stdin_whatever_its_paths_are(tmp_path: Path) -> 
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     environment = {**HERE, "LD_LIBRARY_PATH": AWKWARD, "HCCL_DEBUG": "left to the agent"}
-    done = run(folder, python, environment)
+    done = run(folder, "./python", environment)
     before, mark, after = done.stderr.partition(remote_shell.BEGINS)
     assert (done.returncode, before, bool(mark), after) == (0, b"", True, b"the agent is up\n")
     told = json.loads(done.stdout)
