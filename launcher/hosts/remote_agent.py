@@ -91,7 +91,7 @@ class RemoteAgent:
         line = remote_shell.script(
             settings.working_directory, settings.python, settings.module, settings.environment
         )
-        reader, self._stdin = _filled_pipe(f"{line}\n{json.dumps(told)}\n".encode())
+        reader, self._stdin = _filled_pipe(os.fsencode(f"{line}\n{json.dumps(told)}\n"))
         try:
             self._process = self._start(reader)
         except OSError as error:
