@@ -10,6 +10,7 @@ from __future__ import annotations
 
 SECTIONS = {
     "hosts": "two hosts, as network namespaces with links between them",
+    "launchers": "ssh hosts, Slurm, and the mpirun of Open MPI and MPICH",
     "scale": "hundreds of ranks",
     "plans": "plans broken on purpose, and proofs for every rank count",
     "faults": "every kind of failure on every layout",

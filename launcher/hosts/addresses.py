@@ -1,0 +1,135 @@
+"""The addresses of the job's hosts, and which of them is this machine.
+
+A name is resolved as ssh does it: `ssh -G` tells what `~/.ssh/config` makes of it, then the
+resolver is asked. Behind a ProxyJump only the proxy knows the address, so such a host has none.
+"""
+
+import os
+import pwd
+import queue
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from hccl_py.launcher.hosts.errors import HostsError
+from hccl_py.launcher.hosts.host_list import Host
+from hccl_py.launcher.hosts.ssh_options import SshOptions
+
+_MOST_THREADS = 32
+_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True)
+class Location:
+    """Where a host is.
+
+    Attributes:
+        addresses: numeric, in the resolver's order; none behind a proxy of ssh.
+        is_here: it is this machine and this user, so its agent needs no ssh.
+    """
+
+    host: Host
+    addresses: tuple[str, ...]
+    is_here: bool
+
+
+def locate(
+    hosts: Sequence[Host], ssh: SshOptions, *, timeout_s: float = _TIMEOUT_S
+) -> tuple[Location, ...]:
+    """Look all hosts up at once.
+
+    Args:
+        hosts: of the job.
+        ssh: its configuration may give a name another address.
+        timeout_s: for all of them together.
+
+    Raises:
+        HostsError: some names have no address; the message has all of them. Or a host needs ssh,
+            which is not installed.
+    """
+    found = _in_parallel(lambda host: _locate(host, ssh), hosts, timeout_s)
+    silent = f"no answer of the name server within {timeout_s:.0f} s"
+    problems = [
+        f"{host.name} ({silent if result is None else result})"
+        for host, result in zip(hosts, found, strict=True)
+        if not isinstance(result, Location)
+    ]
+    if problems:
+        raise HostsError(
+            f"no address for {', '.join(problems)}; correct the names, or add them to the DNS, "
+            "/etc/hosts or ~/.ssh/config of this machine"
+        )
+    locations = tuple(result for result in found if isinstance(result, Location))
+    remote = [location.host.name for location in locations if not location.is_here]
+    if remote and shutil.which("ssh") is None:
+        raise HostsError(f"{', '.join(remote)}: reached by ssh, which is not installed here")
+    return locations
+
+
+def _locate(host: Host, ssh: SshOptions) -> Location | str:
+    """Look one host up; return the reason if it has no address."""
+    configured = _configuration(host, ssh)
+    if {"proxyjump", "proxycommand"} & configured.keys():
+        return Location(host, (), False)
+    name = configured.get("hostname", host.name)
+    try:
+        entries = socket.getaddrinfo(name, None, type=socket.SOCK_DGRAM)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        return reason if name == host.name else f"{name}: {reason}"
+    here = any(_is_bindable(family, address) for family, _, _, _, address in entries)
+    user = configured.get("user", host.user or ssh.user)
+    here = here and user in (None, pwd.getpwuid(os.getuid()).pw_name)
+    return Location(host, tuple(dict.fromkeys(str(entry[4][0]) for entry in entries)), here)
+
+
+def _configuration(host: Host, ssh: SshOptions) -> dict[str, str]:
+    """Return ssh's settings for a host; none without ssh."""
+    command = ["ssh", "-G", *ssh.words(host), "--", host.name]
+    with suppress(OSError):
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        return dict(line.split(" ", 1) for line in done.stdout.splitlines() if " " in line)
+    return {}
+
+
+def _is_bindable(family: int, address: tuple[object, ...]) -> bool:
+    """Say whether an address is one of this machine's: only those can be bound."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.bind(address)
+        except OSError:
+            return False
+        return True
+
+
+def _in_parallel(
+    look_up: Callable[[Host], Location | str], hosts: Sequence[Host], timeout_s: float
+) -> list[Location | str | None]:
+    """Call a function for every host; None where it has not returned in time.
+
+    The resolver cannot be interrupted. Its threads are daemons: an executor's would keep the
+    launcher from ending.
+    """
+    results: list[Location | str | None] = [None] * len(hosts)
+    waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for index in range(len(hosts)):
+        waiting.put(index)
+
+    def work() -> None:
+        with suppress(queue.Empty):
+            while True:
+                index = waiting.get_nowait()
+                results[index] = look_up(hosts[index])
+
+    deadline_s = time.monotonic() + timeout_s
+    threads = [threading.Thread(target=work, daemon=True) for _ in hosts[:_MOST_THREADS]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline_s - time.monotonic()))
+    return results

@@ -1,0 +1,106 @@
+"""The environment that the ranks of other hosts get: `-x`, `--env-file`, and what always travels.
+
+It travels over the stdin of ssh, never in a command line. HCCL_SECRET may be in it, so no log may
+show all of it.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from hccl_py.launcher.hosts.errors import HostsError
+
+ALWAYS = (
+    "HCCL_*",  # what ranks must agree on
+    # How Python starts and finds its modules, as DeepSpeed does; the loader's part of the same.
+    *("PYTHON*", "LD_LIBRARY_PATH"),
+    # Numbers of threads, and how the libraries behind a step compute: results and speed depend on
+    # them, and one slow host slows all.
+    *("OMP_*", "MKL_*", "OPENBLAS_*", "KMP_*", "GOMP_*", "TORCH*", "PYTORCH_*", "GLOO_*"),
+)
+"""Patterns of variables that every host gets. PATH is left to each host's own shell."""
+
+NEVER = (
+    "HCCL_NODE_ID",  # says which node this is
+    # The session and the place of this process; a rank's own variables come from the launcher.
+    *("SSH_*", "DISPLAY", "XAUTHORITY", "XDG_*", "DBUS_*", "TERM*", "HOSTNAME", "HOME", "USER"),
+    *("LOGNAME", "SHELL", "SHLVL", "PWD", "OLDPWD", "TMPDIR", "BASH*", "_"),
+    *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "ROLE_*", "*WORLD_SIZE", "MASTER_*"),
+    *("TORCHELASTIC_*", "PET_*", "SLURM*", "SRUN_*", "OMPI_*", "PMI_*", "PMIX_*", "PRTE_*"),
+    *("HYDRA_*", "HYDI_*", "MPI_*", "KUBERNETES_*", "JOB_COMPLETION_INDEX"),
+)
+"""Patterns of variables that belong to one process or host: only `-x NAME` alone passes them on."""
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FILE_LINE = re.compile(r"(?:export\s+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?P<value>.*)")
+_QUOTED = re.compile(r"""(?P<quote>["'])(?P<inner>(?:(?!(?P=quote)).)*)(?P=quote)\s*(?:#.*)?""")
+
+
+def select(
+    environ: Mapping[str, str], exports: Sequence[str] = (), files: Sequence[Path] = ()
+) -> dict[str, str]:
+    """Return the variables to pass on; `-x` wins over `--env-file`, which wins over `ALWAYS`.
+
+    Args:
+        environ: of this process.
+        exports: values of `-x`: NAME, NAME=value, or a pattern with `*`, `?` or `[...]`.
+        files: values of `--env-file`.
+
+    Raises:
+        HostsError: a name that is not set here, or what is no variable, or an unreadable file.
+    """
+    selected = _matching(environ, ALWAYS)
+    for path in files:
+        selected |= read_env_file(path)
+    for export in exports:
+        name, has_value, value = export.partition("=")
+        if not has_value and any(sign in name for sign in "*?["):
+            selected |= _matching(environ, [name])
+        elif not _NAME.fullmatch(name):
+            raise HostsError(f"-x: expected NAME, NAME=value or a pattern, got {name!r}")
+        elif has_value:
+            selected[name] = value
+        elif name in environ:
+            selected[name] = environ[name]
+        else:
+            raise HostsError(f"-x {name}: it is not set here; set it or write -x {name}=value")
+    return selected
+
+
+def read_env_file(path: Path) -> dict[str, str]:
+    """Read a file of NAME=value lines, as docker, dotenv and `.deepspeed_env` have them.
+
+    `#` starts a comment at the start of a line and after a space; `export` before a name and quotes
+    round a value are dropped. Nothing is expanded.
+
+    Raises:
+        HostsError: the file cannot be read, or a line is wrong; the message names it.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise HostsError(f"--env-file {path}: {getattr(error, 'strerror', error)}") from error
+    found = {}
+    for number, line in enumerate(lines, start=1):
+        content = line.strip()
+        if not content or content.startswith("#"):
+            continue
+        match = _FILE_LINE.fullmatch(content)
+        if match is None:
+            # The line may hold a secret, so the message does not repeat it.
+            raise HostsError(f"{path}:{number}: expected NAME=value or a comment")
+        quoted = _QUOTED.fullmatch(match["value"])
+        plain = re.split(r"(?:^|\s)#", match["value"], maxsplit=1)[0].rstrip()
+        found[match["name"]] = quoted["inner"] if quoted else plain
+    return found
+
+
+def _matching(environ: Mapping[str, str], patterns: Sequence[str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environ.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+        and not any(fnmatchcase(name, pattern) for pattern in NEVER)
+        and _NAME.fullmatch(name)
+    }

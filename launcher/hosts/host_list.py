@@ -1,0 +1,182 @@
+"""The hosts that a user names, and how many ranks each may run: `--hosts` and `--hostfile`.
+
+The syntax is that of mpirun, horovodrun and DeepSpeed. A host's slots are the most ranks that it
+runs. Where the tools agree, so does this file; it differs in these points:
+
+- A host without slots has those of `--nproc-per-node`, or else one.
+- A host that is repeated without slots has one slot for each mention, as in the node files of PBS
+  and in `mpirun --host a,a,b`. Each other host without slots then has one, too.
+- A host that is repeated with slots is an error. mpirun adds the numbers and DeepSpeed refuses the
+  file: a list that was pasted twice would start twice the ranks.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from hccl_py.launcher.hosts.errors import HostsError
+
+_HOST = re.compile(
+    r"(?:(?P<user>\w[\w.-]*)@)?"
+    r"(?:(?P<name>\w[\w.-]*)|\[(?P<ipv6>[0-9a-fA-F]*:[0-9a-fA-F:.]*(?:%\w+)?)\])"
+    r"(?::(?P<slots>[0-9]+))?",
+    re.ASCII,
+)
+_WORD_FORMS = "HOST, HOST:SLOTS, USER@HOST:SLOTS or [IPV6]:SLOTS"
+_LINE_FORMS = "HOST, HOST slots=N [max_slots=N] or HOST:N"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A host of the job, under the name that the user gave it.
+
+    Attributes:
+        name: as ssh and the resolver take it, an IPv6 address without brackets.
+        slots: how many ranks run there.
+        user: whose account ssh uses; None: ssh decides.
+    """
+
+    name: str
+    slots: int
+    user: str | None = None
+
+
+@dataclass(frozen=True)
+class _Mention:
+    name: str
+    user: str | None
+    slots: int | None
+    where: str  # the option or FILE:LINE, for errors
+
+
+def parse_hosts(text: str, default_slots: int | None = None) -> tuple[Host, ...]:
+    """Read the value of `--hosts`, such as `a:8,b:8`.
+
+    Args:
+        text: hosts, separated by commas.
+        default_slots: of a host without slots, `--nproc-per-node`.
+
+    Raises:
+        HostsError: a word is no host, or a host is repeated with slots.
+    """
+    words = [word.strip() for word in text.split(",")]
+    return _combine([_mention(word, "--hosts", _WORD_FORMS) for word in words], default_slots)
+
+
+def read_hostfile(path: Path, default_slots: int | None = None) -> tuple[Host, ...]:
+    """Read a host file: one host a line; `#` starts a comment.
+
+    Args:
+        path: of the file.
+        default_slots: of a host without slots, `--nproc-per-node`.
+
+    Raises:
+        HostsError: no such file, no host in it, or a wrong line, which the message names.
+    """
+    try:
+        lines = path.read_text().splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise HostsError(f"--hostfile {path}: {getattr(error, 'strerror', error)}") from error
+    mentions = []
+    for number, line in enumerate(lines, start=1):
+        if content := line.partition("#")[0].strip():
+            mentions.append(_line(content, f"{path}:{number}"))
+    if not mentions:
+        raise HostsError(f"--hostfile {path}: expected a line for each host, found none")
+    return _combine(mentions, default_slots)
+
+
+def choose(
+    hosts: Sequence[Host],
+    *,
+    num_nodes: int | None = None,
+    ranks_per_node: int | None = None,
+    world_size: int | None = None,
+) -> tuple[Host, ...]:
+    """Return the hosts of this job, with as many slots as ranks run on each.
+
+    As with `deepspeed` and `mpirun`, a job may use less than the list offers: the first `num_nodes`
+    hosts, and `ranks_per_node` of their slots.
+
+    Args:
+        hosts: all that were named.
+        num_nodes: `--nnodes`.
+        ranks_per_node: `--nproc-per-node`.
+        world_size: `--world_size`, the ranks of all hosts together.
+
+    Raises:
+        HostsError: the list offers less than an option asks for, or another number of ranks.
+    """
+    if num_nodes is not None and num_nodes > len(hosts):
+        names = ", ".join(host.name for host in hosts)
+        raise HostsError(f"--nnodes {num_nodes}: expected that many hosts, got {names}")
+    chosen = tuple(hosts[:num_nodes])
+    if ranks_per_node is not None:
+        full = ", ".join(f"{x.name} has {x.slots}" for x in chosen if x.slots < ranks_per_node)
+        if full:
+            raise HostsError(
+                f"--nproc-per-node {ranks_per_node}: expected that many slots on each host, but "
+                f"{full}; start fewer ranks or raise the slots"
+            )
+        chosen = tuple(replace(host, slots=ranks_per_node) for host in chosen)
+    total = sum(host.slots for host in chosen)
+    if world_size is not None and world_size != total:
+        slots = ", ".join(f"{host.name}:{host.slots}" for host in chosen)
+        raise HostsError(
+            f"--world_size {world_size}: the hosts run {total} ranks ({slots}); leave the option "
+            "out or change the slots"
+        )
+    return chosen
+
+
+def _mention(word: str, where: str, forms: str) -> _Mention:
+    match = _HOST.fullmatch(word)
+    if match is None:
+        hint = "; IPv6 addresses stand in brackets" if word.count(":") > 1 else ""
+        raise HostsError(f"{where}: expected {forms}, got {word!r}{hint}")
+    slots = None if match["slots"] is None else _count(match["slots"], where)
+    return _Mention(match["name"] or match["ipv6"], match["user"], slots, where)
+
+
+def _line(content: str, where: str) -> _Mention:
+    word, *settings = re.sub(r"\s*=\s*", "=", content).split()
+    mention = _mention(word, where, _LINE_FORMS)
+    most: int | None = None
+    for setting in settings:
+        name, _, value = setting.partition("=")
+        if name == "slots" and mention.slots is None:
+            mention = replace(mention, slots=_count(value, where))
+        elif name in ("max_slots", "max-slots") and most is None:
+            most = _count(value, where)
+        else:
+            raise HostsError(f"{where}: expected {_LINE_FORMS}, got {setting!r}")
+    # More ranks than slots are never started, so the maximum of mpirun has nothing else to limit.
+    if most is not None and most < (mention.slots or 1):
+        raise HostsError(f"{where}: max_slots={most} is less than slots={mention.slots or 1}")
+    return mention
+
+
+def _count(text: str, where: str) -> int:
+    if not re.fullmatch("[0-9]+", text, re.ASCII) or int(text) < 1:
+        raise HostsError(f"{where}: expected 1 slot or more, got {text!r}")
+    return int(text)
+
+
+def _combine(mentions: Iterable[_Mention], default_slots: int | None) -> tuple[Host, ...]:
+    by_name: dict[str, list[_Mention]] = {}
+    for mention in mentions:
+        earlier = by_name.setdefault(mention.name, [])
+        earlier.append(mention)
+        first = earlier[0]
+        if len(earlier) > 1 and (first.slots or mention.slots or first.user != mention.user):
+            again = mention.where if mention.where == first.where else f"after {first.where}"
+            raise HostsError(
+                f"{mention.where}: host {mention.name} is named again ({again}); mpirun would add "
+                "the slots and DeepSpeed refuse the list: name it once, with all its slots"
+            )
+    counted = any(len(found) > 1 for found in by_name.values())
+    return tuple(
+        Host(name, found[0].slots or (len(found) if counted else default_slots or 1), found[0].user)
+        for name, found in by_name.items()
+    )

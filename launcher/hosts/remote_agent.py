@@ -1,0 +1,215 @@
+"""An agent on another host, started over ssh; it ends with its connection.
+
+The agent reads its settings from stdin, which stays open: the end of stdin is the end of the job.
+So nothing stays on the host when ssh, sshd or this process is killed. Where the network is silent,
+ssh ends here after 15 s. sshd waits for ever, so the agent has to notice that its head is silent.
+"""
+
+import fcntl
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from hccl_py.launcher.hosts import remote_shell
+from hccl_py.launcher.hosts.errors import HostsError
+from hccl_py.launcher.hosts.host_list import Host
+from hccl_py.launcher.hosts.ssh_options import SshOptions
+
+_ALIVE_INTERVAL_S, _ALIVE_COUNT = 5, 3
+_END_S = 5.0  # from the end of its stderr to that of ssh
+_READ_BYTES = 1 << 16
+_TAIL_BYTES = 4096
+_SSH_FAILED = 255
+_REMEDIES = {
+    "Host key verification failed": "run `{ssh}` once by hand and check its key",
+    "Permission denied": "install a key there (ssh-copy-id) and load it here (ssh-add)",
+    "Connection refused": "start sshd there, or name its port (--ssh-port)",
+    "timed out|No route to host|unreachable": "check that the host is up and lets ssh in",
+    "Could not resolve": "correct the name, or add it to ~/.ssh/config",
+}
+
+
+@dataclass(frozen=True)
+class RemoteSettings:
+    """What is the same for the agents of all hosts.
+
+    Attributes:
+        ssh: port, user and options.
+        working_directory: an absolute path, of the ranks.
+        python: a path, which may start in the working directory, or a name in the host's PATH.
+        environment: of the ranks, on top of what the host itself sets.
+        connect_timeout_s: for ssh to reach the host.
+        module: what `python -m` runs.
+    """
+
+    ssh: SshOptions = SshOptions()
+    working_directory: str = field(default_factory=os.getcwd)
+    python: str = sys.executable
+    environment: Mapping[str, str] = field(default_factory=dict, repr=False)
+    connect_timeout_s: float = 60.0
+    module: str = "hccl_py.launcher.agent_main"
+
+
+class RemoteAgent:
+    """The agent of one host. A context manager: leaving it ends the agent.
+
+    Attributes:
+        host: where it runs.
+        stdout: descriptor that does not block; what the agent prints.
+        stderr: descriptor to wait for; `read_stderr` reads it.
+    """
+
+    def __init__(self, host: Host, settings: RemoteSettings, message: Mapping[str, object]) -> None:
+        """Start the agent, and return before ssh has connected.
+
+        Args:
+            host: where to.
+            settings: the same for all hosts.
+            message: what the agent is told, next to "environment" and "working_directory", as a
+                line of JSON. It may hold secrets.
+
+        Raises:
+            HostsError: ssh cannot be started, or the environment is too large.
+        """
+        self.host = host
+        self._settings = settings
+        self._held, self._tail, self._has_begun = b"", b"", False
+        self._ssh_words = settings.ssh.words(host)
+        told = {
+            **message,
+            "environment": dict(settings.environment),
+            "working_directory": settings.working_directory,
+        }
+        line = remote_shell.script(
+            settings.working_directory, settings.python, settings.module, settings.environment
+        )
+        reader, self._stdin = _filled_pipe(os.fsencode(f"{line}\n{json.dumps(told)}\n"))
+        try:
+            self._process = self._start(reader)
+        except OSError as error:
+            os.close(self._stdin)
+            raise HostsError(f"cannot start ssh: {error.strerror}") from error
+        finally:
+            os.close(reader)
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self.stdout, self.stderr = self._process.stdout.fileno(), self._process.stderr.fileno()
+        for descriptor in (self.stdout, self.stderr):
+            os.set_blocking(descriptor, False)
+
+    def __enter__(self) -> "RemoteAgent":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def read_stderr(self) -> bytes | None:
+        """Return what the agent wrote to stderr: b"" for nothing new, None at the end.
+
+        What ssh and the shell write before the agent begins is kept for `failure`.
+        """
+        try:
+            data = os.read(self.stderr, _READ_BYTES)
+        except BlockingIOError:
+            return b""
+        if not data:
+            return None
+        self._tail = (self._tail + data)[-_TAIL_BYTES:]
+        if self._has_begun:
+            return data
+        text = self._held + data
+        _, mark, rest = text.partition(remote_shell.BEGINS)
+        self._has_begun, self._held = bool(mark), text[-len(remote_shell.BEGINS) :]
+        return rest
+
+    def poll(self) -> int | None:
+        """Return the exit code, -N after signal N, or None while ssh runs."""
+        return self._process.poll()
+
+    def failure(self) -> str | None:
+        """Say in one line why there is no agent, or no connection to it any more.
+
+        Call it after the end of ssh and of stderr. None: the agent ended by itself.
+        """
+        code = self._process.wait(_END_S)
+        name, last = self.host.name, self._last_line()
+        if code < 0:
+            return f"{name}: ssh was ended by {signal.Signals(-code).name}"
+        if self._has_begun:
+            return f"{name}: the ssh connection broke: {last}" if code == _SSH_FAILED else None
+        if code == _SSH_FAILED:
+            ssh = shlex.join(["ssh", *self._ssh_words, name])
+            remedies = (text for sign, text in _REMEDIES.items() if re.search(sign, last))
+            remedy = next(remedies, "try `{ssh}` by hand").format(ssh=ssh)
+            return f"{name}: ssh failed: {last}; {remedy}"
+        lack = remote_shell.explain(
+            code, last, self._settings.working_directory, self._settings.python
+        )
+        return f"{name}: {lack or f'its shell ended with exit code {code}: {last}'}"
+
+    def hang_up(self) -> None:
+        """End the agent's stdin, at which it ends with all that it started."""
+        if self._stdin >= 0:
+            os.close(self._stdin)
+            self._stdin = -1
+
+    def kill(self) -> None:
+        """Kill ssh, with which the connection and the agent end."""
+        self.hang_up()
+        self._process.kill()
+
+    def close(self) -> None:
+        """Kill ssh if it still runs, and release all descriptors."""
+        self.kill()
+        with self._process:
+            pass
+
+    def _start(self, stdin: int) -> subprocess.Popen[bytes]:
+        alive = [f"ServerAliveInterval={_ALIVE_INTERVAL_S}", f"ServerAliveCountMax={_ALIVE_COUNT}"]
+        options = [
+            *("BatchMode=yes", f"ConnectTimeout={math.ceil(self._settings.connect_timeout_s)}"),
+            # ssh tells at this level why it ends. A shared connection would outlive its first user.
+            *(*alive, "LogLevel=INFO", "ControlMaster=no"),
+            *("ClearAllForwardings=yes", "ForwardX11=no"),
+        ]
+        # ssh takes the first value of an option, so the user's stand first.
+        words = [*self._ssh_words, *(word for option in options for word in ("-o", option))]
+        return subprocess.Popen(
+            ["ssh", "-T", *words, "--", self.host.name, remote_shell.COMMAND],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            # Ctrl-C of the terminal is the launcher's: it ends ranks before connections.
+            start_new_session=True,
+        )
+
+    def _last_line(self) -> str:
+        lines = self._tail.decode(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "no message")
+
+
+def _filled_pipe(content: bytes) -> tuple[int, int]:
+    """Return both ends of a pipe that holds the content, so that no write has to wait for ssh."""
+    reader, writer = os.pipe()
+    with suppress(PermissionError):  # above the limit of this user: the check below tells
+        if fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ) < len(content):
+            fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, len(content))
+    most = fcntl.fcntl(writer, fcntl.F_GETPIPE_SZ)
+    if most < len(content):
+        os.close(reader)
+        os.close(writer)
+        raise HostsError(
+            f"the environment for another host has {len(content)} bytes, the kernel permits {most} "
+            "(/proc/sys/fs/pipe-max-size); pass fewer variables (-x, --env-file)"
+        )
+    os.write(writer, content)
+    return reader, writer
