@@ -13,9 +13,10 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from hccl_py.launcher import front, part
+from hccl_py.launcher import front
 from hccl_py.launcher.exit_codes import USAGE
 from hccl_py.launcher.options import UsageError, parse
+from hccl_py.launcher.parts import choose
 
 # The agent's own work at the end, on top of the time that ranks get.
 _AGENT_EXTRA_S = 5.0
@@ -27,7 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse(words, os.environ)
         with _scratch_folder() as folder:
-            body = part.elastic(words) if options.elastic else part.choose(options, folder)
+            body = choose.elastic(words) if options.elastic else choose.part(options, folder)
             return front.run(body, options.stop_s + _AGENT_EXTRA_S)
     except UsageError as error:
         print(f"hccl-launch: error: {error}", file=sys.stderr)

@@ -5,10 +5,15 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.machinery import PathFinder
 from importlib.metadata import version
 from pathlib import Path
+
+from hccl_py.launcher.hosts.environment import select
+from hccl_py.launcher.hosts.errors import HostsError
+from hccl_py.launcher.hosts.host_list import Host, choose, parse_hosts, read_hostfile
+from hccl_py.launcher.hosts.ssh_options import SshOptions
 
 _ABOUT = """\
   hccl-launch --nproc 8 train.py --epochs 3
@@ -16,6 +21,8 @@ _ABOUT = """\
   hccl-launch --nnodes 2 --nproc 8 train.py
       16 ranks as on 2 nodes of 8, emulated on this machine: ranks of different nodes share no
       memory and talk TCP
+  hccl-launch --hosts node-a:8,node-b:8 train.py
+      16 ranks on 2 hosts, which are reached by ssh
   hccl-launch --nnodes 2 --nproc 8 --node-rank 0 --master-addr HOST train.py
       one of 2 real nodes; HOST is the address of node 0, the other node runs --node-rank 1
 
@@ -48,6 +55,24 @@ class UsageError(Exception):
 
 
 @dataclass(frozen=True)
+class HostOptions:
+    """What the command line says of other hosts.
+
+    Attributes:
+        hosts: in their order, with the ranks that each runs.
+        ssh: port, user and options.
+        environment: variables to pass on.
+        python, directory: on each host.
+    """
+
+    hosts: tuple[Host, ...]
+    ssh: SshOptions
+    environment: Mapping[str, str] = field(repr=False)
+    python: str
+    directory: str
+
+
+@dataclass(frozen=True)
 class Options:
     """A checked command line.
 
@@ -60,6 +85,7 @@ class Options:
         job_id: the same on all nodes; empty where it was not given.
         by_arrival: nodes get their numbers in the order in which they come.
         elastic: torch.distributed.elastic runs the job.
+        remote: None without --hosts and --hostfile.
         program: as the ranks run it: a script, `-m` and a module, or a program.
         is_python: whether the program is one.
     """
@@ -75,6 +101,7 @@ class Options:
     max_restarts: int
     stop_s: float
     connect_timeout_s: float
+    remote: HostOptions | None
     program: tuple[str, ...]
     is_python: bool
 
@@ -88,8 +115,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         **{dest: environ[name] for dest, name in asked.items() if environ.get(name)}
     )
     args = parser.parse_args(argv)
-    fewest, most = _nodes(args.nnodes)
-    ranks = _ranks(args.nproc_per_node)
+    fewest, most = _nodes(args.nnodes or "1")
+    ranks = _ranks_per_node(args, most)
     _check(args)
     backend = args.rdzv_backend or "static"
     by_arrival = bool(args.rdzv_endpoint) and args.node_rank is None
@@ -111,6 +138,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         max_restarts=args.max_restarts,
         stop_s=args.shutdown_timeout,
         connect_timeout_s=args.connect_timeout,
+        remote=_remote(args, environ) if args.hosts or args.hostfile else None,
         program=_program(args),
         is_python=not args.no_python,
     )
@@ -127,21 +155,34 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"hccl-py {version('hccl-py')}")
     size = parser.add_argument_group("size of the job")
-    _add(size, "--nnodes", metavar="N", default="1", help="nodes, or MIN:MAX (1)")
+    _add(size, "--nnodes", metavar="N", help="nodes, or MIN:MAX (1)")
     _add(
         size,
         "--nproc-per-node",
         "--nproc",
         metavar="N",
-        default="1",
         help="ranks on each node; auto and cpu: one for each core; gpu (1)",
     )
+    _add(size, "--world-size", type=int, metavar="N", help="ranks of all nodes together")
+    # Of gaudi_spawn.py: which program starts the ranks. This one does.
+    for name in ("--use-mpi", "--use-deepspeed"):
+        _add(size, name, action="store_true", help=argparse.SUPPRESS)
     program = parser.add_argument_group("the program")
     _add(program, "-m", "--module", action="store_true", help="it is a module, as python -m")
     _add(program, "--no-python", action="store_true", help="it is no Python script")
     _add(program, "--run-path", action="store_true", help=argparse.SUPPRESS)
     program.add_argument("script", help="script.py, module or program")
     program.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
+    hosts = parser.add_argument_group("other hosts, over ssh")
+    _add(hosts, "--hosts", metavar="A:8,B:8", help="hosts and their ranks")
+    _add(hosts, "--hostfile", type=Path, metavar="FILE", help="a line for each: HOST slots=8")
+    _add(hosts, "--ssh-port", type=int, metavar="P", help="of every sshd")
+    _add(hosts, "--ssh-user", metavar="NAME", help="on every host")
+    _add(hosts, "--ssh-option", action="append", metavar="K=V", help="as ssh -o; repeatable")
+    _add(hosts, "-x", "--export", action="append", metavar="NAME[=V]", help="variable to pass on")
+    _add(hosts, "--env-file", type=Path, action="append", metavar="FILE", help="lines NAME=value")
+    _add(hosts, "--remote-python", metavar="PATH", help="the Python there (the one here)")
+    _add(hosts, "--remote-dir", metavar="PATH", help="working directory there (the one here)")
     where = parser.add_argument_group("real nodes, where each runs hccl-launch")
     _add(where, "--node-rank", type=int, metavar="I", help="number of this node, from 0")
     _add(where, "--master-addr", metavar="HOST", help="node 0, as the others reach it")
@@ -210,7 +251,7 @@ def _check(args: argparse.Namespace) -> None:
         if getattr(args, name) < 0:
             option = name.replace("_", "-")
             raise UsageError(f"--{option}: expected 0 or more, got {getattr(args, name):g}")
-    _, most = _nodes(args.nnodes)
+    _, most = _nodes(args.nnodes or "1")
     if args.node_rank is not None and not 0 <= args.node_rank < most:
         raise UsageError(
             f"--node-rank: expected 0 to {most - 1} of --nnodes {most}, got {args.node_rank}"
@@ -232,6 +273,32 @@ def _head(args: argparse.Namespace) -> tuple[str, int] | None:
         return None
     port = (args.master_port or DEFAULT_MASTER_PORT) + CONTROL_PORT_OFFSET
     return args.master_addr or "127.0.0.1", port
+
+
+def _remote(args: argparse.Namespace, environ: Mapping[str, str]) -> HostOptions:
+    given = {name: getattr(args, name) for name in ("node_rank", "master_addr", "rdzv_endpoint")}
+    for name, value in given.items():
+        if value is not None:
+            option = name.replace("_", "-")
+            raise UsageError(f"--hosts starts every node itself: leave out --{option}")
+    most = None if args.nnodes is None else _nodes(args.nnodes)[1]
+    ranks = None if args.nproc_per_node is None else _ranks(args.nproc_per_node)
+    try:
+        if args.hosts and args.hostfile:
+            raise UsageError("--hosts and --hostfile exclude each other")
+        if args.hosts:
+            listed = parse_hosts(args.hosts, ranks)
+        else:
+            listed = read_hostfile(args.hostfile, ranks)
+        return HostOptions(
+            hosts=choose(listed, num_nodes=most, ranks_per_node=ranks, world_size=args.world_size),
+            ssh=SshOptions(args.ssh_port, args.ssh_user, tuple(args.ssh_option or ())),
+            environment=select(environ, args.export or (), args.env_file or ()),
+            python=args.remote_python or sys.executable,
+            directory=args.remote_dir or os.getcwd(),
+        )
+    except HostsError as error:
+        raise UsageError(str(error)) from error
 
 
 def _nodes(text: str) -> tuple[int, int]:
@@ -259,10 +326,27 @@ def _ranks(text: str) -> int:
     return int(text)
 
 
+def _ranks_per_node(args: argparse.Namespace, num_nodes: int) -> int:
+    if args.world_size is None or args.hosts or args.hostfile:
+        return _ranks(args.nproc_per_node or "1")
+    each = args.world_size // num_nodes
+    if each * num_nodes != args.world_size or each < 1:
+        raise UsageError(
+            f"--world-size: expected a multiple of --nnodes {num_nodes}, got {args.world_size}"
+        )
+    if args.nproc_per_node is not None and _ranks(args.nproc_per_node) != each:
+        raise UsageError(
+            f"--world-size {args.world_size} on {num_nodes} nodes is {each} ranks on each, "
+            f"--nproc-per-node says {args.nproc_per_node}"
+        )
+    return each
+
+
 def _devices(kind: str) -> int:
     import torch
 
-    count = torch.cuda.device_count() if kind == "gpu" else torch.xpu.device_count()
+    devices = torch.cuda if kind == "gpu" else torch.xpu
+    count = int(devices.device_count())
     if not count:
         raise UsageError(f"--nproc-per-node: torch finds no {kind} on this machine")
     return count

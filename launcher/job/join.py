@@ -19,6 +19,7 @@ from hccl_py.transport.network.interfaces import address_towards, describe_targe
 _FIRST_LINE_S, _NEXT_LINE_S = 5.0, 60.0
 _PROBE_S = 2.0
 _STOP_EXTRA_S = 5.0
+_READ_BYTES = 4096
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,8 @@ class HeadAddress:
         num_agents: as this one expects them.
         name: host or address, and port, as the user gave them.
         connect_timeout_s: how long to try.
+        ends_with_stdin: the head's process started this one: the end of stdin ends it, and what
+            the head says of the job is read there.
     """
 
     index: int | None
@@ -37,6 +40,7 @@ class HeadAddress:
     name: tuple[str, int]
     secret: str = field(repr=False)
     connect_timeout_s: float
+    ends_with_stdin: bool = False
 
 
 class JoinedAgent:
@@ -75,6 +79,12 @@ class JoinedAgent:
         else:
             say(f"hccl-launch: {why}")
             self.agent.end(exit_code, "")
+
+    def on_stdin(self) -> None:
+        """End at the end of stdin."""
+        if not os.read(0, _READ_BYTES):
+            self._loop.selector.unregister(0)
+            self.agent.end(LOST_NODE, "")
 
     def close(self) -> None:
         """End the connection."""
@@ -147,7 +157,7 @@ class JoinedAgent:
         self._has_begun = True
         if kind == "end":
             exit_code, line = body
-            if line:
+            if line and not self._head.ends_with_stdin:
                 say(f"{line} (node 0 at {describe_target(self._head.name)} has the report)")
         self.agent.receive(kind, body)
 
@@ -166,6 +176,8 @@ def run(program: Program, head: HeadAddress) -> int:
     loop = JobLoop()
     joined = JoinedAgent(loop, program, head)
     watch_signals(loop, joined.stop)
+    if head.ends_with_stdin:
+        loop.watch(0, joined.on_stdin)
     loop.run()
     joined.close()
     code = joined.agent.exit_code

@@ -1,10 +1,14 @@
 """What the agent of a host runs."""
 
-from collections.abc import Mapping
+import os
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hccl_py.launcher.job.layout import Slot
+
+_WORKER = str(Path(__file__).parents[1] / "worker.py")
 
 
 @dataclass(frozen=True)
@@ -26,3 +30,14 @@ class Program:
     emulates_nodes: bool
     stop_s: float
     folder: Path
+
+
+def rank_command(words: Sequence[str], is_python: bool) -> tuple[str, ...]:
+    """Return the command of a rank for a program, a script, or `-m` and a module, of the user."""
+    return (sys.executable, _WORKER, *words) if is_python else tuple(words)
+
+
+def rank_defaults(environ: Mapping[str, str], ranks_here: int) -> dict[str, str]:
+    """Return the environment of this host's ranks, before their own variables."""
+    cores = len(os.sched_getaffinity(0))
+    return {"OMP_NUM_THREADS": str(max(1, cores // ranks_here)), **environ}

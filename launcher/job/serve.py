@@ -5,7 +5,8 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
 
 _FAREWELL_S = 3.0
+StartOthers = Callable[[JobLoop, "JobServer"], AbstractContextManager[object]]
 
 
 class JobServer:
@@ -135,6 +137,7 @@ def run(
     settings: HeadSettings,
     agents: Sequence[tuple[int, Program, str, int]],
     listener: tuple[socket.socket, str] | None = None,
+    start_others: StartOthers | None = None,
 ) -> int:
     """Run a job to its end.
 
@@ -142,6 +145,7 @@ def run(
         settings: of the job.
         agents: in this process, as `JobServer.add_agent` takes them.
         listener: a bound socket for the others, and the secret.
+        start_others: starts agents on other hosts, and returns what ends them.
 
     Returns:
         The exit code of the job.
@@ -153,8 +157,9 @@ def run(
         server.listen(*listener)
     for agent in agents:
         server.add_agent(*agent)
-    loop.run()
-    server.close()
+    with start_others(loop, server) if start_others else nullcontext():
+        loop.run()
+        server.close()
     code = server.head.exit_code
     return AGENT_KILLED if code is None else code
 

@@ -1,0 +1,66 @@
+"""The agent of a host that `hccl-launch --hosts` reached over ssh.
+
+It reads its part of the job as a line of JSON from stdin, which stays open. The end of stdin is the
+end of the connection, and of everything that this agent started.
+"""
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hccl_py.launcher import front
+from hccl_py.launcher.exit_codes import CANNOT_RUN
+from hccl_py.launcher.job.layout import Slot
+from hccl_py.launcher.job.program import Program, rank_command, rank_defaults
+
+_AGENT_EXTRA_S = 5.0
+
+
+def main() -> int:
+    """Run this host's part of a job, and return its exit code."""
+    # Read without a buffer: the agent waits for the end of the same descriptor.
+    line = b""
+    while not line.endswith(b"\n"):
+        data = os.read(0, 1)
+        if not data:
+            return CANNOT_RUN  # the connection ended first
+        line += data
+    told = json.loads(line)
+    os.chdir(told["working_directory"])
+    os.environ.update(told["environment"])
+    folder = tempfile.mkdtemp(prefix="hccl_launch_")
+    try:
+        return front.run(lambda: _run(told, Path(folder)), told["stop_s"] + _AGENT_EXTRA_S)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _run(told: dict[str, Any], folder: Path) -> int:
+    from hccl_py.launcher.job import join
+
+    ranks = told["ranks"]
+    program = Program(
+        command=rank_command(told["program"], told["is_python"]),
+        environment=rank_defaults(os.environ, ranks),
+        slots=tuple(Slot(told["index"], rank) for rank in range(ranks)),
+        emulates_nodes=False,
+        stop_s=told["stop_s"],
+        folder=folder,
+    )
+    head = join.HeadAddress(
+        index=told["index"],
+        num_agents=told["num_agents"],
+        name=(told["head"], told["port"]),
+        secret=told["secret"],
+        connect_timeout_s=told["connect_timeout_s"],
+        ends_with_stdin=True,
+    )
+    return join.run(program, head)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

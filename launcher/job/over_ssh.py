@@ -1,0 +1,94 @@
+"""Agents on other hosts that this process starts over ssh: their lines, and their ends."""
+
+import os
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from hccl_py.launcher.exit_codes import MISSING_NODE
+from hccl_py.launcher.hosts.host_list import Host
+from hccl_py.launcher.hosts.remote_agent import RemoteAgent, RemoteSettings
+from hccl_py.launcher.job.head import Phase
+from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.job.serve import JobServer
+
+_READ_BYTES = 1 << 16
+
+
+@dataclass(frozen=True)
+class RemotePart:
+    """The part of a host: its number, and what its agent is told."""
+
+    index: int
+    host: Host
+    message: Mapping[str, object]
+
+
+class SshAgents:
+    """All of them. A context manager: leaving it ends the connections and what runs there."""
+
+    def __init__(
+        self,
+        loop: JobLoop,
+        server: JobServer,
+        parts: Sequence[RemotePart],
+        settings: RemoteSettings,
+    ) -> None:
+        """Start all at once; none has connected when this returns."""
+        self._agents: list[_SshAgent] = []
+        for part in parts:
+            self._agents.append(_SshAgent(loop, server, part, settings))
+
+    def __enter__(self) -> "SshAgents":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for agent in self._agents:
+            agent.close()
+
+
+class _SshAgent:
+    def __init__(
+        self, loop: JobLoop, server: JobServer, part: RemotePart, settings: RemoteSettings
+    ) -> None:
+        self._loop, self._server, self._index = loop, server, part.index
+        self._remote = RemoteAgent(part.host, settings, part.message)
+        loop.watch(self._remote.stdout, self._on_stdout)
+        loop.watch(self._remote.stderr, self._on_stderr)
+
+    def close(self) -> None:
+        self._remote.close()
+
+    def _on_stdout(self) -> None:
+        try:
+            data = os.read(self._remote.stdout, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            _write(sys.stdout.fileno(), data)
+        else:
+            self._loop.selector.unregister(self._remote.stdout)
+
+    def _on_stderr(self) -> None:
+        data = self._remote.read_stderr()
+        if data:
+            _write(sys.stderr.fileno(), data)
+        elif data is None:
+            self._loop.selector.unregister(self._remote.stderr)
+            self._on_end()
+
+    def _on_end(self) -> None:
+        failure = self._remote.failure()
+        if failure is None:
+            return
+        now_s, head = time.monotonic(), self._server.head
+        if head.phase is Phase.GATHERING:
+            head.stop(f"error: {failure}", MISSING_NODE, now_s)
+        else:
+            head.lose(self._index, failure, now_s)
+
+
+def _write(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]

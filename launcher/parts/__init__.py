@@ -1,0 +1,7 @@
+"""Which part of a job this process runs: all of it, the head with node 0, or another node.
+
+choose.py    the entry: from the command line to what runs
+meeting.py   one of several nodes that were started by hand or by a scheduler
+over_ssh.py  the head of nodes that it starts over ssh
+settings.py  what all of them need: ports, program, settings of the head
+"""

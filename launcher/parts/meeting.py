@@ -1,0 +1,95 @@
+"""One of several nodes, each of which runs hccl-launch: they meet at node 0."""
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
+from hccl_py.launcher.parts.settings import SECRET, bind, check_free, program_of, settings_of
+from hccl_py.launcher.ports import free_port
+from hccl_py.transport.network.interfaces import describe_target
+
+
+def by_arrival(options: Options, folder: Path) -> Callable[[], int]:
+    """Return what runs this node: the first process that listens at the endpoint has the head."""
+    assert options.head is not None
+    try:
+        bound = bind(_resolve(options.head), options.head[1])
+        bound.listen()  # with SO_REUSEADDR two may bind, but only one listens
+    except OSError:  # it is another host's, or another process was first
+        return other_node(options, folder)
+    return first_node(options, folder, bound)
+
+
+def first_node(
+    options: Options, folder: Path, bound: socket.socket | None = None
+) -> Callable[[], int]:
+    """Return what runs the head and the agent of node 0; `bound` is where the head listens."""
+    assert options.head is not None
+    host = options.head[0]
+    if bound is None:
+        bound = _listen(_resolve(options.head), options.head[1])
+        check_free("0.0.0.0", options.master_port or DEFAULT_MASTER_PORT)
+    program = program_of(options, folder, range(1))
+    settings = settings_of(options, ("",) * options.num_nodes, describe_target(options.head))
+
+    def body() -> int:
+        from hccl_py.launcher.job import serve
+
+        assert bound is not None
+        listener = bound, os.environ.get(SECRET, "")
+        port = settings.master_port or free_port()
+        return serve.run(settings, [(0, program, host, port)], listener)
+
+    return body
+
+
+def other_node(options: Options, folder: Path) -> Callable[[], int]:
+    """Return what runs a node whose head is on another host."""
+    assert options.head is not None
+    _resolve(options.head)
+    program = program_of(options, folder, [options.node_rank or 0])
+    target = options.head
+
+    def body() -> int:
+        from hccl_py.launcher.job import join
+
+        head = join.HeadAddress(
+            index=options.node_rank,
+            num_agents=options.num_nodes,
+            name=target,
+            secret=os.environ.get(SECRET, ""),
+            connect_timeout_s=options.connect_timeout_s,
+        )
+        return join.run(program, head)
+
+    return body
+
+
+def _resolve(target: tuple[str, int]) -> str:
+    try:
+        found = socket.getaddrinfo(*target, type=socket.SOCK_STREAM)
+    except OSError as error:
+        raise UsageError(
+            f"--master-addr: {target[0]} does not resolve to an address ({error.strerror}): "
+            "give a name that all nodes know, or an address"
+        ) from error
+    return str(found[0][4][0])
+
+
+def _listen(address: str, port: int) -> socket.socket:
+    """Bind where the others dial: the address itself, or all where it is not this machine's."""
+    try:
+        return bind(address, port)
+    except OSError as error:
+        problem = error
+        if error.errno == errno.EADDRNOTAVAIL:  # translated on the way here, as to a pod or a VM
+            with suppress(OSError):
+                return bind("::" if ":" in address else "0.0.0.0", port)
+    raise UsageError(
+        f"cannot listen at {describe_target((address, port))}, one above --master-port: "
+        f"{problem.strerror}; choose another --master-port"
+    )

@@ -1,0 +1,99 @@
+"""The head of a job whose agents it starts over ssh."""
+
+import os
+import secrets
+import socket
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from hccl_py.launcher.hosts.addresses import Location, locate
+from hccl_py.launcher.hosts.errors import HostsError
+from hccl_py.launcher.hosts.remote_agent import RemoteSettings
+from hccl_py.launcher.options import HostOptions, Options, UsageError
+from hccl_py.launcher.parts.settings import SECRET, bind, program_of, settings_of
+from hccl_py.launcher.ports import free_port
+from hccl_py.transport.network.interfaces import address_family, address_towards
+
+_SSH_TIMEOUT_S = 60.0
+
+
+def locations(remote: HostOptions) -> tuple[Location, ...]:
+    """Find the hosts, or raise UsageError."""
+    try:
+        found = locate(remote.hosts, remote.ssh)
+    except HostsError as error:
+        raise UsageError(str(error)) from error
+    here = [location.host.name for location in found if location.is_here]
+    if len(here) > 1:
+        raise UsageError(
+            f"{', '.join(here)} are all this machine: name it once, with all its slots"
+        )
+    return found
+
+
+def part(
+    options: Options, remote: HostOptions, found: tuple[Location, ...], folder: Path
+) -> Callable[[], int]:
+    """Return what runs the head and a node that is this machine, and starts the others."""
+    families = {address_family(each) for location in found for each in location.addresses[:1]}
+    bound = bind("::" if socket.AF_INET6 in families else "0.0.0.0", 0)
+    secret = os.environ.setdefault(SECRET, secrets.token_hex(32))
+    os.environ.update(remote.environment)
+    where = f"port {bound.getsockname()[1]} of {socket.gethostname()}"
+    settings = settings_of(options, tuple(host.name for host in remote.hosts), where)
+    local = []
+    for index, location in enumerate(found):
+        if location.is_here:
+            mine = program_of(replace(options, ranks_per_node=location.host.slots), folder, [index])
+            # As the other hosts reach this one.
+            other = next(each for each in found if not each.is_here)
+            local.append((index, mine, _source(other), options.master_port or free_port()))
+    on_hosts = RemoteSettings(
+        ssh=remote.ssh,
+        working_directory=remote.directory,
+        python=remote.python,
+        environment={**remote.environment, SECRET: secret},
+        connect_timeout_s=min(_SSH_TIMEOUT_S, options.connect_timeout_s),
+    )
+
+    def body() -> int:
+        from hccl_py.launcher.job import serve
+        from hccl_py.launcher.job.over_ssh import RemotePart, SshAgents
+
+        common = {
+            "num_agents": len(found),
+            "program": options.program,
+            "is_python": options.is_python,
+            "port": bound.getsockname()[1],
+            "secret": secret,
+            "stop_s": options.stop_s,
+            "connect_timeout_s": options.connect_timeout_s,
+        }
+        parts = [
+            RemotePart(
+                index,
+                location.host,
+                {
+                    **common,
+                    "index": index,
+                    "ranks": location.host.slots,
+                    "head": _source(location),
+                },
+            )
+            for index, location in enumerate(found)
+            if not location.is_here
+        ]
+        return serve.run(
+            settings,
+            local,
+            (bound, secret),
+            lambda loop, server: SshAgents(loop, server, parts, on_hosts),
+        )
+
+    return body
+
+
+def _source(location: Location) -> str:
+    """Return this machine's address on the way to a host."""
+    return address_towards(next(iter(location.addresses), None), None)

@@ -1,0 +1,66 @@
+"""What a part of a job is made of: free ports, the program of this host, the head's settings."""
+
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+from hccl_py.launcher.job.head import HeadSettings
+from hccl_py.launcher.job.layout import Slot
+from hccl_py.launcher.job.program import Program, rank_command, rank_defaults
+from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
+from hccl_py.transport.network.interfaces import address_family, describe_target
+
+SECRET = "HCCL_SECRET"
+
+
+def program_of(options: Options, folder: Path, nodes: Sequence[int]) -> Program:
+    """Return what this host runs as some nodes of the job."""
+    return Program(
+        command=rank_command(options.program, options.is_python),
+        environment=rank_defaults(os.environ, len(nodes) * options.ranks_per_node),
+        slots=tuple(Slot(node, rank) for node in nodes for rank in range(options.ranks_per_node)),
+        emulates_nodes=len(nodes) > 1,
+        stop_s=options.stop_s,
+        folder=folder,
+    )
+
+
+def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> HeadSettings:
+    """Return what the head has to know; `address` is what the others should reach."""
+    anywhere = options.head is None or options.by_arrival
+    return HeadSettings(
+        hosts=hosts,
+        address=address,
+        connect_timeout_s=options.connect_timeout_s,
+        stop_s=options.stop_s,
+        job_id=options.job_id or f"job-{secrets.token_hex(4)}",
+        max_restarts=options.max_restarts,
+        master_addr="" if options.head is None else options.head[0],
+        master_port=options.master_port or (0 if anywhere else DEFAULT_MASTER_PORT),
+    )
+
+
+def bind(address: str, port: int) -> socket.socket:
+    """Bind a TCP socket, or raise OSError."""
+    bound = socket.socket(address_family(address))
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind((address, port))
+    except OSError:
+        bound.close()
+        raise
+    return bound
+
+
+def check_free(address: str, port: int) -> None:
+    """Say at once, and not by rank 0 when all have started, that the store's port is taken."""
+    try:
+        bind(address, port).close()
+    except OSError as error:
+        where = describe_target((address, port))
+        raise UsageError(
+            f"rank 0's store cannot listen at {where}: {error.strerror}; "
+            "choose another --master-port"
+        ) from error
