@@ -53,7 +53,8 @@ class RankOutput:
         """Return the reader of one stream; `show` gets its lines for the screen, prefixed."""
 
         def take(lines: Sequence[bytes]) -> None:
-            self._last.extend(line[:_KEPT_LINE_BYTES].rstrip(b"\n") for line in lines)
+            newest = lines[-_KEPT_LINES:]
+            self._last.extend(line[:_KEPT_LINE_BYTES].rstrip(b"\n") for line in newest)
             if Route.SCREEN in route:
                 show(b"".join(self._prefix + line for line in lines))
             if Route.FILE in route and self._log is not None:

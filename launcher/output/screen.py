@@ -38,11 +38,8 @@ class Screen:
 
     def write(self, lines: bytes) -> None:
         """Write whole lines, or keep them until the reader is ready; drop them if it is lost."""
-        if self.is_lost:
-            return
-        was_waiting = self.is_waiting
-        self._waiting += lines
-        if not was_waiting:
+        if not self.is_lost:
+            self._waiting += lines
             self.on_writable()
 
     def on_writable(self) -> None:

@@ -75,25 +75,21 @@ def place(machine: Machine, num_ranks: int, bind: Bind) -> Placement:
         shared = cpu_list.render(cpu.number for cpu in machine.cpus)
         note = f"--bind core: {num_ranks} ranks on {len(cores)} cores; they share CPUs {shared}"
         bind = Bind.NONE
-    if bind is Bind.CORE:
-        parts = _split_cores(cores, num_ranks)
-    elif bind is Bind.NUMA:
-        parts = _split_numas(cores, num_ranks)
-    else:
-        parts = [cores] * num_ranks
-    quota = (machine.quota or len(cores)) / num_ranks
-    places = []
-    for part in parts:
-        cpus = [cpu for core in part for cpu in core]
-        share = min(len(part) / parts.count(part), quota)
-        places.append(
-            Place(
-                cpus=tuple(sorted(cpu.number for cpu in cpus)),
-                numas=tuple(sorted({cpu.numa for cpu in cpus})),
-                num_threads=max(1, int(share)),
-                is_bound=bind is not Bind.NONE,
-            )
+    split = {Bind.NONE: _share, Bind.CORE: _split_cores, Bind.NUMA: _split_numas}[bind]
+    parts = split(cores, num_ranks)
+    # Ranks on the same cores have equal shares of them.
+    shares = [len(part) / parts.count(part) for part in parts]
+    if machine.quota is not None:
+        shares = [min(share, machine.quota / num_ranks) for share in shares]
+    places = [
+        Place(
+            cpus=tuple(sorted(cpu.number for core in part for cpu in core)),
+            numas=tuple(sorted({core[0].numa for core in part})),
+            num_threads=max(1, int(share)),
+            is_bound=bind is not Bind.NONE,
         )
+        for part, share in zip(parts, shares, strict=True)
+    ]
     return Placement(tuple(places), note)
 
 
@@ -112,6 +108,10 @@ def bound_to(place: Place) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+def _share(cores: Sequence[Core], num_ranks: int) -> list[Sequence[Core]]:
+    return [cores] * num_ranks
 
 
 def _split_cores(cores: Sequence[Core], num_ranks: int) -> list[Sequence[Core]]:

@@ -65,8 +65,7 @@ def _folders(root: Path, controller: str) -> list[Path]:
         if name in (controller, "") and name in cgroups:
             folder = top = root / mount_point.lstrip("/")
             with suppress(ValueError):  # what it calls its cgroup is not in this mount
-                relative = PurePosixPath(cgroups[name]).relative_to(inside)
-                folder = top / relative if ".." not in relative.parts else top
+                folder = top / PurePosixPath(cgroups[name]).relative_to(inside)
             depth = len(folder.parts) - len(top.parts)
             found += [folder, *folder.parents[:depth]]
     return found

@@ -10,10 +10,11 @@ from hccl_py.launcher.placement.binding import Place
 
 _WIDTH = 100
 _HOST_WIDTH = 40
-# A whole word of the name: TOKENIZERS_PARALLELISM is no secret, HF_TOKEN is one.
-_SECRET = re.compile(
-    r"(^|_)(secret|token|password|passwd|passphrase|credential|credentials|key)(_|$)", re.IGNORECASE
+# Some only as whole words: TOKENIZERS_PARALLELISM is no secret, HF_TOKEN is one.
+_SECRET_NAME = re.compile(
+    r"secret|passw|passphrase|credential|apikey|(^|_)(token|key|auth)s?(_|$)", re.IGNORECASE
 )
+_SECRET_VALUE = re.compile(r"://[^/\s]*@")  # user and password, as in a proxy's address
 
 
 @dataclass(frozen=True)
@@ -72,7 +73,8 @@ def _wrapped(begin: str, cpus: str) -> Iterator[str]:
 
 def _variables(environment: Mapping[str, str]) -> Iterator[str]:
     for name, value in sorted(environment.items()):
-        yield f"  {name}={'***' if _SECRET.search(name) else shlex.quote(value)}"
+        is_secret = _SECRET_NAME.search(name) or _SECRET_VALUE.search(value)
+        yield f"  {name}={'***' if is_secret else shlex.quote(value)}"
 
 
 def _command(rank: PlannedRank) -> str:

@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-NO_LIMIT_V1 = str((1 << 63) - 4096)
-
 
 @dataclass(frozen=True)
 class Shape:

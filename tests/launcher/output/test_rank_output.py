@@ -13,6 +13,7 @@ BOTH = Route.SCREEN | Route.FILE
 
 
 def test_both_streams_reach_screen_and_log_file(tmp_path: Path) -> None:
+    (tmp_path / "logs/attempt_0").mkdir(parents=True, mode=0o755)  # of an earlier job
     log = LogFile(tmp_path / "logs", attempt=0, rank=3)
     output, shown = RankOutput(b"[a:3] ", log), list[bytes]()
     for text, route in ((b"out\n", BOTH), (b"err\n", Route.FILE), (b"no\nfile", Route.SCREEN)):

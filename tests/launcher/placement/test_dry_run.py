@@ -13,7 +13,13 @@ def planned(rank: int, place: Place | None, **environment: str) -> PlannedRank:
 
 
 def test_map_variables_and_commands_of_two_ranks() -> None:
-    shared = {"HCCL_SECRET": "c0ffee", "HF_TOKEN": "x", "TOKENIZERS_PARALLELISM": "false"}
+    shared = {
+        "HCCL_SECRET": "c0ffee",
+        "HF_TOKEN": "x",
+        "PGPASSWORD": "x",
+        "TOKENIZERS_PARALLELISM": "false",
+        "https_proxy": "http://me:x@proxy",
+    }
     place = Place((0, 1, 4), (0,), 2, is_bound=True)
     text = render([planned(0, place, **shared), planned(1, None, **shared)], ["a note"])
     assert (
@@ -27,7 +33,9 @@ a note
 every rank:
   HCCL_SECRET=***
   HF_TOKEN=***
+  PGPASSWORD=***
   TOKENIZERS_PARALLELISM=false
+  https_proxy=***
   $ python train.py --name 'two words'
 rank 0:
   RANK=0

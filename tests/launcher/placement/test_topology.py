@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from machine_trees import NO_LIMIT_V1, Shape, write_cgroup, write_machine
+from machine_trees import Shape, write_cgroup, write_machine
 
 from hccl_py.launcher.placement import cpu_list
 from hccl_py.launcher.placement.topology import Cpu, read_machine
@@ -48,6 +48,8 @@ def test_offline_and_excluded_cpus_are_left_out(tmp_path: Path) -> None:
     machine = read_machine(root, range(8))
     assert [[cpu.number for cpu in core] for core in machine.cores] == [[0, 4], [2], [3], [5]]
     assert [cpu.number for cpu in read_machine(root, {4, 5, 7}).cpus] == [4, 5]
+    # None is left: the affinity, which the kernel enforces, is right and the cpuset is not.
+    assert [cpu.number for cpu in read_machine(root, {7}).cpus] == [7]
 
 
 @pytest.mark.parametrize(
@@ -80,7 +82,10 @@ def test_container_whose_cgroup_is_outside_the_mount_reads_the_mounts_root(tmp_p
     assert read_machine(tmp_path, range(8)).quota == 3
 
 
-def test_cgroup_version_1_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("limit", "memory_bytes"), [("1073741824", 1 << 30), (str((1 << 63) - 4096), None)]
+)
+def test_cgroup_version_1_is_read(tmp_path: Path, limit: str, memory_bytes: int | None) -> None:
     mounts = (
         "33 24 0:29 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n"
         "34 24 0:30 / /sys/fs/cgroup/cpuset rw - cgroup cgroup rw,cpuset\n"
@@ -93,13 +98,12 @@ def test_cgroup_version_1_is_read(tmp_path: Path) -> None:
         "cpu,cpuacct/cpu.cfs_quota_us": "150000",
         "cpu,cpuacct/cpu.cfs_period_us": "100000",
         "cpuset/job/cpuset.effective_cpus": "1,3,5",
-        "memory/job/memory.limit_in_bytes": "1073741824",
-        "memory/memory.limit_in_bytes": NO_LIMIT_V1,
+        "memory/job/memory.limit_in_bytes": limit,
     }
     cgroup = "4:memory:/job\n3:cpuset:/job\n2:cpu,cpuacct:/job\n0::/job"
     write_cgroup(write_machine(tmp_path, Shape()), cgroup, mounts, files)
     machine = read_machine(tmp_path, range(8))
-    assert (machine.quota, machine.memory_bytes) == (1.5, 1 << 30)
+    assert (machine.quota, machine.memory_bytes) == (1.5, memory_bytes)
     assert [cpu.number for cpu in machine.cpus] == [1, 5, 3]
 
 
