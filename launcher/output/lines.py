@@ -1,0 +1,116 @@
+"""Whole lines from a rank's pipe.
+
+A progress bar, as tqdm's, writes states that end in a carriage return and a line end at last. On a
+terminal each state replaces the one before. In lines of many ranks it becomes a line a second and
+the last state, so a bar is seen to move and does not bury the rest.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+
+MAX_LINE_BYTES = 64 << 10
+MARK = b" [hccl-launch: the line goes on]"
+_STATE_EVERY_S = 1.0
+_READ_BYTES = 64 << 10
+# What a pipe holds at most, unless root raised the limit.
+_PIPE_BYTES = 1 << 20
+
+
+class LineReader:
+    """Hands on what a pipe brings, in whole lines with their ends, some at a time.
+
+    Bytes stay as they are, valid UTF-8 or not. A line of more than MAX_LINE_BYTES comes in pieces
+    that end in MARK, so a rank that never ends its line takes no more memory.
+    """
+
+    def __init__(self, descriptor: int, take: Callable[[Sequence[bytes]], None]) -> None:
+        """Take over a descriptor; `take` gets the lines."""
+        os.set_blocking(descriptor, False)
+        self._descriptor = descriptor
+        self._take = take
+        self._begun = b""  # the line that has no end yet; of a progress bar, its newest state
+        self._shown = b""  # the state of this bar that was last handed on
+        self._next_state_s = 0.0
+        self.is_open = True
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a selector."""
+        return self._descriptor
+
+    @property
+    def unfinished(self) -> bytes:
+        """What there is of a line without an end."""
+        return _newest_state(self._begun)
+
+    def on_readable(self) -> None:
+        """Read once and hand on the lines that are whole; close at the end of the pipe."""
+        self._read()
+
+    def close(self) -> None:
+        """Hand on what is left, a line without an end included, and close the descriptor.
+
+        Call this when the rank has ended. A process that it started may hold the pipe open, so the
+        end of the pipe may never come.
+        """
+        left = _PIPE_BYTES
+        while left > 0 and self.is_open and (count := self._read()):
+            left -= count
+        self._finish()
+
+    def _read(self) -> int:
+        try:
+            data = os.read(self._descriptor, _READ_BYTES)
+        except BlockingIOError:
+            return 0
+        if data:
+            self._hand_on(data)
+        else:
+            self._finish()
+        return len(data)
+
+    def _finish(self) -> None:
+        if self.is_open:
+            self.is_open = False
+            os.close(self._descriptor)
+            if self._begun:
+                self._hand_on(b"\n")
+
+    def _hand_on(self, data: bytes) -> None:
+        *whole, self._begun = (self._begun + data).split(b"\n")
+        lines = [piece for line in whole for piece in self._ended(line)]
+        lines += self._newest()
+        while len(self._begun) > MAX_LINE_BYTES:
+            lines.append(self._begun[:MAX_LINE_BYTES] + MARK + b"\n")
+            self._begun = self._begun[MAX_LINE_BYTES:]
+        if lines:
+            self._take(lines)
+
+    def _ended(self, line: bytes) -> list[bytes]:
+        """Return a line in pieces; no piece if it is a bar whose last state was handed on."""
+        line = _newest_state(line) if b"\r" in line else line
+        is_repeat = line != b"" and line == self._shown
+        self._shown = b""
+        cuts = range(MAX_LINE_BYTES, len(line), MAX_LINE_BYTES)
+        pieces = [line[cut - MAX_LINE_BYTES : cut] + MARK + b"\n" for cut in cuts]
+        rest = line[len(pieces) * MAX_LINE_BYTES :]
+        return [] if is_repeat else [*pieces, rest + b"\n"]
+
+    def _newest(self) -> list[bytes]:
+        """Forget all states of a bar but the newest, and return that one if it is time."""
+        if b"\r" not in self._begun:
+            return []
+        state = _newest_state(self._begun)
+        # tqdm writes the return first, so its newest state may grow; other bars write it last.
+        is_last = self._begun.endswith(b"\r")
+        self._begun = state + b"\r" if is_last else b"\r" + self._begun.rpartition(b"\r")[2]
+        now_s = time.monotonic()
+        if not state or state == self._shown or now_s < self._next_state_s:
+            return []
+        self._shown, self._next_state_s = state, now_s + _STATE_EVERY_S
+        return [state + b"\n"]
+
+
+def _newest_state(text: bytes) -> bytes:
+    """Return what a terminal would show of a text with carriage returns; blanks only erase."""
+    return next((state for state in reversed(text.split(b"\r")) if state.strip()), b"")

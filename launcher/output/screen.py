@@ -1,0 +1,88 @@
+"""The launcher's own standard output and error, written to without waiting for their reader."""
+
+import os
+import select
+import stat
+import sys
+import time
+
+# Past this much the launcher stops reading from ranks, and they wait as in any pipe.
+_FULL_BYTES = 1 << 20
+_WRITE_BYTES = 64 << 10
+
+
+class Screen:
+    """A terminal, pipe or file that takes lines as fast as its reader does.
+
+    The lines of one `write` stay together: ranks write through one Screen, one after the other.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = _opened_again(descriptor)
+        self._waiting = bytearray()
+        self.is_lost = False  # its reader closed it, as `head` does, or the disk is full
+
+    def fileno(self) -> int:
+        """Return the descriptor, for a selector."""
+        return self._descriptor
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether `on_writable` has something to do."""
+        return bool(self._waiting)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether nobody should write more until the reader has caught up."""
+        return len(self._waiting) >= _FULL_BYTES
+
+    def write(self, lines: bytes) -> None:
+        """Write whole lines, or keep them until the reader is ready; drop them if it is lost."""
+        if not self.is_lost:
+            self._waiting += lines
+            self.on_writable()
+
+    def on_writable(self) -> None:
+        """Write as much as the reader takes now."""
+        try:
+            while self._waiting:
+                count = os.write(self._descriptor, self._waiting[:_WRITE_BYTES])
+                del self._waiting[:count]
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.is_lost = True
+            self._waiting.clear()
+
+    def flush(self, timeout_s: float) -> None:
+        """Wait until everything is written, at most `timeout_s`."""
+        deadline_s = time.monotonic() + timeout_s
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLOUT)
+        while self._waiting and (left_s := deadline_s - time.monotonic()) > 0:
+            poll.poll(left_s * 1000)
+            self.on_writable()
+
+
+def open_screens() -> tuple[Screen, Screen]:
+    """Return the screens of standard output and error: one and the same if both lead there."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    out = Screen(1)
+    return out, out if os.path.sameopenfile(1, 2) else Screen(2)
+
+
+def _opened_again(descriptor: int) -> int:
+    """Return a descriptor for the same terminal or pipe that does not block.
+
+    O_NONBLOCK on the descriptor itself would also change the shell's: they share it. A file never
+    blocks, and opened again it would be written from its beginning.
+    """
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISFIFO(mode) or stat.S_ISCHR(mode):
+        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+        try:
+            return os.open(f"/proc/self/fd/{descriptor}", flags)
+        except OSError:  # another user's terminal, after `su`, or a pipe whose reader has gone
+            pass
+    return descriptor

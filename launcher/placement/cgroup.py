@@ -1,0 +1,99 @@
+"""The limits of this process's cgroup: CPU time, CPUs and memory, in versions 1 and 2.
+
+/proc/self/mountinfo says where each hierarchy is mounted and which part of it. A container often
+sees its own cgroup as the root of the mount, whatever /proc/self/cgroup calls it.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from hccl_py.launcher.placement import cpu_list
+
+# Version 1 has no word for "no limit": it shows the highest number of whole pages.
+_NO_LIMIT_BYTES = 1 << 60
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the cgroup and those above it allow; None: no limit."""
+
+    num_cores: float | None  # CPU time per time: 2.5 is two and a half cores
+    cpus: frozenset[int] | None
+    memory_bytes: int | None
+
+
+def read(root: Path = Path("/")) -> Limits:
+    """Read the limits of this process, of which each cgroup above may set a lower one."""
+    folders = {name: _folders(root, name) for name in ("cpu", "cpuset", "memory")}
+    return Limits(
+        num_cores=_num_cores(folders["cpu"]),
+        cpus=_cpus(folders["cpuset"]),
+        memory_bytes=_memory_bytes(folders["memory"]),
+    )
+
+
+def _num_cores(folders: Sequence[Path]) -> float | None:
+    quotas = [_text(folder / "cpu.max").split() for folder in folders]
+    for folder in folders:
+        quotas.append([_text(folder / f"cpu.cfs_{name}_us") for name in ("quota", "period")])
+    limits = [quota for quota in quotas if quota and quota[0] not in ("", "max", "-1")]
+    return min((int(time) / int(period) for time, period in limits), default=None)
+
+
+def _cpus(folders: Sequence[Path]) -> frozenset[int] | None:
+    for folder in folders:
+        for name in ("cpuset.cpus.effective", "cpuset.effective_cpus"):
+            if text := _text(folder / name):
+                return cpu_list.parse(text)
+    return None
+
+
+def _memory_bytes(folders: Sequence[Path]) -> int | None:
+    names = ("memory.max", "memory.limit_in_bytes")
+    texts = [_text(folder / name) for folder in folders for name in names]
+    limits = [int(text) for text in texts if text.isdigit()]
+    return min((limit for limit in limits if limit < _NO_LIMIT_BYTES), default=None)
+
+
+def _folders(root: Path, controller: str) -> list[Path]:
+    """Return the folders of this process's cgroup and of those above it, innermost first."""
+    cgroups = dict(_cgroups(root))
+    found = []
+    for name, inside, mount_point in _mounts(root):
+        if name in (controller, "") and name in cgroups:
+            folder = top = root / mount_point.lstrip("/")
+            with suppress(ValueError):  # what it calls its cgroup is not in this mount
+                folder = top / PurePosixPath(cgroups[name]).relative_to(inside)
+            depth = len(folder.parts) - len(top.parts)
+            found += [folder, *folder.parents[:depth]]
+    return found
+
+
+def _cgroups(root: Path) -> list[tuple[str, str]]:
+    """Return the controllers of version 1 and "" for version 2, each with this process's cgroup."""
+    lines = [line.split(":", 2) for line in _text(root / "proc/self/cgroup").splitlines()]
+    return [(name, path) for _, names, path in lines for name in names.split(",")]
+
+
+def _mounts(root: Path) -> list[tuple[str, str, str]]:
+    """Return, by controller, which part of its hierarchy is mounted, and where."""
+    found = []
+    for line in _text(root / "proc/self/mountinfo").splitlines():
+        mount, _, filesystem = line.partition(" - ")
+        inside, mount_point = mount.split()[3:5]
+        kind, *_, options = filesystem.split()
+        if kind == "cgroup2":
+            found.append(("", inside, mount_point))
+        elif kind == "cgroup":
+            found += [(name, inside, mount_point) for name in options.split(",")]
+    return found
+
+
+def _text(path: Path) -> str:
+    """Return what stands in a file; empty if it is missing or may not be read."""
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""

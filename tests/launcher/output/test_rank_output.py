@@ -1,0 +1,61 @@
+"""What becomes of a rank's lines: screen, log file, and the last ones."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from hccl_py.launcher.output.rank_output import LogFile, RankOutput
+from hccl_py.launcher.output.routes import Route
+
+BOTH = Route.SCREEN | Route.FILE
+
+
+def test_both_streams_reach_screen_and_log_file(tmp_path: Path) -> None:
+    (tmp_path / "logs/attempt_0").mkdir(parents=True, mode=0o755)  # of an earlier job
+    log = LogFile(tmp_path / "logs", attempt=0, rank=3)
+    output, shown = RankOutput(b"[a:3] ", log), list[bytes]()
+    for text, route in ((b"out\n", BOTH), (b"err\n", Route.FILE), (b"no\nfile", Route.SCREEN)):
+        descriptor, end = os.pipe()
+        reader = output.reader(descriptor, route, shown.append)
+        os.write(end, text)
+        reader.on_readable()
+        os.close(end)
+    assert shown == [b"[a:3] out\n", b"[a:3] no\n"]
+    assert output.last_lines() == ["out", "err", "no", "file"]
+    output.close()
+    assert shown[2:] == [b"[a:3] file\n"]
+    assert output.last_lines() == ["out", "err", "no", "file"]
+    path = tmp_path / "logs/attempt_0/rank_3.log"
+    assert path.read_bytes() == b"out\nerr\n"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+
+
+def test_only_the_last_lines_are_kept_and_long_ones_cut() -> None:
+    descriptor, end = os.pipe()
+    output = RankOutput(b"", None)
+    reader = output.reader(descriptor, Route.SCREEN, lambda lines: None)
+    os.write(end, b"".join(b"%d\n" % number for number in range(1000)) + b"\xff" * 9000)
+    os.close(end)
+    while reader.is_open:
+        reader.on_readable()
+    last = output.last_lines()
+    assert (last[0], last[-2], last[-1]) == ("961", "999", "�" * 1000)
+
+
+def test_full_disk_ends_the_log_and_not_the_job(tmp_path: Path) -> None:
+    (tmp_path / "attempt_0").mkdir()
+    (tmp_path / "attempt_0/rank_0.log").symlink_to("/dev/full")
+    log = LogFile(tmp_path, attempt=0, rank=0)
+    descriptor, end = os.pipe()
+    output, shown = RankOutput(b"[a:0] ", log), list[bytes]()
+    reader = output.reader(descriptor, BOTH, shown.append)
+    for text in (b"one\n", b"two\n"):
+        os.write(end, text)
+        reader.on_readable()
+    os.close(end)
+    output.close()
+    complaint = f"[a:0] hccl-launch: {log.path} ends here: No space left on device\n"
+    assert shown == [b"[a:0] one\n", complaint.encode(), b"[a:0] two\n"]

@@ -1,0 +1,88 @@
+"""The launcher's own output: whole lines, readers that stop reading, readers that leave."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hccl_py.launcher.output.screen import Screen
+
+LINE = b"x" * 999 + b"\n"
+OPEN = (
+    "import os, sys; from hccl_py.launcher.output.screen import open_screens;"
+    "out, err = open_screens();"
+)
+
+
+def fill(screen: Screen) -> int:
+    """Write until the screen is full, and return how many lines it took."""
+    count = 0
+    while not screen.is_full:
+        screen.write(LINE)
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("opened", [os.pipe, pty.openpty])
+def test_reader_that_stops_makes_nobody_wait_and_loses_nothing(
+    opened: Callable[[], tuple[int, int]],
+) -> None:
+    # Like a terminal after Ctrl-S, or a pager.
+    reader, writer = opened()
+    screen = Screen(writer)
+    before = fcntl.fcntl(writer, fcntl.F_GETFL)
+    assert not before & os.O_NONBLOCK, "the shell shares this descriptor"
+    count = fill(screen)
+    found = b""
+    while found.count(b"\n") < count:
+        found += os.read(reader, 1 << 16)
+        screen.on_writable()
+    assert found.replace(b"\r\n", b"\n") == count * LINE
+    for descriptor in {reader, writer, screen.fileno()}:
+        os.close(descriptor)
+
+
+def test_flush_ends_at_its_deadline() -> None:
+    reader, writer = os.pipe()
+    screen = Screen(writer)
+    fill(screen)
+    screen.flush(0.01)
+    assert screen.is_waiting
+    for descriptor in (reader, writer, screen.fileno()):
+        os.close(descriptor)
+
+
+def test_reader_that_leaves_is_noticed_and_the_rest_dropped() -> None:
+    reader, writer = os.pipe()
+    before = Screen(writer)
+    os.close(reader)
+    after = Screen(writer)
+    for screen in (before, after):
+        screen.write(LINE)
+        assert screen.is_lost
+        screen.write(LINE)
+        assert not screen.is_waiting
+    for descriptor in {writer, before.fileno(), after.fileno()}:
+        os.close(descriptor)
+
+
+def run(code: str, command: str) -> str:
+    return subprocess.check_output(
+        ["sh", "-c", command, "sh", sys.executable, "-c", OPEN + code], text=True, timeout=30
+    )
+
+
+def test_output_and_error_share_a_screen_only_where_both_lead_there(tmp_path: Path) -> None:
+    code = "out.write(b'%d\\n' % (out is err))"
+    assert run(code, '"$@" 2>&1') == "1\n"
+    # A file is written where the shell left off.
+    file = tmp_path / "out"
+    command = f'(echo before; "$@" 2>/dev/null; echo after) > {file}; cat {file}'
+    assert run(code, command) == "before\n0\nafter\n"
