@@ -1,0 +1,99 @@
+"""What dialling each other brought -> findings: one for each node and fault, whoever saw it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from hccl_py.launcher.preflight.finding import Finding, name_nodes
+from hccl_py.launcher.preflight.judge.nodes import Nodes
+from hccl_py.launcher.preflight.node.probe import CONNECT_S, Outcome, PairResult
+
+_MOST_SOURCES = 8
+_SAFE_MTU = 1280  # every IPv6 network carries it
+
+
+class _Fault(NamedTuple):
+    target: int
+    path: int | None
+    outcome: Outcome
+
+
+def link_findings(nodes: Nodes, results: Mapping[int, Sequence[PairResult]]) -> Iterator[Finding]:
+    """Judge the results of every node that dialled."""
+    seen: dict[_Fault, dict[int, PairResult]] = {}
+    for source, ones in results.items():
+        for one in ones:
+            if one["outcome"] == "stalled":
+                yield _stalled(nodes, source, one)
+            elif one["outcome"] not in ("good", "unresolved"):  # names are another check
+                fault = _Fault(one["target"]["node"], one["target"]["path"], one["outcome"])
+                seen.setdefault(fault, {})[source] = one
+    for fault, by_source in seen.items():
+        yield _unreachable(nodes, fault, by_source)
+
+
+def _unreachable(nodes: Nodes, fault: _Fault, by_source: Mapping[int, PairResult]) -> Finding:
+    target = fault.target
+    one = next(iter(by_source.values()))
+    host, port = one["target"]["host"], one["target"]["port"]
+    name = _interface(nodes, target, fault.path)
+    sources = name_nodes(by_source, nodes.names)
+    what_port = "its master port" if fault.path is None else "its data port"
+    at = f"({host}, port {port}{f', {name}' if name else ''})"
+    if fault.outcome == "dropped":
+        what = f"does not answer {sources} at {what_port} {at} within {CONNECT_S:g} s: a DROP rule"
+        return Finding(target, "error", what, _open_port(nodes, fault, by_source, port))
+    if fault.outcome == "rejected":
+        what = f"rejects {sources} at {what_port} {at}: a REJECT rule ({one['detail']})"
+        return Finding(target, "error", what, _open_port(nodes, fault, by_source, port))
+    if fault.outcome == "dead":
+        what = f"is not on the link of {sources}: nobody there owns {host}"
+        links = f"ip link show {name}" if name else "ip link"
+        remedy = f"{links}: cable, switch, bridge or VLAN; or HCCL_SOCKET_IFNAME=^{name or 'NAME'}"
+        return Finding(target, "error", what, remedy)
+    if fault.outcome == "no route":
+        source = min(by_source)
+        what = f"has no route to {host} of {nodes.name(target)}"
+        remedy = f"ip route add {host} via GATEWAY; or HCCL_SOCKET_IFNAME with a common network"
+        return Finding(source, "error", what, remedy)
+    if fault.outcome == "stranger":
+        what = f"is not who answers {sources} at {host}, port {port}: {one['detail']}"
+        return Finding(target, "error", what, f"arping -D {host}: another host has this address?")
+    what = f"breaks connections of {sources} at {what_port} {at}: {one['detail']}"
+    return Finding(target, "error", what, "dmesg | tail, and the firewall's log")
+
+
+def _stalled(nodes: Nodes, source: int, one: PairResult) -> Finding:
+    target, path = one["target"]["node"], one["target"]["path"]
+    name, mtu, passes = _interface(nodes, source, path), one["mtu"], one["largest_packet"]
+    if passes and passes >= mtu:
+        what = f"sends to {nodes.name(target)} what never comes, though packets of {mtu} bytes do"
+        return Finding(source, "error", what, f"ethtool -K {name or 'DEV'} tso off gso off gro off")
+    size = f"over {passes} bytes" if passes else "of full size"
+    what = (
+        f"loses packets {size} to {nodes.name(target)}, and {name or 'its interface'} sends {mtu}"
+    )
+    there = _interface(nodes, target, path)
+    dev = f"ip link set dev {name or 'DEV'} mtu {passes or _SAFE_MTU}"
+    return Finding(
+        source, "error", what, f"{dev}, and on {nodes.name(target)} {there or 'DEV'} too"
+    )
+
+
+def _interface(nodes: Nodes, node: int, path: int | None) -> str:
+    paths = nodes.facts[node]["paths"]
+    return paths[path][0] if path is not None else ""
+
+
+def _open_port(nodes: Nodes, fault: _Fault, by_source: Mapping[int, PairResult], port: int) -> str:
+    addresses = {
+        nodes.facts[source]["paths"][fault.path or 0][1]
+        for source in by_source
+        if nodes.facts[source]["paths"]
+    }
+    sources = f" -s {','.join(sorted(addresses))}" if len(addresses) <= _MOST_SOURCES else ""
+    tool = "ip6tables" if any(":" in address for address in addresses) else "iptables"
+    ports, hint = str(port), "; or another --master-port"
+    if fault.path is not None:
+        first, last = nodes.facts[fault.target]["port_range"] or (1024, 65535)
+        ports, hint = f"{first}:{last}", "" if first != 1024 else "; HCCL_PORT_RANGE needs fewer"
+    return f"{tool} -I INPUT -p tcp{sources} --dport {ports} -j ACCEPT{hint}"
