@@ -5,7 +5,7 @@
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,14 @@ from hccl_py.launcher.preflight.judge.compare import CHECKS, clock_findings, com
 from hccl_py.launcher.preflight.judge.links import link_findings
 from hccl_py.launcher.preflight.judge.nodes import Nodes
 from hccl_py.launcher.preflight.judge.overview import overview
-from hccl_py.launcher.preflight.judge.speeds import slow_findings, suspects, tables
+from hccl_py.launcher.preflight.judge.speeds import second_looks, slow_findings, tables
 from hccl_py.launcher.preflight.node.facts import RESOLVE_S
 from hccl_py.launcher.preflight.node.probe import CONNECT_S, MEASURE_S, STALL_S, PairResult, Target
 from hccl_py.launcher.preflight.node.responder import Introduction
 from hccl_py.launcher.preflight.rounds import neighbours, schedule
 
 _ANSWER_S = 5.0
-_PROBE_S = 2 * CONNECT_S + STALL_S
+_PROBE_S = 4 * CONNECT_S + STALL_S  # two connections, two handshakes
 _PROBES_AT_ONCE = 16
 _PAIR_CHECKS = 4  # clock, master port, data ports, full-size packets
 _SPEED_CHECKS = 2
@@ -35,7 +35,7 @@ class Job:
         names: what the user calls each node; "" where there is no name.
         node_sizes: ranks on each node.
         has_master_port: its port is known, and node 0 can listen there now.
-        full: every pair, and speeds; else what takes a second, before a start.
+        full: every pair, speeds and infos; else what takes a second, before a start.
     """
 
     names: tuple[str, ...]
@@ -80,13 +80,12 @@ Steps = Generator[Ask, Answers, Any]
 def check(job: Job) -> Generator[Ask, Answers, Report]:
     """Ask all nodes everything and return the report."""
     everybody = range(len(job.names))
-    findings: list[Finding] = []
-    skews_s = yield from _ask_clocks(everybody)
-    findings += clock_findings(skews_s)
     timeout_s = RESOLVE_S + _ANSWER_S
     asked = Ask({node: {"kind": "examine"} for node in everybody}, timeout_s)
     met: Mapping[int, Introduction] = yield asked
-    findings += _silent(everybody, met, timeout_s)
+    findings = list(_silent(everybody, met, timeout_s))
+    skews_s = yield from _ask_clocks(met)
+    findings += clock_findings(skews_s)
     nodes = Nodes(job.names, job.node_sizes, {node: one["facts"] for node, one in met.items()})
     findings += compare(nodes)
     findings += _listeners(met)
@@ -95,11 +94,12 @@ def check(job: Job) -> Generator[Ask, Answers, Report]:
     details = overview(nodes, skews_s) if job.full else ""
     if job.full:
         speeds = yield from _measure(len(job.names), results)
-        suspicious = suspects(speeds)
-        if suspicious:
-            again = yield from _measure(len(job.names), results, suspicious)
+        if links := second_looks(speeds):
+            again = yield from _measure(len(job.names), results, links)
             findings += slow_findings(nodes, speeds, again)
         details += "\n\n" + tables(len(job.names), speeds) if speeds else ""
+    else:
+        findings = [each for each in findings if each.severity != "info"]
     num_checks = len(CHECKS) + _PAIR_CHECKS + _SPEED_CHECKS * job.full
     return Report(tuple(findings), job.names, num_checks, details)
 
@@ -116,10 +116,10 @@ def run(job: Job, exchange: Callable[[Ask], Answers]) -> Report:
             return report
 
 
-def _ask_clocks(everybody: range) -> Steps:
+def _ask_clocks(met: Iterable[int]) -> Steps:
     """Return how far each node's clock is ahead of this one's, within half of a round trip."""
     began_s = time.time()
-    clocks_s = yield Ask({node: {"kind": "clock"} for node in everybody}, _ANSWER_S)
+    clocks_s = yield Ask({node: {"kind": "clock"} for node in met}, _ANSWER_S)
     middle_s = (began_s + time.time()) / 2
     return {node: float(clock_s) - middle_s for node, clock_s in clocks_s.items()}
 
@@ -130,11 +130,12 @@ def _reach(job: Job, met: Mapping[int, Introduction]) -> Steps:
     has_master = job.has_master_port and 0 in met and not met[0]["master_problem"]
     questions: dict[int, dict[str, Any]] = {}
     for node in met:
-        others = range(n) if job.full else neighbours(node, n)
+        # In turns, so that no node is dialled by all others at the same moment.
+        others = [(node + k) % n for k in range(1, n)] if job.full else neighbours(node, n)
         targets = [
             target
             for other in others
-            if other != node and other in met
+            if other in met
             for target in _targets(met[node], met[other], other)
         ]
         if has_master and node != 0:
@@ -176,8 +177,14 @@ def _measure(
             if wanted:
                 questions = {a: {"kind": "measure", "target": targets[a, b]} for a, b in wanted}
                 answers = yield Ask(questions, MEASURE_S + _ANSWER_S)
-                speeds.update({(a, b): answers[a] for a, b in wanted if a in answers})
+                speeds.update(
+                    {(a, b): answers[a] for a, b in wanted if _is_measured(answers.get(a))}
+                )
     return speeds
+
+
+def _is_measured(result: PairResult | None) -> bool:
+    return result is not None and len(result["gb_per_s"]) > 0
 
 
 def _silent(everybody: range, met: Answers, timeout_s: float) -> Iterator[Finding]:

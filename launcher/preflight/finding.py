@@ -16,7 +16,7 @@ class Finding:
     Attributes:
         node: where the remedy is applied.
         severity: error: the job would fail; warning: it would be slow, or fail in some uses.
-        what: the fault in a clause whose subject is the node.
+        what: the fault, in a clause whose subject is the node.
         remedy: a command, or what to change.
     """
 
@@ -41,7 +41,7 @@ def render(findings: Iterable[Finding], names: Sequence[str], num_checks: int) -
     rows = sorted(nodes_by_text.items(), key=lambda row: (_ORDER.index(row[0][0]), min(row[1])))
     lines = []
     for (severity, what, remedy), nodes in rows:
-        lines += [f"{severity:7}  {name_nodes(nodes, names)} {what}", f"{'':7}  -> {remedy}"]
+        lines += [f"{severity:7}  {name_nodes(nodes, names)}: {what}", f"{'':7}  -> {remedy}"]
     counts = [(kind, sum(row[0][0] == kind for row in rows)) for kind in _ORDER[:2]]
     found = ", ".join(f"{n} {kind}{'s' * (n > 1)}" for kind, n in counts if n)
     nodes_text = f"{len(names)} node{'s' * (len(names) != 1)}"

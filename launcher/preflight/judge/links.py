@@ -24,11 +24,32 @@ def link_findings(nodes: Nodes, results: Mapping[int, Sequence[PairResult]]) -> 
         for one in ones:
             if one["outcome"] == "stalled":
                 yield _stalled(nodes, source, one)
-            elif one["outcome"] not in ("good", "unresolved"):  # names are another check
+            elif one["outcome"] != "good":
                 fault = _Fault(one["target"]["node"], one["target"]["path"], one["outcome"])
                 seen.setdefault(fault, {})[source] = one
     for fault, by_source in seen.items():
-        yield _unreachable(nodes, fault, by_source)
+        if fault.outcome != "dead" or not _is_other_end(nodes, fault, seen):
+            yield _unreachable(nodes, fault, by_source)
+
+
+def _is_other_end(
+    nodes: Nodes, fault: _Fault, seen: Mapping[_Fault, Mapping[int, PairResult]]
+) -> bool:
+    """Say whether a host only seems dead, to hosts that are: their own findings say enough."""
+    path = fault.path or 0
+
+    def is_dead(node: int) -> bool:
+        its_own = seen.get(fault._replace(target=node, path=path), {})
+        return len(its_own) > len(seen[fault]) or not _has_carrier(nodes, node, path)
+
+    if fault.path is None and fault._replace(path=0) in seen:
+        return True  # the data port's finding says so
+    return not _has_carrier(nodes, fault.target, path) or all(map(is_dead, seen[fault]))
+
+
+def _has_carrier(nodes: Nodes, node: int, path: int | None) -> bool:
+    interface = nodes.facts[node]["interfaces"].get(_interface(nodes, node, path))
+    return interface is None or interface["has_carrier"]
 
 
 def _unreachable(nodes: Nodes, fault: _Fault, by_source: Mapping[int, PairResult]) -> Finding:

@@ -37,7 +37,7 @@ _PINGS = 30
 _LOOKS, _LOOK_S, _MOST_S = 5, 0.05, 1.0
 
 Outcome = Literal[
-    "good", "dropped", "rejected", "dead", "no route", "stalled", "unresolved", "stranger", "broken"
+    "good", "dropped", "rejected", "dead", "no route", "stalled", "stranger", "broken"
 ]
 
 
@@ -179,8 +179,6 @@ def _time_ping(wire: Wire) -> float:
 def _outcome(error: Exception, host: str, elapsed_s: float) -> Outcome:
     if isinstance(error, StrangerError):
         return "stranger"
-    if isinstance(error, socket.gaierror):
-        return "unresolved"
     code = error.errno if isinstance(error, OSError) else None
     if isinstance(error, TimeoutError):
         return "dead" if _nobody_on_link(host) else "dropped"

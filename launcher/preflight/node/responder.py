@@ -35,6 +35,7 @@ class Responder:
         self._settings = settings
         self._clock = clock
         self._server = PairServer(settings.secret)
+        self._knows_master = False
 
     def answer(self, question: dict[str, Any]) -> Any:
         """Answer one question in plain values; blocks, "reach" for up to half a minute."""
@@ -55,6 +56,7 @@ class Responder:
 
     def _introduce(self) -> Introduction:
         facts = examine(self._settings)
+        self._knows_master = not isinstance(facts["resolved"][self._settings.master_addr], str)
         first, last = facts["port_range"] or (0, 0)
         answer = Introduction(facts=facts, ports=[], listen_problem="", master_problem="")
         try:
@@ -70,12 +72,15 @@ class Responder:
         return answer
 
     def _reach(self, targets: list[Target]) -> list[PairResult]:
+        known = []
         for target in targets:
             if target["path"] is None:
                 target["host"] = self._settings.master_addr
                 target["port"] = self._settings.master_port or 0
+            if target["path"] is not None or self._knows_master:
+                known.append(target)
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            return list(threads.map(partial(probe, secret=self._settings.secret), targets))
+            return list(threads.map(partial(probe, secret=self._settings.secret), known))
 
 
 def _reason(error: OSError) -> str:

@@ -1,12 +1,11 @@
 """What other nodes dial while they test the way to this one: a thread for each connection."""
 
 import contextlib
-import errno
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 
 from hccl_py.launcher.preflight.node.wire import (
     BULK,
@@ -25,7 +24,8 @@ from hccl_py.transport.network.interfaces import address_family
 
 _STRANGER_S = 10.0
 _SESSION_S = 60.0
-_MOST_CONNECTIONS = 128
+_MOST_SESSIONS = 128
+_CLOSE_S = 2.0
 _BACKLOG = 1024
 _BUFFER_BYTES = 1 << 20
 _SETTLE_S = 0.2  # how long a datagram may be on its way after the one before it
@@ -39,10 +39,10 @@ class PairServer:
     def __init__(self, secret: bytes) -> None:
         """Listen nowhere yet."""
         self._secret = secret
-        self._listeners: list[socket.socket] = []
-        self._connections: set[socket.socket] = set()
-        self._threads: list[threading.Thread] = []
+        self._acceptors: dict[socket.socket, threading.Thread] = {}
+        self._sessions: dict[socket.socket, threading.Thread] = {}
         self._lock = threading.Lock()
+        self._closed = False
 
     def __enter__(self) -> "PairServer":
         """Return itself."""
@@ -61,58 +61,57 @@ class PairServer:
             except OSError as error:
                 problem = error
                 continue
-            self._listeners.append(listener)
-            self._start(self._accept, listener)
+            thread = threading.Thread(target=self._accept, args=(listener,), daemon=True)
+            self._acceptors[listener] = thread
+            thread.start()
             return int(listener.getsockname()[1])
         raise problem
 
     def close(self) -> None:
         """Close all sockets and wait for the threads. Idempotent."""
+        self._closed = True
+        _end(self._acceptors)
         with self._lock:
-            opened = [*self._listeners, *self._connections]
-            self._listeners.clear()
-        for each in opened:
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)  # wakes the thread that waits for it
-        for thread in self._threads:
-            thread.join(_SESSION_S)
-        for each in opened:
-            each.close()
-
-    def _start(self, target: Callable[[socket.socket], None], argument: socket.socket) -> None:
-        thread = threading.Thread(target=target, args=(argument,), daemon=True)
-        self._threads = [one for one in self._threads if one.is_alive()]
-        self._threads.append(thread)
-        thread.start()
+            sessions = dict(self._sessions)
+        _end(sessions)
 
     def _accept(self, listener: socket.socket) -> None:
         while True:
             try:
                 connection, _ = listener.accept()
-            except OSError as error:
-                if error.errno not in (errno.EMFILE, errno.ENFILE):
-                    return  # closed
-                time.sleep(_SETTLE_S)  # a connection that ends gives its descriptor back
+            except OSError:
+                if self._closed:
+                    return
+                time.sleep(_SETTLE_S)  # out of descriptors, until a connection ends
                 continue
+            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
             with self._lock:
-                is_full = len(self._connections) >= _MOST_CONNECTIONS
-                if not is_full:
-                    self._connections.add(connection)
-            if is_full:
-                connection.close()
-            else:
-                self._start(self._serve, connection)
+                if len(self._sessions) >= _MOST_SESSIONS:
+                    connection.close()
+                    continue
+                self._sessions[connection] = thread
+            thread.start()
 
     def _serve(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError, StrangerError):
+        with connection, contextlib.suppress(OSError, StrangerError):
             wire = Wire(connection, Deadline(_STRANGER_S))
             wire.prove_as_server(self._secret)
             wire.deadline = Deadline(_SESSION_S)
             with contextlib.ExitStack() as opened:
                 _answer(wire, str(connection.getsockname()[0]), opened)
         with self._lock:
-            self._connections.discard(connection)
-        connection.close()
+            del self._sessions[connection]
+
+
+def _end(threads: Mapping[socket.socket, threading.Thread]) -> None:
+    """Wake each thread from its wait for a socket, and see it end."""
+    for each in threads:
+        with contextlib.suppress(OSError):
+            each.shutdown(socket.SHUT_RDWR)
+    deadline = Deadline(_CLOSE_S)
+    for each, thread in threads.items():
+        thread.join(deadline.remaining_s)
+        each.close()
 
 
 def _bind(host: str, port: int) -> socket.socket:

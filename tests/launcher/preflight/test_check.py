@@ -58,8 +58,9 @@ def test_check_of_two_nodes_measures_both_ways_and_finds_that_they_are_one_machi
             node: opened.enter_context(closing(Responder(settings(node, port)))) for node in (0, 1)
         }
         report = checked(job(full=True, has_master_port=True), responders)
-    (found,) = [each for each in report.findings if each.severity != "info"]
-    assert found.what == "is the same machine as node 0 (localhost)"
+    # How fast loopback is, depends on what else runs here.
+    found = [each.what for each in report.findings if "median of links" not in each.what]
+    assert found == ["is the same machine as node 0 (localhost)"]
     assert "lo 127.0.0.1" in report.details
     bandwidth, round_trip = report.details.split("round trip")
     assert bandwidth.count("GB/s") == 1

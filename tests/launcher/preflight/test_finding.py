@@ -13,11 +13,11 @@ def test_render_puts_errors_first_and_equal_ones_together() -> None:
         Finding(1, "error", "is broken", "mend it"),
     ]
     assert render(findings, ["a", "b", "c", "d"], 12).splitlines() == [
-        "error    nodes 1, 3 (b, d) is broken",
+        "error    nodes 1, 3 (b, d): is broken",
         "         -> mend it",
-        "warning  node 0 (a) is slow",
+        "warning  node 0 (a): is slow",
         "         -> wait",
-        "info     node 2 (c) is odd",
+        "info     node 2 (c): is odd",
         "         -> nothing",
         "12 checks on 4 nodes: 1 error, 1 warning",
     ]

@@ -11,7 +11,7 @@ from made_nodes import GB, made_nodes, made_result
 from hccl_py.launcher.preflight.finding import Finding
 from hccl_py.launcher.preflight.judge.compare import clock_findings, compare
 from hccl_py.launcher.preflight.judge.links import link_findings
-from hccl_py.launcher.preflight.judge.speeds import slow_findings, suspects, tables
+from hccl_py.launcher.preflight.judge.speeds import second_looks, slow_findings, tables
 from hccl_py.launcher.preflight.node.probe import PairResult
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "launcher.md"
@@ -36,8 +36,9 @@ def slow() -> Iterable[Finding]:
         for b in range(3)
         if a != b
     }
-    assert suspects(speeds) == [(1, 2)]
-    return slow_findings(made_nodes(), speeds, {(1, 2): speeds[1, 2]})
+    links = second_looks(speeds)
+    assert (links[0], len(links)) == ((1, 2), 4)
+    return slow_findings(made_nodes(), speeds, {link: speeds[link] for link in links})
 
 
 FAULTS: dict[str, Callable[[], Iterable[Finding]]] = {
@@ -95,7 +96,7 @@ def test_docs_show_the_finding_and_the_remedy_of_every_fault() -> None:
     rows = []
     for fault, find in FAULTS.items():
         (found,) = find()
-        cells = fault, f"{found.severity}: node 1 (b) {found.what}", found.remedy
+        cells = fault, f"{found.severity}: node 1 (b): {found.what}", found.remedy
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     table = "\n".join(rows)
     assert table in PAGE.read_text(), f"docs/launcher.md should have this table:\n{table}"
@@ -121,10 +122,28 @@ def test_fault_that_many_nodes_see_is_one_finding() -> None:
     assert "-s 10.0.0.1,10.0.0.3 " in found.remedy
 
 
-def test_link_that_is_slow_within_its_noise_is_not_reported() -> None:
-    speeds = {(0, 1): made_result(1, gb_per_s=[2.0] * 5), (1, 0): made_result(0, gb_per_s=[2.0])}
-    noisy = {(0, 1): made_result(1, gb_per_s=[0.5, 1.0, 1.5, 2.0, 2.5])}
-    assert list(slow_findings(made_nodes(), speeds, noisy)) == []
+def test_host_that_is_cut_off_is_named_and_not_those_that_it_misses() -> None:
+    cut_off = {
+        0: [made_result(1, outcome="dead"), made_result(2)],
+        1: [made_result(node, path, outcome="dead") for node, path in ((0, 0), (0, None), (2, 0))],
+        2: [made_result(0), made_result(1, outcome="dead")],
+    }
+    assert [each.node for each in link_findings(made_nodes(), cut_off)] == [1]
+    # The interface says it already, in a finding of its own.
+    assert list(link_findings(made_nodes(interfaces=DOWN), cut_off)) == []
+
+
+@pytest.mark.parametrize(
+    ("again", "reference"),
+    [([0.5, 1.0, 1.5, 2.0, 2.5], [2.0] * 5), ([1.0] * 5, [1.0] * 5), ([2.0] * 5, [2.0] * 5)],
+    ids=["within its noise", "as all links are now", "no more"],
+)
+def test_link_that_looked_slow_is_not_reported_if_it_is(
+    again: list[float], reference: list[float]
+) -> None:
+    speeds = {(0, 1): made_result(1, gb_per_s=[1.0]), (1, 0): made_result(0, gb_per_s=[2.0])}
+    second = {(0, 1): made_result(1, gb_per_s=again), (1, 0): made_result(0, gb_per_s=reference)}
+    assert list(slow_findings(made_nodes(), speeds, second)) == []
 
 
 def test_tables_show_every_link_once() -> None:
