@@ -17,12 +17,11 @@ from hccl_py.launcher.preflight.judge.overview import overview
 from hccl_py.launcher.preflight.judge.speeds import second_looks, slow_findings, tables
 from hccl_py.launcher.preflight.node.facts import RESOLVE_S
 from hccl_py.launcher.preflight.node.probe import CONNECT_S, MEASURE_S, STALL_S, PairResult, Target
-from hccl_py.launcher.preflight.node.responder import Introduction
+from hccl_py.launcher.preflight.node.responder import PROBES_AT_ONCE, Introduction
 from hccl_py.launcher.preflight.rounds import neighbours, schedule
 
 _ANSWER_S = 5.0
 _PROBE_S = 4 * CONNECT_S + STALL_S  # two connections, two handshakes
-_PROBES_AT_ONCE = 16
 _PAIR_CHECKS = 4  # clock, master port, data ports, full-size packets
 _SPEED_CHECKS = 2
 
@@ -80,16 +79,17 @@ Steps = Generator[Ask, Answers, Any]
 def check(job: Job) -> Generator[Ask, Answers, Report]:
     """Ask all nodes everything and return the report."""
     everybody = range(len(job.names))
-    timeout_s = RESOLVE_S + _ANSWER_S
-    asked = Ask({node: {"kind": "examine"} for node in everybody}, timeout_s)
+    asked = Ask({node: {"kind": "examine"} for node in everybody}, RESOLVE_S + _ANSWER_S)
     met: Mapping[int, Introduction] = yield asked
-    findings = list(_silent(everybody, met, timeout_s))
+    findings = list(_silent(asked, met))
     skews_s = yield from _ask_clocks(met)
     findings += clock_findings(skews_s)
     nodes = Nodes(job.names, job.node_sizes, {node: one["facts"] for node, one in met.items()})
     findings += compare(nodes)
     findings += _listeners(met)
-    results = yield from _reach(job, met)
+    asked = _whom_to_reach(job, met)
+    results = yield asked
+    findings += _silent(asked, results)
     findings += link_findings(nodes, results)
     details = overview(nodes, skews_s) if job.full else ""
     if job.full:
@@ -124,11 +124,12 @@ def _ask_clocks(met: Iterable[int]) -> Steps:
     return {node: float(clock_s) - middle_s for node, clock_s in clocks_s.items()}
 
 
-def _reach(job: Job, met: Mapping[int, Introduction]) -> Steps:
-    """Have all nodes dial others at the same time; return the results by node."""
+def _whom_to_reach(job: Job, met: Mapping[int, Introduction]) -> Ask:
+    """Have all nodes dial others at the same time."""
     n = len(job.names)
     has_master = job.has_master_port and 0 in met and not met[0]["master_problem"]
     questions: dict[int, dict[str, Any]] = {}
+    most = 0
     for node in met:
         # In turns, so that no node is dialled by all others at the same moment.
         others = [(node + k) % n for k in range(1, n)] if job.full else neighbours(node, n)
@@ -140,12 +141,9 @@ def _reach(job: Job, met: Mapping[int, Introduction]) -> Steps:
         ]
         if has_master and node != 0:
             targets.append(Target(node=0, path=None, interface="", source="", host="", port=0))
-        if targets:
-            questions[node] = {"kind": "reach", "targets": targets}
-    most = max((len(question["targets"]) for question in questions.values()), default=0)
-    if not questions:
-        return {}
-    return (yield Ask(questions, -(-most // _PROBES_AT_ONCE) * _PROBE_S + _ANSWER_S))
+        questions[node] = {"kind": "reach", "targets": targets}
+        most = max(most, len(targets))
+    return Ask(questions, -(-most // PROBES_AT_ONCE) * _PROBE_S + _ANSWER_S)
 
 
 def _targets(mine: Introduction, theirs: Introduction, node: int) -> Iterator[Target]:
@@ -187,11 +185,13 @@ def _is_measured(result: PairResult | None) -> bool:
     return result is not None and len(result["gb_per_s"]) > 0
 
 
-def _silent(everybody: range, met: Answers, timeout_s: float) -> Iterator[Finding]:
-    for node in everybody:
-        if node not in met:
-            what = f"did not say within {timeout_s:g} s what it has"
-            yield Finding(node, "error", what, "look at the load and the log of its agent")
+def _silent(asked: Ask, answers: Answers) -> Iterator[Finding]:
+    for node in asked.questions.keys() - answers.keys():
+        kind = asked.questions[node]["kind"]
+        what = f"did not answer the question {kind!r} within {asked.timeout_s:g} s"
+        yield Finding(
+            node, "error", what, "its load (top), hung file systems (df), its agent's log"
+        )
 
 
 def _listeners(met: Mapping[int, Introduction]) -> Iterator[Finding]:

@@ -17,19 +17,31 @@ class _Fault(NamedTuple):
     outcome: Outcome
 
 
+class _Hole(NamedTuple):
+    source: int
+    interface: str
+    mtu: int
+    passes: int
+
+
 def link_findings(nodes: Nodes, results: Mapping[int, Sequence[PairResult]]) -> Iterator[Finding]:
     """Judge the results of every node that dialled."""
     seen: dict[_Fault, dict[int, PairResult]] = {}
+    holes: dict[_Hole, list[int]] = {}
     for source, ones in results.items():
         for one in ones:
+            target, path = one["target"]["node"], one["target"]["path"]
             if one["outcome"] == "stalled":
-                yield _stalled(nodes, source, one)
+                name = _interface(nodes, source, path)
+                hole = _Hole(source, name, one["mtu"], one["largest_packet"])
+                holes.setdefault(hole, []).append(target)
             elif one["outcome"] != "good":
-                fault = _Fault(one["target"]["node"], one["target"]["path"], one["outcome"])
-                seen.setdefault(fault, {})[source] = one
+                seen.setdefault(_Fault(target, path, one["outcome"]), {})[source] = one
     for fault, by_source in seen.items():
         if fault.outcome != "dead" or not _is_other_end(nodes, fault, seen):
             yield _unreachable(nodes, fault, by_source)
+    for hole, targets in holes.items():
+        yield _black_hole(hole, name_nodes(targets, nodes.names))
 
 
 def _is_other_end(
@@ -83,21 +95,16 @@ def _unreachable(nodes: Nodes, fault: _Fault, by_source: Mapping[int, PairResult
     return Finding(target, "error", what, "dmesg | tail, and the firewall's log")
 
 
-def _stalled(nodes: Nodes, source: int, one: PairResult) -> Finding:
-    target, path = one["target"]["node"], one["target"]["path"]
-    name, mtu, passes = _interface(nodes, source, path), one["mtu"], one["largest_packet"]
-    if passes and passes >= mtu:
-        what = f"sends to {nodes.name(target)} what never comes, though packets of {mtu} bytes do"
-        return Finding(source, "error", what, f"ethtool -K {name or 'DEV'} tso off gso off gro off")
-    size = f"over {passes} bytes" if passes else "of full size"
-    what = (
-        f"loses packets {size} to {nodes.name(target)}, and {name or 'its interface'} sends {mtu}"
-    )
-    there = _interface(nodes, target, path)
-    dev = f"ip link set dev {name or 'DEV'} mtu {passes or _SAFE_MTU}"
-    return Finding(
-        source, "error", what, f"{dev}, and on {nodes.name(target)} {there or 'DEV'} too"
-    )
+def _black_hole(hole: _Hole, targets: str) -> Finding:
+    name = hole.interface or "DEV"
+    if hole.passes and hole.passes >= hole.mtu:
+        what = f"sends to {targets} what never comes, though packets of {hole.mtu} bytes do"
+        return Finding(hole.source, "error", what, f"ethtool -K {name} tso off gso off gro off")
+    size = f"over {hole.passes} bytes" if hole.passes else "of full size"
+    sends = f", and {name} sends {hole.mtu}" if hole.mtu else ""
+    what = f"loses packets {size} to {targets}{sends}"
+    remedy = f"ip link set dev {name} mtu {hole.passes or _SAFE_MTU}, and on {targets} too"
+    return Finding(hole.source, "error", what, remedy)
 
 
 def _interface(nodes: Nodes, node: int, path: int | None) -> str:
@@ -117,4 +124,5 @@ def _open_port(nodes: Nodes, fault: _Fault, by_source: Mapping[int, PairResult],
     if fault.path is not None:
         first, last = nodes.facts[fault.target]["port_range"] or (1024, 65535)
         ports, hint = f"{first}:{last}", "" if first != 1024 else "; HCCL_PORT_RANGE needs fewer"
-    return f"{tool} -I INPUT -p tcp{sources} --dport {ports} -j ACCEPT{hint}"
+    rule = f"{tool} -I INPUT -p tcp{sources} --dport {ports} -j ACCEPT"
+    return f"{rule}, or a cloud's security group{hint}"

@@ -23,7 +23,7 @@ Speeds = Mapping[Link, PairResult]
 """Of the links that could be measured."""
 
 
-def suspects(speeds: Speeds) -> list[Link]:
+def _suspects(speeds: Speeds) -> list[Link]:
     """Return the links that look slow."""
     rates = {link: _rate(one) for link, one in speeds.items()}
     median = statistics.median(rates.values()) if rates else 0.0
@@ -32,7 +32,7 @@ def suspects(speeds: Speeds) -> list[Link]:
 
 def second_looks(speeds: Speeds) -> list[Link]:
     """Return the links to measure again: those that look slow, and some near the median."""
-    slow = suspects(speeds)
+    slow = _suspects(speeds)
     median = statistics.median(map(_rate, speeds.values())) if slow else 0.0
     others = sorted(speeds.keys() - set(slow), key=lambda link: abs(_rate(speeds[link]) - median))
     return [*slow, *others[:_TYPICAL]] if slow else []
@@ -40,7 +40,7 @@ def second_looks(speeds: Speeds) -> list[Link]:
 
 def slow_findings(nodes: Nodes, first: Speeds, again: Speeds) -> Iterator[Finding]:
     """Judge the links that looked slow by the second looks at them and at the others."""
-    slow = [link for link in suspects(first) if link in again]
+    slow = [link for link in _suspects(first) if link in again]
     reference = [rate for link in again if link not in slow for rate in again[link]["gb_per_s"]]
     median = statistics.median(map(_rate, first.values()))
     # What slows all links down now, as another program does, is no fault of one of them.

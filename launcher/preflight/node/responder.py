@@ -11,7 +11,8 @@ from hccl_py.launcher.preflight.node.facts import Facts, Settings, examine
 from hccl_py.launcher.preflight.node.probe import PairResult, Target, measure, probe
 from hccl_py.launcher.preflight.node.server import PairServer
 
-_AT_ONCE = 16
+PROBES_AT_ONCE = 16
+"""How many targets a node dials at the same time."""
 
 
 class Introduction(TypedDict):
@@ -79,7 +80,7 @@ class Responder:
                 target["port"] = self._settings.master_port or 0
             if target["path"] is not None or self._knows_master:
                 known.append(target)
-        with ThreadPoolExecutor(_AT_ONCE) as threads:
+        with ThreadPoolExecutor(PROBES_AT_ONCE) as threads:
             return list(threads.map(partial(probe, secret=self._settings.secret), known))
 
 

@@ -74,7 +74,7 @@ def test_check_names_a_node_that_does_not_answer_and_a_clock_that_is_wrong() -> 
     with closing(late):
         report = checked(job(), {1: late})
     found = {(each.node, each.severity): each.what for each in report.findings}
-    assert "did not say within" in found[0, "error"]
+    assert "did not answer the question 'examine' within 10 s" in found[0, "error"]
     assert "s behind the one where the job was started" in found[1, "warning"]
 
 

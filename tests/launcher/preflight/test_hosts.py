@@ -67,15 +67,14 @@ class Node:
     """A responder on a host."""
 
     def __init__(
-        self, hosts: Hosts, host: int, names: Sequence[str], offset_s: float, limits: str
+        self, hosts: Hosts, host: int, given: dict[str, Any], offset_s: float, limits: str
     ) -> None:
         given = {
+            **given,
             "node": host,
             "node_sizes": [1] * len(hosts.names),
-            "names": list(names),
             "master_addr": hosts.address(0),
             "master_port": MASTER_PORT,
-            "environ": {},
             "folders": [],
         }
         words = [sys.executable, str(RESPONDER), json.dumps(given), str(offset_s)]
@@ -99,6 +98,7 @@ def preflight(
     hosts: Hosts,
     *,
     names: Sequence[str] = (),
+    interfaces: str = "",
     offset_s: float = 0.0,
     limits: str = "",
     full: bool = False,
@@ -110,7 +110,8 @@ def preflight(
         nodes = []
         for host in range(len(hosts.names)):
             more = (offset_s, limits) if host == last else (0.0, "")
-            nodes.append(Node(hosts, host, names, *more))
+            given = {"names": list(names), "environ": {"HCCL_SOCKET_IFNAME": interfaces}}
+            nodes.append(Node(hosts, host, given, *more))
             opened.callback(nodes[-1].close)
 
         def exchange(ask: Ask) -> dict[int, Any]:
@@ -210,6 +211,15 @@ def test_black_hole_is_found_where_no_datagram_comes_through() -> None:
         ((node, what, remedy),) = errors(preflight(hosts))
     assert (node, what[:26]) == (0, "loses packets of full size")
     assert remedy.startswith("ip link set dev link0 mtu 1280")
+
+
+def test_path_that_is_blocked_beside_one_that_is_not_is_found() -> None:
+    with Hosts(num_links=2) as hosts:
+        firewall(hosts, 1, f'iifname "link1" {SYN} drop')
+        ((node, what, remedy),) = errors(preflight(hosts, interfaces="link"))
+    assert node == 1
+    assert re.search(r"at its data port \(10.77.1.2, port \d+, link1\)", what)
+    assert "-s 10.77.1.1 " in remedy
 
 
 def test_few_descriptors_and_a_wrong_clock_are_found() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from made_nodes import GB, made_nodes, made_result
@@ -25,7 +26,7 @@ def pairs(*results: PairResult) -> Callable[[], Iterable[Finding]]:
     return lambda: link_findings(made_nodes(), {0: results, 2: results[:1]})
 
 
-def of(**facts: object) -> Callable[[], Iterable[Finding]]:
+def of(**facts: Any) -> Callable[[], Iterable[Finding]]:
     return lambda: compare(made_nodes(**facts))
 
 
@@ -120,6 +121,14 @@ def test_fault_that_many_nodes_see_is_one_finding() -> None:
     )
     assert "does not answer nodes 0, 2 (a, c) at its data port" in found.what
     assert "-s 10.0.0.1,10.0.0.3 " in found.remedy
+
+
+def test_black_hole_to_many_nodes_is_one_finding() -> None:
+    stalled: dict[str, Any] = {"outcome": "stalled", "mtu": 9000, "largest_packet": 1500}
+    (found,) = link_findings(
+        made_nodes(), {1: [made_result(0, **stalled), made_result(2, **stalled)]}
+    )
+    assert "over 1500 bytes to nodes 0, 2 (a, c), and eth0 sends 9000" in found.what
 
 
 def test_host_that_is_cut_off_is_named_and_not_those_that_it_misses() -> None:
