@@ -12,7 +12,7 @@ _HERE = Path(__file__).parent
 
 HARNESSES = (
     *("harness", "faults", "observe/trace", "torch_backend/harness"),
-    *("transport/bootstrap", "transport/control", "transport/verbs"),
+    *("transport/bootstrap", "transport/control", "transport/verbs", "launcher/preflight"),
 )
 """Folders whose modules tests import by their bare names."""
 

@@ -49,9 +49,9 @@ class NetworkSettings:
         return self.transport in (AUTO, TCP)
 
     @classmethod
-    def from_environment(cls) -> "NetworkSettings":
-        """Read the settings of this process; InvalidArgumentError: one makes no sense."""
-        given = {name: value for name, value in os.environ.items() if value}
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "NetworkSettings":
+        """Read the settings of a process; InvalidArgumentError: one makes no sense."""
+        given = {name: value for name, value in environ.items() if value}
         settings = cls(
             rendezvous_host=given.get("MASTER_ADDR"),
             interfaces=given.get("HCCL_SOCKET_IFNAME"),

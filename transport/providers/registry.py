@@ -13,13 +13,17 @@ A queue pair is connected by an `Endpoint`, a communicator's ranks by HCCL_TRANS
 shm and tcp are C++; the others are Python, see `interface.py`. `register` adds an endpoint.
 """
 
+from __future__ import annotations
+
 import importlib
 from collections.abc import Callable
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
-from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.providers.interface import Provider, Site
+
+if TYPE_CHECKING:  # the launcher checks names and settings without loading the engine
+    from hccl_py.transport import _core
 
 VARIABLE = "HCCL_TRANSPORT"
 AUTO = "auto"

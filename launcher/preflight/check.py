@@ -1,0 +1,205 @@
+"""The head's side of preflight: what it asks the nodes, in which order, and the report.
+
+`check` is a generator that yields questions and is sent the answers, so any loop can carry them;
+`run` is the plain one.
+"""
+
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from hccl_py.launcher.preflight.finding import Finding, render
+from hccl_py.launcher.preflight.judge.compare import CHECKS, clock_findings, compare
+from hccl_py.launcher.preflight.judge.links import link_findings
+from hccl_py.launcher.preflight.judge.nodes import Nodes
+from hccl_py.launcher.preflight.judge.overview import overview
+from hccl_py.launcher.preflight.judge.speeds import second_looks, slow_findings, tables
+from hccl_py.launcher.preflight.node.facts import RESOLVE_S
+from hccl_py.launcher.preflight.node.probe import CONNECT_S, MEASURE_S, STALL_S, PairResult, Target
+from hccl_py.launcher.preflight.node.responder import PROBES_AT_ONCE, Introduction
+from hccl_py.launcher.preflight.rounds import neighbours, schedule
+
+_ANSWER_S = 5.0
+_PROBE_S = 4 * CONNECT_S + STALL_S  # two connections, two handshakes
+_PAIR_CHECKS = 4  # clock, master port, data ports, full-size packets
+_SPEED_CHECKS = 2
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is checked.
+
+    Attributes:
+        names: what the user calls each node; "" where there is no name.
+        node_sizes: ranks on each node.
+        has_master_port: its port is known, and node 0 can listen there now.
+        full: every pair, speeds and infos; else what takes a second, before a start.
+    """
+
+    names: tuple[str, ...]
+    node_sizes: tuple[int, ...]
+    has_master_port: bool
+    full: bool
+
+
+@dataclass(frozen=True)
+class Ask:
+    """Questions by node, and how long to wait for the answers."""
+
+    questions: Mapping[int, dict[str, Any]]
+    timeout_s: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found; `details` are the tables of nodes and speeds, empty without `full`."""
+
+    findings: tuple[Finding, ...]
+    names: tuple[str, ...]
+    num_checks: int
+    details: str
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether the job would fail."""
+        return any(each.severity == "error" for each in self.findings)
+
+    def __str__(self) -> str:
+        text = render(self.findings, self.names, self.num_checks)
+        return f"{self.details}\n\n{text}" if self.details else text
+
+
+Answers = Mapping[int, Any]
+"""By node; one that is missing did not answer in time."""
+
+Steps = Generator[Ask, Answers, Any]
+
+
+def check(job: Job) -> Generator[Ask, Answers, Report]:
+    """Ask all nodes everything and return the report."""
+    everybody = range(len(job.names))
+    asked = Ask({node: {"kind": "examine"} for node in everybody}, RESOLVE_S + _ANSWER_S)
+    met: Mapping[int, Introduction] = yield asked
+    findings = list(_silent(asked, met))
+    skews_s = yield from _ask_clocks(met)
+    findings += clock_findings(skews_s)
+    nodes = Nodes(job.names, job.node_sizes, {node: one["facts"] for node, one in met.items()})
+    findings += compare(nodes)
+    findings += _listeners(met)
+    asked = _whom_to_reach(job, met)
+    results = yield asked
+    findings += _silent(asked, results)
+    findings += link_findings(nodes, results)
+    details = overview(nodes, skews_s) if job.full else ""
+    if job.full:
+        speeds = yield from _measure(len(job.names), results)
+        if links := second_looks(speeds):
+            again = yield from _measure(len(job.names), results, links)
+            findings += slow_findings(nodes, speeds, again)
+        details += "\n\n" + tables(len(job.names), speeds) if speeds else ""
+    else:
+        findings = [each for each in findings if each.severity != "info"]
+    num_checks = len(CHECKS) + _PAIR_CHECKS + _SPEED_CHECKS * job.full
+    return Report(tuple(findings), job.names, num_checks, details)
+
+
+def run(job: Job, exchange: Callable[[Ask], Answers]) -> Report:
+    """Check with a function that carries questions and returns the answers that came in time."""
+    checking = check(job)
+    ask = next(checking)
+    while True:
+        try:
+            ask = checking.send(exchange(ask))
+        except StopIteration as ended:
+            report: Report = ended.value
+            return report
+
+
+def _ask_clocks(met: Iterable[int]) -> Steps:
+    """Return how far each node's clock is ahead of this one's, within half of a round trip."""
+    began_s = time.time()
+    clocks_s = yield Ask({node: {"kind": "clock"} for node in met}, _ANSWER_S)
+    middle_s = (began_s + time.time()) / 2
+    return {node: float(clock_s) - middle_s for node, clock_s in clocks_s.items()}
+
+
+def _whom_to_reach(job: Job, met: Mapping[int, Introduction]) -> Ask:
+    """Have all nodes dial others at the same time."""
+    n = len(job.names)
+    has_master = job.has_master_port and 0 in met and not met[0]["master_problem"]
+    questions: dict[int, dict[str, Any]] = {}
+    most = 0
+    for node in met:
+        # In turns, so that no node is dialled by all others at the same moment.
+        others = [(node + k) % n for k in range(1, n)] if job.full else neighbours(node, n)
+        targets = [
+            target
+            for other in others
+            if other in met
+            for target in _targets(met[node], met[other], other)
+        ]
+        if has_master and node != 0:
+            targets.append(Target(node=0, path=None, interface="", source="", host="", port=0))
+        questions[node] = {"kind": "reach", "targets": targets}
+        most = max(most, len(targets))
+    return Ask(questions, -(-most // PROBES_AT_ONCE) * _PROBE_S + _ANSWER_S)
+
+
+def _targets(mine: Introduction, theirs: Introduction, node: int) -> Iterator[Target]:
+    """Yield what to dial of a node: path by path, from the address that the ranks will use."""
+    paths = zip(mine["facts"]["paths"], theirs["facts"]["paths"], theirs["ports"], strict=False)
+    several = len(mine["facts"]["paths"]) > 1
+    for number, ((interface, source), (_, host), port) in enumerate(paths):
+        if (":" in source) == (":" in host):
+            name = interface if several else ""
+            yield Target(
+                node=node, path=number, interface=name, source=source, host=host, port=port
+            )
+
+
+def _measure(
+    n: int, results: Mapping[int, list[PairResult]], only: list[tuple[int, int]] | None = None
+) -> Steps:
+    """Measure the links that answered, in rounds in which no node has two of them."""
+    targets = {
+        (source, one["target"]["node"]): one["target"]
+        for source, ones in results.items()
+        for one in ones
+        if one["outcome"] == "good" and one["target"]["path"] == 0
+    }
+    speeds: dict[tuple[int, int], PairResult] = {}
+    for pairs in schedule(n):
+        for links in (pairs, [(b, a) for a, b in pairs]):
+            wanted = [each for each in links if each in targets and (not only or each in only)]
+            if wanted:
+                questions = {a: {"kind": "measure", "target": targets[a, b]} for a, b in wanted}
+                answers = yield Ask(questions, MEASURE_S + _ANSWER_S)
+                speeds.update(
+                    {(a, b): answers[a] for a, b in wanted if _is_measured(answers.get(a))}
+                )
+    return speeds
+
+
+def _is_measured(result: PairResult | None) -> bool:
+    return result is not None and len(result["gb_per_s"]) > 0
+
+
+def _silent(asked: Ask, answers: Answers) -> Iterator[Finding]:
+    for node in asked.questions.keys() - answers.keys():
+        kind = asked.questions[node]["kind"]
+        what = f"did not answer the question {kind!r} within {asked.timeout_s:g} s"
+        yield Finding(
+            node, "error", what, "its load (top), hung file systems (df), its agent's log"
+        )
+
+
+def _listeners(met: Mapping[int, Introduction]) -> Iterator[Finding]:
+    for node, one in met.items():
+        if problem := one["listen_problem"]:
+            what = f"cannot listen on {problem}"
+            remedy = "ss -ltnp shows who does; or another HCCL_PORT_RANGE"
+            yield Finding(node, "error", what, remedy)
+        if problem := one["master_problem"]:
+            what = f"cannot listen on the master port: {problem}"
+            yield Finding(node, "error", what, "ss -ltnp shows who does; or another --master-port")

@@ -1,0 +1,69 @@
+"""A finding: what is wrong on which node, and the command that mends it."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+Severity = Literal["error", "warning", "info"]
+_ORDER = ("error", "warning", "info")
+_MOST_NAMES = 8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One fault of one node.
+
+    Attributes:
+        node: where the remedy is applied.
+        severity: error: the job would fail; warning: it would be slow, or fail in some uses.
+        what: the fault, in a clause whose subject is the node.
+        remedy: a command, or what to change.
+    """
+
+    node: int
+    severity: Severity
+    what: str
+    remedy: str
+
+
+def render(findings: Iterable[Finding], names: Sequence[str], num_checks: int) -> str:
+    """Render all findings, errors first, and one line that counts them.
+
+    Args:
+        findings: in any order; nodes with the same fault share a line.
+        names: of all nodes, by number.
+        num_checks: that were made.
+    """
+    nodes_by_text: dict[tuple[Severity, str, str], list[int]] = {}
+    for each in findings:
+        nodes = nodes_by_text.setdefault((each.severity, each.what, each.remedy), [])
+        nodes += [each.node] if each.node not in nodes else []
+    rows = sorted(nodes_by_text.items(), key=lambda row: (_ORDER.index(row[0][0]), min(row[1])))
+    lines = []
+    for (severity, what, remedy), nodes in rows:
+        lines += [f"{severity:7}  {name_nodes(nodes, names)}: {what}", f"{'':7}  -> {remedy}"]
+    counts = [(kind, sum(row[0][0] == kind for row in rows)) for kind in _ORDER[:2]]
+    found = ", ".join(f"{n} {kind}{'s' * (n > 1)}" for kind, n in counts if n)
+    nodes_text = f"{len(names)} node{'s' * (len(names) != 1)}"
+    return "\n".join([*lines, f"{num_checks} checks on {nodes_text}: {found or 'all good'}"])
+
+
+def name_nodes(nodes: Iterable[int], names: Sequence[str]) -> str:
+    """Render nodes with their names: "node 1 (b)", "nodes 1-3, 5 (b, c, d, f)"."""
+    chosen = sorted(nodes)
+    shown = [names[node] for node in chosen if names[node]]
+    more = ["..."] if len(shown) > _MOST_NAMES else []
+    listed = ", ".join([*shown[:_MOST_NAMES], *more])
+    text = f"node{'s' * (len(chosen) > 1)} {number_ranges(chosen)}"
+    return f"{text} ({listed})" if listed else text
+
+
+def number_ranges(numbers: Sequence[int]) -> str:
+    """Render rising numbers: "0-3, 7"."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ", ".join("-".join(map(str, run)) for run in runs)

@@ -1,0 +1,118 @@
+"""Where nodes are on the network -> findings: names, interfaces, address families, ports."""
+
+from collections.abc import Iterator
+
+from hccl_py.launcher.preflight.finding import Finding
+from hccl_py.launcher.preflight.judge.nodes import Nodes, equal, unlike
+from hccl_py.launcher.preflight.node.names import is_loopback
+from hccl_py.transport.network.interfaces import address_family
+from hccl_py.transport.network.interfaces import is_loopback as is_loopback_address
+
+
+def check_names(nodes: Nodes) -> Iterator[Finding]:
+    """Find names that do not resolve, or that mean the wrong host."""
+    for node, facts in nodes.facts.items():
+        for name, resolved in facts["resolved"].items():
+            owner = nodes.names.index(name) if name in nodes.names else 0
+            address = _address(nodes, owner)
+            entry = f"'{address} {name}'"
+            if isinstance(resolved, str):
+                remedy = f"echo {entry} >> /etc/hosts, or use {address} in place of the name"
+                yield Finding(node, "error", f"cannot resolve {name}: {resolved}", remedy)
+            elif is_loopback(resolved):
+                # Ranks choose addresses by routes, so a host may call itself 127.0.1.1, as Debian's
+                # do. For another host that address is a wrong one.
+                where = ", ".join(resolved)
+                remedy = f"put {entry} in place of the line with {name} in /etc/hosts"
+                if _is_one_machine(nodes, node, owner):
+                    if name == "localhost" or _is_address(name):
+                        continue
+                    what = f"calls itself {where} ({name}): harmless here, not to gloo and MPI"
+                    yield Finding(node, "info", what, remedy)
+                else:
+                    what = (
+                        f"resolves {name} to {where}, which is itself and not {nodes.name(owner)}"
+                    )
+                    yield Finding(node, "error", what, remedy)
+
+
+def check_identities(nodes: Nodes) -> Iterator[Finding]:
+    """Find a machine that plays two nodes, and host names that are not unique."""
+    for these in equal(nodes, lambda facts: tuple(facts["machine"])):
+        first, *others = these
+        for node in others:
+            what = f"is the same machine as {nodes.name(first)}"
+            yield Finding(node, "warning", what, "name it once, with more slots (host slots=N)")
+    for these in equal(nodes, lambda facts: facts["hostname"]):
+        if len({tuple(nodes.facts[node]["machine"]) for node in these}) == len(these):
+            what = (
+                f"has the host name {nodes.facts[these[0]]['hostname']} of {nodes.name(these[0])}"
+            )
+            for node in these[1:]:
+                yield Finding(
+                    node, "info", what, "hostnamectl set-hostname NAME: reports name hosts"
+                )
+
+
+def check_interfaces(nodes: Nodes) -> Iterator[Finding]:
+    """Find interfaces that carry nothing to other hosts."""
+    are_several = len({tuple(facts["machine"]) for facts in nodes.facts.values()}) > 1
+    for node, facts in nodes.facts.items():
+        for name, host in facts["paths"]:
+            interface = facts["interfaces"].get(name)
+            if interface is not None and not interface["has_carrier"]:
+                what = f"uses the interface {name} ({host}), which has no carrier"
+                remedy = (
+                    f"ip link show {name}: cable, switch or bridge; or HCCL_SOCKET_IFNAME=^{name}"
+                )
+                yield Finding(node, "error", what, remedy)
+            if is_loopback_address(host) and are_several:
+                others = [name for name in facts["interfaces"] if name != "lo"]
+                what = f"would use {host}, which no other node reaches"
+                remedy = (
+                    f"ip route add default ..., or HCCL_SOCKET_IFNAME={','.join(others) or 'eth0'}"
+                )
+                yield Finding(node, "error", what, remedy)
+
+
+def check_families(nodes: Nodes) -> Iterator[Finding]:
+    """Find nodes whose ranks would listen on IPv6 while others dial IPv4, or the reverse."""
+    families = {
+        node: address_family(facts["paths"][0][1]).name
+        for node, facts in nodes.facts.items()
+        if facts["paths"]
+    }
+    remedy = "export HCCL_SOCKET_FAMILY=AF_INET (or AF_INET6) on all nodes"
+    yield from unlike(nodes, "an address of", families, "error", remedy)
+
+
+def check_ports(nodes: Nodes) -> Iterator[Finding]:
+    """Find a port range that is too small."""
+    for node, facts in nodes.facts.items():
+        if not facts["port_range"]:
+            continue
+        first, last = facts["port_range"]
+        # A listener of its first communicator and one of its control plane.
+        needed = 2 * nodes.sizes[node]
+        if last - first + 1 < needed:
+            what = f"has {last - first + 1} ports in HCCL_PORT_RANGE={first}-{last} for {needed}"
+            remedy = f"export HCCL_PORT_RANGE={first}-{first + 2 * needed}, and open it"
+            yield Finding(node, "error", what, remedy)
+
+
+def _address(nodes: Nodes, node: int) -> str:
+    paths = nodes.facts[node]["paths"] if node in nodes.facts else []
+    return paths[0][1] if paths else "ADDRESS"
+
+
+def _is_address(name: str) -> bool:
+    try:
+        address_family(name)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_one_machine(nodes: Nodes, a: int, b: int) -> bool:
+    both = a in nodes.facts and b in nodes.facts
+    return a == b or (both and nodes.facts[a]["machine"] == nodes.facts[b]["machine"])

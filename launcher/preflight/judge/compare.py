@@ -1,0 +1,84 @@
+"""The facts of all nodes -> findings. Pure: nothing here looks at a machine."""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from hccl_py.launcher.preflight.finding import Finding, Severity
+from hccl_py.launcher.preflight.judge.addresses import (
+    check_families,
+    check_identities,
+    check_interfaces,
+    check_names,
+    check_ports,
+)
+from hccl_py.launcher.preflight.judge.nodes import Nodes, most_common, unlike
+from hccl_py.launcher.preflight.judge.resources import (
+    check_cores,
+    check_descriptors,
+    check_disks,
+    check_memory,
+)
+
+_MOST_SKEW_S = 10.0
+# These belong to a host; the others have to be equal.
+_LOCAL_SETTINGS = ("HCCL_SOCKET_IFNAME", "HCCL_PORT_RANGE", "HCCL_TRACE_DIR", "HCCL_DEBUG")
+
+
+def compare(nodes: Nodes) -> list[Finding]:
+    """Make all checks."""
+    return [finding for check in CHECKS for finding in check(nodes)]
+
+
+def clock_findings(skews_s: Mapping[int, float]) -> Iterator[Finding]:
+    """Judge clocks, given how far each is ahead of the head's."""
+    for node, skew_s in skews_s.items():
+        if abs(skew_s) > _MOST_SKEW_S:
+            way = "ahead of" if skew_s > 0 else "behind"
+            what = (
+                f"has a clock {abs(skew_s):.1f} s {way} the one where the job was started: elastic "
+                "jobs (--nnodes MIN:MAX) fail, times in logs are wrong"
+            )
+            yield Finding(node, "warning", what, "timedatectl set-ntp true, or chronyc makestep")
+
+
+def check_settings(nodes: Nodes) -> Iterator[Finding]:
+    """Find settings of HCCL_ that make no sense or differ."""
+    for node, facts in nodes.facts.items():
+        if facts["setting_problem"]:
+            remedy = "export another value, or unset it"
+            what = f"has a setting that does not work: {facts['setting_problem']}"
+            yield Finding(node, "error", what, remedy)
+    given = {node: facts["hccl_settings"] for node, facts in nodes.facts.items()}
+    for name in sorted({name for settings in given.values() for name in settings}):
+        severity: Severity = "info" if name in _LOCAL_SETTINGS else "warning"
+        values = {node: settings.get(name, "unset") for node, settings in given.items()}
+        remedy = f"export {name} with one value on all nodes, or -x {name}"
+        yield from unlike(nodes, name, values, severity, remedy)
+
+
+def check_versions(nodes: Nodes) -> Iterator[Finding]:
+    """Find other versions of what ranks exchange data with."""
+    for package in ("hccl-py", "torch", "Python"):
+        values = {node: facts["versions"][package] for node, facts in nodes.facts.items()}
+        most = most_common(list(values.values()))
+        remedy = f"pip install {package}=={most} in the environment that the job uses"
+        if package == "Python":
+            # A patch level changes nothing that ranks exchange.
+            values = {node: value.rpartition(".")[0] for node, value in values.items()}
+            remedy = f"use Python {most.rpartition('.')[0]}"
+        severity: Severity = "error" if package == "hccl-py" else "warning"
+        yield from unlike(nodes, package, values, severity, remedy)
+
+
+def check_congestion_controls(nodes: Nodes) -> Iterator[Finding]:
+    """Find kernels that share links in another way."""
+    values = {node: facts["congestion_control"] for node, facts in nodes.facts.items()}
+    usual = most_common(list(values.values()))
+    remedy = f"sysctl -w net.ipv4.tcp_congestion_control={usual}"
+    yield from unlike(nodes, "TCP congestion control", values, "info", remedy)
+
+
+CHECKS: tuple[Callable[[Nodes], Iterator[Finding]], ...] = (
+    *(check_settings, check_versions, check_congestion_controls),
+    *(check_cores, check_descriptors, check_memory, check_disks),
+    *(check_names, check_identities, check_interfaces, check_families, check_ports),
+)

@@ -1,0 +1,44 @@
+"""A line for each node: what it has."""
+
+from collections.abc import Mapping
+
+from hccl_py.launcher.preflight.judge.nodes import Nodes
+from hccl_py.launcher.preflight.node.facts import Facts
+
+_TITLES = (
+    *("node", "name", "address", "MTU", "ranks", "CPUs", "NUMA", "memory", "files"),
+    *("clock", "torch", "RDMA"),
+)
+
+
+def overview(nodes: Nodes, skews_s: Mapping[int, float]) -> str:
+    """Render a table of the nodes that answered; CPUs are those that the job may use."""
+    rows = [_TITLES]
+    for node, facts in sorted(nodes.facts.items()):
+        paths = facts["paths"]
+        interface = facts["interfaces"].get(paths[0][0]) if paths else None
+        cpus = min(facts["cpus"], facts["quota"] or facts["cpus"])
+        rows.append(
+            (
+                str(node),
+                nodes.names[node] or facts["hostname"],
+                ", ".join(f"{name} {host}".strip() for name, host in paths) or "-",
+                str(interface["mtu"]) if interface else "-",
+                str(nodes.sizes[node]),
+                f"{cpus:g}",
+                str(facts["numa_nodes"]),
+                f"{_memory(facts) / 1e9:.1f} GB",
+                str(facts["open_files"][0]),
+                f"{skews_s[node]:+.2f} s" if node in skews_s else "-",
+                facts["versions"]["torch"],
+                ", ".join(facts["rdma"]) or "-",
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
+    return "\n".join(lines)
+
+
+def _memory(facts: Facts) -> int:
+    available = facts["memory_available"]
+    return min(available, facts["memory_limit"] or available)

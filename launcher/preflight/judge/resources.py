@@ -1,0 +1,82 @@
+"""What a node has -> findings: cores, descriptors, memory, disks."""
+
+from collections.abc import Iterator
+
+from hccl_py.launcher.preflight.finding import Finding
+from hccl_py.launcher.preflight.judge.nodes import Nodes
+
+# Python, torch and a program have these open; 27 are the library's, see docs/communicator.md.
+_OWN_DESCRIPTORS = 64
+_LANES = 3  # to a rank of another node, each made when a call first uses it
+_RANK_BYTES = 512 << 20  # what a rank needs that has imported torch and made its buffers
+_LEAST_DISK_BYTES = 1 << 30
+
+
+def check_cores(nodes: Nodes) -> Iterator[Finding]:
+    """Find nodes with fewer CPUs than ranks."""
+    for node, facts in nodes.facts.items():
+        cpus = min(facts["cpus"], facts["quota"] or facts["cpus"])
+        if cpus >= nodes.sizes[node]:
+            continue
+        why = "its affinity or cpuset allows no more"
+        more = "srun --cpus-per-task, taskset"
+        if cpus < facts["cpus"]:
+            why = "the quota of its cgroup"
+            more = "docker run --cpus, resources.limits.cpu"
+        what = f"has {cpus:g} CPUs for {nodes.sizes[node]} ranks: {why}"
+        remedy = f"fewer ranks (--nproc-per-node {max(1, int(cpus))}), or more CPUs ({more})"
+        yield Finding(node, "warning", what, remedy)
+
+
+def check_descriptors(nodes: Nodes) -> Iterator[Finding]:
+    """Find limits below what a rank opens: connections to every other rank."""
+    for node, facts in nodes.facts.items():
+        local, remote = nodes.sizes[node], sum(nodes.sizes) - nodes.sizes[node]
+        connections = remote * max(1, len(facts["paths"])) * facts["connections_per_path"]
+        least = _OWN_DESCRIPTORS + 2 * (local - 1) + connections
+        most = least + _LANES * connections
+        soft, hard = facts["open_files"]
+        if soft == -1 or soft >= most:
+            continue
+        wanted = max(4096, 1 << (most - 1).bit_length())
+        remedy = f"ulimit -n {wanted}"
+        if hard != -1 and hard < wanted:
+            remedy = (
+                f"as root: echo '* - nofile {wanted}' >> /etc/security/limits.conf, and log in "
+                f"again; in a container: --ulimit nofile={wanted}"
+            )
+        opens = f"{least} files" if soft < least else f"{most} files for an all_to_all"
+        what = f"lets a process open {soft} files; a rank of {local + remote} opens {opens}"
+        yield Finding(node, "error" if soft < least else "warning", what, remedy)
+
+
+def check_memory(nodes: Nodes) -> Iterator[Finding]:
+    """Find nodes whose ranks would be killed for their memory."""
+    for node, facts in nodes.facts.items():
+        needed, limit = nodes.sizes[node] * _RANK_BYTES, facts["memory_limit"]
+        ranks = f"{nodes.sizes[node]} ranks need {_size(needed)} or more"
+        if limit is not None and limit < needed:
+            what = f"kills processes of its cgroup at {_size(limit)} of memory; {ranks}"
+            remedy = "docker run --memory, resources.limits.memory, srun --mem; or fewer ranks"
+            yield Finding(node, "error", what, remedy)
+        elif facts["memory_available"] < needed:
+            what = f"has {_size(facts['memory_available'])} of memory free; {ranks}"
+            yield Finding(node, "warning", what, "end other programs (ps aux --sort -rss | head)")
+
+
+def check_disks(nodes: Nodes) -> Iterator[Finding]:
+    """Find folders of the job that are full or cannot be written."""
+    for node, facts in nodes.facts.items():
+        for folder, free in facts["disk"].items():
+            if isinstance(free, str):
+                remedy = (
+                    f"mkdir -p {folder} as the job's user, or choose another --log-dir or TMPDIR"
+                )
+                yield Finding(node, "error", f"cannot write to {folder}: {free}", remedy)
+            elif free < _LEAST_DISK_BYTES:
+                what = f"has {_size(free)} free in {folder}"
+                yield Finding(node, "warning", what, f"du -xh {folder} | sort -h | tail")
+
+
+def _size(num_bytes: int) -> str:
+    return f"{num_bytes / 1e9:.1f} GB" if num_bytes >= 1e9 else f"{num_bytes / 1e6:.0f} MB"

@@ -1,0 +1,192 @@
+"""What a node says of itself: plain values, which travel to the head as they are."""
+
+import fcntl
+import os
+import platform
+import resource
+import shutil
+import socket
+import struct
+import tempfile
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import TypedDict
+
+from hccl_py.launcher.placement.topology import read_machine
+from hccl_py.launcher.preflight.node.names import Resolved, resolve
+from hccl_py.transport.errors import HcclError
+from hccl_py.transport.network.identity import Identity
+from hccl_py.transport.network.interfaces import choose_addresses, list_interfaces
+from hccl_py.transport.network.settings import NetworkSettings
+
+RESOLVE_S = 5.0
+_SIOCGIFFLAGS, _SIOCGIFMTU = 0x8913, 0x8921
+_IFF_RUNNING = 0x40
+_RDMA = "/sys/class/infiniband"
+_PACKAGES = ("torch", "hccl-py")
+# A secret is no setting to compare, and every emulated node has an id of its own.
+_NOT_COMPARED = ("HCCL_SECRET", "HCCL_NODE_ID")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an agent knows of its node when preflight begins.
+
+    Attributes:
+        node: its number.
+        node_sizes: ranks on each node.
+        names: what the user calls each node; "" where there is no name.
+        master_addr: what ranks will find as MASTER_ADDR.
+        master_port: where rank 0 will listen; None: do not test it.
+        environ: of the ranks.
+        folders: where the job writes its logs.
+        secret: of the job.
+    """
+
+    node: int
+    node_sizes: tuple[int, ...]
+    names: tuple[str, ...]
+    master_addr: str
+    master_port: int | None
+    environ: Mapping[str, str] = field(repr=False)  # it may hold secrets
+    folders: tuple[str, ...] = ()
+    secret: bytes = field(default=b"", repr=False)
+
+
+class Interface(TypedDict):
+    """A network interface that is up."""
+
+    addresses: list[str]
+    mtu: int
+    has_carrier: bool
+
+
+class Facts(TypedDict):
+    """A node, with sizes in bytes.
+
+    Attributes:
+        machine: equal for nodes that are one machine.
+        paths: interface and address of the ranks' listeners, one per path.
+        setting_problem: why there are no paths.
+        port_range: first and last port; empty: any.
+        open_files: soft and hard limit; -1 is none.
+        cpus, quota: CPUs that the job may use, and CPU time per time that its cgroup may.
+        disk: free bytes of each folder, or why it cannot be written.
+    """
+
+    hostname: str
+    machine: list[str]
+    interfaces: dict[str, Interface]
+    paths: list[list[str]]
+    setting_problem: str
+    port_range: list[int]
+    connections_per_path: int
+    open_files: list[int]
+    cpus: int
+    quota: float | None
+    memory_limit: int | None
+    memory_available: int
+    numa_nodes: int
+    versions: dict[str, str]
+    disk: dict[str, int | str]
+    rdma: list[str]
+    congestion_control: str
+    hccl_settings: dict[str, str]
+    resolved: dict[str, Resolved]
+
+
+def examine(settings: Settings) -> Facts:
+    """Look at this node; takes `RESOLVE_S` where a name server does not answer."""
+    resolved = resolve((*settings.names, settings.master_addr), RESOLVE_S)
+    is_known = not isinstance(resolved.get(settings.master_addr, ""), str)
+    paths, network, problem = _network(settings, settings.master_addr if is_known else "")
+    folders = [settings.environ.get("TMPDIR") or tempfile.gettempdir(), *settings.folders]
+    given = {name: value for name, value in settings.environ.items() if name.startswith("HCCL_")}
+    identity = Identity.of_this_process("")
+    ports, machine = network.ports, read_machine()
+    return Facts(
+        hostname=identity.host,
+        machine=[str(part) for part in identity.machine],
+        interfaces=_interfaces(),
+        paths=paths,
+        setting_problem=problem,
+        port_range=[ports[0], ports[-1]] if ports else [],
+        connections_per_path=network.num_connections,
+        open_files=list(resource.getrlimit(resource.RLIMIT_NOFILE)),
+        cpus=len(machine.cpus),
+        quota=machine.quota,
+        memory_limit=machine.memory_bytes,
+        memory_available=_available_memory(),
+        numa_nodes=len({cpu.numa for cpu in machine.cpus}),
+        versions={"Python": platform.python_version(), **dict(map(_version, _PACKAGES))},
+        disk={folder: _free_bytes(folder) for folder in dict.fromkeys(folders)},
+        rdma=sorted(os.listdir(_RDMA)) if os.path.isdir(_RDMA) else [],
+        congestion_control=_congestion_control(),
+        hccl_settings={name: given[name] for name in sorted(given) if name not in _NOT_COMPARED},
+        resolved=resolved,
+    )
+
+
+def _network(settings: Settings, master_addr: str) -> tuple[list[list[str]], NetworkSettings, str]:
+    """Choose addresses as the ranks will; return why not if they cannot."""
+    given = {**settings.environ, "MASTER_ADDR": master_addr}
+    network = NetworkSettings()
+    try:
+        network = NetworkSettings.from_environment(given)
+        chosen = choose_addresses(network)
+    except HcclError as error:
+        return [], network, str(error)
+    return [[one.interface, one.host] for one in chosen], network, ""
+
+
+def _interfaces() -> dict[str, Interface]:
+    found = {}
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for name, addresses in list_interfaces().items():
+            request = name.encode().ljust(40, b"\0")
+            try:
+                flags = fcntl.ioctl(asking, _SIOCGIFFLAGS, request)
+                mtu = fcntl.ioctl(asking, _SIOCGIFMTU, request)
+            except OSError:
+                continue  # it was removed meanwhile
+            has_carrier = bool(struct.unpack_from("=H", flags, 16)[0] & _IFF_RUNNING)
+            found[name] = Interface(
+                addresses=addresses,
+                mtu=struct.unpack_from("=i", mtu, 16)[0],
+                has_carrier=has_carrier,
+            )
+    return found
+
+
+def _version(package: str) -> tuple[str, str]:
+    try:
+        return package, metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return package, "not installed"
+
+
+def _free_bytes(folder: str) -> int | str:
+    place = Path(folder).absolute()
+    while not place.exists():
+        place = place.parent  # the job will make the folder
+    if not place.is_dir():
+        return f"{place} is no folder"
+    if not os.access(place, os.W_OK | os.X_OK):
+        return f"this user may not write to {place}"
+    return shutil.disk_usage(place).free
+
+
+def _available_memory() -> int:
+    """Return what new processes can have without swapping, by the kernel's estimate."""
+    with open("/proc/meminfo", encoding="ascii") as lines:
+        sizes_kb = dict(line.split()[:2] for line in lines)
+    return int(sizes_kb["MemAvailable:"]) << 10
+
+
+def _congestion_control() -> str:
+    with suppress(OSError), open("/proc/sys/net/ipv4/tcp_congestion_control") as setting:
+        return setting.read().strip()
+    return ""

@@ -1,0 +1,109 @@
+"""All questions and answers of a check, between responders of this process over loopback."""
+
+from __future__ import annotations
+
+import secrets
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
+from dataclasses import replace
+from typing import Any
+
+import msgpack  # type: ignore[import-untyped]
+import pytest
+
+from hccl_py.launcher.ports import free_port
+from hccl_py.launcher.preflight.check import Ask, Job, Report, run
+from hccl_py.launcher.preflight.node.facts import Settings
+from hccl_py.launcher.preflight.node.responder import Responder
+
+SECRET = secrets.token_bytes(32)
+NAMES = ("localhost", "localhost")
+
+
+def travelled(message: Any) -> Any:
+    """Return a message as it is after the way between head and agent."""
+    return msgpack.unpackb(msgpack.packb(message))
+
+
+def checked(job: Job, responders: Mapping[int, Responder]) -> Report:
+    def exchange(ask: Ask) -> dict[int, Any]:
+        with ThreadPoolExecutor() as threads:
+            answers = {
+                node: threads.submit(responders[node].answer, travelled(question))
+                for node, question in ask.questions.items()
+                if node in responders
+            }
+            return {node: travelled(one.result(ask.timeout_s)) for node, one in answers.items()}
+
+    return run(job, exchange)
+
+
+def settings(node: int, port: int | None = None, **environ: str) -> Settings:
+    everywhere = {"HCCL_SOCKET_IFNAME": "lo", "HCCL_SOCKET_FAMILY": "AF_INET", **environ}
+    return Settings(node, (1, 1), NAMES, "127.0.0.1", port, everywhere, secret=SECRET)
+
+
+def job(*, full: bool = False, has_master_port: bool = False) -> Job:
+    return Job(NAMES, (1, 1), has_master_port, full)
+
+
+def test_check_of_two_nodes_measures_both_ways_and_finds_that_they_are_one_machine() -> None:
+    port = free_port()
+    with ExitStack() as opened:
+        responders = {
+            node: opened.enter_context(closing(Responder(settings(node, port)))) for node in (0, 1)
+        }
+        report = checked(job(full=True, has_master_port=True), responders)
+    # How fast loopback is, depends on what else runs here.
+    found = [each.what for each in report.findings if "median of links" not in each.what]
+    assert found == ["is the same machine as node 0 (localhost)"]
+    assert "lo 127.0.0.1" in report.details
+    bandwidth, round_trip = report.details.split("round trip")
+    assert bandwidth.count("GB/s") == 1
+    assert all(len(line.split()) == 3 for line in round_trip.splitlines()[2:])
+    with socket.create_server(("127.0.0.1", port)):
+        pass  # the ports are free again for the ranks
+
+
+def test_check_names_a_node_that_does_not_answer_and_a_clock_that_is_wrong() -> None:
+    late = Responder(settings(1), clock=lambda: 0.0)
+    with closing(late):
+        report = checked(job(), {1: late})
+    found = {(each.node, each.severity): each.what for each in report.findings}
+    assert "did not answer the question 'examine' within 10 s" in found[0, "error"]
+    assert "s behind the one where the job was started" in found[1, "warning"]
+
+
+def test_check_finds_a_master_port_and_a_port_range_that_are_taken() -> None:
+    with socket.create_server(("", 0)) as taken:
+        port = taken.getsockname()[1]
+        responder = Responder(settings(0, port, HCCL_PORT_RANGE=f"{port}-{port}"))
+        with closing(responder):
+            report = checked(job(has_master_port=True), {0: responder})
+    texts = [each.what for each in report.findings if each.node == 0]
+    assert "cannot listen on the master port: Address already in use" in texts
+    assert "cannot listen on 127.0.0.1: Address already in use" in texts
+
+
+def test_check_finds_a_setting_that_makes_no_sense_and_never_shows_the_secret() -> None:
+    wrong = settings(0, HCCL_TLS="yes", HCCL_SECRET="not to be seen")
+    with closing(Responder(wrong)) as responder:
+        report = checked(job(full=True), {0: responder})
+        answer = responder.answer({"kind": "examine"})
+    assert any("HCCL_TLS: expected 0 or 1, got 'yes'" in each.what for each in report.findings)
+    assert "not to be seen" not in f"{report}{answer}{wrong!r}"
+    assert SECRET.hex() not in repr(replace(wrong))
+
+
+@pytest.mark.parametrize("module", ["check", "node.responder"])
+def test_preflight_imports_neither_torch_nor_the_engine(module: str) -> None:
+    script = (
+        f"import sys, hccl_py.launcher.preflight.{module}\n"
+        "print({'numpy', 'torch', 'hccl_py.transport._core'} & set(sys.modules))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "set()\n", ran.stderr

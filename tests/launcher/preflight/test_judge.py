@@ -1,0 +1,162 @@
+"""Every fault that facts and pairs can show is found, on its node alone, and stands in the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_nodes import GB, made_nodes, made_result
+
+from hccl_py.launcher.preflight.finding import Finding
+from hccl_py.launcher.preflight.judge.compare import clock_findings, compare
+from hccl_py.launcher.preflight.judge.links import link_findings
+from hccl_py.launcher.preflight.judge.speeds import second_looks, slow_findings, tables
+from hccl_py.launcher.preflight.node.probe import PairResult
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "launcher.md"
+ELSEWHERE = {"paths": [["eth0", "127.0.0.1"]]}
+DOWN = {"eth0": {"addresses": ["10.0.0.2"], "mtu": 1500, "has_carrier": False}}
+NAMES = {"a": ["10.0.0.1"], "c": ["10.0.0.3"]}
+VERSIONS = {"Python": "3.11.7", "torch": "2.13.0", "hccl-py": "0.1.0"}
+
+
+def pairs(*results: PairResult) -> Callable[[], Iterable[Finding]]:
+    return lambda: link_findings(made_nodes(), {0: results, 2: results[:1]})
+
+
+def of(**facts: Any) -> Callable[[], Iterable[Finding]]:
+    return lambda: compare(made_nodes(**facts))
+
+
+def slow() -> Iterable[Finding]:
+    speeds = {
+        (a, b): made_result(b, gb_per_s=[1.0 if (a, b) == (1, 2) else 2.0] * 5)
+        for a in range(3)
+        for b in range(3)
+        if a != b
+    }
+    links = second_looks(speeds)
+    assert (links[0], len(links)) == ((1, 2), 4)
+    return slow_findings(made_nodes(), speeds, {link: speeds[link] for link in links})
+
+
+FAULTS: dict[str, Callable[[], Iterable[Finding]]] = {
+    "a firewall drops packets": pairs(made_result(1, outcome="dropped")),
+    "a firewall rejects": pairs(made_result(1, outcome="rejected", detail="Connection refused")),
+    "the master port is blocked": pairs(made_result(1, path=None, outcome="dropped")),
+    "an interface is up but dead": pairs(made_result(1, outcome="dead")),
+    "no carrier": of(interfaces=DOWN),
+    "no route": lambda: link_findings(made_nodes(), {1: [made_result(2, outcome="no route")]}),
+    "large packets vanish": lambda: link_findings(
+        made_nodes(), {1: [made_result(2, outcome="stalled", mtu=1500, largest_packet=1300)]}
+    ),
+    "another program or host answers": pairs(
+        made_result(1, outcome="stranger", detail="another program listens there")
+    ),
+    "a link is slow": slow,
+    "no network but loopback": of(**ELSEWHERE),
+    "IPv4 here, IPv6 there": of(paths=[["eth0", "fd00::2"]]),
+    "a name does not resolve": of(resolved={**NAMES, "c": "Name or service not known"}),
+    "a name is another host's loopback": of(resolved={**NAMES, "c": ["127.0.1.1"]}),
+    "a name is its own loopback (Debian)": of(resolved={**NAMES, "b": ["127.0.1.1"]}),
+    "one machine under two names": of(machine=["boot", "0"]),
+    "two hosts of one name": of(hostname="a"),
+    "too few descriptors": of(open_files=[40, 40]),
+    "too few ports": of(port_range=[20000, 20003]),
+    "a quota below the ranks": of(quota=2.5),
+    "affinity below the ranks": of(cpus=2),
+    "a memory limit below the ranks": of(memory_limit=GB),
+    "little memory free": of(memory_available=GB),
+    "a full disk": of(disk={"/tmp": 1 << 20}),
+    "a folder that cannot be written": of(disk={"/logs": "this user may not write to /"}),
+    "another version of hccl-py": of(versions={**VERSIONS, "hccl-py": "0.0.9"}),
+    "another version of torch": of(versions={**VERSIONS, "torch": "2.14.1"}),
+    "another Python": of(versions={**VERSIONS, "Python": "3.10.2"}),
+    "another congestion control": of(congestion_control="bbr"),
+    "a setting that differs": of(hccl_settings={}),
+    "a setting that makes no sense": of(setting_problem="HCCL_TLS: expected 0 or 1, got 'yes'"),
+    "a clock that is wrong": lambda: clock_findings({0: 0.1, 1: -20.0, 2: 9.0}),
+}
+
+
+def test_nodes_without_a_fault_have_no_findings() -> None:
+    assert compare(made_nodes()) == []
+    assert list(link_findings(made_nodes(), {0: [made_result(1), made_result(2)]})) == []
+    assert list(clock_findings({0: 0.0, 1: 9.9, 2: -9.9})) == []
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_fault_is_one_finding_on_the_node_that_has_it(fault: str) -> None:
+    (found,) = FAULTS[fault]()
+    assert found.node == 1
+
+
+def test_docs_show_the_finding_and_the_remedy_of_every_fault() -> None:
+    rows = []
+    for fault, find in FAULTS.items():
+        (found,) = find()
+        cells = fault, f"{found.severity}: node 1 (b): {found.what}", found.remedy
+        rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    table = "\n".join(rows)
+    assert table in PAGE.read_text(), f"docs/launcher.md should have this table:\n{table}"
+
+
+def test_descriptors_are_counted_by_ranks_and_paths() -> None:
+    two_paths = [["eth0", "10.0.0.2"], ["eth1", "10.1.0.2"]]
+    least = 64 + 2 * 3 + 8 * 2
+    most = least + 3 * 8 * 2
+    assert compare(made_nodes(open_files=[most, most], paths=two_paths)) == []
+    (few,) = compare(made_nodes(open_files=[most - 1, 1 << 20], paths=two_paths))
+    assert (few.severity, few.remedy) == ("warning", "ulimit -n 4096")
+    assert f"opens {most} files for an all_to_all" in few.what
+    (too_few,) = compare(made_nodes(open_files=[least - 1, 1 << 20], paths=two_paths))
+    assert too_few.severity == "error"
+
+
+def test_fault_that_many_nodes_see_is_one_finding() -> None:
+    (found,) = link_findings(
+        made_nodes(), {source: [made_result(1, outcome="dropped")] for source in (0, 2)}
+    )
+    assert "does not answer nodes 0, 2 (a, c) at its data port" in found.what
+    assert "-s 10.0.0.1,10.0.0.3 " in found.remedy
+
+
+def test_black_hole_to_many_nodes_is_one_finding() -> None:
+    stalled: dict[str, Any] = {"outcome": "stalled", "mtu": 9000, "largest_packet": 1500}
+    (found,) = link_findings(
+        made_nodes(), {1: [made_result(0, **stalled), made_result(2, **stalled)]}
+    )
+    assert "over 1500 bytes to nodes 0, 2 (a, c), and eth0 sends 9000" in found.what
+
+
+def test_host_that_is_cut_off_is_named_and_not_those_that_it_misses() -> None:
+    cut_off = {
+        0: [made_result(1, outcome="dead"), made_result(2)],
+        1: [made_result(node, path, outcome="dead") for node, path in ((0, 0), (0, None), (2, 0))],
+        2: [made_result(0), made_result(1, outcome="dead")],
+    }
+    assert [each.node for each in link_findings(made_nodes(), cut_off)] == [1]
+    # The interface says it already, in a finding of its own.
+    assert list(link_findings(made_nodes(interfaces=DOWN), cut_off)) == []
+
+
+@pytest.mark.parametrize(
+    ("again", "reference"),
+    [([0.5, 1.0, 1.5, 2.0, 2.5], [2.0] * 5), ([1.0] * 5, [1.0] * 5), ([2.0] * 5, [2.0] * 5)],
+    ids=["within its noise", "as all links are now", "no more"],
+)
+def test_link_that_looked_slow_is_not_reported_if_it_is(
+    again: list[float], reference: list[float]
+) -> None:
+    speeds = {(0, 1): made_result(1, gb_per_s=[1.0]), (1, 0): made_result(0, gb_per_s=[2.0])}
+    second = {(0, 1): made_result(1, gb_per_s=again), (1, 0): made_result(0, gb_per_s=reference)}
+    assert list(slow_findings(made_nodes(), speeds, second)) == []
+
+
+def test_tables_show_every_link_once() -> None:
+    text = tables(2, {(0, 1): made_result(1, gb_per_s=[1.234])})
+    assert "1.23" in text
+    assert "100" in text
+    assert text.count("-") == 6  # what was not measured

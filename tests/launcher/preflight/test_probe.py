@@ -1,0 +1,147 @@
+"""The way to another node over loopback, and what a stranger gets there: a hello, nothing more."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from hccl_py.launcher.preflight.node import probe as probing
+from hccl_py.launcher.preflight.node.mtu import largest_packet
+from hccl_py.launcher.preflight.node.probe import Target, measure, probe
+from hccl_py.launcher.preflight.node.server import PairServer
+from hccl_py.launcher.preflight.node.wire import Wire
+from hccl_py.transport.deadline import Deadline
+
+SECRET = secrets.token_bytes(32)
+HELLO_BYTES, PROOF_BYTES = 40, 32
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    before = threading.active_count()
+    with PairServer(SECRET) as server:
+        yield server.listen("127.0.0.1", [0])
+    assert threading.active_count() == before
+
+
+def target(port: int, host: str = "127.0.0.1", path: int | None = 0) -> Target:
+    return Target(node=1, path=path, interface="", source=host, host=host, port=port)
+
+
+def test_probe_of_a_node_of_this_job_is_good(port: int) -> None:
+    result = probe(target(port), SECRET)
+    assert (result["outcome"], result["detail"]) == ("good", "")
+
+
+def test_measure_returns_latency_and_several_looks_at_the_bandwidth(port: int) -> None:
+    result = measure(target(port), SECRET)
+    assert 0 < result["latency_us"] < 1e5
+    assert len(result["gb_per_s"]) >= 2
+    assert min(result["gb_per_s"]) > 0.01
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_largest_packet_is_that_of_the_interface_where_nothing_is_lost(host: str) -> None:
+    with PairServer(SECRET) as server:
+        try:
+            address = host, server.listen(host, [0])
+        except OSError:
+            pytest.skip(f"no {host} here")
+        with socket.create_connection(address) as connection:
+            wire = Wire(connection, Deadline(10))
+            wire.prove_as_client(SECRET)
+            mtu, passes = largest_packet(wire, connection)
+            assert mtu == passes > 1500
+
+
+def test_probe_with_another_secret_learns_nothing(port: int) -> None:
+    result = probe(target(port), b"another")
+    assert result["outcome"] == "broken"
+    assert "closed" in result["detail"]
+
+
+def test_probe_of_a_closed_port_is_rejected_and_of_another_program_is_a_stranger() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+
+        def greet() -> None:
+            connection, _ = other.accept()
+            with connection:
+                connection.recv(HELLO_BYTES)
+                connection.sendall(b"SSH-2.0-OpenSSH_9.2p1 Debian".ljust(HELLO_BYTES))
+
+        greeting = threading.Thread(target=greet)
+        greeting.start()
+        assert probe(target(port), SECRET)["outcome"] == "stranger"
+        greeting.join()
+    assert probe(target(port), SECRET)["outcome"] == "rejected"
+
+
+def test_probe_whose_bytes_never_come_is_stalled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(probing, "STALL_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as other, socket.socket() as held:
+        # Proves the secret, as a node behind an MTU black hole does, and gets no further.
+        def hold() -> None:
+            held.close()
+            connection, _ = other.accept()
+            Wire(connection, Deadline(10)).prove_as_server(SECRET)
+            again, _ = other.accept()
+            again.close()
+            connection.close()
+
+        holding = threading.Thread(target=hold)
+        holding.start()
+        result = probe(target(other.getsockname()[1]), SECRET)
+        holding.join()
+    assert (result["outcome"], result["largest_packet"]) == ("stalled", 0)
+
+
+def test_stranger_gets_a_hello_and_is_dropped_at_the_first_wrong_proof(port: int) -> None:
+    with socket.create_connection(("127.0.0.1", port), 10) as stranger:
+        stranger.sendall(b"GET / HTTP/1.1\r\n".ljust(HELLO_BYTES))
+        assert stranger.recv(HELLO_BYTES) == b""
+    with socket.create_connection(("127.0.0.1", port), 10) as stranger:
+        stranger.sendall(b"HCCL-PF1" + bytes(32))
+        hello = stranger.recv(HELLO_BYTES)
+        assert len(hello) == HELLO_BYTES
+        stranger.sendall(bytes(PROOF_BYTES))
+        assert stranger.recv(1) == b""
+
+
+def test_hello_that_is_sent_back_proves_nothing(port: int) -> None:
+    """A reflection: the stranger has the server sign for it on a second connection."""
+    with socket.create_connection(("127.0.0.1", port), 10) as first:
+        first.sendall(b"HCCL-PF1" + bytes(32))
+        hello = first.recv(HELLO_BYTES)
+        with socket.create_connection(("127.0.0.1", port), 10) as second:
+            second.sendall(hello)
+            second.recv(HELLO_BYTES)
+            second.sendall(bytes(PROOF_BYTES))
+            assert second.recv(PROOF_BYTES) == b""
+
+
+def test_close_ends_silent_connections_at_once() -> None:
+    server = PairServer(SECRET)
+    port = server.listen("127.0.0.1", [0])
+    with socket.create_connection(("127.0.0.1", port), 10) as silent:
+        silent.sendall(b"HCCL-PF1" + bytes(32))
+        silent.recv(HELLO_BYTES)
+        began_s = time.monotonic()
+        server.close()
+        server.close()
+        assert time.monotonic() - began_s < 2
+        assert silent.recv(1) == b""
+
+
+def test_listen_takes_the_first_free_port_of_a_range() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken, PairServer(SECRET) as server:
+        first = taken.getsockname()[1]
+        with pytest.raises(OSError, match=os.strerror(98)):
+            server.listen("127.0.0.1", [first])
+        assert server.listen("127.0.0.1", [first, 0]) != first
