@@ -15,7 +15,9 @@ from typing import Any
 from hccl_py.launcher import front
 from hccl_py.launcher.exit_codes import CANNOT_RUN
 from hccl_py.launcher.job.layout import Slot
-from hccl_py.launcher.job.program import Program, rank_command, rank_defaults
+from hccl_py.launcher.job.program import Program, rank_command
+from hccl_py.launcher.output.options import OutputOptions, OutputWords
+from hccl_py.launcher.placement.binding import Bind
 
 _AGENT_EXTRA_S = 5.0
 
@@ -45,11 +47,13 @@ def _run(told: dict[str, Any], folder: Path) -> int:
     ranks = told["ranks"]
     program = Program(
         command=rank_command(told["program"], told["is_python"]),
-        environment=rank_defaults(os.environ, ranks),
+        environment=dict(os.environ),
         slots=tuple(Slot(told["index"], rank) for rank in range(ranks)),
         emulates_nodes=False,
         stop_s=told["stop_s"],
         folder=folder,
+        bind=Bind(told["bind"]),
+        output=OutputOptions.of(OutputWords(*told["output"])),
     )
     head = join.HeadAddress(
         index=told["index"],

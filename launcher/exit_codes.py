@@ -8,5 +8,7 @@ AGENT_KILLED = 70
 """A process of the launcher was killed."""
 LOST_NODE = 71
 """A node stopped to answer while its ranks ran."""
+CHECK_FAILED = 78
+"""Preflight found that the job would fail."""
 CANNOT_RUN = 126
 """The program cannot be executed, as a shell says it."""

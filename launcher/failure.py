@@ -3,13 +3,12 @@
 No processes and no torch here: `agent` makes these records and prints them.
 """
 
-import os
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-_LOG_TAIL_BYTES = 4000
 _MOST_KINDS = 8
+_QUOTED = 300
 # A death that left no record is dated when elastic notices it, a recorded exception when it was
 # raised. Elastic looks every 0.1 s, later on a loaded machine; the other ranks raise before that.
 _NOTICED_LATE_S = 2.0
@@ -30,6 +29,8 @@ class Failure:
     traceback: str  # the exception with its stack
     at_s: float  # when it was raised or noticed, seconds since the epoch
     log: str  # path of its log file; empty: none
+    last_lines: tuple[str, ...] = ()  # of both its streams
+    reason: str = ""  # a likely one, where the exit code alone says little
 
     @property
     def shell_code(self) -> int:
@@ -66,10 +67,23 @@ def render(failures: Sequence[Failure], world_size: int | None) -> str:
     lines = [title(first, world_size)]
     if first.log:
         lines.append(f"  log: {first.log}")
-    text = first.traceback or first.message or _tail(first.log)
+    lines += [f"  likely reason: {first.reason}"] if first.reason else []
+    text = first.traceback or first.message or "\n".join(first.last_lines)
     later = "; ".join(_later(first, failures, world_size))
     before = [f"hccl-launch: after rank {first.rank} failed: {later}"] if later else []
-    return "\n".join([*before, *lines, *([text.rstrip()] if text else [])])
+    waiting = _what_a_peer_says(first, failures)
+    return "\n".join([*before, *waiting, *lines, *([text.rstrip()] if text else [])])
+
+
+def _what_a_peer_says(first: Failure, failures: Sequence[Failure]) -> list[str]:
+    """Quote one of the ranks that failed later: what it was doing, or waiting for."""
+    told = [each for each in failures if each is not first and each.message]
+    if not told:
+        return []
+    peer = min(told, key=lambda each: each.at_s)
+    line = peer.message.strip().split("\n", 1)[0]
+    line = line if len(line) <= _QUOTED else line[:_QUOTED] + "..."
+    return [f"hccl-launch: rank {peer.rank} then said: {line}"]
 
 
 def title(failure: Failure, world_size: int | None) -> str:
@@ -112,11 +126,3 @@ def ranges(ranks: Sequence[int]) -> str:
         else:
             runs.append([rank])
     return ", ".join("-".join(map(str, run)) for run in runs)
-
-
-def _tail(path: str) -> str:
-    if not os.path.isfile(path):
-        return ""
-    with open(path, "rb") as file:
-        file.seek(max(0, os.path.getsize(path) - _LOG_TAIL_BYTES))
-        return file.read().decode(errors="replace")

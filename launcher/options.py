@@ -14,6 +14,8 @@ from hccl_py.launcher.hosts.environment import select
 from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import Host, choose, parse_hosts, read_hostfile
 from hccl_py.launcher.hosts.ssh_options import SshOptions
+from hccl_py.launcher.output.options import OutputOptions, OutputWords
+from hccl_py.launcher.placement.binding import Bind
 
 _ABOUT = """\
   hccl-launch --nproc 8 train.py --epochs 3
@@ -34,7 +36,8 @@ torchrun's other options, and --nnodes MIN:MAX, run on torch.distributed.elastic
 torchrun --help. Every option has torchrun's spelling with _ too.
 
 exit codes: 0; the first failing rank's; 2 wrong arguments; 69 a node did not come; 70 hccl-launch
-was killed; 71 a node was lost; 126 the program cannot run; 128 + the signal that ended the job"""
+was killed; 71 a node was lost; 78 preflight found errors; 126 the program cannot run; 128 + the
+signal that ended the job"""
 DEFAULT_MASTER_PORT = 29500
 CONTROL_PORT_OFFSET = 1
 """The head listens beside the ranks' store, so that one option gives both ports."""
@@ -42,12 +45,11 @@ _ELASTIC_FLAGS = ("--virtual-local-rank",)
 _ELASTIC = (
     *("--rdzv-conf", "--role", "--event-log-handler", "--logs-specs", "--numa-binding"),
     *("--duplicate-stdout-filters", "--duplicate-stderr-filters", "--signals-to-handle"),
-    *("--log-dir", "-r/--redirects", "-t/--tee"),
-    "--local-ranks-filter",
 )
 # Ends are noticed at once, and ranks are programs.
 _WITHOUT_EFFECT = ("--monitor-interval", "--start-method")
 _MAX_PORT = 65535
+_HELP_COLUMN, _HELP_WIDTH = 32, 100
 
 
 class UsageError(Exception):
@@ -86,6 +88,10 @@ class Options:
         by_arrival: nodes get their numbers in the order in which they come.
         elastic: torch.distributed.elastic runs the job.
         remote: None without --hosts and --hostfile.
+        bind: which cores each rank gets.
+        output: where the lines of ranks go.
+        checks: only check the nodes.
+        dry_run: only print what would run.
         program: as the ranks run it: a script, `-m` and a module, or a program.
         is_python: whether the program is one.
     """
@@ -102,19 +108,21 @@ class Options:
     stop_s: float
     connect_timeout_s: float
     remote: HostOptions | None
+    bind: Bind
+    output: OutputWords
+    checks: bool
+    dry_run: bool
     program: tuple[str, ...]
     is_python: bool
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Read and check the command line; raise UsageError, or SystemExit as argparse does."""
-    parser = _parser()
-    asked = {action.dest: f"PET_{action.dest.upper()}" for action in parser._actions}
+    made = parser()
+    asked = {action.dest: f"PET_{action.dest.upper()}" for action in made._actions}
     # torchrun reads its options from such variables too.
-    parser.set_defaults(
-        **{dest: environ[name] for dest, name in asked.items() if environ.get(name)}
-    )
-    args = parser.parse_args(argv)
+    made.set_defaults(**{dest: environ[name] for dest, name in asked.items() if environ.get(name)})
+    args = made.parse_args(argv)
     fewest, most = _nodes(args.nnodes or "1")
     ranks = _ranks_per_node(args, most)
     _check(args)
@@ -139,22 +147,29 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         stop_s=args.shutdown_timeout,
         connect_timeout_s=args.connect_timeout,
         remote=_remote(args, environ) if args.hosts or args.hostfile else None,
+        bind=Bind(args.bind),
+        output=_output(args),
+        checks=args.check,
+        dry_run=args.dry_run,
         program=_program(args),
         is_python=not args.no_python,
     )
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line."""
+    made = argparse.ArgumentParser(
         prog="hccl-launch",
         usage="hccl-launch [options] script.py [arguments of the script]",
         description=_ABOUT,
         epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
+            prog, max_help_position=_HELP_COLUMN, width=_HELP_WIDTH
+        ),
         allow_abbrev=False,
     )
-    parser.add_argument("--version", action="version", version=f"hccl-py {version('hccl-py')}")
-    size = parser.add_argument_group("size of the job")
+    made.add_argument("--version", action="version", version=f"hccl-py {version('hccl-py')}")
+    size = made.add_argument_group("size of the job")
     _add(size, "--nnodes", metavar="N", help="nodes, or MIN:MAX (1)")
     _add(
         size,
@@ -167,13 +182,13 @@ def _parser() -> argparse.ArgumentParser:
     # Of gaudi_spawn.py: which program starts the ranks. This one does.
     for name in ("--use-mpi", "--use-deepspeed"):
         _add(size, name, action="store_true", help=argparse.SUPPRESS)
-    program = parser.add_argument_group("the program")
+    program = made.add_argument_group("the program")
     _add(program, "-m", "--module", action="store_true", help="it is a module, as python -m")
     _add(program, "--no-python", action="store_true", help="it is no Python script")
     _add(program, "--run-path", action="store_true", help=argparse.SUPPRESS)
     program.add_argument("script", help="script.py, module or program")
     program.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
-    hosts = parser.add_argument_group("other hosts, over ssh")
+    hosts = made.add_argument_group("other hosts, over ssh")
     _add(hosts, "--hosts", metavar="A:8,B:8", help="hosts and their ranks")
     _add(hosts, "--hostfile", type=Path, metavar="FILE", help="a line for each: HOST slots=8")
     _add(hosts, "--ssh-port", type=int, metavar="P", help="of every sshd")
@@ -183,7 +198,7 @@ def _parser() -> argparse.ArgumentParser:
     _add(hosts, "--env-file", type=Path, action="append", metavar="FILE", help="lines NAME=value")
     _add(hosts, "--remote-python", metavar="PATH", help="the Python there (the one here)")
     _add(hosts, "--remote-dir", metavar="PATH", help="working directory there (the one here)")
-    where = parser.add_argument_group("real nodes, where each runs hccl-launch")
+    where = made.add_argument_group("real nodes, where each runs hccl-launch")
     _add(where, "--node-rank", type=int, metavar="I", help="number of this node, from 0")
     _add(where, "--master-addr", metavar="HOST", help="node 0, as the others reach it")
     _add(
@@ -206,7 +221,29 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="seconds that all nodes have to come (300)",
     )
-    failures = parser.add_argument_group("failures")
+    look = made.add_argument_group("before the job")
+    _add(look, "--check", action="store_true", help="only check the nodes and their network")
+    _add(look, "--dry-run", action="store_true", help="only print where and how each rank runs")
+    _add(
+        look,
+        "--bind",
+        choices=[each.value for each in Bind],
+        default="none",
+        help="which cores a rank gets (none: all)",
+    )
+    output = made.add_argument_group("output of the ranks")
+    _add(
+        output,
+        "--prefix",
+        choices=("auto", "always", "never"),
+        default="auto",
+        help="[host:rank] before each line (auto: if there are several ranks)",
+    )
+    _add(output, "--log-dir", metavar="DIR", help="keep it in DIR/attempt_0/rank_3.log too")
+    _add(output, "-r", "--redirects", default="0", metavar="S", help="1, 2, 3: only in the log")
+    _add(output, "-t", "--tee", default="0", metavar="S", help="1, 2, 3: printed, and in the log")
+    _add(output, "--local-ranks-filter", default="", metavar="I,J", help="print only these")
+    failures = made.add_argument_group("failures")
     _add(
         failures,
         "--max-restarts",
@@ -224,10 +261,10 @@ def _parser() -> argparse.ArgumentParser:
         help="seconds that a rank has to end when it is asked to (30)",
     )
     for name in (*_ELASTIC, *_WITHOUT_EFFECT):
-        _add(parser, *name.split("/"), help=argparse.SUPPRESS)
+        _add(made, *name.split("/"), help=argparse.SUPPRESS)
     for name in _ELASTIC_FLAGS:
-        _add(parser, name, action="store_true", help=argparse.SUPPRESS)
-    return parser
+        _add(made, name, action="store_true", help=argparse.SUPPRESS)
+    return made
 
 
 def _add(group: "argparse._ActionsContainer", *names: str, **how: object) -> None:
@@ -273,6 +310,17 @@ def _head(args: argparse.Namespace) -> tuple[str, int] | None:
         return None
     port = (args.master_port or DEFAULT_MASTER_PORT) + CONTROL_PORT_OFFSET
     return args.master_addr or "127.0.0.1", port
+
+
+def _output(args: argparse.Namespace) -> OutputWords:
+    words = OutputWords(
+        args.prefix, args.log_dir, args.redirects, args.tee, args.local_ranks_filter
+    )
+    try:
+        OutputOptions.of(words)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return words
 
 
 def _remote(args: argparse.Namespace, environ: Mapping[str, str]) -> HostOptions:
@@ -329,7 +377,7 @@ def _ranks(text: str) -> int:
 def _ranks_per_node(args: argparse.Namespace, num_nodes: int) -> int:
     if args.world_size is None or args.hosts or args.hostfile:
         return _ranks(args.nproc_per_node or "1")
-    each = args.world_size // num_nodes
+    each = int(args.world_size) // num_nodes
     if each * num_nodes != args.world_size or each < 1:
         raise UsageError(
             f"--world-size: expected a multiple of --nnodes {num_nodes}, got {args.world_size}"

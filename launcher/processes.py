@@ -8,7 +8,7 @@ import ctypes
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -29,36 +29,40 @@ def end_with_parent(number: signal.Signals, parent: int) -> None:
         os.kill(os.getpid(), number)
 
 
-def descendants(pid: int) -> Iterator[int]:
-    """Yield the processes below one, children first."""
+def _children(pid: int) -> Iterator[int]:
     with suppress(OSError):
         for path in Path(f"/proc/{pid}/task").glob("*/children"):
-            for child in map(int, path.read_text().split()):
-                yield child
-                yield from descendants(child)
+            yield from map(int, path.read_text().split())
 
 
-def kill_descendants(limit_s: float) -> bool:
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    for child in _children(pid):
+        yield from _tree(child)
+
+
+def kill_descendants(limit_s: float, spared: Collection[int] = ()) -> bool:
     """Kill what is below this process, which adopts orphans; False: something is left.
 
-    A process may fork while it is killed, so this looks again until there is none.
+    A process may fork while it is killed, so this looks again until there is none. Children that
+    are spared stay, with what is below them.
     """
     end_s = time.monotonic() + limit_s
-    me = os.getpid()
     while True:
-        for pid in list(descendants(me)):
+        found = [pid for child in set(_children(os.getpid())) - set(spared) for pid in _tree(child)]
+        if not found:
+            return True
+        for pid in found:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        reap()
-        if next(descendants(me), None) is None:
-            return True
+        reap(spared)
         if time.monotonic() > end_s:
             return False
         time.sleep(_PAUSE_S)
 
 
-def reap() -> None:
-    """Take the exit codes of all children that ended, so that none stays as a zombie."""
-    with suppress(ChildProcessError):
-        while os.waitpid(-1, os.WNOHANG)[0]:
-            pass
+def reap(spared: Collection[int] = ()) -> None:
+    """Take the exit codes of children that ended, so that none stays as a zombie."""
+    for child in set(_children(os.getpid())) - set(spared):
+        with suppress(ChildProcessError):
+            os.waitpid(child, os.WNOHANG)

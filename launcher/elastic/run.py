@@ -27,11 +27,13 @@ from torch.distributed.launcher import api
 from torch.distributed.launcher.api import elastic_launch
 from torch.distributed.run import config_from_args, determine_local_world_size, get_args_parser
 
+from hccl_py.launcher import options
 from hccl_py.launcher.exit_codes import LOST_NODE, USAGE
 from hccl_py.launcher.failure import Failure, first_failure, render
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT
 from hccl_py.launcher.ports import free_port
 
+_LOG_TAIL_BYTES = 4000
 _WORKER = str(Path(__file__).parents[1] / "worker.py")
 # Any of these says that there are other nodes.
 _MEETING = ("--node-rank", "--node_rank", "--master-addr", "--master_addr")
@@ -42,15 +44,24 @@ _NOISY = ("torch.distributed.elastic.multiprocessing", "torch.distributed.elasti
 def run(words: Sequence[str]) -> int:
     """Run the ranks to their end, report failures, and return the exit code; 0 if stopped."""
     _quieten()
-    parser = get_args_parser()
-    nproc = next(action for action in parser._actions if action.dest == "nproc_per_node")
-    parser._option_string_actions["--nproc"] = nproc
-    parser.add_argument("--connect-timeout", "--connect_timeout")
-    args = parser.parse_args(words)
-    if args.connect_timeout:
-        args.rdzv_conf = f"join_timeout={args.connect_timeout},{args.rdzv_conf}".rstrip(",")
+    args = _parser().parse_args(words)
+    limit = f"join_timeout={args.connect_timeout:.0f}"
+    args.rdzv_conf = f"{limit},{args.rdzv_conf}" if args.rdzv_conf else limit
     with _log_folder(args):
         return _run(args, words)
+
+
+def _parser() -> argparse.ArgumentParser:
+    """Return torchrun's parser, which also takes the options of hccl-launch."""
+    made = get_args_parser()
+    by_dest = {action.dest: action for action in made._actions}
+    for action in options.parser()._actions:
+        if action.option_strings:
+            for name in action.option_strings:
+                known = by_dest.get(action.dest, action)
+                made._option_string_actions.setdefault(name, known)
+            made.set_defaults(**{action.dest: made.get_default(action.dest) or action.default})
+    return made
 
 
 def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
@@ -212,7 +223,16 @@ def _failure(
         traceback=record.get("py_callstack", ""),
         at_s=record["at_s"] if record or process is None else float(process.timestamp),
         log=log,
+        last_lines=tuple(_tail(log).splitlines()),
     )
+
+
+def _tail(path: str) -> str:
+    if not os.path.isfile(path):
+        return ""
+    with open(path, "rb") as file:
+        file.seek(max(0, os.path.getsize(path) - _LOG_TAIL_BYTES))
+        return file.read().decode(errors="replace")
 
 
 def _one_line(error: BaseException) -> str:

@@ -111,6 +111,11 @@ class RemoteAgent:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @property
+    def pid(self) -> int:
+        """Process id of ssh."""
+        return self._process.pid
+
     def read_stderr(self) -> bytes | None:
         """Return what the agent wrote to stderr: b"" for nothing new, None at the end.
 

@@ -2,17 +2,25 @@
 
 import os
 import signal
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from hccl_py.launcher.exit_codes import CANNOT_RUN
 from hccl_py.launcher.front import STOP_SIGNALS
+from hccl_py.launcher.job.checking import Checked, settings_of_node
 from hccl_py.launcher.job.layout import Attempt, rank_environment
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.job.ranks import Ranks, RankStart
+from hccl_py.launcher.job.reasons import OutOfMemory
+from hccl_py.launcher.job.streams import Streams
+from hccl_py.launcher.placement.binding import place
+from hccl_py.launcher.placement.topology import read_machine
 from hccl_py.launcher.ports import free_port
+from hccl_py.launcher.preflight.node.facts import Settings
 
 
 class ToHead(Protocol):
@@ -30,19 +38,28 @@ class Agent:
         last_line: why the job ended, in a line.
     """
 
-    def __init__(self, loop: JobLoop, program: Program, head: ToHead) -> None:
-        """Wait for the head's first message."""
+    def __init__(self, loop: JobLoop, program: Program, head: ToHead, streams: Streams) -> None:
+        """Wait for the head's first message; `streams` prints the lines of ranks."""
+        self._streams = streams
+        machine = read_machine()
+        self._placement = place(machine, len(program.slots), program.bind)
+        self._out_of_memory = OutOfMemory(machine)
         self.exit_code: int | None = None
         self.last_line = ""
         self._loop, self._program, self._head = loop, program, head
+        self._checked: Checked | None = None
         self._attempt: Attempt | None = None
         self._ranks: Ranks | None = None
         self._kill_at_s = float("inf")
         self._has_failed = False
 
     def receive(self, kind: str, body: Any) -> None:
-        """Do what the head says: `start` Attempt, `stop`, `end` exit code and line."""
-        if kind == "start":
+        """Do what the head says, see `head`."""
+        if kind == "check":
+            self._checked = Checked(self._node_settings(body), self._answer)
+        elif kind == "ask" and self._checked is not None:
+            self._checked.ask(*body)
+        elif kind == "start":
             self._start(body)
         elif kind == "stop":
             self.stop_ranks()
@@ -58,6 +75,7 @@ class Agent:
 
     def end(self, exit_code: int, last_line: str) -> None:
         """End what still runs; the agent is done then."""
+        self._end_check()
         if self._ranks is not None:
             self._ranks.end()
         if self.exit_code is None:
@@ -75,20 +93,50 @@ class Agent:
 
     def _start(self, attempt: Attempt) -> None:
         program = self._program
+        self._end_check()
         self._attempt, self._has_failed, self._kill_at_s = attempt, False, float("inf")
-        self._ranks = Ranks(self._loop, program.command, program.folder, self._on_end)
-        starts = []
-        for index, slot in enumerate(attempt.slots):
-            own = rank_environment(attempt, index)
-            if program.emulates_nodes:
-                own["HCCL_NODE_ID"] = f"emulated-node-{slot.node}"
-            environment = {**program.environment, **own}
-            starts.append(RankStart(attempt.first_rank + index, slot, environment))
+        self._ranks = Ranks(self._loop, program, self._streams, self._on_end)
+        starts = [self._rank_start(attempt, index) for index in range(len(attempt.slots))]
+        if self._placement.note and attempt.number == 0:
+            self._streams.say(f"hccl-launch: {self._placement.note}")
         try:
             self._ranks.start(starts)
         except OSError as error:
             why = f"cannot run {program.command[0]}: {error.strerror}"
             self._head.send("stop", [why, CANNOT_RUN])
+
+    def _node_settings(self, told: Mapping[str, Any]) -> Settings:
+        log_dir = self._program.output.log_dir
+        return settings_of_node(told, self._program.environment, str(log_dir or ""))
+
+    def _answer(self, number: int, answer: Any) -> None:
+        self._loop.post(lambda: self._head.send("answer", [number, answer]))
+
+    def _end_check(self) -> None:
+        if self._checked is not None:
+            self._checked.close()
+            self._checked = None
+
+    def _rank_start(self, attempt: Attempt, index: int) -> RankStart:
+        program, slot, rank = self._program, attempt.slots[index], attempt.first_rank + index
+        place = self._placement.places[index]
+        own = rank_environment(attempt, index)
+        if program.emulates_nodes:
+            own["HCCL_NODE_ID"] = f"emulated-node-{slot.node}"
+        return RankStart(
+            attempt=attempt.number,
+            rank=rank,
+            slot=slot,
+            place=place,
+            environment={
+                # A pipe would hold lines back until a buffer is full.
+                "PYTHONUNBUFFERED": "1",
+                **place.environment(program.environment),
+                **program.environment,
+                **own,
+            },
+            prefix=program.output.prefix_of(socket.gethostname(), rank, attempt.world_size),
+        )
 
     def _on_end(self, exit_code: int) -> None:
         assert self._attempt is not None
@@ -100,7 +148,12 @@ class Agent:
             # What a rank left behind would keep its port, or write into the next attempt.
             self._ranks.end()
             self._kill_at_s = float("inf")
-            ended = [self._attempt.number, self._ranks.failures(), free_port()]
+            now_s, reason = time.time(), self._out_of_memory.likely_reason
+            # Clocks of hosts differ: the head gets how long ago each was.
+            failures = [
+                replace(each, at_s=each.at_s - now_s) for each in self._ranks.failures(reason)
+            ]
+            ended = [self._attempt.number, tuple(failures), free_port()]
             self._head.send("ended", ended)
 
 

@@ -1,12 +1,14 @@
 """The state of a job, without I/O: it starts, stops and restarts all ranks together.
 
     GATHERING   until every agent has come
+    CHECKING    until preflight has looked at all hosts, if there are several
     RUNNING     until all ranks have ended, one failed, an agent was lost, or a user stopped the job
     STOPPING    until no rank runs; then all start again, or the job ends
     ENDED
 
 An agent has an index, which stands for its place among all: ranks follow one another in that order.
-Messages to agents: `start` Attempt, `stop`, `end` exit code and a line. Messages from agents:
+Messages to agents: `check` and `ask` of preflight, `start` Attempt, `stop`, `end` exit code and a
+line. Messages from agents:
 `failed`, `ended` and `stop`, see `receive`.
 """
 
@@ -16,9 +18,11 @@ from dataclasses import dataclass, field, replace
 from enum import Enum, auto
 from typing import Any
 
-from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE
+from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE
 from hccl_py.launcher.failure import Failure, first_failure, ranges, render, title
+from hccl_py.launcher.job.checking import Checking
 from hccl_py.launcher.job.layout import Attempt, Slot, node_sizes
+from hccl_py.launcher.preflight.check import Job
 
 _FIRST_LINE_S, _NEXT_LINE_S = 5.0, 60.0
 # Ranks that lose a peer raise a moment later, and say in what call: that belongs to the report.
@@ -37,6 +41,7 @@ class HeadSettings:
         stop_s: between SIGTERM and SIGKILL of a rank.
         job_id: what ranks see; restarts keep it.
         master_addr, master_port: rank 0's store; empty and 0: what the first agent says.
+        only_checks: the job is preflight, in full, and no rank is started.
     """
 
     hosts: tuple[str, ...]
@@ -47,6 +52,7 @@ class HeadSettings:
     max_restarts: int = 0
     master_addr: str = ""
     master_port: int = 0
+    only_checks: bool = False
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,7 @@ class Phase(Enum):
     """See the head of this file."""
 
     GATHERING = auto()
+    CHECKING = auto()
     RUNNING = auto()
     STOPPING = auto()
     ENDED = auto()
@@ -119,6 +126,7 @@ class Head:
         self._line_s = now_s + _FIRST_LINE_S
         self._attempt: Attempt | None = None
         self._ending = _Ending(math.inf)
+        self._checking: Checking | None = None
 
     @property
     def missing(self) -> list[int]:
@@ -144,10 +152,7 @@ class Head:
             return "the job has begun without it"
         self._agents[index] = _Agent(hello, port=hello.port)
         if not self.missing:
-            try:
-                self._start(0)
-            except ValueError as error:
-                self._end(MISSING_NODE, f"hccl-launch: error: {error}")
+            self._check(now_s)
         return ""
 
     def lose(self, index: int, why: str, now_s: float) -> None:
@@ -158,6 +163,9 @@ class Head:
             self._say(f"hccl-launch: {self._name(index)} left again: {why}")
             del self._agents[index]
             return
+        if self.phase is Phase.CHECKING:
+            self._end(LOST_NODE, f"hccl-launch: error: {self._name(index)} was lost: {why}")
+            return
         self._agents[index].running = False
         self._ending.lost.setdefault(index, why)
         self._begin_to_stop(now_s)
@@ -167,7 +175,9 @@ class Head:
         """Take a message of an agent.
 
         failed  attempt             one of its ranks failed
-        ended   attempt, failures, port   none of its ranks runs any more
+        ended   attempt, failures, port   none of its ranks runs any more; the time of a failure
+                is relative to now
+        answer  number, answer      to a question of preflight
         stop    why, exit code      the user stopped the job there, or it cannot go on
         """
         if index not in self._agents or self.phase is Phase.ENDED:
@@ -177,13 +187,18 @@ class Head:
             self.stop(str(why), int(exit_code), now_s)
             return
         number = body[0]
+        if kind == "answer" and self._checking is not None:
+            self._checking.answer(index, number, body[1], now_s)
+            self._conclude_check()
+            return
         if self._attempt is None or number != self._attempt.number:
             return
         if kind == "failed":
             self._begin_to_stop(now_s)
         elif kind == "ended":
             agent = self._agents[index]
-            agent.running, agent.failures, agent.port = False, body[1], body[2]
+            failures = (replace(each, at_s=now_s + each.at_s) for each in body[1])
+            agent.running, agent.failures, agent.port = False, tuple(failures), body[2]
             if agent.failures:
                 self._begin_to_stop(now_s)
             self._go_on(now_s)
@@ -191,7 +206,7 @@ class Head:
     def stop(self, why: str, exit_code: int, now_s: float) -> None:
         """Stop the job, because a user wants so or it cannot go on."""
         self._ending.by_user = self._ending.by_user or (why, exit_code)
-        if self.phase is Phase.GATHERING:
+        if self.phase in (Phase.GATHERING, Phase.CHECKING):
             self._conclude()
         elif self.phase is not Phase.ENDED:
             self._begin_to_stop(now_s, at_once=True)
@@ -200,6 +215,8 @@ class Head:
         """Return when to call `tick` at the latest."""
         if self.phase is Phase.GATHERING:
             return min(self._line_s, self._began_s + self.settings.connect_timeout_s)
+        if self.phase is Phase.CHECKING and self._checking is not None:
+            return self._checking.next_s()
         if self.phase is Phase.STOPPING:
             return min(self._ending.stop_at_s, self._ending.end_s)
         return math.inf
@@ -208,6 +225,9 @@ class Head:
         """Do what is due."""
         if self.phase is Phase.GATHERING:
             self._wait(now_s)
+        elif self.phase is Phase.CHECKING and self._checking is not None:
+            self._checking.tick(now_s)
+            self._conclude_check()
         elif self.phase is Phase.STOPPING:
             if now_s >= self._ending.stop_at_s:
                 self._tell_to_stop(now_s)
@@ -248,20 +268,71 @@ class Head:
             "number right, and HCCL_SECRET the same?"
         )
 
+    # Checking.
+
+    def _check(self, now_s: float) -> None:
+        """Have all hosts look at each other before the ranks start."""
+        hellos = [self._agents[index].hello for index in sorted(self._agents)]
+        try:
+            node_sizes([slot for hello in hellos for slot in hello.slots])
+        except ValueError as error:
+            self._end(MISSING_NODE, f"hccl-launch: error: {error}")
+            return
+        hosts = tuple(hello.host for hello in hellos)
+        # Agents of one host, as many a scheduler starts, have nothing to find out.
+        if not self.settings.only_checks and len(set(hosts)) < max(2, len(hosts)):
+            self._start(0)
+            return
+        self.phase = Phase.CHECKING
+        sizes = tuple(len(hello.slots) for hello in hellos)
+        address, port = self._store()
+        told = {
+            "node_sizes": sizes,
+            "names": self.settings.hosts,  # what they are called here: those have to resolve
+            "master_addr": address,
+            "master_port": port,
+        }
+        for index in range(len(hosts)):
+            self._send(index, "check", {**told, "node": index})
+        job = Job(self.settings.hosts, sizes, has_master_port=True, full=self.settings.only_checks)
+        self._checking = Checking(job, lambda node, body: self._send(node, "ask", body), now_s)
+
+    def _conclude_check(self) -> None:
+        report = self._checking.report if self._checking else None
+        if report is None:
+            return
+        self._checking = None
+        text = f"hccl-launch: the hosts were checked\n{report}"
+        if self.settings.only_checks:
+            self._end(CHECK_FAILED if report.has_errors else 0, text)
+        elif report.has_errors:
+            self._end(CHECK_FAILED, text, "hccl-launch: error: preflight found errors")
+        else:
+            if report.findings:
+                self._say(text)
+            self._start(0)
+
     # Running and stopping.
+
+    def _store(self) -> tuple[str, int]:
+        first = self._agents[0]
+        return (
+            self.settings.master_addr or first.hello.address,
+            self.settings.master_port or first.port,
+        )
 
     def _start(self, number: int) -> None:
         agents = [self._agents[index] for index in sorted(self._agents)]
         sizes = node_sizes([slot for agent in agents for slot in agent.hello.slots])
-        first = agents[0]
+        address, port = self._store()
         self._attempt = attempt = Attempt(
             number=number,
             first_rank=0,
             slots=(),
             world_size=sum(sizes),
             node_sizes=sizes,
-            master_addr=self.settings.master_addr or first.hello.address,
-            master_port=self.settings.master_port or first.port,
+            master_addr=address,
+            master_port=port,
             job_id=self.settings.job_id,
             max_restarts=self.settings.max_restarts,
         )

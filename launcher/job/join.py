@@ -1,6 +1,7 @@
 """The process with an agent alone: joins the head on another host, and ends with it."""
 
 import os
+import signal
 import socket
 import time
 from dataclasses import dataclass, field
@@ -12,7 +13,8 @@ from hccl_py.launcher.job.channel import PROTOCOL, HeadLink
 from hccl_py.launcher.job.head import Hello
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
-from hccl_py.launcher.job.serve import say, stopped_by
+from hccl_py.launcher.job.serve import stopped_by
+from hccl_py.launcher.job.streams import Streams
 from hccl_py.launcher.ports import free_port
 from hccl_py.transport.network.interfaces import address_towards, describe_target
 
@@ -62,7 +64,8 @@ class JoinedAgent:
         self._link = HeadLink(
             loop, self._target, head.secret, self._on_up, self._on_message, self._on_down
         )
-        self.agent = Agent(loop, program, self)
+        self._streams = Streams(loop)
+        self.agent = Agent(loop, program, self, self._streams)
         for service in (self._link, self.agent, self):
             loop.add(service)
 
@@ -77,7 +80,7 @@ class JoinedAgent:
             self._link.send("stop", [f"{why} on {self._me}", exit_code])
             self._gone_s = time.monotonic() + self._program.stop_s + _STOP_EXTRA_S
         else:
-            say(f"hccl-launch: {why}")
+            self._streams.say(f"hccl-launch: {why}")
             self.agent.end(exit_code, "")
 
     def on_stdin(self) -> None:
@@ -87,8 +90,9 @@ class JoinedAgent:
             self.agent.end(LOST_NODE, "")
 
     def close(self) -> None:
-        """End the connection."""
+        """End the connection, and print what is left."""
         self._link.close()
+        self._streams.close()
 
     def next_s(self) -> float:
         """See `loop.Service`."""
@@ -97,6 +101,8 @@ class JoinedAgent:
     def turn(self) -> None:
         """See `loop.Service`."""
         now_s = time.monotonic()
+        if self._streams.is_lost and self._gone_s == float("inf"):
+            self.stop(signal.SIGPIPE)
         if self.agent.exit_code is not None:
             self._loop.stop()
         elif now_s >= self._gone_s:
@@ -107,7 +113,7 @@ class JoinedAgent:
         elif not self._has_begun and now_s >= self._line_s:
             self._line_s = now_s + _NEXT_LINE_S
             left_s = self._until_s - now_s
-            say(
+            self._streams.say(
                 f"hccl-launch: {self._me}: {self._what_is_wrong()}; "
                 f"trying for {left_s:.0f} s more (--connect-timeout)"
             )
@@ -158,7 +164,9 @@ class JoinedAgent:
         if kind == "end":
             exit_code, line = body
             if line and not self._head.ends_with_stdin:
-                say(f"{line} (node 0 at {describe_target(self._head.name)} has the report)")
+                self._streams.say(
+                    f"{line} (node 0 at {describe_target(self._head.name)} has the report)"
+                )
         self.agent.receive(kind, body)
 
     def _on_down(self) -> None:
@@ -167,7 +175,7 @@ class JoinedAgent:
             self._give_up(f"error: lost node 0 at {where}: its hccl-launch ended", LOST_NODE)
 
     def _give_up(self, why: str, exit_code: int = MISSING_NODE) -> None:
-        say(f"hccl-launch: {why}")
+        self._streams.say(f"hccl-launch: {why}")
         self.agent.end(exit_code, "")
 
 

@@ -6,11 +6,16 @@ from hccl_py.transport.control.loop import ControlLoop
 
 
 class JobLoop(ControlLoop):
-    """A loop that ends with the first exception: a job must not go on with half of its agents."""
+    """A loop that ends with the first exception: a job must not go on with half of its agents.
+
+    Attributes:
+        spared: children of this process that are no rank's, and stay when ranks are ended.
+    """
 
     def __init__(self) -> None:
         """Serve nobody yet."""
         super().__init__(lambda: None)
+        self.spared: set[int] = set()
 
     def guard(self, action: Callable[[], None]) -> None:
         """Call something."""

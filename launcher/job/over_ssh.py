@@ -1,7 +1,6 @@
 """Agents on other hosts that this process starts over ssh: their lines, and their ends."""
 
 import os
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +11,7 @@ from hccl_py.launcher.hosts.remote_agent import RemoteAgent, RemoteSettings
 from hccl_py.launcher.job.head import Phase
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
-
-_READ_BYTES = 1 << 16
+from hccl_py.launcher.output.lines import LineReader
 
 
 @dataclass(frozen=True)
@@ -54,26 +52,22 @@ class _SshAgent:
     ) -> None:
         self._loop, self._server, self._index = loop, server, part.index
         self._remote = RemoteAgent(part.host, settings, part.message)
-        loop.watch(self._remote.stdout, self._on_stdout)
+        loop.spared.add(self._remote.pid)
+        out = server.streams.out
+        # It has its prefixes already.
+        reader = LineReader(os.dup(self._remote.stdout), lambda lines: out.write(b"".join(lines)))
+        server.streams.read(reader)
+        self._begun = b""  # a line of its stderr without an end
         loop.watch(self._remote.stderr, self._on_stderr)
 
     def close(self) -> None:
         self._remote.close()
 
-    def _on_stdout(self) -> None:
-        try:
-            data = os.read(self._remote.stdout, _READ_BYTES)
-        except BlockingIOError:
-            return
-        if data:
-            _write(sys.stdout.fileno(), data)
-        else:
-            self._loop.selector.unregister(self._remote.stdout)
-
     def _on_stderr(self) -> None:
         data = self._remote.read_stderr()
         if data:
-            _write(sys.stderr.fileno(), data)
+            whole, end, self._begun = (self._begun + data).rpartition(b"\n")
+            self._server.streams.err.write(whole + end)
         elif data is None:
             self._loop.selector.unregister(self._remote.stderr)
             self._on_end()
@@ -87,8 +81,3 @@ class _SshAgent:
             head.stop(f"error: {failure}", MISSING_NODE, now_s)
         else:
             head.lose(self._index, failure, now_s)
-
-
-def _write(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]

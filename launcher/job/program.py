@@ -1,12 +1,13 @@
 """What the agent of a host runs."""
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from hccl_py.launcher.job.layout import Slot
+from hccl_py.launcher.output.options import OutputOptions
+from hccl_py.launcher.placement.binding import Bind
 
 _WORKER = str(Path(__file__).parents[1] / "worker.py")
 
@@ -22,6 +23,8 @@ class Program:
         emulates_nodes: whether this host plays several nodes.
         stop_s: between SIGTERM and SIGKILL.
         folder: for records of exceptions; owner-only.
+        bind: which cores each rank gets.
+        output: where the lines of ranks go.
     """
 
     command: tuple[str, ...]
@@ -30,14 +33,10 @@ class Program:
     emulates_nodes: bool
     stop_s: float
     folder: Path
+    bind: Bind
+    output: OutputOptions
 
 
 def rank_command(words: Sequence[str], is_python: bool) -> tuple[str, ...]:
     """Return the command of a rank for a program, a script, or `-m` and a module, of the user."""
     return (sys.executable, _WORKER, *words) if is_python else tuple(words)
-
-
-def rank_defaults(environ: Mapping[str, str], ranks_here: int) -> dict[str, str]:
-    """Return the environment of this host's ranks, before their own variables."""
-    cores = len(os.sched_getaffinity(0))
-    return {"OMP_NUM_THREADS": str(max(1, cores // ranks_here)), **environ}

@@ -16,6 +16,9 @@ from typing import Any
 from hccl_py.launcher.failure import Failure
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.job.program import Program
+from hccl_py.launcher.job.streams import RankStreams, Streams
+from hccl_py.launcher.placement.binding import Place, bound_to
 from hccl_py.launcher.processes import kill_descendants
 
 _PR_SET_PDEATHSIG = 1
@@ -27,14 +30,25 @@ _prctl = ctypes.CDLL(None).prctl
 class RankStart:
     """A rank to start, with its whole environment."""
 
+    attempt: int
     rank: int
     slot: Slot
+    place: Place
     environment: Mapping[str, str]
+    prefix: bytes  # of its lines
 
 
 class _Rank:
-    def __init__(self, start: RankStart, process: subprocess.Popen[bytes], error_file: Path):
+    def __init__(
+        self,
+        start: RankStart,
+        process: subprocess.Popen[bytes],
+        error_file: Path,
+        streams: RankStreams,
+    ):
         self.start, self.process, self.error_file = start, process, error_file
+        self.streams = streams
+        self.last_lines: list[str] = []
         self.ended = os.pidfd_open(process.pid)
         self.exit_code: int | None = None
         self.at_s = 0.0
@@ -46,12 +60,12 @@ class Ranks:
     def __init__(
         self,
         loop: JobLoop,
-        command: Sequence[str],
-        folder: Path,
+        program: Program,
+        streams: Streams,
         on_end: Callable[[int], None],
     ) -> None:
-        """Start nothing yet; `on_end` gets the exit code of each rank, `folder` is for records."""
-        self._loop, self._command, self._folder, self._on_end = loop, command, folder, on_end
+        """Start nothing yet; `on_end` gets the exit code of each rank."""
+        self._loop, self._program, self._streams, self._on_end = loop, program, streams, on_end
         self._ranks: list[_Rank] = []
 
     @property
@@ -63,19 +77,30 @@ class Ranks:
         """Start all ranks.
 
         Raises:
-            OSError: the program cannot be run; those that were started run on.
+            OSError: the program cannot be run, or a log file not be written; ranks that were
+                started run on.
         """
         for start in starts:
-            record = self._folder / f"rank_{start.rank}.json"
+            record = self._program.folder / f"rank_{start.rank}.json"
             record.unlink(missing_ok=True)
-            process = subprocess.Popen(
-                self._command,
-                env={**start.environment, "TORCHELASTIC_ERROR_FILE": str(record)},
-                stdin=subprocess.DEVNULL,
-                preexec_fn=_in_rank,
-            )
-            rank = _Rank(start, process, record)
+            with bound_to(start.place):
+                process = subprocess.Popen(
+                    self._program.command,
+                    env={**start.environment, "TORCHELASTIC_ERROR_FILE": str(record)},
+                    stdin=subprocess.DEVNULL,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    preexec_fn=_in_rank,
+                )
+            assert process.stdout is not None
+            assert process.stderr is not None
+            pipes = os.dup(process.stdout.fileno()), os.dup(process.stderr.fileno())
+            process.stdout.close()
+            process.stderr.close()
+            streams = RankStreams(self._streams, self._program.output, start.prefix)
+            rank = _Rank(start, process, record, streams)
             self._ranks.append(rank)
+            streams.begin(start.attempt, start.rank, start.slot.local_rank, pipes)
             self._loop.watch(rank.ended, lambda rank=rank: self._note_end(rank))  # type: ignore[misc]
 
     def signal(self, number: signal.Signals) -> None:
@@ -86,23 +111,28 @@ class Ranks:
                     os.killpg(rank.process.pid, number)
 
     def end(self) -> None:
-        """Kill what is left: ranks, their children, and what these have put in other sessions."""
+        """Kill what is left: ranks, their children, and what these have put in other sessions.
+
+        Connections to other hosts are children of this process, too.
+        """
         self.signal(signal.SIGKILL)
         for rank in self._ranks:
             if rank.exit_code is None:
                 rank.process.wait()
                 self._note_end(rank)
-        kill_descendants(_KILL_S)
+        kill_descendants(_KILL_S, self._loop.spared)
 
-    def failures(self) -> tuple[Failure, ...]:
-        """Return how ranks failed.
+    def failures(self, reason: Callable[[int], str]) -> tuple[Failure, ...]:
+        """Return how ranks failed; `reason` says what an exit code may mean.
 
         A rank that recorded an exception failed, even if it was stopped before its process ended:
         the ranks that it failed may well end first.
         """
         found = ((rank, _read_record(rank.error_file)) for rank in self._ranks)
         return tuple(
-            self._failure(rank, record) for rank, record in found if record or rank.exit_code
+            self._failure(rank, record, reason)
+            for rank, record in found
+            if record or rank.exit_code
         )
 
     def _note_end(self, rank: _Rank) -> None:
@@ -111,9 +141,12 @@ class Ranks:
         rank.exit_code, rank.at_s = rank.process.wait(), time.time()
         self._loop.selector.unregister(rank.ended)
         os.close(rank.ended)
+        rank.last_lines = rank.streams.end()
         self._on_end(rank.exit_code)
 
-    def _failure(self, rank: _Rank, record: Mapping[str, Any]) -> Failure:
+    def _failure(
+        self, rank: _Rank, record: Mapping[str, Any], reason: Callable[[int], str]
+    ) -> Failure:
         code = rank.exit_code or 0
         return Failure(
             rank=rank.start.rank,
@@ -127,7 +160,9 @@ class Ranks:
             message=record.get("message", ""),
             traceback=record.get("py_callstack", ""),
             at_s=record.get("at_s", rank.at_s),
-            log="",
+            log=rank.streams.log_path,
+            last_lines=() if record else tuple(rank.last_lines),
+            reason="" if record else reason(code),
         )
 
 

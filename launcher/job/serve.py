@@ -3,7 +3,6 @@
 import os
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -16,6 +15,7 @@ from hccl_py.launcher.job.channel import PROTOCOL, HeadServer
 from hccl_py.launcher.job.head import Head, HeadSettings, Hello, Phase
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
+from hccl_py.launcher.job.streams import Streams
 
 _FAREWELL_S = 3.0
 StartOthers = Callable[[JobLoop, "JobServer"], AbstractContextManager[object]]
@@ -26,7 +26,8 @@ class JobServer:
 
     def __init__(self, loop: JobLoop, settings: HeadSettings) -> None:
         """Serve nobody yet."""
-        self.head = Head(settings, time.monotonic(), self._to_agent, say)
+        self.streams = Streams(loop)
+        self.head = Head(settings, time.monotonic(), self._to_agent, self.streams.say)
         self._loop = loop
         self._local: dict[int, Agent] = {}
         self._routes: dict[int, bytes] = {}
@@ -41,7 +42,9 @@ class JobServer:
 
     def add_agent(self, index: int, program: Program, address: str, port: int) -> None:
         """Add an agent in this process; others reach it at `address`, where `port` is free."""
-        agent = self._local[index] = Agent(self._loop, program, _LocalLink(self, index))
+        agent = self._local[index] = Agent(
+            self._loop, program, _LocalLink(self, index), self.streams
+        )
         self._loop.add(agent)
         hello = Hello(socket.gethostname(), os.getpid(), program.slots, address, port)
         self._loop.post(lambda: self._join(index, hello))
@@ -54,6 +57,7 @@ class JobServer:
         """End the connections; agents get what was sent."""
         if self._server is not None:
             self._server.close()
+        self.streams.close()
 
     def next_s(self) -> float:
         """See `loop.Service`."""
@@ -63,6 +67,9 @@ class JobServer:
         """See `loop.Service`."""
         now_s = time.monotonic()
         self.head.tick(now_s)
+        if self.streams.is_lost:
+            why = "nobody reads what it prints any more"
+            self.head.stop(why, 128 + signal.SIGPIPE, now_s)
         if self.head.phase is Phase.ENDED:
             # The others end their connections when they have ended.
             self._farewell_s = min(self._farewell_s, now_s + _FAREWELL_S)
@@ -162,12 +169,6 @@ def run(
         server.close()
     code = server.head.exit_code
     return AGENT_KILLED if code is None else code
-
-
-def say(text: str) -> None:
-    """Print a line of the launcher, after what the ranks have written."""
-    sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
 
 
 def stopped_by(number: int) -> tuple[str, int]:

@@ -65,6 +65,8 @@ def part(
             "num_agents": len(found),
             "program": options.program,
             "is_python": options.is_python,
+            "bind": options.bind.value,
+            "output": options.output,
             "port": bound.getsockname()[1],
             "secret": secret,
             "stop_s": options.stop_s,

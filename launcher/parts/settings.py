@@ -8,8 +8,9 @@ from pathlib import Path
 
 from hccl_py.launcher.job.head import HeadSettings
 from hccl_py.launcher.job.layout import Slot
-from hccl_py.launcher.job.program import Program, rank_command, rank_defaults
+from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
+from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.transport.network.interfaces import address_family, describe_target
 
 SECRET = "HCCL_SECRET"
@@ -19,11 +20,13 @@ def program_of(options: Options, folder: Path, nodes: Sequence[int]) -> Program:
     """Return what this host runs as some nodes of the job."""
     return Program(
         command=rank_command(options.program, options.is_python),
-        environment=rank_defaults(os.environ, len(nodes) * options.ranks_per_node),
+        environment=dict(os.environ),
         slots=tuple(Slot(node, rank) for node in nodes for rank in range(options.ranks_per_node)),
         emulates_nodes=len(nodes) > 1,
         stop_s=options.stop_s,
         folder=folder,
+        bind=options.bind,
+        output=OutputOptions.of(options.output),
     )
 
 
@@ -35,6 +38,7 @@ def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> HeadS
         address=address,
         connect_timeout_s=options.connect_timeout_s,
         stop_s=options.stop_s,
+        only_checks=options.checks,
         job_id=options.job_id or f"job-{secrets.token_hex(4)}",
         max_restarts=options.max_restarts,
         master_addr="" if options.head is None else options.head[0],

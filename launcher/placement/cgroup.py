@@ -34,6 +34,17 @@ def read(root: Path = Path("/")) -> Limits:
     )
 
 
+def oom_kills(root: Path = Path("/")) -> int:
+    """Return how many processes of this cgroup the kernel killed because its memory was used up."""
+    for folder in _folders(root, "memory"):
+        for name in ("memory.events", "memory.oom_control"):
+            for line in _text(folder / name).splitlines():
+                key, _, count = line.partition(" ")
+                if key == "oom_kill" and count.isdigit():
+                    return int(count)
+    return 0
+
+
 def _num_cores(folders: Sequence[Path]) -> float | None:
     quotas = [_text(folder / "cpu.max").split() for folder in folders]
     for folder in folders:

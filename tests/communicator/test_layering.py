@@ -35,8 +35,10 @@ FOR_LAUNCHER = {
     *("hccl_py.transport.errors", "hccl_py.transport.deadline"),
     *("hccl_py.transport.network.settings", "hccl_py.transport.network.interfaces"),
     "hccl_py.transport.network.identity",
+    *("hccl_py.transport.control.loop", "hccl_py.transport.control.listener"),
+    "hccl_py.transport.control.sockets",
 }
-"""What hosts are and how ranks choose their addresses, which preflight asks in their place."""
+"""What hosts are, how ranks choose addresses, and an event loop with authenticated sockets."""
 
 TORCH_BACKEND = 4
 """From this layer on, torch may be imported."""

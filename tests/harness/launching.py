@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-COMMAND = (sys.executable, "-m", "hccl_py.launcher.main")
+COMMAND = (sys.executable, "-m", "hccl_py.launcher.main", "--prefix", "never")
 LIMIT_S = 100.0
 _TAG = "HCCL_TEST_JOB"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 from hccl_py.launcher.failure import Failure, first_failure, render
 
@@ -51,25 +50,29 @@ def test_render_puts_the_first_failure_last_and_whole() -> None:
     assert render([STOPPED, lost, same, *more, RAISED], 8).splitlines() == [
         "hccl-launch: after rank 1 failed: DistBackendError on ranks 0, 6-7; ValueError on rank 5; "
         "all other ranks were stopped",
+        "hccl-launch: rank 5 then said: ValueError: boom",
         "hccl-launch: rank 1 of 8 failed (node 0, local rank 1, pid 10, exit code 1)",
         "Traceback (most recent call last):",
         "ValueError: boom",
     ]
 
 
-def test_render_without_a_record_quotes_the_end_of_the_log(tmp_path: Path) -> None:
-    log = tmp_path / "stderr.log"
-    log.write_text("x" * 5000 + "\nlast words\n")
-    text = render([replace(VANISHED, log=str(log))], 1)
-    assert "rank 2 of 1 was killed by SIGSEGV (node 0" in text
-    assert f"\n  log: {log}\n" in text
-    assert text.endswith("\nlast words")
-    assert len(text) < 4500
+def test_render_without_a_record_quotes_the_last_lines_and_says_a_likely_reason() -> None:
+    vanished = replace(
+        VANISHED, host="b", log="/logs/rank_2.log", last_lines=("first", "last"), reason="memory"
+    )
+    assert render([vanished], 1).splitlines() == [
+        "hccl-launch: rank 2 of 1 was killed by SIGSEGV (node 0 on b, local rank 1, pid 10)",
+        "  log: /logs/rank_2.log",
+        "  likely reason: memory",
+        "first",
+        "last",
+    ]
 
 
 def test_render_of_many_failures_stays_short() -> None:
     others = [replace(RAISED, rank=rank, at_s=101.0, kind=f"E{rank}") for rank in range(2, 100)]
     lines = render([RAISED, *others], 100).splitlines()
-    assert len(lines) == 4
+    assert len(lines) == 5
     assert lines[0].endswith("; 90 more ranks failed; all other ranks were stopped")
     assert max(map(len, lines)) < 400

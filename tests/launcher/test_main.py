@@ -129,9 +129,11 @@ def test_failed_job_leaves_no_folder_unless_logs_were_asked_for(
     temporary.mkdir()
     path = script(f"if rank == 1:\n    {ending}\n{SLEEP}")
     monkeypatch.setenv("TMPDIR", str(temporary))
-    for options, kept in ((), False), (("--redirects", "3"), True):
+    logs = tmp_path / "logs"
+    for options, kept in ((), False), (("--redirects", 3, "--log-dir", logs), True):
         assert launch("--nproc-per-node", 2, *options, path).returncode != 0
-        assert bool(list(temporary.iterdir())) == kept
+        assert list(temporary.iterdir()) == []
+        assert (logs / "attempt_0" / "rank_1.log").exists() == kept
 
 
 def test_rank_killed_by_a_signal_is_blamed_and_not_its_peers(

@@ -6,7 +6,7 @@ import signal
 from dataclasses import replace
 from typing import Any
 
-from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE
+from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE
 from hccl_py.launcher.failure import Failure
 from hccl_py.launcher.job.head import Head, HeadSettings, Hello, Phase
 from hccl_py.launcher.job.layout import Slot
@@ -46,9 +46,10 @@ class Job:
             self.said.append,
         )
 
-    def join(self, index: int, ranks: int = 2, now_s: float = 1.0) -> str:
+    def join(self, index: int, ranks: int = 2, now_s: float = 1.0, host: str = "x") -> str:
+        """Have an agent come, with the others of one host, which needs no preflight."""
         slots = tuple(Slot(index, rank) for rank in range(ranks))
-        hello = Hello("abc"[index], 100 + index, slots, f"10.0.0.{index}", 1000 + index)
+        hello = Hello(host, 100 + index, slots, f"10.0.0.{index}", 1000 + index)
         return self.head.join(index, hello, now_s)
 
     def kinds(self) -> list[tuple[int, str]]:
@@ -88,7 +89,7 @@ def test_line_after_five_seconds_names_who_is_missing_and_the_end_too() -> None:
     job.head.tick(5.0)
     assert job.said == [
         "hccl-launch: waiting for node 0 (a), node 2, which should reach a:29501, for 295 s more; "
-        "here: node 1 (b)"
+        "here: node 1 (x)"
     ]
     job.head.tick(299.0)
     assert job.head.exit_code is None
@@ -101,13 +102,13 @@ def test_line_after_five_seconds_names_who_is_missing_and_the_end_too() -> None:
 def test_node_that_cannot_belong_to_the_job_is_refused_with_the_reason() -> None:
     job = Job()
     assert job.join(1) == ""
-    assert "node 1 (b) is there already, as process 101" in job.join(1)
+    assert "node 1 (x) is there already, as process 101" in job.join(1)
     assert "this job has 3 nodes; there is no node 7" in job.head.join(
         7, Hello("d", 1, (Slot(7, 0),), "", 0), 1.0
     )
     job = started()
     job.head.lose(1, "gone", 2.0)
-    assert job.join(1) == "node 1 (b) is there already, as process 101: " + (
+    assert job.join(1) == "node 1 (x) is there already, as process 101: " + (
         "give each node a number of its own"
     )
 
@@ -116,7 +117,7 @@ def test_node_that_leaves_before_the_start_may_come_again() -> None:
     job = Job()
     job.join(1)
     job.head.lose(1, "its hccl-launch ended", 2.0)
-    assert job.said == ["hccl-launch: node 1 (b) left again: its hccl-launch ended"]
+    assert job.said == ["hccl-launch: node 1 (x) left again: its hccl-launch ended"]
     assert job.join(1) == job.join(0) == job.join(2) == ""
     assert job.head.phase is Phase.RUNNING
 
@@ -138,6 +139,28 @@ def test_job_ends_well_when_every_rank_has() -> None:
         job.ended(index, 3.0)
     assert (job.head.exit_code, job.said) == (0, [])
     assert job.kinds() == [(1, "end"), (2, "end"), (0, "end")]
+
+
+def test_hosts_are_checked_before_the_ranks_start_and_a_silent_one_ends_the_job() -> None:
+    job = Job()
+    assert [job.join(index, host=f"host {index}") for index in range(3)] == ["", "", ""]
+    assert job.head.phase is Phase.CHECKING
+    assert job.kinds() == [(index, "check") for index in range(3)] + [
+        (index, "ask") for index in range(3)
+    ]
+    job.head.tick(job.head.next_s())
+    assert job.head.exit_code == CHECK_FAILED
+    assert "did not answer the question 'examine'" in job.said[-1]
+    assert job.kinds()[-3:] == [(index, "end") for index in range(3)]
+
+
+def test_host_that_is_lost_while_it_is_checked_ends_the_job() -> None:
+    job = Job()
+    for index in range(3):
+        job.join(index, host=f"host {index}")
+    job.head.lose(2, "its hccl-launch ended", 2.0)
+    assert job.head.exit_code == LOST_NODE
+    assert job.said == ["hccl-launch: error: node 2 (host 2) was lost: its hccl-launch ended"]
 
 
 def test_first_failure_stops_every_node_a_moment_later() -> None:
@@ -182,7 +205,7 @@ def test_lost_node_stops_the_others_and_is_named_last() -> None:
     job.ended(2, 11.0, replace(FAILURE, rank=5, node=2))
     assert job.head.exit_code == LOST_NODE
     assert job.said[-1].splitlines()[-1] == (
-        "hccl-launch: error: node 1 (b) with ranks 2-4 was lost: it cannot be reached"
+        "hccl-launch: error: node 1 (x) with ranks 2-4 was lost: it cannot be reached"
     )
 
 
@@ -194,7 +217,7 @@ def test_node_whose_ranks_do_not_end_counts_as_lost() -> None:
     job.ended(2, 12.0)
     job.head.tick(job.head.next_s())
     assert job.head.exit_code == LOST_NODE
-    assert "node 0 (a) with ranks 0-1 was lost: its ranks did not end in time" in job.said[-1]
+    assert "node 0 (x) with ranks 0-1 was lost: its ranks did not end in time" in job.said[-1]
 
 
 def test_stop_on_any_node_ends_the_job_with_that_code() -> None:

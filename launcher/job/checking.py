@@ -1,0 +1,87 @@
+"""The preflight of a job, carried by the messages between head and agents."""
+
+import threading
+from collections.abc import Callable, Generator, Mapping
+from typing import Any
+
+from hccl_py.launcher.preflight.check import Answers, Ask, Job, Report, check
+from hccl_py.launcher.preflight.node.facts import Settings
+from hccl_py.launcher.preflight.node.responder import Responder
+
+
+class Checking:
+    """The head's side, without I/O.
+
+    Attributes:
+        report: None until the check has ended.
+    """
+
+    def __init__(self, job: Job, ask: Callable[[int, Any], None], now_s: float) -> None:
+        """Ask the first questions; `ask` sends one to a node."""
+        self.report: Report | None = None
+        self._send = ask
+        self._steps: Generator[Ask, Answers, Report] = check(job)
+        self._number = 0
+        self._answers: dict[int, Any] = {}
+        self._ask(next(self._steps), now_s)
+
+    def answer(self, node: int, number: int, answer: Any, now_s: float) -> None:
+        """Take an answer of a node; one that comes too late is dropped."""
+        if number == self._number and node in self._waiting:
+            self._waiting.remove(node)
+            self._answers[node] = answer
+            self.tick(now_s)
+
+    def next_s(self) -> float:
+        """Return when to call `tick` at the latest."""
+        return self._until_s
+
+    def tick(self, now_s: float) -> None:
+        """Go on if all answers have come, or their time is over."""
+        while self.report is None and (not self._waiting or now_s >= self._until_s):
+            try:
+                asked = self._steps.send(self._answers)
+            except StopIteration as ended:
+                self.report = ended.value
+            else:
+                self._ask(asked, now_s)
+
+    def _ask(self, asked: Ask, now_s: float) -> None:
+        self._number += 1
+        self._answers, self._waiting = {}, set(asked.questions)
+        self._until_s = now_s + asked.timeout_s
+        for node, question in asked.questions.items():
+            self._send(node, [self._number, question])
+
+
+class Checked:
+    """An agent's side: answers in a thread, for an answer takes seconds."""
+
+    def __init__(self, settings: Settings, answer: Callable[[int, Any], None]) -> None:
+        """`answer` takes the number of a question and what to answer, on another thread."""
+        self._responder = Responder(settings)
+        self._answer = answer
+
+    def ask(self, number: int, question: dict[str, Any]) -> None:
+        """Answer a question; the head asks one at a time."""
+        threading.Thread(
+            target=lambda: self._answer(number, self._responder.answer(question)), daemon=True
+        ).start()
+
+    def close(self) -> None:
+        """Give the ports back, which ranks need."""
+        self._responder.close()
+
+
+def settings_of_node(told: Mapping[str, Any], environ: Mapping[str, str], log_dir: str) -> Settings:
+    """Return what the responder has to know, from what the head told and what the agent knows."""
+    return Settings(
+        node=told["node"],
+        node_sizes=tuple(told["node_sizes"]),
+        names=tuple(told["names"]),
+        master_addr=told["master_addr"],
+        master_port=told["master_port"],
+        environ=environ,
+        folders=(log_dir,) if log_dir else (),
+        secret=environ.get("HCCL_SECRET", "").encode(),
+    )

@@ -1,0 +1,127 @@
+"""What this process prints: the lines of its ranks, of agents on other hosts, and its own."""
+
+import selectors
+
+from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.output.lines import LineReader
+from hccl_py.launcher.output.options import OutputOptions
+from hccl_py.launcher.output.rank_output import LogFile, RankOutput
+from hccl_py.launcher.output.screen import Screen, open_screens
+
+_FLUSH_S = 5.0
+
+
+class Streams:
+    """Standard output and error of this process; a service of the loop.
+
+    While nobody reads them, ranks are not read either, and wait in their next print.
+    """
+
+    def __init__(self, loop: JobLoop) -> None:
+        """Open both."""
+        self._loop = loop
+        self.out, self.err = open_screens()
+        self._readers: list[LineReader] = []
+        self._watched: set[LineReader] = set()
+        self._writable: set[Screen] = set()
+        loop.add(self)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the reader of standard output has gone."""
+        return self.out.is_lost
+
+    def say(self, text: str) -> None:
+        """Print a line of the launcher's own."""
+        self.err.write(f"{text}\n".encode())
+
+    def read(self, reader: LineReader) -> None:
+        """Read from a pipe from now on."""
+        self._readers.append(reader)
+        self._watch(reader)
+
+    def close(self) -> None:
+        """Wait a moment until everything is printed."""
+        for screen in (self.out, self.err):
+            screen.flush(_FLUSH_S)
+
+    def next_s(self) -> float:
+        """See `loop.Service`."""
+        return float("inf")
+
+    def turn(self) -> None:
+        """See `loop.Service`."""
+        for screen in {self.out, self.err}:
+            self._wait_to_write(screen)
+        is_full = self.out.is_full or self.err.is_full
+        for reader in tuple(self._readers):
+            if not reader.is_open:
+                self.forget(reader)
+            elif is_full:
+                self._unwatch(reader)
+            else:
+                self._watch(reader)
+
+    def forget(self, reader: LineReader) -> None:
+        """Read from a pipe no more; call it before the pipe is closed."""
+        self._unwatch(reader)
+        if reader in self._readers:
+            self._readers.remove(reader)
+
+    def _watch(self, reader: LineReader) -> None:
+        if reader not in self._watched:
+            self._watched.add(reader)
+            self._loop.watch(reader.fileno(), lambda: self._on_readable(reader))
+
+    def _on_readable(self, reader: LineReader) -> None:
+        # It may reach its end, and close.
+        self._unwatch(reader)
+        reader.on_readable()
+        if reader.is_open:
+            self._watch(reader)
+
+    def _unwatch(self, reader: LineReader) -> None:
+        if reader in self._watched:
+            self._watched.remove(reader)
+            self._loop.selector.unregister(reader.fileno())
+
+    def _wait_to_write(self, screen: Screen) -> None:
+        if screen.is_waiting and screen not in self._writable:
+            self._writable.add(screen)
+            self._loop.selector.register(screen, selectors.EVENT_WRITE, screen.on_writable)
+        elif not screen.is_waiting and screen in self._writable:
+            self._writable.remove(screen)
+            self._loop.selector.unregister(screen)
+
+
+class RankStreams:
+    """Both streams of one rank."""
+
+    def __init__(self, streams: Streams, options: OutputOptions, prefix: bytes) -> None:
+        """Print lines with a prefix, which may be empty."""
+        self._streams, self._options, self._prefix = streams, options, prefix
+        self._readers: list[LineReader] = []
+        self._output: RankOutput | None = None
+        self.log_path = ""
+
+    def begin(self, attempt: int, rank: int, local_rank: int, pipes: tuple[int, int]) -> None:
+        """Read from both pipes, which are taken over; raise OSError if there can be no log."""
+        log = None
+        if self._options.log_dir is not None:
+            log = LogFile(self._options.log_dir, attempt, rank)
+            self.log_path = str(log.path)
+        self._output = RankOutput(self._prefix, log)
+        screens = self._streams.out, self._streams.err
+        for stream, (pipe, screen) in enumerate(zip(pipes, screens, strict=True), start=1):
+            route = self._options.routes.route(local_rank, stream)
+            reader = self._output.reader(pipe, route, screen.write)
+            self._readers.append(reader)
+            self._streams.read(reader)
+
+    def end(self) -> list[str]:
+        """Read what is left, close everything, and return the last lines."""
+        assert self._output is not None
+        for reader in self._readers:
+            self._streams.forget(reader)
+        self._output.close()
+        return self._output.last_lines()

@@ -1,0 +1,193 @@
+"""Jobs on several hosts over ssh: they run, fail, are stopped and killed, and leave nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ssh_hosts
+from launching import COMMAND
+from ssh_hosts import SshHosts
+
+from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE
+
+LIMIT_S = 60.0
+WITHIN_S = 5.0
+
+pytestmark = [
+    pytest.mark.nightly("launchers"),
+    pytest.mark.skipif(bool(ssh_hosts.why_not()), reason=str(ssh_hosts.why_not())),
+]
+SLEEPS = """
+import os, subprocess, time
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+ADDS = """
+import os
+import numpy as np
+import torch, torch.distributed as dist
+dist.init_process_group("hccl")
+data = torch.ones(1000) * (dist.get_rank() + 1)
+dist.all_reduce(data)
+print(f"{int(data[0])} {os.environ['NODE_RANK']} {os.environ.get('COLOR')}")
+dist.destroy_process_group()
+"""
+
+
+@pytest.fixture(scope="module")
+def hosts() -> Iterator[SshHosts]:
+    with SshHosts(num_hosts=3) as made:
+        yield made
+
+
+def command(hosts: SshHosts, *arguments: object) -> list[str]:
+    options = [word for option in hosts.ssh.options for word in ("--ssh-option", option)]
+    return hosts.command(0, *COMMAND, *options, *map(str, arguments))
+
+
+def run(hosts: SshHosts, *arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(hosts, *arguments), capture_output=True, text=True, timeout=LIMIT_S
+    )
+
+
+def start(hosts: SshHosts, *arguments: object) -> subprocess.Popen[str]:
+    """Start a job of ranks that say when they are ready, and wait for two of them."""
+    process = subprocess.Popen(
+        command(hosts, *arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+    return process
+
+
+def left(hosts: SshHosts, script: Path) -> list[str]:
+    """Return the processes of a job, and what its ranks started."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (folder / "cmdline").read_text().split("\0")
+            environment = (folder / "environ").read_text(errors="replace")
+        except OSError:
+            continue
+        if str(script) in words or ("sleep" in words and f"JOB={script}" in environment):
+            found.append(" ".join(words))
+    return found
+
+
+def nothing_is_left(hosts: SshHosts, script: Path) -> bool:
+    deadline_s = time.monotonic() + WITHIN_S
+    while left(hosts, script) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return not left(hosts, script)
+
+
+def write(tmp_path: Path, body: str) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(body)
+    return path
+
+
+@pytest.mark.parametrize("names", ["node-b:2,node-c:1", "node-a:1,node-c:2"])
+def test_ranks_of_several_hosts_add_up(hosts: SshHosts, tmp_path: Path, names: str) -> None:
+    done = run(hosts, "--hosts", names, "-x", "COLOR=blue", write(tmp_path, ADDS))
+    assert done.returncode == 0, done.stderr
+    nodes = [int(word.partition(":")[2]) for word in names.split(",")]
+    expected = [f"6 {node} blue" for node, ranks in enumerate(nodes) for _ in range(ranks)]
+    assert sorted(done.stdout.splitlines()) == expected
+
+
+def test_failure_names_the_host_and_ends_all(hosts: SshHosts, tmp_path: Path) -> None:
+    body = f"import os\nif os.environ['RANK'] == '2':\n    raise ValueError('no image')\n{SLEEPS}"
+    script = write(tmp_path, body)
+    done = run(hosts, "--hosts", "node-b:2,node-c:1", "-x", f"JOB={script}", script)
+    assert done.returncode == 1
+    assert "rank 2 of 3 failed (node 1 on " in done.stderr
+    assert done.stderr.count("Traceback") == 1
+    assert done.stderr.endswith("ValueError: no image\n")
+    assert nothing_is_left(hosts, script)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_stopped_launcher_leaves_nothing_on_any_host(
+    hosts: SshHosts, tmp_path: Path, number: signal.Signals
+) -> None:
+    script = write(tmp_path, SLEEPS)
+    with start(hosts, "--hosts", "node-b:1,node-c:1", "-x", f"JOB={script}", script) as process:
+        front = int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()[0])
+        before_s = time.monotonic()
+        os.kill(_launcher(process.pid) or front, number)
+        assert nothing_is_left(hosts, script)
+        assert time.monotonic() - before_s < WITHIN_S
+        process.kill()
+
+
+def _launcher(pid: int) -> int:
+    """Return the process that runs hccl-launch: `ip netns exec` may have replaced itself by it."""
+    return pid if "hccl_py" in Path(f"/proc/{pid}/cmdline").read_text() else 0
+
+
+def test_killed_ssh_is_a_lost_node(hosts: SshHosts, tmp_path: Path) -> None:
+    script = write(tmp_path, SLEEPS)
+    with start(hosts, "--hosts", "node-b:1,node-c:1", "-x", f"JOB={script}", script) as process:
+        victims = [
+            int(folder.name)
+            for folder in Path("/proc").glob("[0-9]*")
+            if _words(folder)[:1] == ["ssh"] and "node-c" in _words(folder)
+        ]
+        assert len(victims) == 1
+        os.kill(victims[0], signal.SIGKILL)
+        _, error = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == LOST_NODE
+    assert "node 1 (" in error
+    assert "was lost" in error
+    assert nothing_is_left(hosts, script)
+
+
+def _words(folder: Path) -> list[str]:
+    try:
+        return (folder / "cmdline").read_text().split("\0")
+    except OSError:
+        return []
+
+
+def test_host_without_the_folder_is_one_line(hosts: SshHosts, tmp_path: Path) -> None:
+    script = write(tmp_path, SLEEPS)
+    done = run(hosts, "--hosts", "node-b:1,node-c:1", "--remote-dir", "/no/such", script)
+    assert done.returncode == MISSING_NODE
+    assert "cannot enter the working directory /no/such" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_name_that_does_not_resolve_is_refused_at_once(hosts: SshHosts, tmp_path: Path) -> None:
+    done = run(hosts, "--hosts", "node-b:1,node-x:1", write(tmp_path, SLEEPS))
+    assert done.returncode == 2
+    assert "no address for node-x" in done.stderr
+
+
+def test_check_finds_what_would_fail_before_a_rank_runs(hosts: SshHosts, tmp_path: Path) -> None:
+    script = write(tmp_path, "print('ran')")
+    done = run(hosts, "--check", "--hosts", "node-b:2,node-c:1", script)
+    assert done.returncode == 0, done.stderr
+    assert "bandwidth, GB/s" in done.stderr
+    assert "ran" not in done.stdout
+    few = [*hosts.command(0), "prlimit", "--nofile=40", *command(hosts)[len(hosts.command(0)) :]]
+    done = subprocess.run(
+        [*few, "--hosts", "node-a:2,node-c:40", str(script)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+    )
+    assert done.returncode == CHECK_FAILED, done.stderr
+    assert "error" in done.stderr
+    assert "ran" not in done.stdout
