@@ -6,9 +6,7 @@ end of the connection, and of everything that this agent started.
 
 import json
 import os
-import shutil
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +16,7 @@ from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 from hccl_py.launcher.placement.binding import Bind
+from hccl_py.launcher.scratch import scratch_folder
 
 _AGENT_EXTRA_S = 5.0
 
@@ -34,11 +33,8 @@ def main() -> int:
     told = json.loads(line)
     os.chdir(told["working_directory"])
     os.environ.update(told["environment"])
-    folder = tempfile.mkdtemp(prefix="hccl_launch_")
-    try:
-        return front.run(lambda: _run(told, Path(folder)), told["stop_s"] + _AGENT_EXTRA_S)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    with scratch_folder() as folder:
+        return front.run(lambda: _run(told, folder), told["stop_s"] + _AGENT_EXTRA_S)
 
 
 def _run(told: dict[str, Any], folder: Path) -> int:

@@ -5,18 +5,15 @@ No torch is imported here. Exit codes stand in `exit_codes.py`.
 """
 
 import os
-import shutil
 import signal
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 
 from hccl_py.launcher import front
 from hccl_py.launcher.exit_codes import USAGE
 from hccl_py.launcher.options import UsageError, parse
 from hccl_py.launcher.parts import choose
+from hccl_py.launcher.scratch import scratch_folder
 
 # The agent's own work at the end, on top of the time that ranks get.
 _AGENT_EXTRA_S = 5.0
@@ -27,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         options = parse(words, os.environ)
-        with _scratch_folder() as folder:
+        with scratch_folder() as folder:
             body = choose.elastic(words) if options.elastic else choose.part(options, folder)
             return front.run(body, options.stop_s + _AGENT_EXTRA_S)
     except UsageError as error:
@@ -36,16 +33,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         # Ctrl-C before the job began; the front handles signals itself.
         return 128 + signal.SIGINT
-
-
-@contextmanager
-def _scratch_folder() -> Iterator[Path]:
-    """Make a folder for records of exceptions, of which the report is made."""
-    folder = tempfile.mkdtemp(prefix="hccl_launch_")
-    try:
-        yield Path(folder)
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -5,17 +5,16 @@ import os
 import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.machinery import PathFinder
-from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hccl_py.launcher.hosts.environment import select
-from hccl_py.launcher.hosts.errors import HostsError
-from hccl_py.launcher.hosts.host_list import Host, choose, parse_hosts, read_hostfile
-from hccl_py.launcher.hosts.ssh_options import SshOptions
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 from hccl_py.launcher.placement.binding import Bind
+
+if TYPE_CHECKING:
+    from hccl_py.launcher.hosts.options import HostOptions
 
 _ABOUT = """\
   hccl-launch --nproc 8 train.py --epochs 3
@@ -57,24 +56,6 @@ class UsageError(Exception):
 
 
 @dataclass(frozen=True)
-class HostOptions:
-    """What the command line says of other hosts.
-
-    Attributes:
-        hosts: in their order, with the ranks that each runs.
-        ssh: port, user and options.
-        environment: variables to pass on.
-        python, directory: on each host.
-    """
-
-    hosts: tuple[Host, ...]
-    ssh: SshOptions
-    environment: Mapping[str, str] = field(repr=False)
-    python: str
-    directory: str
-
-
-@dataclass(frozen=True)
 class Options:
     """A checked command line.
 
@@ -107,7 +88,7 @@ class Options:
     max_restarts: int
     stop_s: float
     connect_timeout_s: float
-    remote: HostOptions | None
+    remote: "HostOptions | None"
     bind: Bind
     output: OutputWords
     checks: bool
@@ -168,7 +149,7 @@ def parser() -> argparse.ArgumentParser:
         ),
         allow_abbrev=False,
     )
-    made.add_argument("--version", action="version", version=f"hccl-py {version('hccl-py')}")
+    made.add_argument("--version", action=_Version)
     size = made.add_argument_group("size of the job")
     _add(size, "--nnodes", metavar="N", help="nodes, or MIN:MAX (1)")
     _add(
@@ -277,6 +258,19 @@ def _add(group: "argparse._ActionsContainer", *names: str, **how: object) -> Non
             group._option_string_actions[alias] = action
 
 
+class _Version(argparse.Action):
+    """Reads the version only when it is asked for: that takes as long as everything else."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **_: object) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="print the version and exit")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        from importlib.metadata import version
+
+        print(f"hccl-py {version('hccl-py')}")
+        parser.exit()
+
+
 def _dest(name: str) -> str:
     return name.rpartition("--")[2].replace("-", "_")
 
@@ -323,7 +317,14 @@ def _output(args: argparse.Namespace) -> OutputWords:
     return words
 
 
-def _remote(args: argparse.Namespace, environ: Mapping[str, str]) -> HostOptions:
+def _remote(args: argparse.Namespace, environ: Mapping[str, str]) -> "HostOptions":
+    # A node that is started by hand imports nothing of it: a thousand start in some seconds.
+    from hccl_py.launcher.hosts.environment import select
+    from hccl_py.launcher.hosts.errors import HostsError
+    from hccl_py.launcher.hosts.host_list import choose, parse_hosts, read_hostfile
+    from hccl_py.launcher.hosts.options import HostOptions
+    from hccl_py.launcher.hosts.ssh_options import SshOptions
+
     given = {name: getattr(args, name) for name in ("node_rank", "master_addr", "rdzv_endpoint")}
     for name, value in given.items():
         if value is not None:

@@ -6,11 +6,10 @@ import socket
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hccl_py.launcher.exit_codes import CANNOT_RUN
 from hccl_py.launcher.front import STOP_SIGNALS
-from hccl_py.launcher.job.checking import Checked, settings_of_node
 from hccl_py.launcher.job.layout import Attempt, rank_environment
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
@@ -20,7 +19,9 @@ from hccl_py.launcher.job.streams import Streams
 from hccl_py.launcher.placement.binding import place
 from hccl_py.launcher.placement.topology import read_machine
 from hccl_py.launcher.ports import free_port
-from hccl_py.launcher.preflight.node.facts import Settings
+
+if TYPE_CHECKING:
+    from hccl_py.launcher.job.checking import Checked
 
 
 class ToHead(Protocol):
@@ -56,7 +57,7 @@ class Agent:
     def receive(self, kind: str, body: Any) -> None:
         """Do what the head says, see `head`."""
         if kind == "check":
-            self._checked = Checked(self._node_settings(body), self._answer)
+            self._begin_check(body)
         elif kind == "ask" and self._checked is not None:
             self._checked.ask(*body)
         elif kind == "start":
@@ -105,9 +106,12 @@ class Agent:
             why = f"cannot run {program.command[0]}: {error.strerror}"
             self._head.send("stop", [why, CANNOT_RUN])
 
-    def _node_settings(self, told: Mapping[str, Any]) -> Settings:
-        log_dir = self._program.output.log_dir
-        return settings_of_node(told, self._program.environment, str(log_dir or ""))
+    def _begin_check(self, told: Mapping[str, Any]) -> None:
+        from hccl_py.launcher.job.checking import Checked, settings_of_node
+
+        log_dir = str(self._program.output.log_dir or "")
+        settings = settings_of_node(told, self._program.environment, log_dir)
+        self._checked = Checked(settings, self._answer)
 
     def _answer(self, number: int, answer: Any) -> None:
         self._loop.post(lambda: self._head.send("answer", [number, answer]))

@@ -16,13 +16,14 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE
 from hccl_py.launcher.failure import Failure, first_failure, ranges, render, title
-from hccl_py.launcher.job.checking import Checking
 from hccl_py.launcher.job.layout import Attempt, Slot, node_sizes
-from hccl_py.launcher.preflight.check import Job
+
+if TYPE_CHECKING:
+    from hccl_py.launcher.job.checking import Checking
 
 _FIRST_LINE_S, _NEXT_LINE_S = 5.0, 60.0
 # Ranks that lose a peer raise a moment later, and say in what call: that belongs to the report.
@@ -283,6 +284,9 @@ class Head:
         if not self.settings.only_checks and len(set(hosts)) < max(2, len(hosts)):
             self._start(0)
             return
+        from hccl_py.launcher.job.checking import Checking
+        from hccl_py.launcher.preflight.check import Job
+
         self.phase = Phase.CHECKING
         sizes = tuple(len(hello.slots) for hello in hellos)
         address, port = self._store()

@@ -1,14 +1,13 @@
 """The entry: from the command line to what this process runs."""
 
 import os
-import secrets
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from hccl_py.launcher.options import Options, UsageError
-from hccl_py.launcher.parts import meeting, over_ssh
+from hccl_py.launcher.parts import meeting
 from hccl_py.launcher.parts.settings import SECRET, check_free, program_of, settings_of
 from hccl_py.launcher.ports import free_port
 from hccl_py.transport.network.interfaces import describe_target
@@ -31,6 +30,8 @@ def elastic(words: Sequence[str]) -> Callable[[], int]:
 def part(options: Options, folder: Path) -> Callable[[], int]:
     """Return what runs this part; raise UsageError where it is not known or cannot be run."""
     if options.remote is not None:
+        from hccl_py.launcher.parts import over_ssh
+
         locations = over_ssh.locations(options.remote)
         if all(location.is_here for location in locations):
             return _local(replace(options, ranks_per_node=locations[0].host.slots), folder)
@@ -65,7 +66,7 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
         )
     # All ranks are on this machine, so one secret made here reaches them all. It travels in the
     # environment, which other users cannot read, never in an argument or a log.
-    os.environ.setdefault(SECRET, secrets.token_hex(32))
+    os.environ.setdefault(SECRET, os.urandom(32).hex())
     if options.master_port:
         check_free("127.0.0.1", options.master_port)
     program = program_of(options, folder, range(nodes))

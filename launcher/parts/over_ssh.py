@@ -1,7 +1,6 @@
 """The head of a job whose agents it starts over ssh."""
 
 import os
-import secrets
 import socket
 from collections.abc import Callable
 from dataclasses import replace
@@ -9,8 +8,9 @@ from pathlib import Path
 
 from hccl_py.launcher.hosts.addresses import Location, locate
 from hccl_py.launcher.hosts.errors import HostsError
+from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.hosts.remote_agent import RemoteSettings
-from hccl_py.launcher.options import HostOptions, Options, UsageError
+from hccl_py.launcher.options import Options, UsageError
 from hccl_py.launcher.parts.settings import SECRET, bind, program_of, settings_of
 from hccl_py.launcher.ports import free_port
 from hccl_py.transport.network.interfaces import address_family, address_towards
@@ -38,7 +38,7 @@ def part(
     """Return what runs the head and a node that is this machine, and starts the others."""
     families = {address_family(each) for location in found for each in location.addresses[:1]}
     bound = bind("::" if socket.AF_INET6 in families else "0.0.0.0", 0)
-    secret = os.environ.setdefault(SECRET, secrets.token_hex(32))
+    secret = os.environ.setdefault(SECRET, os.urandom(32).hex())
     os.environ.update(remote.environment)
     where = f"port {bound.getsockname()[1]} of {socket.gethostname()}"
     settings = settings_of(options, tuple(host.name for host in remote.hosts), where)

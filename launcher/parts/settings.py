@@ -1,7 +1,6 @@
 """What a part of a job is made of: free ports, the program of this host, the head's settings."""
 
 import os
-import secrets
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -39,7 +38,7 @@ def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> HeadS
         connect_timeout_s=options.connect_timeout_s,
         stop_s=options.stop_s,
         only_checks=options.checks,
-        job_id=options.job_id or f"job-{secrets.token_hex(4)}",
+        job_id=options.job_id or f"job-{os.urandom(4).hex()}",
         max_restarts=options.max_restarts,
         master_addr="" if options.head is None else options.head[0],
         master_port=options.master_port or (0 if anywhere else DEFAULT_MASTER_PORT),

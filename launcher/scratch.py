@@ -1,0 +1,19 @@
+"""A folder of the launcher's own, for records of exceptions, of which the report is made."""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Make a folder that only its owner may read, and remove it at the end."""
+    # Not by tempfile, whose import costs an agent more than all else here.
+    folder = Path(os.environ.get("TMPDIR", "/tmp"), f"hccl_launch_{os.urandom(8).hex()}")
+    folder.mkdir(mode=0o700)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
