@@ -26,7 +26,7 @@ from torch.distributed.launcher import api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from hccl_py.launcher.failure import Failure, first_failure, render
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers.ports import free_port
 
 _PR_SET_PDEATHSIG = 1
 # These loggers warn of each signal sent and each exit code, which the report contains already.

@@ -1,0 +1,40 @@
+"""Plain programs under the real mpirun of Open MPI and of MPICH."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from mpi_wheels import ENVIRONMENT, OPTIONS, mpirun
+from scheduled_program import ORDERS, command, expected, lines_of, run
+
+pytestmark = [
+    pytest.mark.nightly("launchers"),
+    pytest.mark.parametrize("wheel", OPTIONS),
+]
+
+
+def words(wheel: str, num_ranks: int, *more: str) -> list[str]:
+    return [mpirun(wheel), *OPTIONS[wheel], "-n", str(num_ranks), *more]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_ranks_of_mpirun_find_each_other(wheel: str, order: str) -> None:
+    job = run([*words(wheel, 4), *command(order)], ENVIRONMENT)
+    assert lines_of(job) == expected(4, 4)
+
+
+def test_one_rank_needs_no_other(wheel: str) -> None:
+    assert lines_of(run([*words(wheel, 1), *command()], ENVIRONMENT)) == expected(1, 1)
+
+
+def test_two_jobs_at_once_do_not_meet(wheel: str) -> None:
+    jobs = [run([*words(wheel, size), *command()], ENVIRONMENT) for size in (2, 3)]
+    assert [lines_of(job) for job in jobs] == [expected(2, 2), expected(3, 3)]
+
+
+def test_exit_code_of_a_rank_is_that_of_mpirun(wheel: str) -> None:
+    program = "from hccl_py import Communicator; raise SystemExit(7 * Communicator().rank)"
+    job = run([*words(wheel, 2), sys.executable, "-c", program], ENVIRONMENT)
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 7, out + err
