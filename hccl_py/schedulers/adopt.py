@@ -7,6 +7,7 @@ RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as 
 
 import logging
 import os
+import threading
 from dataclasses import replace
 
 from hccl_py.schedulers.reader import read
@@ -17,6 +18,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 logger = logging.getLogger("hccl_py")
 
 _TIMEOUT_S = 300.0
+_lock = threading.Lock()
 
 
 def adopt(timeout_s: float = _TIMEOUT_S) -> Scheduled | None:
@@ -28,12 +30,12 @@ def adopt(timeout_s: float = _TIMEOUT_S) -> Scheduled | None:
         InvalidArgumentError: the scheduler's variables make no rank of this process.
         BootstrapError: the ranks could not exchange where they meet.
     """
-    if os.environ.get("RANK"):
-        return None
-    found = read(os.environ)
-    if found is None:
-        return None
-    found = as_rank(found)
+    with _lock:
+        found = None if os.environ.get("RANK") else read(os.environ)
+        return None if found is None else _adopt(as_rank(found), timeout_s)
+
+
+def _adopt(found: Scheduled, timeout_s: float) -> Scheduled:
     where = find_rendezvous(found, os.environ, timeout_s)
     if where.secret:
         os.environ.setdefault("HCCL_SECRET", where.secret)

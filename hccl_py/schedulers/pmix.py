@@ -40,15 +40,15 @@ def share(value: str | None, timeout_s: float) -> str:
 
 
 def _library() -> str:
-    """Return libpmix as mpirun's own process has it.
+    """Return libpmix as this process has it, or mpirun's own.
 
     Open MPI brings a copy that stands on no search path. mpirun, or its daemon on this host, is an
     ancestor of this process.
     """
-    for process in _ancestors():
+    for process in ("self", *_ancestors()):
         if found := loaded_library("libpmix", process):
             return found
-    raise FileNotFoundError("no process above this one has loaded libpmix")
+    raise FileNotFoundError("neither this process nor one above it has loaded libpmix")
 
 
 def _ancestors() -> Iterator[str]:

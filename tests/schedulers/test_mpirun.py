@@ -1,4 +1,4 @@
-"""Plain programs under the real mpirun of Open MPI and of MPICH."""
+"""Plain programs under the real mpirun of Open MPI, MPICH and Intel MPI."""
 
 from __future__ import annotations
 

@@ -37,6 +37,7 @@ EXPECTED: dict[str, dict[str, Any]] = {
         local_world_size=4,
         node_rank=None,
     ),
+    "intel_mpi": dict(source="Intel MPI", rank=3, world_size=4, local_rank=3, local_world_size=4),
     "mpich_two_hosts": dict(rank=3, world_size=4, local_rank=1, local_world_size=2),
     "mpich_alone_on_its_node": dict(rank=1, world_size=2, node_rank=1, num_nodes=2),
     "slurm_step": dict(

@@ -27,10 +27,10 @@ SLURM = dict(
     SLURM_NODEID="0",
     SLURM_STEP_NUM_NODES="1",
     SLURM_STEP_TASKS_PER_NODE="2",
-    SLURM_STEP_NODELIST="a1",
+    SLURM_STEP_NODELIST="127.0.0.1",
 )
 TWO_NODES = dict(
-    SLURM_STEP_NODELIST="a[1-2]",
+    SLURM_STEP_NODELIST="127.0.0.[3-4]",
     SLURM_STEP_TASKS_PER_NODE="1(x2)",
     SLURM_NODEID="1",
     SLURM_LOCALID="0",
@@ -64,7 +64,7 @@ def test_ranks_of_a_slurm_step_meet_on_its_first_node_at_the_same_port() -> None
     here = find_rendezvous(seen(SLURM), SLURM, TIMEOUT_S)
     both = {**SLURM, **TWO_NODES}
     there = find_rendezvous(seen(both), both, TIMEOUT_S)
-    assert (here.address, there.address) == ("127.0.0.1", "a1")
+    assert (here.address, there.address) == ("127.0.0.1", "127.0.0.3")
     assert here.port == there.port == port_of_job("12.0")
 
 
@@ -86,6 +86,21 @@ def test_port_of_the_job_in_use_is_named_by_rank_0() -> None:
     taken = socket.create_server(("0.0.0.0", port_of_job("12.0")))
     with taken, pytest.raises(BootstrapError, match="made of the id 12.0 .*set MASTER_PORT"):
         find_rendezvous(seen(rank_0), rank_0, TIMEOUT_S)
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"SLURM_STEP_NODELIST": "no-such-host[1-2]"}, "no-such-host1, but .* cannot resolve"),
+        ({"SLURM_PROCID": "0"}, "127.0.0.3, but rank 0 runs on 127.0.0.4"),
+    ],
+)
+def test_first_node_at_which_nobody_can_meet_is_refused_at_once(
+    environ: dict[str, str], expected: str
+) -> None:
+    step = {**SLURM, **TWO_NODES, **environ}
+    with pytest.raises(BootstrapError, match=f"{expected}.*: set MASTER_ADDR"):
+        find_rendezvous(seen(step), step, TIMEOUT_S)
 
 
 def test_several_hosts_of_an_mpirun_without_store_are_told_what_to_set() -> None:
