@@ -129,7 +129,10 @@ def _is_one_node(found: Scheduled) -> bool:
 
 def _address() -> str:
     """Return the address at which other hosts reach this one."""
-    from hccl_py.transport.network.interfaces import choose_addresses
+    from hccl_py.transport.network.interfaces import choose_addresses, is_loopback, list_interfaces
     from hccl_py.transport.network.settings import NetworkSettings
 
-    return choose_addresses(NetworkSettings.from_environment())[0].host
+    chosen = choose_addresses(NetworkSettings.from_environment())[0].host
+    # Compute nodes may have no default route, and then there is no route to ask about.
+    every = [address for addresses in list_interfaces().values() for address in addresses]
+    return next((each for each in (chosen, *every) if not is_loopback(each)), chosen)

