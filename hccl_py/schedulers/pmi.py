@@ -60,7 +60,10 @@ def _read_line(descriptor: int, deadline: Deadline) -> str:
     while not line.endswith(b"\n"):
         # The descriptor blocks and stays so: MPI reads it as well.
         if not poll.poll(1000 * deadline.remaining_s):
-            raise TimeoutError(f"no answer {deadline}; have all ranks come this far?")
+            raise TimeoutError(
+                f"no answer {deadline}; have all ranks come this far, and is MASTER_ADDR set on "
+                "all or none?"
+            )
         read = os.read(descriptor, 1)  # no byte of a later line
         if not read:
             raise ConnectionError("mpiexec closed it")

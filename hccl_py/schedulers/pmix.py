@@ -35,7 +35,9 @@ def share(value: str | None, timeout_s: float) -> str:
         raise BootstrapError(f"PMIx did not answer in {timeout_s + _START_S:g} s") from None
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
-        raise BootstrapError(f"{reason}; have all ranks come this far?")
+        raise BootstrapError(
+            f"{reason}; have all ranks come this far, and is MASTER_ADDR set on all or none?"
+        )
     return value or done.stdout
 
 

@@ -78,7 +78,8 @@ def adopt_rank_of_scheduler() -> None:
     def init_process_group(
         backend: Any = None, init_method: Any = None, *rest: Any, **named: Any
     ) -> None:
-        given = {**dict(zip(("timeout", "world_size", "rank", "store"), rest)), **named}  # noqa: B905
+        names = ("timeout", "world_size", "rank", "store")
+        given = {**dict(zip(names, rest, strict=False)), **named}
         is_ours = any(
             name in (NAME, ALIAS) and owns(name) for name in re.split("[:,]", str(backend).lower())
         )
