@@ -13,7 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-from hccl_py.torch_backend import ALIAS, NAME, watch_backend_names
+from hccl_py.torch_backend import (
+    ALIAS,
+    NAME,
+    adopt_rank_of_scheduler,
+    is_scheduled,
+    watch_backend_names,
+)
 
 
 def register() -> None:
@@ -34,6 +40,8 @@ def register() -> None:
             _warn_of_owner()
         else:
             watch_backend_names(_create, _warn_of_owner)
+        if is_scheduled():
+            adopt_rank_of_scheduler()
     except Exception as error:  # never break `import torch`
         _say(f"hccl_py could not register its backend with torch: {error!r}")
 

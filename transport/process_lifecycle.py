@@ -33,6 +33,8 @@ class Stage(IntEnum):
     STORE_SERVERS = 8
     CONTROL_PLANE = 9
     REGISTERED_MEMORY = 10
+    LAUNCHER_STORES = 11
+    """Last: mpirun may end the job when one of its ranks leaves."""
 
 
 exit_steps: list[tuple[Stage, Step]] = []

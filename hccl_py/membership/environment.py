@@ -1,4 +1,4 @@
-"""The store of a stand-alone communicator, from the environment that torchrun and hccl-launch set.
+"""The store of a stand-alone communicator, from the environment that launchers set.
 
 torch's TCPStore is what launchers already run at MASTER_ADDR:MASTER_PORT, so the communicator joins
 that one, or rank 0 starts one, exactly as `init_process_group` does.
@@ -12,6 +12,7 @@ from datetime import timedelta
 from typing import Any
 
 from hccl_py.membership.unique_id import store_of_unique_id
+from hccl_py.schedulers.adopt import adopt
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
 
 # By process id too: a forked child must not talk on its parent's connection.
@@ -20,10 +21,11 @@ _names: Counter[str] = Counter()
 
 
 def rank_and_size(rank: Any = None, world_size: Any = None) -> tuple[int, int]:
-    """Return both as Python's numbers, from RANK and WORLD_SIZE if they are not given."""
+    """Return both as Python's numbers, from the launcher's variables if they are not given."""
     if (rank is None) != (world_size is None):
         raise InvalidArgumentError("rank and world_size: expected both or neither")
     if rank is None:
+        adopt()  # under srun and mpirun nobody has set RANK
         return _number("RANK"), _number("WORLD_SIZE")
     try:
         return operator.index(rank), operator.index(world_size)  # numpy's numbers too
@@ -69,6 +71,7 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
                 is_master=rank == 0 and not hosted,
                 timeout=timedelta(seconds=timeout_s),
                 wait_for_workers=False,
+                multi_tenant=True,  # init_process_group may use the same port in this process
             )
         except (RuntimeError, OSError) as error:
             raise BootstrapError(
@@ -85,8 +88,8 @@ def _variable(name: str) -> str:
     text = os.environ.get(name)
     if not text:
         raise InvalidArgumentError(
-            f"{name} is not set: start the program with hccl-launch or torchrun, or pass store, "
-            "rank and world_size"
+            f"{name} is not set: start the program with hccl-launch, torchrun, srun or mpirun, or "
+            "pass store, rank and world_size"
         )
     return text
 

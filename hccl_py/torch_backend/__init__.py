@@ -15,12 +15,21 @@ This file holds the names under which torch knows this backend; importing it imp
 from __future__ import annotations
 
 import functools
+import os
+import re
 from collections.abc import Callable
 from typing import Any
 
 NAME = "hccl"
 ALIAS = "hccl_py"
 """Always registered: Habana's and Ascend's plug-ins register `NAME` too, and the last one wins."""
+
+
+_STARTED_BY = (
+    *("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_JOB_ID"),
+    *("JOB_COMPLETION_INDEX", "PET_NODE_RANK", "NODE_RANK", "GROUP_RANK"),
+)
+"""Each environment that `hccl_py.schedulers` reads a rank from has one of these."""
 
 
 def owns(name: str) -> bool:
@@ -49,3 +58,36 @@ def watch_backend_names(creator: Callable[..., Any], warn: Callable[[], None]) -
         return done
 
     backend.register_backend = staticmethod(register_backend)
+
+
+def is_scheduled() -> bool:
+    """Return whether a scheduler started this process, and nobody gave it a rank."""
+    return not os.environ.get("RANK") and any(name in os.environ for name in _STARTED_BY)
+
+
+def adopt_rank_of_scheduler() -> None:
+    """Torch reads RANK, …, MASTER_PORT, which srun and mpirun do not set; hccl-py sets them for
+    groups of its own. `import torch` applies this one, and only if `is_scheduled`.
+    """
+    import torch.distributed as dist
+    from torch.distributed import distributed_c10d
+
+    original = distributed_c10d.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(
+        backend: Any = None, init_method: Any = None, *rest: Any, **named: Any
+    ) -> None:
+        names = ("timeout", "world_size", "rank", "store")
+        given = {**dict(zip(names, rest, strict=False)), **named}
+        is_ours = any(
+            name in (NAME, ALIAS) and owns(name) for name in re.split("[:,]", str(backend).lower())
+        )
+        from_environment = init_method in (None, "env://") and given.get("store") is None
+        if is_ours and from_environment and given.get("rank", -1) == -1:
+            from hccl_py.schedulers.adopt import adopt
+
+            adopt()
+        original(backend, init_method, *rest, **named)
+
+    distributed_c10d.init_process_group = dist.init_process_group = init_process_group

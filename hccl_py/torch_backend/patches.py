@@ -28,7 +28,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, _resolve_process_group
 
-from hccl_py.torch_backend import watch_backend_names
+from hccl_py.torch_backend import adopt_rank_of_scheduler, watch_backend_names
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.work import register_for_wait_tensor
 from hccl_py.transport.errors import InvalidArgumentError
@@ -276,8 +276,11 @@ class Patch(NamedTuple):
         return " ".join((self.function.__doc__ or "").split())
 
 
-AT_IMPORT = Patch("torch.distributed.Backend.register_backend", watch_backend_names)
-"""`import torch` applies this one."""
+AT_IMPORT = (
+    Patch("torch.distributed.Backend.register_backend", watch_backend_names),
+    Patch(f"{_C10D}.init_process_group", adopt_rank_of_scheduler),
+)
+"""`import torch` applies these."""
 
 PATCHES = (
     Patch(f"{_C10D}.monitored_barrier", _monitored_barrier),
@@ -309,7 +312,7 @@ def apply_all() -> None:
 
 def main() -> None:
     """Print the list."""
-    for patch in (AT_IMPORT, *PATCHES):
+    for patch in (*AT_IMPORT, *PATCHES):
         print(f"{patch.target}\n    torch {patch.torch}: {patch.reason}")
 
 

@@ -31,7 +31,7 @@ from hccl_py.launcher import options
 from hccl_py.launcher.exit_codes import LOST_NODE, USAGE
 from hccl_py.launcher.failure import Failure, first_failure, render
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers.ports import free_port
 
 _LOG_TAIL_BYTES = 4000
 _WORKER = str(Path(__file__).parents[1] / "worker.py")

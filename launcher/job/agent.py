@@ -18,7 +18,7 @@ from hccl_py.launcher.job.reasons import OutOfMemory
 from hccl_py.launcher.job.streams import Streams
 from hccl_py.launcher.placement.binding import place
 from hccl_py.launcher.placement.topology import read_machine
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers.ports import free_port
 
 if TYPE_CHECKING:
     from hccl_py.launcher.job.checking import Checked

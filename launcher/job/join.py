@@ -15,7 +15,7 @@ from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.job.serve import stopped_by
 from hccl_py.launcher.job.streams import Streams
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_towards, describe_target
 
 _FIRST_LINE_S, _NEXT_LINE_S = 5.0, 60.0

@@ -9,7 +9,7 @@ from pathlib import Path
 from hccl_py.launcher.options import Options, UsageError
 from hccl_py.launcher.parts import meeting
 from hccl_py.launcher.parts.settings import SECRET, check_free, program_of, settings_of
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import describe_target
 
 # Their presence says that a scheduler started this process.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
 from hccl_py.launcher.parts.settings import SECRET, bind, check_free, program_of, settings_of
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import describe_target
 
 

@@ -12,7 +12,7 @@ from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.hosts.remote_agent import RemoteSettings
 from hccl_py.launcher.options import Options, UsageError
 from hccl_py.launcher.parts.settings import SECRET, bind, program_of, settings_of
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_family, address_towards
 
 _SSH_TIMEOUT_S = 60.0

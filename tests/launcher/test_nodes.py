@@ -16,7 +16,7 @@ import pytest
 from launching import COMMAND, job
 
 from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers.ports import free_port
 
 Nodes = list[subprocess.Popen[str]]
 LIMIT_S = 30.0

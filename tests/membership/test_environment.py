@@ -10,8 +10,8 @@ from ranks import run_ranks
 from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError
-from hccl_py.launcher.ports import free_port
 from hccl_py.membership.environment import rank_and_size, store_from_environment
+from hccl_py.schedulers.ports import free_port
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -35,9 +35,7 @@ def test_missing_variable_is_named_with_what_to_do(
     for name, value in zip(VARIABLES, ("1", "2", "127.0.0.1", "29500"), strict=True):
         if name != missing:
             monkeypatch.setenv(name, value)
-    with pytest.raises(
-        InvalidArgumentError, match=f"{missing} is not set.*hccl-launch or torchrun"
-    ):
+    with pytest.raises(InvalidArgumentError, match=f"{missing} is not set.*hccl-launch, torchrun"):
         Communicator()
 
 

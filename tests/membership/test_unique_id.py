@@ -14,7 +14,7 @@ import pytest
 from ranks import run_ranks
 
 from hccl_py import BootstrapError, Communicator, InvalidArgumentError, UniqueId, get_unique_id
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.bootstrap.unique_id_store import UniqueIdClient
 
 TIMEOUT_S = 20.0

@@ -31,12 +31,33 @@ dist.all_reduce(tensor)
 assert tensor.tolist() == [0, 1, 2]
 print(dist.group.WORLD.name(), *loaded)
 print(dist.Backend.default_device_backend_map["cpu"])
+print("hccl_py" in dist.init_process_group.__code__.co_filename)
 """
     ran = python("-c", script)
     assert ran.returncode == 0, ran.stderr
     # Nothing comes with torch but the hook.
     loaded = "hccl_py hccl_py._autoload hccl_py.torch_backend"
-    assert ran.stdout.splitlines() == [f"hccl {loaded}", "gloo"]
+    assert ran.stdout.splitlines() == [f"hccl {loaded}", "gloo", "False"]
+
+
+def test_rank_of_a_scheduler_is_read_for_groups_of_ours_alone() -> None:
+    script = """
+import os, torch.distributed as dist
+try:
+    dist.init_process_group("gloo")
+except ValueError as error:
+    print(error)
+print([name for name in ("RANK", "MASTER_ADDR") if name in os.environ])
+dist.init_process_group("hccl")
+print(dist.get_rank(), dist.get_world_size(), os.environ["RANK"], os.environ["LOCAL_RANK"])
+"""
+    step = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0", "SLURM_NODEID": "0", "SLURM_LOCALID": "0"}
+    ran = python("-c", script, **step, SLURM_PROCID="0", SLURM_STEP_NUM_TASKS="1")
+    assert ran.returncode == 0, ran.stderr
+    refused, left, ours = ran.stdout.splitlines()
+    assert "RANK expected, but not set" in refused  # else torch reads Slurm's variables by now
+    assert left == "[]"
+    assert ours == "0 1 0 0"
 
 
 def test_import_of_torch_gets_no_slower() -> None:

@@ -37,7 +37,7 @@ def test_list_names_every_patch_with_its_reason() -> None:
         [sys.executable, "-m", "hccl_py.torch_backend.patches"], capture_output=True, text=True
     )
     assert ran.returncode == 0, ran.stderr
-    for patch in (AT_IMPORT, *PATCHES):
+    for patch in (*AT_IMPORT, *PATCHES):
         assert f"{patch.target}\n    torch {patch.torch}: {patch.reason}" in ran.stdout
 
 

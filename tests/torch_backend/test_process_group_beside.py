@@ -13,7 +13,7 @@ from ranks import run_ranks
 from torch._C._distributed_c10d import PrefixStore
 from torch.distributed.distributed_c10d import Backend, _new_process_group_helper, _world
 
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers.ports import free_port
 
 TIMEOUT = timedelta(seconds=30)
 NUM_VALUES = 1000

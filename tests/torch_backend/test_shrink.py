@@ -13,7 +13,7 @@ from ranks import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers.ports import free_port
 
 shrink_group = pytest.mark.skipif(
     not hasattr(dist, "shrink_group"), reason="this torch has no shrink_group"

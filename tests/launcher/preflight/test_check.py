@@ -15,10 +15,10 @@ from typing import Any
 import msgpack  # type: ignore[import-untyped]
 import pytest
 
-from hccl_py.launcher.ports import free_port
 from hccl_py.launcher.preflight.check import Ask, Job, Report, run
 from hccl_py.launcher.preflight.node.facts import Settings
 from hccl_py.launcher.preflight.node.responder import Responder
+from hccl_py.schedulers.ports import free_port
 
 SECRET = secrets.token_bytes(32)
 NAMES = ("localhost", "localhost")

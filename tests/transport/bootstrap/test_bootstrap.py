@@ -24,7 +24,7 @@ from bootstrapped import (
     open_descriptors,
 )
 
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.bootstrap.mesh import connect
 from hccl_py.transport.bootstrap.tls import Tls
 

@@ -16,7 +16,7 @@ import msgpack  # type: ignore[import-untyped]
 import pytest
 import zmq
 
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError
 from hccl_py.transport.providers.interface import Lane, Site

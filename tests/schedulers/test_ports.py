@@ -4,8 +4,8 @@ import socket
 
 import pytest
 
-from hccl_py.launcher import ports
-from hccl_py.launcher.ports import free_port
+from hccl_py.schedulers import ports
+from hccl_py.schedulers.ports import free_port
 
 
 def lowest_ephemeral() -> int:

@@ -1,0 +1,10 @@
+"""What schedulers and MPI launchers tell a process: which rank or node it is, and of how many.
+
+reader          one `read(environ)` for all of them; start here
+scheduled       the record that it returns
+torchrun, mpi, slurm, kubernetes, lightning   one source each
+adopt           gives a process the variables of a rank, RANK … MASTER_PORT
+rendezvous      where the ranks meet if no variable says it; pmi, pmix: the MPI launcher's own store
+
+Ranks and hccl-launch both read through this package. It sends nothing and imports no torch.
+"""

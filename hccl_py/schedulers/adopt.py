@@ -1,0 +1,75 @@
+"""Gives a process the variables of a rank where a scheduler started it and nobody set RANK.
+
+`Communicator()` and `init_process_group("hccl")` call this, and nothing else does: a program that
+uses neither keeps its environment. From that call on the program's own code and its children find
+RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun.
+"""
+
+import logging
+import os
+import threading
+from dataclasses import replace
+
+from hccl_py.schedulers.reader import read
+from hccl_py.schedulers.rendezvous import find_rendezvous
+from hccl_py.schedulers.scheduled import Scheduled, Task
+from hccl_py.transport.errors import InvalidArgumentError
+
+logger = logging.getLogger("hccl_py")
+
+_TIMEOUT_S = 300.0
+_lock = threading.Lock()
+
+
+def adopt(timeout_s: float = _TIMEOUT_S) -> Scheduled | None:
+    """Set the variables of this rank; do nothing if RANK is set or there is no scheduler.
+
+    All ranks call it, as they may exchange where they meet.
+
+    Raises:
+        InvalidArgumentError: the scheduler's variables make no rank of this process.
+        BootstrapError: the ranks could not exchange where they meet.
+    """
+    with _lock:
+        found = None if os.environ.get("RANK") else read(os.environ)
+        return None if found is None else _adopt(as_rank(found), timeout_s)
+
+
+def _adopt(found: Scheduled, timeout_s: float) -> Scheduled:
+    where = find_rendezvous(found, os.environ, timeout_s)
+    if where.secret:
+        os.environ.setdefault("HCCL_SECRET", where.secret)
+    for name, value in (
+        *(("RANK", found.rank), ("WORLD_SIZE", found.world_size)),
+        *(("LOCAL_RANK", found.local_rank), ("LOCAL_WORLD_SIZE", found.local_world_size)),
+        *(("MASTER_ADDR", where.address), ("MASTER_PORT", where.port)),
+    ):
+        if value is not None:
+            os.environ[name] = str(value)
+    # A warning is printed where the program has not set up logging.
+    asked = os.environ.get("HCCL_DEBUG", "0") not in ("", "0")
+    level = logging.WARNING if asked else logging.INFO
+    logger.log(
+        logging.DEBUG if found.rank else level,
+        f"{found}; the ranks meet at {where.address}:{where.port} ({where.origin})",
+    )
+    return found
+
+
+def as_rank(found: Scheduled) -> Scheduled:
+    """Return the record of this process as a rank; one process per node is the node's only rank."""
+    if found.task is Task.NODE and found.local_world_size in (None, 1) and not found.local_rank:
+        found = replace(found, rank=found.node_rank, world_size=found.num_nodes)
+        found = replace(found, local_rank=0, local_world_size=1)
+    if found.rank is not None and found.world_size is not None:
+        return found
+    if found.task is Task.NONE:
+        raise InvalidArgumentError(
+            f"RANK is not set, and this process is no task of {found.source}: start the program "
+            "with srun or hccl-launch"
+        )
+    missing = "RANK" if found.world_size is not None or found.num_nodes else "WORLD_SIZE"
+    raise InvalidArgumentError(
+        f"{missing} is not set, and cannot be told from {found}: start the program with "
+        "hccl-launch, or set RANK and WORLD_SIZE"
+    )

@@ -1,0 +1,34 @@
+"""One reader of every scheduler's environment."""
+
+from collections.abc import Mapping
+
+from hccl_py.schedulers import kubernetes, lightning, mpi, slurm, torchrun
+from hccl_py.schedulers.scheduled import Scheduled, refuse_contradiction
+
+_INNERMOST_FIRST = (torchrun, mpi, slurm, kubernetes, lightning)
+
+
+def read(environ: Mapping[str, str]) -> Scheduled | None:
+    """Return what an environment says of this process; None: no scheduler is in it.
+
+    Launchers run inside each other, so several sources may be present. The innermost one counts,
+    because it started this process: a rank's own variables (RANK, …), then those of mpirun, of a
+    Slurm step, of a Kubernetes pod, and NODE_RANK, which is set by hand. torchrun, hccl-launch and
+    mpirun set all variables of each process that they start, so nothing beyond them is looked at:
+    SLURM_PROCID is then the number of torchrun's or mpirun's own process. Any other two that give
+    this process different numbers in a world of the same size are an error.
+
+    Raises:
+        InvalidArgumentError: two sources contradict each other, or a variable makes no sense.
+    """
+    found: list[Scheduled] = []
+    for source in _INNERMOST_FIRST:
+        said = source.read(environ)
+        if said is None:
+            continue
+        for inner in found:
+            refuse_contradiction(inner, said)
+        found.append(said)
+        if said.is_innermost:
+            break
+    return found[0] if found else None

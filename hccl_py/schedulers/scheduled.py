@@ -1,0 +1,125 @@
+"""The record of what an environment says, and how a source's variables become one."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hccl_py.transport.errors import InvalidArgumentError
+
+_TEXTS = ("master_addr", "job_id")
+_COMMON = {"master_addr": "MASTER_ADDR", "master_port": "MASTER_PORT"}
+# A number in range of the other, where both are known.
+_BOUNDS = (("rank", "world_size"), ("local_rank", "local_world_size"), ("node_rank", "num_nodes"))
+
+
+class Task(enum.Enum):
+    """What the scheduler started this process as."""
+
+    RANK = "one process per rank"
+    NODE = "one process per node"
+    NONE = "an allocation, in which nothing was started yet"
+
+
+@dataclass(frozen=True)
+class Scheduled:
+    """What an environment says of this process; None is not said.
+
+    Attributes:
+        source: who says it, in words: "Slurm step 12.0", "Open MPI", "indexed Job".
+        task: what this process is.
+        variables: name of the variable that each field was read from.
+        is_innermost: a launcher set all these variables for this very process. What other
+            variables say is then about the process that started the launcher.
+        nodes: names of the nodes, in their order.
+        job_id: the same text in all processes of the job, another in every other job.
+    """
+
+    source: str
+    task: Task
+    variables: Mapping[str, str] = field(default_factory=dict)
+    is_innermost: bool = False
+    rank: int | None = None
+    world_size: int | None = None
+    local_rank: int | None = None
+    local_world_size: int | None = None
+    node_rank: int | None = None
+    num_nodes: int | None = None
+    nodes: tuple[str, ...] = ()
+    master_addr: str | None = None
+    master_port: int | None = None
+    job_id: str | None = None
+
+    def __str__(self) -> str:
+        """Say all of it in one line, with the variables."""
+        parts = [
+            _of("rank", self.rank, self.world_size),
+            _of("local rank", self.local_rank, self.local_world_size),
+            _of("node", self.node_rank, self.num_nodes),
+        ]
+        names = ", ".join(dict.fromkeys(self.variables.values()))
+        return f"{', '.join(filter(None, parts)) or self.task.value} ({self.source}: {names})"
+
+
+def from_variables(
+    environ: Mapping[str, str], source: str, task: Task, names: Mapping[str, str], **known: Any
+) -> Scheduled:
+    """Read each field from the first of its variables that is set and not empty.
+
+    Args:
+        environ: the environment.
+        source: see `Scheduled`.
+        task: see `Scheduled`.
+        names: variables of each field, separated by spaces, best first.
+        known: fields that the caller knows; None counts as not known.
+
+    Raises:
+        InvalidArgumentError: a variable is no number, or outside of what another one says.
+    """
+    values: dict[str, Any] = {}
+    variables: dict[str, str] = {}
+    for key, candidates in {**_COMMON, **names}.items():
+        name = next((each for each in candidates.split() if environ.get(each)), None)
+        if name is not None:
+            values[key] = environ[name] if key in _TEXTS else number(environ, name)
+            variables[key] = name
+    values.update({key: value for key, value in known.items() if value is not None})
+    for key, size in _BOUNDS:
+        if key in variables and values.get(size) is not None and values[key] >= values[size]:
+            limit = f"{variables[size]} is" if size in variables else f"{size} is"
+            raise InvalidArgumentError(
+                f"{variables[key]} ({source}): expected 0 to {values[size] - 1}, as {limit} "
+                f"{values[size]}, got {values[key]}"
+            )
+    return Scheduled(source, task, variables, **values)
+
+
+def number(environ: Mapping[str, str], name: str) -> int:
+    """Return a variable as a number that is not negative."""
+    text = environ[name]
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidArgumentError(f"{name}: expected a number, got {text!r}")
+    return int(text)
+
+
+def refuse_contradiction(one: Scheduled, other: Scheduled) -> None:
+    """Raise InvalidArgumentError if the two give this process different numbers of one world.
+
+    They speak of different worlds if they know its size and differ: torchrun under srun, say.
+    """
+    for key, size in (("rank", "world_size"), ("node_rank", "num_nodes")):
+        mine, theirs = getattr(one, key), getattr(other, key)
+        sizes = {getattr(one, size), getattr(other, size)} - {None}
+        if mine is not None and theirs is not None and mine != theirs and len(sizes) < 2:
+            names = one.variables.get(key, key), other.variables.get(key, key)
+            raise InvalidArgumentError(
+                f"{names[0]}={mine} ({one.source}) and {names[1]}={theirs} ({other.source}) give "
+                f"this process two {key.replace('_', ' ')}s: unset {names[0]}, or give it the "
+                f"value of {names[1]} in every process"
+            )
+
+
+def _of(what: str, index: int | None, size: int | None) -> str:
+    if index is None:
+        return "" if size is None else f"one of {size} {what}s"
+    return f"{what} {index}" + ("" if size is None else f" of {size}")

@@ -1,0 +1,71 @@
+"""Plain programs under the real mpirun of Open MPI, MPICH and Intel MPI."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import namespaces
+import pytest
+from mpi_wheels import ENVIRONMENT, OPTIONS, mpirun
+from scheduled_program import ORDERS, command, expected, lines_of, run
+
+from hccl_py.bench.namespaces import Hosts
+
+pytestmark = [
+    pytest.mark.nightly("launchers"),
+    pytest.mark.parametrize("wheel", OPTIONS),
+]
+
+
+def words(wheel: str, num_ranks: int, *more: str) -> list[str]:
+    return [mpirun(wheel), *OPTIONS[wheel], "-n", str(num_ranks), *more]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_ranks_of_mpirun_find_each_other(wheel: str, order: str) -> None:
+    job = run([*words(wheel, 4), *command(order)], ENVIRONMENT)
+    assert lines_of(job) == expected(4, 4)
+
+
+def test_one_rank_needs_no_other(wheel: str) -> None:
+    assert lines_of(run([*words(wheel, 1), *command()], ENVIRONMENT)) == expected(1, 1)
+
+
+def test_two_jobs_at_once_do_not_meet(wheel: str) -> None:
+    jobs = [run([*words(wheel, size), *command()], ENVIRONMENT) for size in (2, 3)]
+    assert [lines_of(job) for job in jobs] == [expected(2, 2), expected(3, 3)]
+
+
+# Instead of ssh: the last number of a host's address says which namespace it is.
+REMOTE_SHELL = """\
+#!/bin/bash
+while [[ $1 == -* ]]; do shift; done
+namespaces=({names}) host=$1; shift
+exec ip netns exec "${{namespaces[${{host##*.}} - 1]}}" sh -c "$*"
+"""
+REMOTE_OPTIONS = {
+    "openmpi": "--prtemca plm_ssh_agent {shell} --host {a}:2,{b}:2",
+    "mpich": "-launcher ssh -launcher-exec {shell} -hosts {a},{b} -ppn 2",
+    "impi-rt": "-bootstrap ssh -bootstrap-exec {shell} -hosts {a},{b} -ppn 2",
+}
+
+
+def test_ranks_on_two_hosts_meet_at_the_address_of_rank_0(wheel: str, tmp_path: Path) -> None:
+    if reason := namespaces.why_not():
+        pytest.skip(reason)
+    with Hosts() as hosts:
+        shell = tmp_path / "shell"
+        shell.write_text(REMOTE_SHELL.format(names=" ".join(hosts.names)))
+        shell.chmod(0o755)
+        places = {"shell": shell, "a": hosts.address(0), "b": hosts.address(1)}
+        options = REMOTE_OPTIONS[wheel].format(**places).split()
+        job = run(hosts.command(0, mpirun(wheel), *options, "-n", "4", *command()), ENVIRONMENT)
+        assert lines_of(job) == expected(4, 2)
+
+
+def test_exit_code_of_a_rank_is_that_of_mpirun(wheel: str) -> None:
+    program = "from hccl_py import Communicator; raise SystemExit(7 * Communicator().rank)"
+    job = run([*words(wheel, 2), sys.executable, "-c", program], ENVIRONMENT)
+    out, err = job.communicate(timeout=60)
+    assert job.returncode == 7, out + err
