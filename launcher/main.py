@@ -25,7 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         options = parse(words, os.environ)
         with scratch_folder() as folder:
-            body = choose.elastic(words) if options.elastic else choose.part(options, folder)
+            body = choose.elastic(words) if options.elastic else choose.part(options, folder, words)
             return front.run(body, options.stop_s + _AGENT_EXTRA_S)
     except UsageError as error:
         print(f"hccl-launch: error: {error}", file=sys.stderr)

@@ -61,7 +61,9 @@ class Options:
 
     Attributes:
         num_nodes: of the job; the largest number where it may change.
+        nodes_given: whether the user gave that number.
         ranks_per_node: of this node.
+        standalone: all nodes are this machine, whatever the environment says.
         node_rank: None where it was not given.
         head: host and port of the head; None where they were not given.
         master_port: of the ranks' store; 0 where it was not given.
@@ -78,7 +80,9 @@ class Options:
     """
 
     num_nodes: int
+    nodes_given: bool
     ranks_per_node: int
+    standalone: bool
     node_rank: int | None
     head: tuple[str, int] | None
     master_port: int
@@ -117,7 +121,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     _check_program(args)
     return Options(
         num_nodes=most,
+        nodes_given=args.nnodes is not None,
         ranks_per_node=ranks,
+        standalone=args.standalone,
         node_rank=args.node_rank,
         head=None if args.standalone else _head(args),
         master_port=args.master_port or 0,

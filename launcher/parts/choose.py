@@ -1,19 +1,25 @@
 """The entry: from the command line to what this process runs."""
 
 import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from hccl_py.launcher.options import Options, UsageError
-from hccl_py.launcher.parts import meeting
-from hccl_py.launcher.parts.settings import SECRET, check_free, program_of, settings_of
+from hccl_py.launcher.parts import meeting, scheduled
+from hccl_py.launcher.parts.settings import (
+    SECRET,
+    check_free,
+    program_of,
+    say,
+    settings_of,
+    slots_of,
+)
 from hccl_py.schedulers.ports import free_port
+from hccl_py.schedulers.reader import read
+from hccl_py.schedulers.scheduled import Scheduled, Task
+from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network.interfaces import describe_target
-
-# Their presence says that a scheduler started this process.
-_SCHEDULER = ("SLURM_", "OMPI_COMM_WORLD_", "PMI_", "PMIX_", "GROUP_RANK", "NODE_RANK")
 
 
 def elastic(words: Sequence[str]) -> Callable[[], int]:
@@ -27,7 +33,7 @@ def elastic(words: Sequence[str]) -> Callable[[], int]:
     return body
 
 
-def part(options: Options, folder: Path) -> Callable[[], int]:
+def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], int]:
     """Return what runs this part; raise UsageError where it is not known or cannot be run."""
     if options.remote is not None:
         from hccl_py.launcher.parts import over_ssh
@@ -36,6 +42,12 @@ def part(options: Options, folder: Path) -> Callable[[], int]:
         if all(location.is_here for location in locations):
             return _local(replace(options, ranks_per_node=locations[0].host.slots), folder)
         return over_ssh.part(options, options.remote, locations, folder)
+    found = None if options.standalone or options.by_arrival else _scheduled()
+    if found is not None and found.task is Task.NONE:
+        scheduled.in_allocation(options, found, words)
+        found = None
+    if found is not None:
+        return scheduled.part(options, found, folder)
     if options.head is None:
         return _local(options, folder)
     if options.by_arrival:
@@ -46,21 +58,15 @@ def part(options: Options, folder: Path) -> Callable[[], int]:
             f"{options.num_nodes} nodes that meet at {describe_target(options.head)}"
         )
     node = meeting.other_node if options.node_rank else meeting.first_node
-    return node(options, folder)
+    return node(options, folder, slots_of(options, [options.node_rank]))
 
 
 def _local(options: Options, folder: Path) -> Callable[[], int]:
     """All ranks are here, on emulated nodes where there are several."""
     nodes, ranks = options.num_nodes, options.ranks_per_node
-    scheduler = next((name for name in os.environ if name.startswith(_SCHEDULER)), "")
-    if nodes > 1 and scheduler:
-        raise UsageError(
-            f"{scheduler} is set, so this is one of {nodes} real nodes, but which one? Give "
-            "--node-rank and --master-addr, or --standalone to emulate all nodes here"
-        )
     if nodes > 1:
         each = "1 rank" if ranks == 1 else f"{ranks} ranks"
-        _say(
+        say(
             f"emulating {nodes} nodes of {each} on this machine (no --node-rank given); "
             "ranks of different nodes talk TCP"
         )
@@ -69,7 +75,7 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
     os.environ.setdefault(SECRET, os.urandom(32).hex())
     if options.master_port:
         check_free("127.0.0.1", options.master_port)
-    program = program_of(options, folder, range(nodes))
+    program = program_of(options, folder, slots_of(options, range(nodes)))
     settings = settings_of(options, ("",), "")
 
     def body() -> int:
@@ -81,5 +87,8 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
     return body
 
 
-def _say(text: str) -> None:
-    print(f"hccl-launch: {text}", file=sys.stderr, flush=True)
+def _scheduled() -> Scheduled | None:
+    try:
+        return read(os.environ)
+    except InvalidArgumentError as error:
+        raise UsageError(str(error)) from error

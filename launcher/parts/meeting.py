@@ -7,8 +7,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
-from hccl_py.launcher.parts.settings import SECRET, bind, check_free, program_of, settings_of
+from hccl_py.launcher.parts.settings import (
+    SECRET,
+    bind,
+    check_free,
+    program_of,
+    settings_of,
+    slots_of,
+)
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import describe_target
 
@@ -20,12 +28,15 @@ def by_arrival(options: Options, folder: Path) -> Callable[[], int]:
         bound = bind(_resolve(options.head), options.head[1])
         bound.listen()  # with SO_REUSEADDR two may bind, but only one listens
     except OSError:  # it is another host's, or another process was first
-        return other_node(options, folder)
-    return first_node(options, folder, bound)
+        return other_node(options, folder, slots_of(options, [0]))
+    return first_node(options, folder, slots_of(options, [0]), bound)
 
 
 def first_node(
-    options: Options, folder: Path, bound: socket.socket | None = None
+    options: Options,
+    folder: Path,
+    slots: tuple[Slot, ...],
+    bound: socket.socket | None = None,
 ) -> Callable[[], int]:
     """Return what runs the head and the agent of node 0; `bound` is where the head listens."""
     assert options.head is not None
@@ -33,7 +44,7 @@ def first_node(
     if bound is None:
         bound = _listen(_resolve(options.head), options.head[1])
         check_free("0.0.0.0", options.master_port or DEFAULT_MASTER_PORT)
-    program = program_of(options, folder, range(1))
+    program = program_of(options, folder, slots)
     settings = settings_of(options, ("",) * options.num_nodes, describe_target(options.head))
 
     def body() -> int:
@@ -47,11 +58,11 @@ def first_node(
     return body
 
 
-def other_node(options: Options, folder: Path) -> Callable[[], int]:
+def other_node(options: Options, folder: Path, slots: tuple[Slot, ...]) -> Callable[[], int]:
     """Return what runs a node whose head is on another host."""
     assert options.head is not None
     _resolve(options.head)
-    program = program_of(options, folder, [options.node_rank or 0])
+    program = program_of(options, folder, slots)
     target = options.head
 
     def body() -> int:

@@ -3,13 +3,13 @@
 import os
 import socket
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from hccl_py.launcher.hosts.addresses import Location, locate
 from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.hosts.remote_agent import RemoteSettings
+from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.options import Options, UsageError
 from hccl_py.launcher.parts.settings import SECRET, bind, program_of, settings_of
 from hccl_py.schedulers.ports import free_port
@@ -45,7 +45,7 @@ def part(
     local = []
     for index, location in enumerate(found):
         if location.is_here:
-            mine = program_of(replace(options, ranks_per_node=location.host.slots), folder, [index])
+            mine = program_of(options, folder, [Slot(index, i) for i in range(location.host.slots)])
             # As the other hosts reach this one.
             other = next(each for each in found if not each.is_here)
             local.append((index, mine, _source(other), options.master_port or free_port()))

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,13 +16,18 @@ from hccl_py.transport.network.interfaces import address_family, describe_target
 SECRET = "HCCL_SECRET"
 
 
-def program_of(options: Options, folder: Path, nodes: Sequence[int]) -> Program:
-    """Return what this host runs as some nodes of the job."""
+def slots_of(options: Options, nodes: Sequence[int]) -> tuple[Slot, ...]:
+    """Return the slots of nodes, all of which have as many ranks."""
+    return tuple(Slot(node, rank) for node in nodes for rank in range(options.ranks_per_node))
+
+
+def program_of(options: Options, folder: Path, slots: Sequence[Slot]) -> Program:
+    """Return what this host runs."""
     return Program(
         command=rank_command(options.program, options.is_python),
         environment=dict(os.environ),
-        slots=tuple(Slot(node, rank) for node in nodes for rank in range(options.ranks_per_node)),
-        emulates_nodes=len(nodes) > 1,
+        slots=tuple(slots),
+        emulates_nodes=len({slot.node for slot in slots}) > 1,
         stop_s=options.stop_s,
         folder=folder,
         bind=options.bind,
@@ -67,3 +73,8 @@ def check_free(address: str, port: int) -> None:
             f"rank 0's store cannot listen at {where}: {error.strerror}; "
             "choose another --master-port"
         ) from error
+
+
+def say(text: str) -> None:
+    """Print a line of the launcher's own, before the job begins."""
+    print(f"hccl-launch: {text}", file=sys.stderr, flush=True)

@@ -15,7 +15,6 @@ SECTIONS = {
     "plans": "plans broken on purpose, and proofs for every rank count",
     "faults": "every kind of failure on every layout",
     "training": "the digits example killed, resumed, and against gloo; large models",
-    "launchers": "ssh hosts, Slurm, and the mpirun of Open MPI and MPICH",
     "calls": "every element type and operation on every layout",
 }
 """Names that the marker `nightly` takes."""

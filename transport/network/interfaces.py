@@ -126,6 +126,7 @@ def _no_match(settings: NetworkSettings, interfaces: Mapping[str, Sequence[str]]
 
 
 def address_towards(host: str | None, family: socket.AddressFamily | None) -> str:
+    """Return this host's address on the way to another one, or that of its default route."""
     if host is not None and _names_loopback(host):
         loopback = "::1" if family == socket.AF_INET6 else "127.0.0.1"
         return _source_address(host, family) or loopback

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-_FOLDER = Path(__file__).resolve().parents[2] / "build" / "launchers"
+_FOLDER = Path(__file__).resolve().parents[3] / "build" / "launchers"
 _LIMIT_S = 300.0
 # Root is what containers and this suite run as; mpirun asks twice.
 _AS_ROOT = {

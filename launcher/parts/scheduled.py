@@ -1,0 +1,99 @@
+"""One process of a job that a scheduler started: a node, or a rank."""
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from hccl_py.launcher.job.layout import Slot
+from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, Options, UsageError
+from hccl_py.launcher.parts import meeting
+from hccl_py.launcher.parts.settings import SECRET, say
+from hccl_py.schedulers.rendezvous import Rendezvous, find_rendezvous
+from hccl_py.schedulers.scheduled import Scheduled, Task
+from hccl_py.transport.errors import HcclError
+
+
+def part(options: Options, found: Scheduled, folder: Path) -> Callable[[], int]:
+    """Return what runs this process's part; raise UsageError where the two contradict."""
+    index, num_agents, slots = _place(options, found)
+    place = _meeting_place(options, found)
+    if place.secret is not None:
+        os.environ.setdefault(SECRET, place.secret)
+    say(f"{found}; node 0 is at {place.address} ({place.origin})")
+    known = replace(
+        options,
+        num_nodes=num_agents,
+        node_rank=index,
+        head=(place.address, place.port + CONTROL_PORT_OFFSET),
+        master_port=place.port,
+        job_id=options.job_id or found.job_id or "",
+    )
+    node = meeting.other_node if index else meeting.first_node
+    return node(known, folder, slots)
+
+
+def in_allocation(options: Options, found: Scheduled, words: Sequence[str]) -> None:
+    """Start this command anew on every node of a Slurm allocation of several; else return."""
+    nodes = options.num_nodes if options.nodes_given else len(found.nodes)
+    if len(found.nodes) < 2 or nodes < 2:
+        return
+    if nodes > len(found.nodes):
+        raise UsageError(f"--nnodes {nodes}: the allocation has {len(found.nodes)} nodes")
+    say(f"{found.source}: srun starts a node on {', '.join(found.nodes[:nodes])}")
+    os.environ.setdefault(SECRET, os.urandom(32).hex())
+    command = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+    command += [sys.executable, "-m", "hccl_py.launcher.main", *words]
+    try:
+        os.execvp("srun", command)
+    except OSError as error:
+        raise UsageError(f"cannot run srun: {error.strerror}") from error
+
+
+def _place(options: Options, found: Scheduled) -> tuple[int, int, tuple[Slot, ...]]:
+    """Return the agent's index, the number of agents, and the slots of this one."""
+    if found.task is Task.RANK and (found.local_world_size or 1) > 1:
+        if options.ranks_per_node > 1:
+            raise UsageError(
+                f"{found.source} starts {found.local_world_size} processes on this node, and each "
+                f"would start {options.ranks_per_node} ranks: start one process per node, or "
+                "leave out --nproc-per-node"
+            )
+        numbers = found.rank, found.world_size, found.node_rank, found.local_rank
+        if None in numbers:
+            raise UsageError(
+                f"{found.source} does not say which node this is: start one process per node, or "
+                "the program itself, which needs no hccl-launch"
+            )
+        rank, world_size, node, local_rank = (int(number or 0) for number in numbers)
+        return rank, world_size, (Slot(node, local_rank),)
+    is_rank = found.task is Task.RANK
+    node_rank = found.rank if is_rank and found.node_rank is None else found.node_rank
+    num_nodes = found.world_size if is_rank and found.num_nodes is None else found.num_nodes
+    if options.node_rank is not None and node_rank not in (None, options.node_rank):
+        raise UsageError(
+            f"--node-rank {options.node_rank}: {found.source} says that this is node {node_rank}"
+        )
+    if options.nodes_given and num_nodes not in (None, options.num_nodes):
+        raise UsageError(f"--nnodes {options.num_nodes}: {found.source} has {num_nodes} nodes")
+    index = node_rank if options.node_rank is None else options.node_rank
+    if index is None:
+        raise UsageError(f"{found.source} does not say which node this is: give --node-rank")
+    count = num_nodes or options.num_nodes
+    if not options.nodes_given and num_nodes is None:
+        raise UsageError(f"{found.source} does not say how many nodes there are: give --nnodes")
+    return index, count, tuple(Slot(index, rank) for rank in range(options.ranks_per_node))
+
+
+def _meeting_place(options: Options, found: Scheduled) -> Rendezvous:
+    if options.head is not None:
+        port = options.head[1] - CONTROL_PORT_OFFSET
+        return Rendezvous(options.head[0], port, "given")
+    if found.master_addr:
+        port = options.master_port or found.master_port or DEFAULT_MASTER_PORT
+        return Rendezvous(found.master_addr, port, found.variables.get("master_addr", "given"))
+    try:
+        return find_rendezvous(found, os.environ, options.connect_timeout_s)
+    except HcclError as error:
+        raise UsageError(str(error)) from error

@@ -1,0 +1,100 @@
+"""hccl-launch under the real srun and sbatch: a process per node, a process per rank, a script."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import slurm_cluster
+from launching import COMMAND
+
+LIMIT_S = 90.0
+SCRIPT = """
+import os
+import torch, torch.distributed as dist
+dist.init_process_group("hccl")
+data = torch.ones(10)
+dist.all_reduce(data)
+names = ("RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE")
+os.write(1, (" ".join(os.environ[name] for name in names) + f" {int(data[0])}\\n").encode())
+dist.destroy_process_group()
+"""
+TWO_BY_TWO = ["0 0 0 4 4", "1 1 0 4 4", "2 0 1 4 4", "3 1 1 4 4"]
+WITHIN_S = 5.0
+
+pytestmark = pytest.mark.nightly("launchers")
+
+
+@pytest.fixture(scope="module")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    if reason := slurm_cluster.why_not():
+        pytest.skip(reason)
+    with slurm_cluster.slurm_cluster(tmp_path_factory.mktemp("slurm")) as found:
+        yield found
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def run(words: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+
+
+def test_process_per_node(environment: dict[str, str], script: Path) -> None:
+    words = ["srun", "-N", "2", "--ntasks-per-node", "1", *COMMAND, "--nproc", "2", str(script)]
+    done = run(words, environment)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == TWO_BY_TWO
+    assert "Slurm step" in done.stderr
+
+
+def test_process_per_rank(environment: dict[str, str], script: Path) -> None:
+    words = ["srun", "-N", "2", "-n", "4", "--ntasks-per-node", "2", *COMMAND, str(script)]
+    done = run(words, environment)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == TWO_BY_TWO
+
+
+def test_batch_script_starts_every_node(
+    environment: dict[str, str], script: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "out"
+    wrapped = shlex.join([*COMMAND, "--nproc", "2", str(script)])
+    done = run(["sbatch", "--wait", "-N", "2", "-o", str(out), "--wrap", wrapped], environment)
+    printed = out.read_text()
+    assert done.returncode == 0, printed
+    lines = [line for line in printed.splitlines() if line[:1].isdigit()]
+    assert sorted(lines) == TWO_BY_TWO
+
+
+def test_nnodes_that_contradicts_slurm_is_an_error(
+    environment: dict[str, str], script: Path
+) -> None:
+    words = ["srun", "-N", "2", "--ntasks-per-node", "1", *COMMAND, "--nnodes", "3", str(script)]
+    done = run(words, environment)
+    assert done.returncode == 2
+    assert "--nnodes 3: Slurm step" in done.stderr
+    assert "has 2 nodes" in done.stderr
+
+
+def test_failure_on_one_node_ends_the_step(environment: dict[str, str], tmp_path: Path) -> None:
+    path = tmp_path / "fails.py"
+    path.write_text(
+        "import os, time\nif os.environ['RANK'] == '3':\n    raise ValueError('no image')\n"
+        "time.sleep(100)\n"
+    )
+    words = ["srun", "-N", "2", "--ntasks-per-node", "1", *COMMAND, "--nproc", "2", str(path)]
+    before_s = time.monotonic()
+    done = run(words, environment)
+    assert time.monotonic() - before_s < 2 * WITHIN_S  # the start of both included
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    assert "rank 3 of 4 failed (node 1 on " in done.stderr
