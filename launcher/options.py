@@ -243,9 +243,9 @@ def parser() -> argparse.ArgumentParser:
         failures,
         "--shutdown-timeout",
         type=float,
-        default=30.0,
+        default=3.0,
         metavar="S",
-        help="seconds that a rank has to end when it is asked to (30)",
+        help="seconds from SIGTERM to SIGKILL of a rank that has to end (3)",
     )
     for name in (*_ELASTIC, *_WITHOUT_EFFECT):
         _add(made, *name.split("/"), help=argparse.SUPPRESS)

@@ -185,6 +185,9 @@ def _plain(record: Any) -> dict[str, Any]:
 def _unpack(message: bytes) -> tuple[str, Any]:
     kind, body = msgpack.unpackb(message)
     if kind == "hello":
+        for name in ("num_agents", "protocol"):
+            body[name] = int(body[name])
+        body["index"] = None if body["index"] is None else int(body["index"])
         hello = body["hello"]
         hello["slots"] = tuple(Slot(*slot) for slot in hello["slots"])
         body["hello"] = Hello(**hello)
@@ -195,4 +198,8 @@ def _unpack(message: bytes) -> tuple[str, Any]:
     elif kind == "ended":
         number, failures, port = body
         body = [int(number), tuple(Failure(**each) for each in failures), int(port)]
+    elif kind == "answer":
+        body = [int(body[0]), body[1]]
+    elif kind == "failed":
+        body = [int(body[0])]
     return kind, body

@@ -96,7 +96,9 @@ class JoinedAgent:
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        return self._gone_s if self._has_begun else min(self._line_s, self._until_s)
+        if self._has_begun:
+            return self._gone_s
+        return self._until_s if self._head.ends_with_stdin else min(self._line_s, self._until_s)
 
     def turn(self) -> None:
         """See `loop.Service`."""
@@ -110,7 +112,7 @@ class JoinedAgent:
         elif not self._has_begun and now_s >= self._until_s:
             limit_s = self._head.connect_timeout_s
             self._give_up(f"error: {self._what_is_wrong()}, after {limit_s:.0f} s")
-        elif not self._has_begun and now_s >= self._line_s:
+        elif not self._has_begun and now_s >= self._line_s and not self._head.ends_with_stdin:
             self._line_s = now_s + _NEXT_LINE_S
             left_s = self._until_s - now_s
             self._streams.say(
