@@ -32,3 +32,12 @@ COMMANDS = {
     "fuzz": ".ci/sanitize fuzz",
 }
 """The nightly tier: what each section runs, from the root of the tree."""
+
+PACKAGES = {
+    "hosts": ("iproute2",),
+    "launchers": (
+        *("iproute2", "nftables", "openssh-client", "openssh-server"),
+        *("slurmctld", "slurmd", "slurm-client", "munge"),
+    ),
+}
+"""Debian packages by section; `.ci/nightly` installs them where it may."""
