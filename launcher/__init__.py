@@ -1,6 +1,13 @@
-"""hccl-launch: starts the ranks of a job, on torch.distributed.elastic.
+"""hccl-launch: starts the ranks of a job, on one machine or on many.
 
-Start at `main.py`, the command. `job.py` is the process that the user sees, which forks `agent.py`:
-elastic in a process of its own, whose ranks run `worker.py`. Rendezvous, restarts, log files and
-error files are elastic's. Nothing here imports the data path.
+main.py      the command: start reading here; options.py is its command line
+parts/       which part of the job this process is
+front.py     the process that the user sees: watches the agent, cleans up (processes.py)
+job/         head and agents of a job of fixed size; worker.py is what a Python rank begins with
+elastic/     jobs whose size may change, on torch.distributed.elastic; all else imports no torch
+hosts/       other hosts, over ssh; agent_main.py runs there
+preflight/   what would fail, found before the ranks start
+placement/   which cores a rank gets
+output/      the lines of ranks
+failure.py   how a rank failed, and the report
 """
