@@ -103,8 +103,10 @@ class Agent:
         try:
             self._ranks.start(starts)
         except OSError as error:
-            why = f"cannot run {program.command[0]}: {error.strerror}"
-            self._head.send("stop", [why, CANNOT_RUN])
+            what = error.filename or program.command[0]
+            self._head.send("stop", [f"cannot start a rank: {what}: {error.strerror}", CANNOT_RUN])
+            if not self._ranks.running:
+                self._head.send("ended", [attempt.number, (), free_port()])
 
     def _begin_check(self, told: Mapping[str, Any]) -> None:
         from hccl_py.launcher.job.checking import Checked, settings_of_node

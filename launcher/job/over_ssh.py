@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hccl_py.launcher.exit_codes import MISSING_NODE
+from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.remote_agent import RemoteAgent, RemoteSettings
 from hccl_py.launcher.job.head import Phase
@@ -35,8 +36,11 @@ class SshAgents:
     ) -> None:
         """Start all at once; none has connected when this returns."""
         self._agents: list[_SshAgent] = []
-        for part in parts:
-            self._agents.append(_SshAgent(loop, server, part, settings))
+        try:
+            for part in parts:
+                self._agents.append(_SshAgent(loop, server, part, settings))
+        except HostsError as error:
+            server.head.stop(f"error: {error}", MISSING_NODE, time.monotonic())
 
     def __enter__(self) -> "SshAgents":
         return self
@@ -70,6 +74,7 @@ class _SshAgent:
             self._server.streams.err.write(whole + end)
         elif data is None:
             self._loop.selector.unregister(self._remote.stderr)
+            self._server.streams.err.write(self._begun + b"\n" * bool(self._begun))
             self._on_end()
 
     def _on_end(self) -> None:

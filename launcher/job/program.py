@@ -25,6 +25,7 @@ class Program:
         folder: for records of exceptions; owner-only.
         bind: which cores each rank gets.
         output: where the lines of ranks go.
+        is_alone: the job is a single rank, which gets this terminal itself.
     """
 
     command: tuple[str, ...]
@@ -35,6 +36,7 @@ class Program:
     folder: Path
     bind: Bind
     output: OutputOptions
+    is_alone: bool = False
 
 
 def rank_command(words: Sequence[str], is_python: bool) -> tuple[str, ...]:

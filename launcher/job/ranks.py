@@ -44,7 +44,7 @@ class _Rank:
         start: RankStart,
         process: subprocess.Popen[bytes],
         error_file: Path,
-        streams: RankStreams,
+        streams: RankStreams | None,
     ):
         self.start, self.process, self.error_file = start, process, error_file
         self.streams = streams
@@ -83,24 +83,23 @@ class Ranks:
         for start in starts:
             record = self._program.folder / f"rank_{start.rank}.json"
             record.unlink(missing_ok=True)
+            is_alone = self._program.is_alone
             with bound_to(start.place):
                 process = subprocess.Popen(
                     self._program.command,
                     env={**start.environment, "TORCHELASTIC_ERROR_FILE": str(record)},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
+                    stdin=None if is_alone else subprocess.DEVNULL,
+                    stdout=None if is_alone else subprocess.PIPE,
+                    stderr=None if is_alone else subprocess.PIPE,
                     preexec_fn=_in_rank,
                 )
-            assert process.stdout is not None
-            assert process.stderr is not None
-            pipes = os.dup(process.stdout.fileno()), os.dup(process.stderr.fileno())
-            process.stdout.close()
-            process.stderr.close()
-            streams = RankStreams(self._streams, self._program.output, start.prefix)
+            streams = None
+            if process.stdout is not None and process.stderr is not None:
+                streams = RankStreams(self._streams, self._program.output, start.prefix)
             rank = _Rank(start, process, record, streams)
             self._ranks.append(rank)
-            streams.begin(start.attempt, start.rank, start.slot.local_rank, pipes)
+            if streams is not None:
+                streams.begin(start.attempt, start.rank, start.slot.local_rank, process)
             self._loop.watch(rank.ended, lambda rank=rank: self._note_end(rank))  # type: ignore[misc]
 
     def signal(self, number: signal.Signals) -> None:
@@ -141,7 +140,8 @@ class Ranks:
         rank.exit_code, rank.at_s = rank.process.wait(), time.time()
         self._loop.selector.unregister(rank.ended)
         os.close(rank.ended)
-        rank.last_lines = rank.streams.end()
+        if rank.streams is not None:
+            rank.last_lines = rank.streams.end()
         self._on_end(rank.exit_code)
 
     def _failure(
@@ -160,7 +160,7 @@ class Ranks:
             message=record.get("message", ""),
             traceback=record.get("py_callstack", ""),
             at_s=record.get("at_s", rank.at_s),
-            log=rank.streams.log_path,
+            log=rank.streams.log_path if rank.streams is not None else "",
             last_lines=() if record else tuple(rank.last_lines),
             reason="" if record else reason(code),
         )

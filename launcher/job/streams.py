@@ -1,6 +1,8 @@
 """What this process prints: the lines of its ranks, of agents on other hosts, and its own."""
 
+import os
 import selectors
+import subprocess
 
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.output.lines import LineReader
@@ -104,8 +106,15 @@ class RankStreams:
         self._output: RankOutput | None = None
         self.log_path = ""
 
-    def begin(self, attempt: int, rank: int, local_rank: int, pipes: tuple[int, int]) -> None:
-        """Read from both pipes, which are taken over; raise OSError if there can be no log."""
+    def begin(
+        self, attempt: int, rank: int, local_rank: int, process: "subprocess.Popen[bytes]"
+    ) -> None:
+        """Read from both pipes of a process; raise OSError if there can be no log."""
+        pipes = []
+        for end in (process.stdout, process.stderr):
+            assert end is not None
+            pipes.append(os.dup(end.fileno()))
+            end.close()
         log = None
         if self._options.log_dir is not None:
             log = LogFile(self._options.log_dir, attempt, rank)

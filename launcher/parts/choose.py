@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from hccl_py.launcher.options import Options, UsageError
+from hccl_py.launcher.output.options import OutputWords
 from hccl_py.launcher.parts import meeting, scheduled
 from hccl_py.launcher.parts.settings import (
     SECRET,
@@ -76,6 +77,8 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
     if options.master_port:
         check_free("127.0.0.1", options.master_port)
     program = program_of(options, folder, slots_of(options, range(nodes)))
+    is_alone = len(program.slots) == 1 and options.output == OutputWords()
+    program = replace(program, is_alone=is_alone)
     settings = settings_of(options, ("",), "")
 
     def body() -> int:

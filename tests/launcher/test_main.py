@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import socket
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -188,3 +189,37 @@ def test_stopped_launcher_leaves_no_process(script: Script, number: signal.Signa
     else:
         assert process.returncode == 128 + number
         assert err.endswith(f"hccl-launch: stopped by {number.name}; all ranks were ended\n")
+
+
+def test_single_rank_gets_the_terminal_itself(script: Script) -> None:
+    path = script("import sys\nsay([os.isatty(fd) for fd in range(3)])\nsay(input())")
+    ours, theirs = os.openpty()
+    with subprocess.Popen([*COMMAND[:3], str(path)], stdin=theirs, stdout=theirs, stderr=theirs):
+        os.close(theirs)
+        os.write(ours, b"typed\n")
+        printed = b""
+        while chunk := _read(ours):
+            printed += chunk
+    os.close(ours)
+    lines = printed.decode().splitlines()
+    assert lines.count("typed") == 2, "once by the terminal, once by the rank"
+    assert "[True, True, True]" in lines
+
+
+def _read(terminal: int) -> bytes:
+    """Read from a terminal; empty once nobody has its other end."""
+    try:
+        return os.read(terminal, 1024)
+    except OSError:
+        return b""
+
+
+def test_program_that_cannot_run_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "program"
+    path.write_text("no program")
+    path.chmod(0o755)
+    done = launch("--nproc", 2, "--no-python", path)
+    assert done.returncode == 126
+    assert done.stderr == (
+        f"hccl-launch: cannot start a rank: {path}: Exec format error; all ranks were ended\n"
+    )
