@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import sys
 import tracemalloc
 
 import pytest
@@ -14,6 +14,7 @@ from hccl_py.plan.language import Nodes
 from hccl_py.plan_cache import Call, PlanCache
 from hccl_py.transport.types import DType, ReduceOp
 
+MOST_CALLS_PER_RANK = 20  # all_to_all, whose plan has two ops for each rank, takes 12
 FLOAT, SUM = ELEMENT_TYPES[DType.FLOAT32], int(ReduceOp.SUM)
 
 
@@ -35,13 +36,12 @@ def test_sizes_that_never_come_back_are_forgotten() -> None:
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
 def test_first_call_among_4096_ranks_is_cheap(collective: str) -> None:
-    """A rank writes its own plan only: at most 50 ms and 10 MB on 512 nodes of 8 ranks."""
+    """A rank writes its own plan only: a few calls of Python for each op, and at most 10 MB."""
     nodes = nodes_by([rank // 8 for rank in range(4096)])
     root = 9 if COLLECTIVES[collective].rooted else None
     for rank in (0, 9, 4095):
         call = (collective, FLOAT, SUM, 1 << 20, root)
-        # Processor time, and the best of three: other processes may run on this machine.
-        assert min(_seconds_to_plan(rank, nodes, call) for _ in range(3)) <= 0.050
+        assert _calls_to_plan(rank, nodes, call) <= MOST_CALLS_PER_RANK * 4096
         tracemalloc.start()
         cache = PlanCache(rank, nodes)
         cache[call]
@@ -52,8 +52,17 @@ def test_first_call_among_4096_ranks_is_cheap(collective: str) -> None:
         assert peak_bytes + engine_bytes <= 10e6
 
 
-def _seconds_to_plan(rank: int, nodes: Nodes, call: Call) -> float:
-    cache = PlanCache(rank, nodes)
-    began = time.thread_time()
-    cache[call]
-    return time.thread_time() - began
+def _calls_to_plan(rank: int, nodes: Nodes, call: Call) -> int:
+    """Count the calls of functions in Python, which do not depend on what else the machine does."""
+    cache, count = PlanCache(rank, nodes), 0
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(note)
+    try:
+        cache[call]
+    finally:
+        sys.setprofile(None)
+    return count
