@@ -3,6 +3,8 @@
 `communicator.py` owns what comes out of here; `transport/bootstrap/mesh.py` connects ranks.
 """
 
+import os
+from collections.abc import Sequence
 from typing import Any
 
 from hccl_py.algorithms.tuning import read_for_all_ranks
@@ -72,10 +74,22 @@ def _slot_bytes(world_size: int) -> int:
     return 64 * 1024 if world_size <= 128 else 32 * 1024
 
 
+def _cores_of(ranks: Sequence[Identity]) -> int:
+    """Count the cores that ranks of this host may use between them; each may be bound to some."""
+    usable, mine = _core.usable_cores(), len(os.sched_getaffinity(0))
+    if usable < mine:  # a quota of the cgroup, which is that of all
+        return usable
+    bits = 0
+    for one in ranks:
+        bits |= int(one.cores, 16)
+    return max(usable, bits.bit_count())
+
+
 def _attach(core: _core.Communicator, mesh: Mesh, rank: int) -> OpenSockets:
-    hosts = [member.identity.host for member in mesh.party.members]
+    identities = [member.identity for member in mesh.party.members]
+    here = [one for one in identities if one.host == identities[rank].host]
     num_threads = 1 if mesh.provider is None else 2  # which keep a core busy: it has one of its own
-    core.set_ranks_on_host(num_threads * hosts.count(hosts[rank]))
+    core.set_ranks_on_host(num_threads * len(here), _cores_of(here))
     uses_verbs = NetworkSettings.from_environment().transport == VERBS
     sockets = OpenSockets()
     for link in mesh.links:

@@ -267,6 +267,7 @@ def _unpack_card(rank: int, packed: bytes) -> Card:
             _check_types(part)
         for endpoint in card.endpoints:
             address_family(endpoint.host)
+        int(card.identity.cores, 16)
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise BootstrapError(f"the card of rank {rank} is damaged: {error}") from error
     return card

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from hccl_py.transport.errors import BootstrapError
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 """Raised with every change of what is exchanged before the first collective."""
 
 _MAX_NODE_ID_BYTES = 256
@@ -26,6 +26,7 @@ class Identity:
         boot_id: one boot of one kernel.
         network_namespace: inode of the namespace.
         node_id: HCCL_NODE_ID; splits one host into emulated nodes.
+        cores: CPUs that this process may use, as the bits of a hexadecimal number.
     """
 
     host: str
@@ -33,6 +34,7 @@ class Identity:
     boot_id: str
     network_namespace: int
     node_id: str
+    cores: str = "0"
 
     @classmethod
     def of_this_process(cls, node_id: str | None = None) -> "Identity":
@@ -47,7 +49,8 @@ class Identity:
             network_namespace = os.stat("/proc/self/ns/net").st_ino
         except OSError as error:
             raise BootstrapError(f"cannot determine which node this is: {error}") from error
-        return cls(socket.gethostname(), os.getpid(), boot_id, network_namespace, node_id)
+        cores = f"{sum(1 << cpu for cpu in os.sched_getaffinity(0)):x}"
+        return cls(socket.gethostname(), os.getpid(), boot_id, network_namespace, node_id, cores)
 
     @property
     def machine(self) -> tuple[str, int]:

@@ -65,9 +65,12 @@ class Communicator final : public Drivable {
   void add_tcp_peer(int peer, TcpConnections connections);
   // Any provider: one lane per channel, in order, and one for point-to-point.
   void add_peer(int peer, std::vector<std::unique_ptr<Lane>> lanes, StreamsByPath controls);
-  // All ranks of this host, other nodes' and communicators' too where known: more than there are
-  // cores, and a waiting rank yields its core instead of spinning.
-  void set_ranks_on_host(int ranks) { may_spin_ = ranks <= usable_cores(); }
+  // All ranks of this host, other nodes' and communicators' too where known, and the cores that they
+  // may use between them: with more ranks than cores a waiting rank yields instead of spinning.
+  void set_ranks_on_host(int ranks, int cores) {
+    may_spin_ = ranks <= cores;
+    cores_.set_usable(cores);
+  }
   // For measurements, see Channel.
   void set_checks(bool checks);
   // Times the parts of its collectives from now on. Before the first call.

@@ -87,6 +87,22 @@ HCCL_TEST(the_first_of_two_ranks_on_one_core_stays) {
   CHECK(node.cores.settle() == (node.core() == shared));
 }
 
+// As mpirun binds them: each may use one core, and waits alone there.
+HCCL_TEST(a_rank_that_is_bound_to_its_core_shares_it_with_nobody) {
+  TwoCores two;
+  if (!two.exist()) return;
+  Node node(1, 2);
+  int here = node.join(0);
+  node.peers[0]->header().core = static_cast<uint32_t>(two.other(here)) + 1;
+  allow_only(here);
+  Cores bound(1, node.mine);
+  bound.add_peer(0, node.peers[0]);
+  bound.settle();  // only each so many waits look, where one core has two ranks
+  CHECK(bound.settle());
+  bound.set_usable(2);
+  CHECK(!bound.settle());
+}
+
 HCCL_TEST(half_of_the_ranks_on_one_of_two_cores_is_fair) {
   TwoCores two;
   if (!two.exist()) return;

@@ -18,6 +18,8 @@ namespace hccl {
 class Cores {
  public:
   Cores(int rank, std::shared_ptr<Segment> mine);
+  // Of all ranks together, each of which may be bound to some; else those of this process.
+  void set_usable(int cores) { cores_ = cores; }
   void add_peer(int rank, std::shared_ptr<Segment> theirs);
   void clear() { peers_.clear(); }
 
@@ -42,7 +44,7 @@ class Cores {
   const int rank_;
   const std::shared_ptr<Segment> mine_;
   std::vector<Peer> peers_;
-  const int cores_;  // that this process may use
+  int cores_;  // that the ranks may use between them
   Pause pause_ = shortest_pause;  // after the next move; a scheduler that moves it back has reasons
   Time next_move_{};
   unsigned num_waits_ = 0;
