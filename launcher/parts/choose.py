@@ -23,6 +23,23 @@ from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.network.interfaces import describe_target
 
 
+def text(options: Options) -> str:
+    """Return what an option that starts nothing prints; empty without such an option."""
+    if options.print_sbatch:
+        from hccl_py.launcher.manifests import sbatch
+
+        return sbatch.text(options)
+    if options.print_k8s:
+        from hccl_py.launcher.manifests import kubernetes
+
+        return kubernetes.text(options)
+    if options.dry_run:
+        from hccl_py.launcher.parts import dry_run
+
+        return dry_run.text(options, scheduler_of(options))
+    return ""
+
+
 def elastic(words: Sequence[str]) -> Callable[[], int]:
     """Return what runs a job whose size may change."""
 
@@ -43,7 +60,7 @@ def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], i
         if all(location.is_here for location in locations):
             return _local(replace(options, ranks_per_node=locations[0].host.slots), folder)
         return over_ssh.part(options, options.remote, locations, folder)
-    found = None if options.standalone or options.by_arrival else _scheduled()
+    found = scheduler_of(options)
     if found is not None and found.task is Task.NONE:
         scheduled.in_allocation(options, found, words)
         found = None
@@ -90,7 +107,10 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
     return body
 
 
-def _scheduled() -> Scheduled | None:
+def scheduler_of(options: Options) -> Scheduled | None:
+    """Return what a scheduler says of this process, unless an option says otherwise."""
+    if options.standalone or options.by_arrival or options.remote is not None:
+        return None
     try:
         return read(os.environ)
     except InvalidArgumentError as error:

@@ -46,9 +46,8 @@ def part(
     for index, location in enumerate(found):
         if location.is_here:
             mine = program_of(options, folder, [Slot(index, i) for i in range(location.host.slots)])
-            # As the other hosts reach this one.
-            other = next(each for each in found if not each.is_here)
-            local.append((index, mine, _source(other), options.master_port or free_port()))
+            address = address_of_this(found)
+            local.append((index, mine, address, options.master_port or free_port()))
     on_hosts = RemoteSettings(
         ssh=remote.ssh,
         working_directory=remote.directory,
@@ -94,6 +93,11 @@ def part(
         )
 
     return body
+
+
+def address_of_this(found: tuple[Location, ...]) -> str:
+    """Return this machine's address as the other hosts reach it."""
+    return _source(next(each for each in found if not each.is_here))
 
 
 def _source(location: Location) -> str:
