@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import os
-import selectors
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import namespaces
 import pytest
@@ -81,29 +82,36 @@ def test_containers_of_two_pods_run_the_job_once_their_name_is_known(manifest: P
     pod = job["spec"]["template"]["spec"]
     name = f"{job['metadata']['name']}-0.{service['metadata']['name']}"
     assert pod["subdomain"] == service["metadata"]["name"]
-    with Hosts(num_hosts=2) as hosts:
-        files = [Path("/etc/netns", each, "hosts") for each in hosts.names]
-        try:
-            for file in files:
-                file.parent.mkdir(parents=True)
-                file.write_text("127.0.0.1 localhost\n")
-            pods = [start(hosts, index, pod) for index in range(2)]
-            for each in pods:
-                assert each.stderr is not None
-                await_text(each.stderr, f"{name} does not resolve to an address")
-            for file in files:  # in place: the pods have it mounted
-                file.write_text(f"127.0.0.1 localhost\n{hosts.address(0)} {name}\n")
-            outputs = [each.communicate(timeout=LIMIT_S) for each in pods]
-        finally:
-            for file in files:
-                file.unlink()
-                file.parent.rmdir()
-    assert [each.returncode for each in pods] == [0, 0], outputs
-    lines = [sorted(out.splitlines()) for out, _ in outputs]
+    logs = [manifest.with_name(f"pod_{index}.log") for index in range(2)]
+    with Hosts(num_hosts=2) as hosts, names_of(hosts) as files, ExitStack() as cleanup:
+        pods = [start(hosts, index, pod, logs[index]) for index in range(2)]
+        for each in pods:
+            cleanup.callback(each.kill)
+        for log in logs:
+            await_text(log, f"{name} does not resolve to an address")
+        for file in files:  # in place, as the pods have it mounted
+            file.write_text(f"127.0.0.1 localhost\n{hosts.address(0)} {name}\n")
+        outputs = [each.communicate(timeout=LIMIT_S)[0] for each in pods]
+    assert [each.returncode for each in pods] == [0, 0], [log.read_text() for log in logs]
+    lines = [sorted(out.splitlines()) for out in outputs]
     assert lines == [["0 0 0 4 4", "1 1 0 4 4"], ["2 0 1 4 4", "3 1 1 4 4"]]
 
 
-def start(hosts: Hosts, index: int, pod: dict[str, Any]) -> subprocess.Popen[str]:
+@contextmanager
+def names_of(hosts: Hosts) -> Iterator[list[Path]]:
+    """Give each host a file of names, in which no pod is yet."""
+    files = [Path("/etc/netns", each, "hosts") for each in hosts.names]
+    try:
+        for file in files:
+            file.parent.mkdir(parents=True)
+            file.write_text("127.0.0.1 localhost\n")
+        yield files
+    finally:
+        for file in files:
+            shutil.rmtree(file.parent, ignore_errors=True)
+
+
+def start(hosts: Hosts, index: int, pod: dict[str, Any], log: Path) -> subprocess.Popen[str]:
     """Start the container of a pod, as Kubernetes does."""
     (container,) = pod["containers"]
     environment = {each["name"]: each.get("value", "c0ffee") for each in container["env"]}
@@ -111,33 +119,22 @@ def start(hosts: Hosts, index: int, pod: dict[str, Any]) -> subprocess.Popen[str
     host_name = f"{pod['subdomain']}-{index}"
     alone = ["unshare", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc"]
     named = ["sh", "-c", f'hostname {host_name}; exec "$@"', "sh"]
-    return subprocess.Popen(
-        hosts.command(index, *alone, *named, *container["command"]),
-        env={
-            "PATH": f"{bin_folder}:{os.environ['PATH']}",
-            "JOB_COMPLETION_INDEX": str(index),
-            **environment,
-        },
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    with log.open("wb") as file:
+        return subprocess.Popen(
+            hosts.command(index, *alone, *named, *container["command"]),
+            env={
+                "PATH": f"{bin_folder}:{os.environ['PATH']}",
+                "JOB_COMPLETION_INDEX": str(index),
+                **environment,
+            },
+            stdout=subprocess.PIPE,
+            stderr=file,
+            text=True,
+        )
 
 
-def await_text(stream: IO[str], expected: str) -> None:
-    """Read lines until one has the text."""
+def await_text(log: Path, expected: str) -> None:
     deadline_s = time.monotonic() + LIMIT_S
-    for line in lines_until(stream, deadline_s):
-        if expected in line:
-            return
-    raise AssertionError(f"no line with {expected!r}")
-
-
-def lines_until(stream: IO[str], deadline_s: float) -> Iterator[str]:
-    with selectors.DefaultSelector() as selector:
-        selector.register(stream, selectors.EVENT_READ)
-        while selector.select(max(0.0, deadline_s - time.monotonic())):
-            line = os.read(stream.fileno(), 4096).decode()
-            if not line:
-                return
-            yield line
+    while expected not in log.read_text():
+        assert time.monotonic() < deadline_s, f"no {expected!r} in {log.read_text()!r}"
+        time.sleep(0.05)
