@@ -3,6 +3,7 @@
 Nothing is started, and no port is opened. What only the start can choose is left open.
 """
 
+import os
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -13,7 +14,7 @@ from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.job.layout import Attempt, Slot
 from hccl_py.launcher.job.program import Program, rank_variables
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, Options, UsageError
-from hccl_py.launcher.parts import over_ssh, scheduled
+from hccl_py.launcher.parts import meeting, over_ssh, scheduled
 from hccl_py.launcher.parts.settings import SECRET, program_of, settings_of, slots_of
 from hccl_py.launcher.placement.binding import place
 from hccl_py.launcher.placement.dry_run import PlannedRank, render
@@ -46,12 +47,12 @@ def text(options: Options, found: Scheduled | None) -> str:
     elif found is not None:
         agents, notes = [_scheduled(options, found)], [str(found)]
     elif options.head is not None:
-        node = options.node_rank or 0
+        node = 0 if options.by_arrival else meeting.node_of(options)
         agents, notes = [_one_node(options, node, options.num_nodes)], []
         if options.by_arrival:
             notes = ["as the first node that comes: nodes get numbers in the order of arrival"]
     else:
-        agents, notes = _local(options, options.ranks_per_node), []
+        agents, notes = [_local(options)], []
     ranks = []
     for agent in agents:
         planned, note = _ranks(agent)
@@ -62,26 +63,25 @@ def text(options: Options, found: Scheduled | None) -> str:
     return render(ranks, notes)
 
 
-def _local(options: Options, ranks_per_node: int) -> list[_Agent]:
+def _local(options: Options) -> _Agent:
     """All ranks are here, on emulated nodes where there are several."""
-    options = replace(options, ranks_per_node=ranks_per_node)
     program = program_of(options, Path(), slots_of(options, range(options.num_nodes)))
-    attempt = _attempt(options, 0, program.slots, [ranks_per_node] * options.num_nodes)
+    attempt = _attempt(options, 0, program.slots, [options.ranks_per_node] * options.num_nodes)
     attempt = replace(attempt, master_addr="127.0.0.1")
-    return [_Agent(socket.gethostname(), True, program, attempt, makes_secret=True)]
+    return _Agent(socket.gethostname(), True, program, attempt, makes_secret=True)
 
 
 def _hosts(options: Options, remote: HostOptions) -> tuple[list[_Agent], list[str]]:
     locations = over_ssh.locations(remote)
     sizes = [location.host.slots for location in locations]
     if all(location.is_here for location in locations):
-        return _local(replace(options, num_nodes=1), sizes[0]), []
-    options = replace(options, head=None)
+        agent = _local(replace(options, ranks_per_node=sizes[0]))
+        return [replace(agent, passed_on=remote.environment)], []
+    os.environ.update(remote.environment)
     agents = []
     for index, location in enumerate(locations):
         slots = tuple(Slot(index, rank) for rank in range(sizes[index]))
         program = program_of(options, Path(), slots)
-        program = replace(program, environment={**program.environment, **remote.environment})
         if not location.is_here:
             command = _command_there(options, remote, program)
             program = replace(program, environment=remote.environment, command=command)
@@ -104,7 +104,7 @@ def _allocation(options: Options, found: Scheduled) -> tuple[list[_Agent], list[
     """Nothing runs yet in this allocation: srun would start the nodes."""
     names = scheduled.nodes_to_start(options, found)
     if not names:
-        return _local(options, options.ranks_per_node), []
+        return [_local(options)], []
     agents = []
     for index, name in enumerate(names):
         agent = _one_node(options, index, len(names))

@@ -39,7 +39,6 @@ def part(
     families = {address_family(each) for location in found for each in location.addresses[:1]}
     bound = bind("::" if socket.AF_INET6 in families else "0.0.0.0", 0)
     secret = os.environ.setdefault(SECRET, os.urandom(32).hex())
-    os.environ.update(remote.environment)
     where = f"port {bound.getsockname()[1]} of {socket.gethostname()}"
     settings = settings_of(options, tuple(host.name for host in remote.hosts), where)
     local = []

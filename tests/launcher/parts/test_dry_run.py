@@ -140,7 +140,14 @@ def test_ranks_of_one_of_several_nodes(
     assert set(of_ranks(told.stdout, "MASTER_ADDR")) == {address}
 
 
-def test_elastic_job_is_refused(script: Path) -> None:
-    told = launch("--dry-run", "--nnodes", "1:2", script)
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("--nnodes 1:2", "--dry-run: an elastic job places its ranks when its nodes have come"),
+        ("--nnodes 2 --master-addr a", "--node-rank: expected 0 to 1"),
+    ],
+)
+def test_place_that_is_not_known_is_an_error(script: Path, words: str, expected: str) -> None:
+    told = launch("--dry-run", *words.split(), script)
     assert told.returncode == 2
-    assert told.stderr.startswith("hccl-launch: error: --dry-run: an elastic job places its ranks")
+    assert told.stderr.startswith(f"hccl-launch: error: {expected}")
