@@ -1,6 +1,7 @@
 """The command hccl-launch.
 
-Reads like its use: check the command line, find out which part of the job this process is, run it.
+Reads like its use: check the command line, print what was asked for, or find out which part of the
+job this process is and run it.
 No torch is imported here. Exit codes stand in `exit_codes.py`.
 """
 
@@ -24,6 +25,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if argv is None else list(argv)
     try:
         options = parse(words, os.environ)
+        text = choose.text(options)
+        if text:
+            print(text, end="")
+            return 0
         with scratch_folder() as folder:
             body = choose.elastic(words) if options.elastic else choose.part(options, folder, words)
             return front.run(body, options.stop_s + _AGENT_EXTRA_S)

@@ -75,6 +75,8 @@ class Options:
         output: where the lines of ranks go.
         checks: only check the nodes.
         dry_run: only print what would run.
+        print_sbatch, print_k8s: only print what starts the job there.
+        own_words: the command line before the program.
         program: as the ranks run it: a script, `-m` and a module, or a program.
         is_python: whether the program is one.
     """
@@ -97,6 +99,9 @@ class Options:
     output: OutputWords
     checks: bool
     dry_run: bool
+    print_sbatch: bool
+    print_k8s: bool
+    own_words: tuple[str, ...]
     program: tuple[str, ...]
     is_python: bool
 
@@ -118,7 +123,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         or backend not in ("static", "c10d")
         or any(getattr(args, _dest(name)) for name in (*_ELASTIC, *_ELASTIC_FLAGS))
     )
-    _check_program(args)
+    if not args.print_k8s:  # its program is in the image
+        _check_program(args)
     return Options(
         num_nodes=most,
         nodes_given=args.nnodes is not None,
@@ -138,6 +144,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         output=_output(args),
         checks=args.check,
         dry_run=args.dry_run,
+        print_sbatch=args.print_sbatch,
+        print_k8s=args.print_k8s,
+        own_words=tuple(argv[: len(argv) - 1 - len(args.arguments)]),
         program=_program(args),
         is_python=not args.no_python,
     )
@@ -218,6 +227,8 @@ def parser() -> argparse.ArgumentParser:
         default="none",
         help="which cores a rank gets (none: all)",
     )
+    _add(look, "--print-sbatch", action="store_true", help="only print a batch script for Slurm")
+    _add(look, "--print-k8s", action="store_true", help="only print a manifest for Kubernetes")
     output = made.add_argument_group("output of the ranks")
     _add(
         output,

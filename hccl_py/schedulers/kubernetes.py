@@ -7,6 +7,7 @@ PyTorchJob sets RANK and WORLD_SIZE as well; RANK is the number of the pod.
 """
 
 from collections.abc import Mapping
+from typing import Any
 
 from hccl_py.schedulers.scheduled import (
     Scheduled,
@@ -17,6 +18,7 @@ from hccl_py.schedulers.scheduled import (
 )
 from hccl_py.transport.errors import InvalidArgumentError
 
+_BY_HAND = "PET variables"
 _NODE_RANK = "PET_NODE_RANK JOB_COMPLETION_INDEX"
 
 
@@ -42,7 +44,9 @@ def read(environ: Mapping[str, str]) -> Scheduled | None:
         names["num_nodes"] = "PET_NNODES"
     elif of_pod and not environ.get("PET_NNODES"):
         names["num_nodes"] = "WORLD_SIZE"  # operators without PET_ variables count pods
-    found = from_variables(environ, _source(environ), Task.NODE, names, **_of_job_set(environ))
+    source = _source(environ)
+    known: dict[str, Any] = {"is_pod": source != _BY_HAND, **_of_job_set(environ)}
+    found = from_variables(environ, source, Task.NODE, names, **known)
     for name in ("JOB_COMPLETION_INDEX", "RANK") if of_pod else ("JOB_COMPLETION_INDEX",):
         if environ.get(name) and environ.get("JOB_INDEX", "0") == "0":
             other = {"node_rank": name}
@@ -55,7 +59,7 @@ def _source(environ: Mapping[str, str]) -> str:
         if environ.get("PET_NODE_RANK"):
             return "TrainJob"
         return "JobSet" if environ.get("JOBSET_NAME") else "indexed Job"
-    return "PyTorchJob" if environ.get("KUBERNETES_SERVICE_HOST") else "PET variables"
+    return "PyTorchJob" if environ.get("KUBERNETES_SERVICE_HOST") else _BY_HAND
 
 
 def _of_job_set(environ: Mapping[str, str]) -> dict[str, str]:

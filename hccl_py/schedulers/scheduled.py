@@ -33,6 +33,7 @@ class Scheduled:
             variables say is then about the process that started the launcher.
         nodes: names of the nodes, in their order.
         job_id: the same text in all processes of the job, another in every other job.
+        is_pod: names of other nodes may resolve only some time after this process has begun.
     """
 
     source: str
@@ -49,6 +50,7 @@ class Scheduled:
     master_addr: str | None = None
     master_port: int | None = None
     job_id: str | None = None
+    is_pod: bool = False
 
     def __str__(self) -> str:
         """Say all of it in one line, with the variables."""

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hccl_py.launcher.exit_codes import CANNOT_RUN
 from hccl_py.launcher.front import STOP_SIGNALS
-from hccl_py.launcher.job.layout import Attempt, rank_environment
+from hccl_py.launcher.job.layout import Attempt
 from hccl_py.launcher.job.loop import JobLoop
-from hccl_py.launcher.job.program import Program
+from hccl_py.launcher.job.program import Program, rank_variables
 from hccl_py.launcher.job.ranks import Ranks, RankStart
 from hccl_py.launcher.job.reasons import OutOfMemory
 from hccl_py.launcher.job.streams import Streams
@@ -126,20 +126,15 @@ class Agent:
     def _rank_start(self, attempt: Attempt, index: int) -> RankStart:
         program, slot, rank = self._program, attempt.slots[index], attempt.first_rank + index
         place = self._placement.places[index]
-        own = rank_environment(attempt, index)
-        if program.emulates_nodes:
-            own["HCCL_NODE_ID"] = f"emulated-node-{slot.node}"
         return RankStart(
             attempt=attempt.number,
             rank=rank,
             slot=slot,
             place=place,
             environment={
-                # A pipe would hold lines back until a buffer is full.
-                "PYTHONUNBUFFERED": "1",
-                **place.environment(program.environment),
                 **program.environment,
-                **own,
+                **place.environment(program.environment),
+                **rank_variables(program, attempt, index),
             },
             prefix=program.output.prefix_of(socket.gethostname(), rank, attempt.world_size),
         )

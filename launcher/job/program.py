@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hccl_py.launcher.job.layout import Slot
+from hccl_py.launcher.job.layout import Attempt, Slot, rank_environment
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.placement.binding import Bind
 
@@ -42,3 +42,14 @@ class Program:
 def rank_command(words: Sequence[str], is_python: bool) -> tuple[str, ...]:
     """Return the command of a rank for a program, a script, or `-m` and a module, of the user."""
     return (sys.executable, _WORKER, *words) if is_python else tuple(words)
+
+
+def rank_variables(program: Program, attempt: Attempt, index: int) -> dict[str, str]:
+    """Return what the `index`-th rank of an agent finds on top of the program's environment."""
+    own = rank_environment(attempt, index)
+    if program.emulates_nodes:
+        own["HCCL_NODE_ID"] = f"emulated-node-{attempt.slots[index].node}"
+    if "PYTHONUNBUFFERED" not in program.environment:
+        # A pipe would hold lines back until a buffer is full.
+        own["PYTHONUNBUFFERED"] = "1"
+    return own

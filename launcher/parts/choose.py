@@ -20,7 +20,23 @@ from hccl_py.schedulers.ports import free_port
 from hccl_py.schedulers.reader import read
 from hccl_py.schedulers.scheduled import Scheduled, Task
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.transport.network.interfaces import describe_target
+
+
+def text(options: Options) -> str:
+    """Return what an option that starts nothing prints; empty without such an option."""
+    if options.print_sbatch:
+        from hccl_py.launcher.manifests import sbatch
+
+        return sbatch.text(options)
+    if options.print_k8s:
+        from hccl_py.launcher.manifests import kubernetes
+
+        return kubernetes.text(options)
+    if options.dry_run:
+        from hccl_py.launcher.parts import dry_run
+
+        return dry_run.text(options, scheduler_of(options))
+    return ""
 
 
 def elastic(words: Sequence[str]) -> Callable[[], int]:
@@ -40,10 +56,11 @@ def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], i
         from hccl_py.launcher.parts import over_ssh
 
         locations = over_ssh.locations(options.remote)
+        os.environ.update(options.remote.environment)
         if all(location.is_here for location in locations):
             return _local(replace(options, ranks_per_node=locations[0].host.slots), folder)
         return over_ssh.part(options, options.remote, locations, folder)
-    found = None if options.standalone or options.by_arrival else _scheduled()
+    found = scheduler_of(options)
     if found is not None and found.task is Task.NONE:
         scheduled.in_allocation(options, found, words)
         found = None
@@ -53,13 +70,9 @@ def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], i
         return _local(options, folder)
     if options.by_arrival:
         return meeting.by_arrival(options, folder)
-    if options.node_rank is None:
-        raise UsageError(
-            f"--node-rank: expected 0 to {options.num_nodes - 1}, for this is one of "
-            f"{options.num_nodes} nodes that meet at {describe_target(options.head)}"
-        )
-    node = meeting.other_node if options.node_rank else meeting.first_node
-    return node(options, folder, slots_of(options, [options.node_rank]))
+    index = meeting.node_of(options)
+    node = meeting.other_node if index else meeting.first_node
+    return node(options, folder, slots_of(options, [index]))
 
 
 def _local(options: Options, folder: Path) -> Callable[[], int]:
@@ -90,7 +103,10 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
     return body
 
 
-def _scheduled() -> Scheduled | None:
+def scheduler_of(options: Options) -> Scheduled | None:
+    """Return what a scheduler says of this process, unless an option says otherwise."""
+    if options.standalone or options.by_arrival or options.remote is not None:
+        return None
     try:
         return read(os.environ)
     except InvalidArgumentError as error:

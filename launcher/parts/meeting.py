@@ -21,6 +21,17 @@ from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import describe_target
 
 
+def node_of(options: Options) -> int:
+    """Return the number of this node; nobody is node 0 unless told so."""
+    if options.node_rank is None:
+        assert options.head is not None
+        raise UsageError(
+            f"--node-rank: expected 0 to {options.num_nodes - 1}, for this is one of "
+            f"{options.num_nodes} nodes that meet at {describe_target(options.head)}"
+        )
+    return options.node_rank
+
+
 def by_arrival(options: Options, folder: Path) -> Callable[[], int]:
     """Return what runs this node: the first process that listens at the endpoint has the head."""
     assert options.head is not None

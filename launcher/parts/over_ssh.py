@@ -39,16 +39,14 @@ def part(
     families = {address_family(each) for location in found for each in location.addresses[:1]}
     bound = bind("::" if socket.AF_INET6 in families else "0.0.0.0", 0)
     secret = os.environ.setdefault(SECRET, os.urandom(32).hex())
-    os.environ.update(remote.environment)
     where = f"port {bound.getsockname()[1]} of {socket.gethostname()}"
     settings = settings_of(options, tuple(host.name for host in remote.hosts), where)
     local = []
     for index, location in enumerate(found):
         if location.is_here:
             mine = program_of(options, folder, [Slot(index, i) for i in range(location.host.slots)])
-            # As the other hosts reach this one.
-            other = next(each for each in found if not each.is_here)
-            local.append((index, mine, _source(other), options.master_port or free_port()))
+            address = address_of_this(found)
+            local.append((index, mine, address, options.master_port or free_port()))
     on_hosts = RemoteSettings(
         ssh=remote.ssh,
         working_directory=remote.directory,
@@ -94,6 +92,11 @@ def part(
         )
 
     return body
+
+
+def address_of_this(found: tuple[Location, ...]) -> str:
+    """Return this machine's address as the other hosts reach it."""
+    return _source(next(each for each in found if not each.is_here))
 
 
 def _source(location: Location) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, Options, UsageError
-from hccl_py.launcher.parts import meeting
+from hccl_py.launcher.parts import meeting, names
 from hccl_py.launcher.parts.settings import SECRET, say
 from hccl_py.schedulers.rendezvous import Rendezvous, find_rendezvous
 from hccl_py.schedulers.scheduled import Scheduled, Task
@@ -17,17 +17,21 @@ from hccl_py.transport.errors import HcclError
 
 def part(options: Options, found: Scheduled, folder: Path) -> Callable[[], int]:
     """Return what runs this process's part; raise UsageError where the two contradict."""
-    index, num_agents, slots = _place(options, found)
-    place = _meeting_place(options, found)
-    if place.secret is not None:
-        os.environ.setdefault(SECRET, place.secret)
-    say(f"{found}; node 0 is at {place.address} ({place.origin})")
+    index, num_agents, slots = place(options, found)
+    where = given_place(options, found) or _found_place(options, found)
+    if where.secret is not None:
+        os.environ.setdefault(SECRET, where.secret)
+    say(f"{found}; node 0 is at {where.address} ({where.origin})")
+    left_s = options.connect_timeout_s
+    if found.is_pod:
+        left_s = names.wait_until_known(where.address, left_s)
     known = replace(
         options,
         num_nodes=num_agents,
         node_rank=index,
-        head=(place.address, place.port + CONTROL_PORT_OFFSET),
-        master_port=place.port,
+        head=(where.address, where.port + CONTROL_PORT_OFFSET),
+        master_port=where.port,
+        connect_timeout_s=left_s,
         job_id=options.job_id or found.job_id or "",
     )
     node = meeting.other_node if index else meeting.first_node
@@ -36,14 +40,12 @@ def part(options: Options, found: Scheduled, folder: Path) -> Callable[[], int]:
 
 def in_allocation(options: Options, found: Scheduled, words: Sequence[str]) -> None:
     """Start this command anew on every node of a Slurm allocation of several; else return."""
-    nodes = options.num_nodes if options.nodes_given else len(found.nodes)
-    if len(found.nodes) < 2 or nodes < 2:
+    nodes = nodes_to_start(options, found)
+    if not nodes:
         return
-    if nodes > len(found.nodes):
-        raise UsageError(f"--nnodes {nodes}: the allocation has {len(found.nodes)} nodes")
-    say(f"{found.source}: srun starts a node on {', '.join(found.nodes[:nodes])}")
+    say(f"{found.source}: srun starts a node on {', '.join(nodes)}")
     os.environ.setdefault(SECRET, os.urandom(32).hex())
-    command = ["srun", f"--nodes={nodes}", f"--ntasks={nodes}", "--ntasks-per-node=1"]
+    command = ["srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
     command += [sys.executable, "-m", "hccl_py.launcher.main", *words]
     try:
         os.execvp("srun", command)
@@ -51,9 +53,24 @@ def in_allocation(options: Options, found: Scheduled, words: Sequence[str]) -> N
         raise UsageError(f"cannot run srun: {error.strerror}") from error
 
 
-def _place(options: Options, found: Scheduled) -> tuple[int, int, tuple[Slot, ...]]:
+def nodes_to_start(options: Options, found: Scheduled) -> tuple[str, ...]:
+    """Return the nodes of an allocation on which srun starts this command; none: only here."""
+    nodes = options.num_nodes if options.nodes_given else len(found.nodes)
+    if len(found.nodes) < 2 or nodes < 2:
+        return ()
+    if nodes > len(found.nodes):
+        raise UsageError(f"--nnodes {nodes}: the allocation has {len(found.nodes)} nodes")
+    return found.nodes[:nodes]
+
+
+def is_one_rank(found: Scheduled) -> bool:
+    """Say whether this process is one of several of its node, with a rank each."""
+    return found.task is Task.RANK and (found.local_world_size or 1) > 1
+
+
+def place(options: Options, found: Scheduled) -> tuple[int, int, tuple[Slot, ...]]:
     """Return the agent's index, the number of agents, and the slots of this one."""
-    if found.task is Task.RANK and (found.local_world_size or 1) > 1:
+    if is_one_rank(found):
         if options.ranks_per_node > 1:
             raise UsageError(
                 f"{found.source} starts {found.local_world_size} processes on this node, and each "
@@ -86,13 +103,18 @@ def _place(options: Options, found: Scheduled) -> tuple[int, int, tuple[Slot, ..
     return index, count, tuple(Slot(index, rank) for rank in range(options.ranks_per_node))
 
 
-def _meeting_place(options: Options, found: Scheduled) -> Rendezvous:
+def given_place(options: Options, found: Scheduled) -> Rendezvous | None:
+    """Return where node 0 is, if an option or a variable says it."""
     if options.head is not None:
         port = options.head[1] - CONTROL_PORT_OFFSET
         return Rendezvous(options.head[0], port, "given")
     if found.master_addr:
         port = options.master_port or found.master_port or DEFAULT_MASTER_PORT
         return Rendezvous(found.master_addr, port, found.variables.get("master_addr", "given"))
+    return None
+
+
+def _found_place(options: Options, found: Scheduled) -> Rendezvous:
     try:
         return find_rendezvous(found, os.environ, options.connect_timeout_s)
     except HcclError as error:

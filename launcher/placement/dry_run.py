@@ -26,7 +26,8 @@ class PlannedRank:
     local_rank: int
     rank: int
     place: Place | None  # None: on a host that was not asked
-    environment: Mapping[str, str]  # what the launcher sets or passes on, secrets included
+    # What the launcher sets or passes on, secrets included; None: the start chooses it.
+    environment: Mapping[str, str | None]
     command: tuple[str, ...]
 
 
@@ -45,7 +46,7 @@ def render(ranks: Sequence[PlannedRank], notes: Sequence[str] = ()) -> str:
         lines += [f"rank {rank.rank}:", *_variables(own)]
         if not same_command:
             lines.append(_command(rank))
-    return "\n".join(lines)
+    return "\n".join(lines) + "\n"
 
 
 def _table(ranks: Sequence[PlannedRank]) -> Iterator[str]:
@@ -71,10 +72,13 @@ def _wrapped(begin: str, cpus: str) -> Iterator[str]:
     yield begin + cpus
 
 
-def _variables(environment: Mapping[str, str]) -> Iterator[str]:
+def _variables(environment: Mapping[str, str | None]) -> Iterator[str]:
     for name, value in sorted(environment.items()):
-        is_secret = _SECRET_NAME.search(name) or _SECRET_VALUE.search(value)
-        yield f"  {name}={'***' if is_secret else shlex.quote(value)}"
+        if _SECRET_NAME.search(name) or _SECRET_VALUE.search(value or ""):
+            shown = "***"
+        else:
+            shown = "<chosen at start>" if value is None else shlex.quote(value)
+        yield f"  {name}={shown}"
 
 
 def _command(rank: PlannedRank) -> str:

@@ -72,6 +72,11 @@ def test_two_emulated_nodes_share_one_secret_that_is_never_printed(script: Scrip
     assert re.fullmatch("[0-9a-f]{64}", secrets.pop())
 
 
+def test_host_that_is_this_machine_gets_exported_variables(script: Script) -> None:
+    done = launch("--hosts", "127.0.0.1:2", "-x", "COLOR=red", script("say(os.environ['COLOR'])"))
+    assert done.stdout.split() == ["red", "red"], done.stderr
+
+
 def test_one_node_emulates_nothing_and_says_nothing(script: Script) -> None:
     done = launch("--nproc_per_node", 2, script(PRINT_ENVIRONMENT))
     ranks = environments(done.stdout)

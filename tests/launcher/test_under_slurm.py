@@ -75,6 +75,20 @@ def test_batch_script_starts_every_node(
     assert sorted(lines) == TWO_BY_TWO
 
 
+def test_printed_batch_script_runs(
+    environment: dict[str, str], script: Path, tmp_path: Path
+) -> None:
+    words = ["--print-sbatch", "--nnodes", "2", "--nproc", "2", str(script)]
+    printed = run([*COMMAND, *words], environment)
+    assert printed.returncode == 0, printed.stderr
+    batch, out = tmp_path / "job.sbatch", tmp_path / "out"
+    batch.write_text(printed.stdout)
+    done = run(["sbatch", "--wait", "-o", str(out), str(batch)], environment)
+    assert done.returncode == 0, done.stderr + out.read_text()
+    lines = [line for line in out.read_text().splitlines() if line[:1].isdigit()]
+    assert sorted(lines) == TWO_BY_TWO
+
+
 def test_nnodes_that_contradicts_slurm_is_an_error(
     environment: dict[str, str], script: Path
 ) -> None:

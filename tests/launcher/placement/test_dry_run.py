@@ -8,7 +8,7 @@ from hccl_py.launcher.placement.dry_run import PlannedRank, render
 COMMAND = ("python", "train.py", "--name", "two words")
 
 
-def planned(rank: int, place: Place | None, **environment: str) -> PlannedRank:
+def planned(rank: int, place: Place | None, **environment: str | None) -> PlannedRank:
     return PlannedRank("a", 0, rank, rank, place, {"RANK": str(rank), **environment}, COMMAND)
 
 
@@ -21,7 +21,7 @@ def test_map_variables_and_commands_of_two_ranks() -> None:
         "https_proxy": "http://me:x@proxy",
     }
     place = Place((0, 1, 4), (0,), 2, is_bound=True)
-    text = render([planned(0, place, **shared), planned(1, None, **shared)], ["a note"])
+    text = render([planned(0, place, **shared), planned(1, None, **shared, PORT=None)], ["a note"])
     assert (
         text
         == """\
@@ -40,7 +40,9 @@ every rank:
 rank 0:
   RANK=0
 rank 1:
-  RANK=1"""
+  PORT=<chosen at start>
+  RANK=1
+"""
     )
 
 

@@ -1,0 +1,177 @@
+"""The ranks of `--dry-run`: those that this command would start, here and on other hosts.
+
+Nothing is started, and no port is opened. What only the start can choose is left open.
+"""
+
+import os
+import socket
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from hccl_py.launcher.hosts.options import HostOptions
+from hccl_py.launcher.job.layout import Attempt, Slot
+from hccl_py.launcher.job.program import Program, rank_variables
+from hccl_py.launcher.options import CONTROL_PORT_OFFSET, Options, UsageError
+from hccl_py.launcher.parts import meeting, over_ssh, scheduled
+from hccl_py.launcher.parts.settings import SECRET, program_of, settings_of, slots_of
+from hccl_py.launcher.placement.binding import place
+from hccl_py.launcher.placement.dry_run import PlannedRank, render
+from hccl_py.launcher.placement.topology import read_machine
+from hccl_py.schedulers.scheduled import Scheduled, Task
+
+_SHELL = "ranks on this host also get the other variables of this shell"
+
+
+@dataclass(frozen=True)
+class _Agent:
+    """The ranks of one host. What only the start knows of `attempt` is empty or 0."""
+
+    host: str
+    is_here: bool
+    program: Program
+    attempt: Attempt
+    makes_secret: bool = False
+    passed_on: Mapping[str, str] = field(default_factory=dict)
+
+
+def text(options: Options, found: Scheduled | None) -> str:
+    """Return what `--dry-run` prints; `found` is what a scheduler says of this process."""
+    if options.elastic:
+        raise UsageError("--dry-run: an elastic job places its ranks when its nodes have come")
+    if options.remote is not None:
+        agents, notes = _hosts(options, options.remote)
+    elif found is not None and found.task is Task.NONE:
+        agents, notes = _allocation(options, found)
+    elif found is not None:
+        agents, notes = [_scheduled(options, found)], [str(found)]
+    elif options.head is not None:
+        node = 0 if options.by_arrival else meeting.node_of(options)
+        agents, notes = [_one_node(options, node, options.num_nodes)], []
+        if options.by_arrival:
+            notes = ["as the first node that comes: nodes get numbers in the order of arrival"]
+    else:
+        agents, notes = [_local(options)], []
+    ranks = []
+    for agent in agents:
+        planned, note = _ranks(agent)
+        ranks += planned
+        notes += [note] * bool(note)
+    if any(agent.is_here for agent in agents):
+        notes.append(_SHELL)
+    return render(ranks, notes)
+
+
+def _local(options: Options) -> _Agent:
+    """All ranks are here, on emulated nodes where there are several."""
+    program = program_of(options, Path(), slots_of(options, range(options.num_nodes)))
+    attempt = _attempt(options, 0, program.slots, [options.ranks_per_node] * options.num_nodes)
+    attempt = replace(attempt, master_addr="127.0.0.1")
+    return _Agent(socket.gethostname(), True, program, attempt, makes_secret=True)
+
+
+def _hosts(options: Options, remote: HostOptions) -> tuple[list[_Agent], list[str]]:
+    locations = over_ssh.locations(remote)
+    sizes = [location.host.slots for location in locations]
+    if all(location.is_here for location in locations):
+        agent = _local(replace(options, ranks_per_node=sizes[0]))
+        return [replace(agent, passed_on=remote.environment)], []
+    os.environ.update(remote.environment)
+    agents = []
+    for index, location in enumerate(locations):
+        slots = tuple(Slot(index, rank) for rank in range(sizes[index]))
+        program = program_of(options, Path(), slots)
+        if not location.is_here:
+            command = _command_there(options, remote, program)
+            program = replace(program, environment=remote.environment, command=command)
+        attempt = _attempt(options, sum(sizes[:index]), slots, sizes)
+        if locations[0].is_here:
+            attempt = replace(attempt, master_addr=over_ssh.address_of_this(locations))
+        host = location.host.name
+        passed_on = remote.environment
+        agents.append(_Agent(host, location.is_here, program, attempt, True, passed_on))
+    return agents, [f"working directory on the other hosts: {remote.directory}"]
+
+
+def _command_there(options: Options, remote: HostOptions, program: Program) -> tuple[str, ...]:
+    if not options.is_python or remote.python == sys.executable:
+        return program.command
+    return remote.python, "<hccl_py there>/launcher/worker.py", *options.program
+
+
+def _allocation(options: Options, found: Scheduled) -> tuple[list[_Agent], list[str]]:
+    """Nothing runs yet in this allocation: srun would start the nodes."""
+    names = scheduled.nodes_to_start(options, found)
+    if not names:
+        return [_local(options)], []
+    agents = []
+    for index, name in enumerate(names):
+        agent = _one_node(options, index, len(names))
+        agents.append(replace(agent, host=name, is_here=False, makes_secret=True))
+    return agents, [f"{found.source}: srun passes all variables of this shell on"]
+
+
+def _scheduled(options: Options, found: Scheduled) -> _Agent:
+    index, count, slots = scheduled.place(options, found)
+    where = scheduled.given_place(options, found)
+    if where is not None:
+        head = where.address, where.port + CONTROL_PORT_OFFSET
+        options = replace(options, head=head, master_port=where.port)
+    if not scheduled.is_one_rank(found):
+        return _one_node(options, index, count)
+    size = found.local_world_size or 1
+    attempt = _attempt(options, index, slots, [size] * (count // size))
+    return _Agent(socket.gethostname(), True, program_of(options, Path(), slots), attempt)
+
+
+def _one_node(options: Options, node: int, num_nodes: int) -> _Agent:
+    """Return one of several nodes, which have as many ranks each."""
+    slots = slots_of(options, [node])
+    attempt = _attempt(options, node * len(slots), slots, [len(slots)] * num_nodes)
+    return _Agent(socket.gethostname(), True, program_of(options, Path(), slots), attempt)
+
+
+def _attempt(
+    options: Options, first_rank: int, slots: tuple[Slot, ...], sizes: Sequence[int]
+) -> Attempt:
+    settings = settings_of(options, (), "")
+    return Attempt(
+        number=0,
+        first_rank=first_rank,
+        slots=slots,
+        world_size=sum(sizes),
+        node_sizes=tuple(sizes),
+        master_addr=settings.master_addr,
+        master_port=settings.master_port,
+        job_id=options.job_id,
+        max_restarts=options.max_restarts,
+    )
+
+
+def _ranks(agent: _Agent) -> tuple[list[PlannedRank], str]:
+    """Return the ranks of a host, and a line if they are not bound as asked."""
+    program, attempt = agent.program, agent.attempt
+    placement = place(read_machine(), len(program.slots), program.bind)
+    chosen: dict[str, str | None] = {"TORCHELASTIC_ERROR_FILE": None}
+    if agent.makes_secret:
+        chosen[SECRET] = None
+    if not attempt.master_addr:
+        chosen["MASTER_ADDR"] = None
+    if not attempt.master_port:
+        chosen["MASTER_PORT"] = None
+    if not attempt.job_id:
+        chosen["TORCHELASTIC_RUN_ID"] = None
+    ranks = []
+    for index, slot in enumerate(program.slots):
+        variables = {**agent.passed_on, **rank_variables(program, attempt, index), **chosen}
+        # The cores of another host are not known here.
+        where = placement.places[index] if agent.is_here else None
+        if where is not None:
+            variables.update(where.environment(program.environment))
+        elif "OMP_NUM_THREADS" not in program.environment:
+            variables["OMP_NUM_THREADS"] = None
+        rank = attempt.first_rank + index
+        host, command = agent.host, program.command
+        ranks.append(PlannedRank(host, slot.node, slot.local_rank, rank, where, variables, command))
+    return ranks, placement.note if agent.is_here else ""
