@@ -25,6 +25,7 @@ from hccl_py.engine import connect_engine
 from hccl_py.membership.environment import rank_and_size, rendezvous_store
 from hccl_py.membership.shrink import check_excluded, regroup
 from hccl_py.membership.subset import check_members, open_group, packed, part_of
+from hccl_py.observe.progress_file import PROGRESS
 from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
@@ -113,6 +114,7 @@ class Communicator(Collectives[None]):
         if state.coordination is not None:
             core.set_diagnosis_timeout(DIAGNOSIS_TIMEOUT_S)
             state.coordination.attach(state.reporter)
+            PROGRESS.follow(state.coordination)
         _open.add(self)
 
     def __repr__(self) -> str:

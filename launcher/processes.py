@@ -35,10 +35,11 @@ def _children(pid: int) -> Iterator[int]:
             yield from map(int, path.read_text().split())
 
 
-def _tree(pid: int) -> Iterator[int]:
+def tree(pid: int) -> Iterator[int]:
+    """Yield a process and all below it."""
     yield pid
     for child in _children(pid):
-        yield from _tree(child)
+        yield from tree(child)
 
 
 def kill_descendants(limit_s: float, spared: Collection[int] = ()) -> bool:
@@ -49,7 +50,7 @@ def kill_descendants(limit_s: float, spared: Collection[int] = ()) -> bool:
     """
     end_s = time.monotonic() + limit_s
     while True:
-        found = [pid for child in set(_children(os.getpid())) - set(spared) for pid in _tree(child)]
+        found = [pid for child in set(_children(os.getpid())) - set(spared) for pid in tree(child)]
         if not found:
             return True
         for pid in found:

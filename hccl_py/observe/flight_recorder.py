@@ -76,6 +76,11 @@ class FlightRecorder:
         environment = os.environ.get("RANK", "")
         return int(environment) if environment.isdecimal() else self.member.rank
 
+    @property
+    def engine(self) -> _core.Communicator | None:
+        """The engine that writes the records; None once the communicator is closed."""
+        return self._core
+
     def entries(self) -> list[dict[str, Any]]:
         """Return the calls, oldest first, with the keys of torch's flight recorder and our own."""
         clock_ns = time.time_ns() - time.monotonic_ns()
@@ -187,10 +192,15 @@ class FlightRecorder:
         }
 
 
+def recorders_of_process() -> list[FlightRecorder]:
+    """Return those of all open communicators. Any thread may."""
+    with _lock:
+        return list(_recorders.values())
+
+
 def write_all(folder: Path, reason: str, home_rank: int | None = None) -> list[Path]:
     """Write a file for each rank that lives in this process, or for one; may raise OSError."""
-    with _lock:
-        recorders = list(_recorders.values())
+    recorders = recorders_of_process()
     homes = sorted({one.home_rank for one in recorders}) if home_rank is None else [home_rank]
     return [
         write(folder, rank, reason, _dumps(one for one in recorders if one.home_rank == rank))

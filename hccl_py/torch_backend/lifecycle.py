@@ -12,6 +12,7 @@ from hccl_py.communicator import Communicator
 from hccl_py.torch_backend import patches
 from hccl_py.torch_backend.identity import GROUPS
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
+from hccl_py.torch_backend.step_count import count_steps
 from hccl_py.torch_backend.work import as_torch_error
 from hccl_py.transport.errors import HcclError
 from hccl_py.transport.process_lifecycle import Stage, register
@@ -39,6 +40,7 @@ def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
             made = Communicator(store, rank, size, timeout_s=timeout_s, name=name)
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
+    count_steps()
     return cast(dist.ProcessGroup, ProcessGroupHccl(made, options.store, ranks, name))
 
 

@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import threading
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -51,7 +52,7 @@ class Agent:
         self._checked: Checked | None = None
         self._attempt: Attempt | None = None
         self._ranks: Ranks | None = None
-        self._kill_at_s = float("inf")
+        self._kill_at_s = self._look_at_s = float("inf")
         self._has_failed = False
 
     def receive(self, kind: str, body: Any) -> None:
@@ -62,6 +63,8 @@ class Agent:
             self._checked.ask(*body)
         elif kind == "start":
             self._start(body)
+        elif kind == "dump":
+            self._dump(*body)
         elif kind == "stop":
             self.stop_ranks()
         elif kind == "end":
@@ -84,13 +87,17 @@ class Agent:
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        return self._kill_at_s
+        return min(self._kill_at_s, self._look_at_s)
 
     def turn(self) -> None:
         """See `loop.Service`."""
-        if time.monotonic() >= self._kill_at_s and self._ranks is not None:
+        now_s = time.monotonic()
+        if now_s >= self._kill_at_s and self._ranks is not None:
             self._kill_at_s = float("inf")
             self._ranks.end()
+        if now_s >= self._look_at_s and self._ranks is not None and self._attempt is not None:
+            self._look_at_s = now_s + self._attempt.look_s
+            self._head.send("progress", [self._attempt.number, self._ranks.look()])
 
     def _start(self, attempt: Attempt) -> None:
         program = self._program
@@ -107,6 +114,22 @@ class Agent:
             self._head.send("stop", [f"cannot start a rank: {what}: {error.strerror}", CANNOT_RUN])
             if not self._ranks.running:
                 self._head.send("ended", [attempt.number, (), free_port()])
+        # A rank that has the terminal itself may wait for its user.
+        if attempt.look_s and not program.is_alone:
+            self._look_at_s = time.monotonic() + attempt.look_s
+
+    def _dump(self, number: int, rank: int) -> None:
+        """Send the stack of a rank, which takes some time."""
+        pid = self._ranks.pid(rank) if self._ranks is not None else None
+        if pid is None:
+            return
+        from hccl_py.launcher.progress.stack import stack_of
+
+        def dump() -> None:
+            text = stack_of(pid)
+            self._loop.post(lambda: self._head.send("stack", [number, rank, text]))
+
+        threading.Thread(target=dump, daemon=True).start()
 
     def _begin_check(self, told: Mapping[str, Any]) -> None:
         from hccl_py.launcher.job.checking import Checked, settings_of_node
@@ -148,7 +171,7 @@ class Agent:
         if not self._ranks.running:
             # What a rank left behind would keep its port, or write into the next attempt.
             self._ranks.end()
-            self._kill_at_s = float("inf")
+            self._kill_at_s = self._look_at_s = float("inf")
             now_s, reason = time.time(), self._out_of_memory.likely_reason
             # Clocks of hosts differ: the head gets how long ago each was.
             failures = [

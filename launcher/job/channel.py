@@ -19,6 +19,7 @@ from hccl_py.launcher.failure import Failure
 from hccl_py.launcher.job.head import Hello
 from hccl_py.launcher.job.layout import Attempt, Slot
 from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.progress.rank_progress import RankProgress
 from hccl_py.transport.control.listener import KeyPair, curve_socket, receive_event
 from hccl_py.transport.control.sockets import ControlSockets
 from hccl_py.transport.network.interfaces import describe_target
@@ -202,4 +203,8 @@ def _unpack(message: bytes) -> tuple[str, Any]:
         body = [int(body[0]), body[1]]
     elif kind == "failed":
         body = [int(body[0])]
+    elif kind == "progress":
+        body = [int(body[0]), tuple(map(RankProgress.of, body[1]))]
+    elif kind == "stack":
+        body = [int(body[0]), int(body[1]), str(body[2])]
     return kind, body

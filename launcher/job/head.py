@@ -7,9 +7,8 @@
     ENDED
 
 An agent has an index, which stands for its place among all: ranks follow one another in that order.
-Messages to agents: `check` and `ask` of preflight, `start` Attempt, `stop`, `end` exit code and a
-line. Messages from agents:
-`failed`, `ended` and `stop`, see `receive`.
+Messages to agents: `check` and `ask` of preflight, `start` Attempt, `dump` attempt and rank,
+`stop`, `end` exit code and a line. Messages from agents: see `receive`.
 """
 
 import math
@@ -21,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE
 from hccl_py.launcher.failure import Failure, first_failure, ranges, render, title
 from hccl_py.launcher.job.layout import Attempt, Slot, node_sizes
+from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, look_s
 
 if TYPE_CHECKING:
     from hccl_py.launcher.job.checking import Checking
@@ -42,6 +42,7 @@ class HeadSettings:
         stop_s: between SIGTERM and SIGKILL of a rank.
         job_id: what ranks see; restarts keep it.
         master_addr, master_port: rank 0's store; empty and 0: what the first agent says.
+        stall_s: a rank without progress is named after so long; 0: none is.
         only_checks: the job is preflight, in full, and no rank is started.
     """
 
@@ -54,6 +55,7 @@ class HeadSettings:
     master_addr: str = ""
     master_port: int = 0
     only_checks: bool = False
+    stall_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -116,18 +118,28 @@ class Head:
         now_s: float,
         send: Callable[[int, str, Any], None],
         say: Callable[[str], None],
+        show: Callable[[str], None] | None = None,
     ) -> None:
-        """Begin to wait for agents; `send` takes an agent, a kind and a body, `say` a line."""
+        """Begin to wait for agents.
+
+        Args:
+            settings: of the job.
+            now_s: by the clock of the caller.
+            send: takes an agent, a kind and a body.
+            say: takes a line.
+            show: takes a status line, in place of the one before; None: there is no terminal.
+        """
         self.settings = settings
         self.phase = Phase.GATHERING
         self.exit_code: int | None = None
-        self._send, self._say = send, say
+        self._send, self._say, self._show = send, say, show
         self._agents: dict[int, _Agent] = {}
         self._began_s = now_s
         self._line_s = now_s + _FIRST_LINE_S
         self._attempt: Attempt | None = None
         self._ending = _Ending(math.inf)
         self._checking: Checking | None = None
+        self._progress: JobProgress | None = None
 
     @property
     def missing(self) -> list[int]:
@@ -178,6 +190,8 @@ class Head:
         failed  attempt             one of its ranks failed
         ended   attempt, failures, port   none of its ranks runs any more; the time of a failure
                 is relative to now
+        progress  attempt, its ranks that run   from time to time
+        stack   attempt, rank, text     as `dump` asked
         answer  number, answer      to a question of preflight
         stop    why, exit code      the user stopped the job there, or it cannot go on
         """
@@ -194,7 +208,11 @@ class Head:
             return
         if self._attempt is None or number != self._attempt.number:
             return
-        if kind == "failed":
+        if kind == "progress" and self._progress is not None:
+            self._progress.take(index, body[1], now_s)
+        elif kind == "stack" and self._progress is not None:
+            self._progress.take_stack(*body[1:])
+        elif kind == "failed":
             self._begin_to_stop(now_s)
         elif kind == "ended":
             agent = self._agents[index]
@@ -339,7 +357,12 @@ class Head:
             master_port=port,
             job_id=self.settings.job_id,
             max_restarts=self.settings.max_restarts,
+            look_s=look_s(self.settings.stall_s, self._show is not None),
         )
+        outlets = Outlets(
+            self._say, self._show, lambda index, rank: self._send(index, "dump", [number, rank])
+        )
+        self._progress = JobProgress(outlets, self.settings.stall_s, attempt.look_s)
         self._ending = _Ending(math.inf)
         self.phase = Phase.RUNNING
         first_rank = 0
@@ -409,6 +432,8 @@ class Head:
     def _end(self, exit_code: int, text: str, line: str = "") -> None:
         """End the job: say the text here, and the one line, or else the text, on other hosts."""
         self.phase, self.exit_code = Phase.ENDED, exit_code
+        if self._progress is not None:
+            self._progress.close()
         if text:
             self._say(text)
         for index in self._agents:

@@ -26,6 +26,7 @@ class Attempt:
         master_addr, master_port: where rank 0 serves the store.
         job_id: the same on all nodes.
         max_restarts: of the job.
+        look_s: seconds between two looks at the progress of a rank; 0: there are none.
     """
 
     number: int
@@ -37,6 +38,7 @@ class Attempt:
     master_port: int
     job_id: str
     max_restarts: int
+    look_s: float
 
 
 def node_sizes(slots: Sequence[Slot]) -> tuple[int, ...]:

@@ -20,8 +20,9 @@ from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.job.streams import RankStreams, Streams
 from hccl_py.launcher.placement.binding import Place, bound_to
 from hccl_py.launcher.processes import kill_descendants
+from hccl_py.launcher.progress.rank_progress import RankProgress, RankWatch
 
-_PR_SET_PDEATHSIG = 1
+_PR_SET_PDEATHSIG, _PR_SET_PTRACER = 1, 0x59616D61
 _KILL_S = 3.0
 _prctl = ctypes.CDLL(None).prctl
 
@@ -48,6 +49,8 @@ class _Rank:
     ):
         self.start, self.process, self.error_file = start, process, error_file
         self.streams = streams
+        progress_file = _progress_file(error_file)
+        self.watch = RankWatch(start.rank, process.pid, progress_file, time.monotonic())
         self.last_lines: list[str] = []
         self.ended = os.pidfd_open(process.pid)
         self.exit_code: int | None = None
@@ -82,12 +85,18 @@ class Ranks:
         """
         for start in starts:
             record = self._program.folder / f"rank_{start.rank}.json"
-            record.unlink(missing_ok=True)
+            progress_file = _progress_file(record)
+            for left in (record, progress_file):
+                left.unlink(missing_ok=True)
             is_alone = self._program.is_alone
             with bound_to(start.place):
                 process = subprocess.Popen(
                     self._program.command,
-                    env={**start.environment, "TORCHELASTIC_ERROR_FILE": str(record)},
+                    env={
+                        **start.environment,
+                        "TORCHELASTIC_ERROR_FILE": str(record),
+                        "HCCL_PROGRESS_FILE": str(progress_file),
+                    },
                     stdin=None if is_alone else subprocess.DEVNULL,
                     stdout=None if is_alone else subprocess.PIPE,
                     stderr=None if is_alone else subprocess.PIPE,
@@ -101,6 +110,24 @@ class Ranks:
             if streams is not None:
                 streams.begin(start.attempt, start.rank, start.slot.local_rank, process)
             self._loop.watch(rank.ended, lambda rank=rank: self._note_end(rank))  # type: ignore[misc]
+
+    def look(self) -> tuple[RankProgress, ...]:
+        """Return how far the ranks are that run, and whose lines are read."""
+        now_s = time.monotonic()
+        return tuple(
+            rank.watch.look(rank.streams.num_lines, now_s)
+            for rank in self._ranks
+            if rank.exit_code is None and rank.streams is not None
+        )
+
+    def pid(self, rank: int) -> int | None:
+        """Return the process of a rank of the job; None: it has ended."""
+        pids = (
+            each.process.pid
+            for each in self._ranks
+            if each.start.rank == rank and each.exit_code is None
+        )
+        return next(pids, None)
 
     def signal(self, number: signal.Signals) -> None:
         """Send a signal to all ranks that run, and what shares their process groups."""
@@ -170,6 +197,12 @@ def _in_rank() -> None:
     """Between fork and exec: a process group of its own, and an end with the agent."""
     os.setpgid(0, 0)
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # Yama lets no process but an ancestor look into this one; py-spy is the agent's child.
+    _prctl(_PR_SET_PTRACER, os.getppid())
+
+
+def _progress_file(record: Path) -> Path:
+    return record.with_suffix(".progress")
 
 
 def _read_record(path: Path) -> dict[str, Any]:

@@ -27,7 +27,9 @@ class JobServer:
     def __init__(self, loop: JobLoop, settings: HeadSettings) -> None:
         """Serve nobody yet."""
         self.streams = Streams(loop)
-        self.head = Head(settings, time.monotonic(), self._to_agent, self.streams.say)
+        streams = self.streams
+        show = streams.show if streams.err.is_terminal else None
+        self.head = Head(settings, time.monotonic(), self._to_agent, streams.say, show)
         self._loop = loop
         self._local: dict[int, Agent] = {}
         self._routes: dict[int, bytes] = {}

@@ -37,6 +37,10 @@ class Streams:
         """Print a line of the launcher's own."""
         self.err.write(f"{text}\n".encode())
 
+    def show(self, status: str) -> None:
+        """Show a line below all others, in place of the one before; empty: none."""
+        self.err.show(status)
+
     def read(self, reader: LineReader) -> None:
         """Read from a pipe from now on."""
         self._readers.append(reader)
@@ -126,6 +130,11 @@ class RankStreams:
             reader = self._output.reader(pipe, route, screen.write)
             self._readers.append(reader)
             self._streams.read(reader)
+
+    @property
+    def num_lines(self) -> int:
+        """How many lines the rank has printed."""
+        return self._output.num_lines if self._output is not None else 0
 
     def end(self) -> list[str]:
         """Read what is left, close everything, and return the last lines."""

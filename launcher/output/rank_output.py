@@ -48,11 +48,13 @@ class RankOutput:
         self._log = log
         self._readers: list[LineReader] = []
         self._last: deque[bytes] = deque(maxlen=_KEPT_LINES)
+        self.num_lines = 0
 
     def reader(self, descriptor: int, route: Route, show: Callable[[bytes], None]) -> LineReader:
         """Return the reader of one stream; `show` gets its lines for the screen, prefixed."""
 
         def take(lines: Sequence[bytes]) -> None:
+            self.num_lines += len(lines)
             newest = lines[-_KEPT_LINES:]
             self._last.extend(line[:_KEPT_LINE_BYTES].rstrip(b"\n") for line in newest)
             if Route.SCREEN in route:

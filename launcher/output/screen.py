@@ -9,6 +9,7 @@ import time
 # Past this much the launcher stops reading from ranks, and they wait as in any pipe.
 _FULL_BYTES = 1 << 20
 _WRITE_BYTES = 64 << 10
+_CLEAR_LINE = b"\r\x1b[K"
 
 
 class Screen:
@@ -20,11 +21,17 @@ class Screen:
     def __init__(self, descriptor: int) -> None:
         self._descriptor = _opened_again(descriptor)
         self._waiting = bytearray()
+        self._status = b""
         self.is_lost = False  # its reader closed it, as `head` does, or the disk is full
 
     def fileno(self) -> int:
         """Return the descriptor, for a selector."""
         return self._descriptor
+
+    @property
+    def is_terminal(self) -> bool:
+        """Whether a line can be written in place of another."""
+        return os.isatty(self._descriptor) and os.environ.get("TERM") != "dumb"
 
     @property
     def is_waiting(self) -> bool:
@@ -39,8 +46,21 @@ class Screen:
     def write(self, lines: bytes) -> None:
         """Write whole lines, or keep them until the reader is ready; drop them if it is lost."""
         if not self.is_lost:
+            if self._status:
+                lines = _CLEAR_LINE + lines + self._status
             self._waiting += lines
             self.on_writable()
+
+    def show(self, status: str) -> None:
+        """Keep a status below all lines of a terminal, in place of the one before; empty: none."""
+        if self._waiting and status:
+            return  # its reader has stopped it
+        # The last column stays free: a terminal would wrap the line.
+        width = os.get_terminal_size(self._descriptor).columns - 1
+        before, self._status = self._status, b""
+        if before or status:
+            self.write(_CLEAR_LINE + status[:width].encode())
+        self._status = status[:width].encode()
 
     def on_writable(self) -> None:
         """Write as much as the reader takes now."""

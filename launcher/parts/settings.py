@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from hccl_py.launcher.job.head import HeadSettings
@@ -11,6 +12,7 @@ from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
 from hccl_py.launcher.output.options import OutputOptions
+from hccl_py.launcher.progress.job_progress import STALL_VARIABLE
 from hccl_py.transport.network.interfaces import address_family, describe_target
 
 SECRET = "HCCL_SECRET"
@@ -44,11 +46,21 @@ def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> HeadS
         connect_timeout_s=options.connect_timeout_s,
         stop_s=options.stop_s,
         only_checks=options.checks,
+        stall_s=_stall_s(),
         job_id=options.job_id or f"job-{os.urandom(4).hex()}",
         max_restarts=options.max_restarts,
         master_addr="" if options.head is None else options.head[0],
         master_port=options.master_port or (0 if anywhere else DEFAULT_MASTER_PORT),
     )
+
+
+def _stall_s() -> float:
+    """Return after how long a rank without progress is named; the ranks read this variable too."""
+    text = os.environ.get(STALL_VARIABLE) or "30"
+    with suppress(ValueError):
+        if 0 <= float(text) < float("inf"):
+            return float(text)
+    raise UsageError(f"{STALL_VARIABLE}: expected a number of seconds, 0 for never, got {text!r}")
 
 
 def bind(address: str, port: int) -> socket.socket:

@@ -15,6 +15,7 @@ from typing import Any
 
 from hccl_py.transport.clock import ClockReading
 from hccl_py.transport.control.control_plane import hold, release
+from hccl_py.transport.control.loop import Service
 from hccl_py.transport.control.message import Roster
 from hccl_py.transport.control.participant import Participant
 from hccl_py.transport.control.reporter import Reporter
@@ -47,6 +48,10 @@ class Coordination:
         """Begin to send heartbeats, and the reports of `reporter`. At most once."""
         participant = self._participant = Participant(self.roster, reporter, self._plane.send)
         self._plane.loop.call(lambda: self._plane.attach(participant))
+
+    def serve(self, service: Service) -> None:
+        """Have the control thread call a service from now on, if it does not yet."""
+        self._plane.loop.call(lambda: self._plane.loop.add(service))
 
     def agree(
         self, key: str, value: Any, timeout_s: float, *, among: Sequence[int] | None = None

@@ -108,8 +108,9 @@ class ControlLoop:
     # The control thread.
 
     def add(self, service: Service) -> None:
-        """Call a service from now on."""
-        self._services.append(service)
+        """Call a service from now on, if it is not there yet."""
+        if service not in self._services:
+            self._services.append(service)
 
     def remove(self, service: Service) -> None:
         """Call a service no more."""

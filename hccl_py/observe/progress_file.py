@@ -1,0 +1,153 @@
+"""How far this rank is, once a second in a file that the launcher reads while the job runs.
+
+HCCL_PROGRESS_FILE names the file; hccl-launch sets it. The control thread writes it from counters
+that exist anyway, so no call pays for it. The file is a line: a checksum, and JSON with the keys of
+`Snapshot`. `launcher/progress/rank_progress.py` reads it.
+"""
+
+import contextlib
+import json
+import os
+import time
+import weakref
+import zlib
+from typing import NamedTuple, TypedDict
+
+from hccl_py.diagnosis.record import Progress
+from hccl_py.observe.flight_recorder import FlightRecorder, Membership, recorders_of_process
+from hccl_py.observe.statistics import DEVICES
+from hccl_py.transport.control.coordination import Coordination
+from hccl_py.transport.process_lifecycle import Stage, register
+
+VARIABLE = "HCCL_PROGRESS_FILE"
+_PERIOD_S = 1.0
+
+
+class Snapshot(TypedDict):
+    """What the file says. Counters never decrease while the process runs."""
+
+    steps: int  # of torch's optimizers
+    collectives: int  # finished, of all communicators
+    bytes: int  # sent
+    changed_s: float  # when any of it last changed, by the clock `time.monotonic`
+    call: str  # under way without progress; empty: none is
+    waiting_for: tuple[int, ...]  # ranks of the job without which this call cannot go on
+
+
+class _Counted(NamedTuple):
+    """What one communicator had counted when it was last looked at."""
+
+    calls: int = 0
+    collectives: int = 0
+    num_bytes: int = 0
+    bytes_done: int = 0  # of a call that was under way then
+
+
+class _Call(NamedTuple):
+    text: str = ""
+    waiting_for: tuple[int, ...] = ()
+
+
+class ProgressFile:
+    """Writes the file of this process; a service of the control thread.
+
+    Attributes:
+        steps: counted by `torch_backend/step_count.py`.
+    """
+
+    def __init__(self) -> None:
+        self.steps = 0
+        self._fd: int | None = None
+        self._collectives = self._num_bytes = self._last_steps = 0
+        self._seen: weakref.WeakKeyDictionary[FlightRecorder, _Counted] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._changed_s = self._next_s = 0.0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether anybody wants to know."""
+        return self._fd is not None
+
+    def follow(self, coordination: Coordination) -> None:
+        """Write from now on, if the launcher has named a file; any thread may."""
+        # Processes that this one starts are not the rank that the launcher watches.
+        path = os.environ.pop(VARIABLE, "")
+        if path and self._fd is None:
+            with contextlib.suppress(OSError):  # the job can do without
+                self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        if self._fd is not None:
+            coordination.serve(self)
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: write no more."""
+        if self._fd is not None:
+            os.close(self._fd)
+            self._fd = None
+
+    def next_s(self) -> float:
+        """See `loop.Service`."""
+        return self._next_s
+
+    def turn(self) -> None:
+        """See `loop.Service`."""
+        now_s = time.monotonic()
+        if now_s < self._next_s or self._fd is None:
+            return
+        self._next_s = now_s + _PERIOD_S
+        body = json.dumps(self._snapshot(now_s))
+        os.pwrite(self._fd, f"{zlib.crc32(body.encode()):08x} {body}\n".encode(), 0)
+
+    def _snapshot(self, now_s: float) -> Snapshot:
+        looked = [self._look(recorder) for recorder in recorders_of_process()]
+        has_changed = self.steps != self._last_steps or any(moves for moves, _ in looked)
+        self._last_steps = self.steps
+        if has_changed:
+            self._changed_s = now_s
+        calls = [] if has_changed else [call for _, call in looked if call.text]
+        call = calls[0] if calls else _Call()
+        return {
+            "steps": self.steps,
+            "collectives": self._collectives,
+            "bytes": self._num_bytes,
+            "changed_s": self._changed_s,
+            "call": call.text,
+            "waiting_for": call.waiting_for,
+        }
+
+    def _look(self, recorder: FlightRecorder) -> tuple[bool, _Call]:
+        """Count what is new; return whether there is any, and the call that is stuck if not."""
+        core = recorder.engine
+        if core is None:
+            return False, _Call()
+        seen, counters = self._seen.get(recorder, _Counted()), core.statistics()
+        now = _Counted(
+            calls=sum(one[0] for one in counters["calls"]),
+            collectives=counters["collectives"],
+            num_bytes=sum(counters[device]["bytes"] for device in DEVICES),
+        )
+        self._collectives += now.collectives - seen.collectives
+        self._num_bytes += now.num_bytes - seen.num_bytes
+        call = _Call()
+        if now == seen._replace(bytes_done=0):
+            # Only now: the thread that drives the engine has to answer this question.
+            progress = Progress.of(core)
+            now = now._replace(bytes_done=progress.bytes_done)
+            call = _under_way(progress, recorder.member)
+        self._seen[recorder] = now
+        return now != seen, call
+
+
+def _under_way(progress: Progress, member: Membership) -> _Call:
+    where = f" of communicator {member.name}"
+    if progress.sequence:
+        known = member.global_ranks
+        waiting_for = tuple(known[rank] for rank in progress.waiting_for) if known else ()
+        return _Call(progress.call + where, waiting_for)
+    return _Call(f"send or recv{where}") if progress.num_transfers else _Call()
+
+
+PROGRESS = ProgressFile()
+"""Of the process, as the file is."""
+
+register(Stage.FLIGHT_RECORDERS, in_forked_child=PROGRESS.leave_to_parent)

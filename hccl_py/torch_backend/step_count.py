@@ -1,0 +1,24 @@
+"""Counts the steps of torch's optimizers, for the status line of hccl-launch."""
+
+from __future__ import annotations
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+from hccl_py.observe.progress_file import PROGRESS
+
+_is_counting = False
+
+
+def count_steps() -> None:
+    """Count from now on, if the launcher watches this process."""
+    global _is_counting
+    if PROGRESS.is_open and not _is_counting:
+        _is_counting = True
+        register_optimizer_step_post_hook(_count)
+
+
+def _count(*_: object) -> None:
+    # A compiled step would be compiled again for every new number.
+    if not torch.compiler.is_compiling():
+        PROGRESS.steps += 1

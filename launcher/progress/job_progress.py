@@ -1,0 +1,141 @@
+"""All ranks of a job, as the head sees them, without I/O: a status line, and who makes no progress.
+
+A rank without progress is named once. It can be named again after it went on, and then after twice
+the time: a job that writes a checkpoint of a minute after every epoch is not nagged each time.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import NamedTuple
+
+from hccl_py.launcher.failure import ranges
+from hccl_py.launcher.progress.rank_progress import RankProgress
+from hccl_py.launcher.progress.status_line import PERIOD_S, StatusLine
+
+STALL_VARIABLE = "HCCL_STALL_WARNING_S"
+_MOST_LOOK_S = 5.0
+_LOOKS_PER_STALL = 4
+_MAX_NAMED, _MAX_STACKS = 8, 3
+_HINT = "with py-spy installed on the hosts (pip install py-spy), their stacks would stand here"
+
+
+class Outlets(NamedTuple):
+    """Where what is found goes.
+
+    Attributes:
+        say: takes a warning.
+        show: takes the status line; None: there is no terminal.
+        ask_stack: has an agent send the stack of a rank to `JobProgress.take_stack`.
+    """
+
+    say: Callable[[str], None]
+    show: Callable[[str], None] | None
+    ask_stack: Callable[[int, int], None]
+
+
+def look_s(stall_s: float, has_terminal: bool) -> float:
+    """Return how often agents look at their ranks; 0: never."""
+    period_s = min(_MOST_LOOK_S, stall_s / _LOOKS_PER_STALL)
+    if has_terminal:
+        return min(period_s or PERIOD_S, PERIOD_S)
+    return period_s
+
+
+class JobProgress:
+    """One attempt of a job."""
+
+    def __init__(self, outlets: Outlets, stall_s: float, look_s: float) -> None:
+        """Begin with nothing known; agents look every `look_s`. `stall_s` of 0 names no rank."""
+        self._outlets, self._stall_s, self._look_s = outlets, stall_s, look_s
+        self._by_agent: dict[int, Sequence[RankProgress]] = {}
+        self._status = StatusLine()
+        self._limits: dict[int, float] = {}
+        self._named: set[int] = set()
+        self._due_s: float | None = None
+        self._has_hinted = False
+
+    def take(self, agent: int, ranks: Sequence[RankProgress], now_s: float) -> None:
+        """Take what an agent saw of its ranks that run."""
+        self._by_agent[agent] = ranks
+        if self._outlets.show is not None and self._status.is_due(now_s):
+            everyone = tuple(chain.from_iterable(self._by_agent.values()))
+            self._outlets.show(self._status.line(everyone, now_s))
+        if self._stall_s:
+            self._find_stalled(now_s)
+
+    def take_stack(self, rank: int, text: str) -> None:
+        """Take the stack of a rank; empty: its host has no py-spy."""
+        if text:
+            lines = "\n    ".join(text.splitlines())
+            self._outlets.say(f"hccl-launch: stack of rank {rank}: {lines}")
+        elif not self._has_hinted:
+            self._has_hinted = True
+            self._outlets.say(f"hccl-launch: {_HINT}")
+
+    def close(self) -> None:
+        """Clear the status line."""
+        if self._outlets.show is not None:
+            self._outlets.show("")
+
+    def _find_stalled(self, now_s: float) -> None:
+        for one in chain.from_iterable(self._by_agent.values()):
+            limit_s = self._limits.setdefault(one.rank, self._stall_s)
+            if one.rank in self._named and self._goes_on(one):
+                self._named.remove(one.rank)
+                self._limits[one.rank] = 2 * limit_s
+            elif one.rank not in self._named and one.idle_s >= limit_s and self._due_s is None:
+                # Other agents look a moment later.
+                self._due_s = now_s + 1.5 * self._look_s
+        if self._due_s is not None and now_s >= self._due_s:
+            self._due_s = None
+            self._name_stalled()
+
+    def _name_stalled(self) -> None:
+        everyone = {one.rank: one for ranks in self._by_agent.values() for one in ranks}
+        stalled = {
+            rank
+            for rank, one in everyone.items()
+            if rank not in self._named and one.idle_s >= self._limits[rank]
+        }
+        if not stalled:
+            return  # they went on meanwhile
+        inside = {rank: one for rank, one in everyone.items() if one.call}
+        self._named |= stalled | {rank for rank, one in inside.items() if not self._goes_on(one)}
+        missed = {rank for one in inside.values() for rank in one.waiting_for}
+        # First the ranks that are in no call: the others wait for them.
+        outside = sorted((stalled | (missed & everyone.keys())) - inside.keys())
+        longest_s = max(everyone[rank].idle_s for rank in stalled)
+        lines = [f"hccl-launch: no progress for {longest_s:.0f} s ({STALL_VARIABLE} sets how long)"]
+        lines += [self._outside(everyone[rank]) for rank in outside[:_MAX_NAMED]]
+        if len(outside) > _MAX_NAMED:
+            lines.append(f"ranks {ranges(outside[_MAX_NAMED:])} are in no collective either")
+        lines += _waiting(inside)
+        self._outlets.say("\n  ".join(lines))
+        agents = {one.rank: agent for agent, ranks in self._by_agent.items() for one in ranks}
+        for rank in (outside or sorted(stalled))[:_MAX_STACKS]:
+            self._outlets.ask_stack(agents[rank], rank)
+
+    def _goes_on(self, one: RankProgress) -> bool:
+        # A rank that computes is seen to do so in every second look at the latest.
+        return one.idle_s <= 2 * self._look_s
+
+    def _outside(self, one: RankProgress) -> str:
+        doing = "computes or prints" if self._goes_on(one) else "neither computes nor prints"
+        return f"rank {one.rank} (host {one.host}, pid {one.pid}) is in no collective, and {doing}"
+
+
+def _waiting(inside: dict[int, RankProgress]) -> list[str]:
+    """Return a line for each call that ranks wait in."""
+    calls = sorted({one.call for one in inside.values()})
+    lines = []
+    for call in calls:
+        ranks = sorted(rank for rank, one in inside.items() if one.call == call)
+        missed = {rank for mine in ranks for rank in inside[mine].waiting_for}.difference(ranks)
+        target = f" for {_ranks(sorted(missed))}" if missed else ""
+        verb = "waits" if len(ranks) == 1 else "wait"
+        lines.append(f"{_ranks(ranks)} {verb}{target} in {call}")
+    return lines[:_MAX_NAMED]
+
+
+def _ranks(numbers: Sequence[int]) -> str:
+    return f"rank{'s' * (len(numbers) > 1)} {ranges(numbers)}"

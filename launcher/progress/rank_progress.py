@@ -1,0 +1,122 @@
+"""How far one rank is, as the agent on its host sees it.
+
+A rank that uses hccl writes a file (`hccl_py/observe/progress_file.py`). Any rank shows progress by
+its lines and its CPU time, too.
+"""
+
+import json
+import os
+import socket
+import zlib
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hccl_py.launcher.processes import tree
+
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_BUSY_SHARE = 0.1
+"""A rank that uses, or wants, this much of a core computes; the heartbeats of a call need less."""
+
+
+@dataclass(frozen=True)
+class RankProgress:
+    """One look at a rank.
+
+    Attributes:
+        steps, collectives, num_bytes: done, and sent, since the rank started.
+        idle_s: how long there has been no progress of any kind.
+        call: without progress, where the rank waits; empty: it waits in none.
+        waiting_for: ranks without which this call cannot go on, as far as they are known.
+    """
+
+    rank: int
+    host: str
+    pid: int
+    steps: int
+    collectives: int
+    num_bytes: int
+    idle_s: float
+    call: str
+    waiting_for: tuple[int, ...]
+
+    @classmethod
+    def of(cls, packed: Mapping[str, Any]) -> "RankProgress":
+        """Unpack a message; raise ValueError, TypeError or KeyError if it is none."""
+        names = ("rank", "pid", "steps", "collectives", "num_bytes")
+        return cls(
+            **{name: int(packed[name]) for name in names},
+            host=str(packed["host"]),
+            idle_s=float(packed["idle_s"]),
+            call=str(packed["call"]),
+            waiting_for=tuple(map(int, packed["waiting_for"])),
+        )
+
+
+class RankWatch:
+    """Looks at one rank, again and again."""
+
+    def __init__(self, rank: int, pid: int, file: Path, now_s: float) -> None:
+        """Begin with a rank that has just started; `now_s` is of `time.monotonic`."""
+        self._rank, self._pid, self._file = rank, pid, file
+        self._host = socket.gethostname()
+        self._told: dict[str, Any] = {}
+        self._num_lines = 0
+        self._cpu: tuple[float, float] | None = None  # when, and how much the rank had used
+        self._active_s = now_s
+
+    def look(self, num_lines: int, now_s: float) -> RankProgress:
+        """Look at a rank that has printed `num_lines` so far."""
+        told = _read(self._file) or self._told
+        has_moved = told.get("changed_s") != self._told.get("changed_s")
+        # In a call that is stuck, hccl itself prints.
+        has_moved = has_moved or (num_lines != self._num_lines and not told.get("call"))
+        self._told, self._num_lines = told, num_lines
+        if has_moved or self._computes(now_s):
+            self._active_s = now_s
+        if has_moved:
+            self._cpu = None  # spare the next look, perhaps
+        return RankProgress(
+            rank=self._rank,
+            host=self._host,
+            pid=self._pid,
+            steps=told.get("steps", 0),
+            collectives=told.get("collectives", 0),
+            num_bytes=told.get("bytes", 0),
+            idle_s=now_s - self._active_s,
+            call=told.get("call", ""),
+            waiting_for=tuple(told.get("waiting_for", ())),
+        )
+
+    def _computes(self, now_s: float) -> bool:
+        before, self._cpu = self._cpu, (now_s, _cpu_s(self._pid))
+        if before is None:
+            return False
+        since_s, used_s = before
+        return self._cpu[1] - used_s >= _BUSY_SHARE * (now_s - since_s)
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """Return what the rank wrote; None: nothing, or it is writing just now."""
+    with suppress(OSError, ValueError):
+        checksum, _, body = file.read_bytes().partition(b"\n")[0].partition(b" ")
+        if int(checksum, 16) == zlib.crc32(body):
+            found: dict[str, Any] = json.loads(body)
+            return found
+    return None
+
+
+def _cpu_s(pid: int) -> float:
+    """Return the CPU time of a process and all below it: of those that have ended, too.
+
+    The time that a main thread waited for a free core is in it: the rank wants to compute.
+    """
+    ticks = wait_ns = 0
+    for each in tree(pid):
+        with suppress(OSError):
+            fields = Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()
+            ticks += sum(map(int, fields[11:15]))
+            wait_ns += int(Path(f"/proc/{each}/schedstat").read_text().split()[1])
+    return ticks / _TICKS_PER_S + wait_ns / 1e9
