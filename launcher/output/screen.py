@@ -9,6 +9,7 @@ import time
 # Past this much the launcher stops reading from ranks, and they wait as in any pipe.
 _FULL_BYTES = 1 << 20
 _WRITE_BYTES = 64 << 10
+_USUAL_COLUMNS = 80  # of a terminal that knows no size, as on a serial line
 _CLEAR_LINE = b"\r\x1b[K"
 
 
@@ -56,11 +57,12 @@ class Screen:
         if self._waiting and status:
             return  # its reader has stopped it
         # The last column stays free: a terminal would wrap the line.
-        width = os.get_terminal_size(self._descriptor).columns - 1
+        width = (os.get_terminal_size(self._descriptor).columns or _USUAL_COLUMNS) - 1
+        text = status[:width].encode()
         before, self._status = self._status, b""
-        if before or status:
-            self.write(_CLEAR_LINE + status[:width].encode())
-        self._status = status[:width].encode()
+        if before or text:
+            self.write(_CLEAR_LINE + text)
+        self._status = text
 
     def on_writable(self) -> None:
         """Write as much as the reader takes now."""

@@ -61,7 +61,7 @@ class JobProgress:
             everyone = tuple(chain.from_iterable(self._by_agent.values()))
             self._outlets.show(self._status.line(everyone, now_s))
         if self._stall_s:
-            self._find_stalled(now_s)
+            self._find_stalled(ranks, now_s)
 
     def take_stack(self, rank: int, text: str) -> None:
         """Take the stack of a rank; empty: its host has no py-spy."""
@@ -77,8 +77,8 @@ class JobProgress:
         if self._outlets.show is not None:
             self._outlets.show("")
 
-    def _find_stalled(self, now_s: float) -> None:
-        for one in chain.from_iterable(self._by_agent.values()):
+    def _find_stalled(self, ranks: Sequence[RankProgress], now_s: float) -> None:
+        for one in ranks:
             limit_s = self._limits.setdefault(one.rank, self._stall_s)
             if one.rank in self._named and self._goes_on(one):
                 self._named.remove(one.rank)

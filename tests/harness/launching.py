@@ -50,15 +50,19 @@ def run(*command: object, limit_s: float = LIMIT_S) -> subprocess.CompletedProce
 
 
 @contextmanager
-def job(*command: object) -> Iterator[subprocess.Popen[str]]:
-    """Start a command; on the way out, nothing that it started may still run."""
+def job(*command: object, terminal: int | None = None) -> Iterator[subprocess.Popen[str]]:
+    """Start a command; on the way out, nothing that it started may still run.
+
+    It writes to pipes, or to a terminal.
+    """
+    output = subprocess.PIPE if terminal is None else terminal
     with _environment_that_ends() as env:
         process = subprocess.Popen(
             [str(word) for word in command],
             env=env,
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+            stdout=output,
+            stderr=output,
             text=True,
         )
         try:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,6 @@ import pytest
 from launching import COMMAND, job
 
 from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE
-from hccl_py.schedulers.ports import free_port
 
 Nodes = list[subprocess.Popen[str]]
 LIMIT_S = 30.0
@@ -24,16 +22,6 @@ WITHIN_S = 5.0  # what the launcher promises
 SAY = "import os, time\nrank = int(os.environ['RANK'])\n"
 SLEEP = "time.sleep(100)\n"
 READY = "os.write(1, b'ready\\n')\n"
-
-
-@pytest.fixture
-def port() -> int:
-    """Find a port for rank 0's store, with a free one above."""
-    while True:
-        found = free_port("127.0.0.1")
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", found + 1)):
-                return found
 
 
 @pytest.fixture

@@ -5,8 +5,10 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import struct
 import subprocess
 import sys
+import termios
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,6 +72,22 @@ def test_reader_that_leaves_is_noticed_and_the_rest_dropped() -> None:
         screen.write(LINE)
         assert not screen.is_waiting
     for descriptor in {writer, before.fileno(), after.fileno()}:
+        os.close(descriptor)
+
+
+def test_status_stays_below_the_lines_and_leaves_nothing() -> None:
+    reader, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 11, 0, 0))
+    screen = Screen(terminal)
+    assert screen.is_terminal
+    screen.show("one, which is long")
+    screen.write(b"line\n")
+    screen.show("two")
+    screen.show("")
+    screen.write(b"last\n")
+    expected = [b"", b"one, which", b"line\r\none, which", b"two", b"last\r\n"]
+    assert os.read(reader, 1 << 16).split(b"\r\x1b[K") == expected
+    for descriptor in (reader, terminal, screen.fileno()):
         os.close(descriptor)
 
 

@@ -1,0 +1,85 @@
+"""Which ranks are named as stuck, when, and in what order."""
+
+from __future__ import annotations
+
+from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, look_s
+from hccl_py.launcher.progress.rank_progress import RankProgress
+
+CALL = "all_reduce number 7 of communicator 0"
+STALL_S, LOOK_S = 30.0, 5.0
+
+
+def rank(number: int, idle_s: float, call: str = "", *waiting_for: int) -> RankProgress:
+    return RankProgress(number, f"host{number}", 100 + number, 0, 0, 0, idle_s, call, waiting_for)
+
+
+class Job:
+    """Ranks, each on a host of its own, which the head hears of one after the other."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self.asked: list[tuple[int, int]] = []
+        outlets = Outlets(self.said.append, None, lambda *asked: self.asked.append(asked))
+        self.progress = JobProgress(outlets, STALL_S, LOOK_S)
+
+    def look(self, now_s: float, *ranks: RankProgress) -> str:
+        """Take two looks at all ranks, and return what was said."""
+        self.said.clear()
+        self.asked.clear()
+        for at_s in (now_s, now_s + 2 * LOOK_S):
+            for one in ranks:
+                self.progress.take(one.rank, [one], at_s)
+        return "".join(self.said)
+
+
+def test_rank_that_the_others_wait_for_is_named_first_and_its_stack_asked_for() -> None:
+    job = Job()
+    said = job.look(
+        30.0, rank(0, 20.0, CALL, 2), rank(1, 20.0, CALL, 0), rank(2, 31.0), rank(3, 0.0)
+    )
+    assert said.splitlines() == [
+        "hccl-launch: no progress for 31 s (HCCL_STALL_WARNING_S sets how long)",
+        "  rank 2 (host host2, pid 102) is in no collective, and neither computes nor prints",
+        f"  ranks 0-1 wait for rank 2 in {CALL}",
+    ]
+    assert job.asked == [(2, 2)]
+
+
+def test_rank_that_computes_while_others_wait_for_it_is_named_as_such() -> None:
+    said = Job().look(30.0, rank(0, 31.0, CALL, 1), rank(1, 0.0))
+    assert "rank 1 (host host1, pid 101) is in no collective, and computes or prints" in said
+
+
+def test_ranks_that_are_all_in_calls_are_named_by_call() -> None:
+    job = Job()
+    said = job.look(30.0, rank(0, 31.0, "A", 1), rank(1, 31.0, "B", 0))
+    assert said.splitlines()[1:] == [
+        "  rank 0 waits for rank 1 in A",
+        "  rank 1 waits for rank 0 in B",
+    ]
+    assert job.asked == [(0, 0), (1, 1)]
+
+
+def test_stall_is_named_once_and_after_progress_only_after_twice_the_time() -> None:
+    job = Job()
+    assert job.look(30.0, rank(0, 29.0)) == ""
+    assert job.look(60.0, rank(0, 31.0)) != ""
+    assert job.look(90.0, rank(0, 300.0)) == ""
+    assert job.look(120.0, rank(0, 0.0)) == ""
+    assert job.look(150.0, rank(0, 59.0)) == ""
+    assert job.look(180.0, rank(0, 61.0)) != ""
+
+
+def test_missing_py_spy_is_said_once() -> None:
+    job = Job()
+    for number in range(3):
+        job.progress.take_stack(number, "")
+    assert len(job.said) == 1
+    assert "pip install py-spy" in job.said[0]
+
+
+def test_agents_look_no_oftener_than_somebody_wants_to_know() -> None:
+    assert look_s(0.0, has_terminal=False) == 0.0
+    assert look_s(30.0, has_terminal=False) == LOOK_S
+    assert look_s(0.0, has_terminal=True) == look_s(30.0, has_terminal=True) == 1.0
+    assert look_s(2.0, has_terminal=True) == 0.5
