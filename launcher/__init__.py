@@ -9,5 +9,6 @@ hosts/       other hosts, over ssh; agent_main.py runs there
 preflight/   what would fail, found before the ranks start
 placement/   which cores a rank gets
 output/      the lines of ranks
+progress/    the status line, and ranks that hang
 failure.py   how a rank failed, and the report
 """

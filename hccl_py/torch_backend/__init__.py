@@ -5,6 +5,7 @@ identity        what else torch asks a group
 arguments       the arguments of a call as plain buffers
 submit, work    checked calls on the communicator, and torch's Work
 lifecycle       makes and ends the groups of a process
+step_count      counts the steps of optimizers for hccl-launch
 fast_ddp, registered_tensors   models whose gradients or buffers lie in registered memory
 patches         everything that is changed in torch
 staging/        tensors of an accelerator, through host memory

@@ -29,14 +29,21 @@ _prctl = ctypes.CDLL(None).prctl
 
 @dataclass(frozen=True)
 class RankStart:
-    """A rank to start, with its whole environment."""
+    """A rank to start.
+
+    Attributes:
+        environment: all of it, but for what `Ranks` adds.
+        prefix: of its lines.
+        is_watched: whether it should say how far it is.
+    """
 
     attempt: int
     rank: int
     slot: Slot
     place: Place
     environment: Mapping[str, str]
-    prefix: bytes  # of its lines
+    prefix: bytes
+    is_watched: bool
 
 
 class _Rank:
@@ -49,8 +56,8 @@ class _Rank:
     ):
         self.start, self.process, self.error_file = start, process, error_file
         self.streams = streams
-        progress_file = _progress_file(error_file)
-        self.watch = RankWatch(start.rank, process.pid, progress_file, time.monotonic())
+        file = _progress_file(error_file)
+        self.watch = RankWatch(start.rank, process.pid, file, time.monotonic())
         self.last_lines: list[str] = []
         self.ended = os.pidfd_open(process.pid)
         self.exit_code: int | None = None
@@ -85,18 +92,16 @@ class Ranks:
         """
         for start in starts:
             record = self._program.folder / f"rank_{start.rank}.json"
-            progress_file = _progress_file(record)
-            for left in (record, progress_file):
+            told = {"TORCHELASTIC_ERROR_FILE": str(record)}
+            if start.is_watched:
+                told["HCCL_PROGRESS_FILE"] = str(_progress_file(record))
+            for left in (record, _progress_file(record)):
                 left.unlink(missing_ok=True)
             is_alone = self._program.is_alone
             with bound_to(start.place):
                 process = subprocess.Popen(
                     self._program.command,
-                    env={
-                        **start.environment,
-                        "TORCHELASTIC_ERROR_FILE": str(record),
-                        "HCCL_PROGRESS_FILE": str(progress_file),
-                    },
+                    env={**start.environment, **told},
                     stdin=None if is_alone else subprocess.DEVNULL,
                     stdout=None if is_alone else subprocess.PIPE,
                     stderr=None if is_alone else subprocess.PIPE,
