@@ -96,7 +96,8 @@ class ProgressFile:
             return
         self._next_s = now_s + _PERIOD_S
         body = json.dumps(self._snapshot(now_s))
-        os.pwrite(self._fd, f"{zlib.crc32(body.encode()):08x} {body}\n".encode(), 0)
+        with contextlib.suppress(OSError):  # a full disk
+            os.pwrite(self._fd, f"{zlib.crc32(body.encode()):08x} {body}\n".encode(), 0)
 
     def _snapshot(self, now_s: float) -> Snapshot:
         looked = [self._look(recorder) for recorder in recorders_of_process()]

@@ -209,7 +209,8 @@ class Head:
         if self._attempt is None or number != self._attempt.number:
             return
         if kind == "progress" and self._progress is not None:
-            self._progress.take(index, body[1], now_s)
+            if self.phase is Phase.RUNNING:
+                self._progress.take(index, body[1], now_s)
         elif kind == "stack" and self._progress is not None:
             self._progress.take_stack(*body[1:])
         elif kind == "failed":

@@ -38,7 +38,7 @@ class Attempt:
     master_port: int
     job_id: str
     max_restarts: int
-    look_s: float
+    look_s: float = 0.0
 
 
 def node_sizes(slots: Sequence[Slot]) -> tuple[int, ...]:

@@ -28,7 +28,7 @@ class JobServer:
         """Serve nobody yet."""
         self.streams = Streams(loop)
         streams = self.streams
-        show = streams.show if streams.err.is_terminal else None
+        show = streams.show if streams.can_show else None
         self.head = Head(settings, time.monotonic(), self._to_agent, streams.say, show)
         self._loop = loop
         self._local: dict[int, Agent] = {}

@@ -37,6 +37,11 @@ class Streams:
         """Print a line of the launcher's own."""
         self.err.write(f"{text}\n".encode())
 
+    @property
+    def can_show(self) -> bool:
+        """Whether `show` works, and no reader of a pipe writes to the same terminal."""
+        return self.err.is_terminal and not self.out.is_pipe
+
     def show(self, status: str) -> None:
         """Show a line below all others, in place of the one before; empty: none."""
         self.err.show(status)

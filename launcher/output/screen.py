@@ -5,6 +5,7 @@ import select
 import stat
 import sys
 import time
+from contextlib import suppress
 
 # Past this much the launcher stops reading from ranks, and they wait as in any pipe.
 _FULL_BYTES = 1 << 20
@@ -35,6 +36,11 @@ class Screen:
         return os.isatty(self._descriptor) and os.environ.get("TERM") != "dumb"
 
     @property
+    def is_pipe(self) -> bool:
+        """Whether another program reads."""
+        return stat.S_ISFIFO(os.fstat(self._descriptor).st_mode)
+
+    @property
     def is_waiting(self) -> bool:
         """Whether `on_writable` has something to do."""
         return bool(self._waiting)
@@ -56,9 +62,11 @@ class Screen:
         """Keep a status below all lines of a terminal, in place of the one before; empty: none."""
         if self._waiting and status:
             return  # its reader has stopped it
+        columns = 0
+        with suppress(OSError):  # the terminal has gone, as the next write finds out
+            columns = os.get_terminal_size(self._descriptor).columns
         # The last column stays free: a terminal would wrap the line.
-        width = (os.get_terminal_size(self._descriptor).columns or _USUAL_COLUMNS) - 1
-        text = status[:width].encode()
+        text = status[: (columns or _USUAL_COLUMNS) - 1].encode()
         before, self._status = self._status, b""
         if before or text:
             self.write(_CLEAR_LINE + text)
