@@ -114,12 +114,9 @@ class Agent:
             self._head.send("stop", [f"cannot start a rank: {what}: {error.strerror}", CANNOT_RUN])
             if not self._ranks.running:
                 self._head.send("ended", [attempt.number, (), free_port()])
-        if self._watches(attempt):
-            self._look_at_s = time.monotonic() + attempt.look_s
-
-    def _watches(self, attempt: Attempt) -> bool:
         # A rank that has the terminal itself may wait for its user.
-        return attempt.look_s > 0 and not self._program.is_alone
+        if attempt.look_s and not program.is_alone:
+            self._look_at_s = time.monotonic() + attempt.look_s
 
     def _dump(self, number: int, rank: int) -> None:
         """Send the stack of a rank, which takes some time."""
@@ -163,7 +160,6 @@ class Agent:
                 **rank_variables(program, attempt, index),
             },
             prefix=program.output.prefix_of(socket.gethostname(), rank, attempt.world_size),
-            is_watched=self._watches(attempt),
         )
 
     def _on_end(self, exit_code: int) -> None:

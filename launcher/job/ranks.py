@@ -29,21 +29,14 @@ _prctl = ctypes.CDLL(None).prctl
 
 @dataclass(frozen=True)
 class RankStart:
-    """A rank to start.
-
-    Attributes:
-        environment: all of it, but for what `Ranks` adds.
-        prefix: of its lines.
-        is_watched: whether it should say how far it is.
-    """
+    """A rank to start, with its whole environment."""
 
     attempt: int
     rank: int
     slot: Slot
     place: Place
     environment: Mapping[str, str]
-    prefix: bytes
-    is_watched: bool
+    prefix: bytes  # of its lines
 
 
 class _Rank:
@@ -92,16 +85,14 @@ class Ranks:
         """
         for start in starts:
             record = self._program.folder / f"rank_{start.rank}.json"
-            told = {"TORCHELASTIC_ERROR_FILE": str(record)}
-            if start.is_watched:
-                told["HCCL_PROGRESS_FILE"] = str(_progress_file(record))
-            for left in (record, _progress_file(record)):
-                left.unlink(missing_ok=True)
+            told = {"TORCHELASTIC_ERROR_FILE": record, "HCCL_PROGRESS_FILE": _progress_file(record)}
+            for file in told.values():
+                file.unlink(missing_ok=True)
             is_alone = self._program.is_alone
             with bound_to(start.place):
                 process = subprocess.Popen(
                     self._program.command,
-                    env={**start.environment, **told},
+                    env={**start.environment, **{name: str(file) for name, file in told.items()}},
                     stdin=None if is_alone else subprocess.DEVNULL,
                     stdout=None if is_alone else subprocess.PIPE,
                     stderr=None if is_alone else subprocess.PIPE,

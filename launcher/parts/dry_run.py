@@ -153,7 +153,8 @@ def _ranks(agent: _Agent) -> tuple[list[PlannedRank], str]:
     """Return the ranks of a host, and a line if they are not bound as asked."""
     program, attempt = agent.program, agent.attempt
     placement = place(read_machine(), len(program.slots), program.bind)
-    chosen: dict[str, str | None] = {"TORCHELASTIC_ERROR_FILE": None}
+    chosen: dict[str, str | None]
+    chosen = {"TORCHELASTIC_ERROR_FILE": None, "HCCL_PROGRESS_FILE": None}
     if agent.makes_secret:
         chosen[SECRET] = None
     if not attempt.master_addr:

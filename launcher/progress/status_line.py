@@ -1,5 +1,6 @@
 """What a terminal shows of a job that runs: steps, traffic and time."""
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -22,13 +23,12 @@ class StatusLine:
 
     def __init__(self) -> None:
         self._totals: deque[_Totals] = deque(maxlen=_WINDOW)
-        self._began_s: float | None = None
+        self._began_s = math.inf
         self._next_s = 0.0
 
     def is_due(self, now_s: float) -> bool:
         """Whether it is time for the next line; the first call begins to count the time."""
-        if self._began_s is None:
-            self._began_s = now_s
+        self._began_s = min(self._began_s, now_s)
         return now_s >= self._next_s
 
     def line(self, ranks: Sequence[RankProgress], now_s: float) -> str:
@@ -50,7 +50,7 @@ class StatusLine:
         parts = [f"{bytes_per_s / 1e9:.2f} GB/s in {collectives_per_s:.0f} collectives/s"]
         if now.steps:
             parts.insert(0, f"steps {now.steps}, {steps_per_s:.1f}/s")
-        return " | ".join([*parts, _clock(now_s - (self._began_s or now_s))])
+        return " | ".join([*parts, _clock(now_s - self._began_s)])
 
 
 def _clock(elapsed_s: float) -> str:
