@@ -52,7 +52,7 @@ def _run(told: dict[str, Any], folder: Path) -> int:
         output=OutputOptions.of(OutputWords(*told["output"])),
     )
     head = join.HeadAddress(
-        index=told["index"],
+        agent_index=told["index"],
         num_agents=told["num_agents"],
         name=(told["head"], told["port"]),
         secret=told["secret"],

@@ -5,7 +5,7 @@ No processes and no torch here: `agent` makes these records and prints them.
 
 import signal
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _MOST_KINDS = 8
 _QUOTED = 300
@@ -14,8 +14,7 @@ _QUOTED = 300
 _NOTICED_LATE_S = 2.0
 
 
-@dataclass(frozen=True)
-class Failure:
+class Failure(NamedTuple):
     """One rank's end; kind, message and traceback are empty if it recorded no exception."""
 
     rank: int

@@ -2,13 +2,11 @@
 
 import argparse
 import os
-import shutil
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 from hccl_py.launcher.placement.binding import Bind
@@ -55,8 +53,7 @@ class UsageError(Exception):
     """The command line cannot be carried out; the message says why, in one line."""
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):
     """A checked command line.
 
     Attributes:
@@ -425,7 +422,9 @@ def _check_program(args: argparse.Namespace) -> None:
     if args.module:
         found = PathFinder.find_spec(name.partition(".")[0], [os.getcwd(), *sys.path]) is not None
     elif args.no_python:
-        found = shutil.which(name) is not None
+        from shutil import which  # it imports every kind of archive
+
+        found = which(name) is not None
     else:
         found = Path(name).exists()
     if not found:

@@ -1,7 +1,6 @@
 """A folder of the launcher's own, for records of exceptions, of which the report is made."""
 
 import os
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,4 +15,9 @@ def scratch_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        try:
+            folder.rmdir()  # empty, unless a rank raised
+        except OSError:
+            from shutil import rmtree  # it imports every kind of archive
+
+            rmtree(folder, ignore_errors=True)

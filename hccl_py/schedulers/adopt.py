@@ -8,7 +8,6 @@ RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as 
 import logging
 import os
 import threading
-from dataclasses import replace
 
 from hccl_py.schedulers.reader import read
 from hccl_py.schedulers.rendezvous import find_rendezvous
@@ -59,8 +58,8 @@ def _adopt(found: Scheduled, timeout_s: float) -> Scheduled:
 def as_rank(found: Scheduled) -> Scheduled:
     """Return the record of this process as a rank; one process per node is the node's only rank."""
     if found.task is Task.NODE and found.local_world_size in (None, 1) and not found.local_rank:
-        found = replace(found, rank=found.node_rank, world_size=found.num_nodes)
-        found = replace(found, local_rank=0, local_world_size=1)
+        found = found._replace(rank=found.node_rank, world_size=found.num_nodes)
+        found = found._replace(local_rank=0, local_world_size=1)
     if found.rank is not None and found.world_size is not None:
         return found
     if found.task is Task.NONE:

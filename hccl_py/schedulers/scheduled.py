@@ -2,8 +2,7 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -21,8 +20,7 @@ class Task(enum.Enum):
     NONE = "an allocation, in which nothing was started yet"
 
 
-@dataclass(frozen=True)
-class Scheduled:
+class Scheduled(NamedTuple):
     """What an environment says of this process; None is not said.
 
     Attributes:
@@ -38,7 +36,7 @@ class Scheduled:
 
     source: str
     task: Task
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = {}
     is_innermost: bool = False
     rank: int | None = None
     world_size: int | None = None

@@ -6,7 +6,6 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hccl_py.launcher.exit_codes import CANNOT_RUN
@@ -175,7 +174,7 @@ class Agent:
             now_s, reason = time.time(), self._out_of_memory.likely_reason
             # Clocks of hosts differ: the head gets how long ago each was.
             failures = [
-                replace(each, at_s=each.at_s - now_s) for each in self._ranks.failures(reason)
+                each._replace(at_s=each.at_s - now_s) for each in self._ranks.failures(reason)
             ]
             ended = [self._attempt.number, tuple(failures), free_port()]
             self._head.send("ended", ended)
@@ -190,3 +189,8 @@ def watch_signals(loop: JobLoop, on_signal: Callable[[int], None]) -> None:
     for number in STOP_SIGNALS:
         signal.signal(number, lambda *_: None)
     loop.watch(readable, lambda: on_signal(os.read(readable, 64)[-1]))
+
+
+def stopped_by(number: int) -> tuple[str, int]:
+    """Return in words what a signal does, and the exit code of a job that it ends."""
+    return f"stopped by {signal.Signals(number).name}", 128 + number

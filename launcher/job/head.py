@@ -13,13 +13,13 @@ Messages to agents: `check` and `ask` of preflight, `start` Attempt, `dump` atte
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE
 from hccl_py.launcher.failure import Failure, first_failure, ranges, render, title
-from hccl_py.launcher.job.layout import Attempt, Slot, node_sizes
+from hccl_py.launcher.job.layout import Attempt, Hello, node_sizes
 from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, look_s
 
 if TYPE_CHECKING:
@@ -56,24 +56,6 @@ class HeadSettings:
     master_port: int = 0
     only_checks: bool = False
     stall_s: float = 0.0
-
-
-@dataclass(frozen=True)
-class Hello:
-    """What an agent says when it comes.
-
-    Attributes:
-        host, pid: of the agent, for messages.
-        slots: for its ranks, in their order.
-        address: how the other hosts reach this one.
-        port: a free port there, for rank 0's store.
-    """
-
-    host: str
-    pid: int
-    slots: tuple[Slot, ...]
-    address: str
-    port: int
 
 
 class Phase(Enum):
@@ -217,7 +199,7 @@ class Head:
             self._begin_to_stop(now_s)
         elif kind == "ended":
             agent = self._agents[index]
-            failures = (replace(each, at_s=now_s + each.at_s) for each in body[1])
+            failures = (each._replace(at_s=now_s + each.at_s) for each in body[1])
             agent.running, agent.failures, agent.port = False, tuple(failures), body[2]
             if agent.failures:
                 self._begin_to_stop(now_s)
@@ -371,7 +353,7 @@ class Head:
             agent = self._agents[index]
             agent.running, agent.failures = True, ()
             slots = agent.hello.slots
-            self._send(index, "start", replace(attempt, first_rank=first_rank, slots=slots))
+            self._send(index, "start", attempt._replace(first_rank=first_rank, slots=slots))
             first_rank += len(slots)
 
     def _begin_to_stop(self, now_s: float, at_once: bool = False) -> None:
@@ -396,7 +378,7 @@ class Head:
         """No rank runs: start all again, or end the job."""
         failures = [one for agent in self._agents.values() for one in agent.failures]
         if len(self._agents) == 1:
-            failures = [replace(one, host="") for one in failures]  # the only one there is
+            failures = [one._replace(host="") for one in failures]  # the only one there is
         ending, attempt = self._ending, self._attempt
         if ending.by_user:
             why, exit_code = ending.by_user

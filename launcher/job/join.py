@@ -4,16 +4,14 @@ import os
 import signal
 import socket
 import time
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE
-from hccl_py.launcher.job.agent import Agent, watch_signals
+from hccl_py.launcher.job.agent import Agent, stopped_by, watch_signals
 from hccl_py.launcher.job.channel import PROTOCOL, HeadLink
-from hccl_py.launcher.job.head import Hello
+from hccl_py.launcher.job.layout import Hello
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
-from hccl_py.launcher.job.serve import stopped_by
 from hccl_py.launcher.job.streams import Streams
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_towards, describe_target
@@ -24,12 +22,11 @@ _STOP_EXTRA_S = 5.0
 _READ_BYTES = 4096
 
 
-@dataclass(frozen=True)
-class HeadAddress:
+class HeadAddress(NamedTuple):
     """Where the head is.
 
     Attributes:
-        index: of this agent among all; None: in the order of arrival.
+        agent_index: of this agent among all; None: in the order of arrival.
         num_agents: as this one expects them.
         name: host or address, and port, as the user gave them.
         connect_timeout_s: how long to try.
@@ -37,12 +34,16 @@ class HeadAddress:
             the head says of the job is read there.
     """
 
-    index: int | None
+    agent_index: int | None
     num_agents: int
     name: tuple[str, int]
-    secret: str = field(repr=False)
+    secret: str
     connect_timeout_s: float
     ends_with_stdin: bool = False
+
+    def __repr__(self) -> str:
+        """Leave out the secret."""
+        return f"HeadAddress(agent_index={self.agent_index}, name={self.name})"
 
 
 class JoinedAgent:
@@ -123,7 +124,7 @@ class JoinedAgent:
     @property
     def _me(self) -> str:
         host = socket.gethostname()
-        return host if self._head.index is None else f"node {self._head.index} ({host})"
+        return host if self._head.agent_index is None else f"node {self._head.agent_index} ({host})"
 
     @property
     def _until_s(self) -> float:
@@ -151,7 +152,7 @@ class JoinedAgent:
         self._link.send(
             "hello",
             {
-                "index": self._head.index,
+                "index": self._head.agent_index,
                 "num_agents": self._head.num_agents,
                 "protocol": PROTOCOL,
                 "hello": hello,

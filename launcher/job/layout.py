@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -13,8 +12,24 @@ class Slot(NamedTuple):
     local_rank: int
 
 
-@dataclass(frozen=True)
-class Attempt:
+class Hello(NamedTuple):
+    """What an agent says when it comes.
+
+    Attributes:
+        host, pid: of the agent, for messages.
+        slots: for its ranks, in their order.
+        address: how the other hosts reach this one.
+        port: a free port there, for rank 0's store.
+    """
+
+    host: str
+    pid: int
+    slots: tuple[Slot, ...]
+    address: str
+    port: int
+
+
+class Attempt(NamedTuple):
     """One start of all ranks, as the head tells it to an agent.
 
     Attributes:

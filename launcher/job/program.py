@@ -2,8 +2,8 @@
 
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from hccl_py.launcher.job.layout import Attempt, Slot, rank_environment
 from hccl_py.launcher.output.options import OutputOptions
@@ -12,8 +12,7 @@ from hccl_py.launcher.placement.binding import Bind
 _WORKER = str(Path(__file__).parents[1] / "worker.py")
 
 
-@dataclass(frozen=True)
-class Program:
+class Program(NamedTuple):
     """What to run on this host.
 
     Attributes:

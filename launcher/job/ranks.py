@@ -9,9 +9,8 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hccl_py.launcher.failure import Failure
 from hccl_py.launcher.job.layout import Slot
@@ -27,8 +26,7 @@ _KILL_S = 3.0
 _prctl = ctypes.CDLL(None).prctl
 
 
-@dataclass(frozen=True)
-class RankStart:
+class RankStart(NamedTuple):
     """A rank to start, with its whole environment."""
 
     attempt: int

@@ -6,13 +6,14 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from typing import Any
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED
-from hccl_py.launcher.job.agent import Agent, watch_signals
-from hccl_py.launcher.job.channel import PROTOCOL, HeadServer
-from hccl_py.launcher.job.head import Head, HeadSettings, Hello, Phase
+from hccl_py.launcher.job.agent import Agent, stopped_by, watch_signals
+from hccl_py.launcher.job.channel import PROTOCOL
+from hccl_py.launcher.job.head import Head, HeadSettings, Phase
+from hccl_py.launcher.job.head_server import HeadServer
+from hccl_py.launcher.job.layout import Hello
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.job.streams import Streams
@@ -115,7 +116,7 @@ class JobServer:
         if index is None:  # nodes are numbered as they come
             index = next(iter(self.head.missing), mine)
             slots = tuple(slot._replace(node=index) for slot in hello.slots)
-            hello = replace(hello, slots=slots)
+            hello = hello._replace(slots=slots)
         # Before the head answers with the start of all ranks.
         before, self._routes = self._routes, {**self._routes, index: route}
         problem = self.head.join(index, hello, time.monotonic())
@@ -171,8 +172,3 @@ def run(
         server.close()
     code = server.head.exit_code
     return AGENT_KILLED if code is None else code
-
-
-def stopped_by(number: int) -> tuple[str, int]:
-    """Return in words what a signal does, and the exit code of a job that it ends."""
-    return f"stopped by {signal.Signals(number).name}", 128 + number

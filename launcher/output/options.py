@@ -1,6 +1,5 @@
 """What the user says of the output of ranks."""
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,8 +18,7 @@ class OutputWords(NamedTuple):
     local_ranks_filter: str = ""
 
 
-@dataclass(frozen=True)
-class OutputOptions:
+class OutputOptions(NamedTuple):
     """`--prefix`, `--log-dir`, and which streams go where.
 
     Attributes:

@@ -6,8 +6,8 @@ screen, one with a tee to both.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Flag
+from typing import NamedTuple
 
 
 class Route(Flag):
@@ -17,8 +17,7 @@ class Route(Flag):
     FILE = 2
 
 
-@dataclass(frozen=True)
-class Routes:
+class Routes(NamedTuple):
     """The three options, read."""
 
     redirects: Mapping[int | None, int]

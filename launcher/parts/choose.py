@@ -2,12 +2,11 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from hccl_py.launcher.options import Options, UsageError
 from hccl_py.launcher.output.options import OutputWords
-from hccl_py.launcher.parts import meeting, scheduled
+from hccl_py.launcher.parts import meeting
 from hccl_py.launcher.parts.settings import (
     SECRET,
     check_free,
@@ -58,14 +57,15 @@ def part(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], i
         locations = over_ssh.locations(options.remote)
         os.environ.update(options.remote.environment)
         if all(location.is_here for location in locations):
-            return _local(replace(options, ranks_per_node=locations[0].host.slots), folder)
+            return _local(options._replace(ranks_per_node=locations[0].host.slots), folder)
         return over_ssh.part(options, options.remote, locations, folder)
     found = scheduler_of(options)
-    if found is not None and found.task is Task.NONE:
-        scheduled.in_allocation(options, found, words)
-        found = None
     if found is not None:
-        return scheduled.part(options, found, folder)
+        from hccl_py.launcher.parts import scheduled
+
+        if found.task is not Task.NONE:
+            return scheduled.part(options, found, folder)
+        scheduled.in_allocation(options, found, words)
     if options.head is None:
         return _local(options, folder)
     if options.by_arrival:

@@ -80,7 +80,7 @@ def other_node(options: Options, folder: Path, slots: tuple[Slot, ...]) -> Calla
         from hccl_py.launcher.job import join
 
         head = join.HeadAddress(
-            index=options.node_rank,
+            agent_index=options.node_rank,
             num_agents=options.num_nodes,
             name=target,
             secret=os.environ.get(SECRET, ""),

@@ -3,7 +3,6 @@
 import os
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from hccl_py.launcher.job.layout import Slot
@@ -25,8 +24,7 @@ def part(options: Options, found: Scheduled, folder: Path) -> Callable[[], int]:
     left_s = options.connect_timeout_s
     if found.is_pod:
         left_s = names.wait_until_known(where.address, left_s)
-    known = replace(
-        options,
+    known = options._replace(
         num_nodes=num_agents,
         node_rank=index,
         head=(where.address, where.port + CONTROL_PORT_OFFSET),

@@ -6,14 +6,17 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from hccl_py.launcher.job.head import HeadSettings
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.progress.job_progress import STALL_VARIABLE
 from hccl_py.transport.network.interfaces import address_family, describe_target
+
+if TYPE_CHECKING:
+    from hccl_py.launcher.job.head import HeadSettings
 
 SECRET = "HCCL_SECRET"
 
@@ -37,8 +40,10 @@ def program_of(options: Options, folder: Path, slots: Sequence[Slot]) -> Program
     )
 
 
-def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> HeadSettings:
+def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "HeadSettings":
     """Return what the head has to know; `address` is what the others should reach."""
+    from hccl_py.launcher.job.head import HeadSettings
+
     anywhere = options.head is None or options.by_arrival
     return HeadSettings(
         hosts=hosts,

@@ -14,9 +14,9 @@ it, so a bound rank has its memory near, unless that node is full.
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import Enum
 from itertools import groupby
+from typing import NamedTuple
 
 from hccl_py.launcher.placement import cpu_list
 from hccl_py.launcher.placement.topology import Cpu, Machine
@@ -32,8 +32,7 @@ class Bind(Enum):
     NUMA = "numa"
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a rank runs."""
 
     cpus: tuple[int, ...]
@@ -47,8 +46,7 @@ class Place:
         return {} if name in environ else {name: str(self.num_threads)}
 
 
-@dataclass(frozen=True)
-class Placement:
+class Placement(NamedTuple):
     """A place for each local rank, and a line for the user if they are not as asked."""
 
     places: tuple[Place, ...]

@@ -6,8 +6,8 @@ sees its own cgroup as the root of the mount, whatever /proc/self/cgroup calls i
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from hccl_py.launcher.placement import cpu_list
 
@@ -15,8 +15,7 @@ from hccl_py.launcher.placement import cpu_list
 _NO_LIMIT_BYTES = 1 << 60
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What the cgroup and those above it allow; None: no limit."""
 
     num_cores: float | None  # CPU time per time: 2.5 is two and a half cores

@@ -7,15 +7,14 @@ Containers hide parts of /sys. `Machine.unread` says what is missing and what is
 import os
 from collections.abc import Collection, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import NamedTuple
 
 from hccl_py.launcher.placement import cgroup, cpu_list
 
 
-@dataclass(frozen=True, order=True)
-class Cpu:
+class Cpu(NamedTuple):
     """A CPU of the scheduler. In ascending order, neighbours share as much as possible."""
 
     package: int
@@ -25,8 +24,7 @@ class Cpu:
     number: int
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """The CPUs that this process may use, and the limits of its cgroup."""
 
     cpus: tuple[Cpu, ...]  # in ascending order

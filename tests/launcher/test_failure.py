@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from dataclasses import replace
 
 from hccl_py.launcher.failure import Failure, first_failure, render
 
@@ -20,21 +19,21 @@ RAISED = Failure(
     at_s=100.0,
     log="",
 )
-VANISHED = replace(RAISED, rank=2, exit_code=-signal.SIGSEGV, kind="", message="", traceback="")
-STOPPED = replace(VANISHED, rank=3, exit_code=-signal.SIGTERM)
+VANISHED = RAISED._replace(rank=2, exit_code=-signal.SIGSEGV, kind="", message="", traceback="")
+STOPPED = VANISHED._replace(rank=3, exit_code=-signal.SIGTERM)
 
 
 def test_first_failure_is_the_earliest_that_raised() -> None:
-    later = replace(RAISED, rank=0, at_s=100.001)
+    later = RAISED._replace(rank=0, at_s=100.001)
     assert first_failure([later, RAISED]) == RAISED
 
 
 def test_first_failure_is_the_rank_that_vanished_though_peers_were_noticed_before() -> None:
-    assert first_failure([RAISED, replace(VANISHED, at_s=100.5)]).rank == 2
+    assert first_failure([RAISED, VANISHED._replace(at_s=100.5)]).rank == 2
 
 
 def test_first_failure_is_never_a_rank_that_was_stopped() -> None:
-    assert first_failure([replace(STOPPED, at_s=1.0), RAISED]) == RAISED
+    assert first_failure([STOPPED._replace(at_s=1.0), RAISED]) == RAISED
     assert first_failure([STOPPED]) == STOPPED
 
 
@@ -44,9 +43,9 @@ def test_shell_code_of_a_signal_is_128_and_its_number() -> None:
 
 
 def test_render_puts_the_first_failure_last_and_whole() -> None:
-    same = replace(RAISED, rank=5, at_s=101.0)
-    lost = replace(RAISED, rank=0, at_s=102.0, kind="DistBackendError", message="lost")
-    more = [replace(lost, rank=rank) for rank in (6, 7)]
+    same = RAISED._replace(rank=5, at_s=101.0)
+    lost = RAISED._replace(rank=0, at_s=102.0, kind="DistBackendError", message="lost")
+    more = [lost._replace(rank=rank) for rank in (6, 7)]
     assert render([STOPPED, lost, same, *more, RAISED], 8).splitlines() == [
         "hccl-launch: after rank 1 failed: DistBackendError on ranks 0, 6-7; ValueError on rank 5; "
         "all other ranks were stopped",
@@ -58,8 +57,8 @@ def test_render_puts_the_first_failure_last_and_whole() -> None:
 
 
 def test_render_without_a_record_quotes_the_last_lines_and_says_a_likely_reason() -> None:
-    vanished = replace(
-        VANISHED, host="b", log="/logs/rank_2.log", last_lines=("first", "last"), reason="memory"
+    vanished = VANISHED._replace(
+        host="b", log="/logs/rank_2.log", last_lines=("first", "last"), reason="memory"
     )
     assert render([vanished], 1).splitlines() == [
         "hccl-launch: rank 2 of 1 was killed by SIGSEGV (node 0 on b, local rank 1, pid 10)",
@@ -71,7 +70,7 @@ def test_render_without_a_record_quotes_the_last_lines_and_says_a_likely_reason(
 
 
 def test_render_of_many_failures_stays_short() -> None:
-    others = [replace(RAISED, rank=rank, at_s=101.0, kind=f"E{rank}") for rank in range(2, 100)]
+    others = [RAISED._replace(rank=rank, at_s=101.0, kind=f"E{rank}") for rank in range(2, 100)]
     lines = render([RAISED, *others], 100).splitlines()
     assert len(lines) == 5
     assert lines[0].endswith("; 90 more ranks failed; all other ranks were stopped")

@@ -29,7 +29,7 @@ import zmq
 from zmq.utils import z85
 
 from hccl_py.transport.control.control_plane import hold, release
-from hccl_py.transport.control.listener import KeyPair, curve_socket, receive_event
+from hccl_py.transport.control.curve import KeyPair, curve_socket, receive_event
 from hccl_py.transport.control.store import StoreClient, StoreServer
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError

@@ -19,18 +19,14 @@ import socket
 import struct
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Collection, Iterator
-from typing import NamedTuple
 
 import zmq
 
+from hccl_py.transport.control.curve import LINGER_MS, receive_event
 from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import Rejections, stranger_limit
 from hccl_py.transport.network.sockets import OpenSockets
 
-_HANDSHAKE_MS = 10_000
-_LINGER_MS = 100
-_KEEPALIVE_S = 10
-_QUEUED_MESSAGES = 64
 MAX_RECEIVED_PER_TURN = 1024
 _SO_ATTACH_FILTER, _SO_DETACH_FILTER = 26, 27
 THIS_MACHINE = "this machine"
@@ -43,39 +39,7 @@ _FAILED = {
     int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "it does not speak this protocol",
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "it is not a member",
 }
-_EVENT = struct.Struct("=HI")
 _MONITORED = int(zmq.EVENT_ACCEPTED) | int(zmq.EVENT_DISCONNECTED) | sum(_FAILED)
-
-
-class KeyPair(NamedTuple):
-    """The public and the secret CURVE key of this end, in Z85."""
-
-    public: bytes
-    secret: bytes
-
-
-def curve_socket(
-    context: "zmq.Context[zmq.Socket[bytes]]", kind: int, keys: KeyPair, max_message_bytes: int
-) -> "zmq.Socket[bytes]":
-    """Make a socket that encrypts, and drops connections that announce larger messages."""
-    made = context.socket(kind)
-    made.curve_publickey, made.curve_secretkey = keys
-    made.linger = _LINGER_MS
-    made.maxmsgsize = max_message_bytes
-    made.set_hwm(_QUEUED_MESSAGES)
-    made.handshake_ivl = _HANDSHAKE_MS
-    made.tcp_keepalive = 1
-    made.tcp_keepalive_idle = made.tcp_keepalive_intvl = _KEEPALIVE_S
-    return made
-
-
-def receive_event(monitor: "zmq.Socket[bytes]") -> tuple[int, int]:
-    """Return the next event of a monitor and its value; zmq.Again: there is none.
-
-    As pyzmq's `recv_monitor_message`, whose module imports all of asyncio.
-    """
-    event, value = _EVENT.unpack(monitor.recv_multipart(zmq.NOBLOCK)[0])
-    return int(event), int(value)
 
 
 class CurveListener:
@@ -179,7 +143,7 @@ class CurveListener:
             return error.errno == errno.EAGAIN
         return True
 
-    def close(self, linger_ms: int = _LINGER_MS) -> None:
+    def close(self, linger_ms: int = LINGER_MS) -> None:
         """Close; what was sent may leave for `linger_ms`."""
         for one in (self._router, self._monitor):
             self._poller.unregister(one)

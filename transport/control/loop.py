@@ -5,7 +5,6 @@ must not block. An exception of a service is logged, and the loop goes on.
 """
 
 import contextlib
-import logging
 import os
 import selectors
 import socket
@@ -13,12 +12,12 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, wait
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import zmq
 
-logger = logging.getLogger("hccl_py.transport")
+if TYPE_CHECKING:
+    import logging
 
 _LONGEST_TURN_S = 1.0
 _MAX_LOGGED = 32
@@ -73,6 +72,8 @@ class ControlLoop:
         if threading.current_thread() is self._thread:  # e.g. because a finalizer ran on it
             command()
             return
+        from concurrent.futures import Future, wait
+
         done: Future[None] = Future()
 
         def run() -> None:
@@ -132,14 +133,15 @@ class ControlLoop:
         """Log a problem, unless there were many."""
         self._num_logged += 1
         if self._num_logged <= _MAX_LOGGED:
-            level = logging.WARNING if error is None else logging.ERROR
-            logger.log(level, "%s", problem, exc_info=error)
+            logger = _logger()
+            (logger.warning if error is None else logger.error)("%s", problem, exc_info=error)
 
     def _run(self) -> None:
         try:
             self.run()
         except Exception:
-            logger.exception("the control thread ended; failures are found by the data path alone")
+            what = "the control thread ended; failures are found by the data path alone"
+            _logger().exception(what)
 
     def _turn(self) -> None:
         now_s = time.monotonic()
@@ -167,3 +169,10 @@ class ControlLoop:
                 self._is_closed = True
                 self.selector.close()
                 os.close(self._wake_fd)
+
+
+def _logger() -> "logging.Logger":
+    # An agent of hccl-launch, of which a thousand may start on one machine, logs nothing.
+    import logging
+
+    return logging.getLogger("hccl_py.transport")

@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable
 import zmq
 from zmq.utils import z85
 
+from hccl_py.transport.control.curve import KeyPair, curve_socket
 from hccl_py.transport.control.listener import (
     MAX_RECEIVED_PER_TURN,
     THIS_MACHINE,
     CurveListener,
-    KeyPair,
-    curve_socket,
 )
 from hccl_py.transport.control.message import MAX_MESSAGE_BYTES, Contact
 from hccl_py.transport.network.interfaces import describe_target

@@ -10,10 +10,13 @@ import ipaddress
 import socket
 import struct
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from hccl_py.transport.errors import BootstrapError
-from hccl_py.transport.network.identity import Endpoint
-from hccl_py.transport.network.settings import NetworkSettings
+
+if TYPE_CHECKING:  # the launcher's agents need neither, and a thousand of them may start at once
+    from hccl_py.transport.network.identity import Endpoint
+    from hccl_py.transport.network.settings import NetworkSettings
 
 _SIOCGIFFLAGS = 0x8913
 _SIOCGIFADDR = 0x8915
@@ -68,8 +71,10 @@ def select_interfaces(pattern: str, names: Collection[str]) -> list[str]:
     return list(dict.fromkeys(matches))
 
 
-def choose_addresses(settings: NetworkSettings) -> tuple[Endpoint, ...]:
+def choose_addresses(settings: "NetworkSettings") -> tuple["Endpoint", ...]:
     """Choose the addresses to listen on, best first; BootstrapError: no interface matches."""
+    from hccl_py.transport.network.identity import Endpoint
+
     routed = address_towards(settings.rendezvous_host, settings.family)
     interfaces = list_interfaces()
     if not settings.interfaces:
@@ -114,7 +119,9 @@ def is_loopback(address: str) -> bool:
     return ipaddress.ip_address(address).is_loopback
 
 
-def _no_match(settings: NetworkSettings, interfaces: Mapping[str, Sequence[str]]) -> BootstrapError:
+def _no_match(
+    settings: "NetworkSettings", interfaces: Mapping[str, Sequence[str]]
+) -> BootstrapError:
     found = [f"{name} ({', '.join(of_it) or 'no address'})" for name, of_it in interfaces.items()]
     wanted = [f"HCCL_SOCKET_IFNAME={settings.interfaces}"] if settings.interfaces else []
     wanted += [f"HCCL_SOCKET_FAMILY={settings.family.name}"] if settings.family else []

@@ -202,7 +202,7 @@ def test_lost_node_stops_the_others_and_is_named_last() -> None:
     job.head.tick(job.head.next_s())
     assert sorted(job.kinds()) == [(0, "stop"), (2, "stop")]
     job.ended(0, 11.0)
-    job.ended(2, 11.0, replace(FAILURE, rank=5, node=2))
+    job.ended(2, 11.0, FAILURE._replace(rank=5, node=2))
     assert job.head.exit_code == LOST_NODE
     assert job.said[-1].splitlines()[-1] == (
         "hccl-launch: error: node 1 (x) with ranks 2-4 was lost: it cannot be reached"
@@ -226,7 +226,7 @@ def test_stop_on_any_node_ends_the_job_with_that_code() -> None:
     job.head.receive(2, "stop", ["stopped by SIGINT on node 2", 128 + signal.SIGINT], 10.0)
     assert sorted(job.kinds()) == [(0, "stop"), (1, "stop"), (2, "stop")]
     for index in range(3):
-        job.ended(index, 11.0, replace(FAILURE, exit_code=-15))
+        job.ended(index, 11.0, FAILURE._replace(exit_code=-15))
     assert job.head.exit_code == 130
     assert job.said == ["hccl-launch: stopped by SIGINT on node 2; all ranks were ended"]
 

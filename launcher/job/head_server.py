@@ -1,0 +1,66 @@
+"""The head's end of the messages, see `channel.py`."""
+
+import hmac
+import logging
+import socket
+from collections.abc import Callable
+from typing import Any
+
+from hccl_py.launcher.job.channel import LINGER_MS, MAX_MESSAGE_BYTES, keys, pack, unpack
+from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.transport.control.sockets import ControlSockets
+
+_DOMAIN = b"hccl-launch"
+
+logger = logging.getLogger("hccl_py.launcher")
+
+
+class HeadServer:
+    """The head's end: one connection for each agent; a service of the loop."""
+
+    def __init__(
+        self,
+        loop: JobLoop,
+        bound: socket.socket,
+        secret: str,
+        on_message: Callable[[bytes, str, Any], None],
+        on_lost: Callable[[bytes], None],
+    ) -> None:
+        """Listen at a bound socket; agents are known by their routes."""
+        self._sockets = ControlSockets(loop.poller)
+        admitted = keys(secret, "agent").public
+        self._listener = self._sockets.open_listener(
+            _DOMAIN,
+            keys(secret, "head"),
+            "hccl-launch",
+            lambda key: hmac.compare_digest(key, admitted),
+            MAX_MESSAGE_BYTES,
+        )
+        self._on_message, self._on_lost = on_message, on_lost
+        self._listener.listen(bound)
+
+    def send(self, route: bytes, kind: str, body: Any) -> None:
+        """Send a message to an agent, if it is still there."""
+        self._listener.send(route, pack(kind, body))
+
+    def close(self) -> None:
+        """Close; what was sent may leave first."""
+        self._sockets.close_listener(_DOMAIN, LINGER_MS)
+        self._sockets.close()
+
+    def next_s(self) -> float:
+        """See `loop.Service`."""
+        return float("inf")
+
+    def turn(self) -> None:
+        """See `loop.Service`."""
+        self._sockets.receive()
+        for _, route, message in self._listener.receive(()):
+            try:
+                kind, body = unpack(message)
+            except (ValueError, TypeError, KeyError) as error:
+                logger.warning("a message of an agent was dropped: %s", error)
+                continue
+            self._on_message(route, kind, body)
+        for route in self._listener.take_ended():
+            self._on_lost(route)
