@@ -5,6 +5,7 @@ process alone, which asks the child to stop. A second signal kills. At the end n
 this process, however the child ended.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -62,6 +63,7 @@ def _fork(body: Callable[[], int]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
+    gc.freeze()  # a collection in the child would touch, and so copy, every page of this process
     pid = os.fork()
     if pid:
         return pid

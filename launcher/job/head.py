@@ -146,7 +146,7 @@ class Head:
         if self.phase is not Phase.GATHERING:
             return "the job has begun without it"
         self._agents[index] = _Agent(hello, port=hello.port)
-        if not self.missing:
+        if len(self._agents) == len(self.settings.hosts):
             self._check(now_s)
         return ""
 

@@ -11,22 +11,27 @@ from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.transport.control.sockets import ControlSockets
 
 _DOMAIN = b"hccl-launch"
+_UNKNOWN_HOST = ""
 
 logger = logging.getLogger("hccl_py.launcher")
 
 
 class HeadServer:
-    """The head's end: one connection for each agent; a service of the loop."""
+    """The head's end: one connection for each agent; a service of the loop.
+
+    Attributes:
+        num_missing: agents that have not come. So many may connect before the first of them speaks.
+    """
 
     def __init__(
         self,
         loop: JobLoop,
-        bound: socket.socket,
         secret: str,
         on_message: Callable[[bytes, str, Any], None],
         on_lost: Callable[[bytes], None],
     ) -> None:
-        """Listen at a bound socket; agents are known by their routes."""
+        """Open nothing yet; agents are known by their routes."""
+        self.num_missing = 0
         self._sockets = ControlSockets(loop.poller)
         admitted = keys(secret, "agent").public
         self._listener = self._sockets.open_listener(
@@ -37,7 +42,11 @@ class HeadServer:
             MAX_MESSAGE_BYTES,
         )
         self._on_message, self._on_lost = on_message, on_lost
-        self._listener.listen(bound)
+
+    def listen(self, bound: socket.socket, num_agents: int) -> None:
+        """Serve so many agents at a bound socket."""
+        self.num_missing = num_agents
+        self._listener.listen(bound, num_agents)
 
     def send(self, route: bytes, kind: str, body: Any) -> None:
         """Send a message to an agent, if it is still there."""
@@ -55,7 +64,8 @@ class HeadServer:
     def turn(self) -> None:
         """See `loop.Service`."""
         self._sockets.receive()
-        for _, route, message in self._listener.receive(()):
+        missing = (_UNKNOWN_HOST,) * self.num_missing
+        for _, route, message in self._listener.receive(missing):
             try:
                 kind, body = unpack(message)
             except (ValueError, TypeError, KeyError) as error:

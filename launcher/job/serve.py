@@ -34,13 +34,15 @@ class JobServer:
         self._loop = loop
         self._local: dict[int, Agent] = {}
         self._routes: dict[int, bytes] = {}
+        self._indices: dict[bytes, int] = {}
         self._server: HeadServer | None = None
         self._farewell_s = float("inf")
         loop.add(self)
 
     def listen(self, bound: socket.socket, secret: str) -> None:
         """Serve agents of other processes at a bound socket."""
-        self._server = HeadServer(self._loop, bound, secret, self._on_message, self._on_lost)
+        self._server = HeadServer(self._loop, secret, self._on_message, self._on_lost)
+        self._server.listen(bound, len(self.head.settings.hosts))
         self._loop.add(self._server)
 
     def add_agent(self, index: int, program: Program, address: str, port: int) -> None:
@@ -102,11 +104,12 @@ class JobServer:
             if problem:
                 self._server.send(route, "refused", problem)
             return
-        index = next((each for each, its in self._routes.items() if its == route), None)
+        index = self._indices.get(route)
         if index is not None:
             self.head.receive(index, kind, body, time.monotonic())
 
     def _take(self, route: bytes, body: Any) -> str:
+        assert self._server is not None
         mine = len(self.head.settings.hosts)
         if body["protocol"] != PROTOCOL:
             return "it runs another version of hccl-py"
@@ -118,18 +121,24 @@ class JobServer:
             slots = tuple(slot._replace(node=index) for slot in hello.slots)
             hello = hello._replace(slots=slots)
         # Before the head answers with the start of all ranks.
-        before, self._routes = self._routes, {**self._routes, index: route}
+        other = self._routes.get(index)
+        self._routes[index] = route
         problem = self.head.join(index, hello, time.monotonic())
-        if problem:
-            self._routes = before
+        if not problem:
+            self._indices[route] = index
+            self._server.num_missing -= 1
+        elif other is None:
+            del self._routes[index]
+        else:
+            self._routes[index] = other
         return problem
 
     def _on_lost(self, route: bytes) -> None:
-        for index, its in tuple(self._routes.items()):
-            if its == route:
-                del self._routes[index]
-                why = "its hccl-launch ended, or cannot be reached any more"
-                self.head.lose(index, why, time.monotonic())
+        index = self._indices.pop(route, None)
+        if index is not None:
+            del self._routes[index]
+            why = "its hccl-launch ended, or cannot be reached any more"
+            self.head.lose(index, why, time.monotonic())
 
 
 class _LocalLink:

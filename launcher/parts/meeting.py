@@ -11,6 +11,7 @@ from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
 from hccl_py.launcher.parts.settings import (
     SECRET,
+    allow_connections,
     bind,
     check_free,
     program_of,
@@ -52,6 +53,7 @@ def first_node(
     """Return what runs the head and the agent of node 0; `bound` is where the head listens."""
     assert options.head is not None
     host = options.head[0]
+    allow_connections(options.num_nodes)
     if bound is None:
         bound = _listen(_resolve(options.head), options.head[1])
         check_free("0.0.0.0", options.master_port or DEFAULT_MASTER_PORT)

@@ -11,7 +11,13 @@ from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.hosts.remote_agent import RemoteSettings
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.options import Options, UsageError
-from hccl_py.launcher.parts.settings import SECRET, bind, program_of, settings_of
+from hccl_py.launcher.parts.settings import (
+    SECRET,
+    allow_connections,
+    bind,
+    program_of,
+    settings_of,
+)
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_family, address_towards
 
@@ -37,6 +43,7 @@ def part(
 ) -> Callable[[], int]:
     """Return what runs the head and a node that is this machine, and starts the others."""
     families = {address_family(each) for location in found for each in location.addresses[:1]}
+    allow_connections(len(found))
     bound = bind("::" if socket.AF_INET6 in families else "0.0.0.0", 0)
     secret = os.environ.setdefault(SECRET, os.urandom(32).hex())
     where = f"port {bound.getsockname()[1]} of {socket.gethostname()}"

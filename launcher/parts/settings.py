@@ -1,6 +1,7 @@
 """What a part of a job is made of: free ports, the program of this host, the head's settings."""
 
 import os
+import resource
 import socket
 import sys
 from collections.abc import Sequence
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from hccl_py.launcher.job.head import HeadSettings
 
 SECRET = "HCCL_SECRET"
+_OWN_FILES = 128
+_FILES_PER_AGENT = 5  # a connection; over ssh also its process and three pipes
 
 
 def slots_of(options: Options, nodes: Sequence[int]) -> tuple[Slot, ...]:
@@ -78,6 +81,24 @@ def bind(address: str, port: int) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+def allow_connections(num_agents: int) -> None:
+    """Let this process open as many files as the head of so many agents needs.
+
+    The ranks of this host inherit that limit, so it is raised only for as many as need it.
+    """
+    lowest, hard = _OWN_FILES + num_agents, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    if hard != resource.RLIM_INFINITY and hard < lowest:
+        raise UsageError(
+            f"{num_agents} nodes: node 0 needs {lowest} open files, and this user may open {hard}: "
+            f"as root, echo '* - nofile {2 * lowest}' >> /etc/security/limits.conf, and log in again"
+        )
+    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    wanted = _OWN_FILES + _FILES_PER_AGENT * num_agents
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def check_free(address: str, port: int) -> None:

@@ -81,8 +81,8 @@ class CurveListener:
         for one in (router, self._monitor):
             poller.register(one, zmq.POLLIN)
 
-    def listen(self, bound: socket.socket) -> None:
-        """Serve a bound socket from now on; it is taken over."""
+    def listen(self, bound: socket.socket, num_expected: int = 0) -> None:
+        """Serve a bound socket from now on, which is taken over; so many may dial at once."""
         if bound.family == socket.AF_UNIX:
             endpoint = f"ipc://@{bound.getsockname()[1:].decode()}"
         else:
@@ -90,7 +90,7 @@ class CurveListener:
             self._router.ipv6 = bound.family == socket.AF_INET6
         bound.setblocking(False)
         # Not more: ZeroMQ accepts what waits in the backlog even after the kernel drops the rest.
-        bound.listen(2 * self._max_strangers)
+        bound.listen(2 * self._max_strangers + num_expected)
         self._opened.add(bound.fileno())
         self._ports.append(bound.dup())
         self._router.setsockopt(zmq.USE_FD, bound.detach())
