@@ -91,7 +91,7 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
         check_free("127.0.0.1", options.master_port)
     program = program_of(options, folder, slots_of(options, range(nodes)))
     is_alone = len(program.slots) == 1 and options.output == OutputWords()
-    program = replace(program, is_alone=is_alone)
+    program = program._replace(is_alone=is_alone)
     settings = settings_of(options, ("",), "")
 
     def body() -> int:

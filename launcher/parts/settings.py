@@ -92,7 +92,7 @@ def allow_connections(num_agents: int) -> None:
     if hard != resource.RLIM_INFINITY and hard < lowest:
         raise UsageError(
             f"{num_agents} nodes: node 0 needs {lowest} open files, and this user may open {hard}: "
-            f"as root, echo '* - nofile {2 * lowest}' >> /etc/security/limits.conf, and log in again"
+            f"as root, echo '* - nofile {lowest}' >> /etc/security/limits.conf, and log in again"
         )
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     wanted = _OWN_FILES + _FILES_PER_AGENT * num_agents

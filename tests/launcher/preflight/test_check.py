@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 import socket
 import subprocess
@@ -12,7 +13,6 @@ from contextlib import ExitStack, closing
 from dataclasses import replace
 from typing import Any
 
-import msgpack  # type: ignore[import-untyped]
 import pytest
 
 from hccl_py.launcher.preflight.check import Ask, Job, Report, run
@@ -26,7 +26,7 @@ NAMES = ("localhost", "localhost")
 
 def travelled(message: Any) -> Any:
     """Return a message as it is after the way between head and agent."""
-    return msgpack.unpackb(msgpack.packb(message))
+    return json.loads(json.dumps(message))
 
 
 def checked(job: Job, responders: Mapping[int, Responder]) -> Report:

@@ -1,0 +1,44 @@
+"""What lets hundreds of agents start on one machine: few imports, and a head that serves them all."""
+
+from __future__ import annotations
+
+import resource
+import subprocess
+import sys
+
+import pytest
+from launching import run
+
+from hccl_py.launcher.options import UsageError
+from hccl_py.launcher.parts.settings import allow_connections
+
+# Each would cost an agent 3 to 20 % of the CPU time of its start, torch 20 times that time.
+_COSTLY = ("torch", "numpy", "dataclasses", "inspect", "logging", "shutil", "msgpack", "secrets")
+_IMPORTS = """
+import sys
+before = set(sys.modules)
+import hccl_py.launcher.main, hccl_py.launcher.job.join
+print(*sorted(set(sys.modules) - before))
+"""
+
+
+def test_agent_imports_nothing_costly() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _IMPORTS], capture_output=True, text=True, check=True
+    )
+    imported = done.stdout.split()
+    assert "hccl_py.launcher.job.agent" in imported
+    assert not set(_COSTLY) & set(imported)
+
+
+def test_head_that_may_open_too_few_files_is_refused() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with pytest.raises(UsageError, match=f"node 0 needs .* this user may open {hard}"):
+        allow_connections(hard)
+
+
+@pytest.mark.nightly("scale")
+def test_job_of_256_agents_begins_and_ends() -> None:
+    done = run(sys.executable, "-m", "hccl_py.bench.agents", 256, limit_s=600.0)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].split()[0] == "256"
