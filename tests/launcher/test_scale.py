@@ -1,4 +1,4 @@
-"""What lets hundreds of agents start on one machine: few imports, and a head that serves them all."""
+"""What lets hundreds of agents start on one machine: few imports, and a head for all of them."""
 
 from __future__ import annotations
 
