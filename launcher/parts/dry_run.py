@@ -67,7 +67,7 @@ def _local(options: Options) -> _Agent:
     """All ranks are here, on emulated nodes where there are several."""
     program = program_of(options, Path(), slots_of(options, range(options.num_nodes)))
     attempt = _attempt(options, 0, program.slots, [options.ranks_per_node] * options.num_nodes)
-    attempt = replace(attempt, master_addr="127.0.0.1")
+    attempt = attempt._replace(master_addr="127.0.0.1")
     return _Agent(socket.gethostname(), True, program, attempt, makes_secret=True)
 
 
@@ -75,7 +75,7 @@ def _hosts(options: Options, remote: HostOptions) -> tuple[list[_Agent], list[st
     locations = over_ssh.locations(remote)
     sizes = [location.host.slots for location in locations]
     if all(location.is_here for location in locations):
-        agent = _local(replace(options, ranks_per_node=sizes[0]))
+        agent = _local(options._replace(ranks_per_node=sizes[0]))
         return [replace(agent, passed_on=remote.environment)], []
     os.environ.update(remote.environment)
     agents = []
@@ -84,10 +84,10 @@ def _hosts(options: Options, remote: HostOptions) -> tuple[list[_Agent], list[st
         program = program_of(options, Path(), slots)
         if not location.is_here:
             command = _command_there(options, remote, program)
-            program = replace(program, environment=remote.environment, command=command)
+            program = program._replace(environment=remote.environment, command=command)
         attempt = _attempt(options, sum(sizes[:index]), slots, sizes)
         if locations[0].is_here:
-            attempt = replace(attempt, master_addr=over_ssh.address_of_this(locations))
+            attempt = attempt._replace(master_addr=over_ssh.address_of_this(locations))
         host = location.host.name
         passed_on = remote.environment
         agents.append(_Agent(host, location.is_here, program, attempt, True, passed_on))
@@ -117,7 +117,7 @@ def _scheduled(options: Options, found: Scheduled) -> _Agent:
     where = scheduled.given_place(options, found)
     if where is not None:
         head = where.address, where.port + CONTROL_PORT_OFFSET
-        options = replace(options, head=head, master_port=where.port)
+        options = options._replace(head=head, master_port=where.port)
     if not scheduled.is_one_rank(found):
         return _one_node(options, index, count)
     size = found.local_world_size or 1
