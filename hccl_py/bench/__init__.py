@@ -5,5 +5,6 @@ overlap/      training steps: what DDP over gloo, DDP over hccl and fast_ddp cos
 peers/        Communicator beside MPICH, Open MPI and UCC, in fresh starts
 verbs/        hccl-perftest: queue pairs, with the columns of ib_write_bw and ib_send_lat
 namespaces    two network namespaces joined by virtual Ethernet, as two hosts
+agents        hundreds of agents of hccl-launch on one machine: seconds, CPU time, memory
 check_cost    what it costs to compare every call with those of the other ranks
 """
