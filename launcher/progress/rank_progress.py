@@ -8,11 +8,10 @@ import json
 import os
 import socket
 import zlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from hccl_py.launcher.processes import tree
 
@@ -21,8 +20,7 @@ _BUSY_SHARE = 0.1
 """A rank that uses, or wants, this much of a core computes; the heartbeats of a call need less."""
 
 
-@dataclass(frozen=True)
-class RankProgress:
+class RankProgress(NamedTuple):
     """One look at a rank.
 
     Attributes:
@@ -43,15 +41,12 @@ class RankProgress:
     waiting_for: tuple[int, ...]
 
     @classmethod
-    def of(cls, packed: Mapping[str, Any]) -> "RankProgress":
-        """Unpack a message; raise ValueError, TypeError or KeyError if it is none."""
-        names = ("rank", "pid", "steps", "collectives", "num_bytes")
+    def of(cls, packed: Sequence[Any]) -> "RankProgress":
+        """Unpack a message; raise ValueError or TypeError if it is none."""
+        rank, host, pid, steps, collectives, num_bytes, idle_s, call, waiting_for = packed
         return cls(
-            **{name: int(packed[name]) for name in names},
-            host=str(packed["host"]),
-            idle_s=float(packed["idle_s"]),
-            call=str(packed["call"]),
-            waiting_for=tuple(map(int, packed["waiting_for"])),
+            *(int(rank), str(host), int(pid), int(steps), int(collectives), int(num_bytes)),
+            *(float(idle_s), str(call), tuple(map(int, waiting_for))),
         )
 
 
