@@ -17,6 +17,10 @@ constexpr auto probe_after = std::chrono::milliseconds(200);
 constexpr int most_unsent_bytes = 256 * 1024;
 // A path of unknown speed counts as fast, so that it gets tried.
 constexpr double assumed_rate = 1e9;
+// A path that is cut for a while breaks once and comes back late; one that breaks so often, and for so
+// long, delivers nothing at all.
+constexpr int most_fruitless_breaks = 4;
+constexpr auto shortest_fruitless = std::chrono::seconds(6);
 // What a lost packet explains is no trouble yet.
 constexpr double shortest_silence_s = 0.5;
 
@@ -203,8 +207,32 @@ void TcpLane::adopt(size_t i, std::shared_ptr<Stream> connection) {
   if (ack_due_) send_ack();
 }
 
+void TcpLane::count_break(size_t i) {
+  bool fruitless = peer_has_ < window_.posted();
+  if (!fruitless || peer_has_ != number_at_break_) num_fruitless_breaks_ = 0;
+  if (!fruitless) return;
+  if (num_fruitless_breaks_++ == 0) first_fruitless_ = Clock::now();
+  number_at_break_ = peer_has_;
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(paths_[i]->fd(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0) mtu_ = info.tcpi_pmtu;
+}
+
+std::string TcpLane::why_fruitless() const {
+  auto elapsed = Clock::now() - first_fruitless_;
+  int enough = most_fruitless_breaks * static_cast<int>(paths_.size());
+  if (num_fruitless_breaks_ < enough || elapsed < shortest_fruitless) return {};
+  auto seconds = std::chrono::duration_cast<std::chrono::seconds>(elapsed).count();
+  size_t num_bytes = sizeof(Frame) + window_.at(number_at_break_ + 1).header.length;
+  return std::to_string(num_fruitless_breaks_) + " connections were made and broke in " +
+         std::to_string(seconds) + " s without delivering a message of " +
+         std::to_string(num_bytes) + " bytes; do large packets vanish (MTU " +
+         std::to_string(mtu_) + " here; ip link set dev INTERFACE mtu 1280)? see hccl-launch --check";
+}
+
 void TcpLane::lose(size_t i, const std::string& why, bool by_peer) {
   if (!paths_[i]->up()) return;
+  count_break(i);
   end(i, why, by_peer);
   bool comes_back = options_.observer != nullptr && options_.observer->path_lost(*this, i);
   if (!comes_back) peer_ended_ = true;
