@@ -244,7 +244,9 @@ class FullMesh(Connector):
         )
 
     def _join_message(self, waiting: Sequence[int]) -> str:
-        missing = ", ".join(str(self._party.members[rank]) for rank in waiting[:_MAX_PEERS_IN_MESSAGE])
+        missing = ", ".join(
+            str(self._party.members[rank]) for rank in waiting[:_MAX_PEERS_IN_MESSAGE]
+        )
         return (
             f"{self._party.members[self._party.rank]} is connected with all ranks, but "
             f"{self._deadline} has not heard that of {missing}; look at the log there"

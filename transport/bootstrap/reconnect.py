@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 
 from hccl_py.transport import _core
 from hccl_py.transport.bootstrap.connection import CONNECTING, NotNowError, PendingConnection
-from hccl_py.transport.bootstrap.connector import Connector
+from hccl_py.transport.bootstrap.connector import Connector, is_no_descriptor
 from hccl_py.transport.bootstrap.flaps import Flaps
 from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
 from hccl_py.transport.bootstrap.unmade import UnmadeLanes
@@ -148,7 +148,7 @@ class Reconnector(Connector):
             self._look_s = time.monotonic() + _LOOK_PERIOD_S
             self._take_news()
             for key, why in self._unmade.take_given_up():
-                self._engine.note_unreachable(key.rank, f"{self._route(key)}: {why}; {_CHECK}")
+                self._engine.note_unreachable(key.rank, f"{self._route(key)}: {why}")
 
     def _take_news(self, but: Key | None = None) -> None:
         """Make what the engine needs, except `but`, to which there is a new connection."""
@@ -237,7 +237,7 @@ class Reconnector(Connector):
         if self._attempts(key, dialled=True):
             return  # what failed was the peer's attempt
         if what.startswith(CONNECTING):
-            self._note_unmade(key, what)
+            self._note_unmade(key, what if is_no_descriptor(cause) else f"{what}; {_CHECK}")
         else:
             self._unmade.forget([key])
         if key in self._retry_s:
@@ -253,7 +253,7 @@ class Reconnector(Connector):
         if key.index == CONTROL:
             self._engine.note_refusal(key.rank)
         else:
-            self._note_unmade(key, f"{CONNECTING}: connection refused")
+            self._note_unmade(key, f"{CONNECTING}: connection refused; {_CHECK}")
         super()._refused(key)
 
     def _note_unmade(self, key: Key, why: str) -> None:

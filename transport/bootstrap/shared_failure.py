@@ -49,9 +49,8 @@ class SharedFailure:
         try:
             yield
         except Exception as error:
-            mine = self._in_words(error)
-            cause = self._share(mine)
-            if isinstance(error, BootstrapError) and (self.has_met or cause != mine):
+            cause = self._share(self._in_words(error))
+            if isinstance(error, BootstrapError):
                 raise BootstrapError(f"rank {self._rank}: cannot connect: {cause}") from error
             raise
 
@@ -79,7 +78,9 @@ class SharedFailure:
         return not self._store_ended and self._store.has(f"listening/{rank}")
 
     def _in_words(self, error: Exception) -> str:
-        text = str(error) if isinstance(error, BootstrapError) else f"{type(error).__name__}: {error}"
+        text = (
+            str(error) if isinstance(error, BootstrapError) else f"{type(error).__name__}: {error}"
+        )
         text = text.removeprefix(f"rank {self._rank}: ")
         if not text.startswith("rank "):
             text = f"rank {self._rank} on {socket.gethostname()}: {text}"

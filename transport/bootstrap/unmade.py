@@ -43,7 +43,7 @@ class UnmadeLanes:
             lane = [Key(key.rank, key.index, path) for path in paths]
             if key in self._unmade and all(self._since_s(one) <= long_ago_s for one in lane):
                 self.forget(lane)
-                yield key, f"{key}: {why} for {time.monotonic() - since_s:.0f} s"
+                yield key, f"{key} was tried for {time.monotonic() - since_s:.0f} s: {why}"
 
     def _since_s(self, key: Key) -> float:
         return self._unmade.get(key, (float("inf"), ""))[0]

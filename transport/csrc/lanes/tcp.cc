@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <cmath>
 #include <limits>
 
 namespace hccl {
@@ -17,10 +18,9 @@ constexpr auto probe_after = std::chrono::milliseconds(200);
 constexpr int most_unsent_bytes = 256 * 1024;
 // A path of unknown speed counts as fast, so that it gets tried.
 constexpr double assumed_rate = 1e9;
-// A path that is cut for a while breaks once and comes back late; one that breaks so often, and for so
-// long, delivers nothing at all.
-constexpr int most_fruitless_breaks = 4;
-constexpr auto shortest_fruitless = std::chrono::seconds(6);
+// A path that is cut for a while breaks once and comes back late. One that breaks so often delivers
+// nothing, if no acknowledgement came meanwhile and each connection had time for it.
+constexpr int fruitless_breaks = 4;
 // What a lost packet explains is no trouble yet.
 constexpr double shortest_silence_s = 0.5;
 
@@ -219,13 +219,12 @@ void TcpLane::count_break(size_t i) {
 }
 
 std::string TcpLane::why_fruitless() const {
-  auto elapsed = Clock::now() - first_fruitless_;
-  int enough = most_fruitless_breaks * static_cast<int>(paths_.size());
-  if (num_fruitless_breaks_ < enough || elapsed < shortest_fruitless) return {};
-  auto seconds = std::chrono::duration_cast<std::chrono::seconds>(elapsed).count();
+  std::chrono::duration<double> elapsed = Clock::now() - first_fruitless_;
+  int enough = fruitless_breaks * static_cast<int>(paths_.size());
+  if (num_fruitless_breaks_ < enough || elapsed.count() < 3 * options_.path_timeout_s) return {};
   size_t num_bytes = sizeof(Frame) + window_.at(number_at_break_ + 1).header.length;
   return std::to_string(num_fruitless_breaks_) + " connections were made and broke in " +
-         std::to_string(seconds) + " s without delivering a message of " +
+         std::to_string(std::lround(elapsed.count())) + " s without delivering a message of " +
          std::to_string(num_bytes) + " bytes; do large packets vanish (MTU " +
          std::to_string(mtu_) + " here; ip link set dev INTERFACE mtu 1280)? see hccl-launch --check";
 }
