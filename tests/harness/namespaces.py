@@ -11,6 +11,8 @@ are nightly, and skipped where there can be no namespaces.
 from __future__ import annotations
 
 import functools
+import shutil
+import subprocess
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -26,6 +28,20 @@ def call_inside(name: str, function: Callable[[], T]) -> T:
     """Call a function in a namespace, on a thread of its own; this one stays where it is."""
     with ThreadPoolExecutor(1, initializer=enter, initargs=(name,)) as thread:
         return thread.submit(function).result()
+
+
+def firewall(hosts: Hosts, host: int, *rules: str) -> None:
+    """Have a host judge what comes in by these rules of nft."""
+    if shutil.which("nft") is None:
+        pytest.skip("there is no nft: apt-get install nftables")
+    for words in (
+        "add table inet test",
+        "add chain inet test input { type filter hook input priority 0 ; }",
+        *(f"add rule inet test input {rule}" for rule in rules),
+    ):
+        command = hosts.command(host, "nft", words)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20)
+        assert done.returncode == 0, f"{words}: {done.stderr}"
 
 
 @functools.cache

@@ -35,6 +35,8 @@ from hccl_py.transport.network.identity import PROTOCOL_VERSION, Endpoint
 from hccl_py.transport.network.interfaces import Target, address_family, describe_target
 from hccl_py.transport.network.sockets import Connection, bind_to_device
 
+CONNECTING = "connecting"
+"""The step in which nothing but the kernel of the other side has to answer."""
 _MAGIC = b"HCCL-PY\0"
 _CONNECTOR, _ACCEPTOR = 1, 2
 _HELLO = struct.Struct("!8sHHIIII16s32s")
@@ -111,7 +113,7 @@ class PendingConnection:
 
     def _run(self, wanted: Key | Callable[[Key], bool]) -> Steps:
         if isinstance(wanted, Key):
-            self.key, self.step = wanted, "connecting"
+            self.key, self.step = wanted, CONNECTING
             yield EVENT_WRITE
             code = self.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
             if code:

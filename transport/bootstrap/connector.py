@@ -11,6 +11,7 @@ import contextlib
 import errno
 import heapq
 import math
+import resource
 import socket
 import time
 from abc import ABC, abstractmethod
@@ -20,6 +21,7 @@ from selectors import EVENT_READ, BaseSelector
 from typing import Any
 
 from hccl_py.transport.bootstrap.connection import (
+    CONNECTING,
     NotListeningError,
     NotNowError,
     PendingConnection,
@@ -36,17 +38,24 @@ _STRANGER_TIMEOUT_S = 10.0
 _ACCEPTED_PER_TURN = 8
 
 
+def is_no_descriptor(error: Exception) -> bool:
+    """Say whether the process, or the machine, has no descriptor left."""
+    return isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE)
+
+
 class Connector(ABC):
     """Dials, accepts and authenticates.
 
     Attributes:
         FIRST_RETRY_S: pause after a first failed attempt; doubles with each further one.
         LONGEST_RETRY_S: where it stops to double.
-        ATTEMPT_S: how long connecting and the handshake of a member may take.
+        CONNECT_S: how long the kernel of a member may take to answer that it is dialled.
+        ATTEMPT_S: how long its handshake may take after that.
     """
 
     FIRST_RETRY_S: float
     LONGEST_RETRY_S: float
+    CONNECT_S: float
     ATTEMPT_S: float
 
     def __init__(
@@ -86,6 +95,17 @@ class Connector(ABC):
     def _out_of_descriptors(self, cause: OSError) -> None:
         """Raise, or wait a little: no descriptor is left for a connection."""
 
+    @abstractmethod
+    def _num_missing(self) -> int:
+        """Return how many connections this rank still lacks at the least."""
+
+    def _no_descriptor(self) -> str:
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return (
+            f"no descriptor is left: ulimit -n is {limit}, expected {limit + self._num_missing()} "
+            f"or more on rank {self._party.rank}"
+        )
+
     def _close_connections(self) -> None:
         for watched in (*self._listeners, *(pending.socket for pending in self._pending)):
             with contextlib.suppress(KeyError, ValueError):  # it is not watched just now
@@ -118,7 +138,8 @@ class Connector(ABC):
                 reason = f"it did not prove itself in {_STRANGER_TIMEOUT_S:g} s"
                 self._drop_stranger(pending, reason)
             else:
-                self._reject(pending, RejectedError(f"no answer in {self.ATTEMPT_S:g} s"))
+                allowed_s = self.CONNECT_S if pending.step == CONNECTING else self.ATTEMPT_S
+                self._reject(pending, RejectedError(f"no answer in {allowed_s:.3g} s"))
 
     def _dial(self, key: Key) -> None:
         if key not in self._retry_s:
@@ -136,10 +157,11 @@ class Connector(ABC):
             self._refused(key)
             return
         except OSError as error:
-            self._failed(key, f"connecting: {error.strerror or error}", error)
+            why = self._no_descriptor() if is_no_descriptor(error) else error.strerror or error
+            self._failed(key, f"{CONNECTING}: {why}", error)
             return
         pending = PendingConnection(self._party, dialled, describe_target(target), key)
-        self._begin(pending, self.ATTEMPT_S)
+        self._begin(pending, self.CONNECT_S)
 
     def _refused(self, key: Key) -> None:
         """Retry: nobody listens there, yet or any more."""
@@ -176,7 +198,7 @@ class Connector(ABC):
             except (BlockingIOError, ConnectionError):
                 return
             except OSError as error:
-                if error.errno in (errno.EMFILE, errno.ENFILE):
+                if is_no_descriptor(error):
                     self._make_room(error)
                 return  # any other is an error of that connection, says accept(2)
             self._welcome(accepted, address)
@@ -224,13 +246,16 @@ class Connector(ABC):
     def _advance(self, pending: PendingConnection) -> None:
         if pending.closed:  # by an earlier event of the same turn
             return
+        was_connecting = pending.step == CONNECTING
         try:
             event = pending.advance()
         except RejectedError as rejection:
             self._reject(pending, rejection)
             return
-        if pending.authenticated and pending in self._strangers:
+        proved = pending.authenticated and pending in self._strangers
+        if proved:
             del self._strangers[pending]
+        if proved or (was_connecting and pending.step != CONNECTING):
             self._pending[pending] = time.monotonic() + self.ATTEMPT_S
         if event is not None:
             self._selector.modify(pending.socket, event, partial(self._advance, pending))

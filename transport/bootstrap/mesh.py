@@ -12,7 +12,9 @@ from dataclasses import dataclass, replace
 from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.full_mesh import FullMesh
 from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
-from hccl_py.transport.bootstrap.rendezvous import Card, Meeting, Store, meet, sharing_failure
+from hccl_py.transport.bootstrap.rendezvous import Card, Meeting, meet
+from hccl_py.transport.bootstrap.sealed_store import SealedStore, Store
+from hccl_py.transport.bootstrap.shared_failure import SharedFailure
 from hccl_py.transport.bootstrap.tls import Tls
 from hccl_py.transport.control.control_plane import hold, release
 from hccl_py.transport.control.coordination import Coordination
@@ -121,17 +123,18 @@ def connect(
     if world_size == 1:
         alone = Party(0, (Member(0, identity),), b"", b"", make_segment((0,)))
         return Mesh(alone, (), ())
-    with contextlib.ExitStack() as opened:
-        mine = _Resources(rank, world_size, num_lanes, identity, opened)
-        secret = mine.settings.secret
-        meeting = meet(store, rank, mine.card, secret, deadline, share)
+    settings = NetworkSettings.from_environment()
+    failure = SharedFailure(SealedStore(store, settings.secret), rank, world_size)
+    # The failure is shared before anything closes, pending connections too: peers would fail in
+    # turn, and one of them would be the first to share its failure.
+    with contextlib.ExitStack() as opened, failure.sharing():
+        mine = _Resources(rank, world_size, num_lanes, identity, settings, opened)
+        meeting = meet(store, rank, mine.card, settings.secret, deadline, share)
+        failure.has_met = True
         deadline.hopeless = getattr(store, "hopeless_to_connect", deadline.hopeless)
-        # Shared before anything closes, pending connections too: peers would fail in turn, and one
-        # of them would be the first to share its failure.
-        with sharing_failure(store, rank, secret):
-            coordination = _coordination(meeting, rank)
-            opened.callback(coordination.close)
-            mesh = mine.connect(meeting, make_segment, deadline, coordination)
+        coordination = _coordination(meeting, rank)
+        opened.callback(coordination.close)
+        mesh = mine.connect(meeting, make_segment, deadline, coordination, failure)
         release(mine.plane)  # the coordination has a hold of its own
         opened.pop_all()  # what is still open is the caller's from here on
     return mesh
@@ -150,10 +153,11 @@ class _Resources:
         world_size: int,
         num_lanes: int,
         identity: Identity,
+        settings: NetworkSettings,
         opened: contextlib.ExitStack,
     ) -> None:
         """Open; `opened` closes all of it, and what is opened later, if the bootstrap fails."""
-        self.settings = settings = NetworkSettings.from_environment()
+        self.settings = settings
         self._opened = opened
         self._rank = rank
         self._tls = Tls() if settings.tls else None
@@ -208,6 +212,7 @@ class _Resources:
         make_segment: Callable[[tuple[int, ...]], tuple[int, int, int]],
         deadline: Deadline,
         coordination: Coordination,
+        failure: SharedFailure,
     ) -> Mesh:
         """Connect to all ranks; closes what is only needed for that, and nothing else."""
         party = self._party(meeting, make_segment)
@@ -221,12 +226,15 @@ class _Resources:
         listeners += self._tcp if remote else []
         for listener in listeners:
             listener.listen(BACKLOG)
-        full_mesh = FullMesh(party, listeners, deadline)
+        if remote:
+            failure.tell_listening()
+        full_mesh = FullMesh(party, listeners, deadline, failure)
         self._opened.callback(full_mesh.close)
         made = full_mesh.run()
         provided: Mapping[int, Sequence[Lane]] = {}
         if self._provider is not None:
             provided = self._provider.connect([card.provider for card in meeting.cards], deadline)
+        full_mesh.join()
         links = _links(party, made, provided)
         full_mesh.close()
         # Only the engine's own connections can be replaced.

@@ -11,7 +11,8 @@ rank's connection counts. The lower rank dials because the higher may have lost 
 made there, and because a refusal tells that the peer has ended. The engine gets the new connection
 and replays what the old one may have lost. Attempts go on for as long as the communicator lives,
 also after it failed, since `shrink` has to know who ended: the engine decides when a communicator
-without any path ends.
+without any path ends. Only that no connection of a lane can be made while the control connections
+stand is known here (`unmade.py`), and reported to the engine.
 """
 
 import logging
@@ -22,10 +23,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from hccl_py.transport import _core
-from hccl_py.transport.bootstrap.connection import NotNowError, PendingConnection
-from hccl_py.transport.bootstrap.connector import Connector
+from hccl_py.transport.bootstrap.connection import CONNECTING, NotNowError, PendingConnection
+from hccl_py.transport.bootstrap.connector import Connector, is_no_descriptor
+from hccl_py.transport.bootstrap.flaps import Flaps
 from hccl_py.transport.bootstrap.party import CONTROL, Key, Party
+from hccl_py.transport.bootstrap.unmade import UnmadeLanes
 from hccl_py.transport.control.control_plane import hold, release
+from hccl_py.transport.network.interfaces import describe_target
 from hccl_py.transport.network.rejections import stranger_limit
 from hccl_py.transport.network.sockets import OpenSockets
 
@@ -36,6 +40,7 @@ _FIRST_LANE_RETRY_S = 0.002
 _LOOK_PERIOD_S = 1.0
 """How often the engine checks the connections while no call does."""
 _WITHOUT_DESCRIPTORS_S = 0.1
+_CHECK = "a firewall? see hccl-launch --check"
 _SETTLE_PERIOD_S = 0.002
 _SETTLE_S = 1.5
 """How long a rank that leaves waits for a path to a peer that it cannot reach: longer than
@@ -50,6 +55,7 @@ class Reconnector(Connector):
     FIRST_RETRY_S = 0.05
     LONGEST_RETRY_S = 1.0
     # Less than the kernel's second pause between attempts to connect over a link that is down.
+    CONNECT_S = 3.0
     ATTEMPT_S = 3.0
 
     def __init__(
@@ -73,6 +79,8 @@ class Reconnector(Connector):
         self._logged: set[Key] = set()  # whose break is in the log, until their path is whole
         # Peers with a lane that has no path left; replaced, never changed: `settle` reads it.
         self._unreachable: set[int] = set()
+        self._unmade = UnmadeLanes(party.num_paths)
+        self._flaps = Flaps()
         self._closing = False
         self._look_s = 0.0
         self._rests_until_s = math.inf
@@ -139,6 +147,8 @@ class Reconnector(Connector):
         if time.monotonic() >= self._look_s:
             self._look_s = time.monotonic() + _LOOK_PERIOD_S
             self._take_news()
+            for key, why in self._unmade.take_given_up():
+                self._engine.note_unreachable(key.rank, f"{self._route(key)}: {why}")
 
     def _take_news(self, but: Key | None = None) -> None:
         """Make what the engine needs, except `but`, to which there is a new connection."""
@@ -171,13 +181,15 @@ class Reconnector(Connector):
         for key in (Key(*broken) for broken in self._engine.take_broken()):
             self._broken.add(key)
             self._note_reachability()
+            if key.index == CONTROL:
+                self._unmade.forget_path(key.rank, key.path)
             if key != but:
                 self._make(key)
 
     def _log_break(self, key: Key) -> None:
         """Log it once it does not look like the end of the peer, which breaks all and refuses."""
         if not _any_on_path(key, self._logged):
-            logger.warning("%s broke; it will be used again when it can", self._name(key))
+            self._flaps.log_break(self._name(key), (key.rank, key.path))
         self._logged.add(key)
 
     def _note_reachability(self) -> None:
@@ -203,6 +215,7 @@ class Reconnector(Connector):
         if key.index != CONTROL:
             self._made.add(key)
             self._wanted.discard(key)
+            self._unmade.forget([key])
         # Breaks reported so far are of the old connection: noted later, they would stay for ever.
         self._take_news(but=key)
         connection = pending.detach()
@@ -214,7 +227,7 @@ class Reconnector(Connector):
             self._note_reachability()
             if not _any_on_path(key, self._broken):
                 self._logged = {one for one in self._logged if not _any_on_path(key, {one})}
-                logger.warning("%s works again", self._name(key))
+                self._flaps.log_return(self._name(key), (key.rank, key.path))
 
     def _failed(self, key: Key, what: str, cause: Exception) -> None:
         """Try again, if this rank dials it, or if it needs what the peer dialled."""
@@ -223,6 +236,10 @@ class Reconnector(Connector):
             logger.info("%s: %s: %s; trying again", self._name(key), key, what)
         if self._attempts(key, dialled=True):
             return  # what failed was the peer's attempt
+        if what.startswith(CONNECTING):
+            self._note_unmade(key, what if is_no_descriptor(cause) else f"{what}; {_CHECK}")
+        else:
+            self._unmade.forget([key])
         if key in self._retry_s:
             self._retry_later(key)
         elif key in self._wanted or key in self._broken:
@@ -235,13 +252,28 @@ class Reconnector(Connector):
         """Tell the engine, which tells by it that the peer has ended; retry all the same."""
         if key.index == CONTROL:
             self._engine.note_refusal(key.rank)
+        else:
+            self._note_unmade(key, f"{CONNECTING}: connection refused; {_CHECK}")
         super()._refused(key)
+
+    def _note_unmade(self, key: Key, why: str) -> None:
+        """Note what keeps a lane away; where the whole path is down, the engine sees it."""
+        if key.index != CONTROL and Key(key.rank, CONTROL, key.path) not in self._broken:
+            self._unmade.note(key, why)
 
     def _out_of_descriptors(self, cause: OSError) -> None:
         """Rest: the listener stays readable, and the thread would spin on it."""
         self._rests_until_s = time.monotonic() + _WITHOUT_DESCRIPTORS_S
         for listener in self._listeners:
             self._selector.unregister(listener)
+
+    def _num_missing(self) -> int:
+        remote = (one.rank for one in self._party.members if not self._party.is_local(one.rank))
+        return self._party.num_lanes * sum(map(self._party.num_paths, remote)) - len(self._made)
+
+    def _route(self, key: Key) -> str:
+        here, there = self._party.route(key.rank, key.path)
+        return f"{here.host} -> {describe_target((there.host, there.port))}"
 
     def _name(self, key: Key) -> str:
         path = self._party.path_name(key.rank, key.path)

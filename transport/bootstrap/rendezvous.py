@@ -6,17 +6,15 @@ the seal only finds damage), bounded in size, and parsed only if the seal fits. 
 operations. `mesh.py` uses the cards.
 """
 
-import contextlib
-import hmac
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
-from datetime import timedelta
 from functools import cache
-from typing import Any, Protocol, get_origin, get_type_hints
+from typing import Any, get_origin, get_type_hints
 
 import msgpack  # type: ignore[import-untyped]
 
+from hccl_py.transport.bootstrap.sealed_store import SealedStore, Store
 from hccl_py.transport.control.message import Contact
 from hccl_py.transport.deadline import Deadline
 from hccl_py.transport.errors import BootstrapError, HcclError
@@ -28,7 +26,6 @@ _COMMUNICATOR_ID_BYTES = 16
 _SECRET_BYTES = 32
 MAX_CARD_BYTES = 4096
 _MAX_SHARED_BYTES = 256 << 10
-_SEAL_BYTES = 32
 # What all ranks must have alike, and the variable that sets it.
 _AGREED = {
     "world_size": "",
@@ -38,24 +35,6 @@ _AGREED = {
     "checksum": "HCCL_CHECKSUM",
     "tls": "HCCL_TLS",
 }
-# c10d reads a timeout of zero milliseconds as "for ever".
-_SHORTEST_WAIT_S = 0.01
-
-
-class Store(Protocol):
-    """What a store must offer; every c10d store does.
-
-    `wait(keys, timedelta)` and `check(keys) -> bool` are used where they exist. A store without
-    `wait` must bound `get` itself, and missing ranks can then not be named. `hopeless() -> str`,
-    where it exists, says why to give up waiting for the other ranks, or "";
-    `hopeless_to_connect() -> str` the same once all have met.
-    """
-
-    def set(self, key: str, value: Any, /) -> Any:
-        """Set a key to bytes."""
-
-    def get(self, key: str, /) -> Any:
-        """Wait for a key and return its bytes."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +93,7 @@ def meet(
     BootstrapError: ranks did not arrive, disagree or cannot reach each other. Rank 0 decides, the
     others raise the same error.
     """
-    sealed = _SealedStore(store, secret)
+    sealed = SealedStore(store, secret)
     packed = _pack_card(card)
     sealed.set(f"member/{rank}", packed)
     if rank == 0:
@@ -138,24 +117,8 @@ def meet(
     return _read_members(rank, card, packed, sealed.get("members", what, limit), secret)
 
 
-@contextlib.contextmanager
-def sharing_failure(store: Store, rank: int, secret: bytes | None) -> Iterator[None]:
-    """Run the block; if it fails, share the reason, or add that of the rank that failed first.
-
-    A rank that gives up closes its connections, and its peers would blame it or each other.
-    """
-    try:
-        yield
-    except Exception as error:
-        mine = f"rank {rank}: {_first_line(error)}"
-        first = _SealedStore(store, secret).first_failure(mine)
-        if first and isinstance(error, BootstrapError):
-            raise BootstrapError(f"{error}; the first failure was {first}") from error
-        raise
-
-
 def _collect(
-    sealed: "_SealedStore", mine: Card, secret: bytes | None, deadline: Deadline, shared: bytes
+    sealed: SealedStore, mine: Card, secret: bytes | None, deadline: Deadline, shared: bytes
 ) -> bytes:
     keys = [f"member/{rank}" for rank in range(mine.world_size)]
     sealed.wait(keys, 0, mine.world_size, deadline, "the store failed")
@@ -253,6 +216,8 @@ def _pack_card(card: Card) -> bytes:
 def _unpack_card(rank: int, packed: bytes) -> Card:
     try:
         fields = msgpack.unpackb(packed)
+        if "failure" in fields:  # instead of a card, see shared_failure.py
+            raise BootstrapError(str(fields["failure"]))
         version = fields.pop("version")
         if version != PROTOCOL_VERSION:
             raise BootstrapError(
@@ -289,89 +254,3 @@ def _types() -> dict[type, dict[str, Any]]:
         }
         for part in (Meeting, Card, Contact, Identity, Endpoint)
     }
-
-
-class _SealedStore:
-    """A store whose values each bear an HMAC.
-
-    Stores raise what they like (c10d: DistStoreError, DistNetworkError, both RuntimeError), hence
-    the broad excepts.
-    """
-
-    def __init__(self, store: Store, secret: bytes | None) -> None:
-        self._store = store
-        self._key = secret or b""
-        self._check = getattr(store, "check", None)
-        self._wait = getattr(store, "wait", None)
-
-    def set(self, key: str, content: bytes) -> None:
-        try:
-            self._store.set(key, self._seal(key, content))
-        except Exception as error:
-            raise BootstrapError(f"the store did not set {key!r}: {error}") from error
-
-    def get(self, key: str, what: str, max_bytes: int) -> bytes:
-        """Return the content of a key; `what` names it in errors."""
-        try:
-            sealed = bytes(self._store.get(key))
-        except Exception as error:
-            raise BootstrapError(f"the store did not hand out {key!r}: {error}") from error
-        if len(sealed) > _SEAL_BYTES + max_bytes:
-            raise BootstrapError(
-                f"{what} has {len(sealed)} bytes, > {_SEAL_BYTES + max_bytes}: not ours"
-            )
-        content = sealed[_SEAL_BYTES:]
-        if not hmac.compare_digest(self._seal(key, content), sealed):
-            raise BootstrapError(
-                f"{what} does not verify: set HCCL_SECRET to the same value on every rank, or on "
-                "none"
-            )
-        return content
-
-    def wait(
-        self, keys: list[str], rank: int, world_size: int, deadline: Deadline, otherwise: str
-    ) -> None:
-        """Wait until all keys are set; the error names the ranks without a card, or `otherwise`."""
-        try:
-            if self._wait is not None:
-                self._wait(keys, timedelta(seconds=max(deadline.remaining_s, _SHORTEST_WAIT_S)))
-            else:
-                for key in keys:
-                    self._store.get(key)
-        except Exception as error:
-            missing = [str(one) for one in range(world_size) if not self._has(f"member/{one}")]
-            reason = otherwise
-            if missing:
-                reason = (
-                    f"rank{'s' * (len(missing) > 1)} {', '.join(missing)} of {world_size} did not "
-                    f"arrive; look at their logs, and whether all {world_size} ranks were started"
-                )
-            raise BootstrapError(
-                f"rank {rank}: rendezvous failed {deadline}: {reason} (store: {_first_line(error)})"
-            ) from error
-
-    def first_failure(self, mine: str) -> str:
-        """Leave a failure if it is the first; otherwise return the first, as far as known."""
-        if self._check is None:
-            return ""
-        try:
-            if not self._check(["failure"]):
-                self.set("failure", mine.encode()[:MAX_CARD_BYTES])
-                return ""
-            return self.get("failure", "the failure", MAX_CARD_BYTES).decode(errors="replace")
-        except Exception:  # the store may have ended with its rank; the cause is known
-            return ""
-
-    def _seal(self, key: str, content: bytes) -> bytes:
-        return hmac.digest(self._key, key.encode() + b"\0" + content, "sha256") + content
-
-    def _has(self, key: str) -> bool:
-        """Say whether a key is set; True where the store cannot answer in a bounded time."""
-        try:
-            return bool(self._check([key])) if self._check is not None else True
-        except Exception:
-            return True
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0]

@@ -102,6 +102,7 @@ void bind_communicator(nb::class_<Communicator>& communicator) {
       .def("take_wanted",
            [](Communicator& c) { return plain(c.connections().take_wanted()); }, Released())
       .def("note_refusal", &Communicator::note_refusal, Released())
+      .def("note_unreachable", &Communicator::note_unreachable, Released())
       .def("replace_connection",
            [](Communicator& c, int peer, int index, int path, nb::handle connection) {
              std::shared_ptr<Stream> stream = stream_of(connection);

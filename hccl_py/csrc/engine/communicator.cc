@@ -335,6 +335,12 @@ void Communicator::note_refusal(int peer) {
   drive_once();
 }
 
+void Communicator::note_unreachable(int peer, const std::string& why) {
+  if (submissions_.is_closed()) return;
+  connections_.note_unreachable(peer, why);
+  drive_once();
+}
+
 void Communicator::replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection) {
   if (submissions_.is_closed()) return connection->close();
   connections_.offer(path, std::move(connection));

@@ -104,6 +104,8 @@ class Communicator final : public Drivable {
   std::vector<BrokenPath> take_broken();
   // Nobody listens any more where this peer of another node did.
   void note_refusal(int peer);
+  // A lane to this peer cannot be made, although the peer lives.
+  void note_unreachable(int peer, const std::string& why);
   // The driver takes it into use at its next turn; no other thread may touch it any more. Also the
   // first connection that a lane wants.
   void replace_connection(const BrokenPath& path, std::shared_ptr<Stream> connection);

@@ -18,7 +18,7 @@ from typing import Any
 
 import namespaces
 import pytest
-from namespaces import Hosts, call_inside
+from namespaces import Hosts, call_inside, firewall
 
 from hccl_py.launcher.preflight.check import Ask, Job, Report, run
 
@@ -37,18 +37,6 @@ def _namespaces() -> None:
 def command(*words: str) -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=20)
     assert done.returncode == 0, f"{' '.join(words)}: {done.stderr}"
-
-
-def firewall(hosts: Hosts, host: int, *rules: str) -> None:
-    """Have a host judge what comes in by these rules of nft."""
-    if shutil.which("nft") is None:
-        pytest.skip("there is no nft: apt-get install nftables")
-    for words in (
-        "add table inet test",
-        "add chain inet test input { type filter hook input priority 0 ; }",
-        *(f"add rule inet test input {rule}" for rule in rules),
-    ):
-        command(*hosts.command(host, "nft", words))
 
 
 @contextmanager

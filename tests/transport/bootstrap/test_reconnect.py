@@ -7,6 +7,7 @@ import contextlib
 import logging
 import math
 import os
+import re
 import signal
 import threading
 import time
@@ -19,6 +20,7 @@ from bootstrapped import Job, bootstrapped, open_descriptors, read_exactly, writ
 from thread_ranks import wait_until
 
 from hccl_py.transport.bootstrap.connection import PendingConnection
+from hccl_py.transport.bootstrap.flaps import Flaps
 from hccl_py.transport.bootstrap.mesh import Mesh
 from hccl_py.transport.bootstrap.party import Key
 from hccl_py.transport.bootstrap.reconnect import Reconnector
@@ -39,6 +41,7 @@ class ReportingEngine:
         self.replaced: dict[Key, Connection] = {}
         self.num_replaced: Counter[Key] = Counter()
         self.refused: list[int] = []
+        self.unreachable: list[tuple[int, str]] = []
         self.gone: list[SimpleNamespace] = []
 
     def repair_fd(self) -> int:
@@ -58,6 +61,9 @@ class ReportingEngine:
 
     def note_refusal(self, peer: int) -> None:
         self.refused.append(peer)
+
+    def note_unreachable(self, peer: int, why: str) -> None:
+        self.unreachable.append((peer, why))
 
     def replace_connection(self, peer: int, index: int, path: int, connection: Connection) -> None:
         key = Key(peer, index, path)
@@ -259,6 +265,49 @@ def test_reconnect_control_connection_to_a_rank_that_has_ended_is_refused_on_eit
             pair.engines[survivor].report(Key(ended, 0, 0))
             engine = pair.engines[survivor]
             wait_until(lambda e=engine, r=ended: r in e.refused, "a refusal")
+
+
+def test_lane_that_the_network_keeps_away_is_reported_while_the_control_connection_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("hccl_py.transport.bootstrap.unmade.GIVEN_UP_S", 0.2)
+    monkeypatch.setattr("hccl_py.transport.bootstrap.reconnect._LOOK_PERIOD_S", 0.05)
+    with reconnected_pair() as (pair, _):
+        pair.repairs[0].close()
+        for listener in pair.meshes[0].listeners:
+            listener.close()
+        engine = pair.engines[1]
+        # A path that is down is the engine's to judge, and the lane might come by its other path.
+        engine.report(Key(0, 0, 1))
+        engine.want(Key(0, 1, 0), Key(0, 1, 1))
+        wait_until(lambda: engine.refused.count(0) >= 4, "it tries for a while")
+        assert not engine.unreachable
+    with reconnected_pair() as (pair, _):
+        pair.repairs[0].close()
+        for listener in pair.meshes[0].listeners:
+            listener.close()
+        engine = pair.engines[1]
+        engine.want(Key(0, 1, 0), Key(0, 1, 1))
+        wait_until(lambda: bool(engine.unreachable), "a report")
+        peer, why = engine.unreachable[0]
+        assert peer == 0
+        assert re.search(
+            r"-> 127.0.0.1:\d+: lane 0.* was tried for .*connection refused; a fire", why
+        )
+
+
+def test_path_that_breaks_again_and_again_is_logged_twice(caplog: pytest.LogCaptureFixture) -> None:
+    flaps = Flaps()
+    for _ in range(10):
+        flaps.log_break("path 0", (1, 0))
+        flaps.log_return("path 0", (1, 0))
+    flaps.log_break("path 1", (1, 1))
+    assert [text.split(";")[0] for text in caplog.messages] == [
+        "path 0 broke",
+        "path 0 works again",
+        "path 0 broke again",
+        "path 1 broke",
+    ]
 
 
 def test_reconnect_settle_waits_for_a_peer_that_is_out_of_reach(

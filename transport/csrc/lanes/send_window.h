@@ -39,6 +39,7 @@ class SendWindow {
     return posted();
   }
   Outgoing& at(uint64_t number) { return entries_[number - acknowledged_ - 1]; }
+  const Outgoing& at(uint64_t number) const { return entries_[number - acknowledged_ - 1]; }
 
   // Copies the payload if it is small and there is room.
   void keep(uint64_t number) {

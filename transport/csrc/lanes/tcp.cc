@@ -5,6 +5,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <cmath>
 #include <limits>
 
 namespace hccl {
@@ -17,6 +18,9 @@ constexpr auto probe_after = std::chrono::milliseconds(200);
 constexpr int most_unsent_bytes = 256 * 1024;
 // A path of unknown speed counts as fast, so that it gets tried.
 constexpr double assumed_rate = 1e9;
+// A path that is cut for a while breaks once and comes back late. One that breaks so often delivers
+// nothing, if no acknowledgement came meanwhile and each connection had time for it.
+constexpr int fruitless_breaks = 4;
 // What a lost packet explains is no trouble yet.
 constexpr double shortest_silence_s = 0.5;
 
@@ -203,8 +207,31 @@ void TcpLane::adopt(size_t i, std::shared_ptr<Stream> connection) {
   if (ack_due_) send_ack();
 }
 
+void TcpLane::count_break(size_t i) {
+  bool fruitless = peer_has_ < window_.posted();
+  if (!fruitless || peer_has_ != number_at_break_) num_fruitless_breaks_ = 0;
+  if (!fruitless) return;
+  if (num_fruitless_breaks_++ == 0) first_fruitless_ = Clock::now();
+  number_at_break_ = peer_has_;
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(paths_[i]->fd(), IPPROTO_TCP, TCP_INFO, &info, &size) == 0) mtu_ = info.tcpi_pmtu;
+}
+
+std::string TcpLane::why_fruitless() const {
+  std::chrono::duration<double> elapsed = Clock::now() - first_fruitless_;
+  int enough = fruitless_breaks * static_cast<int>(paths_.size());
+  if (num_fruitless_breaks_ < enough || elapsed.count() < 3 * options_.path_timeout_s) return {};
+  size_t num_bytes = sizeof(Frame) + window_.at(number_at_break_ + 1).header.length;
+  return std::to_string(num_fruitless_breaks_) + " connections were made and broke in " +
+         std::to_string(std::lround(elapsed.count())) + " s without delivering a message of " +
+         std::to_string(num_bytes) + " bytes; do large packets vanish (MTU " +
+         std::to_string(mtu_) + " here; ip link set dev INTERFACE mtu 1280)? see hccl-launch --check";
+}
+
 void TcpLane::lose(size_t i, const std::string& why, bool by_peer) {
   if (!paths_[i]->up()) return;
+  count_break(i);
   end(i, why, by_peer);
   bool comes_back = options_.observer != nullptr && options_.observer->path_lost(*this, i);
   if (!comes_back) peer_ended_ = true;

@@ -74,6 +74,9 @@ class TcpLane final : public Lane {
   void lose(size_t path, const std::string& why, bool by_peer = false);
   // How many connections the path has had; both sides count alike.
   uint64_t generation(size_t path) const { return paths_[path]->generation(); }
+  // Why it makes no sense to replace connections any more: each of the last ones broke before anything
+  // that they carried was acknowledged. Empty: it does.
+  std::string why_fruitless() const;
   // No connection will be replaced any more: the peer has left or died.
   void peer_has_ended();
   // To be called every 100 ms or so: notices cut paths and lost tails.
@@ -128,6 +131,7 @@ class TcpLane final : public Lane {
   void requeue(size_t path);
   void end(size_t path, const std::string& why, bool by_peer);
   void release_acknowledged();
+  void count_break(size_t path);
   void bury(const std::string& why);
   void note_wanted();
   void probe(Clock::time_point now);
@@ -164,6 +168,11 @@ class TcpLane final : public Lane {
   uint64_t progress_number_ = ~uint64_t{0};  // acknowledged when that last changed,
   Clock::time_point progress_at_{};          // and when that was
   Clock::time_point next_probe_{};
+  // Connections that broke, since the first of those without an acknowledgement between them.
+  int num_fruitless_breaks_ = 0;
+  uint64_t number_at_break_ = 0;  // acknowledged
+  uint32_t mtu_ = 0;              // of the last that broke
+  Clock::time_point first_fruitless_{};
   Clock::time_point checked_at_{};
 
   // Receiving.

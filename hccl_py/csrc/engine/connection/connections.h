@@ -104,6 +104,8 @@ class Connections final : public PathObserver {
   void offer(const BrokenPath& path, std::shared_ptr<Stream> connection);
   // The host of a rank answered that no process listens there any more.
   void note_refusal(int peer);
+  // A lane to a rank cannot be made, although the rank lives.
+  void note_unreachable(int peer, const std::string& why);
   // Ranks whose control links have ended: left, died, lost or unreachable.
   std::vector<Failure> ended_peers() const;
   int epoll_fd() const { return epoll_.get(); }
@@ -188,7 +190,8 @@ class Connections final : public PathObserver {
   std::vector<BrokenPath> wanted_;
   std::vector<std::pair<BrokenPath, std::shared_ptr<Stream>>> offers_;
   std::vector<int> refusals_;
-  // Raised by offer() and note_refusal(); pairs with the sleeper's last turn, as in Submissions::submit().
+  std::vector<std::pair<int, std::string>> unreachable_;
+  // Raised by what fills these three; pairs with the sleeper's last turn, as in Submissions::submit().
   std::atomic<int> num_offers_{0};
 };
 

@@ -77,6 +77,7 @@ void Connections::lane_wanted(const TcpLane& lane) {
 bool Connections::path_lost(const TcpLane& lane, size_t path) {
   ControlLink& link = *at(lane.peer()).link;
   if (link.state() != ControlLink::State::open) return false;
+  if (std::string why = lane.why_fruitless(); !why.empty()) fail_by_paths(lane.peer(), why);
   int index = 1 + lane.index();
   // Neither end of a cut connection receives anything, so each reports it to the other.
   link.report_down(index, path, lane.generation(path));
@@ -132,14 +133,24 @@ void Connections::note_refusal(int peer) {
   num_offers_.fetch_add(1, std::memory_order_seq_cst);
 }
 
+void Connections::note_unreachable(int peer, const std::string& why) {
+  std::lock_guard lock(mutex_);
+  unreachable_.emplace_back(peer, why);
+  num_offers_.fetch_add(1, std::memory_order_seq_cst);
+}
+
 void Connections::use_offers() {
   std::unique_lock lock(mutex_);
   num_offers_.store(0, std::memory_order_seq_cst);
   auto offers = std::exchange(offers_, {});
   auto refusals = std::exchange(refusals_, {});
+  auto unreachable = std::exchange(unreachable_, {});
   lock.unlock();
   for (auto& [path, connection] : offers) use(path, std::move(connection));
   for (int rank : refusals) use_refusal(rank);
+  for (auto& [rank, why] : unreachable) {
+    if (at(rank).link->state() == ControlLink::State::open) fail_by_paths(rank, why);
+  }
 }
 
 void Connections::use_refusal(int rank) {

@@ -2,6 +2,7 @@
 // as somebody replaces what breaks.
 #include <algorithm>
 #include <set>
+#include <thread>
 
 #include "base/crc32c.h"
 #include "faulty_stream.h"
@@ -163,6 +164,41 @@ HCCL_TEST(a_lent_payload_outlives_its_connection) {
       lane.tend();
     }
   }
+}
+
+HCCL_TEST(a_lane_whose_connections_break_before_they_deliver_is_fruitless) {
+  struct Watch final : PathObserver {
+    void lane_wanted(const TcpLane&) override {}
+    bool path_lost(const TcpLane& lane, size_t) override {
+      why = lane.why_fruitless();
+      return true;
+    }
+    std::string why;
+  } watch;
+  Statistics statistics;
+  TcpOptions options;
+  options.observer = &watch;
+  options.path_timeout_s = 0.01;
+  TcpLane lane(1, {nullptr}, options, statistics);
+  std::vector<std::byte> payload(100'000);
+  auto break_often = [&](int times) {
+    for (int i = 0; i < times; ++i) {
+      std::array<int, 2> sockets = tcp_sockets();
+      auto far_end = stream_on(sockets[1]);
+      lane.adopt(0, stream_on(sockets[0]));
+      std::this_thread::sleep_for(std::chrono::milliseconds(15));
+      lane.lose(0, "cut");
+      far_end->close();
+    }
+  };
+  break_often(5);
+  CHECK(watch.why.empty());  // there was nothing to deliver
+  lane.post_send({.length = static_cast<uint32_t>(payload.size())}, payload.data());
+  break_often(3);
+  CHECK(watch.why.empty());
+  break_often(1);
+  CHECK(watch.why.find("4 connections were made and broke") == 0);
+  CHECK(watch.why.find("a message of 100064 bytes") != std::string::npos);
 }
 
 HCCL_TEST(crc32c_is_the_published_one) {

@@ -1,0 +1,34 @@
+"""The log of paths that break and come back: what happens again and again is said once."""
+
+import logging
+import time
+
+logger = logging.getLogger("hccl_py.transport")
+
+_CALM_S = 60.0
+
+
+class Flaps:
+    """Logs breaks and returns of paths, the first two of each until it was whole for a minute."""
+
+    def __init__(self) -> None:
+        """Know of no break."""
+        self._num_breaks: dict[object, int] = {}
+        self._last_s: dict[object, float] = {}
+
+    def log_break(self, name: str, path: object) -> None:
+        """Log a break of `path`, which messages call `name`."""
+        if time.monotonic() > self._last_s.get(path, 0.0) + _CALM_S:
+            self._num_breaks[path] = 0
+        self._last_s[path] = time.monotonic()
+        self._num_breaks[path] = number = self._num_breaks[path] + 1
+        if number == 1:
+            logger.warning("%s broke; it will be used again when it can", name)
+        elif number == 2:
+            logger.warning("%s broke again; not logged again within %g s", name, _CALM_S)
+
+    def log_return(self, name: str, path: object) -> None:
+        """Log that it works again, if its break was the first."""
+        self._last_s[path] = time.monotonic()
+        if self._num_breaks.get(path) == 1:
+            logger.warning("%s works again", name)

@@ -1,0 +1,126 @@
+"""Why connecting failed on some rank: all ranks learn it, by the store at which they meet.
+
+    failure = SharedFailure(SealedStore(store, secret), rank, world_size)
+    with failure.sharing():        # what fails in the block is shared, or was another rank's first
+        ...
+        failure.look()             # now and then; raises what another rank shared
+
+The first failure is the error of all ranks. A rank that fails closes its connections, and its peers
+would otherwise blame it or each other, or wait until their deadline.
+"""
+
+import contextlib
+import socket
+import time
+from collections.abc import Iterator
+
+import msgpack  # type: ignore[import-untyped]
+
+from hccl_py.transport.bootstrap.sealed_store import SealedStore
+from hccl_py.transport.errors import BootstrapError
+
+_KEY = "failure"
+_MAX_BYTES = 2048
+LOOK_PERIOD_S = 1.0
+"""How often a rank that connects looks; no sooner, so that a quick start asks the store nothing."""
+_READERS_S = 3.0
+"""How long rank 0, in whose process the store may be, waits until the others know its failure."""
+_READERS_PERIOD_S = 0.02
+
+
+class SharedFailure:
+    """The first failure of a communicator that is being connected.
+
+    Attributes:
+        has_met: this rank's rendezvous is over.
+    """
+
+    def __init__(self, store: SealedStore, rank: int, world_size: int) -> None:
+        """Share nothing yet."""
+        self.has_met = False
+        self._store = store
+        self._rank = rank
+        self._world_size = world_size
+        self._store_ended = False
+
+    @contextlib.contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Run the block; a BootstrapError of it is raised with the cause that all ranks have."""
+        try:
+            yield
+        except Exception as error:
+            cause = self._share(self._in_words(error))
+            if isinstance(error, BootstrapError):
+                raise BootstrapError(f"rank {self._rank}: cannot connect: {cause}") from error
+            raise
+
+    def look(self) -> None:
+        """Raise what another rank shared, or that the store ended."""
+        if self._store_ended:
+            return
+        try:
+            is_there = self._store.has(_KEY)
+        except BootstrapError as error:
+            self._store_ended = True
+            raise BootstrapError(
+                f"{error}; a rank or a launcher ended while the others connected; look at the log "
+                "of rank 0 first"
+            ) from error
+        if is_there:
+            raise BootstrapError(self._read())
+
+    def tell_listening(self) -> None:
+        """Tell that this rank listens: from now on it is not slow where a connection is refused."""
+        self._store.set(f"listening/{self._rank}", b"")
+
+    def listens(self, rank: int) -> bool:
+        """Say whether a rank has told so."""
+        return not self._store_ended and self._store.has(f"listening/{rank}")
+
+    def _in_words(self, error: Exception) -> str:
+        text = (
+            str(error) if isinstance(error, BootstrapError) else f"{type(error).__name__}: {error}"
+        )
+        text = text.removeprefix(f"rank {self._rank}: ")
+        if not text.startswith("rank "):
+            text = f"rank {self._rank} on {socket.gethostname()}: {text}"
+        return text.partition("\n")[0][:_MAX_BYTES]
+
+    def _share(self, mine: str) -> str:
+        """Leave a failure if it is the first; return the first, as far as known."""
+        if self._store_ended:
+            return mine
+        try:
+            if not self._store.has(_KEY):
+                self._store.set_first(_KEY, mine.encode())
+            if not self.has_met:  # the others do not look yet: they wait for these
+                key = "members" if self._rank == 0 else f"member/{self._rank}"
+                self._store.set(key, msgpack.packb({_KEY: mine}))
+            return self._read()
+        except BootstrapError:  # the store may have ended with its rank; the cause is known
+            self._store_ended = True
+            return mine
+        finally:
+            self._leave()
+
+    def _read(self) -> str:
+        return self._store.get(_KEY, "the failure", 4 * _MAX_BYTES).decode(errors="replace")
+
+    def _leave(self) -> None:
+        """Let the others read the store before it may end with the process of rank 0.
+
+        Rank 0 waits for the ranks that came; for all where it failed before it left a card itself.
+        """
+        with contextlib.suppress(BootstrapError):
+            if self._store_ended:
+                return
+            if self._rank != 0:
+                self._store.set(f"told/{self._rank}", b"")
+                return
+            waiting = set(range(1, self._world_size))
+            if self._store.has("member/0"):
+                waiting = {rank for rank in waiting if self._store.has(f"member/{rank}")}
+            until_s = time.monotonic() + _READERS_S
+            while waiting and time.monotonic() < until_s:
+                waiting = {rank for rank in waiting if not self._store.has(f"told/{rank}")}
+                time.sleep(_READERS_PERIOD_S)
