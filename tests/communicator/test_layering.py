@@ -38,7 +38,7 @@ FOR_LAUNCHER = {
     *("hccl_py.transport.network.settings", "hccl_py.transport.network.interfaces"),
     "hccl_py.transport.network.identity",
     *("hccl_py.transport.control.loop", "hccl_py.transport.control.listener"),
-    "hccl_py.transport.control.sockets",
+    *("hccl_py.transport.control.sockets", "hccl_py.transport.control.curve"),
 }
 """What hosts are, how ranks choose addresses, and an event loop with authenticated sockets."""
 
