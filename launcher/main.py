@@ -31,7 +31,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(text, end="")
             return 0
         with scratch_folder() as folder:
-            body = choose.elastic(words) if options.elastic else choose.part(options, folder, words)
+            if options.elastic:
+                body = choose.elastic(options, words)
+            else:
+                body = choose.part(options, folder, words)
             return front.run(body, options.stop_s + _AGENT_EXTRA_S)
     except UsageError as error:
         print(f"hccl-launch: error: {error}", file=sys.stderr)

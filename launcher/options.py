@@ -120,6 +120,11 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         or backend not in ("static", "c10d")
         or any(getattr(args, _dest(name)) for name in (*_ELASTIC, *_ELASTIC_FLAGS))
     )
+    if fewest < most and not (args.rdzv_endpoint or args.standalone):
+        raise UsageError(
+            f"--nnodes {args.nnodes} needs --rdzv-endpoint HOST:PORT, the same on every node: one "
+            "that stays"
+        )
     if not args.print_k8s:  # its program is in the image
         _check_program(args)
     return Options(

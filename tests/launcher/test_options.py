@@ -51,7 +51,7 @@ def test_nodes_meet_only_where_an_option_says_so(
     [
         ("--nnodes 2", False),
         ("--nnodes 2:2 --rdzv-backend c10d --rdzv-endpoint a:1", False),
-        ("--nnodes 1:2", True),
+        ("--nnodes 1:2 --rdzv-endpoint a:1", True),
         ("--role trainer", True),
         ("--rdzv-backend etcd", True),
     ],
@@ -83,6 +83,7 @@ def test_help_fits_two_screens_and_begins_with_examples(
         ("--nproc-per-node 0 SCRIPT", "--nproc-per-node: expected 1 or more, got '0'"),
         ("--nproc-per-node few SCRIPT", "--nproc-per-node: expected a number"),
         ("--nnodes abc SCRIPT", "--nnodes: expected a number or MIN:MAX, got 'abc'"),
+        ("--nnodes 2:3 SCRIPT", "--nnodes 2:3 needs --rdzv-endpoint HOST:PORT"),
         ("--nnodes 3:2 SCRIPT", "--nnodes: expected 1 or more (MIN <= MAX), got '3:2'"),
         ("--nnodes 0 SCRIPT", "--nnodes: expected 1 or more (MIN <= MAX), got '0'"),
         ("--master-port 70000 SCRIPT", "--master-port: expected 1 to 65535, got 70000"),
@@ -93,7 +94,7 @@ def test_help_fits_two_screens_and_begins_with_examples(
         ("--rdzv-endpoint :x SCRIPT", "--rdzv-endpoint: expected HOST:PORT, got ':x'"),
         (
             "--nnodes 2 --node-rank 1 --master-addr no.such.host.invalid SCRIPT",
-            "--master-addr: no.such.host.invalid does not resolve to an address",
+            "no.such.host.invalid does not resolve to an address",
         ),
         ("--tee 9 --log-dir l SCRIPT", "--tee: expected 0 to 3"),
         ("--redirects 3 SCRIPT", "--redirects and --tee need --log-dir"),
