@@ -31,10 +31,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(text, end="")
             return 0
         with scratch_folder() as folder:
-            if options.elastic:
-                body = choose.elastic(options, words)
-            else:
-                body = choose.part(options, folder, words)
+            part = choose.elastic if options.elastic else choose.part
+            body = part(options, folder, words)
             return front.run(body, options.stop_s + _AGENT_EXTRA_S)
     except UsageError as error:
         print(f"hccl-launch: error: {error}", file=sys.stderr)

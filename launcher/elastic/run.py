@@ -7,11 +7,8 @@ are elastic's.
 import argparse
 import logging
 import os
-import shutil
 import sys
-import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,7 +26,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.run import config_from_args, determine_local_world_size, get_args_parser
 
 from hccl_py.launcher import options
-from hccl_py.launcher.elastic.agent import reporting_agent
+from hccl_py.launcher.elastic.agent import OtherNodeFailedError, reporting_agent
 from hccl_py.launcher.elastic.meeting import NoStoreError, is_here, say, wait_for_store
 from hccl_py.launcher.elastic.members import Members
 from hccl_py.launcher.elastic.ranks import LocalRanks
@@ -48,7 +45,7 @@ _NOISY = tuple(
 )
 
 
-def run(checked: Options, words: Sequence[str]) -> int:
+def run(checked: Options, folder: Path, words: Sequence[str]) -> int:
     """Run the ranks to their end, report failures, and return the exit code; 0 if stopped."""
     _quieten()
     args = _parser().parse_args(words)
@@ -60,8 +57,11 @@ def run(checked: Options, words: Sequence[str]) -> int:
         except NoStoreError as error:
             say(f"error: {error}")
             return MISSING_NODE
-    with _log_folder(args):
-        return _run(args, words)
+    if args.log_dir is None:
+        args.log_dir = str(folder)  # error files alone, which the report contains
+    elif args.tee == "0" and args.redirects == "0":
+        args.tee = "3"  # --log-dir alone keeps every rank's output, and prints it as well
+    return _run(args, words)
 
 
 def _prepare_meeting(args: argparse.Namespace, endpoint: tuple[str, int]) -> None:
@@ -132,8 +132,8 @@ def _mend_torch(ranks: LocalRanks) -> None:
     rendezvous.get_free_port = free_port  # type: ignore[attr-defined]
     # Elastic only logs that it restarts, and not because of which rank.
     api.LocalElasticAgent = reporting_agent(ranks)  # type: ignore[attr-defined]
-    c10d_rendezvous_backend._matches_machine_hostname = is_here
-    dynamic_rendezvous._BackendRendezvousStateHolder = Members  # type: ignore[misc]
+    c10d_rendezvous_backend._matches_machine_hostname = is_here  # type: ignore[attr-defined]
+    dynamic_rendezvous._BackendRendezvousStateHolder = Members  # type: ignore
 
 
 def _why(error: Exception, config: LaunchConfig) -> tuple[str, int]:
@@ -144,11 +144,10 @@ def _why(error: Exception, config: LaunchConfig) -> tuple[str, int]:
             f"fewer than {config.min_nodes} nodes came in time (--connect-timeout). Was "
             f"hccl-launch started there, with the same --rdzv-id? Can it reach {where}?"
         ), MISSING_NODE
+    if isinstance(error, OtherNodeFailedError):
+        return f"{error} (that node has the report)", error.exit_code
     if isinstance(error, RendezvousClosedError):
-        return (
-            f"the job {config.run_id} at {where} has ended: another node has the report, or take "
-            "another --rdzv-id for another job"
-        ), LOST_NODE
+        return f"the job at {where} has ended; a new one needs another --rdzv-id", LOST_NODE
     problem = _one_line(error)
     if "EADDRINUSE" in problem:
         return f"{where} is in use; choose another port", LOST_NODE
@@ -165,23 +164,6 @@ def _quieten() -> None:
         for name in _NOISY:
             logging.getLogger(name).propagate = False
             logging.getLogger(name).addHandler(logging.NullHandler())
-
-
-@contextmanager
-def _log_folder(args: argparse.Namespace) -> Iterator[None]:
-    """Give the logs a folder if the command line names none; keep it only if logs are in it."""
-    if args.log_dir is not None:
-        if args.tee == "0" and args.redirects == "0":
-            args.tee = "3"  # --log-dir alone keeps every rank's output, and prints it as well
-        yield
-        return
-    folder = args.log_dir = tempfile.mkdtemp(prefix="hccl_launch_")
-    try:
-        yield
-    finally:
-        # Without --tee or --redirects it holds error files alone, which the report contains.
-        if (args.tee, args.redirects) == ("0", "0") or not os.listdir(folder):
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _one_line(error: BaseException) -> str:

@@ -38,7 +38,7 @@ def text(options: Options) -> str:
     return ""
 
 
-def elastic(options: Options, words: Sequence[str]) -> Callable[[], int]:
+def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], int]:
     """Return what runs a job whose size may change."""
     if options.by_arrival and options.head is not None:
         meeting.resolve(options.head)
@@ -49,7 +49,7 @@ def elastic(options: Options, words: Sequence[str]) -> Callable[[], int]:
         with quiet_torch():
             from hccl_py.launcher.elastic import run
 
-        return run.run(options, words)
+        return run.run(options, folder, words)
 
     return body
 
