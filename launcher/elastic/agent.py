@@ -8,7 +8,7 @@ import sys
 import time
 from contextlib import suppress
 
-import torch.distributed as dist
+from torch._C._distributed_c10d import Store
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
@@ -87,9 +87,7 @@ def reporting_agent(ranks: LocalRanks) -> type[LocalElasticAgent]:
             if self._board is None:
                 super()._exit_barrier()  # type: ignore[no-untyped-call]
                 return
-            self._board.wait_for_end(
-                self._worker_group.group_world_size, self._exit_barrier_timeout
-            )
+            self._board.wait_for_end(len(self._nodes), self._exit_barrier_timeout)
 
     return ReportingAgent
 
@@ -97,7 +95,7 @@ def reporting_agent(ranks: LocalRanks) -> type[LocalElasticAgent]:
 class _Board:
     """What the nodes of a job tell each other in the store of its rendezvous."""
 
-    def __init__(self, store: dist.Store, run_id: str, start: int) -> None:
+    def __init__(self, store: Store, run_id: str, start: int) -> None:
         self._store, self._start = store, start
         self._key = f"hccl-launch/{run_id}"
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from torch.distributed import DistNetworkError
 from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous import api as rendezvous
@@ -151,7 +152,7 @@ def _why(error: Exception, config: LaunchConfig) -> tuple[str, int]:
     problem = _one_line(error)
     if "EADDRINUSE" in problem:
         return f"{where} is in use; choose another port", LOST_NODE
-    if isinstance(error, RendezvousConnectionError):
+    if isinstance(error, RendezvousConnectionError | DistNetworkError):
         return (
             f"lost {where}: the node of --rdzv-endpoint ended or cannot be reached, and an elastic "
             "job ends with it"
