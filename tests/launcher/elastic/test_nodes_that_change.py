@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
@@ -73,6 +72,7 @@ def test_nodes_that_do_not_come_are_one_line(tmp_path: Path, host: str) -> None:
 
 
 @pytest.mark.nightly("hosts")
+@pytest.mark.timeout(300)
 def test_digits_go_on_when_a_node_joins_and_another_is_killed(tmp_path: Path) -> None:
     with Hosts(num_hosts=3) as hosts, ExitStack() as stack:
         endpoint = f"{hosts.address(0)}:29400"
