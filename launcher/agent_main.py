@@ -14,6 +14,7 @@ from hccl_py.launcher import front
 from hccl_py.launcher.exit_codes import CANNOT_RUN
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
+from hccl_py.launcher.options import UsageError
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 from hccl_py.launcher.placement.binding import Bind
 from hccl_py.launcher.scratch import scratch_folder
@@ -33,8 +34,12 @@ def main() -> int:
     told = json.loads(line)
     os.chdir(told["working_directory"])
     os.environ.update(told["environment"])
-    with scratch_folder() as folder:
-        return front.run(lambda: _run(told, folder), told["stop_s"] + _AGENT_EXTRA_S)
+    try:
+        with scratch_folder() as folder:
+            return front.run(lambda: _run(told, folder), told["stop_s"] + _AGENT_EXTRA_S)
+    except UsageError as error:
+        print(f"hccl-launch: error: {error}", file=sys.stderr)
+        return CANNOT_RUN
 
 
 def _run(told: dict[str, Any], folder: Path) -> int:

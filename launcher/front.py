@@ -70,6 +70,8 @@ def _fork(body: Callable[[], int]) -> int:
     code = 1
     try:
         os.setsid()
+        # Until the body handles it: a traceback of whatever was imported then would tell nothing.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
         adopt_orphans()
         end_with_parent(signal.SIGTERM, parent)
         code = body()

@@ -24,6 +24,7 @@ _AGENT_EXTRA_S = 5.0
 def main(argv: Sequence[str] | None = None) -> int:
     """Run hccl-launch and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
+    _open_streams()
     try:
         options = parse(words, os.environ)
         text = choose.text(options)
@@ -31,7 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             print(text, end="")
             return 0
         with scratch_folder() as folder:
-            body = choose.elastic(words) if options.elastic else choose.part(options, folder, words)
+            part = choose.elastic if options.elastic else choose.part
+            body = part(options, folder, words)
             return front.run(body, options.stop_s + _AGENT_EXTRA_S)
     except UsageError as error:
         print(f"hccl-launch: error: {error}", file=sys.stderr)
@@ -48,6 +50,15 @@ def command() -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def _open_streams() -> None:
+    """Open standard streams that are closed: another file would get their numbers and lines."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
 
 
 if __name__ == "__main__":

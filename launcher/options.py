@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 from hccl_py.launcher.placement.binding import Bind
@@ -120,6 +120,11 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         or backend not in ("static", "c10d")
         or any(getattr(args, _dest(name)) for name in (*_ELASTIC, *_ELASTIC_FLAGS))
     )
+    if fewest < most and not (args.rdzv_endpoint or args.standalone):
+        raise UsageError(
+            f"--nnodes {args.nnodes} needs --rdzv-endpoint HOST:PORT, the same on every node: one "
+            "that stays"
+        )
     if not args.print_k8s:  # its program is in the image
         _check_program(args)
     return Options(
@@ -151,7 +156,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(
+    made = _Parser(
         prog="hccl-launch",
         usage="hccl-launch [options] script.py [arguments of the script]",
         description=_ABOUT,
@@ -181,6 +186,7 @@ def parser() -> argparse.ArgumentParser:
     _add(program, "--run-path", action="store_true", help=argparse.SUPPRESS)
     program.add_argument("script", help="script.py, module or program")
     program.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
+    program._group_actions[-1].required = False  # argparse says otherwise of such an argument
     hosts = made.add_argument_group("other hosts, over ssh")
     _add(hosts, "--hosts", metavar="A:8,B:8", help="hosts and their ranks")
     _add(hosts, "--hostfile", type=Path, metavar="FILE", help="a line for each: HOST slots=8")
@@ -272,6 +278,13 @@ def _add(group: "argparse._ActionsContainer", *names: str, **how: object) -> Non
             group._option_string_actions[alias] = action
 
 
+class _Parser(argparse.ArgumentParser):
+    """Has every error in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UsageError(f"{message} (see --help)")
+
+
 class _Version(argparse.Action):
     """Reads the version only when it is asked for: that takes as long as everything else."""
 
@@ -293,7 +306,7 @@ def _check(args: argparse.Namespace) -> None:
     if args.master_port is not None and not 0 < args.master_port <= _MAX_PORT:
         raise UsageError(f"--master-port: expected 1 to {_MAX_PORT}, got {args.master_port}")
     for name in ("max_restarts", "shutdown_timeout", "connect_timeout"):
-        if getattr(args, name) < 0:
+        if not getattr(args, name) >= 0:  # which is no number either
             option = name.replace("_", "-")
             raise UsageError(f"--{option}: expected 0 or more, got {getattr(args, name):g}")
     _, most = _nodes(args.nnodes or "1")
@@ -358,7 +371,7 @@ def _remote(args: argparse.Namespace, environ: Mapping[str, str]) -> "HostOption
             ssh=SshOptions(args.ssh_port, args.ssh_user, tuple(args.ssh_option or ())),
             environment=select(environ, args.export or (), args.env_file or ()),
             python=args.remote_python or sys.executable,
-            directory=args.remote_dir or os.getcwd(),
+            directory=args.remote_dir or _working_directory(),
         )
     except HostsError as error:
         raise UsageError(str(error)) from error
@@ -386,6 +399,9 @@ def _ranks(text: str) -> int:
         )
     if int(text) < 1:
         raise UsageError(f"--nproc-per-node: expected 1 or more, got {text!r}")
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    if int(text) > most:
+        raise UsageError(f"--nproc-per-node: Linux runs {most} processes here, got {text}")
     return int(text)
 
 
@@ -415,18 +431,32 @@ def _devices(kind: str) -> int:
     return count
 
 
+def _working_directory() -> str:
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise UsageError(
+            f"the working directory is gone ({error.strerror}): change into another one"
+        ) from error
+
+
 def _check_program(args: argparse.Namespace) -> None:
     name = args.script
     if args.module and args.no_python:
         raise UsageError("-m and --no-python exclude each other")
     if args.module:
-        found = PathFinder.find_spec(name.partition(".")[0], [os.getcwd(), *sys.path]) is not None
+        found = (
+            PathFinder.find_spec(name.partition(".")[0], [_working_directory(), *sys.path])
+            is not None
+        )
     elif args.no_python:
         from shutil import which  # it imports every kind of archive
 
         found = which(name) is not None
     else:
-        found = Path(name).exists()
+        found = Path(name).exists() and not (
+            Path(name).is_dir() and not Path(name, "__main__.py").exists()
+        )
     if not found:
         what = "module" if args.module else "program" if args.no_python else "script"
         raise UsageError(f"{what} not found: {name}")

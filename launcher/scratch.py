@@ -5,13 +5,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from hccl_py.launcher.options import UsageError
+
 
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
-    """Make a folder that only its owner may read, and remove it at the end."""
+    """Make a folder that only its owner may read, and remove it at the end; raise UsageError."""
     # Not by tempfile, whose import costs an agent more than all else here.
-    folder = Path(os.environ.get("TMPDIR", "/tmp"), f"hccl_launch_{os.urandom(8).hex()}")
-    folder.mkdir(mode=0o700)
+    folder = Path(os.environ.get("TMPDIR") or "/tmp", f"hccl_launch_{os.urandom(8).hex()}")
+    try:
+        folder.mkdir(mode=0o700)
+    except OSError as error:
+        raise UsageError(
+            f"cannot make a folder in {folder.parent}: {error.strerror}; set TMPDIR to one that "
+            "this user can write"
+        ) from error
     try:
         yield folder
     finally:

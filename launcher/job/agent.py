@@ -1,5 +1,6 @@
 """The agent of a host: starts the ranks there when the head says so, and tells it how they end."""
 
+import errno
 import os
 import signal
 import socket
@@ -110,7 +111,9 @@ class Agent:
             self._ranks.start(starts)
         except OSError as error:
             what = error.filename or program.command[0]
-            self._head.send("stop", [f"cannot start a rank: {what}: {error.strerror}", CANNOT_RUN])
+            hint = " (ulimit -n)" * (error.errno == errno.EMFILE)
+            why = f"cannot start a rank: {what}: {error.strerror}{hint}"
+            self._head.send("stop", [why, CANNOT_RUN])
             if not self._ranks.running:
                 self._head.send("ended", [attempt.number, (), free_port()])
         # A rank that has the terminal itself may wait for its user.

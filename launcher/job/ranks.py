@@ -99,10 +99,14 @@ class Ranks:
             streams = None
             if process.stdout is not None and process.stderr is not None:
                 streams = RankStreams(self._streams, self._program.output, start.prefix)
+                try:
+                    streams.begin(start.attempt, start.rank, start.slot.local_rank, process)
+                except OSError:
+                    process.kill()
+                    process.wait()
+                    raise
             rank = _Rank(start, process, record, streams)
             self._ranks.append(rank)
-            if streams is not None:
-                streams.begin(start.attempt, start.rank, start.slot.local_rank, process)
             self._loop.watch(rank.ended, lambda rank=rank: self._note_end(rank))  # type: ignore[misc]
 
     def look(self) -> tuple[RankProgress, ...]:

@@ -73,7 +73,7 @@ class JobServer:
         now_s = time.monotonic()
         self.head.tick(now_s)
         if self.streams.is_lost:
-            why = "nobody reads what it prints any more"
+            why = f"it cannot print any more ({self.streams.why_lost})"
             self.head.stop(why, 128 + signal.SIGPIPE, now_s)
         if self.head.phase is Phase.ENDED:
             # The others end their connections when they have ended.

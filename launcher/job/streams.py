@@ -33,6 +33,11 @@ class Streams:
         """Whether the reader of standard output has gone."""
         return self.out.is_lost
 
+    @property
+    def why_lost(self) -> str:
+        """What the kernel says of a write to standard output."""
+        return os.strerror(self.out.problem.errno or 0) if self.out.problem else ""
+
     def say(self, text: str) -> None:
         """Print a line of the launcher's own."""
         self.err.write(f"{text}\n".encode())

@@ -24,7 +24,7 @@ class Screen:
         self._descriptor = _opened_again(descriptor)
         self._waiting = bytearray()
         self._status = b""
-        self.is_lost = False  # its reader closed it, as `head` does, or the disk is full
+        self.problem: OSError | None = None  # its reader closed it, or the disk is full
 
     def fileno(self) -> int:
         """Return the descriptor, for a selector."""
@@ -39,6 +39,11 @@ class Screen:
     def is_pipe(self) -> bool:
         """Whether another program reads."""
         return stat.S_ISFIFO(os.fstat(self._descriptor).st_mode)
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether nothing can be written any more."""
+        return self.problem is not None
 
     @property
     def is_waiting(self) -> bool:
@@ -80,8 +85,8 @@ class Screen:
                 del self._waiting[:count]
         except BlockingIOError:
             pass
-        except OSError:
-            self.is_lost = True
+        except OSError as error:
+            self.problem = error
             self._waiting.clear()
 
     def flush(self, timeout_s: float) -> None:

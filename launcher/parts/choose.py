@@ -38,13 +38,18 @@ def text(options: Options) -> str:
     return ""
 
 
-def elastic(words: Sequence[str]) -> Callable[[], int]:
+def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], int]:
     """Return what runs a job whose size may change."""
+    if options.by_arrival and options.head is not None:
+        meeting.resolve(options.head)
 
     def body() -> int:
-        from hccl_py.launcher.elastic import run
+        from hccl_py.launcher.elastic.meeting import quiet_torch
 
-        return run.run(words)
+        with quiet_torch():
+            from hccl_py.launcher.elastic import run
+
+        return run.run(options, folder, words)
 
     return body
 

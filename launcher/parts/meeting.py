@@ -37,7 +37,7 @@ def by_arrival(options: Options, folder: Path) -> Callable[[], int]:
     """Return what runs this node: the first process that listens at the endpoint has the head."""
     assert options.head is not None
     try:
-        bound = bind(_resolve(options.head), options.head[1])
+        bound = bind(resolve(options.head), options.head[1])
         bound.listen()  # with SO_REUSEADDR two may bind, but only one listens
     except OSError:  # it is another host's, or another process was first
         return other_node(options, folder, slots_of(options, [0]))
@@ -55,7 +55,7 @@ def first_node(
     host = options.head[0]
     allow_connections(options.num_nodes)
     if bound is None:
-        bound = _listen(_resolve(options.head), options.head[1])
+        bound = _listen(resolve(options.head), options.head[1])
         check_free("0.0.0.0", options.master_port or DEFAULT_MASTER_PORT)
     program = program_of(options, folder, slots)
     settings = settings_of(options, ("",) * options.num_nodes, describe_target(options.head))
@@ -74,7 +74,7 @@ def first_node(
 def other_node(options: Options, folder: Path, slots: tuple[Slot, ...]) -> Callable[[], int]:
     """Return what runs a node whose head is on another host."""
     assert options.head is not None
-    _resolve(options.head)
+    resolve(options.head)
     program = program_of(options, folder, slots)
     target = options.head
 
@@ -93,12 +93,13 @@ def other_node(options: Options, folder: Path, slots: tuple[Slot, ...]) -> Calla
     return body
 
 
-def _resolve(target: tuple[str, int]) -> str:
+def resolve(target: tuple[str, int]) -> str:
+    """Return the address of node 0 or of the endpoint; raise UsageError where it has none."""
     try:
         found = socket.getaddrinfo(*target, type=socket.SOCK_STREAM)
     except OSError as error:
         raise UsageError(
-            f"--master-addr: {target[0]} does not resolve to an address ({error.strerror}): "
+            f"{target[0]} does not resolve to an address ({error.strerror}): "
             "give a name that all nodes know, or an address"
         ) from error
     return str(found[0][4][0])

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import COMMAND, job, launch
+from launching import COMMAND, job, launch, run
 
 Script = Callable[[str], Path]
 PRINT_ENVIRONMENT = """
@@ -228,3 +228,41 @@ def test_program_that_cannot_run_is_one_line(tmp_path: Path) -> None:
     assert done.stderr == (
         f"hccl-launch: cannot start a rank: {path}: Exec format error; all ranks were ended\n"
     )
+
+
+@pytest.mark.parametrize(
+    ("setup", "expected"),
+    [
+        ("export TMPDIR=/proc", "cannot make a folder in /proc: No such file or directory; set"),
+        ("mkdir gone && cd gone && rmdir ../gone", "the working directory is gone ("),
+    ],
+)
+def test_broken_surroundings_are_one_line(tmp_path: Path, setup: str, expected: str) -> None:
+    command = (*COMMAND, "-m", "this")
+    done = run("sh", "-c", f'cd {tmp_path} && {setup} && exec "$@"', "sh", *command)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"hccl-launch: error: {expected}")
+    assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_streams_do_no_harm(script: Script, closed: str) -> None:
+    path = script("open(f'{__file__}.{rank}', 'w').close()")
+    command = (*COMMAND, "--nproc", 2, path)
+    done = run("sh", "-c", f'exec "$@" {closed}', "sh", *command)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert path.with_name("script.py.1").exists()
+
+
+def test_full_disk_ends_the_job_with_that_reason(script: Script) -> None:
+    command = (*COMMAND, "--nproc", 2, script(f"say(rank)\n{SLEEP}"))
+    done = run("sh", "-c", 'exec "$@" > /dev/full', "sh", *command)
+    assert done.returncode != 0
+    assert "cannot print any more (No space left on device); all ranks" in done.stderr
+
+
+def test_log_that_cannot_be_written_ends_the_job_at_once(script: Script) -> None:
+    done = launch("--nproc", 2, "--log-dir", "/proc/logs", script(SLEEP), limit_s=10)
+    assert done.returncode == 126
+    assert done.stderr.startswith("hccl-launch: cannot start a rank: /proc/logs")
+    assert done.stderr.count("\n") == 1

@@ -34,8 +34,8 @@ def clock_findings(skews_s: Mapping[int, float]) -> Iterator[Finding]:
         if abs(skew_s) > _MOST_SKEW_S:
             way = "ahead of" if skew_s > 0 else "behind"
             what = (
-                f"has a clock {abs(skew_s):.1f} s {way} the one where the job was started: elastic "
-                "jobs (--nnodes MIN:MAX) fail, times in logs are wrong"
+                f"has a clock {abs(skew_s):.1f} s {way} the one where the job was started: "
+                "times in logs are wrong"
             )
             yield Finding(node, "warning", what, "timedatectl set-ntp true, or chronyc makestep")
 
