@@ -8,6 +8,8 @@ AGENT_KILLED = 70
 """A process of the launcher was killed."""
 LOST_NODE = 71
 """A node stopped to answer while its ranks ran."""
+TRY_AGAIN = 75
+"""Within the launcher only: the process that had the head is gone before it took this node."""
 CHECK_FAILED = 78
 """Preflight found that the job would fail."""
 CANNOT_RUN = 126

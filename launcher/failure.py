@@ -30,6 +30,7 @@ class Failure(NamedTuple):
     log: str  # path of its log file; empty: none
     last_lines: tuple[str, ...] = ()  # of both its streams
     reason: str = ""  # a likely one, where the exit code alone says little
+    was_killed: bool = False  # by the launcher, as it did not end when it was asked to
 
     @property
     def shell_code(self) -> int:
@@ -51,7 +52,7 @@ class Failure(NamedTuple):
     @property
     def was_stopped(self) -> bool:
         """Whether it ended because the launcher stopped it."""
-        return self.exit_code == -signal.SIGTERM
+        return self.was_killed or self.exit_code == -signal.SIGTERM
 
 
 def first_failure(failures: Sequence[Failure]) -> Failure:

@@ -71,7 +71,8 @@ def _fork(body: Callable[[], int]) -> int:
     try:
         os.setsid()
         # Until the body handles it: a traceback of whatever was imported then would tell nothing.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
         adopt_orphans()
         end_with_parent(signal.SIGTERM, parent)
         code = body()

@@ -25,6 +25,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run hccl-launch and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
     _open_streams()
+    before = signal.signal(signal.SIGTERM, _stop)  # until the front handles signals itself
     try:
         options = parse(words, os.environ)
         text = choose.text(options)
@@ -38,9 +39,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as error:
         print(f"hccl-launch: error: {error}", file=sys.stderr)
         return USAGE
-    except KeyboardInterrupt:
-        # Ctrl-C before the job began; the front handles signals itself.
-        return 128 + signal.SIGINT
+    except KeyboardInterrupt as stopped:
+        return 128 + next(iter(stopped.args), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stop(number: int, _frame: object) -> None:
+    # A pod's first process, which may wait for a name, has no other way to be told to end.
+    raise KeyboardInterrupt(number)
 
 
 def command() -> NoReturn:

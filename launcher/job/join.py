@@ -1,12 +1,13 @@
 """The process with an agent alone: joins the head on another host, and ends with it."""
 
+import errno
 import os
 import signal
 import socket
 import time
 from typing import Any, NamedTuple
 
-from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE
+from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE, TRY_AGAIN
 from hccl_py.launcher.job.agent import Agent, stopped_by, watch_signals
 from hccl_py.launcher.job.channel import PROTOCOL, HeadLink
 from hccl_py.launcher.job.layout import Hello
@@ -18,6 +19,7 @@ from hccl_py.transport.network.interfaces import address_towards, describe_targe
 
 _FIRST_LINE_S, _NEXT_LINE_S = 5.0, 60.0
 _PROBE_S = 2.0
+_LOOK_S = 1.0
 _STOP_EXTRA_S = 5.0
 _READ_BYTES = 4096
 
@@ -30,6 +32,8 @@ class HeadAddress(NamedTuple):
         num_agents: as this one expects them.
         name: host or address, and port, as the user gave them.
         connect_timeout_s: how long to try.
+        gives_way: whoever listens there may be about to end: where nobody does any more, this agent
+            ends with TRY_AGAIN.
         ends_with_stdin: the head's process started this one: the end of stdin ends it, and what
             the head says of the job is read there.
     """
@@ -39,6 +43,7 @@ class HeadAddress(NamedTuple):
     name: tuple[str, int]
     secret: str
     connect_timeout_s: float
+    gives_way: bool = False
     ends_with_stdin: bool = False
 
     def __repr__(self) -> str:
@@ -60,6 +65,7 @@ class JoinedAgent:
         self._target = str(found[0][4][0]), head.name[1]
         self._began_s = time.monotonic()
         self._line_s = self._began_s + _FIRST_LINE_S
+        self._look_s = self._began_s + _LOOK_S if head.gives_way else float("inf")
         self._has_begun = False
         self._gone_s = float("inf")
         self._link = HeadLink(
@@ -99,6 +105,8 @@ class JoinedAgent:
         """See `loop.Service`."""
         if self._has_begun:
             return self._gone_s
+        if self._head.gives_way:
+            return min(self._look_s, self._line_s, self._until_s)
         return self._until_s if self._head.ends_with_stdin else min(self._line_s, self._until_s)
 
     def turn(self) -> None:
@@ -110,6 +118,10 @@ class JoinedAgent:
             self._loop.stop()
         elif now_s >= self._gone_s:
             self.agent.end(LOST_NODE, "")
+        elif now_s >= self._look_s:
+            self._look_s = now_s + _LOOK_S
+            if not self._link.is_up and self._is_refused():
+                self.agent.end(TRY_AGAIN, "")
         elif not self._has_begun and now_s >= self._until_s:
             limit_s = self._head.connect_timeout_s
             self._give_up(f"error: {self._what_is_wrong()}, after {limit_s:.0f} s")
@@ -143,6 +155,13 @@ class JoinedAgent:
         except OSError as error:
             return f"no answer from node 0 at {where} ({error.strerror or error})"
         return f"node 0 at {where} accepts connections and says nothing"
+
+    def _is_refused(self) -> bool:
+        try:
+            socket.create_connection(self._target, _PROBE_S).close()
+        except OSError as error:
+            return error.errno == errno.ECONNREFUSED
+        return False
 
     def _on_up(self) -> None:
         address = address_towards(self._target[0], None)

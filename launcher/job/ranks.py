@@ -50,6 +50,7 @@ class _Rank:
         file = _progress_file(error_file)
         self.watch = RankWatch(start.rank, process.pid, file, time.monotonic())
         self.last_lines: list[str] = []
+        self.was_killed = False
         self.ended = os.pidfd_open(process.pid)
         self.exit_code: int | None = None
         self.at_s = 0.0
@@ -142,6 +143,7 @@ class Ranks:
         self.signal(signal.SIGKILL)
         for rank in self._ranks:
             if rank.exit_code is None:
+                rank.was_killed = True
                 rank.process.wait()
                 self._note_end(rank)
         kill_descendants(_KILL_S, self._loop.spared)
@@ -188,6 +190,7 @@ class Ranks:
             log=rank.streams.log_path if rank.streams is not None else "",
             last_lines=() if record else tuple(rank.last_lines),
             reason="" if record else reason(code),
+            was_killed=rank.was_killed and not record,
         )
 
 

@@ -3,10 +3,12 @@
 import errno
 import os
 import socket
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from hccl_py.launcher.exit_codes import TRY_AGAIN
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
 from hccl_py.launcher.parts.settings import (
@@ -36,12 +38,29 @@ def node_of(options: Options) -> int:
 def by_arrival(options: Options, folder: Path) -> Callable[[], int]:
     """Return what runs this node: the first process that listens at the endpoint has the head."""
     assert options.head is not None
-    try:
-        bound = bind(resolve(options.head), options.head[1])
-        bound.listen()  # with SO_REUSEADDR two may bind, but only one listens
-    except OSError:  # it is another host's, or another process was first
-        return other_node(options, folder, slots_of(options, [0]))
-    return first_node(options, folder, slots_of(options, [0]), bound)
+    address, port = resolve(options.head), options.head[1]
+    until_s = time.monotonic() + options.connect_timeout_s
+
+    def body() -> int:
+        while True:
+            was_taken = False
+            bound = None
+            try:
+                bound = bind(address, port)
+                bound.listen()  # with SO_REUSEADDR two may bind, but only one listens
+            except OSError as error:  # it is another host's, or another process was first
+                was_taken = error.errno == errno.EADDRINUSE
+                bound = None
+            slots = slots_of(options, [0])
+            if bound is not None:
+                return first_node(options, folder, slots, bound)()
+            # Who was first may be the end of the job before.
+            left = options._replace(connect_timeout_s=max(1.0, until_s - time.monotonic()))
+            code = other_node(left, folder, slots, gives_way=was_taken)()
+            if code != TRY_AGAIN:
+                return code
+
+    return body
 
 
 def first_node(
@@ -71,7 +90,9 @@ def first_node(
     return body
 
 
-def other_node(options: Options, folder: Path, slots: tuple[Slot, ...]) -> Callable[[], int]:
+def other_node(
+    options: Options, folder: Path, slots: tuple[Slot, ...], gives_way: bool = False
+) -> Callable[[], int]:
     """Return what runs a node whose head is on another host."""
     assert options.head is not None
     resolve(options.head)
@@ -87,6 +108,7 @@ def other_node(options: Options, folder: Path, slots: tuple[Slot, ...]) -> Calla
             name=target,
             secret=os.environ.get(SECRET, ""),
             connect_timeout_s=options.connect_timeout_s,
+            gives_way=gives_way,
         )
         return join.run(program, head)
 

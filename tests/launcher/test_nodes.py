@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -198,3 +199,34 @@ def test_node_that_expects_another_job_is_refused_and_the_job_goes_on(
         go_on.touch()
         codes, errors = ends(nodes)
     assert codes == [0, 0], errors
+
+
+def test_node_takes_the_head_over_from_a_process_that_was_about_to_end(
+    port: int, script: Callable[[str], Path]
+) -> None:
+    path = script("os.write(1, f'{rank}\\n'.encode())")
+    command = (*COMMAND, "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{port}", path)
+    with socket.create_server(("127.0.0.1", port)) as earlier:
+        first = job(*command)
+        with first as node:
+            earlier.accept()[0].close()  # it takes the earlier process for the head
+            earlier.close()
+            with job(*command) as second:
+                outputs = [each.communicate(timeout=LIMIT_S) for each in (node, second)]
+    assert (node.returncode, second.returncode) == (0, 0), outputs
+    assert sorted(out for out, _ in outputs) == ["0\n", "1\n"]
+
+
+def test_rank_that_the_launcher_killed_is_no_failure(
+    port: int, script: Callable[[str], Path]
+) -> None:
+    path = script(
+        "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"{READY}if rank == 3:\n    raise ValueError('no such image')\n{SLEEP}"
+    )
+    with two_nodes(port, "--shutdown-timeout", 0.2, path) as nodes:
+        wait_for_ranks(nodes)
+        codes, errors = ends(nodes)
+    assert codes == [1, 1]
+    assert "after rank 3 failed: all other ranks were stopped" in errors[0]
+    assert "SIGKILL" not in errors[0]

@@ -143,7 +143,10 @@ def test_ranks_of_one_of_several_nodes(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        ("--nnodes 1:2", "--dry-run: an elastic job places its ranks when its nodes have come"),
+        (
+            "--nnodes 1:2 --rdzv-endpoint 127.0.0.1:29400",
+            "--dry-run: an elastic job places its ranks when its nodes have come",
+        ),
         ("--nnodes 2 --master-addr a", "--node-rank: expected 0 to 1"),
     ],
 )
