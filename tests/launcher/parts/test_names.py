@@ -23,7 +23,7 @@ NAME = "train-0.train.invalid"
         (
             {"NODE_RANK": "1", "MASTER_ADDR": NAME},
             USAGE,
-            f"error: --master-addr: {NAME} does not resolve",
+            f"error: {NAME} does not resolve",
         ),
     ],
     ids=["pod", "by hand"],
