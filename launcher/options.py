@@ -120,7 +120,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         or backend not in ("static", "c10d")
         or any(getattr(args, _dest(name)) for name in (*_ELASTIC, *_ELASTIC_FLAGS))
     )
-    if fewest < most and not (args.rdzv_endpoint or args.standalone):
+    starts = not (args.print_sbatch or args.print_k8s)  # which refuse such a job on their own
+    if starts and fewest < most and not (args.rdzv_endpoint or args.standalone):
         raise UsageError(
             f"--nnodes {args.nnodes} needs --rdzv-endpoint HOST:PORT, the same on every node: one "
             "that stays"
