@@ -4,7 +4,7 @@ import threading
 
 
 class MemoryStore:
-    """Set and get, all that a communicator asks of a store; get waits up to `deadline_s`."""
+    """Set, get and check; get waits up to `deadline_s`."""
 
     def __init__(self, deadline_s: float = 30.0) -> None:
         self.values: dict[str, bytes] = {}
@@ -15,6 +15,9 @@ class MemoryStore:
         with self.changed:
             self.values[key] = value
             self.changed.notify_all()
+
+    def check(self, keys: list[str]) -> bool:
+        return all(key in self.values for key in keys)
 
     def get(self, key: str) -> bytes:
         with self.changed:

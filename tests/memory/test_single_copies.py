@@ -76,11 +76,11 @@ def survive(rank: int, n: int, victim: int) -> str:
     comm = Communicator(timeout_s=20)
     pids = Pids(comm)
     given, received = np.zeros(n * COUNT, np.float32), np.zeros(n * COUNT, np.float32)
-    comm.all_to_all(received, given)
-    if rank == 0:
-        comm.nonblocking.all_to_all(received, given)
-        os.kill(pids[victim], signal.SIGKILL)
     try:
+        comm.all_to_all(received, given)
+        if rank == 0:
+            comm.nonblocking.all_to_all(received, given)
+            os.kill(pids[victim], signal.SIGKILL)
         while True:
             comm.all_to_all(received, given)
     except PeerLostError as error:

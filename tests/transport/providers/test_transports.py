@@ -164,4 +164,4 @@ def test_unknown_transport_lists_those_there_are(
 ) -> None:
     monkeypatch.setenv("HCCL_TRANSPORT", value)
     with pytest.raises(InvalidArgumentError, match=message):
-        Communicator(MemoryStore(), 0, 2)
+        Communicator(MemoryStore(), 1, 2)
