@@ -12,8 +12,9 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from hccl_py.launcher import front
+from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.exit_codes import USAGE
-from hccl_py.launcher.options import UsageError, parse
+from hccl_py.launcher.options import UsageError
 from hccl_py.launcher.parts import choose
 from hccl_py.launcher.scratch import scratch_folder
 

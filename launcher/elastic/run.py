@@ -26,7 +26,7 @@ from torch.distributed.launcher import api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.run import config_from_args, determine_local_world_size, get_args_parser
 
-from hccl_py.launcher import options
+from hccl_py.launcher.command_line.parser import parser
 from hccl_py.launcher.elastic.agent import OtherNodeFailedError, reporting_agent
 from hccl_py.launcher.elastic.meeting import NoStoreError, is_here, say, wait_for_store
 from hccl_py.launcher.elastic.members import Members
@@ -78,7 +78,7 @@ def _parser() -> argparse.ArgumentParser:
     """Return torchrun's parser, which also takes the options of hccl-launch."""
     made = get_args_parser()
     by_dest = {action.dest: action for action in made._actions}
-    for action in options.parser()._actions:
+    for action in parser()._actions:
         if action.option_strings:
             for name in action.option_strings:
                 known = by_dest.get(action.dest, action)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hccl_py.launcher import options
+from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.main import main
 
 SCRIPT = __file__
@@ -43,7 +43,7 @@ def same_environment() -> Iterator[None]:
 def test_nodes_meet_only_where_an_option_says_so(
     arguments: str, head: tuple[str, int] | None
 ) -> None:
-    assert options.parse([*arguments.split(), SCRIPT], {}).head == head
+    assert parse([*arguments.split(), SCRIPT], {}).head == head
 
 
 @pytest.mark.parametrize(
@@ -57,11 +57,11 @@ def test_nodes_meet_only_where_an_option_says_so(
     ],
 )
 def test_torchs_elastic_runs_what_only_it_can(arguments: str, elastic: bool) -> None:
-    assert options.parse([*arguments.split(), SCRIPT], {}).elastic == elastic
+    assert parse([*arguments.split(), SCRIPT], {}).elastic == elastic
 
 
 def test_torchruns_variables_count_as_options() -> None:
-    request = options.parse([SCRIPT], {"PET_NODE_RANK": "1", "PET_NNODES": "2"})
+    request = parse([SCRIPT], {"PET_NODE_RANK": "1", "PET_NNODES": "2"})
     assert (request.node_rank, request.num_nodes) == (1, 2)
 
 
@@ -69,7 +69,7 @@ def test_help_fits_two_screens_and_begins_with_examples(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        options.parse(["--help"], {})
+        parse(["--help"], {})
     lines = capsys.readouterr().out.splitlines()
     assert ended.value.code == 0
     assert len(lines) <= 2 * SCREEN_LINES

@@ -1,0 +1,72 @@
+"""The entry: from the words of a command line to its checked options."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from hccl_py.launcher.command_line import values
+from hccl_py.launcher.command_line.parser import needs_elastic, parser
+from hccl_py.launcher.options import Options, UsageError
+from hccl_py.launcher.placement.binding import Bind
+
+if TYPE_CHECKING:
+    from hccl_py.launcher.hosts.options import HostOptions
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """Read and check the command line; raise UsageError, or SystemExit as argparse does."""
+    args = _parsed(argv, environ)
+    fewest, most = values.nodes(args.nnodes or "1")
+    ranks = values.ranks_per_node(args, most)
+    values.check_numbers(args, most)
+    starts = not (args.print_sbatch or args.print_k8s)  # which refuse such a job on their own
+    if starts and fewest < most and not (args.rdzv_endpoint or args.standalone):
+        raise UsageError(
+            f"--nnodes {args.nnodes} needs --rdzv-endpoint HOST:PORT, the same on every node: one "
+            "that stays"
+        )
+    if not args.print_k8s:  # its program is in the image
+        values.check_program(args)
+    known_backend = args.rdzv_backend in (None, "", "static", "c10d")
+    return Options(
+        num_nodes=most,
+        nodes_given=args.nnodes is not None,
+        ranks_per_node=ranks,
+        standalone=args.standalone,
+        node_rank=args.node_rank,
+        head=None if args.standalone else values.head(args),
+        master_port=args.master_port or 0,
+        job_id=args.rdzv_id or "",
+        by_arrival=bool(args.rdzv_endpoint) and args.node_rank is None,
+        elastic=fewest < most or not known_backend or needs_elastic(args),
+        max_restarts=args.max_restarts,
+        stop_s=args.shutdown_timeout,
+        connect_timeout_s=args.connect_timeout,
+        remote=_hosts(args, environ),
+        bind=Bind(args.bind),
+        output=values.output(args),
+        checks=args.check,
+        dry_run=args.dry_run,
+        print_sbatch=args.print_sbatch,
+        print_k8s=args.print_k8s,
+        own_words=tuple(argv[: len(argv) - 1 - len(args.arguments)]),
+        program=(*(["-m"] if args.module else []), args.script, *args.arguments),
+        is_python=not args.no_python,
+    )
+
+
+def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
+    made = parser()
+    asked = {action.dest: f"PET_{action.dest.upper()}" for action in made._actions}
+    # torchrun reads its options from such variables too.
+    made.set_defaults(**{dest: environ[name] for dest, name in asked.items() if environ.get(name)})
+    return made.parse_args(argv)
+
+
+def _hosts(args: argparse.Namespace, environ: Mapping[str, str]) -> "HostOptions | None":
+    if not (args.hosts or args.hostfile):
+        return None
+    # A node that is started by hand imports nothing of it: a thousand start in some seconds.
+    from hccl_py.launcher.command_line.hosts import hosts
+
+    return hosts(args, environ)
