@@ -9,7 +9,7 @@ from hccl_py.launcher.exit_codes import MISSING_NODE
 from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.remote_agent import RemoteAgent, RemoteSettings
-from hccl_py.launcher.job.head import Phase
+from hccl_py.launcher.job.head.head import Phase
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
 from hccl_py.launcher.output.lines import LineReader

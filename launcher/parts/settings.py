@@ -17,7 +17,7 @@ from hccl_py.launcher.progress.job_progress import STALL_VARIABLE
 from hccl_py.transport.network.interfaces import address_family, describe_target
 
 if TYPE_CHECKING:
-    from hccl_py.launcher.job.head import HeadSettings
+    from hccl_py.launcher.job.head.settings import HeadSettings
 
 SECRET = "HCCL_SECRET"
 _OWN_FILES = 128
@@ -45,7 +45,7 @@ def program_of(options: Options, folder: Path, slots: Sequence[Slot]) -> Program
 
 def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "HeadSettings":
     """Return what the head has to know; `address` is what the others should reach."""
-    from hccl_py.launcher.job.head import HeadSettings
+    from hccl_py.launcher.job.head.settings import HeadSettings
 
     anywhere = options.head is None or options.by_arrival
     return HeadSettings(

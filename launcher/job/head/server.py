@@ -17,11 +17,7 @@ logger = logging.getLogger("hccl_py.launcher")
 
 
 class HeadServer:
-    """The head's end: one connection for each agent; a service of the loop.
-
-    Attributes:
-        num_missing: agents that have not come. So many may connect before the first of them speaks.
-    """
+    """The head's end: one connection for each agent; a service of the loop."""
 
     def __init__(
         self,
@@ -29,9 +25,13 @@ class HeadServer:
         secret: str,
         on_message: Callable[[bytes, str, Any], None],
         on_lost: Callable[[bytes], None],
+        num_missing: Callable[[], int],
     ) -> None:
-        """Open nothing yet; agents are known by their routes."""
-        self.num_missing = 0
+        """Open nothing yet; agents are known by their routes.
+
+        As many as are missing may connect before the first of them speaks.
+        """
+        self._num_missing = num_missing
         self._sockets = ControlSockets(loop.poller)
         admitted = keys(secret, "agent").public
         self._listener = self._sockets.open_listener(
@@ -43,10 +43,9 @@ class HeadServer:
         )
         self._on_message, self._on_lost = on_message, on_lost
 
-    def listen(self, bound: socket.socket, num_agents: int) -> None:
-        """Serve so many agents at a bound socket."""
-        self.num_missing = num_agents
-        self._listener.listen(bound, num_agents)
+    def listen(self, bound: socket.socket) -> None:
+        """Serve agents at a bound socket."""
+        self._listener.listen(bound, self._num_missing())
 
     def send(self, route: bytes, kind: str, body: Any) -> None:
         """Send a message to an agent, if it is still there."""
@@ -64,7 +63,7 @@ class HeadServer:
     def turn(self) -> None:
         """See `loop.Service`."""
         self._sockets.receive()
-        missing = (_UNKNOWN_HOST,) * self.num_missing
+        missing = (_UNKNOWN_HOST,) * self._num_missing()
         for _, route, message in self._listener.receive(missing):
             try:
                 kind, body = unpack(message)
