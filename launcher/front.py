@@ -13,10 +13,11 @@ import time
 from collections.abc import Callable
 from select import select
 
+from hccl_py.launcher.exit_codes import AGENT_KILLED
+from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.processes import adopt_orphans, end_with_parent, kill_descendants
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-AGENT_KILLED = 70
 _KILL_S = 3.0
 
 
@@ -50,11 +51,11 @@ def run(body: Callable[[], int], stop_s: float) -> int:
         os.close(signal_writer)
     if stopped_by and code <= 0:  # it had no time to say so
         name = signal.Signals(stopped_by).name
-        print(f"hccl-launch: stopped by {name}; all ranks were ended", file=sys.stderr)
+        say(f"stopped by {name}; all ranks were ended")
         return 128 + stopped_by
     if code < 0:
-        why = f"its agent was killed by {signal.Signals(-code).name}; its ranks ended with it"
-        print(f"hccl-launch: error: {why}", file=sys.stderr)
+        name = signal.Signals(-code).name
+        say(f"error: its agent was killed by {name}; its ranks ended with it")
         return AGENT_KILLED
     return code
 

@@ -15,6 +15,7 @@ from hccl_py.launcher import front
 from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.exit_codes import USAGE
 from hccl_py.launcher.options import UsageError
+from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
 from hccl_py.launcher.scratch import scratch_folder
 
@@ -38,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             body = part(options, folder, words)
             return front.run(body, options.stop_s + _AGENT_EXTRA_S)
     except UsageError as error:
-        print(f"hccl-launch: error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return USAGE
     except KeyboardInterrupt as stopped:
         return 128 + next(iter(stopped.args), signal.SIGINT)

@@ -28,12 +28,13 @@ from torch.distributed.run import config_from_args, determine_local_world_size, 
 
 from hccl_py.launcher.command_line.parser import parser
 from hccl_py.launcher.elastic.agent import OtherNodeFailedError, reporting_agent
-from hccl_py.launcher.elastic.meeting import NoStoreError, is_here, say, wait_for_store
+from hccl_py.launcher.elastic.meeting import is_here, wait_for_store
 from hccl_py.launcher.elastic.members import Members
 from hccl_py.launcher.elastic.ranks import LocalRanks
 from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE, USAGE
 from hccl_py.launcher.failure import first_failure, render
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
+from hccl_py.launcher.own_lines import say
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_towards
 
@@ -55,7 +56,7 @@ def run(checked: Options, folder: Path, words: Sequence[str]) -> int:
     if checked.by_arrival and checked.head is not None and args.rdzv_backend in ("static", "c10d"):
         try:
             _prepare_meeting(args, checked.head)
-        except NoStoreError as error:
+        except TimeoutError as error:
             say(f"error: {error}")
             return MISSING_NODE
     if args.log_dir is None:
@@ -102,7 +103,7 @@ def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
     try:
         config, command, arguments = config_from_args(args)
     except (AssertionError, ValueError, RuntimeError, OSError) as error:
-        print(f"hccl-launch: error: {_one_line(error)}", file=sys.stderr)
+        say(f"error: {_one_line(error)}")
         return USAGE
     assert config.logs_specs is not None, "config_from_args always chooses one"
     ranks = LocalRanks(config.logs_specs)

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from hccl_py.launcher.options import Options, UsageError
 from hccl_py.launcher.output.options import OutputWords
+from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import meeting
 from hccl_py.launcher.parts.settings import (
     SECRET,
     check_free,
     program_of,
-    say,
     settings_of,
     slots_of,
 )

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, Options, UsageError
+from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import meeting, names
-from hccl_py.launcher.parts.settings import SECRET, say
+from hccl_py.launcher.parts.settings import SECRET
 from hccl_py.schedulers.rendezvous import Rendezvous, find_rendezvous
 from hccl_py.schedulers.scheduled import Scheduled, Task
 from hccl_py.transport.errors import HcclError

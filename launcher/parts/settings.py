@@ -3,7 +3,6 @@
 import os
 import resource
 import socket
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -111,8 +110,3 @@ def check_free(address: str, port: int) -> None:
             f"rank 0's store cannot listen at {where}: {error.strerror}; "
             "choose another --master-port"
         ) from error
-
-
-def say(text: str) -> None:
-    """Print a line of the launcher's own, before the job begins."""
-    print(f"hccl-launch: {text}", file=sys.stderr, flush=True)

@@ -21,8 +21,8 @@ from hccl_py.launcher.job.head.agents import Agents, AgentState
 from hccl_py.launcher.job.head.ending import Ending, outcome
 from hccl_py.launcher.job.head.settings import HeadSettings
 from hccl_py.launcher.job.layout import Attempt, Hello
+from hccl_py.launcher.own_lines import WaitingLines
 from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, look_s
-from hccl_py.launcher.waiting import WaitingLines
 
 if TYPE_CHECKING:
     from hccl_py.launcher.job.checking import Checking
