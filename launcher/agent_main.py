@@ -20,8 +20,6 @@ from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
 from hccl_py.launcher.scratch import scratch_folder
 
-_AGENT_EXTRA_S = 5.0
-
 
 def main() -> int:
     """Run this host's part of a job, and return its exit code."""
@@ -37,7 +35,7 @@ def main() -> int:
     os.environ.update(told["environment"])
     try:
         with scratch_folder() as folder:
-            return front.run(lambda: _run(told, folder), told["stop_s"] + _AGENT_EXTRA_S)
+            return front.run(lambda: _run(told, folder), told["stop_s"])
     except UsageError as error:
         say(f"error: {error}")
         return CANNOT_RUN

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from hccl_py.launcher.number_ranges import ranges
+
 _MOST_KINDS = 8
 _QUOTED = 300
 # A death that left no record is dated when elastic notices it, a recorded exception when it was
@@ -115,14 +117,3 @@ def _later(first: Failure, failures: Sequence[Failure], world_size: int | None) 
         yield f"{end} on rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
     if world_size is None or len(others) + 1 < world_size:
         yield "all other ranks were stopped"
-
-
-def ranges(ranks: Sequence[int]) -> str:
-    """Write ascending numbers as ranges, such as 0-3, 5."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], rank]
-        else:
-            runs.append([rank])
-    return ", ".join("-".join(map(str, run)) for run in runs)

@@ -19,13 +19,15 @@ from hccl_py.launcher.processes import adopt_orphans, end_with_parent, kill_desc
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _KILL_S = 3.0
+# The child's own work at the end, on top of the time that ranks get.
+_EXTRA_S = 5.0
 
 
 def run(body: Callable[[], int], stop_s: float) -> int:
     """Run `body` in a child that is a session of its own, and return its exit code.
 
-    A signal is passed on to the child, which has `stop_s` after the first one. Nothing that the
-    child started is left when this returns.
+    A signal is passed on to the child, whose ranks have `stop_s` after the first one. Nothing that
+    the child started is left when this returns.
     """
     adopt_orphans()
     # A signal is a byte on this pipe: waiting for the child and for signals is one wait.
@@ -37,7 +39,7 @@ def run(body: Callable[[], int], stop_s: float) -> int:
     before = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
     ended = os.pidfd_open(pid)
     try:
-        stopped_by = _watch(pid, ended, signals, stop_s)
+        stopped_by = _watch(pid, ended, signals, stop_s + _EXTRA_S)
     finally:
         # Not reaped yet, so the pid is the child's.
         os.kill(pid, signal.SIGKILL)

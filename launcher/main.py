@@ -19,9 +19,6 @@ from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
 from hccl_py.launcher.scratch import scratch_folder
 
-# The agent's own work at the end, on top of the time that ranks get.
-_AGENT_EXTRA_S = 5.0
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run hccl-launch and return its exit code."""
@@ -37,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with scratch_folder() as folder:
             part = choose.elastic if options.elastic else choose.part
             body = part(options, folder, words)
-            return front.run(body, options.stop_s + _AGENT_EXTRA_S)
+            return front.run(body, options.stop_s)
     except UsageError as error:
         say(f"error: {error}")
         return USAGE

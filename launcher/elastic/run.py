@@ -33,12 +33,12 @@ from hccl_py.launcher.elastic.members import Members
 from hccl_py.launcher.elastic.ranks import LocalRanks
 from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE, USAGE
 from hccl_py.launcher.failure import first_failure, render
+from hccl_py.launcher.job.program import WORKER
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
 from hccl_py.launcher.own_lines import say
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_towards
 
-_WORKER = str(Path(__file__).parents[1] / "worker.py")
 # Any of these says that there are other nodes.
 _MEETING = ("--node-rank", "--node_rank", "--master-addr", "--master_addr")
 # These loggers warn of each signal sent, exit code and lost store: the report contains them.
@@ -93,7 +93,7 @@ def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
     if not (args.no_python or args.run_path):
         script = [args.training_script, *args.training_script_args]
         args.training_script_args = ["-m", *script] if args.module else script
-        args.training_script, args.module = _WORKER, False
+        args.training_script, args.module = WORKER, False
     ranks_here = determine_local_world_size(args.nproc_per_node)
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks_here)))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from hccl_py.launcher.failure import ranges
+from hccl_py.launcher.number_ranges import ranges
 from hccl_py.launcher.progress.rank_progress import RankProgress
 from hccl_py.launcher.progress.status_line import PERIOD_S, StatusLine
 

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hccl_py.launcher.failure import Failure, ranges
+from hccl_py.launcher.failure import Failure
 from hccl_py.launcher.job.layout import Hello, node_sizes
+from hccl_py.launcher.number_ranges import ranges
 
 _MOST_NAMES = 8
 
