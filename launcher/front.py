@@ -51,7 +51,7 @@ def run(body: Callable[[], int], stop_s: float) -> int:
             signal.signal(number, handler)
         os.close(signals)
         os.close(signal_writer)
-    if stopped_by and code <= 0:  # it had no time to say so
+    if stopped_by and code <= 0:  # the child was killed before it could say so
         name = signal.Signals(stopped_by).name
         say(f"stopped by {name}; all ranks were ended")
         return 128 + stopped_by
@@ -73,7 +73,7 @@ def _fork(body: Callable[[], int]) -> int:
     code = 1
     try:
         os.setsid()
-        # Until the body handles it: a traceback of whatever was imported then would tell nothing.
+        # Until the body handles signals: KeyboardInterrupt in an import prints a useless traceback.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         adopt_orphans()
@@ -82,7 +82,7 @@ def _fork(body: Callable[[], int]) -> int:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        # Nothing of the parent, which this process is a copy of, may run after this.
+        # This process is a copy: what its parent registered for its end must not run here.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

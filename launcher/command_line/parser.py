@@ -34,7 +34,7 @@ _ELASTIC = (
     *("--rdzv-conf", "--role", "--event-log-handler", "--logs-specs", "--numa-binding"),
     *("--duplicate-stdout-filters", "--duplicate-stderr-filters", "--signals-to-handle"),
 )
-# Ends are noticed at once, and ranks are programs.
+# Without effect: the agent is told of ends at once, and every rank is a program of its own.
 _WITHOUT_EFFECT = ("--monitor-interval", "--start-method")
 _HELP_COLUMN, _HELP_WIDTH = 32, 100
 
@@ -86,7 +86,7 @@ def _add_size(made: argparse.ArgumentParser) -> None:
         help="ranks on each node; auto and cpu: one for each core; gpu (1)",
     )
     _add(group, "--world-size", type=int, metavar="N", help="ranks of all nodes together")
-    # Of gaudi_spawn.py: which program starts the ranks. This one does.
+    # gaudi_spawn.py's choice of what starts the ranks; hccl-launch always does.
     for name in ("--use-mpi", "--use-deepspeed"):
         _add(group, name, action="store_true", help=argparse.SUPPRESS)
 
@@ -208,7 +208,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 class _Version(argparse.Action):
-    """Reads the version only when it is asked for: that takes as long as everything else."""
+    """Reads the version only when it is asked for: reading it doubles the time to start."""
 
     def __init__(self, option_strings: Sequence[str], dest: str, **_: object) -> None:
         super().__init__(option_strings, dest, nargs=0, help="print the version and exit")

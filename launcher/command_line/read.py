@@ -19,7 +19,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     fewest, most = values.nodes(args.nnodes or "1")
     ranks = values.ranks_per_node(args, most)
     values.check_numbers(args, most)
-    starts = not (args.print_sbatch or args.print_k8s)  # which refuse such a job on their own
+    # --print-sbatch and --print-k8s reject an elastic job in their own words.
+    starts = not (args.print_sbatch or args.print_k8s)
     if starts and fewest < most and not (args.rdzv_endpoint or args.standalone):
         raise UsageError(
             f"--nnodes {args.nnodes} needs --rdzv-endpoint HOST:PORT, the same on every node: one "

@@ -17,7 +17,7 @@ def check_numbers(args: argparse.Namespace, num_nodes: int) -> None:
     if args.master_port is not None and not 0 < args.master_port <= _MAX_PORT:
         raise UsageError(f"--master-port: expected 1 to {_MAX_PORT}, got {args.master_port}")
     for name in ("max_restarts", "shutdown_timeout", "connect_timeout"):
-        if not getattr(args, name) >= 0:  # which is no number either
+        if not getattr(args, name) >= 0:  # nan is not >= 0 either
             option = name.replace("_", "-")
             raise UsageError(f"--{option}: expected 0 or more, got {getattr(args, name):g}")
     if args.node_rank is not None and not 0 <= args.node_rank < num_nodes:

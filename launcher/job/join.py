@@ -32,8 +32,8 @@ class HeadAddress(NamedTuple):
         num_agents: as this one expects them.
         name: host or address, and port, as the user gave them.
         connect_timeout_s: how long to try.
-        gives_way: whoever listens there may be about to end: where nobody does any more, this agent
-            ends with TRY_AGAIN.
+        gives_way: the process that listens there may belong to an earlier job. Once nobody listens,
+            this agent ends with TRY_AGAIN.
         ends_with_stdin: the head's process started this one: the end of stdin ends it, and what
             the head says of the job is read there.
     """

@@ -126,7 +126,7 @@ class JobServer:
             index = next(iter(self.head.agents.missing), mine)
             slots = tuple(slot._replace(node=index) for slot in hello.slots)
             hello = hello._replace(slots=slots)
-        # Before the head answers with the start of all ranks.
+        # The route comes first: the head may answer at once, with the start of all ranks.
         other = self._routes.get(index)
         self._routes[index] = route
         problem = self.head.join(index, hello, time.monotonic())

@@ -25,7 +25,7 @@ from hccl_py.transport.network.interfaces import describe_target
 
 
 def node_of(options: Options) -> int:
-    """Return the number of this node; nobody is node 0 unless told so."""
+    """Return the number of this node; no process is node 0 by default."""
     if options.node_rank is None:
         assert options.head is not None
         raise UsageError(
@@ -54,7 +54,7 @@ def by_arrival(options: Options, folder: Path) -> Callable[[], int]:
             slots = slots_of(options, [0])
             if bound is not None:
                 return first_node(options, folder, slots, bound)()
-            # Who was first may be the end of the job before.
+            # The process that listens may belong to an earlier job that is about to end.
             left = options._replace(connect_timeout_s=max(1.0, until_s - time.monotonic()))
             code = other_node(left, folder, slots, gives_way=was_taken)()
             if code != TRY_AGAIN:

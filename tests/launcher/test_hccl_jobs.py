@@ -1,4 +1,4 @@
-"""Jobs that use hccl and end badly while every rank is inside a collective."""
+"""Jobs on backend hccl that end badly while every rank is inside a collective."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from launching import COMMAND, job, launch
 TWO_BY_TWO = ("--nnodes", 2, "--nproc-per-node", 2)
 # Ends by itself after some minutes at most: a test that fails to stop it should not run for ever.
 ALL_REDUCE_ON_AND_ON = """
-import os, signal
-import numpy as np
-from hccl_py import Communicator
-comm = Communicator()
-data = np.ones(100_000, np.float32)
+import os, signal, sys
+import torch, torch.distributed as dist
+dist.init_process_group("hccl")
+data = torch.ones(100_000)
 for step in range(1_000_000):
-    comm.all_reduce(data)
-    data.fill(1.0)
+    dist.all_reduce(data)
+    data.fill_(1.0)
     {at_each_step}
 """
 
@@ -29,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_killed_rank_is_blamed_and_the_job_ends(path: Path) -> None:
-    kill = "step == 50 and comm.rank == 2 and os.kill(os.getpid(), signal.SIGKILL)"
+    kill = "step == 50 and dist.get_rank() == 2 and os.kill(os.getpid(), signal.SIGKILL)"
     path.write_text(ALL_REDUCE_ON_AND_ON.format(at_each_step=kill))
     done = launch(*TWO_BY_TWO, path)
     assert done.returncode == 128 + signal.SIGKILL
@@ -37,9 +36,9 @@ def test_killed_rank_is_blamed_and_the_job_ends(path: Path) -> None:
 
 
 def test_ctrl_c_ends_ranks_inside_a_collective(path: Path) -> None:
-    say = "step == 50 and comm.rank == 0 and os.write(1, b'running\\n')"
+    say = "step == 50 and dist.get_rank() == 0 and os.write(1, b'running\\n')"
     path.write_text(ALL_REDUCE_ON_AND_ON.format(at_each_step=say))
-    with job(*COMMAND, *TWO_BY_TWO, path) as process:  # orphans are looked for on the way out
+    with job(*COMMAND, "--nproc", 2, path) as process:  # orphans are looked for on the way out
         assert process.stdout is not None
         assert process.stdout.readline() == "running\n"
         process.send_signal(signal.SIGINT)

@@ -93,7 +93,7 @@ class Head:
         return ""
 
     def lose(self, index: int, why: str, now_s: float) -> None:
-        """Note that an agent is gone; its ranks are not, perhaps, but nobody can tell."""
+        """Note that an agent is gone. Its ranks may still run; the head cannot know."""
         if index not in self.agents or self.phase is Phase.ENDED:
             return
         if self.phase is Phase.GATHERING:
@@ -208,7 +208,7 @@ class Head:
             self._end(MISSING_NODE, f"hccl-launch: error: {error}")
             return
         hosts = {hello.host for hello in self.agents.hellos()}
-        # Agents of one host, as many a scheduler starts, have nothing to find out.
+        # Agents of one host, such as a scheduler's processes, have no network to check.
         if not self.settings.only_checks and len(hosts) < max(2, len(self.agents)):
             self._start(0)
             return
