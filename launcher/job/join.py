@@ -15,7 +15,7 @@ from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.job.streams import Streams
 from hccl_py.schedulers.ports import free_port
-from hccl_py.transport.network.interfaces import address_towards, describe_target
+from hccl_py.transport.network.interfaces import address_towards, describe_target, name_to_look_up
 
 _FIRST_LINE_S, _NEXT_LINE_S = 5.0, 60.0
 _PROBE_S = 2.0
@@ -61,8 +61,9 @@ class JoinedAgent:
             OSError: the name of the head does not resolve.
         """
         self._loop, self._program, self._head = loop, program, head
-        found = socket.getaddrinfo(*head.name, type=socket.SOCK_STREAM)
-        self._target = str(found[0][4][0]), head.name[1]
+        host, port = head.name
+        found = socket.getaddrinfo(name_to_look_up(host), port, type=socket.SOCK_STREAM)
+        self._target = str(found[0][4][0]), port
         self._began_s = time.monotonic()
         self._line_s = self._began_s + _FIRST_LINE_S
         self._look_s = self._began_s + _LOOK_S if head.gives_way else float("inf")
