@@ -135,9 +135,7 @@ def check_program(args: argparse.Namespace) -> None:
             is not None
         )
     elif args.no_python:
-        from shutil import which  # it imports every kind of archive
-
-        found = which(name) is not None
+        found = _is_command(name)
     else:
         found = Path(name).exists() and not (
             Path(name).is_dir() and not Path(name, "__main__.py").exists()
@@ -145,3 +143,13 @@ def check_program(args: argparse.Namespace) -> None:
     if not found:
         what = "module" if args.module else "program" if args.no_python else "script"
         raise UsageError(f"{what} not found: {name}")
+
+
+def _is_command(name: str) -> bool:
+    """Say whether the kernel finds a program as a shell does.
+
+    As `shutil.which`, whose module imports every kind of archive.
+    """
+    folders = [""] if os.path.dirname(name) else os.get_exec_path()
+    paths = [os.path.join(folder, name) for folder in folders]
+    return any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths)

@@ -16,7 +16,7 @@ from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.job.streams import Streams
 from hccl_py.launcher.own_lines import WaitingLines
 from hccl_py.schedulers.ports import free_port
-from hccl_py.transport.network.interfaces import address_towards, describe_target
+from hccl_py.transport.network.interfaces import address_towards, describe_target, name_to_look_up
 
 _PROBE_S = 2.0
 _LOOK_S = 1.0
@@ -61,8 +61,9 @@ class JoinedAgent:
             OSError: the name of the head does not resolve.
         """
         self._loop, self._program, self._head = loop, program, head
-        found = socket.getaddrinfo(*head.name, type=socket.SOCK_STREAM)
-        self._target = str(found[0][4][0]), head.name[1]
+        host, port = head.name
+        found = socket.getaddrinfo(name_to_look_up(host), port, type=socket.SOCK_STREAM)
+        self._target = str(found[0][4][0]), port
         self._began_s = time.monotonic()
         self._lines = WaitingLines(self._began_s)
         self._look_s = self._began_s + _LOOK_S if head.gives_way else float("inf")

@@ -21,7 +21,7 @@ from hccl_py.launcher.parts.settings import (
     slots_of,
 )
 from hccl_py.schedulers.ports import free_port
-from hccl_py.transport.network.interfaces import describe_target
+from hccl_py.transport.network.interfaces import describe_target, name_to_look_up
 
 
 def node_of(options: Options) -> int:
@@ -118,7 +118,8 @@ def other_node(
 def resolve(target: tuple[str, int]) -> str:
     """Return the address of node 0 or of the endpoint; raise UsageError where it has none."""
     try:
-        found = socket.getaddrinfo(*target, type=socket.SOCK_STREAM)
+        name = name_to_look_up(target[0])
+        found = socket.getaddrinfo(name, target[1], type=socket.SOCK_STREAM)
     except OSError as error:
         raise UsageError(
             f"{target[0]} does not resolve to an address ({error.strerror}): "

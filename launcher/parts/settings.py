@@ -12,7 +12,6 @@ from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
 from hccl_py.launcher.output.options import OutputOptions
-from hccl_py.launcher.progress.job_progress import STALL_VARIABLE
 from hccl_py.transport.network.interfaces import address_family, describe_target
 
 if TYPE_CHECKING:
@@ -63,6 +62,8 @@ def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "Head
 
 def _stall_s() -> float:
     """Return after how long a rank without progress is named; the ranks read this variable too."""
+    from hccl_py.launcher.progress.job_progress import STALL_VARIABLE
+
     text = os.environ.get(STALL_VARIABLE) or "30"
     with suppress(ValueError):
         if 0 <= float(text) < float("inf"):
