@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 from hccl_py.launcher.placement.binding import Bind
@@ -45,7 +45,17 @@ _ELASTIC = (
 )
 # Ends are noticed at once, and ranks are programs.
 _WITHOUT_EFFECT = ("--monitor-interval", "--start-method")
-_MAX_PORT = 65535
+MAX_PORT = 65535
+_MOST_S = 1_000_000_000
+_OVER_SSH = (
+    "ssh_port",
+    "ssh_user",
+    "ssh_option",
+    "export",
+    "env_file",
+    "remote_python",
+    "remote_dir",
+)
 _HELP_COLUMN, _HELP_WIDTH = 32, 100
 
 
@@ -106,9 +116,7 @@ class Options(NamedTuple):
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Read and check the command line; raise UsageError, or SystemExit as argparse does."""
     made = parser()
-    asked = {action.dest: f"PET_{action.dest.upper()}" for action in made._actions}
-    # torchrun reads its options from such variables too.
-    made.set_defaults(**{dest: environ[name] for dest, name in asked.items() if environ.get(name)})
+    made.set_defaults(**_from_environment(made, environ))
     args = made.parse_args(argv)
     fewest, most = _nodes(args.nnodes or "1")
     ranks = _ranks_per_node(args, most)
@@ -153,6 +161,23 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         program=_program(args),
         is_python=not args.no_python,
     )
+
+
+def _from_environment(made: argparse.ArgumentParser, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that stand in variables, which torchrun reads too."""
+    found: dict[str, Any] = {}
+    for action in made._actions:
+        name = f"PET_{action.dest.upper()}"
+        text = environ.get(name)
+        if not text:
+            continue
+        if type(action) is argparse._StoreAction and action.option_strings:
+            found[action.dest] = text
+        elif isinstance(action, argparse._StoreTrueAction):
+            if text not in ("0", "1"):
+                raise UsageError(f"{name}: expected 0 or 1, got {text!r}")
+            found[action.dest] = text == "1"
+    return found
 
 
 def parser() -> argparse.ArgumentParser:
@@ -304,12 +329,19 @@ def _dest(name: str) -> str:
 
 
 def _check(args: argparse.Namespace) -> None:
-    if args.master_port is not None and not 0 < args.master_port <= _MAX_PORT:
-        raise UsageError(f"--master-port: expected 1 to {_MAX_PORT}, got {args.master_port}")
-    for name in ("max_restarts", "shutdown_timeout", "connect_timeout"):
-        if not getattr(args, name) >= 0:  # which is no number either
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option}: expected 0 or more, got {getattr(args, name):g}")
+    if args.master_port is not None and not 0 < args.master_port <= MAX_PORT:
+        raise UsageError(f"--master-port: expected 1 to {MAX_PORT}, got {args.master_port}")
+    for name, value in vars(args).items():
+        option = name.replace("_", "-")
+        # As of "$HOSTS" in a shell that has no such variable: the job would run without the option.
+        if value == "" and name not in ("script", "local_ranks_filter"):
+            raise UsageError(f"--{option}: expected a value, got ''")
+        if name in ("max_restarts", "shutdown_timeout", "connect_timeout") and not (
+            0 <= value <= _MOST_S  # which no number is not either
+        ):
+            raise UsageError(f"--{option}: expected 0 to {_MOST_S}, got {value:g}")
+        if name in _OVER_SSH and value and not (args.hosts or args.hostfile):
+            raise UsageError(f"--{option} needs --hosts or --hostfile")
     _, most = _nodes(args.nnodes or "1")
     if args.node_rank is not None and not 0 <= args.node_rank < most:
         raise UsageError(
@@ -325,7 +357,7 @@ def _head(args: argparse.Namespace) -> tuple[str, int] | None:
         if not colon:
             host, port = args.rdzv_endpoint, str(DEFAULT_MASTER_PORT)
         host = host.removeprefix("[").removesuffix("]")
-        if not port.isdecimal() or not 0 < int(port) <= _MAX_PORT or not host:
+        if not port.isdecimal() or not 0 < int(port) <= MAX_PORT or not host:
             raise UsageError(f"--rdzv-endpoint: expected HOST:PORT, got {args.rdzv_endpoint!r}")
         return host, int(port)
     if args.master_addr is None and args.node_rank is None:

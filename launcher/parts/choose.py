@@ -84,6 +84,8 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
     """All ranks are here, on emulated nodes where there are several."""
     nodes, ranks = options.num_nodes, options.ranks_per_node
     if nodes > 1:
+        if not options.standalone and options.remote is None:
+            _refuse_half_set(nodes)
         each = "1 rank" if ranks == 1 else f"{ranks} ranks"
         say(
             f"emulating {nodes} nodes of {each} on this machine (no --node-rank given); "
@@ -106,6 +108,17 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
         return serve.run(settings, [(0, program, "127.0.0.1", port)])
 
     return body
+
+
+def _refuse_half_set(nodes: int) -> None:
+    """Emulate nothing where a variable speaks of real nodes, even an empty one."""
+    for name in ("MASTER_ADDR", "NODE_RANK", "GROUP_RANK", "PET_NODE_RANK", "PET_MASTER_ADDR"):
+        value = os.environ.get(name)
+        if value is not None and not value.startswith(("127.", "localhost")):
+            raise UsageError(
+                f"{name}={value} is set, but nothing says which of {nodes} nodes this is: give "
+                "--node-rank and --master-addr, or --standalone to emulate all nodes here"
+            )
 
 
 def scheduler_of(options: Options) -> Scheduled | None:

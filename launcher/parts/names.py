@@ -19,9 +19,10 @@ def wait_until_known(name: str, timeout_s: float) -> float:
         try:
             socket.getaddrinfo(name, None)
             return max(0.0, began_s + timeout_s - time.monotonic())
-        except OSError as error:
+        except (OSError, UnicodeError) as error:
+            reason = getattr(error, "strerror", None) or error
             what = f"{socket.gethostname()}: {name} does not resolve to an address "
-            what += f"({error.strerror})"
+            what += f"({reason})"
         now_s = time.monotonic()
         if now_s >= began_s + timeout_s:
             say(

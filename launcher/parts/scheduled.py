@@ -98,6 +98,8 @@ def place(options: Options, found: Scheduled) -> tuple[int, int, tuple[Slot, ...
     count = num_nodes or options.num_nodes
     if not options.nodes_given and num_nodes is None:
         raise UsageError(f"{found.source} does not say how many nodes there are: give --nnodes")
+    if index >= count:
+        raise UsageError(f"{found.source} says that this is node {index} of {count}, from 0")
     return index, count, tuple(Slot(index, rank) for rank in range(options.ranks_per_node))
 
 
