@@ -201,6 +201,8 @@ class Head:
             agent = self._agents[index]
             failures = (each._replace(at_s=now_s + each.at_s) for each in body[1])
             agent.running, agent.failures, agent.port = False, tuple(failures), body[2]
+            if self._progress is not None:
+                self._progress.end(index)
             if agent.failures:
                 self._begin_to_stop(now_s)
             self._go_on(now_s)
@@ -345,7 +347,9 @@ class Head:
         outlets = Outlets(
             self._say, self._show, lambda index, rank: self._send(index, "dump", [number, rank])
         )
-        self._progress = JobProgress(outlets, self.settings.stall_s, attempt.look_s)
+        self._progress = JobProgress(
+            outlets, self.settings.stall_s, attempt.look_s, attempt.world_size
+        )
         self._ending = _Ending(math.inf)
         self.phase = Phase.RUNNING
         first_rank = 0
@@ -384,8 +388,9 @@ class Head:
             why, exit_code = ending.by_user
             self._end(exit_code, f"hccl-launch: {why}; all ranks were ended")
         elif ending.lost:
-            # Ranks of other nodes raise because of it.
-            lines = [render(failures, self.world_size)] if failures else []
+            # Ranks of other nodes raise because of it, or were stopped.
+            told = [one for one in failures if not one.was_stopped]
+            lines = [render(told, self.world_size)] if told else []
             lines += [
                 f"hccl-launch: error: {self._lost(index)}: {why}"
                 for index, why in ending.lost.items()
