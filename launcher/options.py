@@ -117,7 +117,12 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Read and check the command line; raise UsageError, or SystemExit as argparse does."""
     made = parser()
     made.set_defaults(**_from_environment(made, environ))
-    args = made.parse_args(argv)
+    try:
+        args = made.parse_args(argv)
+    except UsageError:
+        if "--check" not in argv:
+            raise
+        args = made.parse_args([*argv, sys.executable])  # a check needs no program
     fewest, most = _nodes(args.nnodes or "1")
     ranks = _ranks_per_node(args, most)
     _check(args)
@@ -136,6 +141,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         )
     if not args.print_k8s:  # its program is in the image
         _check_program(args)
+    if args.use_mpi or args.use_deepspeed:
+        name = "--use_mpi" if args.use_mpi else "--use_deepspeed"
+        print(f"hccl-launch: {name}: hccl-launch starts the ranks itself", file=sys.stderr)
     return Options(
         num_nodes=most,
         nodes_given=args.nnodes is not None,

@@ -44,6 +44,7 @@ def in_allocation(options: Options, found: Scheduled, words: Sequence[str]) -> N
     say(f"{found.source}: srun starts a node on {', '.join(nodes)}")
     os.environ.setdefault(SECRET, os.urandom(32).hex())
     command = ["srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
+    command.append("--cpu-bind=none")  # a task is all ranks of its node
     command += [sys.executable, "-m", "hccl_py.launcher.main", *words]
     try:
         os.execvp("srun", command)

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -85,10 +84,7 @@ def test_one_node_emulates_nothing_and_says_nothing(script: Script) -> None:
     assert done.stderr == ""
 
 
-def test_real_nodes_meet_and_are_not_emulated(script: Script) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+def test_real_nodes_meet_and_are_not_emulated(script: Script, port: int) -> None:
     path = script(PRINT_ENVIRONMENT)
     options = (*COMMAND, "--nnodes", 2, "--master-port", port)
     with job(*options, "--node-rank", 0, path) as first, job(*options, "--node-rank", 1, path) as b:

@@ -60,6 +60,18 @@ def test_torchs_elastic_runs_what_only_it_can(arguments: str, elastic: bool) -> 
     assert options.parse([*arguments.split(), SCRIPT], {}).elastic == elastic
 
 
+def test_check_needs_no_program() -> None:
+    assert options.parse(["--check", "--hosts", "localhost:2"], {}).checks
+
+
+def test_option_of_gaudi_spawn_that_has_no_effect_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    options.parse(["--use_mpi", "--world_size", "2", SCRIPT], {})
+    told = capsys.readouterr().err
+    assert told == "hccl-launch: --use_mpi: hccl-launch starts the ranks itself\n"
+
+
 def test_torchruns_variables_count_as_options() -> None:
     request = options.parse([SCRIPT], {"PET_NODE_RANK": "1", "PET_NNODES": "2"})
     assert (request.node_rank, request.num_nodes) == (1, 2)
