@@ -84,8 +84,6 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
     """All ranks are here, on emulated nodes where there are several."""
     nodes, ranks = options.num_nodes, options.ranks_per_node
     if nodes > 1:
-        if not options.standalone and options.remote is None:
-            _refuse_half_set(nodes)
         each = "1 rank" if ranks == 1 else f"{ranks} ranks"
         say(
             f"emulating {nodes} nodes of {each} on this machine (no --node-rank given); "
@@ -126,6 +124,9 @@ def scheduler_of(options: Options) -> Scheduled | None:
     if options.standalone or options.by_arrival or options.remote is not None:
         return None
     try:
-        return read(os.environ)
+        found = read(os.environ)
     except InvalidArgumentError as error:
         raise UsageError(str(error)) from error
+    if found is None and options.head is None and options.num_nodes > 1:
+        _refuse_half_set(options.num_nodes)
+    return found
