@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from hccl_py.launcher.output.options import OutputWords
     from hccl_py.launcher.placement.binding import Bind
 
+MAX_PORT = 65535
 DEFAULT_MASTER_PORT = 29500
 CONTROL_PORT_OFFSET = 1
 """The head listens beside the ranks' store, so that one option gives both ports."""

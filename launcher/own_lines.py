@@ -33,7 +33,7 @@ class WaitingLines:
 
 
 def keep_trying(attempt: Callable[[], object], what: str, timeout_s: float) -> None:
-    """Call `attempt` until it raises no OSError; `what` says what it raises one for.
+    """Call `attempt` until it raises neither OSError nor UnicodeError; `what` says what failed.
 
     Raises:
         TimeoutError: it still does after `timeout_s`; the message says what and why.
@@ -44,8 +44,8 @@ def keep_trying(attempt: Callable[[], object], what: str, timeout_s: float) -> N
         try:
             attempt()
             return
-        except OSError as error:
-            why = f"{what} ({error.strerror or error})"
+        except (OSError, UnicodeError) as error:
+            why = f"{what} ({getattr(error, 'strerror', None) or error})"
         now_s = time.monotonic()
         left_s = began_s + timeout_s - now_s
         if left_s <= 0:

@@ -1,12 +1,14 @@
 """The entry: from the words of a command line to its checked options."""
 
 import argparse
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.command_line import values
 from hccl_py.launcher.command_line.parser import needs_elastic, parser
 from hccl_py.launcher.options import Options, UsageError
+from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
 
 if TYPE_CHECKING:
@@ -18,7 +20,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     args = _parsed(argv, environ)
     fewest, most = values.nodes(args.nnodes or "1")
     ranks = values.ranks_per_node(args, most)
-    values.check_numbers(args, most)
+    values.check_options(args, most)
     # --print-sbatch and --print-k8s reject an elastic job in their own words.
     starts = not (args.print_sbatch or args.print_k8s)
     if starts and fewest < most and not (args.rdzv_endpoint or args.standalone):
@@ -28,6 +30,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         )
     if not args.print_k8s:  # its program is in the image
         values.check_program(args)
+    if args.use_mpi or args.use_deepspeed:
+        name = "--use_mpi" if args.use_mpi else "--use_deepspeed"
+        say(f"{name}: hccl-launch starts the ranks itself")
     known_backend = args.rdzv_backend in (None, "", "static", "c10d")
     return Options(
         num_nodes=most,
@@ -58,10 +63,30 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
 
 def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
     made = parser()
-    asked = {action.dest: f"PET_{action.dest.upper()}" for action in made._actions}
-    # torchrun reads its options from such variables too.
-    made.set_defaults(**{dest: environ[name] for dest, name in asked.items() if environ.get(name)})
-    return made.parse_args(argv)
+    made.set_defaults(**_from_environment(made, environ))
+    try:
+        return made.parse_args(argv)
+    except UsageError:
+        if "--check" not in argv:
+            raise
+        return made.parse_args([*argv, sys.executable])  # a check needs no program
+
+
+def _from_environment(made: argparse.ArgumentParser, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that stand in variables, which torchrun reads too."""
+    found: dict[str, Any] = {}
+    for action in made._actions:
+        name = f"PET_{action.dest.upper()}"
+        text = environ.get(name)
+        if not text:
+            continue
+        if type(action) is argparse._StoreAction and action.option_strings:
+            found[action.dest] = text
+        elif isinstance(action, argparse._StoreTrueAction):
+            if text not in ("0", "1"):
+                raise UsageError(f"{name}: expected 0 or 1, got {text!r}")
+            found[action.dest] = text == "1"
+    return found
 
 
 def _hosts(args: argparse.Namespace, environ: Mapping[str, str]) -> "HostOptions | None":

@@ -6,20 +6,31 @@ import sys
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, UsageError
+from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, MAX_PORT, UsageError
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 
-_MAX_PORT = 65535
+_MOST_S = 1_000_000_000
+_OVER_SSH = (
+    *("ssh_port", "ssh_user", "ssh_option", "export", "env_file"),
+    *("remote_python", "remote_dir"),
+)
 
 
-def check_numbers(args: argparse.Namespace, num_nodes: int) -> None:
-    """Check ports, times, counts and the number of this node."""
-    if args.master_port is not None and not 0 < args.master_port <= _MAX_PORT:
-        raise UsageError(f"--master-port: expected 1 to {_MAX_PORT}, got {args.master_port}")
-    for name in ("max_restarts", "shutdown_timeout", "connect_timeout"):
-        if not getattr(args, name) >= 0:  # nan is not >= 0 either
-            option = name.replace("_", "-")
-            raise UsageError(f"--{option}: expected 0 or more, got {getattr(args, name):g}")
+def check_options(args: argparse.Namespace, num_nodes: int) -> None:
+    """Check the port, times, counts, the number of this node, and that no option is lost."""
+    if args.master_port is not None and not 0 < args.master_port <= MAX_PORT:
+        raise UsageError(f"--master-port: expected 1 to {MAX_PORT}, got {args.master_port}")
+    for name, value in vars(args).items():
+        option = name.replace("_", "-")
+        # As of "$HOSTS" in a shell that has no such variable: the job would run without the option.
+        if value == "" and name not in ("script", "local_ranks_filter"):
+            raise UsageError(f"--{option}: expected a value, got ''")
+        if name in ("max_restarts", "shutdown_timeout", "connect_timeout") and not (
+            0 <= value <= _MOST_S  # nan is not in that range either
+        ):
+            raise UsageError(f"--{option}: expected 0 to {_MOST_S}, got {value:g}")
+        if name in _OVER_SSH and value and not (args.hosts or args.hostfile):
+            raise UsageError(f"--{option} needs --hosts or --hostfile")
     if args.node_rank is not None and not 0 <= args.node_rank < num_nodes:
         raise UsageError(
             f"--node-rank: expected 0 to {num_nodes - 1} of --nnodes {num_nodes}, "
@@ -36,7 +47,7 @@ def head(args: argparse.Namespace) -> tuple[str, int] | None:
         if not colon:
             host, port = args.rdzv_endpoint, str(DEFAULT_MASTER_PORT)
         host = host.removeprefix("[").removesuffix("]")
-        if not port.isdecimal() or not 0 < int(port) <= _MAX_PORT or not host:
+        if not port.isdecimal() or not 0 < int(port) <= MAX_PORT or not host:
             raise UsageError(f"--rdzv-endpoint: expected HOST:PORT, got {args.rdzv_endpoint!r}")
         return host, int(port)
     if args.master_addr is None and args.node_rank is None:

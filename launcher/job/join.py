@@ -198,7 +198,8 @@ class JoinedAgent:
     def _on_down(self) -> None:
         if self._has_begun and self.agent.exit_code is None:
             where = describe_target(self._head.name)
-            self._give_up(f"error: lost node 0 at {where}: its hccl-launch ended", LOST_NODE)
+            why = "its hccl-launch ended, or cannot be reached any more"
+            self._give_up(f"error: lost node 0 at {where}: {why}", LOST_NODE)
 
     def _give_up(self, why: str, exit_code: int = MISSING_NODE) -> None:
         self._streams.say(f"hccl-launch: {why}")

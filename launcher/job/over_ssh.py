@@ -78,10 +78,13 @@ class _SshAgent:
             self._on_end()
 
     def _on_end(self) -> None:
+        now_s, head = time.monotonic(), self._server.head
         failure = self._remote.failure()
+        if failure is None and head.phase is Phase.GATHERING:
+            code = self._remote.poll()
+            failure = f"{self._remote.host.name}: its agent ended with exit code {code}"
         if failure is None:
             return
-        now_s, head = time.monotonic(), self._server.head
         if head.phase is Phase.GATHERING:
             head.stop(f"error: {failure}", MISSING_NODE, now_s)
         else:

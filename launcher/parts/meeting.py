@@ -10,7 +10,13 @@ from pathlib import Path
 
 from hccl_py.launcher.exit_codes import TRY_AGAIN
 from hccl_py.launcher.job.layout import Slot
-from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
+from hccl_py.launcher.options import (
+    CONTROL_PORT_OFFSET,
+    DEFAULT_MASTER_PORT,
+    MAX_PORT,
+    Options,
+    UsageError,
+)
 from hccl_py.launcher.parts.settings import (
     SECRET,
     allow_connections,
@@ -117,12 +123,18 @@ def other_node(
 
 def resolve(target: tuple[str, int]) -> str:
     """Return the address of node 0 or of the endpoint; raise UsageError where it has none."""
+    if target[1] > MAX_PORT:
+        raise UsageError(
+            f"--master-port: expected 1 to {MAX_PORT - CONTROL_PORT_OFFSET} for several nodes, as "
+            f"hccl-launch takes the port above; got {target[1] - CONTROL_PORT_OFFSET}"
+        )
     try:
         name = name_to_look_up(target[0])
         found = socket.getaddrinfo(name, target[1], type=socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"{target[0]} does not resolve to an address ({error.strerror}): "
+            f"{target[0]} does not resolve to an address ({reason}): "
             "give a name that all nodes know, or an address"
         ) from error
     return str(found[0][4][0])

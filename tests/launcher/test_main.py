@@ -108,6 +108,14 @@ def test_failing_rank_ends_the_job_and_its_error_is_printed_once(script: Script)
     assert done.stderr.count("no such image") == 2, "once in the user's line, once in the error"
 
 
+def test_text_that_is_no_utf8_and_has_no_end_is_reported(script: Script) -> None:
+    done = launch(script("raise FileNotFoundError('\\udcff' + 'x' * 9_000_000)"))
+    assert done.returncode == 1
+    assert "hccl-launch: rank 0 of 1 failed" in done.stderr
+    assert "FileNotFoundError: \\udcffxxx" in done.stderr
+    assert len(done.stderr) < 1 << 20
+
+
 def test_module_runs_and_the_exit_code_of_the_failing_rank_is_the_jobs(script: Script) -> None:
     done = launch("-m", "json.tool", "--help")
     assert (done.returncode, done.stdout[:26]) == (0, "usage: python -m json.tool")

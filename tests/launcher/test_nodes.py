@@ -146,6 +146,21 @@ def test_killed_launcher_ends_every_process_of_every_node(
         assert lost in errors[1 - killed]
 
 
+@pytest.mark.nightly("launchers")
+def test_agent_that_is_frozen_is_a_lost_node(port: int, script: Callable[[str], Path]) -> None:
+    with two_nodes(port, script(READY + SLEEP)) as nodes:
+        wait_for_ranks(nodes)
+        frozen = agent_of(nodes[1])
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            _, error = nodes[0].communicate(timeout=LIMIT_S)
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        assert nodes[0].returncode == nodes[1].wait(LIMIT_S) == LOST_NODE
+    assert "hccl-launch: error: node 1 (" in error
+    assert "SIGTERM" not in error, "ranks that the launcher stopped are no failures"
+
+
 def test_nodes_without_numbers_get_them_as_they_come(
     port: int, script: Callable[[str], Path]
 ) -> None:

@@ -48,10 +48,10 @@ def outcome(ending: Ending, agents: Agents, attempt: Attempt | None) -> Outcome:
         return Outcome(exit_code, f"hccl-launch: {why}; all ranks were ended")
     assert attempt is not None
     failures = agents.failures()
-    report = render(failures, attempt.world_size) if failures else ""
     if ending.lost:
-        # Ranks of other nodes raise because of it.
-        lines = [report] if report else []
+        # Ranks of other nodes raise because of it, or were stopped.
+        raised = [one for one in failures if not one.was_stopped]
+        lines = [render(raised, attempt.world_size)] if raised else []
         lines += [
             f"hccl-launch: error: {agents.name_with_ranks(index)} was lost: {why}"
             for index, why in ending.lost.items()
@@ -59,6 +59,7 @@ def outcome(ending: Ending, agents: Agents, attempt: Attempt | None) -> Outcome:
         return Outcome(LOST_NODE, "\n".join(lines), lines[-1])
     if not failures:
         return Outcome(0)
+    report = render(failures, attempt.world_size)
     if attempt.number == attempt.max_restarts:
         first = first_failure(failures)
         return Outcome(first.shell_code, report, title(first, attempt.world_size))

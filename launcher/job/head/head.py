@@ -143,6 +143,8 @@ class Head:
             agent = self.agents[index]
             failures = (each._replace(at_s=now_s + each.at_s) for each in body[1])
             agent.is_running, agent.failures, agent.port = False, tuple(failures), body[2]
+            if self._progress is not None:
+                self._progress.end(index)
             if agent.failures:
                 self._begin_to_stop(now_s)
             self._go_on(now_s)
@@ -271,7 +273,9 @@ class Head:
         outlets = Outlets(
             self._say, self._show, lambda index, rank: self._send(index, "dump", [number, rank])
         )
-        self._progress = JobProgress(outlets, self.settings.stall_s, attempt.look_s)
+        self._progress = JobProgress(
+            outlets, self.settings.stall_s, attempt.look_s, attempt.world_size
+        )
         self._ending = Ending()
         self.phase = Phase.RUNNING
         for index, ranks in self.agents.ranks().items():

@@ -6,7 +6,15 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from hccl_py.launcher.job.channel import LINGER_MS, MAX_MESSAGE_BYTES, keys, pack, unpack
+from hccl_py.launcher.job.channel import (
+    ANSWER_MS,
+    HEARTBEAT_MS,
+    LINGER_MS,
+    MAX_MESSAGE_BYTES,
+    keys,
+    pack,
+    unpack,
+)
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.transport.control.sockets import ControlSockets
 
@@ -41,6 +49,7 @@ class HeadServer:
             lambda key: hmac.compare_digest(key, admitted),
             MAX_MESSAGE_BYTES,
         )
+        self._listener.drop_silent(HEARTBEAT_MS, ANSWER_MS)
         self._on_message, self._on_lost = on_message, on_lost
 
     def listen(self, bound: socket.socket) -> None:
