@@ -1,6 +1,7 @@
 """hccl-launch: starts the ranks of a job, on one machine or on many.
 
-main.py      the command: start reading here; options.py is its command line
+main.py      the command: start reading here
+command_line/  what it may say, checked; options.py is what the other rooms get of it
 parts/       which part of the job this process is
 front.py     the process that the user sees: watches the agent, cleans up (processes.py)
 job/         head and agents of a job of fixed size; worker.py is what a Python rank begins with

@@ -16,10 +16,9 @@ from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.options import UsageError
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
+from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
 from hccl_py.launcher.scratch import scratch_folder
-
-_AGENT_EXTRA_S = 5.0
 
 
 def main() -> int:
@@ -36,9 +35,9 @@ def main() -> int:
     os.environ.update(told["environment"])
     try:
         with scratch_folder() as folder:
-            return front.run(lambda: _run(told, folder), told["stop_s"] + _AGENT_EXTRA_S)
+            return front.run(lambda: _run(told, folder), told["stop_s"])
     except UsageError as error:
-        print(f"hccl-launch: error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return CANNOT_RUN
 
 

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from hccl_py.launcher.number_ranges import ranges
+
 _MOST_KINDS = 8
 _QUOTED = 300
 # A death that left no record is dated when elastic notices it, a recorded exception when it was
@@ -32,6 +34,15 @@ class Failure(NamedTuple):
     reason: str = ""  # a likely one, where the exit code alone says little
     was_killed: bool = False  # by the launcher, as it did not end when it was asked to
 
+    def cut(self, most_chars: int) -> "Failure":
+        """Return it with texts of so many characters at most: a message to the head has a limit."""
+        lines = _cut("\n".join(self.last_lines), most_chars).split("\n")
+        return self._replace(
+            message=_cut(self.message, most_chars),
+            traceback=_cut(self.traceback, most_chars),
+            last_lines=tuple(lines) if self.last_lines else (),
+        )
+
     @property
     def shell_code(self) -> int:
         """The exit code in the shell's convention, 128 + signal for a signal."""
@@ -53,6 +64,14 @@ class Failure(NamedTuple):
     def was_stopped(self) -> bool:
         """Whether it ended because the launcher stopped it."""
         return self.was_killed or self.exit_code == -signal.SIGTERM
+
+
+def _cut(text: str, most_chars: int) -> str:
+    """Keep the beginning and the end."""
+    if len(text) <= most_chars:
+        return text
+    half = most_chars // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters ...\n{text[-half:]}"
 
 
 def first_failure(failures: Sequence[Failure]) -> Failure:
@@ -115,14 +134,3 @@ def _later(first: Failure, failures: Sequence[Failure], world_size: int | None) 
         yield f"{end} on rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
     if world_size is None or len(others) + 1 < world_size:
         yield "all other ranks were stopped"
-
-
-def ranges(ranks: Sequence[int]) -> str:
-    """Write ascending numbers as ranges, such as 0-3, 5."""
-    runs: list[list[int]] = []
-    for rank in ranks:
-        if runs and rank == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], rank]
-        else:
-            runs.append([rank])
-    return ", ".join("-".join(map(str, run)) for run in runs)

@@ -13,18 +13,21 @@ import time
 from collections.abc import Callable
 from select import select
 
+from hccl_py.launcher.exit_codes import AGENT_KILLED
+from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.processes import adopt_orphans, end_with_parent, kill_descendants
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-AGENT_KILLED = 70
 _KILL_S = 3.0
+# The child's own work at the end, on top of the time that ranks get.
+_EXTRA_S = 5.0
 
 
 def run(body: Callable[[], int], stop_s: float) -> int:
     """Run `body` in a child that is a session of its own, and return its exit code.
 
-    A signal is passed on to the child, which has `stop_s` after the first one. Nothing that the
-    child started is left when this returns.
+    A signal is passed on to the child, whose ranks have `stop_s` after the first one. Nothing that
+    the child started is left when this returns.
     """
     adopt_orphans()
     # A signal is a byte on this pipe: waiting for the child and for signals is one wait.
@@ -36,7 +39,7 @@ def run(body: Callable[[], int], stop_s: float) -> int:
     before = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
     ended = os.pidfd_open(pid)
     try:
-        stopped_by = _watch(pid, ended, signals, stop_s)
+        stopped_by = _watch(pid, ended, signals, stop_s + _EXTRA_S)
     finally:
         # Not reaped yet, so the pid is the child's.
         os.kill(pid, signal.SIGKILL)
@@ -48,13 +51,13 @@ def run(body: Callable[[], int], stop_s: float) -> int:
             signal.signal(number, handler)
         os.close(signals)
         os.close(signal_writer)
-    if stopped_by and code <= 0:  # it had no time to say so
+    if stopped_by and code <= 0:  # the child was killed before it could say so
         name = signal.Signals(stopped_by).name
-        print(f"hccl-launch: stopped by {name}; all ranks were ended", file=sys.stderr)
+        say(f"stopped by {name}; all ranks were ended")
         return 128 + stopped_by
     if code < 0:
-        why = f"its agent was killed by {signal.Signals(-code).name}; its ranks ended with it"
-        print(f"hccl-launch: error: {why}", file=sys.stderr)
+        name = signal.Signals(-code).name
+        say(f"error: its agent was killed by {name}; its ranks ended with it")
         return AGENT_KILLED
     return code
 
@@ -70,7 +73,7 @@ def _fork(body: Callable[[], int]) -> int:
     code = 1
     try:
         os.setsid()
-        # Until the body handles it: a traceback of whatever was imported then would tell nothing.
+        # Until the body handles signals: KeyboardInterrupt in an import prints a useless traceback.
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_DFL)
         adopt_orphans()
@@ -79,7 +82,7 @@ def _fork(body: Callable[[], int]) -> int:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        # Nothing of the parent, which this process is a copy of, may run after this.
+        # This process is a copy: what its parent registered for its end must not run here.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -12,13 +12,12 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from hccl_py.launcher import front
+from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.exit_codes import USAGE
-from hccl_py.launcher.options import UsageError, parse
+from hccl_py.launcher.options import UsageError
+from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
 from hccl_py.launcher.scratch import scratch_folder
-
-# The agent's own work at the end, on top of the time that ranks get.
-_AGENT_EXTRA_S = 5.0
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         with scratch_folder() as folder:
             part = choose.elastic if options.elastic else choose.part
             body = part(options, folder, words)
-            return front.run(body, options.stop_s + _AGENT_EXTRA_S)
+            return front.run(body, options.stop_s)
     except UsageError as error:
-        print(f"hccl-launch: error: {error}", file=sys.stderr)
+        say(f"error: {error}")
         return USAGE
     except KeyboardInterrupt as stopped:
         return 128 + next(iter(stopped.args), signal.SIGINT)

@@ -16,10 +16,10 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     _NodeDesc,
 )
 
-from hccl_py.launcher.elastic.meeting import say
 from hccl_py.launcher.elastic.members import names
 from hccl_py.launcher.elastic.ranks import LocalRanks
 from hccl_py.launcher.failure import Failure, first_failure, render, title
+from hccl_py.launcher.own_lines import say
 
 _NO_ID = "none"  # torchrun's default of --rdzv-id
 _PAUSE_S = 0.1

@@ -2,21 +2,15 @@
 
 import os
 import socket
-import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from hccl_py.launcher.own_lines import keep_trying
 from hccl_py.launcher.parts.settings import bind
 from hccl_py.transport.network.interfaces import describe_target
 
-_FIRST_LINE_S, _NEXT_LINE_S = 5.0, 60.0
-_PROBE_S, _PAUSE_S = 2.0, 0.2
+_PROBE_S = 2.0
 _TORCH_LOG_LEVEL = "TORCH_CPP_LOG_LEVEL"
-
-
-class NoStoreError(Exception):
-    """Nobody listens at the endpoint; the message says who should."""
 
 
 def is_here(host: str) -> bool:
@@ -32,34 +26,12 @@ def is_here(host: str) -> bool:
 
 
 def wait_for_store(target: tuple[str, int], timeout_s: float) -> None:
-    """Wait until somebody listens there.
-
-    Raises:
-        NoStoreError: nobody does in time.
-    """
-    began_s = time.monotonic()
-    until_s, line_s = began_s + timeout_s, began_s + _FIRST_LINE_S
-    what = f"no answer from the node of --rdzv-endpoint {describe_target(target)}"
-    while True:
-        try:
-            socket.create_connection(target, _PROBE_S).close()
-        except OSError as error:
-            why = f"{what} ({error.strerror or error})"
-        else:
-            return
-        now_s = time.monotonic()
-        if now_s >= until_s:
-            raise NoStoreError(f"{why}, after {timeout_s:.0f} s (--connect-timeout)")
-        if now_s >= line_s:
-            line_s = now_s + _NEXT_LINE_S
-            left_s = until_s - now_s
-            say(f"{why}; trying for {left_s:.0f} s more (--connect-timeout)")
-        time.sleep(_PAUSE_S)
-
-
-def say(text: str) -> None:
-    """Print a line of the launcher's own."""
-    print(f"hccl-launch: {text}", file=sys.stderr, flush=True)
+    """Wait until somebody listens there; raise TimeoutError, whose message says who should."""
+    keep_trying(
+        lambda: socket.create_connection(target, _PROBE_S).close(),
+        f"no answer from the node of --rdzv-endpoint {describe_target(target)}",
+        timeout_s,
+    )
 
 
 @contextmanager

@@ -15,9 +15,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     _NodeDesc,
 )
 
-from hccl_py.launcher.elastic.meeting import say
-
-_FIRST_LINE_S, _NEXT_LINE_S = 5.0, 60.0
+from hccl_py.launcher.own_lines import WaitingLines, say
 
 
 class Members(_BackendRendezvousStateHolder):
@@ -28,7 +26,8 @@ class Members(_BackendRendezvousStateHolder):
         super().__init__(backend, settings, *rest)
         # By node: its heartbeat, and when it came by the clock of this node.
         self._heartbeats: dict[_NodeDesc, tuple[datetime, datetime]] = {}
-        self._waits_since_s = self._line_s = 0.0
+        self._waits_since_s = 0.0
+        self._lines = WaitingLines(0.0)
 
     def sync(self) -> bool | None:
         """Exchange the state with the other nodes, and say what this node waits for."""
@@ -36,9 +35,8 @@ class Members(_BackendRendezvousStateHolder):
         now_s = time.monotonic()
         what = self._what_is_awaited()
         if not what or not self._waits_since_s:
-            self._waits_since_s, self._line_s = now_s, now_s + _FIRST_LINE_S
-        elif now_s >= self._line_s:
-            self._line_s = now_s + _NEXT_LINE_S
+            self._waits_since_s, self._lines = now_s, WaitingLines(now_s)
+        elif self._lines.is_due(now_s):
             say(what)
         return result
 

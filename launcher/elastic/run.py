@@ -26,18 +26,19 @@ from torch.distributed.launcher import api
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 from torch.distributed.run import config_from_args, determine_local_world_size, get_args_parser
 
-from hccl_py.launcher import options
+from hccl_py.launcher.command_line.parser import parser
 from hccl_py.launcher.elastic.agent import OtherNodeFailedError, reporting_agent
-from hccl_py.launcher.elastic.meeting import NoStoreError, is_here, say, wait_for_store
+from hccl_py.launcher.elastic.meeting import is_here, wait_for_store
 from hccl_py.launcher.elastic.members import Members
 from hccl_py.launcher.elastic.ranks import LocalRanks
 from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE, USAGE
 from hccl_py.launcher.failure import first_failure, render
+from hccl_py.launcher.job.program import WORKER
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
+from hccl_py.launcher.own_lines import say
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_towards
 
-_WORKER = str(Path(__file__).parents[1] / "worker.py")
 # Any of these says that there are other nodes.
 _MEETING = ("--node-rank", "--node_rank", "--master-addr", "--master_addr")
 # These loggers warn of each signal sent, exit code and lost store: the report contains them.
@@ -55,7 +56,7 @@ def run(checked: Options, folder: Path, words: Sequence[str]) -> int:
     if checked.by_arrival and checked.head is not None and args.rdzv_backend in ("static", "c10d"):
         try:
             _prepare_meeting(args, checked.head)
-        except NoStoreError as error:
+        except TimeoutError as error:
             say(f"error: {error}")
             return MISSING_NODE
     if args.log_dir is None:
@@ -78,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     """Return torchrun's parser, which also takes the options of hccl-launch."""
     made = get_args_parser()
     by_dest = {action.dest: action for action in made._actions}
-    for action in options.parser()._actions:
+    for action in parser()._actions:
         if action.option_strings:
             for name in action.option_strings:
                 known = by_dest.get(action.dest, action)
@@ -92,7 +93,7 @@ def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
     if not (args.no_python or args.run_path):
         script = [args.training_script, *args.training_script_args]
         args.training_script_args = ["-m", *script] if args.module else script
-        args.training_script, args.module = _WORKER, False
+        args.training_script, args.module = WORKER, False
     ranks_here = determine_local_world_size(args.nproc_per_node)
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks_here)))
@@ -102,7 +103,7 @@ def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
     try:
         config, command, arguments = config_from_args(args)
     except (AssertionError, ValueError, RuntimeError, OSError) as error:
-        print(f"hccl-launch: error: {_one_line(error)}", file=sys.stderr)
+        say(f"error: {_one_line(error)}")
         return USAGE
     assert config.logs_specs is not None, "config_from_args always chooses one"
     ranks = LocalRanks(config.logs_specs)

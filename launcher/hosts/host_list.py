@@ -24,6 +24,7 @@ _HOST = re.compile(
     re.ASCII,
 )
 _WORD_FORMS = "HOST, HOST:SLOTS, USER@HOST:SLOTS or [IPV6]:SLOTS"
+_MOST_SLOTS = 1 << 15  # so many processes run on a host by Linux's default
 _LINE_FORMS = "HOST, HOST slots=N [max_slots=N] or HOST:N"
 
 
@@ -158,8 +159,8 @@ def _line(content: str, where: str) -> _Mention:
 
 
 def _count(text: str, where: str) -> int:
-    if not re.fullmatch("[0-9]+", text, re.ASCII) or int(text) < 1:
-        raise HostsError(f"{where}: expected 1 slot or more, got {text!r}")
+    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII) or not 0 < int(text) <= _MOST_SLOTS:
+        raise HostsError(f"{where}: expected 1 to {_MOST_SLOTS} slots, got {text!r}")
     return int(text)
 
 

@@ -166,14 +166,10 @@ class RemoteAgent:
             os.close(self._stdin)
             self._stdin = -1
 
-    def kill(self) -> None:
-        """Kill ssh, with which the connection and the agent end."""
+    def close(self) -> None:
+        """Kill ssh, with which the connection and the agent end, and release all descriptors."""
         self.hang_up()
         self._process.kill()
-
-    def close(self) -> None:
-        """Kill ssh if it still runs, and release all descriptors."""
-        self.kill()
         with self._process:
             pass
 

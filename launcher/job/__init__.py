@@ -1,12 +1,15 @@
 """A job of fixed size: one head, and an agent on each host that starts the ranks there.
 
 layout.py    which rank runs where, and what its environment says
-head.py      the state of the job, without I/O: waits for agents, starts, stops, restarts, ends
+head/        the head: waits for agents, starts, stops, restarts and ends the ranks
 agent.py     the ranks of one host (program.py), started when the head says so
 ranks.py     their processes
 loop.py      the event loop of both
 channel.py   messages between agents and head on other hosts; the agent's end of them
-head_server.py   the head's end
+checking.py  the preflight of the job, by such messages
+over_ssh.py  agents that this process starts on other hosts
+streams.py   what this process prints
+reasons.py   what an exit code most likely means
 serve.py     the process with the head, and perhaps an agent
 join.py      the process with an agent alone
 """

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from hccl_py.launcher.job.checking import Checked
 
 
+# Of what ranks say when they fail: two texts of each, of 12 bytes for a character at most, have to
+# fit into one message.
+_MOST_CHARS = 128 << 10
+
+
 class ToHead(Protocol):
     """How the agent reaches the head."""
 
@@ -176,8 +181,10 @@ class Agent:
             self._kill_at_s = self._look_at_s = float("inf")
             now_s, reason = time.time(), self._out_of_memory.likely_reason
             # Clocks of hosts differ: the head gets how long ago each was.
+            found = self._ranks.failures(reason)
             failures = [
-                each._replace(at_s=each.at_s - now_s) for each in self._ranks.failures(reason)
+                each.cut(_MOST_CHARS // len(found))._replace(at_s=each.at_s - now_s)
+                for each in found
             ]
             ended = [self._attempt.number, tuple(failures), free_port()]
             self._head.send("ended", ended)

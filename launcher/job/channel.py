@@ -21,8 +21,9 @@ from hccl_py.transport.network.interfaces import describe_target
 
 PROTOCOL = 1
 MAX_MESSAGE_BYTES = 4 << 20
-# A thousand agents send a heartbeat each.
-_HEARTBEAT_MS, _ANSWER_MS, _SILENT_MS = 5000, 10_000, 15_000
+# Both ends send these: the head to a thousand agents. ZeroMQ's other way, a time to live in the
+# heartbeats of one end, is forgotten with the next message that follows a heartbeat.
+HEARTBEAT_MS, ANSWER_MS = 5000, 10_000
 _REDIAL_MS, _MAX_REDIAL_MS = 50, 1000
 LINGER_MS = 1000
 _UP = int(zmq.EVENT_HANDSHAKE_SUCCEEDED)
@@ -58,8 +59,7 @@ class HeadLink:
         dealer = curve_socket(self._context, zmq.DEALER, keys(secret, "agent"), MAX_MESSAGE_BYTES)
         dealer.curve_serverkey = keys(secret, "head").public
         dealer.reconnect_ivl, dealer.reconnect_ivl_max = _REDIAL_MS, _MAX_REDIAL_MS
-        dealer.heartbeat_ivl, dealer.heartbeat_timeout = _HEARTBEAT_MS, _ANSWER_MS
-        dealer.heartbeat_ttl = _SILENT_MS  # the head drops an agent that is silent for as long
+        dealer.heartbeat_ivl, dealer.heartbeat_timeout = HEARTBEAT_MS, ANSWER_MS
         dealer.linger = LINGER_MS
         dealer.ipv6 = ":" in target[0]
         self._dealer = dealer

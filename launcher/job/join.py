@@ -14,10 +14,10 @@ from hccl_py.launcher.job.layout import Hello
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.job.streams import Streams
+from hccl_py.launcher.own_lines import WaitingLines
 from hccl_py.schedulers.ports import free_port
-from hccl_py.transport.network.interfaces import address_towards, describe_target
+from hccl_py.transport.network.interfaces import address_towards, describe_target, name_to_look_up
 
-_FIRST_LINE_S, _NEXT_LINE_S = 5.0, 60.0
 _PROBE_S = 2.0
 _LOOK_S = 1.0
 _STOP_EXTRA_S = 5.0
@@ -32,8 +32,8 @@ class HeadAddress(NamedTuple):
         num_agents: as this one expects them.
         name: host or address, and port, as the user gave them.
         connect_timeout_s: how long to try.
-        gives_way: whoever listens there may be about to end: where nobody does any more, this agent
-            ends with TRY_AGAIN.
+        gives_way: the process that listens there may belong to an earlier job. Once nobody listens,
+            this agent ends with TRY_AGAIN.
         ends_with_stdin: the head's process started this one: the end of stdin ends it, and what
             the head says of the job is read there.
     """
@@ -61,10 +61,11 @@ class JoinedAgent:
             OSError: the name of the head does not resolve.
         """
         self._loop, self._program, self._head = loop, program, head
-        found = socket.getaddrinfo(*head.name, type=socket.SOCK_STREAM)
-        self._target = str(found[0][4][0]), head.name[1]
+        host, port = head.name
+        found = socket.getaddrinfo(name_to_look_up(host), port, type=socket.SOCK_STREAM)
+        self._target = str(found[0][4][0]), port
         self._began_s = time.monotonic()
-        self._line_s = self._began_s + _FIRST_LINE_S
+        self._lines = WaitingLines(self._began_s)
         self._look_s = self._began_s + _LOOK_S if head.gives_way else float("inf")
         self._has_begun = False
         self._gone_s = float("inf")
@@ -106,8 +107,10 @@ class JoinedAgent:
         if self._has_begun:
             return self._gone_s
         if self._head.gives_way:
-            return min(self._look_s, self._line_s, self._until_s)
-        return self._until_s if self._head.ends_with_stdin else min(self._line_s, self._until_s)
+            return min(self._look_s, self._lines.next_s, self._until_s)
+        if self._head.ends_with_stdin:
+            return self._until_s
+        return min(self._lines.next_s, self._until_s)
 
     def turn(self) -> None:
         """See `loop.Service`."""
@@ -125,8 +128,9 @@ class JoinedAgent:
         elif not self._has_begun and now_s >= self._until_s:
             limit_s = self._head.connect_timeout_s
             self._give_up(f"error: {self._what_is_wrong()}, after {limit_s:.0f} s")
-        elif not self._has_begun and now_s >= self._line_s and not self._head.ends_with_stdin:
-            self._line_s = now_s + _NEXT_LINE_S
+        elif self._has_begun or self._head.ends_with_stdin:
+            pass  # the head says what it waits for
+        elif self._lines.is_due(now_s):
             left_s = self._until_s - now_s
             self._streams.say(
                 f"hccl-launch: {self._me}: {self._what_is_wrong()}; "
@@ -194,7 +198,8 @@ class JoinedAgent:
     def _on_down(self) -> None:
         if self._has_begun and self.agent.exit_code is None:
             where = describe_target(self._head.name)
-            self._give_up(f"error: lost node 0 at {where}: its hccl-launch ended", LOST_NODE)
+            why = "its hccl-launch ended, or cannot be reached any more"
+            self._give_up(f"error: lost node 0 at {where}: {why}", LOST_NODE)
 
     def _give_up(self, why: str, exit_code: int = MISSING_NODE) -> None:
         self._streams.say(f"hccl-launch: {why}")

@@ -9,7 +9,7 @@ from hccl_py.launcher.exit_codes import MISSING_NODE
 from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import Host
 from hccl_py.launcher.hosts.remote_agent import RemoteAgent, RemoteSettings
-from hccl_py.launcher.job.head import Phase
+from hccl_py.launcher.job.head.head import Phase
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.serve import JobServer
 from hccl_py.launcher.output.lines import LineReader
@@ -78,10 +78,13 @@ class _SshAgent:
             self._on_end()
 
     def _on_end(self) -> None:
+        now_s, head = time.monotonic(), self._server.head
         failure = self._remote.failure()
+        if failure is None and head.phase is Phase.GATHERING:
+            code = self._remote.poll()
+            failure = f"{self._remote.host.name}: its agent ended with exit code {code}"
         if failure is None:
             return
-        now_s, head = time.monotonic(), self._server.head
         if head.phase is Phase.GATHERING:
             head.stop(f"error: {failure}", MISSING_NODE, now_s)
         else:

@@ -9,7 +9,8 @@ from hccl_py.launcher.job.layout import Attempt, Slot, rank_environment
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.launcher.placement.binding import Bind
 
-_WORKER = str(Path(__file__).parents[1] / "worker.py")
+WORKER = str(Path(__file__).parents[1] / "worker.py")
+"""What a Python rank begins with."""
 
 
 class Program(NamedTuple):
@@ -40,7 +41,7 @@ class Program(NamedTuple):
 
 def rank_command(words: Sequence[str], is_python: bool) -> tuple[str, ...]:
     """Return the command of a rank for a program, a script, or `-m` and a module, of the user."""
-    return (sys.executable, _WORKER, *words) if is_python else tuple(words)
+    return (sys.executable, WORKER, *words) if is_python else tuple(words)
 
 
 def rank_variables(program: Program, attempt: Attempt, index: int) -> dict[str, str]:

@@ -11,8 +11,9 @@ from typing import Any
 from hccl_py.launcher.exit_codes import AGENT_KILLED
 from hccl_py.launcher.job.agent import Agent, stopped_by, watch_signals
 from hccl_py.launcher.job.channel import PROTOCOL
-from hccl_py.launcher.job.head import Head, HeadSettings, Phase
-from hccl_py.launcher.job.head_server import HeadServer
+from hccl_py.launcher.job.head.head import Head, Phase
+from hccl_py.launcher.job.head.server import HeadServer
+from hccl_py.launcher.job.head.settings import HeadSettings
 from hccl_py.launcher.job.layout import Hello
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
@@ -41,8 +42,14 @@ class JobServer:
 
     def listen(self, bound: socket.socket, secret: str) -> None:
         """Serve agents of other processes at a bound socket."""
-        self._server = HeadServer(self._loop, secret, self._on_message, self._on_lost)
-        self._server.listen(bound, len(self.head.settings.hosts))
+        self._server = HeadServer(
+            self._loop,
+            secret,
+            self._on_message,
+            self._on_lost,
+            lambda: self.head.agents.num_missing,
+        )
+        self._server.listen(bound)
         self._loop.add(self._server)
 
     def add_agent(self, index: int, program: Program, address: str, port: int) -> None:
@@ -109,7 +116,6 @@ class JobServer:
             self.head.receive(index, kind, body, time.monotonic())
 
     def _take(self, route: bytes, body: Any) -> str:
-        assert self._server is not None
         mine = len(self.head.settings.hosts)
         if body["protocol"] != PROTOCOL:
             return "it runs another version of hccl-py"
@@ -117,16 +123,15 @@ class JobServer:
             return f"it expects {body['num_agents']} nodes, node 0 expects {mine}"
         index, hello = body["index"], body["hello"]
         if index is None:  # nodes are numbered as they come
-            index = next(iter(self.head.missing), mine)
+            index = next(iter(self.head.agents.missing), mine)
             slots = tuple(slot._replace(node=index) for slot in hello.slots)
             hello = hello._replace(slots=slots)
-        # Before the head answers with the start of all ranks.
+        # The route comes first: the head may answer at once, with the start of all ranks.
         other = self._routes.get(index)
         self._routes[index] = route
         problem = self.head.join(index, hello, time.monotonic())
         if not problem:
             self._indices[route] = index
-            self._server.num_missing -= 1
         elif other is None:
             del self._routes[index]
         else:

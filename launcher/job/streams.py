@@ -40,7 +40,8 @@ class Streams:
 
     def say(self, text: str) -> None:
         """Print a line of the launcher's own."""
-        self.err.write(f"{text}\n".encode())
+        # An exception may quote a file name that is no UTF-8.
+        self.err.write(f"{text}\n".encode(errors="backslashreplace"))
 
     @property
     def can_show(self) -> bool:

@@ -43,22 +43,12 @@ class LineReader:
         """What there is of a line without an end."""
         return _newest_state(self._begun)
 
-    def on_readable(self) -> None:
-        """Read once and hand on the lines that are whole; close at the end of the pipe."""
-        self._read()
+    def on_readable(self) -> int:
+        """Read once and hand on the lines that are whole; close at the end of the pipe.
 
-    def close(self) -> None:
-        """Hand on what is left, a line without an end included, and close the descriptor.
-
-        Call this when the rank has ended. A process that it started may hold the pipe open, so the
-        end of the pipe may never come.
+        Returns:
+            The number of bytes that came; 0: there is nothing now, or never again.
         """
-        left = _PIPE_BYTES
-        while left > 0 and self.is_open and (count := self._read()):
-            left -= count
-        self._finish()
-
-    def _read(self) -> int:
         try:
             data = os.read(self._descriptor, _READ_BYTES)
         except BlockingIOError:
@@ -68,6 +58,17 @@ class LineReader:
         else:
             self._finish()
         return len(data)
+
+    def close(self) -> None:
+        """Hand on what is left, a line without an end included, and close the descriptor.
+
+        Call this when the rank has ended. A process that it started may hold the pipe open, so the
+        end of the pipe may never come.
+        """
+        left = _PIPE_BYTES
+        while left > 0 and self.is_open and (count := self.on_readable()):
+            left -= count
+        self._finish()
 
     def _finish(self) -> None:
         if self.is_open:

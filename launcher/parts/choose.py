@@ -6,12 +6,12 @@ from pathlib import Path
 
 from hccl_py.launcher.options import Options, UsageError
 from hccl_py.launcher.output.options import OutputWords
+from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import meeting
 from hccl_py.launcher.parts.settings import (
     SECRET,
     check_free,
     program_of,
-    say,
     settings_of,
     slots_of,
 )
@@ -108,11 +108,25 @@ def _local(options: Options, folder: Path) -> Callable[[], int]:
     return body
 
 
+def _refuse_half_set(nodes: int) -> None:
+    """Emulate nothing where a variable speaks of real nodes, even an empty one."""
+    for name in ("MASTER_ADDR", "NODE_RANK", "GROUP_RANK", "PET_NODE_RANK", "PET_MASTER_ADDR"):
+        value = os.environ.get(name)
+        if value is not None and not value.startswith(("127.", "localhost")):
+            raise UsageError(
+                f"{name}={value} is set, but nothing says which of {nodes} nodes this is: give "
+                "--node-rank and --master-addr, or --standalone to emulate all nodes here"
+            )
+
+
 def scheduler_of(options: Options) -> Scheduled | None:
     """Return what a scheduler says of this process, unless an option says otherwise."""
     if options.standalone or options.by_arrival or options.remote is not None:
         return None
     try:
-        return read(os.environ)
+        found = read(os.environ)
     except InvalidArgumentError as error:
         raise UsageError(str(error)) from error
+    if found is None and options.head is None and options.num_nodes > 1:
+        _refuse_half_set(options.num_nodes)
+    return found

@@ -10,7 +10,13 @@ from pathlib import Path
 
 from hccl_py.launcher.exit_codes import TRY_AGAIN
 from hccl_py.launcher.job.layout import Slot
-from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
+from hccl_py.launcher.options import (
+    CONTROL_PORT_OFFSET,
+    DEFAULT_MASTER_PORT,
+    MAX_PORT,
+    Options,
+    UsageError,
+)
 from hccl_py.launcher.parts.settings import (
     SECRET,
     allow_connections,
@@ -21,11 +27,11 @@ from hccl_py.launcher.parts.settings import (
     slots_of,
 )
 from hccl_py.schedulers.ports import free_port
-from hccl_py.transport.network.interfaces import describe_target
+from hccl_py.transport.network.interfaces import describe_target, name_to_look_up
 
 
 def node_of(options: Options) -> int:
-    """Return the number of this node; nobody is node 0 unless told so."""
+    """Return the number of this node; no process is node 0 by default."""
     if options.node_rank is None:
         assert options.head is not None
         raise UsageError(
@@ -54,7 +60,7 @@ def by_arrival(options: Options, folder: Path) -> Callable[[], int]:
             slots = slots_of(options, [0])
             if bound is not None:
                 return first_node(options, folder, slots, bound)()
-            # Who was first may be the end of the job before.
+            # The process that listens may belong to an earlier job that is about to end.
             left = options._replace(connect_timeout_s=max(1.0, until_s - time.monotonic()))
             code = other_node(left, folder, slots, gives_way=was_taken)()
             if code != TRY_AGAIN:
@@ -117,11 +123,18 @@ def other_node(
 
 def resolve(target: tuple[str, int]) -> str:
     """Return the address of node 0 or of the endpoint; raise UsageError where it has none."""
-    try:
-        found = socket.getaddrinfo(*target, type=socket.SOCK_STREAM)
-    except OSError as error:
+    if target[1] > MAX_PORT:
         raise UsageError(
-            f"{target[0]} does not resolve to an address ({error.strerror}): "
+            f"--master-port: expected 1 to {MAX_PORT - CONTROL_PORT_OFFSET} for several nodes, as "
+            f"hccl-launch takes the port above; got {target[1] - CONTROL_PORT_OFFSET}"
+        )
+    try:
+        name = name_to_look_up(target[0])
+        found = socket.getaddrinfo(name, target[1], type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(
+            f"{target[0]} does not resolve to an address ({reason}): "
             "give a name that all nodes know, or an address"
         ) from error
     return str(found[0][4][0])

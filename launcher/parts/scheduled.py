@@ -7,8 +7,9 @@ from pathlib import Path
 
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, Options, UsageError
+from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import meeting, names
-from hccl_py.launcher.parts.settings import SECRET, say
+from hccl_py.launcher.parts.settings import SECRET
 from hccl_py.schedulers.rendezvous import Rendezvous, find_rendezvous
 from hccl_py.schedulers.scheduled import Scheduled, Task
 from hccl_py.transport.errors import HcclError
@@ -44,6 +45,7 @@ def in_allocation(options: Options, found: Scheduled, words: Sequence[str]) -> N
     say(f"{found.source}: srun starts a node on {', '.join(nodes)}")
     os.environ.setdefault(SECRET, os.urandom(32).hex())
     command = ["srun", f"--nodes={len(nodes)}", f"--ntasks={len(nodes)}", "--ntasks-per-node=1"]
+    command.append("--cpu-bind=none")  # a task is all ranks of its node
     command += [sys.executable, "-m", "hccl_py.launcher.main", *words]
     try:
         os.execvp("srun", command)
@@ -98,6 +100,8 @@ def place(options: Options, found: Scheduled) -> tuple[int, int, tuple[Slot, ...
     count = num_nodes or options.num_nodes
     if not options.nodes_given and num_nodes is None:
         raise UsageError(f"{found.source} does not say how many nodes there are: give --nnodes")
+    if index >= count:
+        raise UsageError(f"{found.source} says that this is node {index} of {count}, from 0")
     return index, count, tuple(Slot(index, rank) for rank in range(options.ranks_per_node))
 
 

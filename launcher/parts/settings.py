@@ -3,7 +3,6 @@
 import os
 import resource
 import socket
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -13,11 +12,10 @@ from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
 from hccl_py.launcher.output.options import OutputOptions
-from hccl_py.launcher.progress.job_progress import STALL_VARIABLE
 from hccl_py.transport.network.interfaces import address_family, describe_target
 
 if TYPE_CHECKING:
-    from hccl_py.launcher.job.head import HeadSettings
+    from hccl_py.launcher.job.head.settings import HeadSettings
 
 SECRET = "HCCL_SECRET"
 _OWN_FILES = 128
@@ -45,7 +43,7 @@ def program_of(options: Options, folder: Path, slots: Sequence[Slot]) -> Program
 
 def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "HeadSettings":
     """Return what the head has to know; `address` is what the others should reach."""
-    from hccl_py.launcher.job.head import HeadSettings
+    from hccl_py.launcher.job.head.settings import HeadSettings
 
     anywhere = options.head is None or options.by_arrival
     return HeadSettings(
@@ -64,6 +62,8 @@ def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "Head
 
 def _stall_s() -> float:
     """Return after how long a rank without progress is named; the ranks read this variable too."""
+    from hccl_py.launcher.progress.job_progress import STALL_VARIABLE
+
     text = os.environ.get(STALL_VARIABLE) or "30"
     with suppress(ValueError):
         if 0 <= float(text) < float("inf"):
@@ -111,8 +111,3 @@ def check_free(address: str, port: int) -> None:
             f"rank 0's store cannot listen at {where}: {error.strerror}; "
             "choose another --master-port"
         ) from error
-
-
-def say(text: str) -> None:
-    """Print a line of the launcher's own, before the job begins."""
-    print(f"hccl-launch: {text}", file=sys.stderr, flush=True)

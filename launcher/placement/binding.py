@@ -18,7 +18,7 @@ from enum import Enum
 from itertools import groupby
 from typing import NamedTuple
 
-from hccl_py.launcher.placement import cpu_list
+from hccl_py.launcher.number_ranges import ranges
 from hccl_py.launcher.placement.topology import Cpu, Machine
 
 Core = tuple[Cpu, ...]
@@ -70,7 +70,7 @@ def place(machine: Machine, num_ranks: int, bind: Bind) -> Placement:
     cores = machine.cores
     note = ""
     if bind is Bind.CORE and num_ranks > len(cores):
-        shared = cpu_list.render(cpu.number for cpu in machine.cpus)
+        shared = ranges((cpu.number for cpu in machine.cpus), ",")
         note = f"--bind core: {num_ranks} ranks on {len(cores)} cores; they share CPUs {shared}"
         bind = Bind.NONE
     split = {Bind.NONE: _share, Bind.CORE: _split_cores, Bind.NUMA: _split_numas}[bind]

@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from hccl_py.launcher.placement import cpu_list
+from hccl_py.launcher.number_ranges import parse_ranges
 
 # Version 1 has no word for "no limit": it shows the highest number of whole pages.
 _NO_LIMIT_BYTES = 1 << 60
@@ -56,7 +56,7 @@ def _cpus(folders: Sequence[Path]) -> frozenset[int] | None:
     for folder in folders:
         for name in ("cpuset.cpus.effective", "cpuset.effective_cpus"):
             if text := _text(folder / name):
-                return cpu_list.parse(text)
+                return parse_ranges(text)
     return None
 
 

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from hccl_py.launcher.placement import cpu_list
+from hccl_py.launcher.number_ranges import ranges
 from hccl_py.launcher.placement.binding import Place
 
 _WIDTH = 100
@@ -57,7 +57,7 @@ def _table(ranks: Sequence[PlannedRank]) -> Iterator[str]:
         threads, numas, cpus = "?", "?", "?"
         if rank.place is not None:
             threads = str(rank.place.num_threads)
-            numas, cpus = cpu_list.render(rank.place.numas), cpu_list.render(rank.place.cpus)
+            numas, cpus = ranges(rank.place.numas, ","), ranges(rank.place.cpus, ",")
         numbers = f"{rank.node:4}  {rank.local_rank:10}  {rank.rank:5}  {threads:>7}  {numas:5}  "
         yield from _wrapped(f"{host:{host_width}}  {numbers}", cpus)
 

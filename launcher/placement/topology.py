@@ -11,7 +11,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from hccl_py.launcher.placement import cgroup, cpu_list
+from hccl_py.launcher.number_ranges import parse_ranges
+from hccl_py.launcher.placement import cgroup
 
 
 class Cpu(NamedTuple):
@@ -88,5 +89,5 @@ def _numas(folder: Path) -> Iterator[tuple[int, int]]:
 def _list(path: Path) -> frozenset[int]:
     """Return the numbers that a file lists; none if it is missing or no list."""
     with suppress(OSError, ValueError):
-        return cpu_list.parse(path.read_text())
+        return parse_ranges(path.read_text())
     return frozenset()

@@ -4,6 +4,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from hccl_py.launcher.number_ranges import ranges
+
 Severity = Literal["error", "warning", "info"]
 _ORDER = ("error", "warning", "info")
 _MOST_NAMES = 8
@@ -54,16 +56,5 @@ def name_nodes(nodes: Iterable[int], names: Sequence[str]) -> str:
     shown = [names[node] for node in chosen if names[node]]
     more = ["..."] if len(shown) > _MOST_NAMES else []
     listed = ", ".join([*shown[:_MOST_NAMES], *more])
-    text = f"node{'s' * (len(chosen) > 1)} {number_ranges(chosen)}"
+    text = f"node{'s' * (len(chosen) > 1)} {ranges(chosen)}"
     return f"{text} ({listed})" if listed else text
-
-
-def number_ranges(numbers: Sequence[int]) -> str:
-    """Render rising numbers: "0-3, 7"."""
-    runs: list[list[int]] = []
-    for number in numbers:
-        if runs and number == runs[-1][-1] + 1:
-            runs[-1] = [runs[-1][0], number]
-        else:
-            runs.append([number])
-    return ", ".join("-".join(map(str, run)) for run in runs)

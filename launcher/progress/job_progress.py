@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from hccl_py.launcher.failure import ranges
+from hccl_py.launcher.number_ranges import ranges
 from hccl_py.launcher.progress.rank_progress import RankProgress
 from hccl_py.launcher.progress.status_line import PERIOD_S, StatusLine
 
@@ -44,9 +44,10 @@ def look_s(stall_s: float, has_terminal: bool) -> float:
 class JobProgress:
     """One attempt of a job."""
 
-    def __init__(self, outlets: Outlets, stall_s: float, look_s: float) -> None:
+    def __init__(self, outlets: Outlets, stall_s: float, look_s: float, world_size: int) -> None:
         """Begin with nothing known; agents look every `look_s`. `stall_s` of 0 names no rank."""
         self._outlets, self._stall_s, self._look_s = outlets, stall_s, look_s
+        self._world_size = world_size
         self._by_agent: dict[int, Sequence[RankProgress]] = {}
         self._status = StatusLine()
         self._limits: dict[int, float] = {}
@@ -62,6 +63,10 @@ class JobProgress:
             self._outlets.show(self._status.line(everyone, now_s))
         if self._stall_s:
             self._find_stalled(ranks, now_s)
+
+    def end(self, agent: int) -> None:
+        """Note that no rank of an agent runs any more."""
+        self._by_agent[agent] = ()
 
     def take_stack(self, rank: int, text: str) -> None:
         """Take the stack of a rank; empty: its host has no py-spy."""
@@ -106,6 +111,10 @@ class JobProgress:
         outside = sorted((stalled | (missed & everyone.keys())) - inside.keys())
         longest_s = max(everyone[rank].idle_s for rank in stalled)
         lines = [f"hccl-launch: no progress for {longest_s:.0f} s ({STALL_VARIABLE} sets how long)"]
+        # Only a rank that exits with 0 ends, and the others go on.
+        if ended := sorted(set(range(self._world_size)) - everyone.keys()):
+            verb = "has" if len(ended) == 1 else "have"
+            lines.append(f"{_ranks(ended)} {verb} ended, with exit code 0")
         lines += [self._outside(everyone[rank]) for rank in outside[:_MAX_NAMED]]
         if len(outside) > _MAX_NAMED:
             lines.append(f"ranks {ranges(outside[_MAX_NAMED:])} are in no collective either")

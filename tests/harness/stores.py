@@ -1,6 +1,7 @@
 """A rendezvous store for ranks that are threads of one process."""
 
 import threading
+from collections.abc import Sequence
 
 
 class MemoryStore:
@@ -16,7 +17,7 @@ class MemoryStore:
             self.values[key] = value
             self.changed.notify_all()
 
-    def check(self, keys: list[str]) -> bool:
+    def check(self, keys: Sequence[str]) -> bool:
         return all(key in self.values for key in keys)
 
     def get(self, key: str) -> bytes:

@@ -69,6 +69,13 @@ def test_render_without_a_record_quotes_the_last_lines_and_says_a_likely_reason(
     ]
 
 
+def test_endless_message_is_cut_in_the_middle() -> None:
+    said = RAISED._replace(traceback="Traceback" + 9999 * "x" + "end").cut(100).traceback
+    assert len(said) < 200
+    assert said.startswith("Traceback")
+    assert said.endswith("end")
+
+
 def test_render_of_many_failures_stays_short() -> None:
     others = [RAISED._replace(rank=rank, at_s=101.0, kind=f"E{rank}") for rank in range(2, 100)]
     lines = render([RAISED, *others], 100).splitlines()

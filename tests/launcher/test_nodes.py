@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 from launching import COMMAND, job
+from thread_ranks import wait_until
 
 from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE
+from hccl_py.schedulers.ports import free_port
 
 Nodes = list[subprocess.Popen[str]]
 LIMIT_S = 30.0
@@ -57,6 +59,11 @@ def ends(nodes: Nodes) -> tuple[list[int], list[str]]:
     """Wait for all; return their exit codes and what they wrote to stderr."""
     errors = [node.communicate(timeout=LIMIT_S)[1] for node in nodes]
     return [node.returncode for node in nodes], errors
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
 
 
 def agent_of(node: subprocess.Popen[str]) -> int:
@@ -103,8 +110,7 @@ if attempt == "0":
     assert "restart 1 of 1: all ranks start again" in outputs[0][1]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-@pytest.mark.parametrize("stopped", [0, 1])
+@pytest.mark.parametrize(("stopped", "number"), [(0, signal.SIGINT), (1, signal.SIGTERM)])
 def test_signal_on_one_node_ends_both(
     port: int, script: Callable[[str], Path], stopped: int, number: signal.Signals
 ) -> None:
@@ -140,6 +146,21 @@ def test_killed_launcher_ends_every_process_of_every_node(
         assert lost in errors[1 - killed]
 
 
+@pytest.mark.nightly("launchers")
+def test_agent_that_is_frozen_is_a_lost_node(port: int, script: Callable[[str], Path]) -> None:
+    with two_nodes(port, script(READY + SLEEP)) as nodes:
+        wait_for_ranks(nodes)
+        frozen = agent_of(nodes[1])
+        os.kill(frozen, signal.SIGSTOP)
+        try:
+            _, error = nodes[0].communicate(timeout=LIMIT_S)
+        finally:
+            os.kill(frozen, signal.SIGCONT)
+        assert nodes[0].returncode == nodes[1].wait(LIMIT_S) == LOST_NODE
+    assert "hccl-launch: error: node 1 (" in error
+    assert "SIGTERM" not in error, "ranks that the launcher stopped are no failures"
+
+
 def test_nodes_without_numbers_get_them_as_they_come(
     port: int, script: Callable[[str], Path]
 ) -> None:
@@ -152,36 +173,41 @@ def test_nodes_without_numbers_get_them_as_they_come(
     assert sorted(out for out, _ in outputs) == ["0 0\n", "1 1\n"]
 
 
-@pytest.mark.parametrize("node", [0, 1])
 def test_node_that_never_comes_is_named_and_the_job_ends(
-    port: int, script: Callable[[str], Path], node: int
+    port: int, script: Callable[[str], Path]
 ) -> None:
-    options = ("--nnodes", 2, "--master-port", port, "--node-rank", node)
-    with job(*COMMAND, *options, "--connect-timeout", 6, script(SLEEP)) as alone:
-        codes, (error,) = ends([alone])
-    assert codes == [MISSING_NODE]
-    waiting, *_, last = error.splitlines()
-    if node == 0:
-        assert f"waiting for node 1, which should reach 127.0.0.1:{port + 1}, for 1 s" in waiting
-        assert "error: node 1 did not come within 6 s (--connect-timeout)" in last
-    else:
-        refused = f"no answer from node 0 at 127.0.0.1:{port + 1} (Connection refused)"
-        assert refused in waiting
-        assert refused in last
+    options = ("--nnodes", 2, "--connect-timeout", 5.5, script(SLEEP))
+    nobody = free_port("127.0.0.1")
+    with (
+        job(*COMMAND, "--node-rank", 0, "--master-port", port, *options) as first,
+        job(*COMMAND, "--node-rank", 1, "--master-port", nobody, *options) as other,
+    ):
+        codes, errors = ends([first, other])
+    assert codes == [MISSING_NODE] * 2
+    (waiting, *_, last), (refused, *_, at_last) = (error.splitlines() for error in errors)
+    assert f"waiting for node 1, which should reach 127.0.0.1:{port + 1}, for 0 s" in waiting
+    assert "error: node 1 did not come within 6 s (--connect-timeout)" in last
+    why = f"no answer from node 0 at 127.0.0.1:{nobody + 1} (Connection refused)"
+    assert why in refused
+    assert why in at_last
 
 
 def test_node_with_another_secret_is_not_let_in(
     port: int, script: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("--nnodes", 2, "--master-port", port, "--connect-timeout", 3, script(SLEEP))
+    options = (*COMMAND, "--nnodes", 2, "--master-port", port)
     monkeypatch.setenv("HCCL_SECRET", "one")
-    with job(*COMMAND, "--node-rank", 0, *options) as first:
+    with job(*options, "--node-rank", 0, script(SLEEP)) as first:
+        wait_until(lambda: listens(port + 1), "the head listens", LIMIT_S)
         monkeypatch.setenv("HCCL_SECRET", "another")
-        with job(*COMMAND, "--node-rank", 1, *options) as second:
-            codes, errors = ends([first, second])
-    assert codes == [MISSING_NODE] * 2
-    assert "or HCCL_SECRET differs there" in errors[1]
-    assert "one" not in "".join(errors).split()
+        with job(*options, "--node-rank", 1, "--connect-timeout", 1, script(SLEEP)) as second:
+            codes, errors = ends([second])
+        assert first.poll() is None, "it waits for the right node"
+        first.send_signal(signal.SIGINT)
+        first_codes, first_errors = ends([first])
+    assert codes + first_codes == [MISSING_NODE, 128 + signal.SIGINT]
+    assert "or HCCL_SECRET differs there" in errors[0]
+    assert not {"one", "another"} & set("".join(errors + first_errors).split())
 
 
 def test_node_that_expects_another_job_is_refused_and_the_job_goes_on(

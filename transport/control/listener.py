@@ -81,6 +81,10 @@ class CurveListener:
         for one in (router, self._monitor):
             poller.register(one, zmq.POLLIN)
 
+    def drop_silent(self, heartbeat_ms: int, answer_ms: int) -> None:
+        """Send heartbeats, and drop clients that do not answer; call it before `listen`."""
+        self._router.heartbeat_ivl, self._router.heartbeat_timeout = heartbeat_ms, answer_ms
+
     def listen(self, bound: socket.socket, num_expected: int = 0) -> None:
         """Serve a bound socket from now on, which is taken over; so many may dial at once."""
         if bound.family == socket.AF_UNIX:

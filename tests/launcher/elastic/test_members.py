@@ -14,7 +14,7 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
     _NodeDesc,
 )
 
-from hccl_py.launcher.elastic import members
+from hccl_py.launcher import own_lines
 from hccl_py.launcher.elastic.members import Members
 
 HERE, THERE = _NodeDesc("a", 1, 0), _NodeDesc("b", 1, 0)
@@ -64,7 +64,7 @@ def test_wait_is_said_once_with_who_is_here(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(members, "_FIRST_LINE_S", 0.01)
+    monkeypatch.setattr(own_lines, "_FIRST_LINE_S", 0.01)
     mine, _ = views
     until_s = time.monotonic() + LIMIT_S
     said = ""

@@ -56,7 +56,9 @@ def test_failure_on_one_node_ends_the_other(tmp_path: Path) -> None:
     assert long == f"{short} (that node has the report)"
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "192.0.2.1"])
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", pytest.param("192.0.2.1", marks=pytest.mark.nightly("hosts"))]
+)
 def test_nodes_that_do_not_come_are_one_line(tmp_path: Path, host: str) -> None:
     endpoint = f"{host}:{free_port('127.0.0.1')}"
     with ExitStack() as stack:

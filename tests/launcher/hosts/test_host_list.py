@@ -29,7 +29,7 @@ def test_hosts_option_is_read_as_mpirun_does(text: str, expected: list[Host]) ->
     [
         ("a:8,,b", "got ''"),
         ("fd00::1", "IPv6 addresses stand in brackets"),
-        ("a:0", "expected 1 slot or more, got '0'"),
+        ("a:0", "expected 1 to 32768 slots, got '0'"),
         ("a:x", "got 'a:x'"),
         ("-oProxyCommand=x", "got '-oProxyCommand=x'"),
         ("-l@a", "got '-l@a'"),
@@ -67,7 +67,7 @@ def test_node_file_with_a_line_for_each_slot_counts_them(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("line", "problem"),
     [
-        ("b slots=two", "expected 1 slot or more, got 'two'"),
+        ("b slots=two", "expected 1 to 32768 slots, got 'two'"),
         ("b slots=2 gpus=2", "got 'gpus=2'"),
         ("b:2 slots=2", "got 'slots=2'"),
         ("b slots=4 max_slots=2", "max_slots=2 is less than slots=4"),

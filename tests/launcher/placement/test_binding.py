@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine_trees import Shape, write_cgroup, write_machine
 
-from hccl_py.launcher.placement import cpu_list
+from hccl_py.launcher.number_ranges import parse_ranges, ranges
 from hccl_py.launcher.placement.binding import Bind, Place, bound_to, place
 from hccl_py.launcher.placement.topology import Cpu, Machine, read_machine
 
@@ -23,8 +23,8 @@ V2 = "30 23 0:27 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw"
 
 def cpus(root: Path, num_ranks: int, bind: Bind, affinity: str = "0-1023") -> list[str]:
     """Return the CPUs of each rank as lists."""
-    machine = read_machine(root, cpu_list.parse(affinity))
-    return [cpu_list.render(each.cpus) for each in place(machine, num_ranks, bind).places]
+    machine = read_machine(root, parse_ranges(affinity))
+    return [ranges(each.cpus, ",") for each in place(machine, num_ranks, bind).places]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from machine_trees import Shape, write_cgroup, write_machine
 
-from hccl_py.launcher.placement import cpu_list
+from hccl_py.launcher.number_ranges import parse_ranges, ranges
 from hccl_py.launcher.placement.topology import Cpu, read_machine
 
 V2 = "30 23 0:27 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdelegate"
@@ -19,8 +19,8 @@ V2 = "30 23 0:27 / /sys/fs/cgroup rw,nosuid shared:4 - cgroup2 cgroup2 rw,nsdele
     [("0-3,8,10-11\n", [0, 1, 2, 3, 8, 10, 11]), ("5\n", [5]), ("\n", [])],
 )
 def test_cpu_list_is_read_and_written(text: str, numbers: list[int]) -> None:
-    assert cpu_list.parse(text) == set(numbers)
-    assert cpu_list.render(reversed(numbers)) == text.strip()
+    assert parse_ranges(text) == set(numbers)
+    assert ranges(reversed(numbers), ",") == text.strip()
 
 
 def test_siblings_of_a_core_stay_together(tmp_path: Path) -> None:

@@ -16,11 +16,11 @@ def rank(number: int, idle_s: float, call: str = "", *waiting_for: int) -> RankP
 class Job:
     """Ranks, each on a host of its own, which the head hears of one after the other."""
 
-    def __init__(self) -> None:
+    def __init__(self, world_size: int) -> None:
         self.said: list[str] = []
         self.asked: list[tuple[int, int]] = []
         outlets = Outlets(self.said.append, None, lambda *asked: self.asked.append(asked))
-        self.progress = JobProgress(outlets, STALL_S, LOOK_S)
+        self.progress = JobProgress(outlets, STALL_S, LOOK_S, world_size)
 
     def look(self, now_s: float, *ranks: RankProgress) -> str:
         """Take two looks at all ranks, and return what was said."""
@@ -33,7 +33,7 @@ class Job:
 
 
 def test_rank_that_the_others_wait_for_is_named_first_and_its_stack_asked_for() -> None:
-    job = Job()
+    job = Job(4)
     said = job.look(
         30.0, rank(0, 20.0, CALL, 2), rank(1, 20.0, CALL, 0), rank(2, 31.0), rank(3, 0.0)
     )
@@ -46,12 +46,12 @@ def test_rank_that_the_others_wait_for_is_named_first_and_its_stack_asked_for() 
 
 
 def test_rank_that_computes_while_others_wait_for_it_is_named_as_such() -> None:
-    said = Job().look(30.0, rank(0, 31.0, CALL, 1), rank(1, 0.0))
+    said = Job(2).look(30.0, rank(0, 31.0, CALL, 1), rank(1, 0.0))
     assert "rank 1 (host host1, pid 101) is in no collective, and computes or prints" in said
 
 
 def test_ranks_that_are_all_in_calls_are_named_by_call() -> None:
-    job = Job()
+    job = Job(2)
     said = job.look(30.0, rank(0, 31.0, "A", 1), rank(1, 31.0, "B", 0))
     assert said.splitlines()[1:] == [
         "  rank 0 waits for rank 1 in A",
@@ -60,8 +60,15 @@ def test_ranks_that_are_all_in_calls_are_named_by_call() -> None:
     assert job.asked == [(0, 0), (1, 1)]
 
 
+def test_rank_that_ended_is_named_to_those_that_wait() -> None:
+    job = Job(4)
+    job.progress.end(3)  # the agent of the last rank, which ended well
+    said = job.look(30.0, rank(0, 31.0), rank(1, 31.0))
+    assert "  ranks 2-3 have ended, with exit code 0" in said.splitlines()
+
+
 def test_stall_is_named_once_and_after_progress_only_after_twice_the_time() -> None:
-    job = Job()
+    job = Job(1)
     assert job.look(30.0, rank(0, 29.0)) == ""
     assert job.look(60.0, rank(0, 31.0)) != ""
     assert job.look(90.0, rank(0, 300.0)) == ""
@@ -71,7 +78,7 @@ def test_stall_is_named_once_and_after_progress_only_after_twice_the_time() -> N
 
 
 def test_missing_py_spy_is_said_once() -> None:
-    job = Job()
+    job = Job(1)
     for number in range(3):
         job.progress.take_stack(number, "")
     assert len(job.said) == 1

@@ -30,15 +30,12 @@ SEAL_BYTES = 32
 
 
 class WaitingStore(MemoryStore):
-    """A store that can also wait and check, as c10d's do."""
+    """A store that can also wait, as c10d's do."""
 
     def wait(self, keys: Sequence[str], timeout: timedelta) -> None:
         with self.changed:
             if not self.changed.wait_for(lambda: self.check(keys), timeout.total_seconds()):
                 raise RuntimeError("wait timeout")
-
-    def check(self, keys: Sequence[str]) -> bool:
-        return all(key in self.values for key in keys)
 
 
 @dataclass

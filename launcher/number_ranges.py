@@ -1,10 +1,10 @@
-"""The kernel's lists of numbers: "0-3,8,10-11"."""
+"""Numbers as ranges: "0-3, 8" for people, "0-3,8" as the kernel writes them."""
 
 from collections.abc import Iterable
 
 
-def parse(text: str) -> frozenset[int]:
-    """Read a list; raise ValueError if the text is none. An empty text is an empty list."""
+def parse_ranges(text: str) -> frozenset[int]:
+    """Read a list of the kernel's; raise ValueError if the text is none. Empty is no number."""
     numbers: set[int] = set()
     for part in text.split(",") if text.strip() else []:
         first, _, last = part.partition("-")
@@ -12,12 +12,12 @@ def parse(text: str) -> frozenset[int]:
     return frozenset(numbers)
 
 
-def render(numbers: Iterable[int]) -> str:
-    """Write numbers as a list, in ascending order and without repeats."""
+def ranges(numbers: Iterable[int], comma: str = ", ") -> str:
+    """Write numbers as ranges, in ascending order and without repeats."""
     runs: list[list[int]] = []
     for number in sorted(set(numbers)):
         if runs and number == runs[-1][-1] + 1:
             runs[-1] = [runs[-1][0], number]
         else:
             runs.append([number])
-    return ",".join("-".join(map(str, run)) for run in runs)
+    return comma.join("-".join(map(str, run)) for run in runs)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hccl_py.launcher import options
+from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.main import main
 
 SCRIPT = __file__
@@ -43,7 +43,7 @@ def same_environment() -> Iterator[None]:
 def test_nodes_meet_only_where_an_option_says_so(
     arguments: str, head: tuple[str, int] | None
 ) -> None:
-    assert options.parse([*arguments.split(), SCRIPT], {}).head == head
+    assert parse([*arguments.split(), SCRIPT], {}).head == head
 
 
 @pytest.mark.parametrize(
@@ -57,19 +57,49 @@ def test_nodes_meet_only_where_an_option_says_so(
     ],
 )
 def test_torchs_elastic_runs_what_only_it_can(arguments: str, elastic: bool) -> None:
-    assert options.parse([*arguments.split(), SCRIPT], {}).elastic == elastic
+    assert parse([*arguments.split(), SCRIPT], {}).elastic == elastic
+
+
+def test_check_needs_no_program() -> None:
+    assert parse(["--check", "--hosts", "localhost:2"], {}).checks
+
+
+def test_option_of_gaudi_spawn_that_has_no_effect_is_said(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    parse(["--use_mpi", "--world_size", "2", SCRIPT], {})
+    told = capsys.readouterr().err
+    assert told == "hccl-launch: --use_mpi: hccl-launch starts the ranks itself\n"
 
 
 def test_torchruns_variables_count_as_options() -> None:
-    request = options.parse([SCRIPT], {"PET_NODE_RANK": "1", "PET_NNODES": "2"})
+    request = parse([SCRIPT], {"PET_NODE_RANK": "1", "PET_NNODES": "2"})
     assert (request.node_rank, request.num_nodes) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("variable", "arguments", "expected"),
+    [
+        ("MASTER_ADDR=node-a", "--nnodes 2", "MASTER_ADDR=node-a is set, but nothing says which"),
+        ("NODE_RANK=", "--nnodes 2", "NODE_RANK= is set, but nothing says which of 2 nodes"),
+        ("NODE_RANK=5", "--nnodes 2 --master-addr a", "Lightning says that this is node 5 of 2"),
+        ("PET_CHECK=yes", "", "PET_CHECK: expected 0 or 1, got 'yes'"),
+    ],
+)
+def test_variable_that_makes_no_sense_is_refused(
+    variable: str, arguments: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name, _, value = variable.partition("=")
+    os.environ[name] = value
+    assert main([*arguments.split(), SCRIPT]) == 2
+    assert capsys.readouterr().err.startswith(f"hccl-launch: error: {expected}")
 
 
 def test_help_fits_two_screens_and_begins_with_examples(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with pytest.raises(SystemExit) as ended:
-        options.parse(["--help"], {})
+        parse(["--help"], {})
     lines = capsys.readouterr().out.splitlines()
     assert ended.value.code == 0
     assert len(lines) <= 2 * SCREEN_LINES
@@ -87,7 +117,7 @@ def test_help_fits_two_screens_and_begins_with_examples(
         ("--nnodes 3:2 SCRIPT", "--nnodes: expected 1 or more (MIN <= MAX), got '3:2'"),
         ("--nnodes 0 SCRIPT", "--nnodes: expected 1 or more (MIN <= MAX), got '0'"),
         ("--master-port 70000 SCRIPT", "--master-port: expected 1 to 65535, got 70000"),
-        ("--max-restarts -1 SCRIPT", "--max-restarts: expected 0 or more, got -1"),
+        ("--max-restarts -1 SCRIPT", "--max-restarts: expected 0 to 1000000000, got -1"),
         ("--nnodes 2 --node-rank 5 SCRIPT", "--node-rank: expected 0 to 1 of --nnodes 2, got 5"),
         ("--nnodes 2 --master-addr a SCRIPT", "--node-rank: expected 0 to 1, for this is one of"),
         ("--rdzv-backend c10d SCRIPT", "--rdzv-backend c10d needs --rdzv-endpoint HOST:PORT"),
@@ -101,7 +131,17 @@ def test_help_fits_two_screens_and_begins_with_examples(
         ("--local-ranks-filter x SCRIPT", "--local-ranks-filter: expected numbers, such as 0,1"),
         ("--nproc-per-node gpu SCRIPT", "--nproc-per-node: torch finds no gpu on this machine"),
         ("--nproc 99999999 SCRIPT", "--nproc-per-node: Linux runs "),
-        ("--connect-timeout nan SCRIPT", "--connect-timeout: expected 0 or more, got nan"),
+        ("--connect-timeout nan SCRIPT", "--connect-timeout: expected 0 to 1000000000, got nan"),
+        ("--shutdown-timeout inf SCRIPT", "--shutdown-timeout: expected 0 to 1000000000, got inf"),
+        ("--hosts= SCRIPT", "--hosts: expected a value, got ''"),
+        ("--nnodes= SCRIPT", "--nnodes: expected a value, got ''"),
+        ("--hosts localhost:99999999999 SCRIPT", "--hosts: expected 1 to 32768 slots, got"),
+        ("-x A=1 SCRIPT", "--export needs --hosts or --hostfile"),
+        (
+            "--nnodes 2 --node-rank 0 --master-port 65535 SCRIPT",
+            "--master-port: expected 1 to 65534 for several nodes",
+        ),
+        ("--nnodes 2 --node-rank 1 --master-addr .. SCRIPT", ".. does not resolve to an address"),
         ("--nprocs 2 SCRIPT", "unrecognized arguments: --nprocs"),
         ("", "the following arguments are required: script (see --help)"),
         ("/tmp", "script not found: /tmp"),

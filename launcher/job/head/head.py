@@ -13,49 +13,23 @@ Messages to agents: `check` and `ask` of preflight, `start` Attempt, `dump` atte
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE
-from hccl_py.launcher.failure import Failure, first_failure, ranges, render, title
-from hccl_py.launcher.job.layout import Attempt, Hello, node_sizes
+from hccl_py.launcher.job.head.agents import Agents, AgentState
+from hccl_py.launcher.job.head.ending import Ending, outcome
+from hccl_py.launcher.job.head.settings import HeadSettings
+from hccl_py.launcher.job.layout import Attempt, Hello
+from hccl_py.launcher.own_lines import WaitingLines
 from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, look_s
 
 if TYPE_CHECKING:
     from hccl_py.launcher.job.checking import Checking
 
-_FIRST_LINE_S, _NEXT_LINE_S = 5.0, 60.0
 # Ranks that lose a peer raise a moment later, and say in what call: that belongs to the report.
 _SETTLE_S = 0.3
 _STOP_EXTRA_S = 5.0
-
-
-@dataclass(frozen=True)
-class HeadSettings:
-    """What the head has to know of a job before any agent comes.
-
-    Attributes:
-        hosts: of the agents, as many as there are; empty where a host is not known yet.
-        address: where agents of other hosts connect, for messages.
-        connect_timeout_s: how long to wait for all of them.
-        stop_s: between SIGTERM and SIGKILL of a rank.
-        job_id: what ranks see; restarts keep it.
-        master_addr, master_port: rank 0's store; empty and 0: what the first agent says.
-        stall_s: a rank without progress is named after so long; 0: none is.
-        only_checks: the job is preflight, in full, and no rank is started.
-    """
-
-    hosts: tuple[str, ...]
-    address: str
-    connect_timeout_s: float
-    stop_s: float
-    job_id: str
-    max_restarts: int = 0
-    master_addr: str = ""
-    master_port: int = 0
-    only_checks: bool = False
-    stall_s: float = 0.0
 
 
 class Phase(Enum):
@@ -68,29 +42,12 @@ class Phase(Enum):
     ENDED = auto()
 
 
-@dataclass
-class _Agent:
-    hello: Hello
-    running: bool = False
-    failures: tuple[Failure, ...] = ()
-    port: int = 0
-
-
-@dataclass
-class _Ending:
-    """Why the ranks are being stopped, and until when they may run on."""
-
-    stop_at_s: float  # then they are told to stop
-    end_s: float = math.inf  # then their agents count as lost
-    by_user: tuple[str, int] | None = None  # why, and the exit code
-    lost: dict[int, str] = field(default_factory=dict)
-
-
 class Head:
     """One job. All times are those of one clock of the caller.
 
     Attributes:
         phase: what it is doing.
+        agents: those that have come.
         exit_code: the job's; None until it has ended.
     """
 
@@ -115,53 +72,38 @@ class Head:
         self.phase = Phase.GATHERING
         self.exit_code: int | None = None
         self._send, self._say, self._show = send, say, show
-        self._agents: dict[int, _Agent] = {}
-        self._began_s = now_s
-        self._line_s = now_s + _FIRST_LINE_S
+        self.agents = Agents(settings.hosts)
+        self._until_s = now_s + settings.connect_timeout_s
+        self._lines = WaitingLines(now_s)
         self._attempt: Attempt | None = None
-        self._ending = _Ending(math.inf)
+        self._ending = Ending()
         self._checking: Checking | None = None
         self._progress: JobProgress | None = None
 
-    @property
-    def missing(self) -> list[int]:
-        """The agents that have not come."""
-        return [index for index in range(len(self.settings.hosts)) if index not in self._agents]
-
-    @property
-    def world_size(self) -> int | None:
-        """Number of ranks; None: not all agents have come."""
-        return self._attempt.world_size if self._attempt else None
-
     def join(self, index: int, hello: Hello, now_s: float) -> str:
         """Take an agent in; return why it cannot be taken, in words, or nothing."""
-        if index not in range(len(self.settings.hosts)):
-            return f"this job has {len(self.settings.hosts)} nodes; there is no node {index}"
-        if index in self._agents:
-            other = self._agents[index].hello
-            return (
-                f"{self._name(index)} is there already, as process {other.pid}: "
-                "give each node a number of its own"
-            )
+        problem = self.agents.why_not(index)
+        if problem:
+            return problem
         if self.phase is not Phase.GATHERING:
             return "the job has begun without it"
-        self._agents[index] = _Agent(hello, port=hello.port)
-        if len(self._agents) == len(self.settings.hosts):
+        self.agents[index] = AgentState(hello, hello.port)
+        if not self.agents.num_missing:
             self._check(now_s)
         return ""
 
     def lose(self, index: int, why: str, now_s: float) -> None:
-        """Note that an agent is gone; its ranks are not, perhaps, but nobody can tell."""
-        if index not in self._agents or self.phase is Phase.ENDED:
+        """Note that an agent is gone. Its ranks may still run; the head cannot know."""
+        if index not in self.agents or self.phase is Phase.ENDED:
             return
         if self.phase is Phase.GATHERING:
-            self._say(f"hccl-launch: {self._name(index)} left again: {why}")
-            del self._agents[index]
+            self._say(f"hccl-launch: {self.agents.name(index)} left again: {why}")
+            del self.agents[index]
             return
         if self.phase is Phase.CHECKING:
-            self._end(LOST_NODE, f"hccl-launch: error: {self._name(index)} was lost: {why}")
+            self._end(LOST_NODE, f"hccl-launch: error: {self.agents.name(index)} was lost: {why}")
             return
-        self._agents[index].running = False
+        self.agents[index].is_running = False
         self._ending.lost.setdefault(index, why)
         self._begin_to_stop(now_s)
         self._go_on(now_s)
@@ -177,7 +119,7 @@ class Head:
         answer  number, answer      to a question of preflight
         stop    why, exit code      the user stopped the job there, or it cannot go on
         """
-        if index not in self._agents or self.phase is Phase.ENDED:
+        if index not in self.agents or self.phase is Phase.ENDED:
             return
         if kind == "stop":
             why, exit_code = body
@@ -198,9 +140,11 @@ class Head:
         elif kind == "failed":
             self._begin_to_stop(now_s)
         elif kind == "ended":
-            agent = self._agents[index]
+            agent = self.agents[index]
             failures = (each._replace(at_s=now_s + each.at_s) for each in body[1])
-            agent.running, agent.failures, agent.port = False, tuple(failures), body[2]
+            agent.is_running, agent.failures, agent.port = False, tuple(failures), body[2]
+            if self._progress is not None:
+                self._progress.end(index)
             if agent.failures:
                 self._begin_to_stop(now_s)
             self._go_on(now_s)
@@ -216,7 +160,7 @@ class Head:
     def next_s(self) -> float:
         """Return when to call `tick` at the latest."""
         if self.phase is Phase.GATHERING:
-            return min(self._line_s, self._began_s + self.settings.connect_timeout_s)
+            return min(self._lines.next_s, self._until_s)
         if self.phase is Phase.CHECKING and self._checking is not None:
             return self._checking.next_s()
         if self.phase is Phase.STOPPING:
@@ -234,70 +178,55 @@ class Head:
             if now_s >= self._ending.stop_at_s:
                 self._tell_to_stop(now_s)
             if now_s >= self._ending.end_s:
-                for index, agent in self._agents.items():
-                    if agent.running:
+                for index, agent in self.agents.items():
+                    if agent.is_running:
                         self.lose(index, "its ranks did not end in time", now_s)
 
     # Gathering.
 
     def _wait(self, now_s: float) -> None:
-        until_s = self._began_s + self.settings.connect_timeout_s
-        if now_s >= until_s:
-            self._end(MISSING_NODE, self._who_did_not_come())
-        elif now_s >= self._line_s:
-            self._line_s = now_s + _NEXT_LINE_S
-            came = ", ".join(map(self._name, sorted(self._agents)))
-            self._say(
-                f"hccl-launch: waiting for {self._missing_names()}, which should reach "
-                f"{self.settings.address}, for {until_s - now_s:.0f} s more; "
-                f"here: {came or 'none'}"
+        missing, address = self.agents.names_missing(), self.settings.address
+        if now_s >= self._until_s:
+            self._end(
+                MISSING_NODE,
+                f"hccl-launch: error: {missing} did not come within "
+                f"{self.settings.connect_timeout_s:.0f} s (--connect-timeout). Was hccl-launch "
+                f"started there? Can it reach {address} (name, route, firewall)? Is its node "
+                "number right, and HCCL_SECRET the same?",
             )
-
-    def _name(self, index: int) -> str:
-        agent = self._agents.get(index)
-        host = agent.hello.host if agent else self.settings.hosts[index]
-        return f"node {index} ({host})" if host else f"node {index}"
-
-    def _missing_names(self) -> str:
-        names = [self._name(index) for index in self.missing]
-        return ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
-
-    def _who_did_not_come(self) -> str:
-        return (
-            f"hccl-launch: error: {self._missing_names()} did not come within "
-            f"{self.settings.connect_timeout_s:.0f} s (--connect-timeout). Was hccl-launch started "
-            f"there? Can it reach {self.settings.address} (name, route, firewall)? Is its node "
-            "number right, and HCCL_SECRET the same?"
-        )
+        elif self._lines.is_due(now_s):
+            self._say(
+                f"hccl-launch: waiting for {missing}, which should reach {address}, for "
+                f"{self._until_s - now_s:.0f} s more; here: {self.agents.names_here()}"
+            )
 
     # Checking.
 
     def _check(self, now_s: float) -> None:
         """Have all hosts look at each other before the ranks start."""
-        hellos = [self._agents[index].hello for index in sorted(self._agents)]
         try:
-            node_sizes([slot for hello in hellos for slot in hello.slots])
+            self.agents.node_sizes()
         except ValueError as error:
             self._end(MISSING_NODE, f"hccl-launch: error: {error}")
             return
-        hosts = tuple(hello.host for hello in hellos)
-        # Agents of one host, as many a scheduler starts, have nothing to find out.
-        if not self.settings.only_checks and len(set(hosts)) < max(2, len(hosts)):
+        hosts = {hello.host for hello in self.agents.hellos()}
+        # Agents of one host, such as a scheduler's processes, have no network to check.
+        if not self.settings.only_checks and len(hosts) < max(2, len(self.agents)):
             self._start(0)
             return
         from hccl_py.launcher.job.checking import Checking
         from hccl_py.launcher.preflight.check import Job
 
         self.phase = Phase.CHECKING
-        sizes = tuple(len(hello.slots) for hello in hellos)
         address, port = self._store()
+        sizes = tuple(map(len, self.agents.ranks().values()))
         told = {
             "node_sizes": sizes,
             "names": self.settings.hosts,  # what they are called here: those have to resolve
             "master_addr": address,
             "master_port": port,
         }
-        for index in range(len(hosts)):
+        for index in range(len(sizes)):
             self._send(index, "check", {**told, "node": index})
         job = Job(self.settings.hosts, sizes, has_master_port=True, full=self.settings.only_checks)
         self._checking = Checking(job, lambda node, body: self._send(node, "ask", body), now_s)
@@ -320,15 +249,14 @@ class Head:
     # Running and stopping.
 
     def _store(self) -> tuple[str, int]:
-        first = self._agents[0]
+        first = self.agents[0]
         return (
             self.settings.master_addr or first.hello.address,
             self.settings.master_port or first.port,
         )
 
     def _start(self, number: int) -> None:
-        agents = [self._agents[index] for index in sorted(self._agents)]
-        sizes = node_sizes([slot for agent in agents for slot in agent.hello.slots])
+        sizes = self.agents.node_sizes()
         address, port = self._store()
         self._attempt = attempt = Attempt(
             number=number,
@@ -345,16 +273,16 @@ class Head:
         outlets = Outlets(
             self._say, self._show, lambda index, rank: self._send(index, "dump", [number, rank])
         )
-        self._progress = JobProgress(outlets, self.settings.stall_s, attempt.look_s)
-        self._ending = _Ending(math.inf)
+        self._progress = JobProgress(
+            outlets, self.settings.stall_s, attempt.look_s, attempt.world_size
+        )
+        self._ending = Ending()
         self.phase = Phase.RUNNING
-        first_rank = 0
-        for index in sorted(self._agents):
-            agent = self._agents[index]
-            agent.running, agent.failures = True, ()
+        for index, ranks in self.agents.ranks().items():
+            agent = self.agents[index]
+            agent.is_running, agent.failures = True, ()
             slots = agent.hello.slots
-            self._send(index, "start", attempt._replace(first_rank=first_rank, slots=slots))
-            first_rank += len(slots)
+            self._send(index, "start", attempt._replace(first_rank=ranks.start, slots=slots))
 
     def _begin_to_stop(self, now_s: float, at_once: bool = False) -> None:
         if self.phase is Phase.RUNNING:
@@ -366,51 +294,22 @@ class Head:
     def _tell_to_stop(self, now_s: float) -> None:
         self._ending.stop_at_s = math.inf
         self._ending.end_s = now_s + self.settings.stop_s + _STOP_EXTRA_S
-        for index, agent in self._agents.items():
-            if agent.running:
+        for index, agent in self.agents.items():
+            if agent.is_running:
                 self._send(index, "stop", None)
 
     def _go_on(self, now_s: float) -> None:
-        if not any(agent.running for agent in self._agents.values()):
+        if not any(agent.is_running for agent in self.agents.values()):
             self._conclude()
 
     def _conclude(self) -> None:
         """No rank runs: start all again, or end the job."""
-        failures = [one for agent in self._agents.values() for one in agent.failures]
-        if len(self._agents) == 1:
-            failures = [one._replace(host="") for one in failures]  # the only one there is
-        ending, attempt = self._ending, self._attempt
-        if ending.by_user:
-            why, exit_code = ending.by_user
-            self._end(exit_code, f"hccl-launch: {why}; all ranks were ended")
-        elif ending.lost:
-            # Ranks of other nodes raise because of it.
-            lines = [render(failures, self.world_size)] if failures else []
-            lines += [
-                f"hccl-launch: error: {self._lost(index)}: {why}"
-                for index, why in ending.lost.items()
-            ]
-            self._end(LOST_NODE, "\n".join(lines), lines[-1])
-        elif not failures:
-            self._end(0, "")
-        else:
-            assert attempt is not None
-            report = render(failures, attempt.world_size)
-            if attempt.number == attempt.max_restarts:
-                first = first_failure(failures)
-                self._end(first.shell_code, report, title(first, attempt.world_size))
-            else:
-                again = f"restart {attempt.number + 1} of {attempt.max_restarts}"
-                self._say(f"{report}\nhccl-launch: {again}: all ranks start again")
-                self._start(attempt.number + 1)
-
-    def _lost(self, index: int) -> str:
-        hello = self._agents[index].hello
-        before = sum(
-            len(agent.hello.slots) for other, agent in self._agents.items() if other < index
-        )
-        ranks = ranges(range(before, before + len(hello.slots)))
-        return f"{self._name(index)} with ranks {ranks} was lost"
+        exit_code, text, line = outcome(self._ending, self.agents, self._attempt)
+        if exit_code is not None:
+            self._end(exit_code, text, line)
+        elif self._attempt is not None:
+            self._say(text)
+            self._start(self._attempt.number + 1)
 
     def _end(self, exit_code: int, text: str, line: str = "") -> None:
         """End the job: say the text here, and the one line, or else the text, on other hosts."""
@@ -419,5 +318,5 @@ class Head:
             self._progress.close()
         if text:
             self._say(text)
-        for index in self._agents:
+        for index in self.agents:
             self._send(index, "end", [exit_code, line or text])

@@ -6,7 +6,15 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
-from hccl_py.launcher.job.channel import LINGER_MS, MAX_MESSAGE_BYTES, keys, pack, unpack
+from hccl_py.launcher.job.channel import (
+    ANSWER_MS,
+    HEARTBEAT_MS,
+    LINGER_MS,
+    MAX_MESSAGE_BYTES,
+    keys,
+    pack,
+    unpack,
+)
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.transport.control.sockets import ControlSockets
 
@@ -17,11 +25,7 @@ logger = logging.getLogger("hccl_py.launcher")
 
 
 class HeadServer:
-    """The head's end: one connection for each agent; a service of the loop.
-
-    Attributes:
-        num_missing: agents that have not come. So many may connect before the first of them speaks.
-    """
+    """The head's end: one connection for each agent; a service of the loop."""
 
     def __init__(
         self,
@@ -29,9 +33,13 @@ class HeadServer:
         secret: str,
         on_message: Callable[[bytes, str, Any], None],
         on_lost: Callable[[bytes], None],
+        num_missing: Callable[[], int],
     ) -> None:
-        """Open nothing yet; agents are known by their routes."""
-        self.num_missing = 0
+        """Open nothing yet; agents are known by their routes.
+
+        As many as are missing may connect before the first of them speaks.
+        """
+        self._num_missing = num_missing
         self._sockets = ControlSockets(loop.poller)
         admitted = keys(secret, "agent").public
         self._listener = self._sockets.open_listener(
@@ -41,12 +49,12 @@ class HeadServer:
             lambda key: hmac.compare_digest(key, admitted),
             MAX_MESSAGE_BYTES,
         )
+        self._listener.drop_silent(HEARTBEAT_MS, ANSWER_MS)
         self._on_message, self._on_lost = on_message, on_lost
 
-    def listen(self, bound: socket.socket, num_agents: int) -> None:
-        """Serve so many agents at a bound socket."""
-        self.num_missing = num_agents
-        self._listener.listen(bound, num_agents)
+    def listen(self, bound: socket.socket) -> None:
+        """Serve agents at a bound socket."""
+        self._listener.listen(bound, self._num_missing())
 
     def send(self, route: bytes, kind: str, body: Any) -> None:
         """Send a message to an agent, if it is still there."""
@@ -64,7 +72,7 @@ class HeadServer:
     def turn(self) -> None:
         """See `loop.Service`."""
         self._sockets.receive()
-        missing = (_UNKNOWN_HOST,) * self.num_missing
+        missing = (_UNKNOWN_HOST,) * self._num_missing()
         for _, route, message in self._listener.receive(missing):
             try:
                 kind, body = unpack(message)

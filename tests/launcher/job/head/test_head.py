@@ -8,8 +8,9 @@ from typing import Any
 
 from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE
 from hccl_py.launcher.failure import Failure
-from hccl_py.launcher.job.head import Head, HeadSettings, Hello, Phase
-from hccl_py.launcher.job.layout import Slot
+from hccl_py.launcher.job.head.head import Head, Phase
+from hccl_py.launcher.job.head.settings import HeadSettings
+from hccl_py.launcher.job.layout import Hello, Slot
 
 SETTINGS = HeadSettings(
     hosts=("a", "b", ""),
@@ -116,7 +117,9 @@ def test_node_that_cannot_belong_to_the_job_is_refused_with_the_reason() -> None
 def test_node_that_leaves_before_the_start_may_come_again() -> None:
     job = Job()
     job.join(1)
+    assert job.head.agents.num_missing == 2
     job.head.lose(1, "its hccl-launch ended", 2.0)
+    assert job.head.agents.num_missing == 3, "so many may connect again"
     assert job.said == ["hccl-launch: node 1 (x) left again: its hccl-launch ended"]
     assert job.join(1) == job.join(0) == job.join(2) == ""
     assert job.head.phase is Phase.RUNNING

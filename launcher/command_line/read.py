@@ -1,0 +1,98 @@
+"""The entry: from the words of a command line to its checked options."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from hccl_py.launcher.command_line import values
+from hccl_py.launcher.command_line.parser import needs_elastic, parser
+from hccl_py.launcher.options import Options, UsageError
+from hccl_py.launcher.own_lines import say
+from hccl_py.launcher.placement.binding import Bind
+
+if TYPE_CHECKING:
+    from hccl_py.launcher.hosts.options import HostOptions
+
+
+def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
+    """Read and check the command line; raise UsageError, or SystemExit as argparse does."""
+    args = _parsed(argv, environ)
+    fewest, most = values.nodes(args.nnodes or "1")
+    ranks = values.ranks_per_node(args, most)
+    values.check_options(args, most)
+    # --print-sbatch and --print-k8s reject an elastic job in their own words.
+    starts = not (args.print_sbatch or args.print_k8s)
+    if starts and fewest < most and not (args.rdzv_endpoint or args.standalone):
+        raise UsageError(
+            f"--nnodes {args.nnodes} needs --rdzv-endpoint HOST:PORT, the same on every node: one "
+            "that stays"
+        )
+    if not args.print_k8s:  # its program is in the image
+        values.check_program(args)
+    if args.use_mpi or args.use_deepspeed:
+        name = "--use_mpi" if args.use_mpi else "--use_deepspeed"
+        say(f"{name}: hccl-launch starts the ranks itself")
+    known_backend = args.rdzv_backend in (None, "", "static", "c10d")
+    return Options(
+        num_nodes=most,
+        nodes_given=args.nnodes is not None,
+        ranks_per_node=ranks,
+        standalone=args.standalone,
+        node_rank=args.node_rank,
+        head=None if args.standalone else values.head(args),
+        master_port=args.master_port or 0,
+        job_id=args.rdzv_id or "",
+        by_arrival=bool(args.rdzv_endpoint) and args.node_rank is None,
+        elastic=fewest < most or not known_backend or needs_elastic(args),
+        max_restarts=args.max_restarts,
+        stop_s=args.shutdown_timeout,
+        connect_timeout_s=args.connect_timeout,
+        remote=_hosts(args, environ),
+        bind=Bind(args.bind),
+        output=values.output(args),
+        checks=args.check,
+        dry_run=args.dry_run,
+        print_sbatch=args.print_sbatch,
+        print_k8s=args.print_k8s,
+        own_words=tuple(argv[: len(argv) - 1 - len(args.arguments)]),
+        program=(*(["-m"] if args.module else []), args.script, *args.arguments),
+        is_python=not args.no_python,
+    )
+
+
+def _parsed(argv: Sequence[str], environ: Mapping[str, str]) -> argparse.Namespace:
+    made = parser()
+    made.set_defaults(**_from_environment(made, environ))
+    try:
+        return made.parse_args(argv)
+    except UsageError:
+        if "--check" not in argv:
+            raise
+        return made.parse_args([*argv, sys.executable])  # a check needs no program
+
+
+def _from_environment(made: argparse.ArgumentParser, environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the options that stand in variables, which torchrun reads too."""
+    found: dict[str, Any] = {}
+    for action in made._actions:
+        name = f"PET_{action.dest.upper()}"
+        text = environ.get(name)
+        if not text:
+            continue
+        if type(action) is argparse._StoreAction and action.option_strings:
+            found[action.dest] = text
+        elif isinstance(action, argparse._StoreTrueAction):
+            if text not in ("0", "1"):
+                raise UsageError(f"{name}: expected 0 or 1, got {text!r}")
+            found[action.dest] = text == "1"
+    return found
+
+
+def _hosts(args: argparse.Namespace, environ: Mapping[str, str]) -> "HostOptions | None":
+    if not (args.hosts or args.hostfile):
+        return None
+    # A node that is started by hand imports nothing of it: a thousand start in some seconds.
+    from hccl_py.launcher.command_line.hosts import hosts
+
+    return hosts(args, environ)

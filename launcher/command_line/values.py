@@ -1,0 +1,166 @@
+"""What the values of options may be; each function raises UsageError for any other."""
+
+import argparse
+import os
+import sys
+from importlib.machinery import PathFinder
+from pathlib import Path
+
+from hccl_py.launcher.options import CONTROL_PORT_OFFSET, DEFAULT_MASTER_PORT, MAX_PORT, UsageError
+from hccl_py.launcher.output.options import OutputOptions, OutputWords
+
+_MOST_S = 1_000_000_000
+_OVER_SSH = (
+    *("ssh_port", "ssh_user", "ssh_option", "export", "env_file"),
+    *("remote_python", "remote_dir"),
+)
+
+
+def check_options(args: argparse.Namespace, num_nodes: int) -> None:
+    """Check the port, times, counts, the number of this node, and that no option is lost."""
+    if args.master_port is not None and not 0 < args.master_port <= MAX_PORT:
+        raise UsageError(f"--master-port: expected 1 to {MAX_PORT}, got {args.master_port}")
+    for name, value in vars(args).items():
+        option = name.replace("_", "-")
+        # As of "$HOSTS" in a shell that has no such variable: the job would run without the option.
+        if value == "" and name not in ("script", "local_ranks_filter"):
+            raise UsageError(f"--{option}: expected a value, got ''")
+        if name in ("max_restarts", "shutdown_timeout", "connect_timeout") and not (
+            0 <= value <= _MOST_S  # nan is not in that range either
+        ):
+            raise UsageError(f"--{option}: expected 0 to {_MOST_S}, got {value:g}")
+        if name in _OVER_SSH and value and not (args.hosts or args.hostfile):
+            raise UsageError(f"--{option} needs --hosts or --hostfile")
+    if args.node_rank is not None and not 0 <= args.node_rank < num_nodes:
+        raise UsageError(
+            f"--node-rank: expected 0 to {num_nodes - 1} of --nnodes {num_nodes}, "
+            f"got {args.node_rank}"
+        )
+
+
+def head(args: argparse.Namespace) -> tuple[str, int] | None:
+    """Return host and port of the head; None: no option gives them."""
+    if args.rdzv_backend == "c10d" and not args.rdzv_endpoint:
+        raise UsageError("--rdzv-backend c10d needs --rdzv-endpoint HOST:PORT, the same everywhere")
+    if args.rdzv_endpoint:
+        host, colon, port = args.rdzv_endpoint.rpartition(":")
+        if not colon:
+            host, port = args.rdzv_endpoint, str(DEFAULT_MASTER_PORT)
+        host = host.removeprefix("[").removesuffix("]")
+        if not port.isdecimal() or not 0 < int(port) <= MAX_PORT or not host:
+            raise UsageError(f"--rdzv-endpoint: expected HOST:PORT, got {args.rdzv_endpoint!r}")
+        return host, int(port)
+    if args.master_addr is None and args.node_rank is None:
+        return None
+    port = (args.master_port or DEFAULT_MASTER_PORT) + CONTROL_PORT_OFFSET
+    return args.master_addr or "127.0.0.1", port
+
+
+def output(args: argparse.Namespace) -> OutputWords:
+    """Return where the lines of ranks go."""
+    words = OutputWords(
+        args.prefix, args.log_dir, args.redirects, args.tee, args.local_ranks_filter
+    )
+    try:
+        OutputOptions.of(words)
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return words
+
+
+def nodes(text: str) -> tuple[int, int]:
+    """Return the smallest and the largest number of nodes."""
+    parts = text.split(":")
+    if not 1 <= len(parts) <= 2 or not all(part.isdecimal() for part in parts):
+        raise UsageError(f"--nnodes: expected a number or MIN:MAX, got {text!r}")
+    fewest, most = int(parts[0]), int(parts[-1])
+    if not 0 < fewest <= most:
+        raise UsageError(f"--nnodes: expected 1 or more (MIN <= MAX), got {text!r}")
+    return fewest, most
+
+
+def ranks(text: str) -> int:
+    """Return how many ranks `--nproc-per-node` asks for on this machine."""
+    if text in ("auto", "cpu"):
+        return len(os.sched_getaffinity(0))
+    if text in ("gpu", "xpu"):
+        return _devices(text)
+    if not text.isdecimal():
+        raise UsageError(
+            f"--nproc-per-node: expected a number, or cpu, gpu, xpu or auto where this machine "
+            f"has such, got {text!r}"
+        )
+    if int(text) < 1:
+        raise UsageError(f"--nproc-per-node: expected 1 or more, got {text!r}")
+    most = int(Path("/proc/sys/kernel/pid_max").read_text())
+    if int(text) > most:
+        raise UsageError(f"--nproc-per-node: Linux runs {most} processes here, got {text}")
+    return int(text)
+
+
+def ranks_per_node(args: argparse.Namespace, num_nodes: int) -> int:
+    """Return how many ranks each node has; with --hosts, the list of hosts says it."""
+    if args.world_size is None or args.hosts or args.hostfile:
+        return ranks(args.nproc_per_node or "1")
+    each = int(args.world_size) // num_nodes
+    if each * num_nodes != args.world_size or each < 1:
+        raise UsageError(
+            f"--world-size: expected a multiple of --nnodes {num_nodes}, got {args.world_size}"
+        )
+    if args.nproc_per_node is not None and ranks(args.nproc_per_node) != each:
+        raise UsageError(
+            f"--world-size {args.world_size} on {num_nodes} nodes is {each} ranks on each, "
+            f"--nproc-per-node says {args.nproc_per_node}"
+        )
+    return each
+
+
+def _devices(kind: str) -> int:
+    import torch
+
+    devices = torch.cuda if kind == "gpu" else torch.xpu
+    count = int(devices.device_count())
+    if not count:
+        raise UsageError(f"--nproc-per-node: torch finds no {kind} on this machine")
+    return count
+
+
+def working_directory() -> str:
+    """Return the working directory, which may be gone."""
+    try:
+        return os.getcwd()
+    except OSError as error:
+        raise UsageError(
+            f"the working directory is gone ({error.strerror}): change into another one"
+        ) from error
+
+
+def check_program(args: argparse.Namespace) -> None:
+    """Check that the program is there."""
+    name = args.script
+    if args.module and args.no_python:
+        raise UsageError("-m and --no-python exclude each other")
+    if args.module:
+        found = (
+            PathFinder.find_spec(name.partition(".")[0], [working_directory(), *sys.path])
+            is not None
+        )
+    elif args.no_python:
+        found = _is_command(name)
+    else:
+        found = Path(name).exists() and not (
+            Path(name).is_dir() and not Path(name, "__main__.py").exists()
+        )
+    if not found:
+        what = "module" if args.module else "program" if args.no_python else "script"
+        raise UsageError(f"{what} not found: {name}")
+
+
+def _is_command(name: str) -> bool:
+    """Say whether the kernel finds a program as a shell does.
+
+    As `shutil.which`, whose module imports every kind of archive.
+    """
+    folders = [""] if os.path.dirname(name) else os.get_exec_path()
+    paths = [os.path.join(folder, name) for folder in folders]
+    return any(os.path.isfile(path) and os.access(path, os.X_OK) for path in paths)
