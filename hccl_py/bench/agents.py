@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import resource
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
+
+from hccl_py.schedulers.ports import free_port
 
 _COMMAND = Path(sys.executable).with_name("hccl-launch")
 _TIMEOUT_S = 300.0
@@ -96,9 +97,7 @@ def _memory(num_agents: int) -> tuple[Memory, Memory]:
 @contextmanager
 def _job(num_agents: int, *program: str) -> Iterator[Agents]:
     """Start all agents of a job; none is left on the way out."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port("127.0.0.1")
     command = [str(_COMMAND), "--nnodes", str(num_agents), "--master-port", str(port)]
     agents: Agents = []
     try:

@@ -13,11 +13,19 @@ from hccl_py.launcher.options import UsageError
 from hccl_py.launcher.parts.settings import allow_connections
 
 # Each would cost an agent 3 to 20 % of the CPU time of its start, torch 20 times that time.
-_COSTLY = ("torch", "numpy", "dataclasses", "inspect", "logging", "shutil", "msgpack", "secrets")
+_COSTLY = (
+    *("torch", "numpy", "dataclasses", "inspect", "logging", "shutil", "msgpack", "secrets"),
+    "unicodedata",  # which a host name needs that is not ASCII
+)
 _IMPORTS = """
 import sys
 before = set(sys.modules)
 import hccl_py.launcher.main, hccl_py.launcher.job.join
+from hccl_py.launcher.options import parse
+from hccl_py.launcher.parts import meeting
+from hccl_py.transport.network.interfaces import address_towards
+options = parse(["--nnodes", "2", "--node-rank", "1", "--no-python", "true"], {})
+address_towards(meeting.resolve(options.head), None)
 print(*sorted(set(sys.modules) - before))
 """
 

@@ -126,6 +126,10 @@ def test_help_fits_two_screens_and_begins_with_examples(
             "--nnodes 2 --node-rank 1 --master-addr no.such.host.invalid SCRIPT",
             "no.such.host.invalid does not resolve to an address",
         ),
+        (
+            "--nnodes 2 --node-rank 1 --master-addr a..b SCRIPT",
+            "a..b does not resolve to an address",
+        ),
         ("--tee 9 --log-dir l SCRIPT", "--tee: expected 0 to 3"),
         ("--redirects 3 SCRIPT", "--redirects and --tee need --log-dir"),
         ("--local-ranks-filter x SCRIPT", "--local-ranks-filter: expected numbers, such as 0,1"),
