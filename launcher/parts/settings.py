@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hccl_py.launcher.job.head.settings import HeadSettings
 
 SECRET = "HCCL_SECRET"
-_OWN_FILES = 128
+_LEAST_OWN_FILES, _OWN_FILES = 32, 128  # preflight judges what ranks need
 _FILES_PER_AGENT = 5  # a connection; over ssh also its process and three pipes
 
 
@@ -88,7 +88,7 @@ def allow_connections(num_agents: int) -> None:
 
     The ranks of this host inherit that limit, so it is raised only for as many as need it.
     """
-    lowest, hard = _OWN_FILES + num_agents, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    lowest, hard = _LEAST_OWN_FILES + num_agents, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     if hard != resource.RLIM_INFINITY and hard < lowest:
         raise UsageError(
             f"{num_agents} nodes: node 0 needs {lowest} open files, and this user may open {hard}: "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -167,6 +168,14 @@ def test_host_without_the_folder_is_one_line(hosts: SshHosts, tmp_path: Path) ->
     assert done.returncode == MISSING_NODE
     assert "cannot enter the working directory /no/such" in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_agent_that_cannot_begin_ends_the_job_at_once(hosts: SshHosts, tmp_path: Path) -> None:
+    script = write(tmp_path, SLEEPS)
+    done = run(hosts, "--hosts", "node-b:1,node-c:1", "-x", "TMPDIR=/proc", script)
+    assert done.returncode == MISSING_NODE
+    assert "cannot make a folder in /proc" in done.stderr
+    assert re.search("error: node-[bc]: its agent ended with exit code 126", done.stderr)
 
 
 def test_name_that_does_not_resolve_is_refused_at_once(hosts: SshHosts, tmp_path: Path) -> None:
