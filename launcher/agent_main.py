@@ -35,7 +35,7 @@ def main() -> int:
     os.environ.update(told["environment"])
     try:
         with scratch_folder() as folder:
-            return front.run(lambda: _run(told, folder), told["stop_s"])
+            return front.run(lambda: _run(told, folder), told["stop_s"], folder)
     except UsageError as error:
         say(f"error: {error}")
         return CANNOT_RUN

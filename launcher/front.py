@@ -11,11 +11,13 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from select import select
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.processes import adopt_orphans, end_with_parent, kill_descendants
+from hccl_py.launcher.scratch import remove
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _KILL_S = 3.0
@@ -23,18 +25,19 @@ _KILL_S = 3.0
 _EXTRA_S = 5.0
 
 
-def run(body: Callable[[], int], stop_s: float) -> int:
+def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
     """Run `body` in a child that is a session of its own, and return its exit code.
 
     A signal is passed on to the child, whose ranks have `stop_s` after the first one. Nothing that
-    the child started is left when this returns.
+    the child started is left when this returns. The child removes the folder of the caller where
+    this process was killed.
     """
     adopt_orphans()
     # A signal is a byte on this pipe: waiting for the child and for signals is one wait.
     signals, signal_writer = os.pipe()
     for end in (signals, signal_writer):
         os.set_blocking(end, False)
-    pid = _fork(body)
+    pid = _fork(body, folder)
     signal.set_wakeup_fd(signal_writer, warn_on_full_buffer=False)
     before = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
     ended = os.pidfd_open(pid)
@@ -62,7 +65,7 @@ def run(body: Callable[[], int], stop_s: float) -> int:
     return code
 
 
-def _fork(body: Callable[[], int]) -> int:
+def _fork(body: Callable[[], int], folder: Path) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -82,6 +85,8 @@ def _fork(body: Callable[[], int]) -> int:
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
+        if os.getppid() != parent:
+            remove(folder)
         # This process is a copy: what its parent registered for its end must not run here.
         sys.stdout.flush()
         sys.stderr.flush()

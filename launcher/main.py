@@ -34,7 +34,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         with scratch_folder() as folder:
             part = choose.elastic if options.elastic else choose.part
             body = part(options, folder, words)
-            return front.run(body, options.stop_s)
+            return front.run(body, options.stop_s, folder)
     except UsageError as error:
         say(f"error: {error}")
         return USAGE

@@ -23,9 +23,14 @@ def scratch_folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        try:
-            folder.rmdir()  # empty, unless a rank raised
-        except OSError:
-            from shutil import rmtree  # it imports every kind of archive
+        remove(folder)
 
-            rmtree(folder, ignore_errors=True)
+
+def remove(folder: Path) -> None:
+    """Remove the folder, if it is there."""
+    try:
+        folder.rmdir()  # empty, unless a rank raised
+    except OSError:
+        from shutil import rmtree  # it imports every kind of archive
+
+        rmtree(folder, ignore_errors=True)

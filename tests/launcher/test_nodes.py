@@ -128,8 +128,14 @@ def test_signal_on_one_node_ends_both(
 @pytest.mark.parametrize("killed", [0, 1])
 @pytest.mark.parametrize("process", ["front", "agent"])
 def test_killed_launcher_ends_every_process_of_every_node(
-    port: int, script: Callable[[str], Path], killed: int, process: str
+    port: int,
+    script: Callable[[str], Path],
+    killed: int,
+    process: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
     # A child of a rank in a session of its own, which no signal to the rank's group reaches.
     daemon = "import subprocess\nsubprocess.Popen(['sleep', '100'], start_new_session=True)\n"
     with two_nodes(port, script(daemon + READY + SLEEP)) as nodes:
@@ -140,6 +146,7 @@ def test_killed_launcher_ends_every_process_of_every_node(
         codes, errors = ends(nodes)
         assert time.monotonic() - before_s < WITHIN_S
     assert 0 not in codes
+    wait_until(lambda: not list(tmp_path.glob("hccl_launch_*")), "no folder is left", WITHIN_S)
     if process == "agent":
         assert codes[1 - killed] == LOST_NODE
         lost = "node 1 (" if killed else "lost node 0 at 127.0.0.1"
