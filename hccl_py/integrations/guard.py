@@ -77,15 +77,10 @@ def watch(group: ProcessGroupHccl) -> None:
     if mode not in ("off", "warn", "error"):
         raise InvalidArgumentError(f"{VARIABLE}: expected off, warn or error, got {mode!r}")
     if mode != "off" and group.size() > 1 and not group.options.global_ranks_in_group:
-        forget()
+        if _guard is not None:
+            _guard.leave()
         _guard = Guard(group, mode == "error")
         group.before_shutdown = _guard.end
-
-
-def forget() -> None:
-    """Watch no longer."""
-    if _guard is not None:
-        _guard.leave()
 
 
 class Guard:
@@ -115,7 +110,14 @@ class Guard:
             self._hooks.pop().remove()
         self._parameters = []
         self._next_step = sys.maxsize
+        if self._comparison is not None:
+            self._comparison.stop()
         self._comparison = None
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the thread of a comparison is not here, and may have held locks."""
+        self._comparison = None
+        self.leave()
 
     def end(self) -> None:
         """Give the late warning if it is due: the group ends in good order."""
@@ -181,7 +183,7 @@ class Guard:
         if self._comparison is not None:
             if self._rank == 0 and not self._copies():
                 return  # the others are behind: they come to this step later
-            self._comparison.end(0)
+            self._comparison.stop()
         held = [each for ref in self._parameters if (each := ref()) is not None]
         mine = Copy(self._shapes, self._at_start, values(held), self._reduces_some())
         key = f"{self._prefix}/{self._steps}"
@@ -251,4 +253,9 @@ def _fail() -> None:
     os._exit(1)  # no exception changes the exit code of a program that has ended
 
 
-register(Stage.EXCEPTION, at_exit=_end_at_exit, in_forked_child=forget)
+def _leave_to_parent() -> None:
+    if _guard is not None:
+        _guard.leave_to_parent()
+
+
+register(Stage.EXCEPTION, at_exit=_end_at_exit, in_forked_child=_leave_to_parent)

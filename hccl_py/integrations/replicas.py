@@ -108,10 +108,14 @@ class Comparison:
     def end(self, timeout_s: float) -> None:
         """Give the ranks so long to come, then stop waiting for them."""
         self._thread.join(timeout_s)
-        self._stop.set()
+        self.stop()
         # The interpreter must not end while the thread is in torch's C++. One that a dead store
         # holds never comes back, and does no harm.
         self._thread.join(_GRACE_S)
+
+    def stop(self) -> None:
+        """Wait for the ranks no longer."""
+        self._stop.set()
 
     def _exchange(self, store: Any, key: str, rank: int, world_size: int, mine: Copy) -> None:
         try:
