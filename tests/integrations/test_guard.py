@@ -179,7 +179,7 @@ def parts_of_several_shapes() -> None:
 
 
 def one_rank_trains() -> None:
-    if dist.get_rank() == 0:
+    if dist.get_rank():
         run(train(model()))
 
 
