@@ -6,9 +6,10 @@ would slow all of them. So `register` imports almost nothing and raises nothing.
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -42,6 +43,10 @@ def register() -> None:
             watch_backend_names(_create, _warn_of_owner)
         if is_scheduled():
             adopt_rank_of_scheduler()
+        if os.environ.get("HCCL_REPLACE"):
+            from hccl_py.torch_backend.replace_gloo import replace_gloo
+
+            replace_gloo()
     except Exception as error:  # never break `import torch`
         _say(f"hccl_py could not register its backend with torch: {error!r}")
 
@@ -62,6 +67,9 @@ def _say(text: str) -> None:
 
 
 def _create(options: Any, backend_options: Any) -> ProcessGroup:
+    from hccl_py.integrations.guard import watch
     from hccl_py.torch_backend.lifecycle import create
 
-    return create(options, backend_options)
+    group = create(options, backend_options)
+    watch(group)
+    return cast("ProcessGroup", group)

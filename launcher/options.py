@@ -8,6 +8,8 @@ if TYPE_CHECKING:
     from hccl_py.launcher.placement.binding import Bind
 
 MAX_PORT = 65535
+REPLACE_GLOO = {"HCCL_REPLACE": "gloo"}
+"""What `torch_backend/replace_gloo.py` reads in the ranks."""
 DEFAULT_MASTER_PORT = 29500
 CONTROL_PORT_OFFSET = 1
 """The head listens beside the ranks' store, so that one option gives both ports."""
@@ -35,6 +37,7 @@ class Options(NamedTuple):
         stop_s: between SIGTERM and SIGKILL of a rank.
         connect_timeout_s: how long all nodes have to come.
         remote: None without --hosts and --hostfile.
+        replaces_gloo: programs that ask for gloo get hccl.
         bind: which cores each rank gets.
         output: where the lines of ranks go.
         checks: only check the nodes.
@@ -59,6 +62,7 @@ class Options(NamedTuple):
     stop_s: float
     connect_timeout_s: float
     remote: "HostOptions | None"
+    replaces_gloo: bool
     bind: "Bind"
     output: "OutputWords"
     checks: bool

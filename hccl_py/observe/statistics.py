@@ -48,6 +48,7 @@ class CallStatistics(TypedDict):
     calls: int  # that ended without error
     waiting_s: float  # for late ranks
     moving_s: float  # the rest: moving and reducing data
+    elements: int  # of all blocks of each call; 0 where ranks give blocks of any sizes
 
 
 class PeerStatistics(TypedDict):
@@ -83,8 +84,13 @@ def read_statistics(core: _core.Communicator) -> Statistics:
     transfers = zip(TRANSFERS, counted["calls"][_FIRST_TRANSFER:], strict=True)
     named = [*zip(NAMES, counted["calls"], strict=False), *transfers]
     calls = {
-        name: {"calls": count, "waiting_s": waiting_ns / 1e9, "moving_s": moving_ns / 1e9}
-        for name, (count, waiting_ns, moving_ns) in named
+        name: {
+            "calls": count,
+            "waiting_s": waiting_ns / 1e9,
+            "moving_s": moving_ns / 1e9,
+            "elements": elements,
+        }
+        for name, (count, waiting_ns, moving_ns, elements) in named
         if count
     }
     collectives = [one for name, one in calls.items() if name not in TRANSFERS]

@@ -8,6 +8,7 @@ lifecycle       makes and ends the groups of a process
 step_count      counts the steps of optimizers for hccl-launch
 fast_ddp, registered_tensors   models whose gradients or buffers lie in registered memory
 patches         everything that is changed in torch
+replace_gloo    HCCL_REPLACE=gloo: hccl in the place of gloo, under its name
 staging/        tensors of an accelerator, through host memory
 
 This file holds the names under which torch knows this backend; importing it imports no torch.

@@ -12,7 +12,7 @@ import os
 import time
 import weakref
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -45,6 +45,10 @@ class GroupIdentity(CallingGroup):
     supports_shrinking = hasattr(dist.distributed_c10d, "_create_shrunk_process_group")
     supports_time_estimate = False
     use_pg_for_symm_mem_rendezvous = False
+    shown_as = ""
+    """The name under which torch's records have it; empty: its own. See `replace_gloo.py`."""
+    before_shutdown: Callable[[], object] | None = None
+    """Called once, when the group ends in good order."""
 
     def __init__(
         self, communicator: Communicator, store: Any, global_ranks: Sequence[int], name: str
@@ -179,7 +183,12 @@ class GroupIdentity(CallingGroup):
 
     def shutdown(self) -> None:
         """Leave the group in good order; later calls fail."""
-        self.communicator.close()
+        step, self.before_shutdown = self.before_shutdown, None
+        try:
+            if step is not None:
+                step()
+        finally:
+            self.communicator.close()
 
     def abort(self) -> None:
         """Fail everything in flight, here and on the other ranks."""
@@ -259,7 +268,7 @@ class GroupIdentity(CallingGroup):
     ) -> GroupIdentity:
         # A prefix of its own: the new group must not read what this one wrote to the store.
         group = type(self)(communicator, PrefixStore(part, self._store), ranks, name)
-        group.backends = self.backends
+        group.backends, group.shown_as = self.backends, self.shown_as
         return group
 
     def merge_remote_group(self, *args: object, **kwargs: object) -> NoReturn:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch.distributed as dist
 from torch._C._distributed_c10d import PrefixStore, Store
@@ -18,7 +18,7 @@ from hccl_py.transport.errors import HcclError
 from hccl_py.transport.process_lifecycle import Stage, register
 
 
-def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
+def create(options: Any, backend_options: Any) -> ProcessGroupHccl:
     """Connect the ranks of a new group; torch calls this once for each group and member.
 
     A subset of the default group is made from it; any other group meets at its own store. The
@@ -41,7 +41,7 @@ def create(options: Any, backend_options: Any) -> dist.ProcessGroup:
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
     count_steps()
-    return cast(dist.ProcessGroup, ProcessGroupHccl(made, options.store, ranks, name))
+    return ProcessGroupHccl(made, options.store, ranks, name)
 
 
 def _is_subset(default: ProcessGroupHccl, options: Any) -> bool:

@@ -30,6 +30,7 @@ from torch._C._distributed_c10d import AllgatherOptions, _resolve_process_group
 
 from hccl_py.torch_backend import adopt_rank_of_scheduler, watch_backend_names
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
+from hccl_py.torch_backend.replace_gloo import replace_gloo
 from hccl_py.torch_backend.work import register_for_wait_tensor
 from hccl_py.transport.errors import InvalidArgumentError
 
@@ -94,7 +95,8 @@ def _split_group(
     return dist.new_group(
         [world_ranks[rank] for rank in mine],
         timeout=timeout or parent.options._timeout,
-        backend=options.get("backend") or dist.get_backend(group),
+        # Without a name, `replace_gloo` gives it to hccl.
+        backend=options.get("backend") or (None if parent.shown_as else dist.get_backend(group)),
         pg_options=pg_options,
         use_local_synchronization=True,  # only the members of a part call
         group_desc=group_desc or f"{group.group_desc}:split",
@@ -279,6 +281,7 @@ class Patch(NamedTuple):
 AT_IMPORT = (
     Patch("torch.distributed.Backend.register_backend", watch_backend_names),
     Patch(f"{_C10D}.init_process_group", adopt_rank_of_scheduler),
+    Patch(f"{_C10D}._new_group_with_tag", replace_gloo),
 )
 """`import torch` applies these."""
 

@@ -96,6 +96,7 @@ def _add_program(made: argparse.ArgumentParser) -> None:
     _add(group, "-m", "--module", action="store_true", help="it is a module, as python -m")
     _add(group, "--no-python", action="store_true", help="it is no Python script")
     _add(group, "--run-path", action="store_true", help=argparse.SUPPRESS)
+    _add(group, "--replace-gloo", action="store_true", help="hccl where it asks torch for gloo")
     group.add_argument("script", help="script.py, module or program")
     group.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
     group._group_actions[-1].required = False  # argparse says otherwise of such an argument

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.command_line import values
 from hccl_py.launcher.command_line.parser import needs_elastic, parser
-from hccl_py.launcher.options import Options, UsageError
+from hccl_py.launcher.options import REPLACE_GLOO, Options, UsageError
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
 
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     """Read and check the command line; raise UsageError, or SystemExit as argparse does."""
     args = _parsed(argv, environ)
+    if args.replace_gloo:
+        environ = {**environ, **REPLACE_GLOO}
     fewest, most = values.nodes(args.nnodes or "1")
     ranks = values.ranks_per_node(args, most)
     values.check_options(args, most)
@@ -49,6 +51,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         stop_s=args.shutdown_timeout,
         connect_timeout_s=args.connect_timeout,
         remote=_hosts(args, environ),
+        replaces_gloo=args.replace_gloo,
         bind=Bind(args.bind),
         output=values.output(args),
         checks=args.check,

@@ -36,6 +36,7 @@ from hccl_py.launcher.failure import first_failure, render
 from hccl_py.launcher.job.program import WORKER
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
 from hccl_py.launcher.own_lines import say
+from hccl_py.launcher.placement.accelerators import framework_variables
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_towards
 
@@ -97,6 +98,7 @@ def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
     ranks_here = determine_local_world_size(args.nproc_per_node)
     cores = len(os.sched_getaffinity(0))
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks_here)))
+    os.environ.update(framework_variables(os.environ))
     if not (args.rdzv_endpoint or any(word.startswith(_MEETING) for word in words)):
         args.standalone = True
     args.master_port = args.master_port or DEFAULT_MASTER_PORT

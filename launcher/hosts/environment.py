@@ -18,6 +18,7 @@ ALWAYS = (
     # Numbers of threads, and how the libraries behind a step compute: results and speed depend on
     # them, and one slow host slows all.
     *("OMP_*", "MKL_*", "OPENBLAS_*", "KMP_*", "GOMP_*", "TORCH*", "PYTORCH_*", "GLOO_*"),
+    "ACCELERATE_USE_CPU",  # else the launcher sets it there
 )
 """Patterns of variables that every host gets. PATH is left to each host's own shell."""
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from hccl_py.launcher.job.layout import Attempt, Slot, rank_environment
 from hccl_py.launcher.output.options import OutputOptions
+from hccl_py.launcher.placement.accelerators import framework_variables
 from hccl_py.launcher.placement.binding import Bind
 
 WORKER = str(Path(__file__).parents[1] / "worker.py")
@@ -52,4 +53,6 @@ def rank_variables(program: Program, attempt: Attempt, index: int) -> dict[str, 
     if "PYTHONUNBUFFERED" not in program.environment:
         # A pipe would hold lines back until a buffer is full.
         own["PYTHONUNBUFFERED"] = "1"
-    return own
+    if "HCCL_REPLACE" in program.environment:
+        own["HCCL_REPLACE"] = program.environment["HCCL_REPLACE"]  # for --dry-run to show
+    return {**own, **framework_variables(program.environment)}

@@ -16,6 +16,7 @@ from hccl_py.launcher.job.program import Program, rank_variables
 from hccl_py.launcher.options import CONTROL_PORT_OFFSET, Options, UsageError
 from hccl_py.launcher.parts import meeting, over_ssh, scheduled
 from hccl_py.launcher.parts.settings import SECRET, program_of, settings_of, slots_of
+from hccl_py.launcher.placement.accelerators import USE_CPU
 from hccl_py.launcher.placement.binding import place
 from hccl_py.launcher.placement.dry_run import PlannedRank, render
 from hccl_py.launcher.placement.topology import read_machine
@@ -172,6 +173,8 @@ def _ranks(agent: _Agent) -> tuple[list[PlannedRank], str]:
             variables.update(where.environment(program.environment))
         elif "OMP_NUM_THREADS" not in program.environment:
             variables["OMP_NUM_THREADS"] = None
+        if not agent.is_here and USE_CPU not in program.environment:
+            variables[USE_CPU] = None  # nor its accelerators
         rank = attempt.first_rank + index
         host, command = agent.host, program.command
         ranks.append(PlannedRank(host, slot.node, slot.local_rank, rank, where, variables, command))

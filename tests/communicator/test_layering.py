@@ -24,7 +24,8 @@ LAYERS = [
         *("compression", "fingerprint", "communicator_state", "memory", "membership"),
         *("diagnosis", "observe"),
     ),
-    ("torch_backend", "_autoload"),
+    ("torch_backend",),
+    ("integrations", "_autoload"),
     ("", "bench"),  # "" is the package itself, the public names
 ]
 """Lowest first, by the first name after `hccl_py`."""

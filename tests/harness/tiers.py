@@ -16,6 +16,7 @@ SECTIONS = {
     "faults": "every kind of failure on every layout",
     "training": "the digits example killed, resumed, and against gloo; large models",
     "calls": "every element type and operation on every layout",
+    "frameworks": "Lightning, Accelerate, transformers, ignite and DeepSpeed, from their wheels",
 }
 """Names that the marker `nightly` takes."""
 
@@ -41,3 +42,13 @@ PACKAGES = {
     ),
 }
 """Debian packages by section; `.ci/nightly` installs them where it may."""
+
+ENVIRONMENTS = {
+    "frameworks": (
+        *("lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0"),
+        *("pytorch-ignite==0.5.5", "deepspeed==0.19.8"),
+    ),
+}
+"""Python packages that only this section sees: `.ci/nightly` adds them to the environment at hand
+in build/environments/SECTION.
+"""

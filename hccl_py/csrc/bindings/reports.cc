@@ -58,7 +58,7 @@ std::vector<LoggedCall> call_log(Communicator& engine, uint64_t first, uint64_t 
   return result;
 }
 
-// All counters, by device and of stragglers: "calls" (calls, waiting, moving by kind) and "peers"
+// All counters, by device and of stragglers: "calls" (calls, waiting, moving, elements by kind) and "peers"
 // (waited for, times last by rank).
 AnyDict statistics(Communicator& engine) {
   const Statistics& s = engine.statistics();
@@ -75,7 +75,7 @@ AnyDict statistics(Communicator& engine) {
   nb::list calls, peers;
   for (const CallStatistics& kind : s.calls) {
     calls.append(nb::make_tuple(kind.calls.value(), kind.waiting_ns.value(),
-                                kind.moving_ns.value()));
+                                kind.moving_ns.value(), kind.elements.value()));
   }
   for (int rank = 0; rank < engine.options().world_size; ++rank) {
     const Stragglers::Peer& peer = engine.stragglers().of(rank);

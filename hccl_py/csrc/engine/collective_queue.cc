@@ -79,9 +79,11 @@ void CollectiveQueue::record_end(CallState state) {
   if (state != CallState::completed) return;
   uint64_t busy_ns = last_end_ns_ - active_->started_ns;
   uint64_t waiting_ns = std::min(busy_ns, stragglers_.waiting().total_ns);
-  statistics_.calls[active_->call.fingerprint >> kind_shift & kind_mask].add(waiting_ns,
-                                                                            busy_ns - waiting_ns);
-  if (active_->call.compression == Compression::none) return;
+  const Call& call = active_->call;
+  CallStatistics& kind = statistics_.calls[call.fingerprint >> kind_shift & kind_mask];
+  kind.add(waiting_ns, busy_ns - waiting_ns);
+  kind.elements.add(call.total_bytes / size_of(call.dtype));
+  if (call.compression == Compression::none) return;
   CompressionStatistics& all = statistics_.compression;
   all.calls.add(1);
   all.raw_bytes.add(coded.raw_bytes);

@@ -87,6 +87,13 @@ def test_port_that_the_start_chooses_is_left_open(script: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh")
+def test_ranks_of_all_hosts_replace_gloo_and_each_host_looks_for_accelerators(script: Path) -> None:
+    told = launch("--dry-run", "--replace-gloo", "--hosts", "127.0.0.1:1,192.0.2.9:1", script)
+    assert of_ranks(told.stdout, "HCCL_REPLACE") == ["gloo"] * 2
+    assert printed(told.stdout)[1]["ACCELERATE_USE_CPU"] == OPEN
+
+
+@pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh")
 def test_cores_of_other_hosts_are_not_known(script: Path) -> None:
     hosts = ("--hosts", "127.0.0.1:1,192.0.2.9:2", "-x", "HF_TOKEN=x", "-x", "COLOR=red")
     told = launch("--dry-run", *hosts, "--remote-python", "py", script)

@@ -37,6 +37,7 @@ struct CallStatistics {
   Counter calls;       // that ended without error
   Counter waiting_ns;  // for late ranks; of a transfer, for the other side
   Counter moving_ns;   // the rest of the time from start to end
+  Counter elements;    // of the whole of each collective, the same on all ranks; of transfers 0
 
   void add(uint64_t its_waiting_ns, uint64_t its_moving_ns) {
     calls.add(1);

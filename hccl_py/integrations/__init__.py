@@ -1,0 +1,8 @@
+"""What hccl-py knows of the frameworks that reach it through torch.distributed.
+
+guard        warns of ranks that train copies of a model which nothing keeps equal; read first
+replicas     what a rank knows of its copy, and how ranks compare theirs
+frameworks   which framework runs, whether it works alone, and what to write instead
+
+Nothing here imports a framework: it looks at modules that the program has imported.
+"""

@@ -1,0 +1,261 @@
+"""Warns, once, of ranks that train copies of one model which nothing keeps equal. HCCL_GUARD.
+
+A framework that does not know the backend "hccl" may train as if each rank were alone: no error,
+several different models. The guard looks at the first optimizer that steps on each rank:
+
+    hccl has reduced as many elements as it holds       a good job: the guard ends, before the
+                                                        first step under DDP, FSDP and ZeRO
+    parameters are shards; a rank sends, receives,      ranks hold parts, as in tensor, pipeline
+    calls all_to_all, or uses RPC                       and expert parallelism: the guard ends
+    shapes differ between ranks                         not copies: quiet
+    a framework says that it works alone                the trap: a warning
+    values are equal                                    copies in step: quiet
+    values differ, and differed before the first step   copies that never were equal: a warning
+    every step reduces a thousandth of it               a scheme of the user's own: quiet
+    values differ, and were equal before                LocalSGD and DiLoCo look like this until
+                                                        their first exchange: a warning only after
+                                                        LATE_STEP, or at the end of the job
+
+Ranks compare at steps FIRST_STEP, then twice as late each time, without a collective and without
+waiting (`replicas.py`). A good job pays two calls of a hook in its first step.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed.rpc as rpc
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from hccl_py.diagnosis.exceptions import exception_at_exit, handled_error
+from hccl_py.integrations.frameworks import ANY, Framework, recognise
+from hccl_py.integrations.replicas import (
+    Comparison,
+    Copy,
+    are_sharded,
+    shapes,
+    traffic,
+    trained,
+    values,
+)
+from hccl_py.torch_backend.process_group import ProcessGroupHccl
+from hccl_py.transport.errors import HcclError, InvalidArgumentError
+from hccl_py.transport.process_lifecycle import Stage, register
+
+VARIABLE = "HCCL_GUARD"
+FIRST_STEP = 4
+LATE_STEP = 2048
+"""More than the period of any LocalSGD or DiLoCo that is in use."""
+_STEPS_PER_REDUCTION = 1000
+_END_S = 2.0
+"""How long rank 0 may wait at the end for ranks that are a few steps behind."""
+
+
+_uses_rpc: Callable[[], bool] = getattr(rpc, "_is_current_rpc_agent_set", bool)
+"""Some builds of torch have no RPC, and `bool()` is False."""
+
+
+class UnsynchronisedError(HcclError):
+    """The ranks of a job train copies of a model that nothing keeps equal (HCCL_GUARD=error)."""
+
+
+_guard: Guard | None = None
+
+
+def watch(group: ProcessGroupHccl) -> None:
+    """Watch the job of a default group of several ranks, unless HCCL_GUARD=off."""
+    global _guard
+    mode = os.environ.get(VARIABLE) or "warn"
+    if mode not in ("off", "warn", "error"):
+        raise InvalidArgumentError(f"{VARIABLE}: expected off, warn or error, got {mode!r}")
+    if mode != "off" and group.size() > 1 and not group.options.global_ranks_in_group:
+        if _guard is not None:
+            _guard.leave()
+        _guard = Guard(group, mode == "error")
+        group.before_shutdown = _guard.end
+
+
+class Guard:
+    """Watches one default group."""
+
+    def __init__(self, group: ProcessGroupHccl, raises: bool) -> None:
+        """Wait for the first step of an optimizer."""
+        self._raises = raises
+        self._rank, self._world_size = group.rank(), group.size()
+        communicator_id = group.communicator.flight_recorder.member.id.hex()
+        self._store, self._prefix = group.get_group_store(), f"hccl/guard/{communicator_id}"
+        self._steps, self._next_step = 0, 1
+        self._optimizer: Any = None
+        self._parameters: list[weakref.ref[torch.Tensor]] = []
+        self._shapes = self._at_start = ""
+        self._num_held = 0
+        self._comparison: Comparison | None = None
+        self._has_judged = False  # what the comparison found
+        self._hooks = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+
+    def leave(self) -> None:
+        """Do nothing from now on."""
+        while self._hooks:
+            self._hooks.pop().remove()
+        self._parameters = []
+        self._next_step = sys.maxsize
+        if self._comparison is not None:
+            self._comparison.stop()
+        self._comparison = None
+
+    def leave_to_parent(self) -> None:
+        """In a forked child: the thread of a comparison is not here, and may have held locks."""
+        self._comparison = None
+        self.leave()
+
+    def end(self) -> None:
+        """Give the late warning if it is due: the group ends in good order."""
+        comparison, wants = self._comparison, not (exception_at_exit() or handled_error())
+        try:
+            if comparison is not None:
+                comparison.end(_END_S if wants else 0)
+            text = self._problem(is_end=True) if wants and self._steps >= FIRST_STEP else ""
+        except Exception:  # a guard that fails is no reason for the job to fail
+            text = ""
+        self.leave()
+        self._report(text)
+
+    def _before_step(self, optimizer: Any, *_: object) -> None:
+        if torch.compiler.is_compiling() or self._optimizer is not None:
+            return
+        try:
+            self._optimizer = weakref.ref(optimizer)
+            self._begin(trained(optimizer))
+        except Exception:
+            self.leave()
+
+    def _begin(self, parameters: list[torch.Tensor]) -> None:
+        self._num_held = sum(each.numel() for each in parameters)
+        if are_sharded(parameters) or _uses_rpc() or self._is_good():
+            self.leave()
+            return
+        self._parameters = [weakref.ref(each) for each in parameters]
+        self._shapes, self._at_start = shapes(parameters), values(parameters)
+
+    def _after_step(self, optimizer: Any, *_: object) -> None:
+        if torch.compiler.is_compiling() or self._optimizer is None:
+            return
+        if self._optimizer() is not optimizer:
+            return
+        self._steps += 1
+        if self._steps < self._next_step and (self._has_judged or not self._copies()):
+            return
+        try:
+            text = self._look()
+        except Exception:
+            self.leave()
+            return
+        self._report(text)
+
+    def _look(self) -> str:
+        """Return what is wrong; ask the other ranks if it is time to."""
+        if self._is_good():
+            self.leave()
+            return ""
+        text = self._problem(is_end=False)
+        if text:
+            self.leave()
+            return text
+        self._has_judged = bool(self._copies())
+        if self._steps >= self._next_step:
+            self._next_step *= 2
+            if self._steps >= FIRST_STEP:
+                self._compare()
+        return ""
+
+    def _compare(self) -> None:
+        if self._comparison is not None:
+            if self._rank == 0 and not self._copies():
+                return  # the others are behind: they come to this step later
+            self._comparison.stop()
+        held = [each for ref in self._parameters if (each := ref()) is not None]
+        mine = Copy(self._shapes, self._at_start, values(held), self._reduces_some())
+        key = f"{self._prefix}/{self._steps}"
+        self._comparison = Comparison(self._store, key, self._rank, self._world_size, mine)
+        self._has_judged = False
+
+    def _copies(self) -> list[Copy] | None:
+        return self._comparison.copies if self._comparison is not None else None
+
+    def _is_good(self) -> bool:
+        counted = traffic()
+        return counted.between_parts > 0 or counted.reduced >= self._num_held
+
+    def _reduces_some(self) -> bool:
+        return traffic().reduced * _STEPS_PER_REDUCTION >= self._num_held * self._steps
+
+    def _problem(self, is_end: bool) -> str:
+        """Return what is wrong with the copies that were compared last; empty: nothing so far."""
+        copies = self._copies()
+        if not copies or self._is_good() or len({each.shapes for each in copies}) > 1:
+            return ""
+        framework = recognise()
+        if framework is None or not framework.works_alone:
+            if len({each.now for each in copies}) == 1:
+                return ""
+            if self._reduces_some() or any(each.reduces_some for each in copies):
+                return ""
+            never_equal = len({each.at_start for each in copies}) > 1
+            if not (never_equal or is_end or self._steps >= LATE_STEP):
+                return ""
+        return self._text(copies, framework)
+
+    def _text(self, copies: list[Copy], framework: Framework | None) -> str:
+        differs = next((rank for rank, each in enumerate(copies) if each.now != copies[0].now), 0)
+        seen = f"parameters differ between ranks 0 and {differs}"
+        if not differs:
+            seen = "each rank trains the same from the same data"
+        remedy = ANY
+        if framework is not None:
+            alone = " and works as if each rank were alone" if framework.works_alone else ""
+            remedy = f"{framework.name} trains here{alone}: {framework.remedy}"
+        return (
+            f"the ranks train copies of a model that nothing keeps equal: after {self._steps} "
+            f"steps of an optimizer that holds {self._num_held} elements, hccl has reduced "
+            f"{traffic().reduced}, and {seen}; {remedy}. "
+            f"{VARIABLE}=off turns this check off (docs/frameworks.md)"
+        )
+
+    def _report(self, text: str) -> None:
+        if text and self._raises:
+            raise UnsynchronisedError(text)
+        if text:
+            print(f"hccl: warning: {text}", file=sys.stderr, flush=True)
+
+
+def _end_at_exit() -> None:
+    if _guard is not None:
+        try:
+            _guard.end()
+        except UnsynchronisedError as error:
+            print(f"hccl: error: {error}", file=sys.stderr, flush=True)
+            register(Stage.LAUNCHER_STORES, at_exit=_fail)
+
+
+def _fail() -> None:
+    sys.stdout.flush()
+    os._exit(1)  # no exception changes the exit code of a program that has ended
+
+
+def _leave_to_parent() -> None:
+    if _guard is not None:
+        _guard.leave_to_parent()
+
+
+register(Stage.EXCEPTION, at_exit=_end_at_exit, in_forked_child=_leave_to_parent)

@@ -1,0 +1,134 @@
+"""What a rank knows of its copy of the trained parameters, and how ranks compare theirs.
+
+Ranks compare through the group's store. Nobody waits for it in the program's own threads, and no
+collective takes part: other ranks may be anywhere in their programs.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hccl_py.fingerprint import REDUCING
+from hccl_py.observe.flight_recorder import recorders_of_process
+from hccl_py.observe.statistics import read_statistics
+
+_MOST_PARAMETERS, _MOST_ELEMENTS = 64, 64
+"""How much of the values a digest looks at."""
+_GRACE_S = 0.5
+_BETWEEN_PARTS = ("send", "recv", "all_to_all")
+_SHORTEST_S, _LONGEST_S = 0.05, 10.0
+"""Between two questions whether all ranks have come, which some may never do."""
+
+
+class Traffic(NamedTuple):
+    """What all communicators of this process have done.
+
+    Attributes:
+        reduced: elements that were reduced over ranks.
+        between_parts: calls as pipeline and expert parallelism make them, whose ranks hold parts.
+    """
+
+    reduced: int
+    between_parts: int
+
+
+def traffic() -> Traffic:
+    """Count now."""
+    cores = [recorder.engine for recorder in recorders_of_process()]
+    counted = [read_statistics(core)["calls"] for core in cores if core is not None]
+    return Traffic(
+        sum(calls[name]["elements"] for calls in counted for name in REDUCING if name in calls),
+        sum(calls[name]["calls"] for calls in counted for name in _BETWEEN_PARTS if name in calls),
+    )
+
+
+def trained(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    """Return the parameters that the next step changes."""
+    held = [each for group in optimizer.param_groups for each in group["params"]]
+    with_gradient = [each for each in held if each.grad is not None]
+    # A step with a closure makes its gradients itself.
+    return with_gradient or [each for each in held if each.requires_grad]
+
+
+def are_sharded(parameters: Sequence[Tensor]) -> bool:
+    """Return whether ranks hold parts of some of them: FSDP, ZeRO 3, tensor parallel."""
+    for each in parameters:
+        placements = getattr(each, "placements", ())  # of a DTensor
+        if any(not placement.is_replicate() for placement in placements):
+            return True
+        if hasattr(each, "ds_id") or type(each).__name__ == "FlatParameter":
+            return True
+    return False
+
+
+def shapes(parameters: Sequence[Tensor]) -> str:
+    """Return a digest of what does not change."""
+    described = [(tuple(each.shape), str(each.dtype)) for each in parameters]
+    return blake2b(repr(described).encode(), digest_size=8).hexdigest()
+
+
+def values(parameters: Sequence[Tensor]) -> str:
+    """Return a digest of some values of some parameters, spread over all."""
+    made = blake2b(digest_size=8)
+    for each in parameters[:: max(1, len(parameters) // _MOST_PARAMETERS)]:
+        local = each.to_local() if hasattr(each, "to_local") else each
+        flat = local.detach().flatten()
+        some = flat[:: max(1, flat.numel() // _MOST_ELEMENTS)]
+        made.update(some.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return made.hexdigest()
+
+
+class Copy(NamedTuple):
+    """A rank's copy after as many steps as on every rank that it is compared with."""
+
+    shapes: str
+    at_start: str
+    now: str
+    reduces_some: bool  # in every step, as a scheme of the user's own may
+
+
+class Comparison:
+    """The copies of all ranks after some step, collected by rank 0 on a thread of its own."""
+
+    def __init__(self, store: Any, key: str, rank: int, world_size: int, mine: Copy) -> None:
+        """Begin; `store` and `key` are the same on all ranks, and used for nothing else."""
+        self.copies: list[Copy] | None = None
+        self._stop = threading.Event()
+        arguments = (store, key, rank, world_size, mine)
+        self._thread = threading.Thread(target=self._exchange, args=arguments, daemon=True)
+        self._thread.start()
+
+    def end(self, timeout_s: float) -> None:
+        """Give the ranks so long to come, then stop waiting for them."""
+        self._thread.join(timeout_s)
+        self.stop()
+        # The interpreter must not end while the thread is in torch's C++. One that a dead store
+        # holds never comes back, and does no harm.
+        self._thread.join(_GRACE_S)
+
+    def stop(self) -> None:
+        """Wait for the ranks no longer."""
+        self._stop.set()
+
+    def _exchange(self, store: Any, key: str, rank: int, world_size: int, mine: Copy) -> None:
+        try:
+            store.set(f"{key}/{rank}", json.dumps(mine))
+            if rank:
+                return
+            keys = [f"{key}/{each}" for each in range(world_size)]
+            # Short questions: a wait inside the store would hold up its other users.
+            pause_s = _SHORTEST_S
+            while not store.check(keys):
+                if self._stop.wait(pause_s):
+                    return
+                pause_s = min(2 * pause_s, _LONGEST_S)
+            self.copies = [Copy(*json.loads(store.get(each))) for each in keys]
+        except Exception:  # the store is gone, and so is the job
+            return

@@ -1,0 +1,107 @@
+"""HCCL_REPLACE=gloo: what a program would give to gloo goes to hccl, and the program sees gloo.
+
+The default group, and every group made of it without a backend of its own, is hccl's. Torch's
+records of them still name gloo, because frameworks compare that name. A group that asks for gloo
+itself, `new_group(backend="gloo")`, is gloo's.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import Any
+
+from hccl_py.torch_backend import ALIAS
+
+VARIABLE = "HCCL_REPLACE"
+_GLOO = "gloo"
+
+
+def replace_gloo() -> None:
+    """Programs name gloo, which HCCL_REPLACE=gloo gives to hccl. `import torch` applies this one,
+    and only if the variable is set.
+    """
+    from torch import distributed as dist
+    from torch.distributed import device_mesh
+    from torch.distributed import distributed_c10d as c10d
+
+    init, new = c10d.init_process_group, c10d._new_group_with_tag
+
+    @functools.wraps(init)
+    def init_process_group(backend: Any = None, *rest: Any, **named: Any) -> None:
+        _check()
+        shown = _shown_name(backend, named.get("device_id"))
+        if shown is None:
+            init(backend, *rest, **named)
+            if _names_gloo(backend):
+                _say(f"leaves {backend} alone: torch would give the accelerator's tensors to hccl")
+            return
+        init(ALIAS, *rest, **named)
+        _show(dist.group.WORLD, shown)
+        _say(f"hccl carries CPU tensors in place of gloo; get_backend() still answers {shown}")
+
+    @functools.wraps(new)
+    def new_group(
+        ranks: Any = None, timeout: Any = None, backend: Any = None, *rest: Any, **named: Any
+    ) -> Any:
+        shown = "" if backend else getattr(dist.group.WORLD, "shown_as", "")
+        group = new(ranks, timeout, ALIAS if shown else backend, *rest, **named)
+        if shown and isinstance(group, dist.ProcessGroup):
+            _show(group, shown)
+        return group
+
+    for module in (c10d, dist, device_mesh):  # each has a name of its own for it
+        module.init_process_group = init_process_group  # type: ignore[attr-defined]
+    c10d._new_group_with_tag = new_group
+
+
+def _check() -> None:
+    if os.environ[VARIABLE] != _GLOO:
+        raise ValueError(f"{VARIABLE}: expected {_GLOO}, got {os.environ[VARIABLE]!r}")
+
+
+def _shown_name(backend: Any, device_id: Any) -> str | None:
+    """Return what `get_backend()` has to say of a default group that is given to hccl, else None.
+
+    Torch gives a group of several backends to the one in Python alone. So hccl takes such a group
+    only where no accelerator could use the other backends.
+    """
+    import torch
+
+    has_accelerator = torch.accelerator.is_available()
+    if backend is None:
+        return None if has_accelerator or device_id is not None else _GLOO
+    name = str(backend).lower()
+    others = {each for each in name.split(",") if not each.endswith(f":{_GLOO}")}
+    if not _names_gloo(name) or (name != _GLOO and others and has_accelerator):
+        return None
+    return name
+
+
+def _names_gloo(backend: Any) -> bool:
+    """Return whether torch would give CPU tensors to gloo under this name."""
+    parts = str(backend).lower().split(",")
+    return parts == [_GLOO] or f"cpu:{_GLOO}" in parts
+
+
+def _show(group: Any, name: str) -> None:
+    """Have torch's records name `name`, once the group has read the true names."""
+    from torch.distributed import distributed_c10d as c10d
+
+    world: Any = c10d._world
+    group.backends  # noqa: B018  # reads them
+    group.shown_as = name
+    backend = c10d.Backend(name)
+    world.pg_map[group] = (backend, world.pg_map[group][1])
+    world.pg_backend_config[group] = str(c10d.BackendConfig(backend))
+    if group is c10d.GroupMember.WORLD:
+        c10d._backend = backend
+
+
+@functools.cache  # says a thing once
+def _say(text: str) -> None:
+    from torch import distributed as dist
+
+    if dist.get_rank() == 0:
+        print(f"hccl: {VARIABLE}={_GLOO}: {text}", file=sys.stderr, flush=True)

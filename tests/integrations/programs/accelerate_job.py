@@ -1,0 +1,34 @@
+"""Trains a small model with Accelerate; prints its parameters. Argument: how it is set up."""
+
+import sys
+
+import torch
+from accelerate import Accelerator
+from accelerate.local_sgd import LocalSGD
+from accelerate.utils import InitProcessGroupKwargs
+from torch import distributed as dist
+from torch import nn
+
+kind = sys.argv[1]
+if kind == "backend":  # the trap: Accelerate believes it is one process
+    accelerator = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="hccl")])
+else:
+    if kind in ("group", "local_sgd"):
+        dist.init_process_group("hccl")
+    accelerator = Accelerator(cpu=True)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+data = torch.utils.data.TensorDataset(torch.randn(96, 16), torch.randn(96, 4))
+torch.manual_seed(1 + dist.get_rank())
+loader = torch.utils.data.DataLoader(data, batch_size=4, shuffle=True)
+model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+period = 5 if kind == "local_sgd" else 1
+with LocalSGD(accelerator, model, local_sgd_steps=period, enabled=period > 1) as local_sgd:
+    for inputs, targets in loader:
+        optimizer.zero_grad()
+        accelerator.backward(nn.functional.mse_loss(model(inputs), targets))
+        optimizer.step()
+        local_sgd.step()
+total = sum(parameter.double().sum().item() for parameter in model.parameters())
+print(f"model {total!r} group {type(dist.group.WORLD).__name__} {dist.get_backend()}", flush=True)

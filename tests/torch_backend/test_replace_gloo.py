@@ -1,0 +1,99 @@
+"""HCCL_REPLACE=gloo: programs that name gloo, or nothing, get hccl under the name gloo."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from launching import launch
+
+SCRIPT = """
+import os, sys, torch, torch.distributed as dist
+from torch.distributed import device_mesh, init_process_group
+import hccl_py.integrations.guard, hccl_py.torch_backend.lifecycle  # once for all cases
+
+def kind(group):
+    return type(group).__name__
+
+def case(*backend, accelerator=False, setting="gloo", **named):
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        os.environ["HCCL_REPLACE"] = setting
+        torch.accelerator.is_available = lambda: accelerator
+        # As a build of torch for another accelerator has one.
+        dist.Backend.register_backend("fast", lambda *_: dist.ProcessGroup(0, 1), devices=["xpu"])
+        try:
+            init_process_group(*backend, store=dist.HashStore(), rank=0, world_size=1, **named)
+        except Exception as error:
+            print(error)
+        else:
+            if not accelerator or "fast" not in backend[0]:
+                dist.all_reduce(torch.ones(3))
+            print(*backend, kind(dist.group.WORLD), dist.get_backend())
+            if backend == ("gloo",):
+                more()
+        sys.stdout.flush()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+def more():
+    derived, asked = dist.new_group(), dist.new_group(backend="gloo")
+    split = dist.split_group(dist.group.WORLD, [[0]])
+    mesh = device_mesh.init_device_mesh("cpu", (1, 1)).get_group(0)
+    for group in (derived, asked, split, mesh):
+        dist.all_reduce(torch.ones(3), group=group)
+        print(kind(group), dist.get_backend(group))
+    dist.monitored_barrier(derived)
+    dist.destroy_process_group()
+    init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+for backend in ("gloo", "GLOO", "cpu:gloo,cuda:nccl", "hccl"):
+    case(backend)
+case()
+case(backend=None)
+case("gloo", accelerator=True)
+case("cpu:gloo,cuda:gloo", accelerator=True)
+case("cuda:gloo,cpu:hccl")
+case("cpu:gloo,xpu:fast", accelerator=True)
+case("gloo", setting="nccl")
+"""
+
+
+def test_names_of_gloo_give_groups_of_hccl() -> None:
+    environment = {**os.environ, "HCCL_REPLACE": "gloo"}
+    command = [sys.executable, "-c", SCRIPT]
+    ran = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert ran.returncode == 0, ran.stderr
+    ours = "ProcessGroupHccl"
+    derived = [f"{ours} gloo", "ProcessGroup gloo", f"{ours} gloo", f"{ours} gloo"]
+    assert ran.stdout.splitlines() == [
+        *(f"gloo {ours} gloo", *derived),
+        f"GLOO {ours} gloo",
+        f"cpu:gloo,cuda:nccl {ours} cpu:gloo,cuda:nccl",
+        f"hccl {ours} hccl",
+        *(f"{ours} gloo", f"{ours} gloo"),
+        *(f"gloo {ours} gloo", *derived),
+        f"cpu:gloo,cuda:gloo {ours} cpu:gloo,cuda:gloo",
+        f"cuda:gloo,cpu:hccl {ours} cuda:gloo,cpu:hccl",
+        "cpu:gloo,xpu:fast ProcessGroup cpu:gloo,xpu:fast",
+        "HCCL_REPLACE: expected gloo, got 'nccl'",
+    ]
+    # A line of each process, also of one that makes a second group.
+    assert ran.stderr.count("HCCL_REPLACE=gloo: hccl carries CPU tensors in place of gloo") == 7
+    assert ran.stderr.count("leaves cpu:gloo,xpu:fast alone") == 1
+
+
+def test_option_of_the_launcher_says_so_once(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch, torch.distributed as dist\n"
+        "dist.init_process_group()\n"
+        "dist.all_reduce(torch.ones(1))\n"
+        "print(type(dist.group.WORLD).__name__, dist.get_backend())\n"
+    )
+    ran = launch("--replace-gloo", "--nproc", 2, script)
+    assert ran.stdout.splitlines() == ["ProcessGroupHccl gloo"] * 2, ran.stderr
+    assert ran.stderr.count("HCCL_REPLACE=gloo") == 1
