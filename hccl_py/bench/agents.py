@@ -1,8 +1,10 @@
 """Many agents of hccl-launch on one machine: `python -m hccl_py.bench.agents 64 256`.
 
 Every agent is an `hccl-launch --node-rank I` of its own, as if each had a host. A job of `true`
-gives the seconds from the first start to the last end, and the CPU time of all processes. A second
-job of `sleep` gives the memory: it is read when the ranks run. Exit code 1 where an agent failed.
+gives the seconds from the first start to the last end, and the CPU time of all processes. Beside it
+stands the CPU time of a Python that only imports ZeroMQ, measured right after: no agent starts with
+less, and machines differ. A second job of `sleep` gives the memory: it is read when the ranks run.
+Exit code 1 where an agent failed.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from hccl_py.schedulers.ports import free_port
 _COMMAND = Path(sys.executable).with_name("hccl-launch")
 _TIMEOUT_S = 300.0
 _LOOK_EVERY_S = 0.2
+_IMPORTS = 20
 _MIB = 1024.0
 
 Agents = list["subprocess.Popen[str]"]
@@ -36,11 +39,16 @@ class Memory(NamedTuple):
 
 
 class Cost(NamedTuple):
-    """What a job of `num_agents` took: seconds, CPU seconds, and memory of fronts and agents."""
+    """What a job of `num_agents` took: seconds, CPU seconds, and memory of fronts and agents.
+
+    Attributes:
+        import_s: CPU seconds of a Python that only imports ZeroMQ.
+    """
 
     num_agents: int
     elapsed_s: float
     cpu_s: float
+    import_s: float
     front: Memory
     agent: Memory
 
@@ -48,7 +56,8 @@ class Cost(NamedTuple):
         """Return a row of the table."""
         memory = "  ".join(f"{value:6.1f}" for value in (*self.front, *self.agent))
         cpu_ms = 1000 * self.cpu_s / self.num_agents
-        return f"{self.num_agents:6}  {self.elapsed_s:7.1f}  {cpu_ms:12.0f}  {memory}"
+        costs = f"{self.elapsed_s:7.1f}  {cpu_ms:12.0f}  {1000 * self.import_s:13.0f}"
+        return f"{self.num_agents:6}  {costs}  {memory}"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -58,11 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=1, help="the best of so many is printed (1)")
     args = parser.parse_args(argv)
     print("MiB of each front and agent; CPU time of both and of the rank\n")
-    print("agents  seconds  ms CPU/agent   RSS, PSS: front     RSS, PSS: agent")
+    print("agents  seconds  ms CPU/agent  ms import zmq   RSS, PSS: front     RSS, PSS: agent")
     for num_agents in args.num_agents:
         elapsed_s, cpu_s = min(_run_to_the_end(num_agents) for _ in range(args.rounds))
+        import_s = _import_s()
         front, agent = _memory(num_agents)
-        print(Cost(num_agents, elapsed_s, cpu_s, front, agent), flush=True)
+        print(Cost(num_agents, elapsed_s, cpu_s, import_s, front, agent), flush=True)
     return 0
 
 
@@ -75,6 +85,13 @@ def _run_to_the_end(num_agents: int) -> tuple[float, float]:
             if agent.returncode:
                 raise SystemExit(f"an agent failed: {errors}")
     return time.monotonic() - before_s, _cpu_s() - cpu_before_s
+
+
+def _import_s() -> float:
+    before_s = _cpu_s()
+    for _ in range(_IMPORTS):
+        subprocess.run([sys.executable, "-c", "import zmq"], check=True)
+    return (_cpu_s() - before_s) / _IMPORTS
 
 
 def _memory(num_agents: int) -> tuple[Memory, Memory]:
