@@ -12,6 +12,7 @@ from hccl_py.transport.errors import InvalidArgumentError
 
 # Ids from here on are no steps of srun: the batch script, `salloc` with an interactive step.
 _FIRST_SPECIAL_STEP = 0xFFFFFFF0
+_MOST_NODES = 1 << 16  # Slurm manages no more
 _STEP = {
     "rank": "SLURM_PROCID",
     "world_size": "SLURM_STEP_NUM_TASKS SLURM_NTASKS",
@@ -62,7 +63,13 @@ def parse_node_list(text: str) -> tuple[str, ...]:
     parts = re.findall(r"(?:[^,\[\]]|\[[^\[\]]*\])+", text)
     if not parts or ",".join(parts) != text:
         raise ValueError(text)
-    return tuple(name for part in parts for name in _expand(part))
+    # One more shows that there are more, before a mistyped range has filled the memory.
+    names = tuple(
+        itertools.islice((name for part in parts for name in _expand(part)), _MOST_NODES + 1)
+    )
+    if len(names) > _MOST_NODES:
+        raise ValueError(text)
+    return names
 
 
 def _expand(part: str) -> Iterator[str]:
@@ -79,6 +86,8 @@ def _numbers(ranges: str) -> list[str]:
         if match is None:
             raise ValueError(ranges)
         first, last = match[1], match[2] or match[1]
+        if int(last) - int(first) >= _MOST_NODES:
+            raise ValueError(ranges)
         found += [str(at).zfill(len(first)) for at in range(int(first), int(last) + 1)]
     return found
 
@@ -92,7 +101,7 @@ def parse_tasks_per_node(text: str) -> tuple[int, ...]:
     found: list[int] = []
     for each in text.split(","):
         match = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", each)
-        if match is None:
+        if match is None or int(match[2] or 1) > _MOST_NODES:
             raise ValueError(text)
         found += [int(match[1])] * int(match[2] or 1)
     return tuple(found)

@@ -21,7 +21,12 @@ def test_node_list_is_expanded_in_order(text: str) -> None:
     assert parse_node_list(text) == tuple(NODE_LISTS[text].split())
 
 
-@pytest.mark.parametrize("text", ["", "a[1-3", "a]1[", "a[]", "a[1-]", "a,,b", "a[x]", "a[1[2]]"])
+TOO_MANY = ("a[1-9999999999]", "a[1-60000][1-60000]")
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a[1-3", "a]1[", "a[]", "a[1-]", "a,,b", "a[x]", "a[1[2]]", *TOO_MANY]
+)
 def test_no_node_list_is_rejected(text: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011
         parse_node_list(text)
@@ -30,6 +35,6 @@ def test_no_node_list_is_rejected(text: str) -> None:
 def test_tasks_per_node_are_counted() -> None:
     assert parse_tasks_per_node("2(x3),1") == (2, 2, 2, 1)
     assert parse_tasks_per_node("16") == (16,)
-    for wrong in ("", "2(x)", "2,", "2(y3)"):
+    for wrong in ("", "2(x)", "2,", "2(y3)", "2(x9999999999)"):
         with pytest.raises(ValueError):  # noqa: PT011
             parse_tasks_per_node(wrong)
