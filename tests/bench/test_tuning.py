@@ -189,8 +189,9 @@ def chosen_by_this_rank(rank: int, world_size: int) -> list[str]:
 
 
 def test_file_of_a_real_run_decides_in_a_job(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("hccl_py.bench.tuning.main._BUDGET_S", 2.0)
     path = tmp_path / "tuning.json"
     sizes = ["--sizes", "8,4K"]
     assert main(["--tune", str(path), "--tune_check", "-g", "2", *sizes, "--timeout", "100"]) == 0
