@@ -53,10 +53,6 @@ def _install() -> None:
     sys.meta_path.insert(0, Finder())
     spawn: Any = multiprocessing.spawn
     spawn.get_preparation_data = _with_shim(spawn.get_preparation_data)
-    if "torch" in sys.modules:
-        from hccl_py.integrations.habana.device import map_hpu_to_cpu
-
-        map_hpu_to_cpu()
 
 
 class _InChild:

@@ -43,13 +43,14 @@ def _is_hpu(device: object) -> bool:
     return isinstance(device, torch.device) and device.type == "hpu"
 
 
-@functools.cache  # once in a process
 def map_hpu_to_cpu() -> None:
     """Give the CPU to programs that ask torch for "hpu", in all threads from now on."""
-    alias_under_torch()  # has to name the device, so before the mode
+    if hasattr(torch.Tensor, "hpu"):
+        return  # the stand-ins that are imported below call this again
     classes: tuple[Any, ...] = (torch.Tensor, torch.nn.Module)
     for each in classes:
         each.hpu = _itself
+    alias_under_torch()  # has to name the device, so before the mode
     # Torch's own reader of "hpu" has priority 24, and that of "cpu" 10.
     torch.serialization.register_package(11, lambda _: None, _read_storage)
     autocast: Any = autocast_mode.autocast
