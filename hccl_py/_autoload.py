@@ -47,6 +47,13 @@ def register() -> None:
             from hccl_py.torch_backend.replace_gloo import replace_gloo
 
             replace_gloo()
+        # hccl-launch imports torch for elastic jobs, and is no rank itself.
+        if os.environ.get("HCCL_HABANA_SHIM") and "hccl_py.launcher" not in sys.modules:
+            from hccl_py.integrations.habana import start
+            from hccl_py.integrations.habana.device import map_hpu_to_cpu
+
+            start()
+            map_hpu_to_cpu()
     except Exception as error:  # never break `import torch`
         _say(f"hccl_py could not register its backend with torch: {error!r}")
 

@@ -14,7 +14,7 @@ from typing import NoReturn
 from hccl_py.launcher import front
 from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.exit_codes import USAGE
-from hccl_py.launcher.options import REPLACE_GLOO, UsageError
+from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, UsageError
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts import choose
 from hccl_py.launcher.scratch import scratch_folder
@@ -29,6 +29,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         options = parse(words, os.environ)
         if options.replaces_gloo:
             os.environ.update(REPLACE_GLOO)  # of all ranks, whoever starts them
+        if options.shims_habana:
+            os.environ.update(HABANA_SHIM)
         text = choose.text(options)
         if text:
             print(text, end="")

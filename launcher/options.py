@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 MAX_PORT = 65535
 REPLACE_GLOO = {"HCCL_REPLACE": "gloo"}
 """What `torch_backend/replace_gloo.py` reads in the ranks."""
+HABANA_SHIM = {"HCCL_HABANA_SHIM": "1"}
+"""What `worker.py` reads in the ranks."""
 DEFAULT_MASTER_PORT = 29500
 CONTROL_PORT_OFFSET = 1
 """The head listens beside the ranks' store, so that one option gives both ports."""
@@ -37,6 +39,7 @@ class Options(NamedTuple):
         stop_s: between SIGTERM and SIGKILL of a rank.
         connect_timeout_s: how long all nodes have to come.
         remote: None without --hosts and --hostfile.
+        shims_habana: programs for Gaudi run on the CPU.
         replaces_gloo: programs that ask for gloo get hccl.
         bind: which cores each rank gets.
         output: where the lines of ranks go.
@@ -62,6 +65,7 @@ class Options(NamedTuple):
     stop_s: float
     connect_timeout_s: float
     remote: "HostOptions | None"
+    shims_habana: bool
     replaces_gloo: bool
     bind: "Bind"
     output: "OutputWords"

@@ -2,7 +2,9 @@
 
 The agent starts this file by its path, instead of the script: `worker.py script.py ARGS` or
 `worker.py -m module ARGS`. It imports the standard library alone, so the script still decides
-what happens before torch is imported, and a script without torch starts at once.
+what happens before torch is imported, and a script without torch starts at once. With
+HCCL_HABANA_SHIM it also imports that shim, which imports no torch: a script may name Habana's
+modules first.
 
 The record is the error file of torch.distributed.elastic (TORCHELASTIC_ERROR_FILE), in the format
 that its `@record` writes; a script needs no decorator.
@@ -52,10 +54,19 @@ def _run() -> None:
     if sys.argv[0] == "-m":
         del sys.argv[0]
         sys.path[0] = os.getcwd()
+        _start_shim()
         runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
     else:
         sys.path[0] = os.path.dirname(os.path.realpath(sys.argv[0]))
+        _start_shim()
         runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _start_shim() -> None:
+    if os.environ.get("HCCL_HABANA_SHIM"):
+        from hccl_py.integrations.habana import start
+
+        start()
 
 
 def _format(error: BaseException) -> str:

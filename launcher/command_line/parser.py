@@ -97,6 +97,7 @@ def _add_program(made: argparse.ArgumentParser) -> None:
     _add(group, "--no-python", action="store_true", help="it is no Python script")
     _add(group, "--run-path", action="store_true", help=argparse.SUPPRESS)
     _add(group, "--replace-gloo", action="store_true", help="hccl where it asks torch for gloo")
+    _add(group, "--habana-shim", action="store_true", help="a program for Gaudi, on the CPU")
     group.add_argument("script", help="script.py, module or program")
     group.add_argument("arguments", nargs=argparse.REMAINDER, help="of the program")
     group._group_actions[-1].required = False  # argparse says otherwise of such an argument

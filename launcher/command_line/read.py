@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from hccl_py.launcher.command_line import values
 from hccl_py.launcher.command_line.parser import needs_elastic, parser
-from hccl_py.launcher.options import REPLACE_GLOO, Options, UsageError
+from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, Options, UsageError
 from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.placement.binding import Bind
 
@@ -20,6 +20,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
     args = _parsed(argv, environ)
     if args.replace_gloo:
         environ = {**environ, **REPLACE_GLOO}
+    if args.habana_shim:
+        environ = {**environ, **HABANA_SHIM}
     fewest, most = values.nodes(args.nnodes or "1")
     ranks = values.ranks_per_node(args, most)
     values.check_options(args, most)
@@ -51,6 +53,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         stop_s=args.shutdown_timeout,
         connect_timeout_s=args.connect_timeout,
         remote=_hosts(args, environ),
+        shims_habana=args.habana_shim,
         replaces_gloo=args.replace_gloo,
         bind=Bind(args.bind),
         output=values.output(args),

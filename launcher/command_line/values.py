@@ -140,6 +140,8 @@ def check_program(args: argparse.Namespace) -> None:
     name = args.script
     if args.module and args.no_python:
         raise UsageError("-m and --no-python exclude each other")
+    if args.habana_shim and args.no_python:
+        raise UsageError("--habana-shim needs a Python script: it starts in the ranks' Python")
     if args.module:
         found = (
             PathFinder.find_spec(name.partition(".")[0], [working_directory(), *sys.path])

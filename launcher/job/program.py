@@ -53,6 +53,7 @@ def rank_variables(program: Program, attempt: Attempt, index: int) -> dict[str, 
     if "PYTHONUNBUFFERED" not in program.environment:
         # A pipe would hold lines back until a buffer is full.
         own["PYTHONUNBUFFERED"] = "1"
-    if "HCCL_REPLACE" in program.environment:
-        own["HCCL_REPLACE"] = program.environment["HCCL_REPLACE"]  # for --dry-run to show
+    for name in ("HCCL_REPLACE", "HCCL_HABANA_SHIM"):
+        if name in program.environment:
+            own[name] = program.environment[name]  # for --dry-run to show
     return {**own, **framework_variables(program.environment)}

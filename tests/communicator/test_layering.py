@@ -40,8 +40,10 @@ FOR_LAUNCHER = {
     "hccl_py.transport.network.identity",
     *("hccl_py.transport.control.loop", "hccl_py.transport.control.listener"),
     *("hccl_py.transport.control.sockets", "hccl_py.transport.control.curve"),
+    "hccl_py.integrations.habana",
 }
-"""What hosts are, how ranks choose addresses, and an event loop with authenticated sockets."""
+"""What hosts are, how ranks choose addresses, an event loop with authenticated sockets, and what a
+rank of a program for Gaudi begins with."""
 
 TORCH_BACKEND = 5
 """From this layer on, torch may be imported."""

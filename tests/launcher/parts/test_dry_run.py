@@ -88,8 +88,10 @@ def test_port_that_the_start_chooses_is_left_open(script: Path) -> None:
 
 @pytest.mark.skipif(shutil.which("ssh") is None, reason="no ssh")
 def test_ranks_of_all_hosts_replace_gloo_and_each_host_looks_for_accelerators(script: Path) -> None:
-    told = launch("--dry-run", "--replace-gloo", "--hosts", "127.0.0.1:1,192.0.2.9:1", script)
+    words = ("--replace-gloo", "--habana-shim", "--hosts", "127.0.0.1:1,192.0.2.9:1")
+    told = launch("--dry-run", *words, script)
     assert of_ranks(told.stdout, "HCCL_REPLACE") == ["gloo"] * 2
+    assert of_ranks(told.stdout, "HCCL_HABANA_SHIM") == ["1"] * 2
     assert printed(told.stdout)[1]["ACCELERATE_USE_CPU"] == OPEN
 
 

@@ -1,0 +1,77 @@
+"""HCCL_HABANA_SHIM=1: programs for Gaudi run on the CPU, without Habana's packages.
+
+modules   what stands in for each module of Habana
+finder    the import hook that serves them, in this process and those that it spawns
+device    "hpu" is the CPU for torch
+runner    `DistributedRunner` of Optimum Habana, over hccl-launch
+
+`start` imports no torch: a program of TensorFlow has none, and one for torch may set variables
+before it imports torch.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import multiprocessing.spawn
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from hccl_py.integrations.habana.finder import Finder
+from hccl_py.integrations.habana.modules import ROOT
+
+VARIABLE = "HCCL_HABANA_SHIM"
+_FRAMEWORKS = {"DS_ACCELERATOR": "cpu", "ACCELERATE_USE_CPU": "true"}
+"""DeepSpeed and Accelerate would find a Gaudi: they look for the modules that stand in."""
+
+
+def start() -> None:
+    """Serve the stand-ins to this process, and say so on rank 0; exit if that cannot be sound."""
+    if any(isinstance(each, Finder) for each in sys.meta_path):
+        return
+    if os.environ[VARIABLE] != "1":
+        sys.exit(f"hccl: {VARIABLE}: expected 1, got {os.environ[VARIABLE]!r}")
+    if importlib.util.find_spec(ROOT) is not None:
+        sys.exit(
+            f"hccl: {VARIABLE}: Habana's own {ROOT} is installed, and the shim would hide it: "
+            "leave --habana-shim out, or use an environment without Habana's packages"
+        )
+    if os.environ.get("RANK", "0") == "0":
+        print(
+            f"hccl: {VARIABLE}=1: stands in for {ROOT}, torch.hpu and torch.hpex; "
+            'device "hpu" is the CPU; mark_step, HPU graphs and hmp do nothing',
+            file=sys.stderr,
+            flush=True,
+        )
+    _install()
+
+
+def _install() -> None:
+    os.environ.update(_FRAMEWORKS)
+    os.environ.setdefault("PT_HPU_LAZY_MODE", "0")  # the CPU runs each operation at once
+    sys.meta_path.insert(0, Finder())
+    spawn: Any = multiprocessing.spawn
+    spawn.get_preparation_data = _with_shim(spawn.get_preparation_data)
+
+
+class _InChild:
+    """Starts the shim in a spawned process when that unpickles this.
+
+    The process imports the main script next, which may name Habana's modules before torch.
+    """
+
+    def __reduce__(self) -> tuple[Callable[[], None], tuple[()]]:
+        return _install_in_child, ()
+
+
+def _install_in_child() -> None:
+    if not any(isinstance(each, Finder) for each in sys.meta_path):
+        _install()
+
+
+def _with_shim(prepare: Callable[[str], dict[str, Any]]) -> Callable[[str], dict[str, Any]]:
+    def prepared(name: str) -> dict[str, Any]:
+        return {VARIABLE: _InChild(), **prepare(name)}
+
+    return prepared
