@@ -22,6 +22,7 @@ class StatusLine:
     """Counts, once in PERIOD_S, what all ranks of a job did."""
 
     def __init__(self) -> None:
+        self._latest: dict[int, RankProgress] = {}  # of ranks that have ended, too
         self._totals: deque[_Totals] = deque(maxlen=_WINDOW)
         self._began_s = math.inf
         self._next_s = 0.0
@@ -32,19 +33,24 @@ class StatusLine:
         return now_s >= self._next_s
 
     def line(self, ranks: Sequence[RankProgress], now_s: float) -> str:
-        """Return the line; empty: no rank has communicated yet."""
+        """Return the line for what is known of the ranks that run.
+
+        It is empty until a rank has communicated.
+        """
         self._next_s = now_s + PERIOD_S
-        if ranks and any(one.collectives or one.num_bytes for one in ranks):
+        self._latest.update((one.rank, one) for one in ranks)
+        everyone = self._latest.values()
+        if any(one.collectives or one.num_bytes for one in everyone):
             # All ranks step together, so the job is as far as the first of them.
-            steps = max(one.steps for one in ranks)
-            collectives = max(one.collectives for one in ranks)
-            num_bytes = sum(one.num_bytes for one in ranks)
+            steps = max(one.steps for one in everyone)
+            collectives = max(one.collectives for one in everyone)
+            num_bytes = sum(one.num_bytes for one in everyone)
             self._totals.append(_Totals(now_s, steps, collectives, num_bytes))
         if len(self._totals) < 2:
             return ""
         then, now = self._totals[0], self._totals[-1]
         steps_per_s, collectives_per_s, bytes_per_s = (
-            max(0.0, after - before) / (now.at_s - then.at_s)
+            (after - before) / (now.at_s - then.at_s)
             for after, before in zip(now[1:], then[1:], strict=True)
         )
         parts = [f"{bytes_per_s / 1e9:.2f} GB/s in {collectives_per_s:.0f} collectives/s"]

@@ -34,3 +34,11 @@ def test_job_without_optimizer_shows_no_steps() -> None:
     status.is_due(0.0)
     status.line(ranks(0, 0, 10), 1.0)
     assert status.line(ranks(0, 5, 10), 2.0) == "0.00 GB/s in 5 collectives/s | 00:00:02"
+
+
+def test_a_rank_that_has_ended_still_counts() -> None:
+    status = StatusLine()
+    status.is_due(0.0)
+    first, second = ranks(10, 20, 10**9)
+    status.line([first, second], 1.0)
+    assert status.line([second], 2.0) == "steps 10, 0.0/s | 0.00 GB/s in 0 collectives/s | 00:00:02"
