@@ -72,6 +72,7 @@ def test_show_recorded_rounds_gives_exposed_times_and_says_where_hccl_loses(
     assert losing[3:] == ["", "# What failed", "  start 3 of 3, 2 ranks: rank 1 died"]
 
 
+@pytest.mark.nightly("bench")
 def test_main_trains_with_every_contender_and_writes_its_rounds(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -93,6 +93,7 @@ def test_show_recorded_starts_gives_ratios_and_names_where_ours_loses(
     assert losing[2:] == ["", "# Starts that failed", f"  {_recorded()['failures'][0]}"]
 
 
+@pytest.mark.nightly("bench")
 def test_main_starts_ours_and_its_peers_afresh(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -188,6 +188,7 @@ def chosen_by_this_rank(rank: int, world_size: int) -> list[str]:
     return lines
 
 
+@pytest.mark.nightly("bench")
 def test_file_of_a_real_run_decides_in_a_job(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

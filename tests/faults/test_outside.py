@@ -232,7 +232,10 @@ def knock_with_a_key_of_its_own(address: Address) -> None:
 
 @pytest.mark.parametrize(
     ("where", "num_descriptors"),
-    [("emulated nodes", 256), pytest.param("hosts", 1024, marks=TWO_HOSTS)],
+    [
+        pytest.param("emulated nodes", 256, marks=pytest.mark.nightly("faults")),
+        pytest.param("hosts", 1024, marks=TWO_HOSTS),
+    ],
 )
 def test_job_under_attack_goes_on_and_logs_little(
     where: str, num_descriptors: int, tmp_path: Path

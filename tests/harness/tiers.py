@@ -16,6 +16,7 @@ SECTIONS = {
     "faults": "every kind of failure on every layout",
     "training": "the digits example killed, resumed, and against gloo; large models",
     "calls": "every element type and operation on every layout",
+    "bench": "benchmarks that start real jobs, one after the other",
     "frameworks": "Lightning, Accelerate, transformers, ignite and DeepSpeed, from their wheels",
 }
 """Names that the marker `nightly` takes."""

@@ -97,6 +97,7 @@ def test_shim_serves_spawned_processes_threads_and_says_what_it_lacks(script: Pa
     assert ran.stderr.count(SAID) == 1
 
 
+@pytest.mark.nightly("frameworks")
 def test_distributed_runner_and_elastic_jobs_start_the_shim_in_every_rank(script: Path) -> None:
     script.write_text(
         "from habana_frameworks.tensorflow import load_habana_module\n"  # needs no torch
