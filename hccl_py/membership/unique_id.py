@@ -93,7 +93,7 @@ def get_unique_id() -> UniqueId:
     """
     given = os.environ.get(_VARIABLE)
     if given:
-        return _agreed_id(given)
+        return agreed_id(given)
     settings = NetworkSettings.from_environment()
     bound = bind_listener(choose_addresses(settings)[0], settings.ports)
     secret = secrets.token_bytes(32)
@@ -164,7 +164,7 @@ _hosted: dict[tuple[int, int], UniqueIdServer] = {}
 _num_agreed: Counter[str] = Counter()
 
 
-def _agreed_id(given: str) -> UniqueId:
+def agreed_id(given: str) -> UniqueId:
     """Make the id that every process of the job makes, for the same call of `get_unique_id`."""
     address, _, port = given.rpartition(":")
     address = address.removeprefix("[").removesuffix("]")
