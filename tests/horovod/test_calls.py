@@ -270,6 +270,11 @@ def all_checks(me: int, n: int) -> None:
         hvd.barrier()
     hvd.shutdown()
     assert not hvd.is_initialized()
+    even = hvd.ProcessSet([0, 2])
+    hvd.init(process_sets=[even])
+    if even.included():
+        assert hvd.allgather(torch.tensor([me]), process_set=even).tolist() == [0, 2]
+    hvd.shutdown()
 
 
 CHECKS = (

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 
 class TorchTensors:
@@ -33,12 +34,15 @@ class TorchTensors:
 
     def pack(self, arrays: Sequence[Tensor]) -> Tensor:
         """See `Arrays`."""
-        return torch.cat([each.detach().view(-1) for each in arrays])
+        with torch.no_grad():
+            flat: Tensor = _flatten_dense_tensors(arrays)  # type: ignore[no-untyped-call]
+            return flat
 
     def unpack(self, flat: Tensor, arrays: Sequence[Tensor]) -> None:
         """See `Arrays`."""
-        parts = torch.split(flat, [each.numel() for each in arrays])
-        torch._foreach_copy_([each.detach().view(-1) for each in arrays], parts)
+        with torch.no_grad():
+            parts = _unflatten_dense_tensors(flat, arrays)  # type: ignore[no-untyped-call]
+            torch._foreach_copy_(list(arrays), parts)
 
 
 TENSORS = TorchTensors()

@@ -1,0 +1,58 @@
+"""The example, a Horovod program but for its import, under hccl-launch and under mpirun."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from launching import launch
+from mpi_wheels import ENVIRONMENT, OPTIONS, mpirun
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "frameworks" / "horovod.py"
+
+
+def losses(printed: str) -> list[float]:
+    """Return the loss of each epoch."""
+    found = re.findall(r"epoch (\d) on 2 ranks: loss (\S+)$", printed, re.M)
+    assert [epoch for epoch, _ in found] == list("01234"), printed
+    return [float(loss) for _, loss in found]
+
+
+@pytest.mark.nightly("training")
+def test_example_learns_under_hccl_launch() -> None:
+    ran = launch("--nproc", 2, EXAMPLE)
+    assert ran.returncode == 0, ran.stderr
+    first, *_, last = losses(ran.stdout)
+    assert last < first / 2
+
+
+WITHOUT_TORCH = """
+import sys
+import numpy as np
+import hccl_py.horovod as hvd
+for _ in range(2):
+    hvd.init()
+    assert hvd.allreduce(np.array([hvd.rank()]), op=hvd.Sum).tolist() == [1]
+    hvd.shutdown()
+assert "torch" not in sys.modules
+"""
+
+
+@pytest.mark.nightly("training")
+def test_ranks_of_a_program_without_torch_meet_without_it(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WITHOUT_TORCH)
+    ran = launch("--nproc", 2, program)
+    assert ran.returncode == 0, ran.stderr
+
+
+@pytest.mark.nightly("launchers")
+@pytest.mark.parametrize("wheel", OPTIONS)
+def test_example_learns_under_mpirun(wheel: str) -> None:
+    command = [mpirun(wheel), *OPTIONS[wheel], "-n", "2", sys.executable, str(EXAMPLE)]
+    ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=100)
+    assert ran.returncode == 0, ran.stderr
+    losses(ran.stdout)
