@@ -1,10 +1,7 @@
 """The job: `init`, `shutdown`, and which of its ranks this process is."""
 
-import ipaddress
 import os
-import socket
-from collections.abc import Callable, Sequence
-from importlib.util import find_spec
+from collections.abc import Sequence
 
 from hccl_py.communicator import Communicator
 from hccl_py.horovod.process_sets import (
@@ -15,17 +12,14 @@ from hccl_py.horovod.process_sets import (
     open_global,
 )
 from hccl_py.membership.environment import rank_and_size
-from hccl_py.membership.unique_id import agreed_id
 from hccl_py.schedulers.adopt import adopt
 from hccl_py.transport.errors import InvalidArgumentError
-
-_NAME = "horovod"
 
 
 def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
     """Join the job of hccl-launch, mpirun or srun; without one be its only rank.
 
-    A second call does nothing. No torch is imported where ranks can meet without it.
+    A second call does nothing.
 
     Args:
         comm: not used; Horovod's MPI communicators and lists of ranks are rejected.
@@ -35,15 +29,6 @@ def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = No
         InvalidArgumentError: the environment makes no rank of this process.
         BootstrapError: not all ranks came, or they could not be connected.
     """
-    start(comm, process_sets, _connect_without_torch)
-
-
-def start(
-    comm: object,
-    process_sets: Sequence[ProcessSet] | str | None,
-    connect: Callable[[int, int], Communicator],
-) -> None:
-    """Do what `init` says; `connect` makes the communicator of several ranks."""
     if comm is not None and comm != []:
         raise InvalidArgumentError(
             f"comm: expected None, got {comm!r}; for some of the ranks make a ProcessSet"
@@ -51,16 +36,10 @@ def start(
     if is_initialized():
         return
     rank, world_size = _place()
-    alone = world_size == 1
-    open_global(Communicator(None, 0, 1) if alone else connect(rank, world_size))
+    open_global(Communicator(None, rank, world_size, name="horovod"))
     if process_sets is not None and not isinstance(process_sets, str):
         for process_set in process_sets:
             add_process_set(process_set)
-
-
-def connect_by_torch(rank: int, world_size: int) -> Communicator:
-    """Meet at torch's store of MASTER_ADDR:MASTER_PORT, which torch.distributed can use too."""
-    return Communicator(None, rank, world_size, name=_NAME)
 
 
 def shutdown() -> None:
@@ -129,24 +108,3 @@ def _place() -> tuple[int, int]:
             "hccl-launch or mpirun"
         )
     return 0, 1
-
-
-def _connect_without_torch(rank: int, world_size: int) -> Communicator:
-    """Meet at MASTER_ADDR:MASTER_PORT, which rank 0 serves, if every rank knows one number for it.
-
-    torchrun serves a store there itself. A name may be another address on rank 0's own host.
-    """
-    host, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
-    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    address = _number_of(host)
-    if hosted or not port or (address is None and find_spec("torch")):
-        return connect_by_torch(rank, world_size)
-    unique_id = agreed_id(f"{address or socket.gethostbyname(host)}:{port}")
-    return Communicator(unique_id, rank, world_size, name=_NAME)
-
-
-def _number_of(host: str) -> str | None:
-    try:
-        return str(ipaddress.ip_address("127.0.0.1" if host == "localhost" else host))
-    except ValueError:
-        return None

@@ -56,3 +56,32 @@ def test_example_learns_under_mpirun(wheel: str) -> None:
     ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=100)
     assert ran.returncode == 0, ran.stderr
     losses(ran.stdout)
+
+
+ELASTIC = """
+import os, signal
+import torch
+import hccl_py.horovod.torch as hvd
+hvd.init()
+@hvd.elastic.run
+def count(state):
+    while state.step < 6:
+        if hvd.size() == 3 and hvd.rank() == 1 and state.step == 3:
+            os.kill(os.getpid(), signal.SIGKILL)
+        state.total += int(hvd.allreduce(torch.tensor(1), op=hvd.Sum))
+        state.step += 1
+        state.commit()
+state = hvd.elastic.ObjectState(step=0, total=0)
+count(state)
+print("total", state.total, flush=True)
+"""
+
+
+@pytest.mark.nightly("launchers")
+def test_open_mpi_lets_the_others_go_on_without_a_killed_rank(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(ELASTIC)
+    options = [*OPTIONS["openmpi"], "--enable-recovery", "-n", "3"]
+    command = [mpirun("openmpi"), *options, sys.executable, str(program)]
+    ran = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=100)
+    assert re.findall(r"total (\d+)", ran.stdout) == [str(3 * 3 + 3 * 2)] * 2, ran.stderr

@@ -7,8 +7,6 @@ elastic, sampler            training goes on when a rank is lost
 compression, sync_batch_norm, tensors
 """
 
-from collections.abc import Sequence
-
 from hccl_py.horovod.array_calls import barrier
 from hccl_py.horovod.built import (
     ccl_built,
@@ -66,9 +64,9 @@ from hccl_py.horovod.torch.reduce_calls import (
 )
 from hccl_py.horovod.torch.sync_batch_norm import SyncBatchNorm
 from hccl_py.horovod.world import (
-    connect_by_torch,
     cross_rank,
     cross_size,
+    init,
     is_homogeneous,
     is_initialized,
     local_rank,
@@ -76,7 +74,6 @@ from hccl_py.horovod.world import (
     rank,
     shutdown,
     size,
-    start,
 )
 
 __all__ = [
@@ -147,8 +144,3 @@ __all__ = [
     "sparse_allreduce_async",
     "synchronize",
 ]
-
-
-def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = None) -> None:
-    """Join the job, as `hccl_py.horovod.init` says; ranks meet at torch's store."""
-    start(comm, process_sets, connect_by_torch)
