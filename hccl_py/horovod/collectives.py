@@ -193,12 +193,14 @@ def _splits(splits: npt.ArrayLike | None, length: int, n: int) -> Sizes:
                 f"splits: expected numbers of rows, as {n} ranks cannot share {length} equally"
             )
         return np.full(n, length // n, np.int64)
-    sizes = np.asarray(splits).astype(np.int64).reshape(-1)
-    if len(sizes) != n or (sizes < 0).any() or sizes.sum() > length:
+    sizes = np.asarray(splits).reshape(-1)
+    whole = np.issubdtype(sizes.dtype, np.integer)
+    if not whole or len(sizes) != n or (sizes < 0).any() or sizes.sum() > length:
         raise InvalidArgumentError(
-            f"splits: expected {n} numbers of at most {length} rows together, got {sizes.tolist()}"
+            f"splits: expected {n} whole numbers of at most {length} rows together, "
+            f"got {sizes.tolist()}"
         )
-    return sizes
+    return sizes.astype(np.int64)
 
 
 def _cut(array: Array, lengths: Sequence[int] | Sizes) -> list[Array]:

@@ -8,6 +8,7 @@ numbers are there, the highest is where all ranks stop.
 """
 
 import json
+import math
 import time
 from typing import NamedTuple
 
@@ -95,10 +96,12 @@ class _Joining:
         return self._last.rank
 
     def _is_over(self) -> bool:
-        if self._last is None and self._store.check(self._keys):
-            every = [_Joined(*json.loads(self._store.get(key))) for key in self._keys]
-            self._last = max(every)
+        self._look_who_joined()
         return self._last is not None and self._sequence >= self._last.sequence
+
+    def _look_who_joined(self) -> None:
+        if self._last is None and self._store.check(self._keys):
+            self._last = max(_Joined(*json.loads(self._store.get(key))) for key in self._keys)
 
     def _news(self) -> list[LoggedCall]:
         """Return the calls that others have made after this rank's last one."""
@@ -109,7 +112,10 @@ class _Joining:
         reports = self._coordination.survey(_SURVEY_S).values()
         logs = [decode(Report, report).calls for report in reports]
         longest = max(logs, key=lambda log: log[-1].number if log else 0)
-        return [call for call in longest if call.number > self._sequence]
+        # Only now: another rank may have joined, as the last one, and gone on from there.
+        self._look_who_joined()
+        end = self._last.sequence if self._last is not None else math.inf
+        return [call for call in longest if self._sequence < call.number <= end]
 
     def _give_zeros(self, call: LoggedCall) -> Work:
         """Make the call that others made, with zeros."""

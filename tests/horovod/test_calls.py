@@ -109,6 +109,9 @@ def check_moves(me: int) -> None:
     ]
     assert output.tolist() == expected
     assert hvd.alltoall(torch.arange(3) + 10 * me).tolist() == [me, 10 + me, 20 + me]
+    for wrong in ([1, 1], [4, 0, 0], [1.0, 1.0, 1.0], [-1, 1, 1]):
+        with pytest.raises(ValueError, match="3 whole numbers of at most 3 rows"):
+            hvd.alltoall(torch.arange(3), splits=wrong)
     blocks = np.array_split(all_given(7, 2).sum(0), N)
     assert [len(block) for block in blocks] == [3, 2, 2]
     equal(hvd.reducescatter(tensor_of(me, 7, 2), op=hvd.Sum), blocks[me])
@@ -170,8 +173,9 @@ def check_join(me: int) -> None:
         total = hvd.allreduce(torch.full((3,), me + 1.0), op=hvd.Sum)
         equal(total, [sum(rank + 1 for rank in present)] * 3)
     assert hvd.join() == 2
-    equal(hvd.allreduce(torch.tensor(3.0 * me)), 3.0)
-    assert [hvd.join() for _ in range(2)][0] in RANKS
+    # A rank that goes on at once may be ahead of one that has not noticed the end of the join.
+    assert hvd.allgather_object(me) == [0, 1, 2]
+    assert hvd.allgather_object(hvd.join()) in [[rank] * N for rank in RANKS]
 
 
 def check_optimizer(me: int) -> None:
@@ -228,15 +232,24 @@ def check_optimizer(me: int) -> None:
 
 
 def check_sparse_and_compressed_gradients(me: int) -> None:
-    for arguments in ({}, {"sparse_as_dense": True}, {"compression": hvd.Compression.fp16}):
-        table = torch.nn.Embedding(4, 2, sparse="compression" not in arguments)
+    """Each rank uses row 0 and its own, but a rank may have no gradient of a dense one."""
+    used = [[4 / 3] * 2, [1 / 3] * 2, [1 / 3] * 2, [0, 0]]
+    unused = [[1, 1], [1 / 3] * 2, [0, 0], [0, 0]]
+    for sparse, expected, arguments in (
+        (True, used, {}),
+        (True, unused, {"sparse_as_dense": True}),
+        (False, unused, {"compression": hvd.Compression.fp16}),
+    ):
+        table = torch.nn.Embedding(4, 2, sparse=sparse)
         hvd.broadcast_parameters(table.state_dict(), root_rank=0)
         before = table.weight.detach().clone()
         optimizer = hvd.DistributedOptimizer(
             torch.optim.SGD(table.parameters(), lr=1.0), table.named_parameters(), **arguments
         )
-        optimizer.step(lambda table=table: table(torch.tensor([0, me])).sum().backward())
-        equal(before - table.weight, [[4 / 3] * 2, [1 / 3] * 2, [1 / 3] * 2, [0, 0]], 1e-3)
+        if expected is used or me < 2:
+            table(torch.tensor([0, me])).sum().backward()
+        optimizer.step()
+        equal(before - table.weight, expected, 1e-3)
 
 
 def check_sync_batch_norm(me: int) -> None:

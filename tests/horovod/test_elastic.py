@@ -77,6 +77,9 @@ def differ(me: int, _: int) -> None:
 
     with pytest.raises(hvd.HorovodInternalError, match="called"):
         function(hvd.elastic.ObjectState(step=0))
+    hvd.shutdown()
+    hvd.init()
+    assert hvd.allgather_object(me) == [0, 1]
 
 
 @pytest.mark.nightly("faults")

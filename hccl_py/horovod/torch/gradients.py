@@ -112,22 +112,27 @@ class GradientReducer:
 
     def _start(self, bucket: _Bucket) -> None:
         self._num_started += 1
-        dense, finishers = [], []
+        dense: list[Tensor] = []
+        converted: list[tuple[Tensor, Tensor]] = []
+        finishers: list[Callable[[], None]] = []
         for parameter in bucket.parameters:
             if parameter.grad is None:  # other ranks may have one
                 parameter.grad = torch.zeros_like(parameter, requires_grad=False)
-            if not parameter.grad.is_sparse:
-                dense.append(parameter.grad)
-            elif self._settings.sparse_as_dense:
-                finishers.append(self._start_as_dense(parameter.grad))
-            else:
-                finishers.append(self._start_sparse(parameter.grad))
+            gradient = parameter.grad
+            if gradient.is_sparse and not self._settings.sparse_as_dense:
+                finishers.append(self._start_sparse(gradient))
+                continue
+            dense.append(gradient.to_dense() if gradient.is_sparse else gradient)
+            if gradient.is_sparse:
+                converted.append((gradient, dense[-1]))
         if dense:
             finishers.append(self._start_dense(dense))
 
         def finish() -> None:
             for each in finishers:
                 each()
+            for gradient, whole in converted:
+                gradient.copy_(whole.to_sparse(gradient.sparse_dim()))
 
         bucket.finish = finish
 
@@ -147,16 +152,6 @@ class GradientReducer:
                 restored = settings.compression.decompress(reduced, context)
                 if restored is not gradient:
                     gradient.copy_(restored)
-
-        return finish
-
-    def _start_as_dense(self, gradient: Tensor) -> Callable[[], None]:
-        dense = gradient.to_dense()
-        finish_dense = self._start_dense([dense])
-
-        def finish() -> None:
-            finish_dense()
-            gradient.copy_(dense.to_sparse(gradient.sparse_dim()))
 
         return finish
 

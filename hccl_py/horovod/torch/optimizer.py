@@ -118,8 +118,8 @@ class _Distributed(Optimizer):
         if not self._skips_synchronize:
             if self._is_synchronized:
                 warnings.warn(
-                    "optimizer.step() called after optimizer.synchronize() without "
-                    "optimizer.skip_synchronize(): gradients are reduced twice.",
+                    "optimizer.step() called without optimizer.skip_synchronize() context after "
+                    "optimizer.synchronize(): gradients are reduced twice.",
                     stacklevel=2,
                 )
             self.synchronize()

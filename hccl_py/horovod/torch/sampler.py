@@ -1,5 +1,6 @@
 """A sampler that goes on with what no rank has seen yet after ranks were lost."""
 
+import itertools
 import random
 from collections.abc import Iterator, Sized
 from typing import Any
@@ -55,9 +56,9 @@ class ElasticSampler(torch.utils.data.Sampler[int]):
 
     def __iter__(self) -> Iterator[int]:
         """Go through this rank's share; all shares are equally long, so a few come twice."""
-        missing = self.num_samples * self.num_replicas - len(self.remaining_indices)
-        shared = self.remaining_indices + self.remaining_indices[:missing]
-        return iter(shared[self.rank :: self.num_replicas])
+        num_shared = self.num_samples * self.num_replicas
+        shared = itertools.islice(itertools.cycle(self.remaining_indices), num_shared)
+        return itertools.islice(shared, self.rank, None, self.num_replicas)
 
     def __len__(self) -> int:
         return self.num_samples
