@@ -1,23 +1,28 @@
 """The store of a stand-alone communicator, from the environment that launchers set.
 
-torch's TCPStore is what launchers already run at MASTER_ADDR:MASTER_PORT, so the communicator joins
-that one, or rank 0 starts one, exactly as `init_process_group` does.
+In a program with torch it is torch's TCPStore at MASTER_ADDR:MASTER_PORT: the launcher's, or rank 0
+starts one, exactly as `init_process_group` does. A program that has not imported torch does without
+it: rank 0 serves the store of a unique id there, until all ranks are connected.
 """
 
 import operator
 import os
+import socket
+import sys
 from collections import Counter
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
 from typing import Any
 
-from hccl_py.membership.unique_id import store_of_unique_id
+from hccl_py.membership.unique_id import UniqueId, id_at, store_of_unique_id
 from hccl_py.schedulers.adopt import adopt
 from hccl_py.transport.errors import BootstrapError, InvalidArgumentError
+from hccl_py.transport.network.interfaces import is_loopback
 
 # By process id too: a forked child must not talk on its parent's connection.
 _stores: dict[tuple[int, str, int], Any] = {}
 _names: Counter[str] = Counter()
+_VARIABLES = "MASTER_ADDR:MASTER_PORT"
 
 
 def rank_and_size(rank: Any = None, world_size: Any = None) -> tuple[int, int]:
@@ -43,11 +48,32 @@ def rendezvous_store(
     `store` is one, the bytes of a unique id, or None for that of the environment; `timeout_s` is
     for everything together.
     """
+    if store is None and world_size > 1:
+        if _is_hosted() or sys.modules.get("torch"):
+            store = store_from_environment(rank, world_size, name, timeout_s)
+        else:
+            store = id_from_environment(rank, name)
     if isinstance(store, bytes | bytearray | memoryview):
         return store_of_unique_id(store, rank, world_size, timeout_s)
-    if store is None and world_size > 1:
-        store = store_from_environment(rank, world_size, name, timeout_s)
     return nullcontext(store)
+
+
+def id_from_environment(rank: int, name: str) -> UniqueId:
+    """Make the id of the communicator of this name, which rank 0 serves at MASTER_PORT.
+
+    All ranks create the communicators of one `name` in the same order.
+    """
+    host, port = _variable("MASTER_ADDR"), _number("MASTER_PORT")
+    try:
+        family, _, _, _, found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except OSError as error:
+        raise BootstrapError(f"MASTER_ADDR: expected a host, got {host!r}: {error}") from None
+    address = str(found[0])
+    if rank == 0 and not (is_loopback(address) and host in ("localhost", address)):
+        # On rank 0's own machine its name, or the address of a service, may stand for another one.
+        address = "::" if family is socket.AF_INET6 else "0.0.0.0"
+    # Not the host: rank 0 may know itself as localhost.
+    return id_at((address, port), f"{_VARIABLES}, no rank with torch", f"{port} {name}")
 
 
 def store_from_environment(rank: int, world_size: int, name: str, timeout_s: float) -> Any:
@@ -60,7 +86,7 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
 
     address = _variable("MASTER_ADDR")
     port = _number("MASTER_PORT")
-    hosted = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    hosted = _is_hosted()
     key = (os.getpid(), address, port)
     if key not in _stores:
         try:
@@ -75,13 +101,19 @@ def store_from_environment(rank: int, world_size: int, name: str, timeout_s: flo
             )
         except (RuntimeError, OSError) as error:
             raise BootstrapError(
-                f"rank {rank}: no store at {address}:{port} (MASTER_ADDR, MASTER_PORT): {error}"
+                f"rank {rank}: no store at {address}:{port} ({_VARIABLES}); it is there if rank 0 "
+                f"imports torch too before its first Communicator: {error}"
             ) from error
     # A launcher's store keeps what a failed attempt left in it. Where rank 0 hosts the store there
     # is none of that, and the count is not the same on nodes that restarted because another did.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") if hosted else "0"
     _names[name] += 1
     return PrefixStore(f"hccl/{attempt}/{name}/{_names[name]}", _stores[key])
+
+
+def _is_hosted() -> bool:
+    """Return whether the launcher serves torch's store there."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
 def _variable(name: str) -> str:

@@ -73,7 +73,7 @@ class UniqueId(bytes):
         """Where the ranks meet."""
         _, port, pid, address, host, secret = _HEADER.unpack_from(self)
         name = host.rstrip(b"\0").decode(errors="replace")
-        made_by = f"made by pid {pid} on {name}" if pid else f"rank 0, {_VARIABLE}"
+        made_by = f"made by pid {pid} on {name}" if pid else f"rank 0, {name}"
         return ServerAddress(address.rstrip(b"\0").decode(), port, secret, made_by, not pid)
 
 
@@ -93,7 +93,7 @@ def get_unique_id() -> UniqueId:
     """
     given = os.environ.get(_VARIABLE)
     if given:
-        return _agreed_id(given)
+        return agreed_id(given)
     settings = NetworkSettings.from_environment()
     bound = bind_listener(choose_addresses(settings)[0], settings.ports)
     secret = secrets.token_bytes(32)
@@ -139,10 +139,10 @@ def _serve_as_rank_0(address: ServerAddress, timeout_s: float) -> UniqueIdServer
         if earlier is not None:
             # Some rank may still leave that of the last communicator.
             if not earlier.wait(timeout_s):
-                raise BootstrapError(f"{_VARIABLE}={address}: the one before has not ended yet")
+                raise BootstrapError(f"{address.made_by}: the one before has not ended yet")
             earlier.close()
         bound = _bind_again(address, Deadline(0.0 if earlier is None else _FREE_S))
-        server = UniqueIdServer(bound, address.secret, f"rank 0 ({_VARIABLE}={address})")
+        server = UniqueIdServer(bound, address.secret, f"{address.made_by}, at {address}")
         _hosted[key] = server
     return server
 
@@ -164,7 +164,7 @@ _hosted: dict[tuple[int, int], UniqueIdServer] = {}
 _num_agreed: Counter[str] = Counter()
 
 
-def _agreed_id(given: str) -> UniqueId:
+def agreed_id(given: str) -> UniqueId:
     """Make the id that every process of the job makes, for the same call of `get_unique_id`."""
     address, _, port = given.rpartition(":")
     address = address.removeprefix("[").removesuffix("]")
@@ -178,13 +178,24 @@ def _agreed_id(given: str) -> UniqueId:
             f"{_VARIABLE}: expected a numeric address of rank 0's machine and a port, as in "
             f"192.0.2.1:45000, got {given!r}"
         ) from None
-    _num_agreed[given] += 1
-    text = f"hccl-py {given} {_num_agreed[given]}"
+    return id_at((address, number), _VARIABLE, given)
+
+
+def id_at(where: tuple[str, int], variable: str, agreed: str) -> UniqueId:
+    """Make the id that all processes make which `agreed` on a text, for its n-th use.
+
+    Args:
+        where: address and port that this process dials; rank 0 also listens there.
+        variable: how the processes agreed, for messages.
+        agreed: the same in all processes.
+    """
+    _num_agreed[agreed] += 1
+    text = f"hccl-py {agreed} {_num_agreed[agreed]}"
     secret = hmac.digest(os.environ.get("HCCL_SECRET", "").encode(), text.encode(), "sha256")
-    return _pack(address, number, secret)
+    return _pack(*where, secret, 0, variable)
 
 
-def _pack(address: str, port: int, secret: bytes, pid: int = 0, host: str = "") -> UniqueId:
+def _pack(address: str, port: int, secret: bytes, pid: int, host: str) -> UniqueId:
     body = _HEADER.pack(_MAGIC, port, pid, address.encode(), host.encode()[:64], secret)
     body = body.ljust(UniqueId.NUM_BYTES - _CHECKSUM_BYTES, b"\0")
     return UniqueId(body + _checksum(body))

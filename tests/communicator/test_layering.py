@@ -25,7 +25,7 @@ LAYERS = [
         *("diagnosis", "observe"),
     ),
     ("torch_backend",),
-    ("integrations", "_autoload"),
+    ("integrations", "_autoload", "horovod"),
     ("", "bench"),  # "" is the package itself, the public names
 ]
 """Lowest first, by the first name after `hccl_py`."""
@@ -50,6 +50,9 @@ TORCH_BACKEND = 5
 
 LAZY_TORCH = {"hccl_py.memory.registered", "hccl_py.membership.environment"}
 """Below it, these may import torch inside a function: who never calls it needs no torch."""
+
+HOROVOD = "hccl_py.horovod"
+"""Stands above torch, and imports none of it but in `hccl_py.horovod.torch`."""
 
 
 class Import(NamedTuple):
@@ -139,6 +142,9 @@ def offences(module: str, source: str) -> list[str]:
 def offence(module: str, found: Import) -> str | None:
     """Say why a module must not import this; None if it may."""
     mine = layer(module)
+    of_torch = is_within(found.target, "torch") or is_within(found.target, "hccl_py.torch_backend")
+    if of_torch and is_within(module, HOROVOD) and not is_within(module, f"{HOROVOD}.torch"):
+        return "only hccl_py.horovod.torch may need torch"
     if is_within(found.target, "hccl_py"):
         theirs = layer(found.target)
         if mine is None or theirs is None:
@@ -175,6 +181,7 @@ def test_every_named_room_exists() -> None:
         ("hccl_py.communicator", "def f():\n    from hccl_py.torch_backend import types", "uphill"),
         ("hccl_py.plan.verify", "import numpy as np", "standard library only"),
         ("hccl_py.communicator", "import torch", "torch stands above"),
+        ("hccl_py.horovod.world", "def f():\n    import torch", "may need torch"),
         ("hccl_py.launcher.job", "from hccl_py.transport import arena", "stands apart"),
         ("hccl_py.bench.collective.main", "from hccl_py.launcher import job", "stands apart"),
     ],

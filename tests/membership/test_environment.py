@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from datetime import timedelta
 
 import numpy as np
@@ -80,3 +83,30 @@ def three_communicators(rank: int, world_size: int) -> list[int]:
 
 def test_communicators_from_the_environment_do_not_mix() -> None:
     assert run_ranks(three_communicators, 3) == [[6, 6, 6]] * 3
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # an import of it fails
+import numpy as np
+from hccl_py import Communicator
+for name in ("default", "default", "other"):
+    with Communicator(name=name) as comm:
+        data = np.array([comm.rank + 1])
+        comm.all_reduce(data)
+        print(data[0])
+"""
+
+
+def test_ranks_without_torch_meet_at_the_same_address() -> None:
+    port = str(free_port())
+    ranks = []
+    for rank, host in enumerate(("localhost", "127.0.0.1", "127.0.0.1")):
+        place = {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": host, "MASTER_PORT": port}
+        command, env = [sys.executable, "-c", WITHOUT_TORCH], {**os.environ, **place}
+        ranks.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True))
+    try:
+        assert [each.communicate(timeout=60)[0] for each in ranks] == ["6\n6\n6\n"] * 3
+    finally:
+        for each in ranks:
+            each.kill()

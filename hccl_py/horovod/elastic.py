@@ -1,0 +1,126 @@
+"""Elastic training: after the loss of a rank the others restore their last commit and go on.
+
+    run       calls the training function again, on the ranks that are left
+    State     what is committed, restored and synchronised; ObjectState: of Python objects
+
+`torch/elastic.py` has the state of torch's models and optimizers.
+"""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+from hccl_py.horovod.errors import HorovodInternalError
+from hccl_py.horovod.objects import broadcast_object
+from hccl_py.horovod.process_sets import global_process_set, open_global
+from hccl_py.horovod.world import rank
+from hccl_py.transport.errors import CollectiveTimeoutError, PeerLostError
+
+Result = TypeVar("Result")
+
+
+class State:
+    """What a training function changes; subclasses say how it is saved, restored and sent."""
+
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] = broadcast_object,
+        get_rank: Callable[[], int] = rank,
+    ) -> None:
+        self._bcast_object = bcast_object
+        self._reset_callbacks: list[Callable[[], object]] = []
+
+    def register_reset_callbacks(self, callbacks: Iterable[Callable[[], object]]) -> None:
+        """Have functions called when ranks were lost, before the state is synchronised."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self) -> None:
+        """Call `reset` and the functions that were registered."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self) -> None:
+        """Save the state in memory: it is what training goes on from."""
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self) -> None:
+        """Do nothing: hosts never join a job that runs."""
+
+    def save(self) -> None:
+        """Copy the state."""
+        raise NotImplementedError
+
+    def restore(self) -> None:
+        """Go back to the last copy."""
+        raise NotImplementedError
+
+    def sync(self) -> None:
+        """Take the state of rank 0."""
+        raise NotImplementedError
+
+    def reset(self) -> None:
+        """Prepare for another number of ranks."""
+
+
+class ObjectState(State):
+    """Python objects, each an attribute. `commit` keeps the objects themselves, not copies."""
+
+    def __init__(
+        self,
+        bcast_object: Callable[[Any], Any] = broadcast_object,
+        get_rank: Callable[[], int] = rank,
+        **objects: Any,
+    ) -> None:
+        super().__init__(bcast_object, get_rank)
+        self._saved = objects
+        self.restore()
+
+    def save(self) -> None:
+        """See `State`."""
+        self._saved = {name: getattr(self, name) for name in self._saved}
+
+    def restore(self) -> None:
+        """See `State`."""
+        for name, value in self._saved.items():
+            setattr(self, name, value)
+
+    def sync(self) -> None:
+        """See `State`."""
+        if self._saved:
+            self._saved = self._bcast_object(self._saved)
+            self.restore()
+
+
+def run(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Have `function(state, ...)` called again by the ranks that are left when one is lost.
+
+    Each time `state.sync()` comes first. What the function raises otherwise is raised, also calls
+    that differ between ranks, and `abort`.
+
+    Raises:
+        BootstrapError: the ranks that are left are no majority, or could not connect.
+    """
+
+    @functools.wraps(function)
+    def wrapper(state: State, *args: Any, **kwargs: Any) -> Result:
+        while True:
+            try:
+                state.sync()
+                return function(state, *args, **kwargs)
+            except HorovodInternalError as error:
+                if not isinstance(error.__cause__, PeerLostError | CollectiveTimeoutError):
+                    raise
+            state.restore()
+            _go_on_without_the_lost()
+            state.on_reset()
+
+    return wrapper
+
+
+def _go_on_without_the_lost() -> None:
+    """Shrink the job to the ranks that are left. Process sets are gone."""
+    old = global_process_set.communicator
+    # A rank may compute for long before it learns of the loss.
+    open_global(old.shrink(timeout_s=old.timeout_s))

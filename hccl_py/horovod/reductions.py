@@ -1,0 +1,78 @@
+"""What an allreduce does to the values of all ranks: Horovod's ops, factors and defaults."""
+
+import warnings
+from dataclasses import dataclass
+from enum import IntEnum
+
+from hccl_py.transport.errors import InvalidArgumentError
+from hccl_py.transport.types import ReduceOp
+
+
+class Op(IntEnum):
+    """Horovod's reductions, with its numbers."""
+
+    AVERAGE = 0
+    SUM = 1
+    ADASUM = 2
+    MIN = 3
+    MAX = 4
+    PRODUCT = 5
+
+
+Average, Sum, Adasum, Min, Max, Product = Op
+
+_NATIVE = {
+    Op.AVERAGE: ReduceOp.AVG,
+    Op.SUM: ReduceOp.SUM,
+    Op.MIN: ReduceOp.MIN,
+    Op.MAX: ReduceOp.MAX,
+    Op.PRODUCT: ReduceOp.PRODUCT,
+}
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """Multiply by `prescale_factor`, reduce over ranks, multiply by `postscale_factor`."""
+
+    op: Op
+    prescale_factor: float = 1.0
+    postscale_factor: float = 1.0
+
+    @property
+    def native(self) -> int:
+        """The communicator's op, a plain number: its calls are fastest with those."""
+        return int(_NATIVE[self.op])
+
+
+def reduction(
+    op: int | None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Reduction:
+    """Check the arguments of a call; `average` is what Horovod had before `op`.
+
+    Raises:
+        ValueError: both are given, or there is no such op.
+        NotImplementedError: of Adasum.
+    """
+    if average is not None:
+        if op is not None:
+            raise InvalidArgumentError(
+                "The op parameter supersedes average. Please provide only one of them."
+            )
+        warnings.warn(
+            "Parameter `average` has been replaced with `op`.", DeprecationWarning, stacklevel=3
+        )
+        op = Average if average else Sum
+    try:
+        chosen = Op(Average if op is None else op)
+    except ValueError:
+        names = "Average, Sum, Min, Max and Product"
+        raise InvalidArgumentError(f"op: expected one of {names}, got {op!r}") from None
+    if chosen is Adasum:
+        raise NotImplementedError(
+            "op=Adasum: hccl-py has no Adasum, whose sum depends on the dot products of all pairs "
+            "of ranks; use op=Average"
+        )
+    return Reduction(chosen, prescale_factor, postscale_factor)

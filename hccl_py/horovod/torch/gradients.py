@@ -1,0 +1,189 @@
+"""Reduces the gradients of a DistributedOptimizer while backward still runs.
+
+Parameters are in buckets, those that backward reaches first in the first bucket. A bucket's
+reduction starts when all its gradients are there and all buckets before it have started: so the
+order is the same on all ranks, whatever order autograd has there. `synchronize` starts the rest,
+with zeros for gradients that this rank does not have.
+"""
+
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hccl_py.horovod.collectives import start_reduce
+from hccl_py.horovod.process_sets import ProcessSet
+from hccl_py.horovod.reductions import Reduction
+from hccl_py.horovod.torch.compression import Compressor
+from hccl_py.horovod.torch.reduce_calls import sparse_allreduce_async
+from hccl_py.horovod.torch.tensors import TENSORS
+
+_BUCKET_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How gradients are reduced; the names are those of DistributedOptimizer."""
+
+    reduction: Reduction
+    compression: type[Compressor]
+    process_set: ProcessSet
+    sparse_as_dense: bool
+
+
+@dataclass(eq=False)
+class _Bucket:
+    parameters: Sequence[Tensor]
+    num_ready: int = 0
+    finish: Callable[[], None] | None = None  # once it has started
+
+
+@dataclass(eq=False)
+class _Gradient:
+    bucket: _Bucket
+    passes_left: int = field(default=0)
+
+
+class GradientReducer:
+    """Of one optimizer on one rank."""
+
+    def __init__(
+        self, buckets: Iterable[Sequence[Tensor]], settings: Settings, passes_per_step: int
+    ) -> None:
+        """Hook into the parameters; buckets are the same, in the same order, on all ranks."""
+        self._settings = settings
+        self._buckets = [_Bucket(parameters) for parameters in buckets if parameters]
+        self._gradients = {
+            each: _Gradient(bucket) for bucket in self._buckets for each in bucket.parameters
+        }
+        self._num_started = 0
+        self.set_passes_per_step(passes_per_step)
+        # Python does not collect a cycle through a hook of a tensor.
+        reference = weakref.ref(self)
+        for parameter in self._gradients:
+            parameter.register_post_accumulate_grad_hook(_hook(reference))  # type: ignore[no-untyped-call]
+
+    def set_passes_per_step(self, passes: int) -> None:
+        """Reduce after so many backward passes, beginning now."""
+        self._passes_per_step = passes
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget what backward has brought since the last step. Calls under way end unseen."""
+        self._num_started = 0
+        for bucket in self._buckets:
+            bucket.num_ready, bucket.finish = 0, None
+        for gradient in self._gradients.values():
+            gradient.passes_left = self._passes_per_step
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether backward has brought gradients that `synchronize` has not been called for."""
+        return any(each.passes_left < self._passes_per_step for each in self._gradients.values())
+
+    def take(self, parameter: Tensor) -> None:
+        """Count the gradient of a backward pass, and start what is complete."""
+        gradient = self._gradients[parameter]
+        if gradient.passes_left <= 0:
+            raise AssertionError(
+                "Gradients were computed more than backward_passes_per_step times before call to "
+                "step(). Increase backward_passes_per_step to accumulate gradients locally."
+            )
+        gradient.passes_left -= 1
+        if gradient.passes_left == 0:
+            gradient.bucket.num_ready += 1
+            while self._num_started < len(self._buckets):
+                bucket = self._buckets[self._num_started]
+                if bucket.num_ready < len(bucket.parameters):
+                    break
+                self._start(bucket)
+
+    def synchronize(self) -> None:
+        """Have all gradients reduced."""
+        for bucket in self._buckets[self._num_started :]:
+            self._start(bucket)
+        for bucket in self._buckets:
+            assert bucket.finish is not None, "all were started"
+            bucket.finish()
+        self.reset()
+
+    def _start(self, bucket: _Bucket) -> None:
+        self._num_started += 1
+        dense: list[Tensor] = []
+        converted: list[tuple[Tensor, Tensor]] = []
+        finishers: list[Callable[[], None]] = []
+        for parameter in bucket.parameters:
+            if parameter.grad is None:  # other ranks may have one
+                parameter.grad = torch.zeros_like(parameter, requires_grad=False)
+            gradient = parameter.grad
+            if gradient.is_sparse and not self._settings.sparse_as_dense:
+                finishers.append(self._start_sparse(gradient))
+                continue
+            dense.append(gradient.to_dense() if gradient.is_sparse else gradient)
+            if gradient.is_sparse:
+                converted.append((gradient, dense[-1]))
+        if dense:
+            finishers.append(self._start_dense(dense))
+
+        def finish() -> None:
+            for each in finishers:
+                each()
+            for gradient, whole in converted:
+                gradient.copy_(whole.to_sparse(gradient.sparse_dim()))
+
+        bucket.finish = finish
+
+    def _start_dense(self, gradients: Sequence[Tensor]) -> Callable[[], None]:
+        """Start to reduce in place, the small ones together."""
+        settings = self._settings
+        pairs = [settings.compression.compress(each) for each in gradients]
+        travelling = [each for each, _ in pairs]
+        handle = start_reduce(
+            TENSORS, travelling, travelling, settings.reduction, settings.process_set
+        )
+
+        def finish() -> None:
+            for gradient, reduced, (_, context) in zip(
+                gradients, handle.wait(), pairs, strict=True
+            ):
+                restored = settings.compression.decompress(reduced, context)
+                if restored is not gradient:
+                    gradient.copy_(restored)
+
+        return finish
+
+    def _start_sparse(self, gradient: Tensor) -> Callable[[], None]:
+        settings = self._settings
+        wait = sparse_allreduce_async(
+            gradient, op=settings.reduction.op, process_set=settings.process_set
+        )
+
+        def finish() -> None:
+            gradient.copy_(wait())
+
+        return finish
+
+
+def buckets_of(parameters: Sequence[Tensor]) -> list[list[Tensor]]:
+    """Cut the parameters into buckets, the last parameters first, as backward reaches them."""
+    buckets: list[list[Tensor]] = []
+    room = 0
+    for parameter in reversed(parameters):
+        if room <= 0:
+            buckets.append([])
+            room = _BUCKET_BYTES
+        buckets[-1].append(parameter)
+        room -= parameter.nbytes
+    return buckets
+
+
+def _hook(reference: "weakref.ref[GradientReducer]") -> Callable[[Any], None]:
+    def take(parameter: Tensor) -> None:
+        reducer = reference()
+        if reducer is not None:
+            reducer.take(parameter)
+
+    return take

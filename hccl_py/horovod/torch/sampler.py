@@ -1,0 +1,64 @@
+"""A sampler that goes on with what no rank has seen yet after ranks were lost."""
+
+import itertools
+import random
+from collections.abc import Iterator, Sized
+from typing import Any
+
+import torch
+
+from hccl_py.horovod.world import rank, size
+
+
+class ElasticSampler(torch.utils.data.Sampler[int]):
+    """Shares a data set among the ranks, and shares the rest again when there are fewer.
+
+    Put it in the TorchState, call `record_batch` after each batch, and `set_epoch` at the end of
+    each epoch.
+
+    Args:
+        dataset: of a size that does not change.
+        shuffle: in an order that the seed and the epoch make, the same on all ranks.
+        seed: the same on all ranks.
+    """
+
+    def __init__(self, dataset: Sized, shuffle: bool = True, seed: int = 0) -> None:
+        self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
+        self.epoch = self.processed_num = 0
+        self.reset()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin another epoch: nothing of it was seen."""
+        self.epoch, self.processed_num = epoch, 0
+        self.reset()
+
+    def record_batch(self, batch_idx: int, batch_size: int) -> None:
+        """Note that every rank has seen a batch."""
+        self.processed_num += batch_size * self.num_replicas
+
+    def state_dict(self) -> dict[str, int]:
+        """Return the epoch and how much of it was seen."""
+        return {"epoch": self.epoch, "processed_num": self.processed_num}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on from there, with the ranks that there are now."""
+        self.epoch, self.processed_num = state_dict["epoch"], state_dict["processed_num"]
+        self.reset()
+
+    def reset(self) -> None:
+        """Share what was not seen among the ranks that there are now."""
+        self.num_replicas, self.rank = size(), rank()
+        order = list(range(len(self.dataset)))
+        if self.shuffle:
+            random.Random(self.seed + self.epoch).shuffle(order)
+        self.remaining_indices = order[self.processed_num :]
+        self.num_samples = -(-len(self.remaining_indices) // self.num_replicas)
+
+    def __iter__(self) -> Iterator[int]:
+        """Go through this rank's share; all shares are equally long, so a few come twice."""
+        num_shared = self.num_samples * self.num_replicas
+        shared = itertools.islice(itertools.cycle(self.remaining_indices), num_shared)
+        return itertools.islice(shared, self.rank, None, self.num_replicas)
+
+    def __len__(self) -> int:
+        return self.num_samples
