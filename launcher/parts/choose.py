@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hccl_py.launcher.exit_codes import USAGE
 from hccl_py.launcher.options import Options, UsageError
 from hccl_py.launcher.output.options import OutputWords
 from hccl_py.launcher.own_lines import say
@@ -47,6 +48,11 @@ def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[]
         from hccl_py.launcher.elastic.meeting import quiet_torch
 
         with quiet_torch():
+            from hccl_py.launcher.elastic import torch_names
+
+            if problem := torch_names.problem():
+                say(f"error: {problem}")
+                return USAGE
             from hccl_py.launcher.elastic import run
 
         return run.run(options, folder, words)

@@ -1,0 +1,81 @@
+"""The ranks of an elastic job: their lines, stalls and failures are those of other jobs."""
+
+from __future__ import annotations
+
+import re
+import socket
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from launching import COMMAND, job, launch
+from thread_ranks import wait_until
+
+from hccl_py.schedulers.ports import free_port
+
+LIMIT_S = 60.0
+SCRIPT = """
+import os, sys, time
+def end_of(rank):
+    raise ValueError(f"rank {rank} had enough")
+if os.environ["RANK"] == "1":
+    while not os.path.exists(__file__ + ".end"):
+        pass  # it computes
+    end_of(1)
+print("hello"); print("over there", file=sys.stderr)
+while not os.path.exists(__file__ + ".end"):
+    time.sleep(0.1)
+time.sleep(100)
+"""
+
+
+def report(text: str) -> str:
+    """Return the report in what a job printed, less what differs between two jobs."""
+    found = re.search(r"^hccl-launch: rank 1 of 2 failed(.*\n)+", text, re.MULTILINE)
+    assert found is not None, text
+    return re.sub(r"pid \d+|(?<=node 1) on [^,]*", "", found[0])
+
+
+def test_two_nodes_print_and_stall_and_fail_as_in_a_job_of_fixed_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HCCL_STALL_WARNING_S", "1")
+    path, logs = tmp_path / "script.py", tmp_path / "logs"
+    path.write_text(SCRIPT)
+    # Both are this machine: the second one finds that the port is taken, and connects.
+    command = (
+        *(*COMMAND, "--nnodes", "2:3", "--rdzv-conf", "last_call_timeout=1", "--prefix", "auto"),
+        *("--rdzv-endpoint", f"127.0.0.1:{free_port('127.0.0.1')}", "--log-dir", logs, path),
+    )
+    printed = [tmp_path / "0", tmp_path / "1"]
+
+    def said() -> list[str]:
+        return sorted((each.read_text() for each in printed), key=len)
+
+    with ExitStack() as stack:
+        nodes = [
+            stack.enter_context(job("sh", "-c", 'exec "$@" > "$0" 2>&1', screen, *command))
+            for screen in printed
+        ]
+        wait_until(lambda: "stack" in "".join(said()), "a stall is named", LIMIT_S)
+        zero = next(each for each in said() if "stack" in each)
+        Path(f"{path}.end").touch()
+        for node in nodes:
+            node.wait(LIMIT_S)
+    assert [node.returncode for node in nodes] == [1, 1], said()
+    for each in said():
+        assert each.startswith("hccl-launch: 2 ranks start on 127.0.0.1, 127.0.0.1\n"), each
+    host = socket.gethostname()
+    assert f"[{host}:0] hello\n" in zero
+    assert f"[{host}:0] over there\n" in zero
+    assert f"\n  rank 0 (host {host}, pid " in zero
+    assert "have ended" not in zero, "ranks of other nodes are not seen"
+    assert sorted((logs / "attempt_0" / "rank_0.log").read_text().split("\n")) == sorted(
+        ["hello", "over there", ""]
+    )
+    fixed = launch("--nnodes", 2, "--log-dir", logs, path)
+    (there,) = [each for each in said() if "(that node has the report)" in each]
+    (here,) = [each for each in said() if each != there]
+    assert report(here) == report(fixed.stderr)
+    assert 'script.py", line 10, in <module>' not in report(here)
+    assert there.splitlines()[-1].startswith("hccl-launch: rank 1 of 2 failed (node 1 on ")
