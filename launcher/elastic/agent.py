@@ -77,17 +77,20 @@ class NodeAgent(SimpleElasticAgent):
                 self._board.check_end()  # says why
             raise
         self.failures = ()
+        # All nodes are here at the same moment: their ranks were numbered just now.
+        handler, num_nodes = worker_group.spec.rdzv_handler, int(worker_group.group_world_size or 1)
         if self._meeting is None:
+            if handler.get_backend() == "static" and worker_group.store is not None:
+                store, start = worker_group.store, self._num_starts
+                self._board = Board(store, handler.get_run_id(), start, num_nodes)
             return
         state, settings = self._meeting.members.state, self._meeting.settings
-        # All nodes are here at the same moment: their ranks were numbered just now.
-        self._board = Board(
-            self._meeting.store, settings.run_id, state.round, len(state.participants)
-        )
+        self._board = Board(self._meeting.store, settings.run_id, state.round, num_nodes)
         before, self._nodes = self._nodes, frozenset(state.participants)
         if settings.min_nodes < settings.max_nodes:
             left = f"; {names(before - self._nodes)} left" if before - self._nodes else ""
-            self._ranks.say(f"{self.world_size} ranks start on {names(self._nodes)}{left}")
+            ranks = "1 rank starts" if self.world_size == 1 else f"{self.world_size} ranks start"
+            self._ranks.say(f"{ranks} on {names(self._nodes)}{left}")
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         spec, workers = worker_group.spec, worker_group.workers

@@ -33,7 +33,7 @@ class Local(NamedTuple):
         return "\n".join(lines)
 
 
-def look(endpoint: str, options: Options, program: Program) -> Local:
+def look(options: Options, program: Program) -> Local:
     """Look at this node, for a job of as many nodes as may take part."""
     node_sizes = (options.ranks_per_node,) * options.num_nodes
     log_dir = program.output.log_dir
@@ -42,7 +42,7 @@ def look(endpoint: str, options: Options, program: Program) -> Local:
             node=0,
             node_sizes=node_sizes,
             names=(),
-            master_addr=endpoint,
+            master_addr=options.head[0] if options.head else "127.0.0.1",
             master_port=None,
             environ=program.environment,
             folders=(str(log_dir),) if log_dir else (),

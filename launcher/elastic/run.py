@@ -51,15 +51,16 @@ def run(checked: Options, folder: Path, words: Sequence[str]) -> int:
     """Run the ranks to their end, report failures, and return the exit code."""
     _quieten()
     program = program_of(checked, folder, slots_of(checked, [0]))
-    args = _parser().parse_args(words)
-    limit = f"join_timeout={args.connect_timeout:.0f}"
-    args.rdzv_conf = f"{limit},{args.rdzv_conf}" if args.rdzv_conf else limit
-    if checked.by_arrival and checked.head is not None:
-        found = preflight.look(checked.head[0], checked, program)
+    if checked.by_arrival or checked.checks:
+        found = preflight.look(checked, program)
         if checked.checks or found.findings:
             say(str(found))
         if checked.checks or found.has_errors:
             return CHECK_FAILED if found.has_errors else 0
+    args = _parser().parse_args(words)
+    limit = f"join_timeout={args.connect_timeout:.0f}"
+    args.rdzv_conf = f"{limit},{args.rdzv_conf}" if args.rdzv_conf else limit
+    if checked.by_arrival and checked.head is not None:
         try:
             _prepare_meeting(args, checked.head)
         except TimeoutError as error:
@@ -95,7 +96,7 @@ def _parser() -> argparse.ArgumentParser:
 def _config(args: argparse.Namespace, words: Sequence[str]) -> LaunchConfig | None:
     """Have torchrun read its options; None: they make no sense, and a line said so."""
     if not (args.rdzv_endpoint or any(word.startswith(_MEETING) for word in words)):
-        args.standalone = True
+        args.rdzv_backend, args.rdzv_endpoint, args.local_addr = "c10d", "127.0.0.1:0", "127.0.0.1"
     args.master_port = args.master_port or DEFAULT_MASTER_PORT
     # `Options` says what these are here.
     args.nproc_per_node, args.log_dir, args.redirects, args.tee = "1", os.devnull, "0", "0"
