@@ -77,6 +77,9 @@ def join(config: LaunchConfig, say: Callable[[str], None]) -> RendezvousHandler:
             **{**config.rdzv_configs, **more},
         )
 
+    # torch would share its own store with the ranks: with the keys of the failed attempt, at which
+    # ended ranks would be dialled, and unknown to nodes that join later.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     if config.rdzv_backend != "c10d":
         return registry.get_rendezvous_handler(params())
     return _at_store(params, say)
