@@ -23,13 +23,12 @@ from torch.distributed.launcher.api import LaunchConfig
 from torch.distributed.run import config_from_args, get_args_parser
 
 from hccl_py.launcher.command_line.parser import parser
-from hccl_py.launcher.elastic import preflight
 from hccl_py.launcher.elastic.agent import NodeAgent
 from hccl_py.launcher.elastic.board import OtherNodeFailedError
 from hccl_py.launcher.elastic.meeting import is_here, wait_for_store
 from hccl_py.launcher.elastic.ranks import CannotStartError, LocalRanks
 from hccl_py.launcher.elastic.rendezvous import join
-from hccl_py.launcher.exit_codes import AGENT_KILLED, CHECK_FAILED, LOST_NODE, MISSING_NODE, USAGE
+from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE, USAGE
 from hccl_py.launcher.failure import first_failure
 from hccl_py.launcher.job.agent import watch_signals
 from hccl_py.launcher.job.loop import JobLoop
@@ -51,12 +50,6 @@ def run(checked: Options, folder: Path, words: Sequence[str]) -> int:
     """Run the ranks to their end, report failures, and return the exit code."""
     _quieten()
     program = program_of(checked, folder, slots_of(checked, [0]))
-    if checked.by_arrival or checked.checks:
-        found = preflight.look(checked, program)
-        if checked.checks or found.findings:
-            say(str(found))
-        if checked.checks or found.has_errors:
-            return CHECK_FAILED if found.has_errors else 0
     args = _parser().parse_args(words)
     limit = f"join_timeout={args.connect_timeout:.0f}"
     args.rdzv_conf = f"{limit},{args.rdzv_conf}" if args.rdzv_conf else limit

@@ -45,8 +45,13 @@ def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[]
         meeting.resolve(options.head)
 
     def body() -> int:
+        from hccl_py.launcher.elastic import preflight
         from hccl_py.launcher.elastic.meeting import quiet_torch
 
+        if options.by_arrival or options.checks:
+            code = preflight.check(options, os.environ)
+            if code is not None:
+                return code
         with quiet_torch():
             from hccl_py.launcher.elastic import torch_names
 
