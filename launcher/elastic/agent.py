@@ -48,7 +48,8 @@ class NodeAgent(SimpleElasticAgent):
         self._meeting = handler if isinstance(handler, Rendezvous) else None
         self._board: Board | None = None
         self._nodes: frozenset[NodeDesc] = frozenset()
-        self._num_starts = self._num_restarts = 0
+        self._start = -1  # the first one is 0, on all nodes
+        self._num_restarts = 0
 
     @property
     def world_size(self) -> int:
@@ -80,12 +81,14 @@ class NodeAgent(SimpleElasticAgent):
         # All nodes are here at the same moment: their ranks were numbered just now.
         handler, num_nodes = worker_group.spec.rdzv_handler, int(worker_group.group_world_size or 1)
         if self._meeting is None:
+            self._start += 1
             if handler.get_backend() == "static" and worker_group.store is not None:
-                store, start = worker_group.store, self._num_starts
-                self._board = Board(store, handler.get_run_id(), start, num_nodes)
+                run_id = handler.get_run_id()
+                self._board = Board(worker_group.store, run_id, self._start, num_nodes)
             return
         state, settings = self._meeting.members.state, self._meeting.settings
-        self._board = Board(self._meeting.store, settings.run_id, state.round, num_nodes)
+        self._start = state.round
+        self._board = Board(self._meeting.store, settings.run_id, self._start, num_nodes)
         before, self._nodes = self._nodes, frozenset(state.participants)
         if settings.min_nodes < settings.max_nodes:
             left = f"; {names(before - self._nodes)} left" if before - self._nodes else ""
@@ -97,11 +100,10 @@ class NodeAgent(SimpleElasticAgent):
         job_id = spec.rdzv_handler.get_run_id()
         if self._board is not None and job_id == _NO_ID:
             job_id = self._board.job_id()
-        number, self._num_starts = self._num_starts, self._num_starts + 1
         first, node = workers[0], int(worker_group.group_rank or 0)
         self._ranks.start(
             Attempt(
-                number=number,
+                number=self._start,
                 first_rank=first.global_rank,
                 slots=tuple(Slot(node, worker.local_rank) for worker in workers),
                 world_size=first.world_size,
