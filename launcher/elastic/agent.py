@@ -3,6 +3,7 @@
 It runs on a thread of its own. On all nodes, a failure anywhere is the failure of the attempt.
 """
 
+import socket
 import time
 from typing import Any
 
@@ -18,7 +19,7 @@ from torch.distributed.elastic.rendezvous.api import RendezvousClosedError
 
 from hccl_py.launcher.elastic.board import Board
 from hccl_py.launcher.elastic.members import NodeDesc, names
-from hccl_py.launcher.elastic.ranks import LocalRanks
+from hccl_py.launcher.elastic.ranks import CannotStartError, LocalRanks
 from hccl_py.launcher.elastic.rendezvous import Rendezvous
 from hccl_py.launcher.failure import Failure, first_failure, render, title
 from hccl_py.launcher.job.layout import Attempt, Role, Slot
@@ -63,10 +64,13 @@ class NodeAgent(SimpleElasticAgent):
             return render(self.failures, self.world_size)
         return f"{title(first, self.world_size)} (that node has the report)"
 
-    def end_job(self) -> None:
-        """Have every other node end for the first failure."""
+    def conclude(self) -> int:
+        """End the job on all nodes for the first failure, and return its exit code."""
+        first = first_failure(self.failures)
         if self._board is not None:
-            self._board.end(first_failure(self.failures), self.world_size)
+            what = title(first, self.world_size).removeprefix("hccl-launch: ")
+            self._board.end(what, first.shell_code)
+        return first.shell_code
 
     # What torch's agent calls.
 
@@ -101,22 +105,26 @@ class NodeAgent(SimpleElasticAgent):
         if self._board is not None and job_id == _NO_ID:
             job_id = self._board.job_id()
         first, node = workers[0], int(worker_group.group_rank or 0)
-        self._ranks.start(
-            Attempt(
-                number=self._start,
-                first_rank=first.global_rank,
-                slots=tuple(Slot(node, worker.local_rank) for worker in workers),
-                world_size=first.world_size,
-                # Those of the other nodes are not known, and nobody asks for them.
-                node_sizes=(len(workers),) * int(worker_group.group_world_size or 1),
-                master_addr=str(worker_group.master_addr),
-                master_port=int(worker_group.master_port or 0),
-                job_id=job_id,
-                max_restarts=spec.max_restarts,
-                role=Role(spec.role, first.role_rank, first.role_world_size),
-                has_store=self._meeting is None and spec.rdzv_handler.use_agent_store,
-            )
+        attempt = Attempt(
+            number=self._start,
+            first_rank=first.global_rank,
+            slots=tuple(Slot(node, worker.local_rank) for worker in workers),
+            world_size=first.world_size,
+            # Those of the other nodes are not known, and nobody asks for them.
+            node_sizes=(len(workers),) * int(worker_group.group_world_size or 1),
+            master_addr=str(worker_group.master_addr),
+            master_port=int(worker_group.master_port or 0),
+            job_id=job_id,
+            max_restarts=spec.max_restarts,
+            role=Role(spec.role, first.role_rank, first.role_world_size),
+            has_store=self._meeting is None and spec.rdzv_handler.use_agent_store,
         )
+        try:
+            self._ranks.start(attempt)
+        except CannotStartError as error:
+            if self._board is not None:
+                self._board.end(f"{socket.gethostname()} {error}", error.exit_code)
+            raise
         return {worker.local_rank: worker.global_rank for worker in workers}
 
     def _stop_workers(self, worker_group: WorkerGroup) -> None:

@@ -11,14 +11,14 @@ from contextlib import suppress
 
 from torch._C._distributed_c10d import Store
 
-from hccl_py.launcher.failure import Failure, title
+from hccl_py.launcher.failure import Failure
 
 _PAUSE_S = 0.1
 _GATHER_S, _FAREWELL_S = 1.0, 1.0
 
 
 class OtherNodeFailedError(Exception):
-    """The job failed on another node; the message is the title of its report."""
+    """The job failed on another node; the message says how, in a line."""
 
     def __init__(self, what: str, exit_code: int) -> None:
         """Take the exit code of the job as well."""
@@ -63,11 +63,10 @@ class Board:
             for each in found
         )
 
-    def end(self, failure: Failure, world_size: int) -> None:
+    def end(self, what: str, exit_code: int) -> None:
         """Have every other node end with the job, and give them time to learn why."""
-        what = title(failure, world_size).removeprefix("hccl-launch: ")
         with suppress(RuntimeError):  # the node that serves the store has ended
-            self._store.compare_set(f"{self._job}/end", "", f"{failure.shell_code} {what}")
+            self._store.compare_set(f"{self._job}/end", "", f"{exit_code} {what}")
             self._wait_for_all(f"{self._job}/left", _FAREWELL_S)
 
     def check_end(self) -> None:

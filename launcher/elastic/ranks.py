@@ -47,6 +47,7 @@ class LocalRanks:
         self._streams = Streams(loop)
         self._agent = Agent(loop, program, self, self._streams)
         self._progress: JobProgress | None = None
+        self._number = 0  # of the last start
         self._problem: tuple[str, int] | None = None
         self._stop_at_s = math.inf
         self._by_user: tuple[str, int] | None = None
@@ -118,7 +119,7 @@ class LocalRanks:
             self._on_end(body[1])
         elif kind == "stop":
             self._problem = body[0], body[1]
-        elif self._progress is not None and not self.has_failed:
+        elif self._progress is not None and body[0] == self._number and not self.has_failed:
             if kind == "progress":
                 self._progress.take(0, body[1], time.monotonic())
             elif kind == "stack":
@@ -135,6 +136,7 @@ class LocalRanks:
         here = range(attempt.first_rank, attempt.first_rank + len(attempt.slots))
         self._progress = JobProgress(outlets, self._stall_s, attempt.look_s, here)
         self.has_failed, self.failures, self._problem = False, (), None
+        self._number = attempt.number
         self._ended.clear()
         self._agent.receive("start", attempt)
         if self._problem is not None:

@@ -29,13 +29,12 @@ from hccl_py.launcher.elastic.meeting import is_here, wait_for_store
 from hccl_py.launcher.elastic.ranks import CannotStartError, LocalRanks
 from hccl_py.launcher.elastic.rendezvous import join
 from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE, USAGE
-from hccl_py.launcher.failure import first_failure
 from hccl_py.launcher.job.agent import watch_signals
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
 from hccl_py.launcher.own_lines import say
-from hccl_py.launcher.parts.settings import program_of, slots_of, stall_s
+from hccl_py.launcher.parts.settings import program_of, slots_of
 from hccl_py.transport.network.interfaces import address_towards
 
 # Any of these says that there are other nodes.
@@ -46,8 +45,11 @@ _NOISY = tuple(
 )
 
 
-def run(checked: Options, folder: Path, words: Sequence[str]) -> int:
-    """Run the ranks to their end, report failures, and return the exit code."""
+def run(checked: Options, folder: Path, words: Sequence[str], stall_s: float) -> int:
+    """Run the ranks to their end, report failures, and return the exit code.
+
+    A rank without progress is named after `stall_s`; 0: none is.
+    """
     _quieten()
     program = program_of(checked, folder, slots_of(checked, [0]))
     args = _parser().parse_args(words)
@@ -60,7 +62,7 @@ def run(checked: Options, folder: Path, words: Sequence[str]) -> int:
             say(f"error: {error}")
             return MISSING_NODE
     config = _config(args, words)
-    return USAGE if config is None else _run(config, program)
+    return USAGE if config is None else _run(config, program, stall_s)
 
 
 def _prepare_meeting(args: argparse.Namespace, endpoint: tuple[str, int]) -> None:
@@ -100,9 +102,9 @@ def _config(args: argparse.Namespace, words: Sequence[str]) -> LaunchConfig | No
         return None
 
 
-def _run(config: LaunchConfig, program: Program) -> int:
+def _run(config: LaunchConfig, program: Program, stall_s: float) -> int:
     loop = JobLoop()
-    ranks = LocalRanks(loop, program, stall_s())
+    ranks = LocalRanks(loop, program, stall_s)
     watch_signals(loop, ranks.on_signal)
     lead = partial(_lead, config, program, ranks)
     threading.Thread(target=lead, name="hccl-elastic", daemon=True).start()
@@ -138,8 +140,7 @@ def _outcome(config: LaunchConfig, program: Program, ranks: LocalRanks) -> tuple
         events.record(agent.get_event_succeeded(), config.event_log_handler)
         if not agent.failures:
             return 0, ""
-        agent.end_job()
-        return first_failure(agent.failures).shell_code, agent.report()
+        return agent.conclude(), agent.report()
     except Exception:
         events.record(agent.get_event_failed(), config.event_log_handler)
         raise

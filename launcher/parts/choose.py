@@ -15,6 +15,7 @@ from hccl_py.launcher.parts.settings import (
     program_of,
     settings_of,
     slots_of,
+    stall_s,
 )
 from hccl_py.schedulers.ports import free_port
 from hccl_py.schedulers.reader import read
@@ -43,6 +44,7 @@ def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[]
     """Return what runs a job whose size may change."""
     if options.by_arrival and options.head is not None:
         meeting.resolve(options.head)
+    named_after_s = stall_s()
 
     def body() -> int:
         from hccl_py.launcher.elastic import preflight
@@ -60,7 +62,7 @@ def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[]
                 return USAGE
             from hccl_py.launcher.elastic import run
 
-        return run.run(options, folder, words)
+        return run.run(options, folder, words, named_after_s)
 
     return body
 
