@@ -37,8 +37,8 @@ from hccl_py.launcher.own_lines import say
 from hccl_py.launcher.parts.settings import program_of, slots_of
 from hccl_py.transport.network.interfaces import address_towards
 
-# Any of these says that there are other nodes.
-_MEETING = ("--node-rank", "--node_rank", "--master-addr", "--master_addr")
+# torch's names for a rendezvous at the place that hccl-launch's own options name.
+_BY_PLACE = ("static", "c10d")
 # These loggers warn of each signal sent, exit code and lost store: the report contains them.
 _NOISY = tuple(
     f"torch.distributed.elastic.{name}" for name in ("multiprocessing", "agent", "rendezvous")
@@ -55,13 +55,13 @@ def run(checked: Options, folder: Path, words: Sequence[str], stall_s: float) ->
     args = _parser().parse_args(words)
     limit = f"join_timeout={args.connect_timeout:.0f}"
     args.rdzv_conf = f"{limit},{args.rdzv_conf}" if args.rdzv_conf else limit
-    if checked.by_arrival and checked.head is not None:
+    if checked.by_arrival and checked.head is not None and args.rdzv_backend in _BY_PLACE:
         try:
             _prepare_meeting(args, checked.head)
         except TimeoutError as error:
             say(f"error: {error}")
             return MISSING_NODE
-    config = _config(args, words)
+    config = _config(args, checked.head)
     return USAGE if config is None else _run(config, program, stall_s)
 
 
@@ -88,9 +88,9 @@ def _parser() -> argparse.ArgumentParser:
     return made
 
 
-def _config(args: argparse.Namespace, words: Sequence[str]) -> LaunchConfig | None:
+def _config(args: argparse.Namespace, head: tuple[str, int] | None) -> LaunchConfig | None:
     """Have torchrun read its options; None: they make no sense, and a line said so."""
-    if not (args.rdzv_endpoint or any(word.startswith(_MEETING) for word in words)):
+    if head is None and args.rdzv_backend in _BY_PLACE:
         args.rdzv_backend, args.rdzv_endpoint, args.local_addr = "c10d", "127.0.0.1:0", "127.0.0.1"
     args.master_port = args.master_port or DEFAULT_MASTER_PORT
     # `Options` says what these are here.

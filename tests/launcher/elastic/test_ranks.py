@@ -47,6 +47,8 @@ def test_two_nodes_print_and_stall_and_fail_as_in_a_job_of_fixed_size(
         *("--rdzv-endpoint", f"127.0.0.1:{free_port('127.0.0.1')}", "--log-dir", logs, path),
     )
     printed = [tmp_path / "0", tmp_path / "1"]
+    for screen in printed:
+        screen.touch()
 
     def said() -> list[str]:
         return sorted((each.read_text() for each in printed), key=len)
