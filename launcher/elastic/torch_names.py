@@ -21,6 +21,7 @@ _NAMES = (
     "torch.distributed.elastic.rendezvous.dynamic_rendezvous:create_handler",
     "torch.distributed.elastic.rendezvous.c10d_rendezvous_backend:create_backend",
     "torch.distributed.run:config_from_args",
+    "torch._C._distributed_c10d:Store",
 )
 
 
