@@ -29,13 +29,19 @@ torchrun --help. Every option has torchrun's spelling with _ too.
 exit codes: 0; the first failing rank's; 2 wrong arguments; 69 a node did not come; 70 hccl-launch
 was killed; 71 a node was lost; 78 preflight found errors; 126 the program cannot run; 128 + the
 signal that ended the job"""
-_ELASTIC_FLAGS = ("--virtual-local-rank",)
-_ELASTIC = (
-    *("--rdzv-conf", "--role", "--event-log-handler", "--logs-specs", "--numa-binding"),
-    *("--duplicate-stdout-filters", "--duplicate-stderr-filters", "--signals-to-handle"),
-)
-# Without effect: the agent is told of ends at once, and every rank is a program of its own.
-_WITHOUT_EFFECT = ("--monitor-interval", "--start-method")
+_ELASTIC = ("--rdzv-conf", "--role", "--event-log-handler")
+# Without effect: the agent is told of ends at once, every rank is a program of its own, and the
+# signals that stop a program stop the job.
+_WITHOUT_EFFECT = ("--monitor-interval", "--start-method", "--signals-to-handle")
+# torchrun's options that hccl-launch does not have, and what it has instead.
+_OUTPUT = "hccl-launch itself prints and keeps what ranks write: --log-dir, --redirects, --tee"
+_REFUSED = {
+    "--logs-specs": _OUTPUT,
+    "--duplicate-stdout-filters": _OUTPUT,
+    "--duplicate-stderr-filters": _OUTPUT,
+    "--numa-binding": "--bind numa gives each rank the cores of a NUMA node",
+    "--virtual-local-rank": "set CUDA_VISIBLE_DEVICES by LOCAL_RANK before torch is imported",
+}
 _HELP_COLUMN, _HELP_WIDTH = 32, 100
 
 
@@ -64,15 +70,14 @@ def parser() -> argparse.ArgumentParser:
         add_group(made)
     for name in (*_ELASTIC, *_WITHOUT_EFFECT):
         _add(made, name, help=argparse.SUPPRESS)
-    for name in _ELASTIC_FLAGS:
-        _add(made, name, action="store_true", help=argparse.SUPPRESS)
+    for name in _REFUSED:
+        _add(made, name, nargs="?", action=_Refused, help=argparse.SUPPRESS)
     return made
 
 
 def needs_elastic(args: argparse.Namespace) -> bool:
     """Return whether an option was given that only torch.distributed.elastic knows."""
-    names = (*_ELASTIC, *_ELASTIC_FLAGS)
-    return any(getattr(args, name[2:].replace("-", "_")) for name in names)
+    return any(getattr(args, name[2:].replace("-", "_")) for name in _ELASTIC)
 
 
 def _add_size(made: argparse.ArgumentParser) -> None:
@@ -207,6 +212,13 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message} (see --help)")
+
+
+class _Refused(argparse.Action):
+    """Names what hccl-launch has instead of an option."""
+
+    def __call__(self, *_: object) -> None:
+        raise UsageError(f"{self.option_strings[0]}: {_REFUSED[self.option_strings[0]]}")
 
 
 class _Version(argparse.Action):

@@ -1,127 +1,186 @@
 """torch's agent, which also says why the ranks start again, how many there are, and who left.
 
-torch's own tells the other nodes nothing of a job that failed: they run on, or wait for 300 s.
+It runs on a thread of its own. On all nodes, a failure anywhere is the failure of the attempt.
 """
 
-import os
-import sys
+import socket
 import time
-from contextlib import suppress
+from typing import Any
 
-from torch._C._distributed_c10d import Store
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerState
-from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
-from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
-    DynamicRendezvousHandler,
-    _NodeDesc,
+from torch.distributed.elastic.agent.server.api import (
+    RunResult,
+    SimpleElasticAgent,
+    WorkerGroup,
+    WorkerSpec,
+    WorkerState,
 )
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+from torch.distributed.elastic.rendezvous.api import RendezvousClosedError
 
-from hccl_py.launcher.elastic.members import names
-from hccl_py.launcher.elastic.ranks import LocalRanks
+from hccl_py.launcher.elastic.board import Board
+from hccl_py.launcher.elastic.members import NodeDesc, names
+from hccl_py.launcher.elastic.ranks import CannotStartError, LocalRanks
+from hccl_py.launcher.elastic.rendezvous import Rendezvous
 from hccl_py.launcher.failure import Failure, first_failure, render, title
-from hccl_py.launcher.own_lines import say
+from hccl_py.launcher.job.layout import Attempt, Role, Slot
 
 _NO_ID = "none"  # torchrun's default of --rdzv-id
+_EXIT_BARRIER_S = 300.0
+# torch reads who waits to join once a second. A node that has read it stops its ranks, and ranks of
+# nodes that have not read it yet fail.
+_JOIN_SEEN_S = 1.1
 _PAUSE_S = 0.1
 
 
-class OtherNodeFailedError(Exception):
-    """The job failed on another node; the message is the title of its report."""
+class NodeAgent(SimpleElasticAgent):
+    """The agent of this node.
 
-    def __init__(self, what: str, exit_code: int) -> None:
-        """Take the exit code of the job as well."""
-        super().__init__(what)
-        self.exit_code = exit_code
+    Attributes:
+        failures: of the ranks of all nodes that ended the last attempt; empty: it goes on or ended
+            well.
+    """
 
+    def __init__(self, spec: WorkerSpec, ranks: LocalRanks) -> None:
+        """Begin with nobody."""
+        super().__init__(spec, exit_barrier_timeout=_EXIT_BARRIER_S)
+        self.failures: tuple[Failure, ...] = ()
+        self._ranks = ranks
+        handler = spec.rdzv_handler
+        self._meeting = handler if isinstance(handler, Rendezvous) else None
+        self._board: Board | None = None
+        self._nodes: frozenset[NodeDesc] = frozenset()
+        self._start = -1  # the first one is 0, on all nodes
+        self._num_restarts = 0
 
-def reporting_agent(ranks: LocalRanks) -> type[LocalElasticAgent]:
-    """Return the class of an agent that starts these ranks; elastic makes the agent."""
+    @property
+    def world_size(self) -> int:
+        """Ranks of the last attempt."""
+        return int(self.get_worker_group().workers[0].world_size)
 
-    class ReportingAgent(LocalElasticAgent):
-        _nodes: frozenset[_NodeDesc] = frozenset()
-        _restarts = 0
-        _board: "_Board | None" = None
+    def report(self) -> str:
+        """Return the failures of all nodes as the node that had the first one reports them."""
+        first = first_failure(self.failures)
+        if self._board is None or first.node == self.get_worker_group().group_rank:
+            return render(self.failures, self.world_size)
+        return f"{title(first, self.world_size)} (that node has the report)"
 
-        def _rendezvous(self, worker_group: WorkerGroup) -> None:
+    def conclude(self) -> int:
+        """End the job on all nodes for the first failure, and return its exit code."""
+        first = first_failure(self.failures)
+        if self._board is not None:
+            what = title(first, self.world_size).removeprefix("hccl-launch: ")
+            self._board.end(what, first.shell_code)
+        return first.shell_code
+
+    # What torch's agent calls.
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        try:
             super()._rendezvous(worker_group)
-            handler = worker_group.spec.rdzv_handler
-            if not isinstance(handler, DynamicRendezvousHandler):
-                return
-            state, settings = handler._state_holder.state, handler.settings
-            before, self._nodes = self._nodes, frozenset(state.participants)
-            if settings.min_nodes < settings.max_nodes:
-                left = f"; {names(before - self._nodes)} left" if before - self._nodes else ""
-                in_all = worker_group.workers[0].world_size
-                say(f"{in_all} ranks start on {names(self._nodes)}{left}")
-            self._board = _Board(handler._store, settings.run_id, state.round)
-            if settings.run_id == _NO_ID:
-                ranks.job_id = self._board.job_id()
+        except RendezvousClosedError:
+            if self._board is not None:
+                self._board.check_end()  # says why
+            raise
+        self.failures = ()
+        # All nodes are here at the same moment: their ranks were numbered just now.
+        handler, num_nodes = worker_group.spec.rdzv_handler, int(worker_group.group_world_size or 1)
+        if self._meeting is None:
+            self._start += 1
+            if handler.get_backend() == "static" and worker_group.store is not None:
+                run_id = handler.get_run_id()
+                self._board = Board(worker_group.store, run_id, self._start, num_nodes)
+            return
+        state, settings = self._meeting.members.state, self._meeting.settings
+        self._start = state.round
+        self._board = Board(self._meeting.store, settings.run_id, self._start, num_nodes)
+        before, self._nodes = self._nodes, frozenset(state.participants)
+        if settings.min_nodes < settings.max_nodes:
+            left = f"; {names(before - self._nodes)} left" if before - self._nodes else ""
+            ranks = "1 rank starts" if self.world_size == 1 else f"{self.world_size} ranks start"
+            self._ranks.say(f"{ranks} on {names(self._nodes)}{left}")
 
-        def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-            result: RunResult = super()._monitor_workers(worker_group)
-            self._failures = {each.local_rank: each for each in result.failures.values()}
-            if self._board is None:
-                return result
-            if result.state is WorkerState.HEALTHY:
-                self._board.check()
-            elif result.is_failed() and not self._remaining_restarts:
-                failures = ranks.failures(self._failures)
-                if failures:
-                    self._board.tell(first_failure(failures), ranks.world_size)
-            return result
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        spec, workers = worker_group.spec, worker_group.workers
+        job_id = spec.rdzv_handler.get_run_id()
+        if self._board is not None and job_id == _NO_ID:
+            job_id = self._board.job_id()
+        first, node = workers[0], int(worker_group.group_rank or 0)
+        attempt = Attempt(
+            number=self._start,
+            first_rank=first.global_rank,
+            slots=tuple(Slot(node, worker.local_rank) for worker in workers),
+            world_size=first.world_size,
+            # Those of the other nodes are not known, and nobody asks for them.
+            node_sizes=(len(workers),) * int(worker_group.group_world_size or 1),
+            master_addr=str(worker_group.master_addr),
+            master_port=int(worker_group.master_port or 0),
+            job_id=job_id,
+            max_restarts=spec.max_restarts,
+            role=Role(spec.role, first.role_rank, first.role_world_size),
+            has_store=self._meeting is None and spec.rdzv_handler.use_agent_store,
+        )
+        try:
+            self._ranks.start(attempt)
+        except CannotStartError as error:
+            if self._board is not None:
+                self._board.end(f"{socket.gethostname()} {error}", error.exit_code)
+            raise
+        return {worker.local_rank: worker.global_rank for worker in workers}
 
-        def _restart_workers(self, worker_group: WorkerGroup) -> None:
-            # The next attempt replaces the files of this one, so they are read first.
-            failures = ranks.failures(self._failures)
-            if failures:
-                print(render(failures, ranks.world_size), file=sys.stderr, flush=True)
+    def _stop_workers(self, worker_group: WorkerGroup) -> None:
+        self._ranks.stop()
+
+    def _shutdown(self, *_: Any, **__: Any) -> None:
+        self._ranks.stop()
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        ranks, board = self._ranks, self._board
+        if ranks.are_running and not ranks.has_failed and board is not None:
+            board.check_end()
+            if board.has_failures():
+                ranks.stop()
+        if ranks.are_running and not ranks.has_failed:
+            return RunResult(state=WorkerState.HEALTHY)
+        ranks.wait()
+        if not ranks.failures and not (board and board.has_failures()):
+            ended = {worker.global_rank: None for worker in worker_group.workers}
+            return RunResult(state=WorkerState.SUCCEEDED, return_values=ended)
+        if self._is_joined():
+            return RunResult(state=WorkerState.HEALTHY)  # torch's agent starts all ranks again
+        self.failures = board.exchange(ranks.failures) if board else ranks.failures
+        failed = {
+            each.rank: ProcessFailure(each.local_rank, each.pid, each.exit_code, "")
+            for each in ranks.failures
+        }
+        return RunResult(state=WorkerState.FAILED, failures=failed)
+
+    def _is_joined(self) -> bool:
+        """Whether the ranks failed because another node stopped its own to let a new one in."""
+        meeting, board = self._meeting, self._board
+        if meeting is None or board is None:
+            return False
+        has_room = len(self._nodes) < meeting.settings.max_nodes
+        until_s = time.monotonic() + _JOIN_SEEN_S * has_room
+        while not board.has_failures():
+            if meeting.num_nodes_waiting():
+                return True
+            if time.monotonic() >= until_s:
+                break
+            time.sleep(_PAUSE_S)
+        return False
+
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        if self.failures:
+            self._num_restarts += 1
             most = worker_group.spec.max_restarts
-            before, self._restarts = self._restarts, most - self._remaining_restarts
-            if self._restarts > before:
-                say(f"restart {self._restarts} of {most}: all ranks start again")
-            else:
-                say("another node joins, or starts its ranks again: all ranks start again")
-            super()._restart_workers(worker_group)
+            again = f"restart {self._num_restarts} of {most}: all ranks start again"
+            self._ranks.say(f"{self.report().removeprefix('hccl-launch: ')}\nhccl-launch: {again}")
+        else:
+            self._ranks.say("another node joins, or starts its ranks again: all ranks start again")
+        super()._restart_workers(worker_group)
 
-        def _exit_barrier(self) -> None:
-            if self._board is None:
-                super()._exit_barrier()  # type: ignore[no-untyped-call]
-                return
-            self._board.wait_for_end(len(self._nodes), self._exit_barrier_timeout)
-
-    return ReportingAgent
-
-
-class _Board:
-    """What the nodes of a job tell each other in the store of its rendezvous."""
-
-    def __init__(self, store: Store, run_id: str, start: int) -> None:
-        self._store, self._start = store, start
-        self._key = f"hccl-launch/{run_id}"
-
-    def job_id(self) -> str:
-        """Return a name of this job alone: scripts know by it that they were restarted."""
-        mine = f"job-{os.urandom(4).hex()}"
-        return str(self._store.compare_set(f"{self._key}/job", "", mine).decode())
-
-    def tell(self, failure: Failure, world_size: int | None) -> None:
-        """Have every other node end with the job; the first failure counts."""
-        what = title(failure, world_size).removeprefix("hccl-launch: ")
-        self._store.compare_set(f"{self._key}/failure", "", f"{failure.shell_code} {what}")
-
-    def check(self) -> None:
-        """Raise OtherNodeFailedError if a node has told."""
-        key = f"{self._key}/failure"
-        if self._store.check([key]):
-            exit_code, _, what = self._store.get(key).decode().partition(" ")
-            raise OtherNodeFailedError(what, int(exit_code))
-
-    def wait_for_end(self, num_nodes: int, timeout_s: float) -> None:
-        """Wait until the ranks of all nodes have ended."""
-        key, until_s = f"{self._key}/ended/{self._start}", time.monotonic() + timeout_s
-        # The node that serves the store may be the first to see that all have ended.
-        with suppress(RuntimeError):
-            self._store.add(key, 1)
-            while self._store.add(key, 0) < num_nodes and time.monotonic() < until_s:
-                self.check()
-                time.sleep(_PAUSE_S)
+    def _exit_barrier(self) -> None:
+        if self._board is None:
+            super()._exit_barrier()  # type: ignore[no-untyped-call]
+        else:
+            self._board.wait_for_end(_EXIT_BARRIER_S)

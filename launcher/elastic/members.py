@@ -5,11 +5,11 @@ is 15 s behind would be taken for dead, again and again. It is also silent while
 """
 
 import time
-from collections.abc import Iterable
-from datetime import datetime, timezone
-from typing import Any
+from collections.abc import Callable, Iterable
+from datetime import datetime, timedelta, timezone
 
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
+    RendezvousBackend,
     RendezvousSettings,
     _BackendRendezvousStateHolder,
     _NodeDesc,
@@ -17,15 +17,27 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import (
 
 from hccl_py.launcher.own_lines import WaitingLines, say
 
+NodeDesc = _NodeDesc
+# A heartbeat is written every 5 s, and read within a second.
+_MOST_SKEW = timedelta(seconds=10)
+
 
 class Members(_BackendRendezvousStateHolder):
     """The state of the rendezvous; a node is dead if its heartbeat does not change."""
 
-    def __init__(self, backend: Any, settings: RendezvousSettings, *rest: Any) -> None:
-        """See torch's class."""
-        super().__init__(backend, settings, *rest)
+    def __init__(
+        self,
+        backend: RendezvousBackend,
+        settings: RendezvousSettings,
+        cache_s: int = 1,
+        say: Callable[[str], None] = say,
+    ) -> None:
+        """Read the state from the backend every `cache_s` at most; `say` takes lines."""
+        super().__init__(backend, settings, cache_s)
+        self._limits, self._say = settings, say
         # By node: its heartbeat, and when it came by the clock of this node.
-        self._heartbeats: dict[_NodeDesc, tuple[datetime, datetime]] = {}
+        self._heartbeats: dict[NodeDesc, tuple[datetime, datetime]] = {}
+        self._wrong_clocks: set[NodeDesc] = set()
         self._waits_since_s = 0.0
         self._lines = WaitingLines(0.0)
 
@@ -37,23 +49,38 @@ class Members(_BackendRendezvousStateHolder):
         if not what or not self._waits_since_s:
             self._waits_since_s, self._lines = now_s, WaitingLines(now_s)
         elif self._lines.is_due(now_s):
-            say(what)
+            self._say(what)
         return result
 
     def _sanitize(self) -> None:
         """Drop dead nodes, with all heartbeats in the time of this node's clock."""
-        now, written = datetime.now(timezone.utc), self._state.last_heartbeats
+        now, written = datetime.now(timezone.utc), self.state.last_heartbeats
         seen = {}
         for node, heartbeat in written.items():
             known = self._heartbeats.get(node)
-            seen[node] = known if known and known[0] == heartbeat else (heartbeat, now)
+            if known and known[0] == heartbeat:
+                seen[node] = known
+            else:
+                seen[node] = heartbeat, now
+                if known:
+                    self._look_at_clock(node, heartbeat - now)
         self._heartbeats = seen
-        self._state.last_heartbeats = {node: came for node, (_, came) in seen.items()}
+        self.state.last_heartbeats = {node: came for node, (_, came) in seen.items()}
         super()._sanitize()
-        self._state.last_heartbeats = {node: written[node] for node in self._state.last_heartbeats}
+        self.state.last_heartbeats = {node: written[node] for node in self.state.last_heartbeats}
+
+    def _look_at_clock(self, node: NodeDesc, skew: timedelta) -> None:
+        """Say that a clock is wrong, given how far a heartbeat of just now is ahead of this one."""
+        if abs(skew) > _MOST_SKEW and node not in self._wrong_clocks:
+            self._wrong_clocks.add(node)
+            way = "ahead of" if skew > timedelta() else "behind"
+            self._say(
+                f"the clock of {node.addr} is {abs(skew).total_seconds():.0f} s {way} the one of "
+                "this node: times in logs are wrong (timedatectl set-ntp true)"
+            )
 
     def _what_is_awaited(self) -> str:
-        state, settings = self._state, self._settings
+        state, settings = self.state, self._limits
         if state.closed or (state.complete and not state.wait_list):
             return ""
         if state.complete:
@@ -72,7 +99,7 @@ class Members(_BackendRendezvousStateHolder):
         )
 
 
-def names(nodes: Iterable[_NodeDesc]) -> str:
+def names(nodes: Iterable[NodeDesc]) -> str:
     """Return the addresses of nodes, at most eight of them."""
     found = [node.addr for node in sorted(nodes)]
     more = f" and {len(found) - 8} more" if len(found) > 8 else ""

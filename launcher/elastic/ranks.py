@@ -1,103 +1,184 @@
-"""The ranks of this node: their environments, their log files and how they failed."""
+"""The ranks of this node: torch's agent says when they start and stop.
 
-import json
-import os
-from collections.abc import Mapping
-from contextlib import suppress
+The agent of all jobs starts and watches them, so their lines, failures and progress are those of a
+job of fixed size. It takes `LocalRanks` for its head.
+"""
+
+import math
+import signal
+import threading
+import time
 from typing import Any
 
-from torch.distributed.elastic.multiprocessing import LogsSpecs
-from torch.distributed.elastic.multiprocessing.api import LogsDest
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
-
 from hccl_py.launcher.failure import Failure
+from hccl_py.launcher.job.agent import Agent, stopped_by
+from hccl_py.launcher.job.layout import Attempt
+from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.job.program import Program
+from hccl_py.launcher.job.streams import Streams
+from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, look_s
 
-_LOG_TAIL_BYTES = 4000
+# Ranks that lose a peer raise a moment later, and say in what call: that belongs to the report.
+_SETTLE_S = 0.3
+_STOP_EXTRA_S = 5.0
 
 
-class LocalRanks(LogsSpecs):
-    """The ranks of this machine: their environments, their log files and how they failed.
+class CannotStartError(Exception):
+    """A rank could not be started; the message says why."""
 
-    Elastic calls `reify` with the environments just before it starts the ranks, when the nodes
-    have met and this node knows its number.
+    def __init__(self, why: str, exit_code: int) -> None:
+        """Take the exit code of the job as well."""
+        super().__init__(why)
+        self.exit_code = exit_code
+
+
+class LocalRanks:
+    """The ranks of this node, start after start; a service of the loop of the main thread.
 
     Attributes:
-        job_id: what ranks see instead of elastic's; None: elastic's.
-        world_size: of the last start; None: there was none.
+        has_failed: whether a rank failed since the last start; the others are being stopped.
+        failures: of the last start, when none of its ranks runs any more.
+        exit_code: of this process; None: the job goes on.
     """
 
-    def __init__(self, inner: LogsSpecs) -> None:
-        self.job_id: str | None = None
-        self.world_size: int | None = None
-        self._inner = inner
-        self._environments: dict[int, dict[str, str]] = {}
-        self._files = LogsDest()
+    def __init__(self, loop: JobLoop, program: Program, stall_s: float) -> None:
+        """Start nothing yet; a rank without progress is named after `stall_s`."""
+        self._loop, self._stop_s, self._stall_s = loop, program.stop_s, stall_s
+        self._streams = Streams(loop)
+        self._agent = Agent(loop, program, self, self._streams)
+        self._progress: JobProgress | None = None
+        self._number = 0  # of the last start
+        self._problem: tuple[str, int] | None = None
+        self._stop_at_s = math.inf
+        self._by_user: tuple[str, int] | None = None
+        self._ended = threading.Event()
+        self._ended.set()
+        self.has_failed = False
+        self.failures: tuple[Failure, ...] = ()
+        self.exit_code: int | None = None
+        for service in (self._agent, self):
+            loop.add(service)
 
-    def reify(self, envs: dict[int, dict[str, str]]) -> LogsDest:
-        """Complete the environments and return where each rank's output goes."""
-        for env in envs.values():
-            env["NODE_RANK"] = env["GROUP_RANK"]
-            self.world_size = int(env["WORLD_SIZE"])
-            if self.job_id is not None:
-                env["TORCHELASTIC_RUN_ID"] = self.job_id
-        self._environments = envs
-        self._files = self._inner.reify(envs)
-        return self._files
+    # The thread of torch's agent.
 
     @property
-    def root_log_dir(self) -> str:
-        """Folder of all log files."""
-        return self._inner.root_log_dir
+    def are_running(self) -> bool:
+        """Whether a rank runs."""
+        return not self._ended.is_set()
 
-    def failures(self, noticed: Mapping[int, ProcessFailure]) -> tuple[Failure, ...]:
-        """Return the failures of this attempt, given those that elastic noticed by its local rank.
+    def start(self, attempt: Attempt) -> None:
+        """Start all ranks; raise CannotStartError."""
+        self._loop.call(lambda: self._start(attempt))
 
-        A rank that recorded an exception failed, even if elastic stopped it before its process
-        ended: the ranks that it failed may well end first.
-        """
-        found = []
-        for number, env in self._environments.items():
-            record = _record(self._files.error_files[number])
-            process = noticed.get(number)
-            if record or process is not None:
-                log = self._files.stderrs[number] or self._files.stdouts[number]
-                found.append(_failure(env, process, record, "" if log == os.devnull else log))
-        return tuple(found)
+    def stop(self) -> None:
+        """Have all ranks end, and wait until they have."""
+        self._loop.post(self._stop)
+        self.wait()
 
+    def wait(self) -> None:
+        """Wait until ranks that are being stopped have ended; raise TimeoutError."""
+        limit_s = _SETTLE_S + self._stop_s + _STOP_EXTRA_S
+        if not self._ended.wait(limit_s) and not self._by_user:
+            raise TimeoutError(f"a rank did not end within {limit_s:.0f} s of being killed")
 
-def _record(path: str) -> dict[str, Any]:
-    with suppress(OSError, ValueError, KeyError), open(path) as file:
-        record = json.load(file)["message"]
-        if isinstance(record, str):
-            record = {"message": record, "extraInfo": {}}
-        # Elastic's timestamp has whole seconds; the file's shows which of several ranks was first.
-        return {**record["extraInfo"], "message": record["message"], "at_s": os.stat(path).st_mtime}
-    return {}
+    def say(self, text: str) -> None:
+        """Print a line of the launcher's own."""
+        self._loop.post(lambda: self._streams.say(f"hccl-launch: {text}"))
 
+    def conclude(self, exit_code: int, text: str) -> None:
+        """End this node's part of the job with a text, which may be empty."""
+        self._loop.post(lambda: self._conclude(exit_code, text))
 
-def _failure(
-    env: Mapping[str, str], process: ProcessFailure | None, record: Mapping[str, Any], log: str
-) -> Failure:
-    return Failure(
-        rank=int(env["RANK"]),
-        node=int(env["NODE_RANK"]),
-        local_rank=int(env["LOCAL_RANK"]),
-        host="",
-        pid=process.pid if process else record.get("pid", 0),
-        # Elastic may have stopped a rank between its exception and its end.
-        exit_code=process.exitcode if process and (process.exitcode > 0 or not record) else 1,
-        kind=record.get("type", ""),
-        message=record.get("message", ""),
-        traceback=record.get("py_callstack", ""),
-        at_s=record["at_s"] if record or process is None else float(process.timestamp),
-        log=log,
-        last_lines=tuple(_tail(log).splitlines()),
-    )
+    # The main thread.
 
+    def on_signal(self, number: int) -> None:
+        """Stop this node for a signal; to the other nodes it has left."""
+        self._end_for(*stopped_by(number))
 
-def _tail(path: str) -> str:
-    if not os.path.isfile(path):
-        return ""
-    with open(path, "rb") as file:
-        file.seek(max(0, os.path.getsize(path) - _LOG_TAIL_BYTES))
-        return file.read().decode(errors="replace")
+    def close(self) -> None:
+        """Print what is left."""
+        self._streams.close()
+
+    def next_s(self) -> float:
+        """See `loop.Service`."""
+        return self._stop_at_s
+
+    def turn(self) -> None:
+        """See `loop.Service`."""
+        if time.monotonic() >= self._stop_at_s:
+            self._stop()
+        if self._streams.is_lost:
+            why = f"it cannot print any more ({self._streams.why_lost})"
+            self._end_for(why, 128 + signal.SIGPIPE)
+
+    def send(self, kind: str, body: Any) -> None:
+        """Take a message of the agent, see `head.Head.receive`."""
+        if kind == "failed":
+            self.has_failed, self._stop_at_s = True, time.monotonic() + _SETTLE_S
+        elif kind == "ended":
+            self._on_end(body[1])
+        elif kind == "stop":
+            self._problem = body[0], body[1]
+        elif self._progress is not None and body[0] == self._number and not self.has_failed:
+            if kind == "progress":
+                self._progress.take(0, body[1], time.monotonic())
+            elif kind == "stack":
+                self._progress.take_stack(*body[1:])
+
+    def _start(self, attempt: Attempt) -> None:
+        can_show = self._streams.can_show
+        attempt = attempt._replace(look_s=look_s(self._stall_s, can_show))
+        outlets = Outlets(
+            self._streams.say,
+            self._streams.show if can_show else None,
+            lambda _, rank: self._agent.receive("dump", [attempt.number, rank]),
+        )
+        here = range(attempt.first_rank, attempt.first_rank + len(attempt.slots))
+        self._progress = JobProgress(outlets, self._stall_s, attempt.look_s, here)
+        self.has_failed, self.failures, self._problem = False, (), None
+        self._number = attempt.number
+        self._ended.clear()
+        self._agent.receive("start", attempt)
+        if self._problem is not None:
+            self._agent.stop_ranks()
+            raise CannotStartError(*self._problem)
+
+    def _stop(self) -> None:
+        self._stop_at_s = math.inf
+        if self.are_running:
+            self._agent.stop_ranks()
+
+    def _on_end(self, failures: tuple[Failure, ...]) -> None:
+        now_s = time.time()
+        self.failures = tuple(each._replace(at_s=now_s + each.at_s) for each in failures)
+        self._stop_at_s = math.inf
+        if self._progress is not None:
+            self._progress.close()
+            self._progress = None
+        if self._by_user is None:
+            self._ended.set()
+        else:
+            self._loop.post(self._conclude_for_user)
+
+    def _end_for(self, why: str, exit_code: int) -> None:
+        if self._by_user is not None:
+            return
+        self._by_user = why, exit_code
+        if self.are_running:
+            self._stop()
+        else:
+            self._conclude_for_user()
+
+    def _conclude_for_user(self) -> None:
+        assert self._by_user is not None
+        why, exit_code = self._by_user
+        self._conclude(exit_code, f"hccl-launch: {why}; all ranks were ended")
+
+    def _conclude(self, exit_code: int, text: str) -> None:
+        if self.exit_code is not None:
+            return
+        self.exit_code = exit_code
+        self._agent.end(exit_code, "")
+        if text:
+            self._streams.say(text)
+        self._loop.stop()

@@ -1,70 +1,68 @@
 """The entry: from the command line to the exit code of this node.
 
-The command line is torchrun's, read by torchrun's own parser. Rendezvous, restarts and log files
-are elastic's.
+The command line is torchrun's, read by torchrun's own parser. Rendezvous and restarts are torch's.
 """
 
 import argparse
 import logging
 import os
-import sys
+import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from torch.distributed import DistNetworkError
-from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.elastic.rendezvous import api as rendezvous
-from torch.distributed.elastic.rendezvous import c10d_rendezvous_backend, dynamic_rendezvous
+from torch.distributed.elastic import events
+from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.rendezvous.api import (
     RendezvousClosedError,
     RendezvousConnectionError,
     RendezvousTimeoutError,
 )
-from torch.distributed.launcher import api
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
-from torch.distributed.run import config_from_args, determine_local_world_size, get_args_parser
+from torch.distributed.launcher.api import LaunchConfig
+from torch.distributed.run import config_from_args, get_args_parser
 
 from hccl_py.launcher.command_line.parser import parser
-from hccl_py.launcher.elastic.agent import OtherNodeFailedError, reporting_agent
+from hccl_py.launcher.elastic.agent import NodeAgent
+from hccl_py.launcher.elastic.board import OtherNodeFailedError
 from hccl_py.launcher.elastic.meeting import is_here, wait_for_store
-from hccl_py.launcher.elastic.members import Members
-from hccl_py.launcher.elastic.ranks import LocalRanks
-from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE, USAGE
-from hccl_py.launcher.failure import first_failure, render
-from hccl_py.launcher.job.program import WORKER
+from hccl_py.launcher.elastic.ranks import CannotStartError, LocalRanks
+from hccl_py.launcher.elastic.rendezvous import join
+from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE, USAGE
+from hccl_py.launcher.job.agent import watch_signals
+from hccl_py.launcher.job.loop import JobLoop
+from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options
 from hccl_py.launcher.own_lines import say
-from hccl_py.launcher.placement.accelerators import framework_variables
-from hccl_py.schedulers.ports import free_port
+from hccl_py.launcher.parts.settings import program_of, slots_of
 from hccl_py.transport.network.interfaces import address_towards
 
-# Any of these says that there are other nodes.
-_MEETING = ("--node-rank", "--node_rank", "--master-addr", "--master_addr")
+# torch's names for a rendezvous at the place that hccl-launch's own options name.
+_BY_PLACE = ("static", "c10d")
 # These loggers warn of each signal sent, exit code and lost store: the report contains them.
 _NOISY = tuple(
     f"torch.distributed.elastic.{name}" for name in ("multiprocessing", "agent", "rendezvous")
 )
 
 
-def run(checked: Options, folder: Path, words: Sequence[str]) -> int:
-    """Run the ranks to their end, report failures, and return the exit code; 0 if stopped."""
+def run(checked: Options, folder: Path, words: Sequence[str], stall_s: float) -> int:
+    """Run the ranks to their end, report failures, and return the exit code.
+
+    A rank without progress is named after `stall_s`; 0: none is.
+    """
     _quieten()
+    program = program_of(checked, folder, slots_of(checked, [0]))
     args = _parser().parse_args(words)
     limit = f"join_timeout={args.connect_timeout:.0f}"
     args.rdzv_conf = f"{limit},{args.rdzv_conf}" if args.rdzv_conf else limit
-    if checked.by_arrival and checked.head is not None and args.rdzv_backend in ("static", "c10d"):
+    if checked.by_arrival and checked.head is not None and args.rdzv_backend in _BY_PLACE:
         try:
             _prepare_meeting(args, checked.head)
         except TimeoutError as error:
             say(f"error: {error}")
             return MISSING_NODE
-    if args.log_dir is None:
-        args.log_dir = str(folder)  # error files alone, which the report contains
-    elif args.tee == "0" and args.redirects == "0":
-        args.tee = "3"  # --log-dir alone keeps every rank's output, and prints it as well
-    return _run(args, words)
+    config = _config(args, checked.head)
+    return USAGE if config is None else _run(config, program, stall_s)
 
 
 def _prepare_meeting(args: argparse.Namespace, endpoint: tuple[str, int]) -> None:
@@ -90,59 +88,71 @@ def _parser() -> argparse.ArgumentParser:
     return made
 
 
-def _run(args: argparse.Namespace, words: Sequence[str]) -> int:
-    if not (args.no_python or args.run_path):
-        script = [args.training_script, *args.training_script_args]
-        args.training_script_args = ["-m", *script] if args.module else script
-        args.training_script, args.module = WORKER, False
-    ranks_here = determine_local_world_size(args.nproc_per_node)
-    cores = len(os.sched_getaffinity(0))
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores // ranks_here)))
-    os.environ.update(framework_variables(os.environ))
-    if not (args.rdzv_endpoint or any(word.startswith(_MEETING) for word in words)):
-        args.standalone = True
+def _config(args: argparse.Namespace, head: tuple[str, int] | None) -> LaunchConfig | None:
+    """Have torchrun read its options; None: they make no sense, and a line said so."""
+    if head is None and args.rdzv_backend in _BY_PLACE:
+        args.rdzv_backend, args.rdzv_endpoint, args.local_addr = "c10d", "127.0.0.1:0", "127.0.0.1"
     args.master_port = args.master_port or DEFAULT_MASTER_PORT
+    # `Options` says what these are here.
+    args.nproc_per_node, args.log_dir, args.redirects, args.tee = "1", os.devnull, "0", "0"
     try:
-        config, command, arguments = config_from_args(args)
+        return config_from_args(args)[0]
     except (AssertionError, ValueError, RuntimeError, OSError) as error:
         say(f"error: {_one_line(error)}")
-        return USAGE
-    assert config.logs_specs is not None, "config_from_args always chooses one"
-    ranks = LocalRanks(config.logs_specs)
-    config = replace(config, logs_specs=ranks)
-    _mend_torch(ranks)
+        return None
+
+
+def _run(config: LaunchConfig, program: Program, stall_s: float) -> int:
+    loop = JobLoop()
+    ranks = LocalRanks(loop, program, stall_s)
+    watch_signals(loop, ranks.on_signal)
+    lead = partial(_lead, config, program, ranks)
+    threading.Thread(target=lead, name="hccl-elastic", daemon=True).start()
+    loop.run()
+    ranks.close()
+    return AGENT_KILLED if ranks.exit_code is None else ranks.exit_code
+
+
+def _lead(config: LaunchConfig, program: Program, ranks: LocalRanks) -> None:
+    """Have torch's agent lead the ranks, on a thread of its own, and conclude with the outcome."""
     try:
-        elastic_launch(config, command)(*arguments)
-        return 0
-    except SignalException:
-        return 0
-    except ChildFailedError as error:
-        failures = ranks.failures({each.local_rank: each for each in error.failures.values()})
-        text, code = render(failures, ranks.world_size), first_failure(failures).shell_code
+        ranks.conclude(*_outcome(config, program, ranks))
     except Exception as error:
         problem, code = _why(error, config)
-        text = f"hccl-launch: error: {problem}"
-    sys.stdout.flush()
-    print(text, file=sys.stderr, flush=True)
-    return code
+        ranks.conclude(code, f"hccl-launch: error: {problem}")
 
 
-def _mend_torch(ranks: LocalRanks) -> None:
-    """Put our parts in the places of torch's."""
-    # Elastic lends its own store to the ranks, with the keys of the failed attempt: the next
-    # attempt would connect to ended ranks. Without it, rank 0 opens a fresh store.
-    os.environ.setdefault("TORCH_DISABLE_SHARE_RDZV_TCP_STORE", "1")
-    # Seconds pass until rank 0 listens on this port: no outgoing connection may take it.
-    rendezvous.get_free_port = free_port  # type: ignore[attr-defined]
-    # Elastic only logs that it restarts, and not because of which rank.
-    api.LocalElasticAgent = reporting_agent(ranks)  # type: ignore[attr-defined]
-    c10d_rendezvous_backend._matches_machine_hostname = is_here  # type: ignore[attr-defined]
-    dynamic_rendezvous._BackendRendezvousStateHolder = Members  # type: ignore
+def _outcome(config: LaunchConfig, program: Program, ranks: LocalRanks) -> tuple[int, str]:
+    handler = join(config, ranks.say)
+    spec = WorkerSpec(
+        role=config.role,
+        local_world_size=len(program.slots),
+        rdzv_handler=handler,
+        entrypoint=program.command[0],
+        max_restarts=config.max_restarts,
+        monitor_interval=config.monitor_interval,
+        local_addr=config.local_addr,
+        event_log_handler=config.event_log_handler,
+    )
+    agent = NodeAgent(spec, ranks)
+    try:
+        agent.run()
+        events.record(agent.get_event_succeeded(), config.event_log_handler)
+        if not agent.failures:
+            return 0, ""
+        return agent.conclude(), agent.report()
+    except Exception:
+        events.record(agent.get_event_failed(), config.event_log_handler)
+        raise
+    finally:
+        handler.shutdown()
 
 
 def _why(error: Exception, config: LaunchConfig) -> tuple[str, int]:
     """Return what elastic could not do, in a line, and the exit code."""
     where = config.rdzv_endpoint
+    if isinstance(error, CannotStartError):
+        return str(error), error.exit_code
     if isinstance(error, RendezvousTimeoutError):
         return (
             f"fewer than {config.min_nodes} nodes came in time (--connect-timeout). Was "

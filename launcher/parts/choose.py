@@ -4,6 +4,7 @@ import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from hccl_py.launcher.exit_codes import USAGE
 from hccl_py.launcher.options import Options, UsageError
 from hccl_py.launcher.output.options import OutputWords
 from hccl_py.launcher.own_lines import say
@@ -14,6 +15,7 @@ from hccl_py.launcher.parts.settings import (
     program_of,
     settings_of,
     slots_of,
+    stall_s,
 )
 from hccl_py.schedulers.ports import free_port
 from hccl_py.schedulers.reader import read
@@ -42,14 +44,25 @@ def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[]
     """Return what runs a job whose size may change."""
     if options.by_arrival and options.head is not None:
         meeting.resolve(options.head)
+    named_after_s = stall_s()
 
     def body() -> int:
+        from hccl_py.launcher.elastic import preflight
         from hccl_py.launcher.elastic.meeting import quiet_torch
 
+        if options.by_arrival or options.checks:
+            code = preflight.check(options, os.environ)
+            if code is not None:
+                return code
         with quiet_torch():
+            from hccl_py.launcher.elastic import torch_names
+
+            if problem := torch_names.problem():
+                say(f"error: {problem}")
+                return USAGE
             from hccl_py.launcher.elastic import run
 
-        return run.run(options, folder, words)
+        return run.run(options, folder, words, named_after_s)
 
     return body
 

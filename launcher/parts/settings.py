@@ -52,7 +52,7 @@ def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "Head
         connect_timeout_s=options.connect_timeout_s,
         stop_s=options.stop_s,
         only_checks=options.checks,
-        stall_s=_stall_s(),
+        stall_s=stall_s(),
         job_id=options.job_id or f"job-{os.urandom(4).hex()}",
         max_restarts=options.max_restarts,
         master_addr="" if options.head is None else options.head[0],
@@ -60,7 +60,7 @@ def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "Head
     )
 
 
-def _stall_s() -> float:
+def stall_s() -> float:
     """Return after how long a rank without progress is named; the ranks read this variable too."""
     from hccl_py.launcher.progress.job_progress import STALL_VARIABLE
 

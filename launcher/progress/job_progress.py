@@ -1,4 +1,4 @@
-"""All ranks of a job, as the head sees them, without I/O: a status line, and who makes no progress.
+"""Ranks of a job, as the head sees them, without I/O: a status line, and who makes no progress.
 
 A rank without progress is named once. It can be named again after it went on, and then after twice
 the time: a job that writes a checkpoint of a minute after every epoch is not nagged each time.
@@ -44,10 +44,13 @@ def look_s(stall_s: float, has_terminal: bool) -> float:
 class JobProgress:
     """One attempt of a job."""
 
-    def __init__(self, outlets: Outlets, stall_s: float, look_s: float, world_size: int) -> None:
-        """Begin with nothing known; agents look every `look_s`. `stall_s` of 0 names no rank."""
+    def __init__(self, outlets: Outlets, stall_s: float, look_s: float, ranks: range) -> None:
+        """Begin with nothing known of some ranks; agents look every `look_s`.
+
+        `stall_s` of 0 names no rank.
+        """
         self._outlets, self._stall_s, self._look_s = outlets, stall_s, look_s
-        self._world_size = world_size
+        self._ranks = ranks
         self._by_agent: dict[int, Sequence[RankProgress]] = {}
         self._status = StatusLine()
         self._limits: dict[int, float] = {}
@@ -112,7 +115,7 @@ class JobProgress:
         longest_s = max(everyone[rank].idle_s for rank in stalled)
         lines = [f"hccl-launch: no progress for {longest_s:.0f} s ({STALL_VARIABLE} sets how long)"]
         # Only a rank that exits with 0 ends, and the others go on.
-        if ended := sorted(set(range(self._world_size)) - everyone.keys()):
+        if ended := sorted(set(self._ranks) - everyone.keys()):
             verb = "has" if len(ended) == 1 else "have"
             lines.append(f"{_ranks(ended)} {verb} ended, with exit code 0")
         lines += [self._outside(everyone[rank]) for rank in outside[:_MAX_NAMED]]

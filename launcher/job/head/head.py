@@ -274,7 +274,7 @@ class Head:
             self._say, self._show, lambda index, rank: self._send(index, "dump", [number, rank])
         )
         self._progress = JobProgress(
-            outlets, self.settings.stall_s, attempt.look_s, attempt.world_size
+            outlets, self.settings.stall_s, attempt.look_s, range(attempt.world_size)
         )
         self._ending = Ending()
         self.phase = Phase.RUNNING

@@ -12,6 +12,7 @@ import pytest
 
 from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.main import main
+from hccl_py.launcher.options import UsageError
 
 SCRIPT = __file__
 SCREEN_LINES = 40
@@ -58,6 +59,12 @@ def test_nodes_meet_only_where_an_option_says_so(
 )
 def test_torchs_elastic_runs_what_only_it_can(arguments: str, elastic: bool) -> None:
     assert parse([*arguments.split(), SCRIPT], {}).elastic == elastic
+
+
+@pytest.mark.parametrize("option", ["--numa-binding node", "--virtual-local-rank"])
+def test_option_of_torchruns_start_of_ranks_is_refused(option: str) -> None:
+    with pytest.raises(UsageError, match=f"^{option.split()[0]}: "):
+        parse([*option.split(), SCRIPT], {})
 
 
 def test_check_needs_no_program() -> None:

@@ -44,7 +44,7 @@ def beat(view: Members, node: _NodeDesc, clock_s: float = 0.0) -> None:
 
 @pytest.mark.parametrize("clock_s", [-20.0, 40.0])
 def test_node_whose_clock_is_wrong_takes_part_until_it_is_silent(
-    views: tuple[Members, Members], clock_s: float
+    views: tuple[Members, Members], clock_s: float, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine, other = views
     until_s = time.monotonic() + 3 * SILENT_S
@@ -52,6 +52,10 @@ def test_node_whose_clock_is_wrong_takes_part_until_it_is_silent(
         beat(other, THERE, clock_s)
         mine.sync()
         assert THERE in mine.state.participants
+    said = capsys.readouterr().err
+    way = "behind" if clock_s < 0 else "ahead of"
+    assert said.startswith(f"hccl-launch: the clock of b is {abs(clock_s):.0f} s {way} the one of ")
+    assert said.count("\n") == 2, "once by each view"
     silent_since_s = time.monotonic()
     while THERE in mine.state.participants:
         assert time.monotonic() < silent_since_s + LIMIT_S

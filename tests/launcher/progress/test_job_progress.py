@@ -20,7 +20,7 @@ class Job:
         self.said: list[str] = []
         self.asked: list[tuple[int, int]] = []
         outlets = Outlets(self.said.append, None, lambda *asked: self.asked.append(asked))
-        self.progress = JobProgress(outlets, STALL_S, LOOK_S, world_size)
+        self.progress = JobProgress(outlets, STALL_S, LOOK_S, range(world_size))
 
     def look(self, now_s: float, *ranks: RankProgress) -> str:
         """Take two looks at all ranks, and return what was said."""

@@ -113,8 +113,15 @@ def test_only_the_rank_that_neither_computes_nor_prints_is_named(
     assert re.findall(r"  rank (\d) ", "".join(seen) + rest) == ["2"]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param((), id="fixed size"),
+        pytest.param(("--role", "r"), id="elastic", marks=pytest.mark.nightly("launchers")),
+    ],
+)
 def test_terminal_shows_steps_that_grow_below_the_lines_and_is_clear_at_the_end(
-    script: Callable[[str], Path],
+    script: Callable[[str], Path], options: tuple[str, ...]
 ) -> None:
     path = script(TRAINS)
     reader, terminal = pty.openpty()
@@ -129,7 +136,7 @@ def test_terminal_shows_steps_that_grow_below_the_lines_and_is_clear_at_the_end(
         read_more()
         return len(set(STATUS.findall(seen))) > 1
 
-    with job(*COMMAND, "--nproc", 2, path, terminal=terminal) as process:
+    with job(*COMMAND, *options, "--nproc", 2, path, terminal=terminal) as process:
         os.close(terminal)
         wait_until(has_shown_growth, "two different numbers of steps", LIMIT_S)
         release(path)
