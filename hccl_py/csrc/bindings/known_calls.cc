@@ -78,11 +78,14 @@ void KnownCalls::learn(const AnyTuple& call, nb::object prepared, nb::object blo
 
 namespace {
 
+using AnyByAny = nb::typed<nb::dict, nb::any, nb::any>;
+
 // The way of one Collectives to the engine.
 struct FastPath {
   nb::object state;   // CommunicatorState
   nb::object known;   // KnownCalls
-  nb::object groups;  // CALLS of call_group.py: a call may have to be collected while there are any
+  nb::object groups;    // CALLS of call_group.py: a call may have to be collected while there are any
+  nb::object captures;  // CAPTURES of graphs/recording.py: or recorded
   nb::object errors;  // CallErrors
   nb::object work;    // the class Work, of calls in the background; None: calls block
 };
@@ -143,7 +146,7 @@ nb::object answer(const Remembered& method, PyObject* const* arguments, size_t n
   nb::object found = attribute(arguments[0], names.fast_path);
   if (!found.is_valid() || Py_TYPE(found.ptr()) != names.path_type) return {};
   const FastPath& path = *nb::inst_ptr<FastPath>(found);
-  if (PyDict_GET_SIZE(path.groups.ptr()) != 0) return {};
+  if (PyDict_GET_SIZE(path.groups.ptr()) + PyDict_GET_SIZE(path.captures.ptr()) != 0) return {};
 
   std::array<PyObject*, KnownCalls::most_arguments> all{};
   std::copy(arguments + 1, arguments + num_arguments, all.begin());
@@ -278,12 +281,12 @@ void bind_known_calls(nb::module_& module) {
   nb::class_<FastPath>(module, "FastPath")
       .def("__init__",
            [](FastPath* self, nb::object state, nb::handle_t<KnownCalls> known,
-              nb::typed<nb::dict, nb::any, nb::any> groups, nb::object errors, nb::object work) {
-             new (self) FastPath{std::move(state), nb::borrow(known), std::move(groups),
-                                 std::move(errors), std::move(work)};
+              AnyByAny groups, AnyByAny captures, nb::object errors, nb::object work) {
+             new (self) FastPath{std::move(state),    nb::borrow(known),  std::move(groups),
+                                 std::move(captures), std::move(errors), std::move(work)};
            },
-           nb::arg("state"), nb::arg("known"), nb::arg("groups"), nb::arg("errors"),
-           nb::arg("work").none());
+           nb::arg("state"), nb::arg("known"), nb::arg("groups"), nb::arg("captures"),
+           nb::arg("errors"), nb::arg("work").none());
   nb::object type = make_remembered_type();
   names = {PyUnicode_InternFromString("_fast_path"), PyUnicode_InternFromString("core"),
            PyUnicode_InternFromString("timeout_s"),

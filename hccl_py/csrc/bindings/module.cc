@@ -148,6 +148,7 @@ NB_MODULE(_core, module) {
   bind_reports(module, communicator);
   bind_calls(module, communicator);
   bind_known_calls(module);
+  bind_graph(module);
   bind_communicator(communicator);
 
   module.def("address_of", &address_of);

@@ -1,0 +1,174 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "bindings/requests.h"
+#include "engine/graph/graph.h"
+
+namespace nb = nanobind;
+
+namespace hccl {
+
+namespace {
+
+// Of hccl_py/graphs/graph.py, with whose Step it agrees: awaited, copies, communicator, first, last,
+// blocks.
+using Copy = std::tuple<uint64_t, uint64_t, size_t>;
+using Step = std::tuple<std::vector<size_t>, std::vector<Copy>, size_t, size_t, size_t, bool>;
+
+std::vector<Graph::Step> steps_of(const std::vector<Step>& steps) {
+  std::vector<Graph::Step> made;
+  for (const auto& [awaited, copies, engine, first, last, blocks] : steps) {
+    made.push_back({awaited, {}, engine, first, last, blocks});
+    for (const auto& [to, from, num_bytes] : copies) {
+      made.back().copies.push_back({pointer(to), pointer(from), num_bytes});
+    }
+  }
+  return made;
+}
+
+std::vector<Graph::Call> calls_of(const std::vector<RecordedCall*>& calls) {
+  std::vector<Graph::Call> made;
+  for (const RecordedCall* call : calls) {
+    std::chrono::duration<double> timeout = call->request->deadline - call->request->submitted;
+    made.push_back({call->request, timeout.count()});
+  }
+  return made;
+}
+
+// A graph of Python: finds the engines, and sees that the memory is where it was.
+class BoundGraph {
+ public:
+  // Why nothing was submitted. Above zero: the number of the call, from 1, whose memory has moved.
+  enum Outcome : int { submitted = 0, under_way = -1, runs_elsewhere = -2, closed = -3 };
+
+  // `states`: the CommunicatorState of each communicator.
+  BoundGraph(std::vector<nb::object> states, const std::vector<RecordedCall*>& calls,
+             const std::vector<Step>& steps)
+      : states_(std::move(states)), graph_(calls_of(calls), steps_of(steps)) {
+    for (const RecordedCall* call : calls) buffers_.push_back(call->buffers);
+  }
+
+  // Whether `object`, which call `number` uses, could be read; then each replay looks where it lies.
+  bool watch(nb::object object, int number) {
+    reader_.learn(Py_TYPE(object.ptr()));
+    ArrayView view;
+    if (!reader_.read(object.ptr(), view)) return false;
+    watched_.push_back({std::move(object), view, number});
+    return true;
+  }
+
+  int run() {
+    if (int outcome = prepare(); outcome != submitted) return outcome;
+    Running running{*this};
+    nb::gil_scoped_release release;
+    graph_.run(engines_, check_signals);
+    return submitted;
+  }
+
+  int start() {
+    if (int outcome = prepare(); outcome != submitted) return outcome;
+    Running running{*this};
+    nb::gil_scoped_release release;
+    ++num_started_;
+    graph_.start(engines_);
+    return submitted;
+  }
+
+  bool wait(double timeout_s) {
+    // Of its own: another thread may begin the next replay as soon as this one is done.
+    std::vector<nb::object> cores = cores_;
+    std::vector<Communicator*> engines = engines_;
+    bool finished;
+    {
+      nb::gil_scoped_release release;
+      finished = graph_.wait(engines, Clock::now() + duration_of(timeout_s), check_signals);
+    }
+    if (!is_running_) forget_engines();
+    return finished;
+  }
+
+  const Graph& graph() const { return graph_; }
+  size_t num_started() const { return num_started_; }
+
+ private:
+  struct Watched {
+    nb::object object;
+    ArrayView view;
+    int call;
+  };
+  struct Running {
+    BoundGraph& graph;
+    explicit Running(BoundGraph& its) : graph(its) { graph.is_running_ = true; }
+    ~Running() {
+      graph.is_running_ = false;
+      graph.forget_engines();
+    }
+  };
+
+  // A graph keeps no engine whose communicator has been closed.
+  void forget_engines() {
+    if (!graph_.is_done()) return;
+    engines_.clear();
+    cores_.clear();
+  }
+
+  // Python's lock is held from here until is_running_ is set.
+  int prepare() {
+    if (is_running_) return runs_elsewhere;
+    if (!graph_.is_done()) return under_way;
+    for (const Watched& one : watched_) {
+      ArrayView now;
+      bool stays = reader_.read(one.object.ptr(), now) && now.address == one.view.address &&
+                   now.count == one.view.count && now.element == one.view.element;
+      if (!stays) return one.call;
+    }
+    forget_engines();
+    for (const nb::object& state : states_) {
+      nb::object core = nb::getattr(state, "core");
+      if (!nb::isinstance<Communicator>(core)) return closed;
+      engines_.push_back(nb::inst_ptr<Communicator>(core));
+      cores_.push_back(std::move(core));
+    }
+    return submitted;
+  }
+
+  const std::vector<nb::object> states_;
+  std::vector<nb::object> buffers_;
+  std::vector<Watched> watched_;
+  ArrayReader reader_;
+  std::vector<nb::object> cores_;  // of the replay that is under way
+  std::vector<Communicator*> engines_;
+  size_t num_started_ = 0;
+  bool is_running_ = false;  // a thread is in run() or start()
+  Graph graph_;
+};
+
+}  // namespace
+
+void bind_graph(nb::module_& module) {
+  nb::class_<BoundGraph>(module, "Graph")
+      .def(nb::init<std::vector<nb::object>, const std::vector<RecordedCall*>&,
+                    const std::vector<Step>&>())
+      .def("watch", &BoundGraph::watch)
+      .def("run", &BoundGraph::run)
+      .def("start", &BoundGraph::start)
+      .def("wait", &BoundGraph::wait)
+      .def("is_one_batch", [](const BoundGraph& g) { return g.graph().is_one_batch(); })
+      .def("done", [](const BoundGraph& g) { return g.graph().is_done(); })
+      .def("num_started", &BoundGraph::num_started)
+      .def("first_open", [](const BoundGraph& g) { return g.graph().first_open(); })
+      // None: no call has failed.
+      .def("first_failed", [](const BoundGraph& g) {
+        size_t found = g.graph().first_failed();
+        return found < g.graph().size() ? std::optional(found) : std::nullopt;
+      });
+}
+
+}  // namespace hccl
