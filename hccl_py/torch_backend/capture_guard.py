@@ -23,7 +23,7 @@ class OnlyCollectives(TorchDispatchMode):
         if func.is_view:
             return func(*args, **(kwargs or {}))
         raise InvalidArgumentError(
-            f"hccl_py.capture(): expected collectives on plain contiguous tensors only, got {func}: "
+            f"hccl_py.capture(): expected collectives on contiguous plain tensors, got {func}: "
             "a replay would leave it out; do it before or after the block (functional and object "
             "collectives cannot be recorded)"
         )
