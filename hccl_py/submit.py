@@ -38,7 +38,7 @@ BACKGROUND = (
 )
 """Start a call and return the engine's Work."""
 
-RECORDING = (
+RECORDING: tuple[Entry, ...] = (
     _ENGINE.record_data,
     _ENGINE.record_blocks,
     _ENGINE.record_equal,
@@ -70,7 +70,7 @@ class EngineCalls(Generic[Result]):
         if CALLS and self._state.in_groups and get_ident() in CALLS:
             return self._collect(entry, arguments)
         try:
-            started = self._call(entry, arguments)
+            started = self._call(entry, arguments) if CAPTURES else entry(*arguments)
         except (_core.CommunicatorFailed, TypeError) as error:
             raised = self._error(error, arguments)
             del arguments  # the traceback of what is raised must not keep the engine
@@ -90,7 +90,7 @@ class EngineCalls(Generic[Result]):
         return None if self._blocking else work  # type: ignore[return-value]
 
     def _call(self, entry: Entry, arguments: tuple[Any, ...]) -> Any:
-        if CAPTURES and get_ident() in CAPTURES:
+        if get_ident() in CAPTURES:
             return run_recorded(self._state, entry, self._records[entry], arguments)
         return entry(*arguments)
 

@@ -34,6 +34,7 @@ class Graph:
         """Begin without calls."""
         self._calls: list[RecordedCall] = []
         self._native: Any = None
+        self._run: Callable[[], int] | None = None  # where C++ can look at all buffers
         self._reason = "its block has not ended"
 
     def __len__(self) -> int:
@@ -66,6 +67,7 @@ class Graph:
         self._owners = [state.owner() for state in states if state.owner is not None]
         self._unwatched = list(_watch(native, recording))
         self._calls, self._states, self._native = recording.calls, states, native
+        self._run = None if self._unwatched else native.run
 
     def replay(self, *, async_op: bool = False) -> Work | None:
         """Make the recorded calls again, in their order; every rank that recorded them does.
@@ -82,8 +84,19 @@ class Graph:
                 have to wait for each other (`async_op`), or this is inside of capture() or group().
             CommunicatorError: a call failed, or its communicator had failed or was closed before.
         """
-        if CALLS or CAPTURES or UNISSUED or self._native is None or self._unwatched:
-            self._check()
+        # The fast path is this function alone: another frame would cost as much as a small call.
+        if CALLS or CAPTURES or UNISSUED or self._run is None or async_op:
+            return self._replay_checked(async_op)
+        try:
+            outcome = self._run()
+        except _core.CommunicatorFailed as failure:
+            raise self.failed(failure) from None
+        if outcome:
+            return self._replay_checked(async_op)
+        return None
+
+    def _replay_checked(self, async_op: bool) -> Work | None:
+        self._check()
         if not async_op:
             self._issue(self._native.run)
             return None
@@ -153,7 +166,7 @@ class Graph:
 
     def failed(self, failure: _core.CommunicatorFailed) -> CommunicatorError:
         """Return the error of the first call that failed."""
-        number = self._native.first_failed()
+        number: int = self._native.first_failed()
         one = self._calls[number]
         error = one.state.errors.of_call(failure, one.limit_s, one.call)
         if hasattr(error, "add_note"):  # Python 3.11
@@ -162,7 +175,8 @@ class Graph:
 
     def unfinished(self, waited_s: float) -> CommunicatorError:
         """Return the error of a wait that was too short."""
-        one = self._calls[min(self._native.first_open(), len(self) - 1)]
+        number: int = min(self._native.first_open(), len(self) - 1)
+        one = self._calls[number]
         return one.state.errors.of_wait(waited_s, one.limit_s, one.call)
 
 

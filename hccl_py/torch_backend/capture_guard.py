@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hccl_py.transport.errors import InvalidArgumentError
 
 
-class OnlyCollectives(TorchDispatchMode):
+class OnlyCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Lets views through, which compute nothing."""
 
     def __torch_dispatch__(

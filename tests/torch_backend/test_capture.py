@@ -1,4 +1,4 @@
-"""`hccl_py.capture()` around torch.distributed: what is recorded, and what torch would add to it."""
+"""`hccl_py.capture()` around torch.distributed: what is recorded, and what is rejected."""
 
 from __future__ import annotations
 

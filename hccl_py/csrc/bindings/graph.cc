@@ -131,7 +131,7 @@ class BoundGraph {
     }
     forget_engines();
     for (const nb::object& state : states_) {
-      nb::object core = nb::getattr(state, "core");
+      nb::object core = state.attr(core_name_);
       if (!nb::isinstance<Communicator>(core)) return closed;
       engines_.push_back(nb::inst_ptr<Communicator>(core));
       cores_.push_back(std::move(core));
@@ -139,6 +139,8 @@ class BoundGraph {
     return submitted;
   }
 
+  // Interned: to make a name costs as much as to look it up.
+  const nb::object core_name_ = nb::steal(PyUnicode_InternFromString("core"));
   const std::vector<nb::object> states_;
   std::vector<nb::object> buffers_;
   std::vector<Watched> watched_;
