@@ -20,9 +20,9 @@ from hccl_py.transport.errors import AbortedError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.types import Compression
 
-UNISSUED: "dict[CommunicatorState, Callable[[], None]]" = {}
-"""Communicators that have not got all earlier calls of their process group yet: each function waits
-until they have."""
+UNISSUED: dict[object, Callable[[], None]] = {}
+"""Communicators that have not got all earlier calls of their process group yet, each with what waits
+until it has."""
 
 
 @dataclass(eq=False)

@@ -64,9 +64,9 @@ class Graph:
             for one in recording.steps
         ]
         native = _core.Graph(states, [one.native for one in recording.calls], steps)
-        self._owners = [state.owner() for state in states if state.owner is not None]
+        self._communicators = [state.owner() for state in states if state.owner is not None]
         self._unwatched = list(_watch(native, recording))
-        self._calls, self._states, self._native = recording.calls, states, native
+        self._calls, self._native = recording.calls, native
         self._run = None if self._unwatched else native.run
 
     def replay(self, *, async_op: bool = False) -> Work | None:
@@ -125,9 +125,9 @@ class Graph:
         for one in self._unwatched:
             if _span_or_none(one.buffer) != one.span:
                 raise self._rejected(one.call)
-        for state in self._states:
-            if state in UNISSUED:
-                UNISSUED[state]()
+        for communicator in self._communicators:
+            if communicator in UNISSUED:
+                UNISSUED[communicator]()
 
     def _require_one_batch(self) -> None:
         if not self._native.is_one_batch():

@@ -172,7 +172,7 @@ class CallingGroup(_Base):
         work = HcclWork([staged], call.results, lane, staged=[staged])
         with self._changed:
             self._unissued += 1
-            UNISSUED[self.communicator._state] = self.drain
+            UNISSUED[self.communicator] = self.drain
             self._set_fast()
         self._issuing.append(lambda: self._issue(staged))
         (Lane() if lane is None else self._landing).append(staged.land)
@@ -183,7 +183,7 @@ class CallingGroup(_Base):
         with self._changed:
             self._unissued -= 1
             if not self._unissued:
-                UNISSUED.pop(self.communicator._state, None)
+                UNISSUED.pop(self.communicator, None)
                 self._set_fast()
                 self._changed.notify_all()
 

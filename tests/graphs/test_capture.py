@@ -13,6 +13,7 @@ from thread_ranks import ThreadRanks, ranks_on
 
 import hccl_py
 from hccl_py import AbortedError, Communicator, InvalidArgumentError, MismatchError
+from hccl_py.communicator_state import UNISSUED
 
 LARGE = 300_000
 """Elements of a message that fits in no buffer on its way."""
@@ -110,6 +111,21 @@ def test_replay_in_the_background_gives_one_work(ranks: ThreadRanks) -> None:
         return after_two, float(data[0])
 
     assert ranks.run(replay) == [([3.0**6, 3.0**4, 3.0**2], 3.0**9)] * 3
+
+
+def test_replay_waits_for_calls_that_a_process_group_has_not_issued(ranks: ThreadRanks) -> None:
+    def replay(comm: Communicator) -> float:
+        data = np.zeros(1)
+        with hccl_py.capture() as graph:
+            comm.all_reduce(data)
+        UNISSUED[comm] = lambda: data.fill(1.0)
+        try:
+            graph.replay()
+        finally:
+            del UNISSUED[comm]
+        return float(data[0])
+
+    assert ranks.run(replay) == [3.0] * 3
 
 
 def moved_storage(comm: Communicator) -> tuple[Any, Callable[[], object]]:
