@@ -21,8 +21,8 @@ from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.types import Compression
 
 UNISSUED: dict[object, Callable[[], None]] = {}
-"""Communicators that have not got all earlier calls of their process group yet, each with what waits
-until it has."""
+"""Communicators that have not got all earlier calls of their process group yet; each with a
+function that waits until it has."""
 
 
 @dataclass(eq=False)

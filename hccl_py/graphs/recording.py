@@ -9,7 +9,7 @@ change of communicator, a send or recv, and a copy need a step of their own.
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from threading import get_ident
+from threading import Lock, get_ident
 from typing import Any, NamedTuple
 
 from hccl_py.communicator_state import CommunicatorState
@@ -27,11 +27,6 @@ class RecordedCall(NamedTuple):
     limit_s: float
     buffers: object
     native: _core.RecordedCall
-
-    @property
-    def is_collective(self) -> bool:
-        """Whether the engine runs it in the order of its communicator's collectives."""
-        return not isinstance(self.call, Transfer)
 
 
 @dataclass
@@ -56,49 +51,58 @@ class Recording:
     """By the number of a call: what a copy for it reads from."""
     is_open: bool = True
     _copies: list[tuple[int, int, int]] = field(default_factory=list)
-    # Calls that the program has waited for, and no step yet. A dict, because other threads add to
-    # it (a future's), and each operation on it is atomic.
-    _awaited: dict[int, None] = field(default_factory=dict)
+    # The calls that the program has waited for, and no step yet. Of the collectives of one
+    # communicator the last one stands for all before it.
+    _awaited: dict[object, int] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)  # a future's thread waits, too
 
     def add(self, recorded: RecordedCall) -> int:
         """Note a call that has begun; return its number."""
-        number = len(self.calls)
-        self.calls.append(recorded)
-        late = [one for one in tuple(self._awaited) if self._copies or self._may_pass(one, number)]
-        last = self.steps[-1] if self.steps else None
-        if late or self._copies or last is None or last.state is not recorded.state:
-            self._begin_step(number, late)
-        self.steps[-1].last = number + 1
+        with self._lock:
+            number = len(self.calls)
+            self.calls.append(recorded)
+            late = [one for one in self._awaited.values() if self._must_end(one, number)]
+            last = self.steps[-1] if self.steps else None
+            if late or self._copies or last is None or last.state is not recorded.state:
+                self._begin_step(number, late)
+            self.steps[-1].last = number + 1
         return number
 
     def note_wait(self, number: int) -> None:
         """Note that the program has waited for a call."""
-        if self.is_open:
-            self._awaited[number] = None
+        with self._lock:
+            if self.is_open:
+                key = self._order_of(number)
+                self._awaited[key] = max(number, self._awaited.get(key, 0))
 
     def copy(self, to: int, source: Span, buffer: object) -> None:
         """Note a copy that was made out of `buffer` for the next call."""
         self._copies.append((to, source.address, source.num_bytes))
         self.copied.append((len(self.calls), buffer))
 
-    def _may_pass(self, earlier: int, later: int) -> bool:
-        """Whether the engine may run a call before an earlier one has ended."""
-        one, other = self.calls[earlier], self.calls[later]
-        in_order = one.is_collective and other.is_collective and one.state is other.state
-        return not in_order
+    def _order_of(self, number: int) -> object:
+        """Return what is equal for calls that the engine runs in order."""
+        one = self.calls[number]
+        return number if isinstance(one.call, Transfer) else one.state
+
+    def _must_end(self, earlier: int, later: int) -> bool:
+        """Whether a call that was waited for would be passed by this later one."""
+        return bool(self._copies) or self._order_of(earlier) != self._order_of(later)
+
+    def _is_awaited(self, number: int) -> bool:
+        return self._awaited.get(self._order_of(number), -1) >= number
 
     def _begin_step(self, number: int, late: list[int]) -> None:
+        awaited = late
         if late:
             ending = self.steps[-1]
             inside = range(ending.first, ending.last)
-            if all(one in self._awaited for one in inside):
+            if all(map(self._is_awaited, inside)):
                 ending.blocks = True  # which is faster than to wait for each of them
-                late = [one for one in late if one not in inside]
-                for one in inside:
-                    del self._awaited[one]
-            for one in late:
-                del self._awaited[one]
-        self.steps.append(Step(self.calls[number].state, number, number, late, self._copies))
+                awaited = [one for one in late if one not in inside]
+        for one in late:
+            del self._awaited[self._order_of(one)]
+        self.steps.append(Step(self.calls[number].state, number, number, awaited, self._copies))
         self._copies = []
 
 
