@@ -34,7 +34,7 @@ class Graph:
         """Begin without calls."""
         self._calls: list[RecordedCall] = []
         self._native: Any = None
-        self._run: Callable[[], int] | None = None  # where C++ can look at all buffers
+        self._fast_path: Any = None  # the native one, where that can look at all buffers
         self._reason = "its block has not ended"
 
     def __len__(self) -> int:
@@ -63,12 +63,14 @@ class Graph:
             (one.awaited, one.copies, numbers[one.state], one.first, one.last, one.blocks)
             for one in recording.steps
         ]
-        native = _core.Graph(states, [one.native for one in recording.calls], steps)
+        calls = [one.native for one in recording.calls]
+        native = _core.Graph(states, calls, steps, [CALLS, CAPTURES, UNISSUED])
         self._communicators = [state.owner() for state in states if state.owner is not None]
         self._unwatched = list(_watch(native, recording))
         self._calls, self._native = recording.calls, native
-        self._run = None if self._unwatched else native.run
+        self._fast_path = None if self._unwatched else native
 
+    @_core.remembered
     def replay(self, *, async_op: bool = False) -> Work | None:
         """Make the recorded calls again, in their order; every rank that recorded them does.
 
@@ -84,18 +86,7 @@ class Graph:
                 have to wait for each other (`async_op`), or this is inside of capture() or group().
             CommunicatorError: a call failed, or its communicator had failed or was closed before.
         """
-        # The fast path is this function alone: another frame would cost as much as a small call.
-        if CALLS or CAPTURES or UNISSUED or self._run is None or async_op:
-            return self._replay_checked(async_op)
-        try:
-            outcome = self._run()
-        except _core.CommunicatorFailed as failure:
-            raise self.failed(failure) from None
-        if outcome:
-            return self._replay_checked(async_op)
-        return None
-
-    def _replay_checked(self, async_op: bool) -> Work | None:
+        # A replay that needs no look at all this does not come here (bindings/known_calls.cc).
         self._check()
         if not async_op:
             self._issue(self._native.run)

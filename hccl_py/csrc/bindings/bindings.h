@@ -29,6 +29,8 @@ void bind_calls(nanobind::module_& module, nanobind::class_<Communicator>& commu
 void bind_known_calls(nanobind::module_& module);
 // graph.cc: Graph, whose calls are replayed.
 void bind_graph(nanobind::module_& module);
+// Replays a Graph to its end; false if Python code has to look at it first.
+bool replay(nanobind::handle graph);
 // Lets signal handlers run; throws what they raise.
 void check_signals();
 

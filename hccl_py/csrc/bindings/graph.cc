@@ -19,6 +19,7 @@ namespace {
 
 // Of hccl_py/graphs/graph.py, with whose Step it agrees: awaited, copies, communicator, first, last,
 // blocks.
+using AnyByAny = nb::typed<nb::dict, nb::any, nb::any>;
 using Copy = std::tuple<uint64_t, uint64_t, size_t>;
 using Step = std::tuple<std::vector<size_t>, std::vector<Copy>, size_t, size_t, size_t, bool>;
 
@@ -48,10 +49,13 @@ class BoundGraph {
   // Why nothing was submitted. Above zero: the number of the call, from 1, whose memory has moved.
   enum Outcome : int { submitted = 0, under_way = -1, runs_elsewhere = -2, closed = -3 };
 
-  // `states`: the CommunicatorState of each communicator.
+  // `states`: the CommunicatorState of each communicator. `detours`: while something is in one of
+  // these, replay() leaves the graph to Python.
   BoundGraph(std::vector<nb::object> states, const std::vector<RecordedCall*>& calls,
-             const std::vector<Step>& steps)
-      : states_(std::move(states)), graph_(calls_of(calls), steps_of(steps)) {
+             const std::vector<Step>& steps, std::vector<AnyByAny> detours)
+      : states_(std::move(states)),
+        detours_(std::move(detours)),
+        graph_(calls_of(calls), steps_of(steps)) {
     for (const RecordedCall* call : calls) buffers_.push_back(call->buffers);
   }
 
@@ -70,6 +74,13 @@ class BoundGraph {
     nb::gil_scoped_release release;
     graph_.run(engines_, check_signals);
     return submitted;
+  }
+
+  bool replay() {
+    for (const nb::dict& detour : detours_) {
+      if (PyDict_GET_SIZE(detour.ptr()) != 0) return false;
+    }
+    return run() == submitted;
   }
 
   int start() {
@@ -142,6 +153,7 @@ class BoundGraph {
   // Interned: to make a name costs as much as to look it up.
   const nb::object core_name_ = nb::steal(PyUnicode_InternFromString("core"));
   const std::vector<nb::object> states_;
+  const std::vector<AnyByAny> detours_;
   std::vector<nb::object> buffers_;
   std::vector<Watched> watched_;
   ArrayReader reader_;
@@ -154,10 +166,12 @@ class BoundGraph {
 
 }  // namespace
 
+bool replay(nb::handle graph) { return nb::inst_ptr<BoundGraph>(graph)->replay(); }
+
 void bind_graph(nb::module_& module) {
   nb::class_<BoundGraph>(module, "Graph")
       .def(nb::init<std::vector<nb::object>, const std::vector<RecordedCall*>&,
-                    const std::vector<Step>&>())
+                    const std::vector<Step>&, std::vector<AnyByAny>>())
       .def("watch", &BoundGraph::watch)
       .def("run", &BoundGraph::run)
       .def("start", &BoundGraph::start)
