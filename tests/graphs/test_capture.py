@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from thread_ranks import ThreadRanks, ranks_on
+from thread_ranks import ThreadRanks, ranks_on, wait_until
 
 import hccl_py
 from hccl_py import AbortedError, Communicator, InvalidArgumentError, MismatchError
@@ -113,6 +115,29 @@ def test_replay_in_the_background_gives_one_work(ranks: ThreadRanks) -> None:
     assert ranks.run(replay) == [([3.0**6, 3.0**4, 3.0**2], 3.0**9)] * 3
 
 
+def test_replay_of_two_threads_at_a_time_is_rejected(ranks: ThreadRanks) -> None:
+    rejected = Event()
+
+    def replay(comm: Communicator) -> float:
+        data = np.ones(1)
+        with hccl_py.capture() as graph:
+            comm.all_reduce(data)
+        if comm.rank == 0:
+            with ThreadPoolExecutor(1) as other:
+                first = other.submit(graph.replay)
+                wait_until(lambda: not graph._native.done(), "the other thread replays")
+                with pytest.raises(InvalidArgumentError, match="no other thread"):
+                    graph.replay()
+                rejected.set()
+                first.result(10)
+        else:
+            assert rejected.wait(10)
+            graph.replay()
+        return float(data[0])
+
+    assert ranks.run(replay) == [9.0] * 3
+
+
 def test_replay_waits_for_calls_that_a_process_group_has_not_issued(ranks: ThreadRanks) -> None:
     def replay(comm: Communicator) -> float:
         data = np.zeros(1)
@@ -147,12 +172,7 @@ def moved_parameter(comm: Communicator) -> tuple[Any, Callable[[], object]]:
     return parameter, move
 
 
-def registered_later(comm: Communicator) -> tuple[Any, Callable[[], object]]:
-    tensor = torch.ones(8)
-    return tensor, lambda: hccl_py.register(tensor)
-
-
-@pytest.mark.parametrize("make", [moved_storage, moved_array, moved_parameter, registered_later])
+@pytest.mark.parametrize("make", [moved_storage, moved_array, moved_parameter])
 def test_buffer_that_is_gone_is_named_and_nothing_is_sent(ranks: ThreadRanks, make: Any) -> None:
     def replay(comm: Communicator) -> float:
         kept = np.ones(1)

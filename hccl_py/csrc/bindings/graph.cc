@@ -17,9 +17,9 @@ namespace hccl {
 
 namespace {
 
-// Of hccl_py/graphs/graph.py, with whose Step it agrees: awaited, copies, communicator, first, last,
-// blocks.
 using AnyByAny = nb::typed<nb::dict, nb::any, nb::any>;
+// As Graph.fill of hccl_py/graphs/graph.py passes them: what is awaited, copies, communicator, first,
+// last, whether it blocks.
 using Copy = std::tuple<uint64_t, uint64_t, size_t>;
 using Step = std::tuple<std::vector<size_t>, std::vector<Copy>, size_t, size_t, size_t, bool>;
 
@@ -69,11 +69,7 @@ class BoundGraph {
   }
 
   int run() {
-    if (int outcome = prepare(); outcome != submitted) return outcome;
-    Running running{*this};
-    nb::gil_scoped_release release;
-    graph_.run(engines_, check_signals);
-    return submitted;
+    return issue([this] { graph_.run(engines_, check_signals); });
   }
 
   bool replay() {
@@ -84,12 +80,10 @@ class BoundGraph {
   }
 
   int start() {
-    if (int outcome = prepare(); outcome != submitted) return outcome;
-    Running running{*this};
-    nb::gil_scoped_release release;
-    ++num_started_;
-    graph_.start(engines_);
-    return submitted;
+    return issue([this] {
+      ++num_started_;
+      graph_.start(engines_);
+    });
   }
 
   bool wait(double timeout_s) {
@@ -123,6 +117,16 @@ class BoundGraph {
     }
   };
 
+  template <typename Submit>
+  int issue(Submit submit) {
+    if (is_running_) return runs_elsewhere;
+    Running running{*this};
+    if (int outcome = prepare(); outcome != submitted) return outcome;
+    nb::gil_scoped_release release;
+    submit();
+    return submitted;
+  }
+
   // A graph keeps no engine whose communicator has been closed.
   void forget_engines() {
     if (!graph_.is_done()) return;
@@ -130,9 +134,7 @@ class BoundGraph {
     cores_.clear();
   }
 
-  // Python's lock is held from here until is_running_ is set.
   int prepare() {
-    if (is_running_) return runs_elsewhere;
     if (!graph_.is_done()) return under_way;
     for (const Watched& one : watched_) {
       ArrayView now;
@@ -160,7 +162,7 @@ class BoundGraph {
   std::vector<nb::object> cores_;  // of the replay that is under way
   std::vector<Communicator*> engines_;
   size_t num_started_ = 0;
-  bool is_running_ = false;  // a thread is in run() or start()
+  bool is_running_ = false;  // a thread is in issue(); read and written with Python's lock held
   Graph graph_;
 };
 
