@@ -88,7 +88,8 @@ class Work:
 
     def __del__(self) -> None:
         """Free the buffers, but not before the engine has ended the call."""
-        keep_until_done(self.native)
+        if not self.native.done():
+            _dropped.add(self.native)
 
     def wait(self, timeout_s: float | None = None) -> None:
         """Block until done; the waiting thread moves the bytes itself.
