@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hccl_py.call_group import group as group
     from hccl_py.communicator import Communicator as Communicator
     from hccl_py.compression import ErrorFeedback as ErrorFeedback
+    from hccl_py.graphs.capture import capture as capture
     from hccl_py.membership.unique_id import UniqueId as UniqueId
     from hccl_py.membership.unique_id import get_unique_id as get_unique_id
     from hccl_py.memory.registered import empty as empty
@@ -41,6 +42,7 @@ _NAMES = {
     "membership.unique_id": ("UniqueId", "get_unique_id"),
     "transport.types": ("ReduceOp",),
     "call_group": ("group",),
+    "graphs.capture": ("capture",),
     "memory.scaled": ("premul_sum",),
     "memory.registered": ("empty",),
     "torch_backend.fast_ddp": ("fast_ddp",),

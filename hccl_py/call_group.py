@@ -8,15 +8,14 @@ from collections.abc import Callable, Iterator
 from threading import get_ident
 from typing import NamedTuple
 
-from hccl_py.transport import _core
 from hccl_py.transport.errors import HcclError, InvalidArgumentError
-from hccl_py.work import NotBegun, Work
+from hccl_py.work import Native, NotBegun, Work
 
 
 class Deferred(NamedTuple):
     """A call that was collected; `blocks`: its caller waits for it, and has no handle."""
 
-    begin: Callable[[], _core.Work]
+    begin: Callable[[], Native]
     work: Work
     blocks: bool
 

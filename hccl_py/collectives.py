@@ -18,6 +18,7 @@ from hccl_py.call_group import CALLS
 from hccl_py.communicator_state import CommunicatorState
 from hccl_py.compression import ErrorFeedback, compression_named
 from hccl_py.fingerprint import Transfer
+from hccl_py.graphs.recording import CAPTURES, recording_here, reject_in_capture
 from hccl_py.memory.arguments import check_block, copy_to_output, set_aside
 from hccl_py.memory.buffers import blocks_of, span_of
 from hccl_py.memory.element_types import ELEMENT_TYPES, Span
@@ -62,7 +63,9 @@ class Collectives(Generic[Result]):
         self._fast_path: _core.FastPath | None = None
         if not state.recorder.sites.are_noted:
             work = None if blocking else Work
-            self._fast_path = _core.FastPath(state, self._known, CALLS, state.errors, work)
+            self._fast_path = _core.FastPath(
+                state, self._known, CALLS, CAPTURES, state.errors, work
+            )
 
     @_core.remembered
     def all_reduce(
@@ -84,7 +87,7 @@ class Collectives(Generic[Result]):
         """
         address, count, kind = span = span_of(data, "data", output is None)
         if not isinstance(op, int):
-            target, given = data if output is None else output, scaled(op, span)
+            target, given = data if output is None else output, self._scaled(op, span)
             return self.all_reduce(
                 given, output=target, compression=compression, timeout_s=timeout_s
             )
@@ -94,11 +97,12 @@ class Collectives(Generic[Result]):
             plans = self._compressed_plans(compression)
         prepared = plans["all_reduce", kind, op, count, None]
         if output is not None:
-            address, data = copy_to_output(span, output), output
+            address, data = self._copied(span, data, output), output
         elif compression is None and not state.gain.is_open:
             self._known.learn(("all_reduce", data, op), prepared)
         limit_s = state.timeout_s if timeout_s is None else timeout_s
         if compression is not None and prepared.compressed and not isinstance(compression, str):
+            reject_in_capture("what ErrorFeedback keeps", "compress by name, or call it outside")
             residual, both = compression.address(count), (data, compression)
             return self._calls.enter(
                 self._calls.feedback, (state.core, prepared, limit_s, address, residual, both)
@@ -127,7 +131,7 @@ class Collectives(Generic[Result]):
         address, count, kind = span = span_of(data, "data", not is_root)
         prepared = state.plans["broadcast", kind, _SUM, count, root]
         if output is not None and is_root:
-            address, data = copy_to_output(span, output), output
+            address, data = self._copied(span, data, output), output
         elif output is None:
             self._known.learn(("broadcast", data, root), prepared)
         limit_s = state.timeout_s if timeout_s is None else timeout_s
@@ -156,11 +160,11 @@ class Collectives(Generic[Result]):
         address, count, kind = span = span_of(data, "data", is_root and output is None)
         if not isinstance(op, int):
             target = output if output is not None or not is_root else data
-            return self.reduce(scaled(op, span), root, output=target, timeout_s=timeout_s)
+            return self.reduce(self._scaled(op, span), root, output=target, timeout_s=timeout_s)
         state = self._state
         prepared = state.plans["reduce", kind, op, count, root]
         if output is not None and is_root:
-            address, data = copy_to_output(span, output), output
+            address, data = self._copied(span, data, output), output
         elif output is None:
             self._known.learn(("reduce", data, root, op), prepared)
         limit_s = state.timeout_s if timeout_s is None else timeout_s
@@ -224,7 +228,7 @@ class Collectives(Generic[Result]):
         state = self._state
         n = state.world_size
         if not isinstance(op, int):
-            input, op = [scaled(op, block) for block in blocks_of(input, "input", n)], _SUM
+            input, op = [self._scaled(op, block) for block in blocks_of(input, "input", n)], _SUM
         plans = self._compressed_plans(None) if state.gain.is_open else state.plans
         target = address, count, kind = span_of(output, "output", True)
         if not isinstance(input, (list, tuple)):
@@ -284,6 +288,7 @@ class Collectives(Generic[Result]):
         if any(
             one.address == other.address and one.count > 0 < other.count for one, other in pairs
         ):
+            reject_in_capture("all_to_all in place", "pass an output of its own")
             kept, sources = set_aside(sources)
         # Equal lists here may be uneven ones elsewhere, one buffer has equal blocks on every rank.
         listed = isinstance(output, (list, tuple)) or isinstance(input, (list, tuple))
@@ -369,6 +374,19 @@ class Collectives(Generic[Result]):
         return self._calls.enter(
             self._calls.transfer, (state.core, transfer, limit_s, span.address, data)
         )
+
+    def _copied(self, span: Span, data: Buffer, output: Buffer) -> int:
+        """Copy what a call reduces in place to its output; return the address of that."""
+        address = copy_to_output(span, output)
+        recording = recording_here()
+        if recording is not None and address != span.address:
+            recording.copy(address, span, data)
+        return address
+
+    def _scaled(self, op: Op, span: Span) -> Span:
+        made = scaled(op, span)
+        reject_in_capture(f"the products of {op}", "scale the data in place, and use SUM")
+        return made
 
     def _compressed_plans(self, compression: ErrorFeedback | str | None) -> PlanCache:
         """Return the plans with this compression; see on rank 0 whether it pays."""

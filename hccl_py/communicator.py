@@ -100,6 +100,7 @@ class Communicator(Collectives[None]):
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._store = rendezvous  # rank 0 may host it, and others may not have read all of it yet
         state = assemble((name, rank), timeout_s, core, mesh, chosen)
+        state.owner = weakref.ref(self)
         super().__init__(state, blocking=True)
         self.nonblocking: Collectives[Work] = Collectives(state, blocking=False)
         self.flight_recorder = state.recorder

@@ -1,6 +1,8 @@
 """What the parts of one communicator share: its engine while it is open, and why it is not."""
 
 import os
+import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -17,6 +19,10 @@ from hccl_py.transport.control.coordination import Coordination
 from hccl_py.transport.errors import AbortedError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.types import Compression
+
+UNISSUED: dict[object, Callable[[], None]] = {}
+"""Communicators that have not got all earlier calls of their process group yet; each with a
+function that waits until it has."""
 
 
 @dataclass(eq=False)
@@ -39,6 +45,7 @@ class CommunicatorState:
     compression: Compression = Compression.NONE  # of calls that do not say
     in_groups: bool = True  # whether `hccl_py.group()` collects the calls
     forked: bool = False  # this process is a child of the rank
+    owner: "weakref.ref[Any] | None" = None  # the Communicator
 
     def require_engine(self) -> _core.Communicator:
         """Return the engine; raise AbortedError if there is none any more."""

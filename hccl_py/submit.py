@@ -12,9 +12,10 @@ from typing import Any, Generic, TypeVar
 
 from hccl_py.call_group import CALLS, Deferred
 from hccl_py.communicator_state import CommunicatorState
+from hccl_py.graphs.recording import CAPTURES, run_recorded
 from hccl_py.transport import _core
 from hccl_py.transport.errors import InvalidArgumentError
-from hccl_py.work import NotBegun, Work
+from hccl_py.work import Native, NotBegun, Work
 
 Result = TypeVar("Result", covariant=True)
 
@@ -37,6 +38,15 @@ BACKGROUND = (
 )
 """Start a call and return the engine's Work."""
 
+RECORDING: tuple[Entry, ...] = (
+    _ENGINE.record_data,
+    _ENGINE.record_blocks,
+    _ENGINE.record_equal,
+    _ENGINE.record_feedback,
+    _ENGINE.record_transfer,
+)
+"""Start nothing, and return what a graph issues."""
+
 
 class EngineCalls(Generic[Result]):
     """Hands calls of one communicator to its engine, all of them blocking or none."""
@@ -50,6 +60,7 @@ class EngineCalls(Generic[Result]):
         self.data, self.blocks, self.equal, self.feedback, self.transfer = entries
         # Calls of a group begin through these, which never block.
         self._starts = dict(zip(entries, starts, strict=True))
+        self._records = dict(zip((*entries, *starts), 2 * RECORDING, strict=True))
 
     def enter(self, entry: Entry, arguments: tuple[Any, ...]) -> Result:
         """Make a call: return None from a blocking entry of the engine, else a Work.
@@ -59,7 +70,7 @@ class EngineCalls(Generic[Result]):
         if CALLS and self._state.in_groups and get_ident() in CALLS:
             return self._collect(entry, arguments)
         try:
-            started = entry(*arguments)
+            started = self._call(entry, arguments) if CAPTURES else entry(*arguments)
         except (_core.CommunicatorFailed, TypeError) as error:
             raised = self._error(error, arguments)
             del arguments  # the traceback of what is raised must not keep the engine
@@ -78,9 +89,14 @@ class EngineCalls(Generic[Result]):
         CALLS[get_ident()].append(Deferred(begin, work, self._blocking))
         return None if self._blocking else work  # type: ignore[return-value]
 
-    def _begin(self, start: Entry, arguments: tuple[Any, ...]) -> _core.Work:
+    def _call(self, entry: Entry, arguments: tuple[Any, ...]) -> Any:
+        if get_ident() in CAPTURES:
+            return run_recorded(self._state, entry, self._records[entry], arguments)
+        return entry(*arguments)
+
+    def _begin(self, start: Entry, arguments: tuple[Any, ...]) -> Native:
         try:
-            started: _core.Work = start(*arguments)
+            started: Native = self._call(start, arguments)
         except (_core.CommunicatorFailed, TypeError) as error:
             raise self._error(error, arguments) from None
         return started

@@ -1,6 +1,7 @@
 """The handle of a call that runs in the background."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from hccl_py.diagnosis.errors import CallErrors
 from hccl_py.fingerprint import Call
@@ -8,6 +9,22 @@ from hccl_py.transport import _core
 from hccl_py.transport.errors import CommunicatorError, InvalidArgumentError
 
 _UNLIMITED_S = 1e8
+
+
+class Native(Protocol):
+    """The engine's Work, or what stands in for it."""
+
+    def wait(self, timeout_s: float, /) -> bool:
+        """Return whether the call ended in time; raise CommunicatorFailed if it failed."""
+
+    def done(self) -> bool:
+        """Whether the call has ended."""
+
+    def failed(self) -> bool:
+        """Whether the call has ended badly."""
+
+    def source(self) -> int:
+        """Return the rank that a recv took its data from; -1 if there is none."""
 
 
 @dataclass(frozen=True)
@@ -38,13 +55,19 @@ class NotBegun:
 
 # Handles that nobody holds any more although their calls go on: they keep the buffers alive. Every
 # operation on the set is atomic, because works are dropped on any thread.
-_dropped: set[_core.Work | NotBegun] = set()
+_dropped: set[Native] = set()
 
 
 def release_finished() -> None:
     """Free the handles that nobody holds whose calls have ended, and with them their engines."""
     if _dropped:
         _dropped.difference_update([work for work in tuple(_dropped) if work.done()])
+
+
+def keep_until_done(native: Native) -> None:
+    """Hold what the engine still works on although nobody waits for it any more."""
+    if not native.done():
+        _dropped.add(native)
 
 
 class Work:
@@ -55,10 +78,8 @@ class Work:
 
     __slots__ = ("_call", "_errors", "_timeout_s", "native")
 
-    def __init__(
-        self, native: _core.Work | NotBegun, errors: CallErrors, timeout_s: float, call: Call
-    ) -> None:
-        self.native = native
+    def __init__(self, native: Native, errors: CallErrors, timeout_s: float, call: Call) -> None:
+        self.native: Native = native
         self._errors = errors
         self._timeout_s = timeout_s
         self._call = call

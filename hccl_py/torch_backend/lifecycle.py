@@ -9,7 +9,9 @@ from torch._C._distributed_c10d import PrefixStore, Store
 from torch.distributed.distributed_c10d import _get_default_store
 
 from hccl_py.communicator import Communicator
+from hccl_py.graphs.recording import GUARDS
 from hccl_py.torch_backend import patches
+from hccl_py.torch_backend.capture_guard import OnlyCollectives
 from hccl_py.torch_backend.identity import GROUPS
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.step_count import count_steps
@@ -79,4 +81,5 @@ def _end_groups() -> None:
         group.shutdown()
 
 
+GUARDS.append(OnlyCollectives)
 register(Stage.PROCESS_GROUPS, at_exit=_end_groups, in_forked_child=GROUPS.clear)

@@ -14,6 +14,8 @@ from torch._C._distributed_c10d import (
 )
 from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
 
+from hccl_py.communicator_state import UNISSUED
+from hccl_py.graphs.recording import reject_in_capture
 from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.arguments import Backends, Call, write_back
 from hccl_py.torch_backend.future_threads import Lane
@@ -109,6 +111,8 @@ class CallingGroup(_Base):
         # Sends and receives have no options. They end in any order: each has a lane of its own.
         lane = None if call.opts is None else self.lane
         background = lane is None or call.opts.asyncOp
+        if call.copies or call.device is not None:
+            reject_in_capture("copies around a collective", "use contiguous tensors in host memory")
         try:
             if call.device is not None:
                 if background:
@@ -168,6 +172,7 @@ class CallingGroup(_Base):
         work = HcclWork([staged], call.results, lane, staged=[staged])
         with self._changed:
             self._unissued += 1
+            UNISSUED[self.communicator] = self.drain
             self._set_fast()
         self._issuing.append(lambda: self._issue(staged))
         (Lane() if lane is None else self._landing).append(staged.land)
@@ -178,6 +183,7 @@ class CallingGroup(_Base):
         with self._changed:
             self._unissued -= 1
             if not self._unissued:
+                UNISSUED.pop(self.communicator, None)
                 self._set_fast()
                 self._changed.notify_all()
 

@@ -22,7 +22,7 @@ LAYERS = [
     (
         *("communicator", "collectives", "submit", "work", "call_group", "plan_cache", "engine"),
         *("compression", "fingerprint", "communicator_state", "memory", "membership"),
-        *("diagnosis", "observe"),
+        *("diagnosis", "observe", "graphs"),
     ),
     ("torch_backend",),
     ("integrations", "_autoload", "horovod"),

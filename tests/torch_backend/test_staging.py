@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch._C._distributed_c10d import AllreduceOptions
 
+from hccl_py.communicator_state import UNISSUED
 from hccl_py.torch_backend.arguments import Backends, Call
 from hccl_py.torch_backend.staging.pool import PinnedPool
 from hccl_py.torch_backend.staging.tiles import (
@@ -162,6 +163,7 @@ def test_later_calls_wait_until_staged_calls_are_issued(monkeypatch: pytest.Monk
         call.device = torch.device("meta")
         group.submit(call, "all_reduce", ())
     assert not group.fast
+    assert recorder in UNISSUED  # a graph's replay waits too
     drained = threading.Thread(target=group.drain)
     drained.start()
     held[0].fetched.set()
@@ -172,4 +174,5 @@ def test_later_calls_wait_until_staged_calls_are_issued(monkeypatch: pytest.Monk
     assert not drained.is_alive()
     assert recorder.issued == held
     assert group.fast
+    assert recorder not in UNISSUED
     group.drain()

@@ -22,10 +22,15 @@ using Counts = nanobind::typed<nanobind::dict, nanobind::str, uint64_t>;
 
 inline std::byte* pointer(uint64_t address) { return reinterpret_cast<std::byte*>(address); }
 
-// calls.cc: Plan, Prepared and Work, and the entries run_... and start_... of `communicator`.
+// calls.cc: Plan, Prepared, Work and RecordedCall, and the entries run_..., start_... and record_... of
+// `communicator`.
 void bind_calls(nanobind::module_& module, nanobind::class_<Communicator>& communicator);
 // known_calls.cc: KnownCalls, FastPath and remembered(), which answer calls without a Python frame.
 void bind_known_calls(nanobind::module_& module);
+// graph.cc: Graph, whose calls are replayed.
+void bind_graph(nanobind::module_& module);
+// Replays a Graph to its end; false if Python code has to look at it first.
+bool replay(nanobind::handle graph);
 // Lets signal handlers run; throws what they raise.
 void check_signals();
 

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -171,7 +172,7 @@ void keep(nb::object& kept, const T& argument) {
   }
 }
 
-// The two entries of a kind of call, with the same arguments: those of `Build`, then its buffers.
+// The entries of a kind of call, with the same arguments: those of `Build`, then its buffers.
 template <auto Build>
 struct Entry;
 template <typename... Args, RequestPtr (*Build)(Communicator&, Args...)>
@@ -186,7 +187,20 @@ struct Entry<Build> {
     (keep(buffers, args), ...);
     return hccl::start(self.h, std::move(request), std::move(buffers));
   }
+
+  static RecordedCall record(Communicator& self, Args... args, nb::object buffers) {
+    RequestPtr request = Build(self, args...);
+    (keep(buffers, args), ...);
+    return {std::move(request), std::move(buffers)};
+  }
 };
+
+template <auto Build>
+void bind_entries(nb::class_<Communicator>& communicator, const std::string& kind) {
+  communicator.def(("run_" + kind).c_str(), &Entry<Build>::run)
+      .def(("start_" + kind).c_str(), &Entry<Build>::start)
+      .def(("record_" + kind).c_str(), &Entry<Build>::record);
+}
 
 // An op as `lower` writes it: kind, first peer, number of peers, destination, source.
 using Row = std::array<int, 12>;
@@ -238,16 +252,12 @@ void bind_calls(nb::module_& module, nb::class_<Communicator>& communicator) {
       .def("source",
            [](const Work& w) { return w.request->is_done() ? w.request->peer : any_rank; });
 
-  communicator.def("run_data", &Entry<data_collective>::run)
-      .def("start_data", &Entry<data_collective>::start)
-      .def("run_blocks", &Entry<block_collective>::run)
-      .def("start_blocks", &Entry<block_collective>::start)
-      .def("run_equal", &Entry<equal_collective>::run)
-      .def("start_equal", &Entry<equal_collective>::start)
-      .def("run_feedback", &Entry<feedback_collective>::run)
-      .def("start_feedback", &Entry<feedback_collective>::start)
-      .def("run_transfer", &Entry<transfer>::run)
-      .def("start_transfer", &Entry<transfer>::start);
+  nb::class_<RecordedCall>(module, "RecordedCall");
+  bind_entries<data_collective>(communicator, "data");
+  bind_entries<block_collective>(communicator, "blocks");
+  bind_entries<equal_collective>(communicator, "equal");
+  bind_entries<feedback_collective>(communicator, "feedback");
+  bind_entries<transfer>(communicator, "transfer");
 }
 
 }  // namespace hccl

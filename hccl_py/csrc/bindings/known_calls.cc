@@ -78,16 +78,20 @@ void KnownCalls::learn(const AnyTuple& call, nb::object prepared, nb::object blo
 
 namespace {
 
+using AnyByAny = nb::typed<nb::dict, nb::any, nb::any>;
+
 // The way of one Collectives to the engine.
 struct FastPath {
   nb::object state;   // CommunicatorState
   nb::object known;   // KnownCalls
-  nb::object groups;  // CALLS of call_group.py: a call may have to be collected while there are any
+  nb::object groups;    // CALLS of call_group.py: a call may have to be collected while there are any
+  nb::object captures;  // CAPTURES of graphs/recording.py: or recorded
   nb::object errors;  // CallErrors
   nb::object work;    // the class Work, of calls in the background; None: calls block
 };
 
-// A method that answers known calls itself, and hands all others to the function that it wraps.
+// A method that answers known calls itself, and hands all others to the function that it wraps. The
+// object's `_fast_path` is a FastPath, or the native Graph of a graph whose replay() this is.
 struct Remembered {
   PyObject_HEAD
   vectorcallfunc vectorcall;
@@ -100,7 +104,7 @@ struct Remembered {
 // What the functions below look up by name, and the types that they compare with.
 struct Names {
   PyObject *fast_path, *core, *timeout_s;
-  PyTypeObject *path_type, *engine_type;
+  PyTypeObject *path_type, *graph_type, *engine_type;
 };
 Names names;
 
@@ -137,13 +141,34 @@ RequestPtr request_of(Communicator& engine, const KnownCalls::Call& call, double
   return equal_request(engine, prepared, timeout_s, input, output);
 }
 
+// The error of Python, thrown: what `make` of `maker` returns for a failure.
+template <typename... Args>
+[[noreturn]] void raise(nb::handle maker, const char* make, const CommunicatorFailed& failed,
+                        Args&&... args) {
+  nb::object error = maker.attr(make)(python_exception(failed), std::forward<Args>(args)...);
+  PyException_SetCause(error.ptr(), nullptr);  // as `raise error from None`
+  PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
+  throw nb::python_error();
+}
+
+// `graph`: a Graph of hccl_py/graphs/graph.py. Null: it needs what the function does.
+nb::object answer_replay(PyObject* graph, nb::handle native) {
+  try {
+    return replay(native) ? nb::none() : nb::object();
+  } catch (const CommunicatorFailed& failed) {
+    raise(graph, "failed", failed);
+  }
+}
+
 // Null: the arguments belong to no known call, or this one needs what the function does.
 nb::object answer(const Remembered& method, PyObject* const* arguments, size_t num_arguments) {
   if (num_arguments == 0 || num_arguments - 1 > method.most_arguments) return {};
   nb::object found = attribute(arguments[0], names.fast_path);
-  if (!found.is_valid() || Py_TYPE(found.ptr()) != names.path_type) return {};
+  if (!found.is_valid()) return {};
+  if (Py_TYPE(found.ptr()) == names.graph_type) return answer_replay(arguments[0], found);
+  if (Py_TYPE(found.ptr()) != names.path_type) return {};
   const FastPath& path = *nb::inst_ptr<FastPath>(found);
-  if (PyDict_GET_SIZE(path.groups.ptr()) != 0) return {};
+  if (PyDict_GET_SIZE(path.groups.ptr()) + PyDict_GET_SIZE(path.captures.ptr()) != 0) return {};
 
   std::array<PyObject*, KnownCalls::most_arguments> all{};
   std::copy(arguments + 1, arguments + num_arguments, all.begin());
@@ -180,10 +205,7 @@ nb::object answer(const Remembered& method, PyObject* const* arguments, size_t n
     Work work = start(core, std::move(request), std::move(buffers));
     return path.work(std::move(work), path.errors, timeout, prepared);
   } catch (const CommunicatorFailed& failed) {
-    nb::object error = path.errors.attr("of_call")(python_exception(failed), timeout, prepared);
-    PyException_SetCause(error.ptr(), nullptr);  // as `raise error from None`
-    PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
-    throw nb::python_error();
+    raise(path.errors, "of_call", failed, timeout, prepared);
   }
 }
 
@@ -278,16 +300,17 @@ void bind_known_calls(nb::module_& module) {
   nb::class_<FastPath>(module, "FastPath")
       .def("__init__",
            [](FastPath* self, nb::object state, nb::handle_t<KnownCalls> known,
-              nb::typed<nb::dict, nb::any, nb::any> groups, nb::object errors, nb::object work) {
-             new (self) FastPath{std::move(state), nb::borrow(known), std::move(groups),
-                                 std::move(errors), std::move(work)};
+              AnyByAny groups, AnyByAny captures, nb::object errors, nb::object work) {
+             new (self) FastPath{std::move(state),    nb::borrow(known),  std::move(groups),
+                                 std::move(captures), std::move(errors), std::move(work)};
            },
-           nb::arg("state"), nb::arg("known"), nb::arg("groups"), nb::arg("errors"),
-           nb::arg("work").none());
+           nb::arg("state"), nb::arg("known"), nb::arg("groups"), nb::arg("captures"),
+           nb::arg("errors"), nb::arg("work").none());
   nb::object type = make_remembered_type();
+  auto* graph_type = reinterpret_cast<PyTypeObject*>(module.attr("Graph").ptr());
   names = {PyUnicode_InternFromString("_fast_path"), PyUnicode_InternFromString("core"),
            PyUnicode_InternFromString("timeout_s"),
-           reinterpret_cast<PyTypeObject*>(nb::type<FastPath>().ptr()),
+           reinterpret_cast<PyTypeObject*>(nb::type<FastPath>().ptr()), graph_type,
            reinterpret_cast<PyTypeObject*>(nb::type<Communicator>().ptr())};
   module.attr("Method") = nb::type_var("Method");
   module.def("remembered", [type](nb::object method) { return remember(type, std::move(method)); },

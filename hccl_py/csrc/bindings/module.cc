@@ -147,6 +147,7 @@ NB_MODULE(_core, module) {
   nb::class_<Communicator> communicator(module, "Communicator");
   bind_reports(module, communicator);
   bind_calls(module, communicator);
+  bind_graph(module);
   bind_known_calls(module);
   bind_communicator(communicator);
 

@@ -29,6 +29,12 @@ struct Prepared {
   Compression compression;
 };
 
+// A call that a graph is to make; not submitted.
+struct RecordedCall {
+  RequestPtr request;
+  nanobind::object buffers;  // keeps what lies at its addresses
+};
+
 // Blocks of `count` elements each, one behind the other.
 struct EqualBlocks {
   std::byte* address;

@@ -142,9 +142,9 @@ void Communicator::give_back(RequestPtr request) {
 }
 
 // True if the caller drives now.
-bool Communicator::submit(const RequestPtr& request) {
+bool Communicator::submit(std::span<const RequestPtr> requests) {
   if (failures_.has_ended()) throw CommunicatorFailed(failures_.failure());
-  switch (submissions_.submit(request)) {
+  switch (submissions_.submit(requests)) {
     case Submissions::Submitted::drives: return true;
     case Submissions::Submitted::queued: wake(); return false;
     case Submissions::Submitted::closed: break;
@@ -152,30 +152,37 @@ bool Communicator::submit(const RequestPtr& request) {
   throw CommunicatorFailed(std::make_shared<Failure>(observed(Cause::closed, options_.rank)));
 }
 
-void Communicator::run(const RequestPtr& request, const Interrupt& interrupt) {
-  if (submit(request)) {
-    drive(request, Deadline::max(), interrupt);
-    if (request->failure) throw CommunicatorFailed(request->failure);
-    return;
-  }
-  try {
-    wait(request, Deadline::max(), interrupt);
-  } catch (const CommunicatorFailed&) {
-    throw;
-  } catch (...) {
-    // The caller takes the buffers along, so the engine must be done with them.
-    abort(Cause::interrupted);
+void Communicator::run(std::span<const RequestPtr> requests, const Interrupt& interrupt) {
+  if (submit(requests)) {
+    drive(requests, Deadline::max(), interrupt);
+  } else {
     try {
-      wait(request, Deadline::max(), [] {});
-    } catch (const CommunicatorFailed&) {
+      await_all(requests, interrupt);
+    } catch (...) {
+      // The caller takes the buffers along, so the engine must be done with them.
+      abort(Cause::interrupted);
+      await_all(requests, [] {});
+      throw;
     }
-    throw;
+  }
+  for (const RequestPtr& request : requests) {
+    if (request->failure) throw CommunicatorFailed(request->failure);
   }
 }
 
-void Communicator::start(const RequestPtr& request) {
+// Until all have ended, well or not.
+void Communicator::await_all(std::span<const RequestPtr> requests, const Interrupt& interrupt) {
+  for (const RequestPtr& request : requests) {
+    try {
+      wait(request, Deadline::max(), interrupt);
+    } catch (const CommunicatorFailed&) {
+    }
+  }
+}
+
+void Communicator::start(std::span<const RequestPtr> requests) {
   progress_thread_->start();
-  if (!submit(request)) return;
+  if (!submit(requests)) return;
   HandOver at_end{*this};
   // Send at once what can be sent: the peers wait for it while the progress thread wakes up.
   progress_or_fail();
@@ -195,7 +202,7 @@ bool Communicator::wait(const RequestPtr& request, Deadline deadline, const Inte
     while (!request->is_done()) {
       switch (submissions_.await(*request, deadline)) {
         case Submissions::Waited::done: break;
-        case Submissions::Waited::drives: drive(request, deadline, interrupt); break;
+        case Submissions::Waited::drives: drive({&request, 1}, deadline, interrupt); break;
         case Submissions::Waited::time_out: return false;
         case Submissions::Waited::slice_over: interrupt(); break;
       }

@@ -16,6 +16,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -83,9 +84,13 @@ class Communicator final : public Drivable {
   // ---- calls; any thread
   // Runs a request to its end on this thread, or waits for the one that drives. Throws
   // CommunicatorFailed.
-  void run(const RequestPtr& request, const Interrupt& interrupt);
+  void run(const RequestPtr& request, const Interrupt& interrupt) { run({&request, 1}, interrupt); }
+  // The same with several, submitted in their order and at once: throws the failure of the first that
+  // failed, when all have ended.
+  void run(std::span<const RequestPtr> requests, const Interrupt& interrupt);
   // Hands a request over; the buffers must live until it is done.
-  void start(const RequestPtr& request);
+  void start(const RequestPtr& request) { start({&request, 1}); }
+  void start(std::span<const RequestPtr> requests);
   // Waits until done or `deadline`; false if that passed first. Throws CommunicatorFailed.
   bool wait(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
   // Ends every request. The first cause stays.
@@ -144,8 +149,9 @@ class Communicator final : public Drivable {
   Communicator(const CommunicatorOptions& options, std::shared_ptr<ProgressThread> progress);
 
   void deliver_rest(const Interrupt& interrupt);
-  bool submit(const RequestPtr& request);
-  void drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt);
+  bool submit(std::span<const RequestPtr> requests);
+  void await_all(std::span<const RequestPtr> requests, const Interrupt& interrupt);
+  void drive(std::span<const RequestPtr> requests, Deadline deadline, const Interrupt& interrupt);
   void drive_once();
   void hand_over();
   void kick_progress_thread();

@@ -13,8 +13,9 @@ constexpr int num_yields = 200;
 
 }  // namespace
 
-// Drives until the request is done or the deadline has passed.
-void Communicator::drive(const RequestPtr& request, Deadline deadline, const Interrupt& interrupt) {
+// Drives until all requests are done or the deadline has passed.
+void Communicator::drive(std::span<const RequestPtr> requests, Deadline deadline,
+                         const Interrupt& interrupt) {
   struct End {
     Communicator& driven;
     ~End() {
@@ -28,7 +29,10 @@ void Communicator::drive(const RequestPtr& request, Deadline deadline, const Int
   Idle idle(may_spin_ ? &spins_ : nullptr, num_yields);
   int num_moves = 0;
   Deadline next_signals{};  // from the first look at the clock on: a call that ends at once takes none
-  while (!request->is_done()) {
+  auto first_open = requests.begin();
+  for (;;) {
+    while (first_open != requests.end() && (*first_open)->is_done()) ++first_open;
+    if (first_open == requests.end()) return;
     notify_waiters();
     bool moved = progress_or_fail();
     // A lane's own code ran into the caller's signal handler: what that raised is the caller's.
@@ -105,15 +109,20 @@ bool Communicator::progress_or_fail(bool thoroughly) {
 void Communicator::accept() {
   if (failures_.phase() != FailureState::Phase::none) return stop_moving();
   submissions_.take(accepted_);
+  struct Accepted {
+    std::vector<RequestPtr>& all;
+    std::ptrdiff_t num = 0;
+    ~Accepted() { all.erase(all.begin(), all.begin() + num); }
+  } accepted{accepted_};
   // A lane may throw here: then stop_moving() finds what is still in the list.
-  while (!accepted_.empty()) {
-    recorder_.open(*accepted_.front());
-    if (accepted_.front()->kind == RequestKind::collective) {
-      collectives_.push(accepted_.front());
+  for (const RequestPtr& request : accepted_) {
+    recorder_.open(*request);
+    if (request->kind == RequestKind::collective) {
+      collectives_.push(request);
     } else {
-      point_to_point_.post(accepted_.front());
+      point_to_point_.post(request);
     }
-    accepted_.erase(accepted_.begin());
+    ++accepted.num;
   }
 }
 

@@ -12,17 +12,19 @@ constexpr auto closing_slice = std::chrono::milliseconds(1);
 
 }  // namespace
 
-Submissions::Submitted Submissions::submit(const RequestPtr& request) {
+Submissions::Submitted Submissions::submit(std::span<const RequestPtr> requests) {
   std::lock_guard lock(mutex_);
   if (closed_) return Submitted::closed;
-  if (request->kind == RequestKind::collective) request->sequence = ++sequence_;
   std::thread::id me = std::this_thread::get_id();
   if (submitter_ != me) {
     several_submitters_ |= submitter_ != std::thread::id();
     submitter_ = me;
   }
-  incoming_.push_back(request);
-  num_incoming_.fetch_add(1, std::memory_order_seq_cst);
+  for (const RequestPtr& request : requests) {
+    if (request->kind == RequestKind::collective) request->sequence = ++sequence_;
+    incoming_.push_back(request);
+  }
+  num_incoming_.fetch_add(static_cast<int>(requests.size()), std::memory_order_seq_cst);
   if (driving_) return Submitted::queued;
   driving_ = true;
   return Submitted::drives;

@@ -8,6 +8,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <span>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -23,8 +24,8 @@ using Caller = std::tuple<size_t, bool, bool>;
 class Submissions {
  public:
   enum class Submitted { queued, drives, closed };
-  // Queues a request. `drives`: the caller has the right to drive now.
-  Submitted submit(const RequestPtr& request);
+  // Queues requests in their order, all or none. `drives`: the caller has the right to drive now.
+  Submitted submit(std::span<const RequestPtr> requests);
   bool has_incoming() const { return num_incoming_.load(std::memory_order_seq_cst) > 0; }
   // Moves all queued requests to `accepted`, which is empty.
   void take(std::vector<RequestPtr>& accepted);

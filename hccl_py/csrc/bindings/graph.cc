@@ -1,0 +1,192 @@
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "bindings/arrays.h"
+#include "bindings/requests.h"
+#include "engine/graph/graph.h"
+
+namespace nb = nanobind;
+
+namespace hccl {
+
+namespace {
+
+using AnyByAny = nb::typed<nb::dict, nb::any, nb::any>;
+// As Graph.fill of hccl_py/graphs/graph.py passes them: what is awaited, copies, communicator, first,
+// last, whether it blocks.
+using Copy = std::tuple<uint64_t, uint64_t, size_t>;
+using Step = std::tuple<std::vector<size_t>, std::vector<Copy>, size_t, size_t, size_t, bool>;
+
+std::vector<Graph::Step> steps_of(const std::vector<Step>& steps) {
+  std::vector<Graph::Step> made;
+  for (const auto& [awaited, copies, engine, first, last, blocks] : steps) {
+    made.push_back({awaited, {}, engine, first, last, blocks});
+    for (const auto& [to, from, num_bytes] : copies) {
+      made.back().copies.push_back({pointer(to), pointer(from), num_bytes});
+    }
+  }
+  return made;
+}
+
+std::vector<Graph::Call> calls_of(const std::vector<RecordedCall*>& calls) {
+  std::vector<Graph::Call> made;
+  for (const RecordedCall* call : calls) {
+    std::chrono::duration<double> timeout = call->request->deadline - call->request->submitted;
+    made.push_back({call->request, timeout.count()});
+  }
+  return made;
+}
+
+// A graph of Python: finds the engines, and sees that the memory is where it was.
+class BoundGraph {
+ public:
+  // Why nothing was submitted. Above zero: the number of the call, from 1, whose memory has moved.
+  enum Outcome : int { submitted = 0, under_way = -1, runs_elsewhere = -2, closed = -3 };
+
+  // `states`: the CommunicatorState of each communicator. `detours`: while something is in one of
+  // these, replay() leaves the graph to Python.
+  BoundGraph(std::vector<nb::object> states, const std::vector<RecordedCall*>& calls,
+             const std::vector<Step>& steps, std::vector<AnyByAny> detours)
+      : states_(std::move(states)),
+        detours_(std::move(detours)),
+        graph_(calls_of(calls), steps_of(steps)) {
+    for (const RecordedCall* call : calls) buffers_.push_back(call->buffers);
+  }
+
+  // Whether `object`, which call `number` uses, could be read; then each replay looks where it lies.
+  bool watch(nb::object object, int number) {
+    reader_.learn(Py_TYPE(object.ptr()));
+    ArrayView view;
+    if (!reader_.read(object.ptr(), view)) return false;
+    watched_.push_back({std::move(object), view, number});
+    return true;
+  }
+
+  int run() {
+    return issue([this] { graph_.run(engines_, check_signals); });
+  }
+
+  bool replay() {
+    for (const nb::dict& detour : detours_) {
+      if (PyDict_GET_SIZE(detour.ptr()) != 0) return false;
+    }
+    return run() == submitted;
+  }
+
+  int start() {
+    return issue([this] {
+      ++num_started_;
+      graph_.start(engines_);
+    });
+  }
+
+  bool wait(double timeout_s) {
+    // Of its own: another thread may begin the next replay as soon as this one is done.
+    std::vector<nb::object> cores = cores_;
+    std::vector<Communicator*> engines = engines_;
+    bool finished;
+    {
+      nb::gil_scoped_release release;
+      finished = graph_.wait(engines, Clock::now() + duration_of(timeout_s), check_signals);
+    }
+    if (!is_running_) forget_engines();
+    return finished;
+  }
+
+  const Graph& graph() const { return graph_; }
+  size_t num_started() const { return num_started_; }
+
+ private:
+  struct Watched {
+    nb::object object;
+    ArrayView view;
+    int call;
+  };
+  struct Running {
+    BoundGraph& graph;
+    explicit Running(BoundGraph& its) : graph(its) { graph.is_running_ = true; }
+    ~Running() {
+      graph.is_running_ = false;
+      graph.forget_engines();
+    }
+  };
+
+  template <typename Submit>
+  int issue(Submit submit) {
+    if (is_running_) return runs_elsewhere;
+    Running running{*this};
+    if (int outcome = prepare(); outcome != submitted) return outcome;
+    nb::gil_scoped_release release;
+    submit();
+    return submitted;
+  }
+
+  // A graph keeps no engine whose communicator has been closed.
+  void forget_engines() {
+    if (!graph_.is_done()) return;
+    engines_.clear();
+    cores_.clear();
+  }
+
+  int prepare() {
+    if (!graph_.is_done()) return under_way;
+    for (const Watched& one : watched_) {
+      ArrayView now;
+      bool stays = reader_.read(one.object.ptr(), now) && now.address == one.view.address &&
+                   now.count == one.view.count && now.element == one.view.element;
+      if (!stays) return one.call;
+    }
+    forget_engines();
+    for (const nb::object& state : states_) {
+      nb::object core = state.attr(core_name_);
+      if (!nb::isinstance<Communicator>(core)) return closed;
+      engines_.push_back(nb::inst_ptr<Communicator>(core));
+      cores_.push_back(std::move(core));
+    }
+    return submitted;
+  }
+
+  // Interned: to make a name costs as much as to look it up.
+  const nb::object core_name_ = nb::steal(PyUnicode_InternFromString("core"));
+  const std::vector<nb::object> states_;
+  const std::vector<AnyByAny> detours_;
+  std::vector<nb::object> buffers_;
+  std::vector<Watched> watched_;
+  ArrayReader reader_;
+  std::vector<nb::object> cores_;  // of the replay that is under way
+  std::vector<Communicator*> engines_;
+  size_t num_started_ = 0;
+  bool is_running_ = false;  // a thread is in issue(); read and written with Python's lock held
+  Graph graph_;
+};
+
+}  // namespace
+
+bool replay(nb::handle graph) { return nb::inst_ptr<BoundGraph>(graph)->replay(); }
+
+void bind_graph(nb::module_& module) {
+  nb::class_<BoundGraph>(module, "Graph")
+      .def(nb::init<std::vector<nb::object>, const std::vector<RecordedCall*>&,
+                    const std::vector<Step>&, std::vector<AnyByAny>>())
+      .def("watch", &BoundGraph::watch)
+      .def("run", &BoundGraph::run)
+      .def("start", &BoundGraph::start)
+      .def("wait", &BoundGraph::wait)
+      .def("is_one_batch", [](const BoundGraph& g) { return g.graph().is_one_batch(); })
+      .def("done", [](const BoundGraph& g) { return g.graph().is_done(); })
+      .def("num_started", &BoundGraph::num_started)
+      .def("first_open", [](const BoundGraph& g) { return g.graph().first_open(); })
+      // None: no call has failed.
+      .def("first_failed", [](const BoundGraph& g) {
+        size_t found = g.graph().first_failed();
+        return found < g.graph().size() ? std::optional(found) : std::nullopt;
+      });
+}
+
+}  // namespace hccl

@@ -1,0 +1,173 @@
+"""What a thread calls inside of `hccl_py.capture()`, noted while it runs as ever.
+
+A replay makes the same calls in the same order. The program also waited between them: every
+blocking call, every `wait()` of a Work. A call that began after such a wait must not begin before
+it in a replay. The engine runs the collectives of one communicator in order by itself, so only a
+change of communicator, a send or recv, and a copy need a step of their own.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from threading import Lock, get_ident
+from typing import Any, NamedTuple
+
+from hccl_py.communicator_state import CommunicatorState
+from hccl_py.fingerprint import Call, Transfer
+from hccl_py.memory.element_types import Span
+from hccl_py.transport import _core
+from hccl_py.transport.errors import InvalidArgumentError
+
+
+class RecordedCall(NamedTuple):
+    """A call of a graph; `buffers` are what the caller passed, `native` is what a replay issues."""
+
+    state: CommunicatorState
+    call: Call
+    limit_s: float
+    buffers: object
+    native: _core.RecordedCall
+
+
+@dataclass
+class Step:
+    """Calls of one communicator that are submitted together; see `csrc/engine/graph/graph.h`."""
+
+    state: CommunicatorState
+    first: int
+    last: int
+    awaited: list[int]
+    copies: list[tuple[int, int, int]]
+    blocks: bool = False
+
+
+@dataclass
+class Recording:
+    """The calls of one block so far."""
+
+    calls: list[RecordedCall] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    copied: list[tuple[int, object]] = field(default_factory=list)
+    """By the number of a call: what a copy for it reads from."""
+    is_open: bool = True
+    _copies: list[tuple[int, int, int]] = field(default_factory=list)
+    # The calls that the program has waited for, and no step yet. Of the collectives of one
+    # communicator the last one stands for all before it.
+    _awaited: dict[object, int] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)  # a future's thread waits, too
+
+    def add(self, recorded: RecordedCall) -> int:
+        """Note a call that has begun; return its number."""
+        with self._lock:
+            number = len(self.calls)
+            self.calls.append(recorded)
+            late = [one for one in self._awaited.values() if self._must_end(one, number)]
+            last = self.steps[-1] if self.steps else None
+            if late or self._copies or last is None or last.state is not recorded.state:
+                self._begin_step(number, late)
+            self.steps[-1].last = number + 1
+        return number
+
+    def note_wait(self, number: int) -> None:
+        """Note that the program has waited for a call."""
+        with self._lock:
+            if self.is_open:
+                key = self._order_of(number)
+                self._awaited[key] = max(number, self._awaited.get(key, 0))
+
+    def copy(self, to: int, source: Span, buffer: object) -> None:
+        """Note a copy that was made out of `buffer` for the next call."""
+        self._copies.append((to, source.address, source.num_bytes))
+        self.copied.append((len(self.calls), buffer))
+
+    def _order_of(self, number: int) -> object:
+        """Return what is equal for calls that the engine runs in order."""
+        one = self.calls[number]
+        return number if isinstance(one.call, Transfer) else one.state
+
+    def _must_end(self, earlier: int, later: int) -> bool:
+        """Whether a call that was waited for would be passed by this later one."""
+        return bool(self._copies) or self._order_of(earlier) != self._order_of(later)
+
+    def _is_awaited(self, number: int) -> bool:
+        return self._awaited.get(self._order_of(number), -1) >= number
+
+    def _begin_step(self, number: int, late: list[int]) -> None:
+        awaited = late
+        if late:
+            ending = self.steps[-1]
+            inside = range(ending.first, ending.last)
+            if all(map(self._is_awaited, inside)):
+                ending.blocks = True  # which is faster than to wait for each of them
+                awaited = [one for one in late if one not in inside]
+        for one in late:
+            del self._awaited[self._order_of(one)]
+        self.steps.append(Step(self.calls[number].state, number, number, awaited, self._copies))
+        self._copies = []
+
+
+class CapturedWork:
+    """The engine's Work of a call in a block: a wait for it orders what follows."""
+
+    def __init__(self, native: _core.Work, recording: Recording, number: int) -> None:
+        self._native = native
+        self._recording = recording
+        self._number = number
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait as the engine's Work does."""
+        finished = self._native.wait(timeout_s)
+        if finished:
+            self._recording.note_wait(self._number)
+        return finished
+
+    def done(self) -> bool:
+        """Return whether the call has ended; a program may take that for a wait."""
+        done = self._native.done()
+        if done:
+            self._recording.note_wait(self._number)
+        return done
+
+    def failed(self) -> bool:
+        """Return whether the call failed."""
+        return self._native.failed()
+
+    def source(self) -> int:
+        """Return the rank that a recv took its data from, -1 if it is none."""
+        return self._native.source()
+
+
+GUARDS: list[Callable[[], AbstractContextManager[object]]] = []
+"""What a block enters besides: they reject what a replay would leave out."""
+
+CAPTURES: dict[int, Recording] = {}
+"""By thread, while that thread is in a block. Each thread changes its own entry only."""
+
+
+def recording_here() -> Recording | None:
+    """Return the recording of this thread."""
+    return CAPTURES.get(get_ident()) if CAPTURES else None
+
+
+def reject_in_capture(what: str, instead: str) -> None:
+    """Raise InvalidArgumentError if this thread is in a block: a replay could not do `what`."""
+    if recording_here() is not None:
+        raise InvalidArgumentError(f"hccl_py.capture(): a replay cannot repeat {what}; {instead}")
+
+
+Entry = Callable[..., Any]
+
+
+def run_recorded(
+    state: CommunicatorState, entry: Entry, record: Entry, arguments: tuple[Any, ...]
+) -> Any:
+    """Make a call and note it; return what `entry` returns, a CapturedWork for a Work."""
+    recording = CAPTURES[get_ident()]
+    native = record(*arguments)
+    started = entry(*arguments)
+    _, call, limit_s, *_, buffers = arguments
+    number = recording.add(RecordedCall(state, call, limit_s, buffers, native))
+    if started is None:
+        recording.note_wait(number)
+        return None
+    return CapturedWork(started, recording, number)

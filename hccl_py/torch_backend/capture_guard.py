@@ -1,0 +1,29 @@
+"""Rejects operations of torch inside of `hccl_py.capture()`, which a replay would leave out.
+
+Besides what a program computes there, that finds what torch does around a collective: functional
+collectives clone their input, object collectives make tensors, and memory that is not contiguous
+is copied.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hccl_py.transport.errors import InvalidArgumentError
+
+
+class OnlyCollectives(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Lets views through, which compute nothing."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.is_view:
+            return func(*args, **(kwargs or {}))
+        raise InvalidArgumentError(
+            f"hccl_py.capture(): expected collectives on contiguous plain tensors, got {func}: "
+            "a replay would leave it out; do it before or after the block (functional and object "
+            "collectives cannot be recorded)"
+        )
