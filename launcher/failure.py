@@ -55,10 +55,7 @@ class Failure(NamedTuple):
             return self.kind or "an exception"
         if self.exit_code >= 0:
             return f"exit code {self.exit_code}"
-        try:
-            return signal.Signals(-self.exit_code).name
-        except ValueError:
-            return f"signal {-self.exit_code}"
+        return _signal_name(-self.exit_code)
 
     @property
     def was_stopped(self) -> bool:
@@ -80,15 +77,18 @@ def first_failure(failures: Sequence[Failure]) -> Failure:
     return min(own, key=lambda each: each.at_s if each.message else each.at_s - _NOTICED_LATE_S)
 
 
-def render(failures: Sequence[Failure], world_size: int | None) -> str:
-    """Render the report: the later failures in a line, then the first one in full."""
+def render(failures: Sequence[Failure], world_size: int | None, was_stopped: bool = True) -> str:
+    """Render the report: the later failures in a line, then the first one in full.
+
+    `was_stopped`: the ranks that did not fail were stopped.
+    """
     first = first_failure(failures)
     lines = [title(first, world_size)]
     if first.log:
         lines.append(f"  log: {first.log}")
     lines += [f"  likely reason: {first.reason}"] if first.reason else []
     text = first.traceback or first.message or "\n".join(first.last_lines)
-    later = "; ".join(_later(first, failures, world_size))
+    later = "; ".join(_later(first, failures, world_size, was_stopped))
     before = [f"hccl-launch: after rank {first.rank} failed: {later}"] if later else []
     waiting = _what_a_peer_says(first, failures)
     return "\n".join([*before, *waiting, *lines, *([text.rstrip()] if text else [])])
@@ -114,15 +114,31 @@ def title(failure: Failure, world_size: int | None) -> str:
     return f"hccl-launch: rank {failure.rank}{of} {_how(failure)} ({details})"
 
 
+def how_ended(rank: int, exit_code: int) -> str:
+    """Say in words how a rank ended, before it is known what it recorded."""
+    return f"rank {rank} {_ended(exit_code)}"
+
+
 def _how(failure: Failure) -> str:
-    if failure.message:
-        return "failed"
-    if failure.exit_code < 0:
-        return f"was killed by {failure.ended_by}"
-    return f"exited with code {failure.exit_code}"
+    return "failed" if failure.message else _ended(failure.exit_code)
 
 
-def _later(first: Failure, failures: Sequence[Failure], world_size: int | None) -> Iterator[str]:
+def _ended(exit_code: int) -> str:
+    if exit_code < 0:
+        return f"was killed by {_signal_name(-exit_code)}"
+    return f"exited with code {exit_code}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _later(
+    first: Failure, failures: Sequence[Failure], world_size: int | None, was_stopped: bool
+) -> Iterator[str]:
     others = [each for each in failures if each is not first and not each.was_stopped]
     ranks_by_end: dict[str, list[int]] = {}
     for each in sorted(others, key=lambda each: each.rank):
@@ -133,4 +149,4 @@ def _later(first: Failure, failures: Sequence[Failure], world_size: int | None) 
             break
         yield f"{end} on rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
     if world_size is None or len(others) + 1 < world_size:
-        yield "all other ranks were stopped"
+        yield "all other ranks were stopped" if was_stopped else "the other ranks ended well"

@@ -36,6 +36,7 @@ class Options(NamedTuple):
         by_arrival: nodes get their numbers in the order in which they come.
         elastic: torch.distributed.elastic runs the job.
         max_restarts: how often all ranks may start again.
+        min_ranks: how many ranks have to go on when others fail; 0: all.
         stop_s: between SIGTERM and SIGKILL of a rank.
         connect_timeout_s: how long all nodes have to come.
         remote: None without --hosts and --hostfile.
@@ -62,6 +63,7 @@ class Options(NamedTuple):
     by_arrival: bool
     elastic: bool
     max_restarts: int
+    min_ranks: int
     stop_s: float
     connect_timeout_s: float
     remote: "HostOptions | None"

@@ -133,7 +133,7 @@ def _add_nodes(made: argparse.ArgumentParser) -> None:
         help=f"port of the ranks' store there; hccl-launch takes P + 1 ({DEFAULT_MASTER_PORT})",
     )
     _add(group, "--rdzv-endpoint", metavar="HOST:P", help="instead: numbers in order of arrival")
-    _add(group, "--rdzv-backend", metavar="NAME", help="c10d: as --rdzv-endpoint says")
+    _add(group, "--rdzv-backend", help=argparse.SUPPRESS)
     _add(group, "--rdzv-id", metavar="ID", help="name of the job, the same on all nodes")
     _add(group, "--local-addr", help=argparse.SUPPRESS)
     _add(group, "--standalone", action="store_true", help="this machine alone")
@@ -186,6 +186,14 @@ def _add_failures(made: argparse.ArgumentParser) -> None:
         default=0,
         metavar="N",
         help="how often all ranks start again (0)",
+    )
+    _add(
+        group,
+        "--min-ranks",
+        type=int,
+        default=0,
+        metavar="N",
+        help="the others go on when a rank fails, while N are left (all)",
     )
     _add(
         group,

@@ -38,6 +38,11 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         name = "--use_mpi" if args.use_mpi else "--use_deepspeed"
         say(f"{name}: hccl-launch starts the ranks itself")
     known_backend = args.rdzv_backend in (None, "", "static", "c10d")
+    elastic = fewest < most or not known_backend or needs_elastic(args)
+    if args.min_ranks and elastic:
+        raise UsageError(
+            "--min-ranks: expected a job of fixed size, without torchrun's own options"
+        )
     return Options(
         num_nodes=most,
         nodes_given=args.nnodes is not None,
@@ -48,8 +53,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> Options:
         master_port=args.master_port or 0,
         job_id=args.rdzv_id or "",
         by_arrival=bool(args.rdzv_endpoint) and args.node_rank is None,
-        elastic=fewest < most or not known_backend or needs_elastic(args),
+        elastic=elastic,
         max_restarts=args.max_restarts,
+        min_ranks=args.min_ranks,
         stop_s=args.shutdown_timeout,
         connect_timeout_s=args.connect_timeout,
         remote=_hosts(args, environ),

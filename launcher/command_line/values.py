@@ -25,7 +25,7 @@ def check_options(args: argparse.Namespace, num_nodes: int) -> None:
         # As of "$HOSTS" in a shell that has no such variable: the job would run without the option.
         if value == "" and name not in ("script", "local_ranks_filter"):
             raise UsageError(f"--{option}: expected a value, got ''")
-        if name in ("max_restarts", "shutdown_timeout", "connect_timeout") and not (
+        if name in ("max_restarts", "min_ranks", "shutdown_timeout", "connect_timeout") and not (
             0 <= value <= _MOST_S  # nan is not in that range either
         ):
             raise UsageError(f"--{option}: expected 0 to {_MOST_S}, got {value:g}")

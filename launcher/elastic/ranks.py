@@ -114,7 +114,8 @@ class LocalRanks:
     def send(self, kind: str, body: Any) -> None:
         """Take a message of the agent, see `head.Head.receive`."""
         if kind == "failed":
-            self.has_failed, self._stop_at_s = True, time.monotonic() + _SETTLE_S
+            if not self.has_failed:
+                self.has_failed, self._stop_at_s = True, time.monotonic() + _SETTLE_S
         elif kind == "ended":
             self._on_end(body[1])
         elif kind == "stop":

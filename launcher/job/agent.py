@@ -58,7 +58,6 @@ class Agent:
         self._attempt: Attempt | None = None
         self._ranks: Ranks | None = None
         self._kill_at_s = self._look_at_s = float("inf")
-        self._has_failed = False
 
     def receive(self, kind: str, body: Any) -> None:
         """Do what the head says, see `head`."""
@@ -107,7 +106,7 @@ class Agent:
     def _start(self, attempt: Attempt) -> None:
         program = self._program
         self._end_check()
-        self._attempt, self._has_failed, self._kill_at_s = attempt, False, float("inf")
+        self._attempt, self._kill_at_s = attempt, float("inf")
         self._ranks = Ranks(self._loop, program, self._streams, self._on_end)
         starts = [self._rank_start(attempt, index) for index in range(len(attempt.slots))]
         if self._placement.note and attempt.number == 0:
@@ -169,12 +168,11 @@ class Agent:
             prefix=program.output.prefix_of(socket.gethostname(), rank, attempt.world_size),
         )
 
-    def _on_end(self, exit_code: int) -> None:
+    def _on_end(self, rank: int, exit_code: int) -> None:
         assert self._attempt is not None
         assert self._ranks is not None
-        if exit_code and not self._has_failed:
-            self._has_failed = True
-            self._head.send("failed", [self._attempt.number])
+        if exit_code and self._kill_at_s == float("inf"):
+            self._head.send("failed", [self._attempt.number, rank, exit_code])
         if not self._ranks.running:
             # What a rank left behind would keep its port, or write into the next attempt.
             self._ranks.end()

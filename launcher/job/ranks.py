@@ -64,9 +64,9 @@ class Ranks:
         loop: JobLoop,
         program: Program,
         streams: Streams,
-        on_end: Callable[[int], None],
+        on_end: Callable[[int, int], None],
     ) -> None:
-        """Start nothing yet; `on_end` gets the exit code of each rank."""
+        """Start nothing yet; `on_end` gets each rank and its exit code."""
         self._loop, self._program, self._streams, self._on_end = loop, program, streams, on_end
         self._ranks: list[_Rank] = []
 
@@ -169,7 +169,7 @@ class Ranks:
         os.close(rank.ended)
         if rank.streams is not None:
             rank.last_lines = rank.streams.end()
-        self._on_end(rank.exit_code)
+        self._on_end(rank.start.rank, rank.exit_code)
 
     def _failure(
         self, rank: _Rank, record: Mapping[str, Any], reason: Callable[[int], str]

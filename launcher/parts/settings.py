@@ -55,6 +55,7 @@ def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "Head
         stall_s=stall_s(),
         job_id=options.job_id or f"job-{os.urandom(4).hex()}",
         max_restarts=options.max_restarts,
+        min_ranks=options.min_ranks,
         master_addr="" if options.head is None else options.head[0],
         master_port=options.master_port or (0 if anywhere else DEFAULT_MASTER_PORT),
     )

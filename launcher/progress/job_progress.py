@@ -4,7 +4,7 @@ A rank without progress is named once. It can be named again after it went on, a
 the time: a job that writes a checkpoint of a minute after every epoch is not nagged each time.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from itertools import chain
 from typing import NamedTuple
 
@@ -50,7 +50,7 @@ class JobProgress:
         `stall_s` of 0 names no rank.
         """
         self._outlets, self._stall_s, self._look_s = outlets, stall_s, look_s
-        self._ranks = ranks
+        self._ranks = set(ranks)
         self._by_agent: dict[int, Sequence[RankProgress]] = {}
         self._status = StatusLine()
         self._limits: dict[int, float] = {}
@@ -70,6 +70,10 @@ class JobProgress:
     def end(self, agent: int) -> None:
         """Note that no rank of an agent runs any more."""
         self._by_agent[agent] = ()
+
+    def leave_out(self, failed: Set[int]) -> None:
+        """Expect nothing of ranks that failed; the others go on."""
+        self._ranks -= failed
 
     def take_stack(self, rank: int, text: str) -> None:
         """Take the stack of a rank; empty: its host has no py-spy."""
@@ -115,7 +119,7 @@ class JobProgress:
         longest_s = max(everyone[rank].idle_s for rank in stalled)
         lines = [f"hccl-launch: no progress for {longest_s:.0f} s ({STALL_VARIABLE} sets how long)"]
         # Only a rank that exits with 0 ends, and the others go on.
-        if ended := sorted(set(self._ranks) - everyone.keys()):
+        if ended := sorted(self._ranks - everyone.keys()):
             verb = "has" if len(ended) == 1 else "have"
             lines.append(f"{_ranks(ended)} {verb} ended, with exit code 0")
         lines += [self._outside(everyone[rank]) for rank in outside[:_MAX_NAMED]]

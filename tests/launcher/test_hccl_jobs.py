@@ -35,6 +35,39 @@ def test_killed_rank_is_blamed_and_the_job_ends(path: Path) -> None:
     assert "hccl-launch: rank 2 of 4 was killed by SIGKILL (node 1, local rank 0" in done.stderr
 
 
+SHRINKS = """
+import os, signal
+import numpy as np
+from hccl_py import Communicator, CommunicatorError
+comm = Communicator()
+data = np.ones(10, np.float32)
+comm.all_reduce(data)
+if comm.rank == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+try:
+    comm.all_reduce(data)
+except CommunicatorError as error:
+    comm = comm.shrink(exclude=[error.rank])
+data.fill(1)
+comm.all_reduce(data)
+os.write(1, f"sum {data[0]}\\n".encode())
+comm.close()
+"""
+
+
+@pytest.mark.parametrize("least", [3, 4])
+def test_ranks_that_shrink_go_on_while_enough_are_left(path: Path, least: int) -> None:
+    path.write_text(SHRINKS)
+    done = launch(*TWO_BY_TWO, "--min-ranks", least, path)
+    if least == 4:
+        assert done.returncode == 128 + signal.SIGKILL
+        return
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == 3 * "sum 3.0\n"
+    assert "killed by SIGKILL; 3 of 4 ranks go on (--min-ranks 3)" in done.stderr
+    assert "hccl-launch: after rank 0 failed: the other ranks ended well" in done.stderr
+
+
 def test_ctrl_c_ends_ranks_inside_a_collective(path: Path) -> None:
     say = "step == 50 and dist.get_rank() == 0 and os.write(1, b'running\\n')"
     path.write_text(ALL_REDUCE_ON_AND_ON.format(at_each_step=say))

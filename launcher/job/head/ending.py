@@ -19,12 +19,16 @@ class Ending:
         end_s: when their agents count as lost.
         by_user: why, and the exit code.
         lost: why each agent counts as lost.
+        failed: the ranks that failed, or whose agents were lost, while the job ran.
+        was_stopped: whether the ranks were told to stop.
     """
 
     stop_at_s: float = math.inf
     end_s: float = math.inf
     by_user: tuple[str, int] | None = None
     lost: dict[int, str] = field(default_factory=dict)
+    failed: set[int] = field(default_factory=set)
+    was_stopped: bool = False
 
 
 class Outcome(NamedTuple):
@@ -51,15 +55,18 @@ def outcome(ending: Ending, agents: Agents, attempt: Attempt | None) -> Outcome:
     if ending.lost:
         # Ranks of other nodes raise because of it, or were stopped.
         raised = [one for one in failures if not one.was_stopped]
-        lines = [render(raised, attempt.world_size)] if raised else []
+        world_size = attempt.world_size
+        lines = [render(raised, world_size, ending.was_stopped)] if raised else []
         lines += [
             f"hccl-launch: error: {agents.name_with_ranks(index)} was lost: {why}"
             for index, why in ending.lost.items()
         ]
-        return Outcome(LOST_NODE, "\n".join(lines), lines[-1])
+        return Outcome(LOST_NODE if ending.was_stopped else 0, "\n".join(lines), lines[-1])
     if not failures:
         return Outcome(0)
-    report = render(failures, attempt.world_size)
+    report = render(failures, attempt.world_size, ending.was_stopped)
+    if not ending.was_stopped:
+        return Outcome(0, report)
     if attempt.number == attempt.max_restarts:
         first = first_failure(failures)
         return Outcome(first.shell_code, report, title(first, attempt.world_size))

@@ -2,7 +2,8 @@
 
     GATHERING   until every agent has come
     CHECKING    until preflight has looked at all hosts, if there are several
-    RUNNING     until all ranks have ended, one failed, an agent was lost, or a user stopped the job
+    RUNNING     until all ranks have ended, too few are left since ranks failed or agents were lost
+                (HeadSettings.min_ranks), or a user stopped the job
     STOPPING    until no rank runs; then all start again, or the job ends
     ENDED
 
@@ -12,11 +13,12 @@ Messages to agents: `check` and `ask` of preflight, `start` Attempt, `dump` atte
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
-from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE
+from hccl_py.launcher.exit_codes import CHECK_FAILED, LOST_NODE, MISSING_NODE, USAGE
+from hccl_py.launcher.failure import how_ended
 from hccl_py.launcher.job.head.agents import Agents, AgentState
 from hccl_py.launcher.job.head.ending import Ending, outcome
 from hccl_py.launcher.job.head.settings import HeadSettings
@@ -105,13 +107,14 @@ class Head:
             return
         self.agents[index].is_running = False
         self._ending.lost.setdefault(index, why)
-        self._begin_to_stop(now_s)
+        name = self.agents.name_with_ranks(index)
+        self._note_failed(self.agents.ranks()[index], f"{name} was lost: {why}", now_s)
         self._go_on(now_s)
 
     def receive(self, index: int, kind: str, body: Any, now_s: float) -> None:
         """Take a message of an agent.
 
-        failed  attempt             one of its ranks failed
+        failed  attempt, rank, exit code   of one of its ranks
         ended   attempt, failures, port   none of its ranks runs any more; the time of a failure
                 is relative to now
         progress  attempt, its ranks that run   from time to time
@@ -138,15 +141,15 @@ class Head:
         elif kind == "stack" and self._progress is not None:
             self._progress.take_stack(*body[1:])
         elif kind == "failed":
-            self._begin_to_stop(now_s)
+            self._note_failed([body[1]], how_ended(*body[1:]), now_s)
         elif kind == "ended":
             agent = self.agents[index]
             failures = (each._replace(at_s=now_s + each.at_s) for each in body[1])
             agent.is_running, agent.failures, agent.port = False, tuple(failures), body[2]
             if self._progress is not None:
                 self._progress.end(index)
-            if agent.failures:
-                self._begin_to_stop(now_s)
+            # A rank may have recorded an exception and ended with exit code 0.
+            self._note_failed([one.rank for one in agent.failures], "ranks failed", now_s)
             self._go_on(now_s)
 
     def stop(self, why: str, exit_code: int, now_s: float) -> None:
@@ -208,6 +211,11 @@ class Head:
             self.agents.node_sizes()
         except ValueError as error:
             self._end(MISSING_NODE, f"hccl-launch: error: {error}")
+            return
+        num_ranks, least = sum(self.agents.node_sizes()), self.settings.min_ranks
+        if least > num_ranks:
+            what = f"--min-ranks: expected 0 to {num_ranks}, the ranks of the job, got {least}"
+            self._end(USAGE, f"hccl-launch: error: {what}")
             return
         hosts = {hello.host for hello in self.agents.hellos()}
         # Agents of one host, such as a scheduler's processes, have no network to check.
@@ -284,9 +292,26 @@ class Head:
             slots = agent.hello.slots
             self._send(index, "start", attempt._replace(first_rank=ranks.start, slots=slots))
 
+    def _note_failed(self, ranks: Iterable[int], what: str, now_s: float) -> None:
+        """Stop all ranks if too few are left, else say that they go on."""
+        new = set(ranks) - self._ending.failed
+        if not new or self.phase is not Phase.RUNNING or self._attempt is None:
+            return
+        self._ending.failed |= new
+        world_size, least = self._attempt.world_size, self.settings.min_ranks
+        num_left = world_size - len(self._ending.failed)
+        if num_left < (least or world_size):
+            self._begin_to_stop(now_s)
+            return
+        if self._progress is not None:
+            self._progress.leave_out(new)
+        left = f"{num_left} of {world_size} ranks go on (--min-ranks {least})"
+        self._say(f"hccl-launch: {what}; {left}")
+
     def _begin_to_stop(self, now_s: float, at_once: bool = False) -> None:
         if self.phase is Phase.RUNNING:
             self.phase = Phase.STOPPING
+            self._ending.was_stopped = True
             self._ending.stop_at_s = now_s + _SETTLE_S
         if at_once and self._ending.stop_at_s != math.inf:
             self._tell_to_stop(now_s)

@@ -14,6 +14,7 @@ class HeadSettings:
         stop_s: between SIGTERM and SIGKILL of a rank.
         job_id: what ranks see; restarts keep it.
         master_addr, master_port: rank 0's store; empty and 0: what the first agent says.
+        min_ranks: how many ranks have to go on when others fail; 0: all.
         stall_s: a rank without progress is named after so long; 0: none is.
         only_checks: the job is preflight, in full, and no rank is started.
     """
@@ -24,6 +25,7 @@ class HeadSettings:
     stop_s: float
     job_id: str
     max_restarts: int = 0
+    min_ranks: int = 0
     master_addr: str = ""
     master_port: int = 0
     only_checks: bool = False

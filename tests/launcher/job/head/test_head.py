@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 from dataclasses import replace
 from typing import Any
@@ -169,7 +170,7 @@ def test_host_that_is_lost_while_it_is_checked_ends_the_job() -> None:
 def test_first_failure_stops_every_node_a_moment_later() -> None:
     job = started()
     job.kinds()
-    job.head.receive(1, "failed", [0], 10.0)
+    job.head.receive(1, "failed", [0, 3, 7], 10.0)
     assert job.kinds() == []
     job.head.tick(job.head.next_s())
     assert sorted(job.kinds()) == [(0, "stop"), (1, "stop"), (2, "stop")]
@@ -183,7 +184,7 @@ def test_first_failure_stops_every_node_a_moment_later() -> None:
 def test_all_nodes_restart_together_and_rank_0_gets_a_fresh_port() -> None:
     job = started(max_restarts=1)
     job.kinds()
-    job.head.receive(1, "failed", [0], 10.0)
+    job.head.receive(1, "failed", [0, 3, 7], 10.0)
     for index, failures in ((1, (FAILURE,)), (0, ())):
         job.ended(index, 11.0, *failures)
     assert job.kinds() == []  # node 2 still runs
@@ -214,7 +215,7 @@ def test_lost_node_stops_the_others_and_is_named_last() -> None:
 
 def test_node_whose_ranks_do_not_end_counts_as_lost() -> None:
     job = started()
-    job.head.receive(1, "failed", [0], 10.0)
+    job.head.receive(1, "failed", [0, 3, 7], 10.0)
     job.head.tick(11.0)
     job.ended(1, 12.0, FAILURE)
     job.ended(2, 12.0)
@@ -240,3 +241,44 @@ def test_stop_while_nodes_are_missing_ends_at_once() -> None:
     job.head.stop("stopped by SIGTERM", 143, 2.0)
     assert job.head.exit_code == 143
     assert job.kinds() == [(1, "end")]
+
+
+def test_ranks_go_on_while_enough_are_left() -> None:
+    job = started(min_ranks=3)
+    job.kinds()
+    job.head.receive(1, "failed", [0, 3, -signal.SIGKILL], 20.0)
+    job.ended(2, 20.1)
+    job.head.lose(0, "it does not answer", 20.2)
+    assert job.head.phase is Phase.RUNNING
+    assert job.kinds() == []
+    assert job.said == [
+        "hccl-launch: rank 3 was killed by SIGKILL; 5 of 6 ranks go on (--min-ranks 3)",
+        "hccl-launch: node 0 (x) with ranks 0-1 was lost: it does not answer; "
+        "3 of 6 ranks go on (--min-ranks 3)",
+    ]
+    job.ended(1, 30.0, FAILURE)
+    assert job.head.exit_code == 0
+    assert "the other ranks ended well" in job.said[2]
+    assert job.said[2].splitlines()[-1].endswith("was lost: it does not answer")
+
+
+def test_ranks_are_stopped_when_too_few_are_left() -> None:
+    job = started(min_ranks=5)
+    job.kinds()
+    job.head.receive(1, "failed", [0, 3, 7], 20.0)
+    assert job.head.next_s() == math.inf
+    job.head.receive(1, "failed", [0, 4, 7], 21.0)
+    job.head.tick(job.head.next_s())
+    assert [kind for _, kind in job.kinds()] == ["stop"] * 3
+    job.ended(0, 22.0)
+    job.ended(2, 22.0)
+    job.ended(1, 22.0, FAILURE)
+    assert job.head.exit_code == 7
+
+
+def test_more_ranks_to_go_on_than_there_are_is_a_usage_error() -> None:
+    job = started(min_ranks=7)
+    assert job.head.exit_code == 2
+    assert job.said == [
+        "hccl-launch: error: --min-ranks: expected 0 to 6, the ranks of the job, got 7"
+    ]
