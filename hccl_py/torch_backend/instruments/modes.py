@@ -1,0 +1,101 @@
+"""Shows calls to torch's dispatch modes, such as CommDebugMode, as the operators of C++ groups.
+
+A call of a C++ group is an operator, such as `c10d::allreduce_`, and modes see operators. The
+kernels of these operators call the group's C++ backend, which a group in Python does not have. So
+the operator runs for the modes alone, on tensors without memory, and the call itself after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch._C import (
+    _DisableTorchDispatch,
+    _get_dispatch_mode,
+    _len_torch_dispatch_stack,
+    _TorchDispatchModeKey,
+)
+
+from hccl_py.torch_backend.arguments import Call
+
+if TYPE_CHECKING:
+    from hccl_py.torch_backend.submit import CallingGroup
+
+OPERATORS = {
+    "allreduce": "allreduce_",
+    "allreduce_coalesced": "allreduce_coalesced_",
+    "reduce": "reduce_",
+    "reduce_scatter": "reduce_scatter_",
+    "reduce_scatter_single": "_reduce_scatter_base_",
+    "reduce_scatter_single_coalesced": "reduce_scatter_tensor_coalesced_",
+    "broadcast": "broadcast_",
+    "allgather": "allgather_",
+    "allgather_coalesced": "allgather_coalesced_",
+    "all_gather_single": "_allgather_base_",
+    "all_gather_single_coalesced": "allgather_into_tensor_coalesced_",
+    "gather": "gather_",
+    "scatter": "scatter_",
+    "alltoall": "alltoall_",
+    "all_to_all_single": "alltoall_base_",
+    "barrier": "barrier",
+    "send": "send",
+    "recv": "recv_",
+    "recv_anysource": "recv_any_source_",
+}
+"""The operator of c10d by the method of a group."""
+
+
+def show_to_modes(group: CallingGroup, call: Call, arguments: Sequence[Any]) -> None:
+    """Run the operator of a call for the modes of this thread.
+
+    While a mode handles an operator, it is on no stack. So a call that a functional collective
+    makes is not shown again.
+    """
+    if not _len_torch_dispatch_stack():
+        return
+    if not call.fake and _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
+        return  # FakeTensorMode rejects other tensors
+    operator = getattr(torch.ops.c10d, OPERATORS[call.name]).default
+    with _DisableTorchDispatch():  # type: ignore[no-untyped-call]
+        known = _known(group, call, arguments)
+        values = [
+            known[argument.name] if argument.name in known else _tensors(call, argument)
+            for argument in operator._schema.arguments
+        ]
+    operator(*values)
+
+
+def _known(group: Any, call: Call, arguments: Sequence[Any]) -> dict[str, Any]:
+    """Return the values of all arguments that are no tensors, by their names in the schemas."""
+    opts = call.opts
+    peer, tag = arguments[1:] if opts is None else (None, None)
+    return {
+        "process_group": group.boxed(),
+        "reduce_op": torch.classes.c10d.ReduceOp(),  # has no other constructor
+        "sparse_indices": None,
+        "root_rank": getattr(opts, "rootRank", None),
+        "root_tensor": 0,
+        "async_op": getattr(opts, "asyncOp", None),
+        "timeout": -1,
+        "device_ids": [],
+        "output_split_sizes": [],
+        "input_split_sizes": [],
+        "src": peer,
+        "dst": peer,
+        "tag": tag,
+        "tensor": torch.empty(1, dtype=torch.uint8, device="meta"),  # barrier's
+    }
+
+
+def _tensors(call: Call, argument: Any) -> Any:
+    found = call.inputs if argument.name.startswith("input") else call.results or call.inputs
+    shown = found if call.fake else [_without_memory(tensor) for tensor in found]
+    depth = str(argument.type).count("List")
+    return shown[0] if depth == 0 else shown if depth == 1 else [shown]
+
+
+def _without_memory(tensor: Tensor) -> Tensor:
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
