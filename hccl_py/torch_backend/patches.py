@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import AllgatherOptions, FakeWork, _resolve_process_group
+from torch._C._distributed_c10d import AllgatherOptions, _resolve_process_group
 
 from hccl_py.torch_backend import adopt_rank_of_scheduler, watch_backend_names
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
@@ -193,11 +193,6 @@ def _batch_p2p_ops(
     return list(tensors)
 
 
-def _coalesced(*arguments: Any) -> Any:
-    """Torch has no kernel for tensors without memory, on which hccl-py shows a call to modes."""
-    return FakeWork().boxed()
-
-
 def _exclude_from_dynamo() -> None:
     """Dynamo fails on objects of hccl-py; its functions are marked as not to be compiled.
 
@@ -234,7 +229,6 @@ def _nested(code: CodeType) -> Iterator[CodeType]:
 _C10D = "torch.distributed.distributed_c10d"
 _DDP = "torch.nn.parallel.distributed.DistributedDataParallel"
 _FUNCTIONAL = "torch.ops._c10d_functional"
-_OPERATORS = "torch.ops.c10d"
 
 _libraries: list[Any] = []
 """Registrations of kernels; each lasts as long as its object."""
@@ -257,19 +251,12 @@ def _replace(target: str, replacement: Function) -> None:
         setattr(dist, name, replaced)
 
 
-def _implement(target: str, kernel: Function, key: str = "CPU") -> None:
+def _implement(target: str, kernel: Function) -> None:
     _, _, namespace, name = target.split(".")
     if hasattr(getattr(torch.ops, namespace), name):
         library = torch.library.Library(namespace, "IMPL")  # type: ignore[no-untyped-call]
-        library.impl(name, kernel, key)  # type: ignore[no-untyped-call]
+        library.impl(name, kernel, "CPU")  # type: ignore[no-untyped-call]
         _libraries.append(library)
-
-
-def _implement_meta(target: str, kernel: Function) -> None:
-    import torch.distributed._meta_registrations  # noqa: F401  # torch's kernels come first
-
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(target[10:].replace(".", "::"), "Meta"):
-        _implement(target, kernel, "Meta")
 
 
 def _call(target: str, change: Function) -> None:
@@ -309,10 +296,6 @@ PATCHES = (
     Patch("torch.distributed.Reducer._set_forward_pass_work_handle", _keep_forward_work),
     Patch(f"{_FUNCTIONAL}.all_gather_into_tensor_out", _all_gather_into_tensor_out, _implement),
     Patch(f"{_FUNCTIONAL}.batch_p2p_ops", _batch_p2p_ops, _implement),
-    Patch(f"{_OPERATORS}.allreduce_coalesced_", _coalesced, _implement_meta),
-    Patch(f"{_OPERATORS}.allgather_coalesced_", _coalesced, _implement_meta),
-    Patch(f"{_OPERATORS}.allgather_into_tensor_coalesced_", _coalesced, _implement_meta),
-    Patch(f"{_OPERATORS}.reduce_scatter_tensor_coalesced_", _coalesced, _implement_meta),
     Patch("torch._C._dynamo.eval_frame", _exclude_from_dynamo, _call),
 )
 

@@ -2,7 +2,8 @@
 
 A call of a C++ group is an operator, such as `c10d::allreduce_`, and modes see operators. The
 kernels of these operators call the group's C++ backend, which a group in Python does not have. So
-the operator runs for the modes alone, on tensors without memory, and the call itself after it.
+the operator runs for the modes alone, and the call itself after it. A mode below those of the
+program keeps the operator from its kernel.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
-from torch._C import (
-    _DisableTorchDispatch,
-    _get_dispatch_mode,
-    _len_torch_dispatch_stack,
-    _TorchDispatchModeKey,
+from torch._C import _DisableTorchDispatch, _len_torch_dispatch_stack
+from torch._C._distributed_c10d import FakeWork
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _get_current_dispatch_mode_stack,
+    _pop_mode,
+    _push_mode,
 )
 
 from hccl_py.torch_backend.arguments import Call
@@ -48,6 +50,22 @@ OPERATORS = {
 """The operator of c10d by the method of a group."""
 
 
+class _Bottom(TorchDispatchMode):
+    """Ends an operator that has reached the last mode."""
+
+    def __init__(self, operator: Any) -> None:
+        super().__init__()
+        self._operator = operator
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: Any = (), options: Any = None
+    ) -> Any:
+        if function is not self._operator:
+            return function(*arguments, **(options or {}))
+        work = FakeWork().boxed()
+        return (arguments[0], work) if len(function._schema.returns) > 1 else work
+
+
 def show_to_modes(group: CallingGroup, call: Call, arguments: Sequence[Any]) -> None:
     """Run the operator of a call for the modes of this thread.
 
@@ -56,8 +74,6 @@ def show_to_modes(group: CallingGroup, call: Call, arguments: Sequence[Any]) -> 
     """
     if not _len_torch_dispatch_stack():
         return
-    if not call.fake and _get_dispatch_mode(_TorchDispatchModeKey.FAKE) is not None:
-        return  # FakeTensorMode rejects other tensors
     operator = getattr(torch.ops.c10d, OPERATORS[call.name]).default
     with _DisableTorchDispatch():  # type: ignore[no-untyped-call]
         known = _known(group, call, arguments)
@@ -65,7 +81,20 @@ def show_to_modes(group: CallingGroup, call: Call, arguments: Sequence[Any]) -> 
             known[argument.name] if argument.name in known else _tensors(call, argument)
             for argument in operator._schema.arguments
         ]
-    operator(*values)
+    stack: Any = _get_current_dispatch_mode_stack()  # type: ignore[no-untyped-call]
+    modes = [mode for mode in stack if not mode.is_infra_mode()]
+    _replace(modes, [_Bottom(operator), *modes])
+    try:
+        operator(*values)
+    finally:
+        _replace([None, *modes], modes)
+
+
+def _replace(old: Sequence[Any], new: Sequence[Any]) -> None:
+    for _ in old:
+        _pop_mode()  # type: ignore[no-untyped-call]
+    for mode in new:
+        _push_mode(mode)  # type: ignore[no-untyped-call]
 
 
 def _known(group: Any, call: Call, arguments: Sequence[Any]) -> dict[str, Any]:
@@ -86,16 +115,11 @@ def _known(group: Any, call: Call, arguments: Sequence[Any]) -> dict[str, Any]:
         "src": peer,
         "dst": peer,
         "tag": tag,
-        "tensor": torch.empty(1, dtype=torch.uint8, device="meta"),  # barrier's
+        "tensor": torch.empty(1, dtype=torch.uint8),  # barrier's
     }
 
 
 def _tensors(call: Call, argument: Any) -> Any:
     found = call.inputs if argument.name.startswith("input") else call.results or call.inputs
-    shown = found if call.fake else [_without_memory(tensor) for tensor in found]
     depth = str(argument.type).count("List")
-    return shown[0] if depth == 0 else shown if depth == 1 else [shown]
-
-
-def _without_memory(tensor: Tensor) -> Tensor:
-    return torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+    return found[0] if depth == 0 else found if depth == 1 else [found]
