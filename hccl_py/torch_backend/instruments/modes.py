@@ -50,11 +50,11 @@ OPERATORS = {
 """The operator of c10d by the method of a group."""
 
 
-class _Bottom(TorchDispatchMode):
+class _Bottom(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Ends an operator that has reached the last mode."""
 
     def __init__(self, operator: Any) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._operator = operator
 
     def __torch_dispatch__(
@@ -75,13 +75,13 @@ def show_to_modes(group: CallingGroup, call: Call, arguments: Sequence[Any]) -> 
     if not _len_torch_dispatch_stack():
         return
     operator = getattr(torch.ops.c10d, OPERATORS[call.name]).default
-    with _DisableTorchDispatch():  # type: ignore[no-untyped-call]
+    with _DisableTorchDispatch():
         known = _known(group, call, arguments)
         values = [
             known[argument.name] if argument.name in known else _tensors(call, argument)
             for argument in operator._schema.arguments
         ]
-    stack: Any = _get_current_dispatch_mode_stack()  # type: ignore[no-untyped-call]
+    stack: Any = _get_current_dispatch_mode_stack()
     modes = [mode for mode in stack if not mode.is_infra_mode()]
     _replace(modes, [_Bottom(operator), *modes])
     try:
@@ -92,9 +92,9 @@ def show_to_modes(group: CallingGroup, call: Call, arguments: Sequence[Any]) -> 
 
 def _replace(old: Sequence[Any], new: Sequence[Any]) -> None:
     for _ in old:
-        _pop_mode()  # type: ignore[no-untyped-call]
+        _pop_mode()
     for mode in new:
-        _push_mode(mode)  # type: ignore[no-untyped-call]
+        _push_mode(mode)
 
 
 def _known(group: Any, call: Call, arguments: Sequence[Any]) -> dict[str, Any]:
