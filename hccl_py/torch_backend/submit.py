@@ -97,7 +97,7 @@ class CallingGroup(_Base):
             DistBackendError: a call that blocks failed, or one could not be started.
         """
         if modes._is_in_non_infra_torch_dispatch_mode:
-            show_to_modes(self, call, calls[0])
+            show_to_modes(self, call, calls)
         if not profiler._is_profiler_enabled:
             return self._submit(call, method, calls)
         return profiled(self, call, method, lambda: self._submit(call, method, calls))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
+import importlib.util
 import json
 from typing import Any
 
@@ -20,8 +21,8 @@ from hccl_py.observe.flight_recorder import content_for_torch, recorders_of_proc
 
 
 def _health() -> Any:
-    engines = {one.member.name: one.engine for one in recorders_of_process()}
-    failed = [name for name, engine in engines.items() if engine is not None and engine.failed()]
+    engines = [(one.member.name, one.engine) for one in recorders_of_process()]
+    failed = [name for name, engine in engines if engine is not None and engine.failed()]
     return {"healthy": not failed, "failed_groups": failed}
 
 
@@ -41,18 +42,22 @@ _ANSWERS = {
 @functools.cache  # once
 def answer_debug_server() -> None:
     """Register the handlers whose names are free."""
+    # The package torchcomms ends the process where its names are taken.
+    has_own = importlib.util.find_spec("torchcomms") is not None
     for name, answer in _ANSWERS.items():
+        if has_own and name.startswith("torchcomms"):
+            continue
         handler = functools.partial(_respond, answer)
         # Torch drops its handlers after Python has ended, which must not free them.
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(handler))
-        with contextlib.suppress(ValueError):  # another package's, such as that of NCCL
+        with contextlib.suppress(ValueError):  # torch's own, for NCCL
             c10d._register_handler(name, handler)
 
 
 def _respond(answer: Any, request: Any, response: Any) -> None:
     try:
         text, status = json.dumps(answer()), 200
-    except Exception as error:  # an exception here would end the process
+    except Exception as error:  # none may reach torch's C++
         text, status = f"{type(error).__name__}: {error}", 500
     response.set_content(text, "application/json")
     response.set_status(status)

@@ -66,8 +66,8 @@ class _Bottom(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (arguments[0], work) if len(function._schema.returns) > 1 else work
 
 
-def show_to_modes(group: CallingGroup, call: Call, arguments: Sequence[Any]) -> None:
-    """Run the operator of a call for the modes of this thread.
+def show_to_modes(group: CallingGroup, call: Call, calls: Sequence[tuple[Any, ...]]) -> None:
+    """Run the operator of a call for the modes of this thread; `calls` are the communicator's.
 
     While a mode handles an operator, it is on no stack. So a call that a functional collective
     makes is not shown again.
@@ -76,7 +76,7 @@ def show_to_modes(group: CallingGroup, call: Call, arguments: Sequence[Any]) -> 
         return
     operator = getattr(torch.ops.c10d, OPERATORS[call.name]).default
     with _DisableTorchDispatch():
-        known = _known(group, call, arguments)
+        known = _known(group, call, calls)
         values = [
             known[argument.name] if argument.name in known else _tensors(call, argument)
             for argument in operator._schema.arguments
@@ -97,10 +97,10 @@ def _replace(old: Sequence[Any], new: Sequence[Any]) -> None:
         _push_mode(mode)
 
 
-def _known(group: Any, call: Call, arguments: Sequence[Any]) -> dict[str, Any]:
+def _known(group: Any, call: Call, calls: Sequence[tuple[Any, ...]]) -> dict[str, Any]:
     """Return the values of all arguments that are no tensors, by their names in the schemas."""
     opts = call.opts
-    peer, tag = arguments[1:] if opts is None else (None, None)
+    peer, tag = calls[0][1:] if opts is None else (None, None)
     return {
         "process_group": group.boxed(),
         "reduce_op": torch.classes.c10d.ReduceOp(),  # has no other constructor
@@ -120,6 +120,8 @@ def _known(group: Any, call: Call, arguments: Sequence[Any]) -> dict[str, Any]:
 
 
 def _tensors(call: Call, argument: Any) -> Any:
-    found = call.inputs if argument.name.startswith("input") else call.results or call.inputs
+    both = call.results or call.inputs
+    kind = argument.name.partition("put")[0]
+    found = {"in": call.inputs, "out": call.results}.get(kind, both)
     depth = str(argument.type).count("List")
     return found[0] if depth == 0 else found if depth == 1 else [found]

@@ -1,7 +1,10 @@
-"""Shows calls to torch's profilers, under the names and with the metadata that their readers know.
+"""Shows calls to torch's profilers, as events with the names of gloo's and the metadata of NCCL's.
 
-record_param_comms      the call, with what Kineto says of NCCL's collectives
-hccl:all_reduce         the collective, until its outputs hold the result; gloo: gloo:all_reduce
+    c10d::allreduce_    the call; its metadata has the names that Kineto gives NCCL's
+    hccl:all_reduce     what runs for it, until its outputs hold the result
+
+NCCL's metadata lies in an event record_param_comms. An event of that name needs a C++ object that
+Python cannot make: without it the profiler crashes.
 """
 
 from __future__ import annotations
