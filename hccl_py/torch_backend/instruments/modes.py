@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import (
 )
 
 from hccl_py.torch_backend.arguments import Call
+from hccl_py.torch_backend.capture_guard import OnlyCollectives
 
 if TYPE_CHECKING:
     from hccl_py.torch_backend.submit import CallingGroup
@@ -83,11 +84,12 @@ def show_to_modes(group: CallingGroup, call: Call, calls: Sequence[tuple[Any, ..
         ]
     stack: Any = _get_current_dispatch_mode_stack()
     modes = [mode for mode in stack if not mode.is_infra_mode()]
-    _replace(modes, [_Bottom(operator), *modes])
+    shown = [_Bottom(operator), *(mode for mode in modes if type(mode) is not OnlyCollectives)]
+    _replace(modes, shown)
     try:
         operator(*values)
     finally:
-        _replace([None, *modes], modes)
+        _replace(shown, modes)
 
 
 def _replace(old: Sequence[Any], new: Sequence[Any]) -> None:

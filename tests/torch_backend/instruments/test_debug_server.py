@@ -34,6 +34,8 @@ def answer(rank: int, world_size: int, folder: str) -> list[Any]:
     calls, healthy = ask(server, "torchcomms_fr_trace_json"), ask(server, "torchcomms_health_check")
     dist.barrier()  # before a rank aborts
     group.abort()
+    with pytest.raises(dist.DistBackendError):
+        dist.barrier()
     failed, dumped = ask(server, "torchcomms_health_check"), ask(server, "torchcomms_fr_dump_file")
     server.shutdown()
     return [calls, healthy, failed, dumped]
