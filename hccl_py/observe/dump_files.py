@@ -47,12 +47,21 @@ def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
     OSError for a full disk, a folder of somebody else, ...
     """
     _own(folder)
+    whole = content(rank, reason, dumps)
+    path = folder / f"flight_recorder_rank_{rank}.json"
+    _replace(path, json.dumps(whole).encode())
+    _replace(folder / f"torch_rank_{rank}", pickle.dumps(for_torch(whole), protocol=4))
+    return path
+
+
+def content(rank: int, reason: str, dumps: Sequence[Dump]) -> dict[str, Any]:
+    """Return what the JSON of a rank of the job holds."""
     headers = [header for header, _ in dumps]
     # All calls of the process are numbered in the order made, those that are forgotten included.
     forgotten = sum(entries[0]["op_id"] for _, entries in dumps if entries)
     calls = [entry for _, entries in dumps for entry in entries]
     calls.sort(key=lambda entry: int(entry["time_created_ns"]))
-    whole = {
+    return {
         "format": FORMAT,
         "version": TORCH_VERSION,
         "rank": rank,
@@ -72,10 +81,6 @@ def write(folder: Path, rank: int, reason: str, dumps: Sequence[Dump]) -> Path:
         "communicators": headers,
         "entries": [{"record_id": id_, **call} for id_, call in enumerate(calls, forgotten)],
     }
-    path = folder / f"flight_recorder_rank_{rank}.json"
-    _replace(path, json.dumps(whole).encode())
-    _replace(folder / f"torch_rank_{rank}", pickle.dumps(_for_torch(whole), protocol=4))
-    return path
 
 
 def _own(folder: Path) -> None:
@@ -102,7 +107,7 @@ def _replace(path: Path, content: bytes) -> None:
         raise
 
 
-def _for_torch(whole: dict[str, Any]) -> dict[str, Any]:
+def for_torch(whole: dict[str, Any]) -> dict[str, Any]:
     """Return what torch's analyser understands.
 
     Transfers are left out: it looks for a partner of each by the number of a collective, and finds

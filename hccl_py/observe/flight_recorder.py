@@ -19,7 +19,14 @@ from typing import Any, NamedTuple
 from hccl_py.fingerprint import Transfer, describe, unpack
 from hccl_py.memory.element_types import BYTES, ElementType
 from hccl_py.observe.call_sites import CallSites
-from hccl_py.observe.dump_files import Dump, default_folder, folder_of_failures, write
+from hccl_py.observe.dump_files import (
+    Dump,
+    content,
+    default_folder,
+    folder_of_failures,
+    for_torch,
+    write,
+)
 from hccl_py.observe.dump_signal import BELL
 from hccl_py.transport import _core
 from hccl_py.transport.clock import ClockReading
@@ -206,6 +213,13 @@ def write_all(folder: Path, reason: str, home_rank: int | None = None) -> list[P
         write(folder, rank, reason, _dumps(one for one in recorders if one.home_rank == rank))
         for rank in homes
     ]
+
+
+def content_for_torch(reason: str) -> dict[str, Any]:
+    """Return what torch's analyser understands of all calls of this process, one rank of a job."""
+    recorders = recorders_of_process()
+    rank = recorders[0].home_rank if recorders else 0
+    return for_torch(content(rank, reason, _dumps(recorders)))
 
 
 def _dumps(recorders: Iterable[FlightRecorder]) -> list[Dump]:

@@ -10,6 +10,7 @@ fast_ddp, registered_tensors   models whose gradients or buffers lie in register
 patches         everything that is changed in torch
 replace_gloo    HCCL_REPLACE=gloo: hccl in the place of gloo, under its name
 staging/        tensors of an accelerator, through host memory
+instruments/    what torch's profilers, dispatch modes and debug server see of the groups
 
 This file holds the names under which torch knows this backend; importing it imports no torch.
 """

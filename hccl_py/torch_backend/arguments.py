@@ -110,6 +110,7 @@ class Call:
         name: torch's name of the method, for messages.
         opts: torch's options; None of a send or receive.
         factor: of PREMUL_SUM, once `reduce_op` was called; else None.
+        inputs: the caller's input tensors, for torch's instruments.
         results: the caller's output tensors, the value of the Work's future.
         copies: (caller's tensor, staged contiguous tensor) to be written back at the end.
         device: the accelerator that tensors of the call lie on, None: all are in host memory.
@@ -121,6 +122,7 @@ class Call:
     _world_size: int
     _backends: Backends
     factor: Any = None
+    inputs: list[Tensor] = field(default_factory=list)
     results: list[Tensor] = field(default_factory=list)
     copies: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     device: torch.device | None = None
@@ -156,6 +158,7 @@ class Call:
     def input(self, argument: str, tensor: Tensor, *, like: Tensor | None = None) -> Tensor:
         """Return a contiguous buffer of `tensor` times the factor, itself where it fits."""
         tensor = self._checked(argument, tensor, like)
+        self.inputs.append(tensor)
         return self._reducible(tensor if self._is_dense(tensor) else _dense_copy(tensor))
 
     def output(self, argument: str, tensor: Tensor, *, like: Tensor | None = None) -> Tensor:
@@ -170,6 +173,7 @@ class Call:
     def in_out(self, argument: str, tensor: Tensor) -> Tensor:
         """Return what `input` does, where the result goes too."""
         tensor = buffer = self._checked(argument, tensor, None)
+        self.inputs.append(tensor)
         self.results.append(tensor)
         if not self._is_dense(tensor):
             buffer = self._write_back(argument, tensor, _dense_copy(tensor))

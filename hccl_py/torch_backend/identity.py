@@ -65,12 +65,17 @@ class GroupIdentity(CallingGroup):
         self._description = ""
         self._splits: Counter[tuple[int, ...]] = Counter()
         self._num_barriers = 0
-        self._describe(global_ranks=tuple(self._global_ranks or range(self._world_size)))
+        self._describe(global_ranks=tuple(self.global_ranks))
         GROUPS.add(self)
 
     def _describe(self, **changes: Any) -> None:
         recorder = self.communicator.flight_recorder
         recorder.member = recorder.member._replace(**changes)
+
+    @property
+    def global_ranks(self) -> list[int]:
+        """The ranks of this group's members in the default group."""
+        return self._global_ranks or list(range(self._world_size))
 
     def getBackendName(self) -> str:  # noqa: N802
         """Return the name that `pg.name()` and DDP's log show."""
@@ -224,8 +229,7 @@ class GroupIdentity(CallingGroup):
         name = group_name or f"{self._name}/{part}"
         limit_s = None if timeout is None else timeout.total_seconds()
         made = self.subset(members, name, limit_s)
-        everybody = self._global_ranks or range(self.size())
-        group = self._derived(made, part, [everybody[rank] for rank in members], name)
+        group = self._derived(made, part, [self.global_ranks[rank] for rank in members], name)
         group.setGroupDesc(group_desc or f"{self._description}:split")
         return group
 

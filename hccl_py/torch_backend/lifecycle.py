@@ -13,6 +13,7 @@ from hccl_py.graphs.recording import GUARDS
 from hccl_py.torch_backend import patches
 from hccl_py.torch_backend.capture_guard import OnlyCollectives
 from hccl_py.torch_backend.identity import GROUPS
+from hccl_py.torch_backend.instruments.debug_server import answer_debug_server
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.step_count import count_steps
 from hccl_py.torch_backend.work import as_torch_error
@@ -43,6 +44,7 @@ def create(options: Any, backend_options: Any) -> ProcessGroupHccl:
     except HcclError as error:
         raise as_torch_error(error)  # noqa: B904  # it names its cause
     count_steps()
+    answer_debug_server()
     return ProcessGroupHccl(made, options.store, ranks, name)
 
 

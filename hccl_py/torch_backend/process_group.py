@@ -2,9 +2,9 @@
 
 Ranks are the group's. Plain tensors go to the communicator at once. A Python frame costs as much
 as a small call in the engine, so each method checks for itself that they are plain. What the
-communicator rejects before it sends anything, tensor subclasses, timeouts of a call, the profiler
-and older overloads go through the rest of the method: it checks torch's arguments (`arguments.py`)
-and submits the communicator's method of the same meaning (`submit.py`).
+communicator rejects before it sends anything, tensor subclasses, timeouts of a call, torch's
+instruments and older overloads go through the rest of the method: it checks torch's arguments
+(`arguments.py`) and submits the communicator's method of the same meaning (`submit.py`).
 
 Older callers pass the bare root, operation or timeout in place of options (`older`). Where torch
 has two names for an argument (`tensors`, `tensor`), both work.
@@ -30,7 +30,8 @@ from torch._C._distributed_c10d import (
     ScatterOptions,
     Work,
 )
-from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
+from torch.autograd import profiler
+from torch.utils import _python_dispatch as modes
 
 from hccl_py.collectives import Collectives
 from hccl_py.torch_backend.arguments import (
@@ -61,7 +62,7 @@ class ProcessGroupHccl(GroupIdentity):
         if (
             (type(opts) is AllreduceOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
             and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
-            and not _profiler_enabled()
+            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
         ):
             try:
                 calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
@@ -91,7 +92,7 @@ class ProcessGroupHccl(GroupIdentity):
         if (
             (type(opts) is ReduceOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
             and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
-            and not _profiler_enabled()
+            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
         ):
             try:
                 calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
@@ -138,7 +139,7 @@ class ProcessGroupHccl(GroupIdentity):
         if (
             (type(opts) is ReduceScatterOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
             and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
-            and not _profiler_enabled()
+            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
         ):
             try:
                 calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
@@ -175,7 +176,7 @@ class ProcessGroupHccl(GroupIdentity):
         if (
             (type(opts) is BroadcastOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
             and (type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES)
-            and not _profiler_enabled()
+            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
         ):
             try:
                 calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
@@ -230,7 +231,7 @@ class ProcessGroupHccl(GroupIdentity):
         if (
             (type(opts) is AllgatherOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
             and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
-            and not _profiler_enabled()
+            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
         ):
             try:
                 calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
@@ -320,7 +321,7 @@ class ProcessGroupHccl(GroupIdentity):
         if (
             (type(opts) is AllToAllOptions and self.fast and opts.timeout == UNSET_TIMEOUT)
             and (type(output) in PLAIN_TYPES and type(input) in PLAIN_TYPES)
-            and not _profiler_enabled()
+            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
             and not (len(output_split_sizes) or len(input_split_sizes))
             and (output.dim() and input.dim())
             and not (output.size(0) % self._world_size or input.size(0) % self._world_size)
@@ -344,9 +345,9 @@ class ProcessGroupHccl(GroupIdentity):
 
     def barrier(self, opts: Any = None, *older: Any, **named: Any) -> Work:
         """Block until every rank came."""
-        if (
-            type(opts) is BarrierOptions and self.fast and opts.timeout == UNSET_TIMEOUT
-        ) and not _profiler_enabled():
+        if (type(opts) is BarrierOptions and self.fast and opts.timeout == UNSET_TIMEOUT) and not (
+            profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode
+        ):
             try:
                 calls: Collectives[Any] = self.background if opts.asyncOp else self.communicator
                 work = calls.barrier()
@@ -358,8 +359,10 @@ class ProcessGroupHccl(GroupIdentity):
 
     def send(self, tensors: Any, dstRank: int, tag: int = 0) -> Work:  # noqa: N803
         """Send to a rank that receives with the same tag."""
-        if self.fast and (
-            type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES
+        if (
+            (self.fast and type(tensors) is list and len(tensors) == 1)
+            and type(tensors[0]) in PLAIN_TYPES
+            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
         ):
             try:
                 work = self.background.send(tensors[0], dstRank, tag)
@@ -373,8 +376,10 @@ class ProcessGroupHccl(GroupIdentity):
 
     def recv(self, tensors: Any, srcRank: int, tag: int = 0) -> Work:  # noqa: N803
         """Receive from a rank that sends with the same tag."""
-        if self.fast and (
-            type(tensors) is list and len(tensors) == 1 and type(tensors[0]) in PLAIN_TYPES
+        if (
+            (self.fast and type(tensors) is list and len(tensors) == 1)
+            and type(tensors[0]) in PLAIN_TYPES
+            and not (profiler._is_profiler_enabled or modes._is_in_non_infra_torch_dispatch_mode)
         ):
             try:
                 work = self.background.recv(tensors[0], srcRank, tag)

@@ -30,6 +30,7 @@ def all_reduce_sparse(group: CallingGroup, call: Call, tensor: Tensor) -> dist.W
     op = call.reduce_op()
     if op not in (ReduceOp.SUM, ReduceOp.AVG):
         raise call.invalid(f"`op` of a sparse tensor must be sum or avg, got {op.name.lower()}")
+    call.inputs.append(tensor)
     call.results.append(tensor)
     if is_fake(tensor) or tensor.is_meta:
         return HcclWork((), call.results)

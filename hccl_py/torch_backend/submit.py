@@ -12,13 +12,16 @@ from torch import Tensor
 from torch._C._distributed_c10d import (
     _allow_inflight_collective_as_graph_input as _in_flight_allowed,
 )
-from torch.autograd import _profiler_enabled  # type: ignore[attr-defined]
+from torch.autograd import profiler
+from torch.utils import _python_dispatch as modes
 
 from hccl_py.communicator_state import UNISSUED
 from hccl_py.graphs.recording import reject_in_capture
 from hccl_py.torch_backend import owns
 from hccl_py.torch_backend.arguments import Backends, Call, write_back
 from hccl_py.torch_backend.future_threads import Lane
+from hccl_py.torch_backend.instruments.modes import show_to_modes
+from hccl_py.torch_backend.instruments.profilers import profiled
 from hccl_py.torch_backend.staging.calls import StagedCall, Streams
 from hccl_py.torch_backend.work import FINISHED, HcclWork, as_torch_error, register_for_wait_tensor
 from hccl_py.transport.errors import HcclError
@@ -35,9 +38,6 @@ if TYPE_CHECKING:
         def size(self) -> int: ...  # noqa: D102
 else:
     _Base = dist.ProcessGroup
-
-_name_of_user = getattr(torch._C._distributed_c10d, "_get_comm_profiling_name", str)
-"""Returns what `dist.record_comm` has set, "" outside of it, and in a torch that lacks it."""
 
 
 class CallingGroup(_Base):
@@ -96,14 +96,11 @@ class CallingGroup(_Base):
         Raises:
             DistBackendError: a call that blocks failed, or one could not be started.
         """
-        if call.opts is None or not _profiler_enabled():
+        if modes._is_in_non_infra_torch_dispatch_mode:
+            show_to_modes(self, call, calls)
+        if not profiler._is_profiler_enabled:
             return self._submit(call, method, calls)
-        name = _name_of_user() or f"hccl:{method}"
-        with torch.autograd.profiler.record_function(name) as event:
-            work = self._submit(call, method, calls)
-            if call.opts.asyncOp:
-                event._call_end_callbacks_on_future(work.get_future())
-        return work
+        return profiled(self, call, method, lambda: self._submit(call, method, calls))
 
     def _submit(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> dist.Work:
         if call.fake:

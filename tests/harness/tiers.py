@@ -48,6 +48,7 @@ ENVIRONMENTS = {
     "frameworks": (
         *("lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0"),
         *("pytorch-ignite==0.5.5", "deepspeed==0.19.8"),
+        *("tabulate==0.10.0", "requests==2.34.2"),  # torch's debug server
     ),
 }
 """Python packages that only this section sees: `.ci/nightly` adds them to the environment at hand

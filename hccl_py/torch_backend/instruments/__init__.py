@@ -1,0 +1,8 @@
+"""What torch's instruments see of hccl's groups; they see the calls of C++ groups by themselves.
+
+profilers       torch.profiler and torch.autograd.profiler
+modes           dispatch modes, such as CommDebugMode
+debug_server    pages of torch.distributed.debug
+
+None of it runs while no instrument does: torch keeps two flags that each call reads.
+"""

@@ -1,0 +1,74 @@
+"""Shows calls to torch's profilers, as events with the names of gloo's and the metadata of NCCL's.
+
+    c10d::allreduce_    the call; its metadata has the names that Kineto gives NCCL's
+    hccl:all_reduce     what runs for it, until its outputs hold the result
+
+NCCL's metadata lies in an event record_param_comms. An event of that name needs a C++ object that
+Python cannot make: without it the profiler crashes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch._C._profiler import _RecordFunctionFast
+from torch.autograd import (  # type: ignore[attr-defined]
+    _record_function_with_args_enter,
+    _record_function_with_args_exit,
+)
+
+from hccl_py.torch_backend.arguments import Call
+from hccl_py.torch_backend.instruments.modes import OPERATORS
+from hccl_py.torch_backend.work import FINISHED
+
+if TYPE_CHECKING:
+    from hccl_py.torch_backend.submit import CallingGroup
+
+_name_of_user = getattr(torch._C._distributed_c10d, "_get_comm_profiling_name", str)
+"""Returns what `dist.record_comm` has set, "" outside of it, and in a torch that lacks it."""
+
+
+def profiled(
+    group: CallingGroup, call: Call, method: str, submit: Callable[[], dist.Work]
+) -> dist.Work:
+    """Submit a call, as events of the profilers that run."""
+    name = _name_of_user() or f"hccl:{method}"
+    event = _record_function_with_args_enter(name, *call.inputs)
+    work: dist.Work = FINISHED
+    try:
+        operator = f"c10d::{OPERATORS[call.name]}"
+        with _RecordFunctionFast(operator, call.inputs, _metadata(group, call)):
+            work = submit()
+    finally:
+        if work is FINISHED:
+            _record_function_with_args_exit(event)
+        else:
+            end = torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction
+            end(event, work.get_future())
+    return work
+
+
+def _metadata(group: Any, call: Call) -> dict[str, str | int]:
+    """Return what Kineto says of a collective, with its names."""
+    sent, received = call.inputs or call.results, call.results or call.inputs
+    about: dict[str, str | int] = {
+        "Collective name": OPERATORS[call.name].removesuffix("_"),
+        "In msg nelems": _count(sent),
+        "Out msg nelems": _count(received),
+        "Group size": group.size(),
+        "Rank": group.rank(),
+        "Process Group Name": str(group.getGroupName()),
+        "Process Group Description": group.getGroupDesc(),
+        "Process Group Ranks": str(group.global_ranks),
+    }
+    if sent:
+        about["dtype"] = sent[0].type().rpartition(".")[2].removesuffix("Tensor")
+    return about
+
+
+def _count(tensors: list[torch.Tensor]) -> int:
+    return sum(math.prod(tensor.shape) for tensor in tensors)
