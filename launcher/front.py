@@ -16,7 +16,12 @@ from select import select
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED
 from hccl_py.launcher.own_lines import say
-from hccl_py.launcher.processes import adopt_orphans, end_with_parent, kill_descendants
+from hccl_py.launcher.processes import (
+    adopt_orphans,
+    end_with_parent,
+    kill_descendants,
+    thaw_at_end_of,
+)
 from hccl_py.launcher.scratch import remove
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -37,9 +42,12 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
     signals, signal_writer = os.pipe()
     for end in (signals, signal_writer):
         os.set_blocking(end, False)
-    pid = _fork(body, folder)
+    # A signal reaches both processes before the child has left the session: neither takes it yet.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    pid = _fork(body, folder, (signals, signal_writer))
     signal.set_wakeup_fd(signal_writer, warn_on_full_buffer=False)
     before = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     ended = os.pidfd_open(pid)
     try:
         stopped_by = _watch(pid, ended, signals, stop_s + _EXTRA_S)
@@ -65,7 +73,7 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
     return code
 
 
-def _fork(body: Callable[[], int], folder: Path) -> int:
+def _fork(body: Callable[[], int], folder: Path, signals: tuple[int, int]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -77,9 +85,12 @@ def _fork(body: Callable[[], int], folder: Path) -> int:
     try:
         os.setsid()
         # Until the body handles signals: KeyboardInterrupt in an import prints a useless traceback.
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in STOP_SIGNALS:
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         adopt_orphans()
+        os.close(signals[1])
+        thaw_at_end_of(signals[0])
         end_with_parent(signal.SIGTERM, parent)
         code = body()
     except BaseException:

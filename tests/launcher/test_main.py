@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import COMMAND, job, launch, run
+from launching import COMMAND, agent_of, job, launch, run
 
 Script = Callable[[str], Path]
 PRINT_ENVIRONMENT = """
@@ -193,6 +194,14 @@ def test_stopped_launcher_leaves_no_process(script: Script, number: signal.Signa
         assert err.endswith(f"hccl-launch: stopped by {number.name}; all ranks were ended\n")
 
 
+def test_killed_launcher_ends_a_frozen_agent_too(script: Script) -> None:
+    with job(*COMMAND, "--nproc", 2, script(f"say(rank)\n{SLEEP}")) as process:
+        assert process.stdout is not None
+        assert sorted(process.stdout.readline() for _ in range(2)) == ["0\n", "1\n"]
+        os.kill(agent_of(process), signal.SIGSTOP)
+        process.kill()
+
+
 def test_single_rank_gets_the_terminal_itself(script: Script) -> None:
     path = script("import sys\nsay([os.isatty(fd) for fd in range(3)])\nsay(input())")
     ours, theirs = os.openpty()
@@ -231,6 +240,10 @@ def test_program_that_cannot_run_is_one_line(tmp_path: Path) -> None:
     ("setup", "expected"),
     [
         ("export TMPDIR=/proc", "cannot make a folder in /proc: No such file or directory; set"),
+        (
+            "ulimit -n 10",
+            "1 rank on a host: hccl-launch needs 35 open files, and this user may open 10",
+        ),
         ("mkdir gone && cd gone && rmdir ../gone", "the working directory is gone ("),
     ],
 )
@@ -263,3 +276,23 @@ def test_log_that_cannot_be_written_ends_the_job_at_once(script: Script) -> None
     assert done.returncode == 126
     assert done.stderr.startswith("hccl-launch: cannot start a rank: /proc/logs")
     assert done.stderr.count("\n") == 1
+
+
+_CTRL_C_IN_AN_IMPORT = """
+import os, signal, sys
+from hccl_py.launcher.main import command
+class Finder:
+    def find_spec(name, *_):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+command()
+"""
+
+
+@pytest.mark.parametrize("module", ["launch", "parts.dry_run"])
+def test_ctrl_c_while_it_imports_is_one_line(module: str) -> None:
+    program = _CTRL_C_IN_AN_IMPORT.format(name=f"hccl_py.launcher.{module}")
+    done = run(sys.executable, "-c", program, "--dry-run", "-m", "this")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "hccl-launch: stopped by SIGINT\n"

@@ -13,7 +13,7 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from launching import COMMAND, job
+from launching import COMMAND, agent_of, job
 from thread_ranks import wait_until
 
 from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE
@@ -64,11 +64,6 @@ def ends(nodes: Nodes) -> tuple[list[int], list[str]]:
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def agent_of(node: subprocess.Popen[str]) -> int:
-    children = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
-    return int(children[0])
 
 
 def test_failure_on_one_node_ends_the_other_with_one_report(
