@@ -61,13 +61,16 @@ def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "Head
 
 def stall_s() -> float:
     """Return after how long a rank without progress is named; the ranks read this variable too."""
-    from hccl_py.launcher.progress.job_progress import STALL_VARIABLE
+    from hccl_py.launcher.progress.job_progress import LEAST_STALL_S, STALL_VARIABLE
 
     text = os.environ.get(STALL_VARIABLE) or "30"
     with suppress(ValueError):
-        if 0 <= float(text) < float("inf"):
-            return float(text)
-    raise UsageError(f"{STALL_VARIABLE}: expected a number of seconds, 0 for never, got {text!r}")
+        seconds = float(text)
+        if seconds == 0 or LEAST_STALL_S <= seconds < float("inf"):
+            return seconds
+    raise UsageError(
+        f"{STALL_VARIABLE}: expected {LEAST_STALL_S:g} or more seconds, 0 for never, got {text!r}"
+    )
 
 
 def bind(address: str, port: int) -> socket.socket:

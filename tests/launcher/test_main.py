@@ -244,6 +244,7 @@ def test_program_that_cannot_run_is_one_line(tmp_path: Path) -> None:
             "ulimit -n 10",
             "1 rank on a host: hccl-launch needs 35 open files, and this user may open 10",
         ),
+        ("export HCCL_STALL_WARNING_S=0.5", "HCCL_STALL_WARNING_S: expected 1 or more seconds, 0"),
         ("mkdir gone && cd gone && rmdir ../gone", "the working directory is gone ("),
     ],
 )
