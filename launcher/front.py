@@ -25,6 +25,7 @@ from hccl_py.launcher.processes import (
 from hccl_py.launcher.scratch import remove
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_CHILD = bytes([signal.SIGCHLD])
 _KILL_S = 3.0
 # The child's own work at the end, on top of the time that ranks get.
 _EXTRA_S = 5.0
@@ -46,7 +47,9 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
     pid = _fork(body, folder, (signals, signal_writer))
     signal.set_wakeup_fd(signal_writer, warn_on_full_buffer=False)
-    before = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
+    # That of a child that was frozen is a byte on the pipe too, which thaws the child.
+    handled = (*STOP_SIGNALS, signal.SIGCHLD)
+    before = {number: signal.signal(number, lambda *_: None) for number in handled}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     ended = os.pidfd_open(pid)
     try:
@@ -114,7 +117,10 @@ def _watch(pid: int, ended: int, signals: int, stop_s: float) -> int:
             return stopped_by
         if signals not in ready:
             return stopped_by  # out of time
-        number = os.read(signals, 64)[-1]
+        numbers = os.read(signals, 64).replace(_CHILD, b"")
+        if not numbers:
+            continue
+        number = numbers[-1]
         if stopped_by:
             return stopped_by  # the second Ctrl-C
         stopped_by, end_s = number, time.monotonic() + stop_s

@@ -194,12 +194,19 @@ def test_stopped_launcher_leaves_no_process(script: Script, number: signal.Signa
         assert err.endswith(f"hccl-launch: stopped by {number.name}; all ranks were ended\n")
 
 
-def test_killed_launcher_ends_a_frozen_agent_too(script: Script) -> None:
-    with job(*COMMAND, "--nproc", 2, script(f"say(rank)\n{SLEEP}")) as process:
+def test_frozen_agent_goes_on_and_ends_with_its_front(script: Script, tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+    wait = f"import time\nwhile not os.path.exists({str(go_on)!r}):\n    time.sleep(0.01)\n"
+    path = script(f"say('ready')\n{wait}say('goes on')\n{SLEEP}")
+    with job(*COMMAND, "--nproc", 2, path) as process:
         assert process.stdout is not None
-        assert sorted(process.stdout.readline() for _ in range(2)) == ["0\n", "1\n"]
+        assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
         os.kill(agent_of(process), signal.SIGSTOP)
-        process.kill()
+        go_on.touch()
+        assert [process.stdout.readline() for _ in range(2)] == ["goes on\n"] * 2
+        for pid in (process.pid, agent_of(process)):
+            os.kill(pid, signal.SIGSTOP)
+        process.kill()  # the orphans are looked for on the way out
 
 
 def test_single_rank_gets_the_terminal_itself(script: Script) -> None:

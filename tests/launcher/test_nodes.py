@@ -16,7 +16,7 @@ import pytest
 from launching import COMMAND, agent_of, job
 from thread_ranks import wait_until
 
-from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE
+from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE
 from hccl_py.schedulers.ports import free_port
 
 Nodes = list[subprocess.Popen[str]]
@@ -141,6 +141,9 @@ def test_killed_launcher_ends_every_process_of_every_node(
         codes, errors = ends(nodes)
         assert time.monotonic() - before_s < WITHIN_S
     assert 0 not in codes
+    if process == "front":
+        assert codes[1 - killed] == AGENT_KILLED
+        assert "hccl-launch: killed" in errors[1 - killed]
     wait_until(lambda: not list(tmp_path.glob("hccl_launch_*")), "no folder is left", WITHIN_S)
     if process == "agent":
         assert codes[1 - killed] == LOST_NODE
@@ -149,15 +152,17 @@ def test_killed_launcher_ends_every_process_of_every_node(
 
 
 @pytest.mark.nightly("launchers")
-def test_agent_that_is_frozen_is_a_lost_node(port: int, script: Callable[[str], Path]) -> None:
+def test_launcher_that_is_frozen_is_a_lost_node(port: int, script: Callable[[str], Path]) -> None:
     with two_nodes(port, script(READY + SLEEP)) as nodes:
         wait_for_ranks(nodes)
-        frozen = agent_of(nodes[1])
-        os.kill(frozen, signal.SIGSTOP)
+        frozen = nodes[1].pid, agent_of(nodes[1])  # the front would continue its agent
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
         try:
             _, error = nodes[0].communicate(timeout=LIMIT_S)
         finally:
-            os.kill(frozen, signal.SIGCONT)
+            for pid in frozen:
+                os.kill(pid, signal.SIGCONT)
         assert nodes[0].returncode == nodes[1].wait(LIMIT_S) == LOST_NODE
     assert "hccl-launch: error: node 1 (" in error
     assert "SIGTERM" not in error, "ranks that the launcher stopped are no failures"
