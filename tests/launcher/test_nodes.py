@@ -14,8 +14,10 @@ from pathlib import Path
 
 import pytest
 from launching import COMMAND, agent_of, job
+from namespaces import TWO_HOSTS
 from thread_ranks import wait_until
 
+from hccl_py.bench.namespaces import Hosts
 from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE
 from hccl_py.schedulers.ports import free_port
 
@@ -166,6 +168,19 @@ def test_launcher_that_is_frozen_is_a_lost_node(port: int, script: Callable[[str
         assert nodes[0].returncode == nodes[1].wait(LIMIT_S) == LOST_NODE
     assert "hccl-launch: error: node 1 (" in error
     assert "SIGTERM" not in error, "ranks that the launcher stopped are no failures"
+
+
+@TWO_HOSTS
+def test_hosts_that_have_ipv6_alone_meet(script: Callable[[str], Path]) -> None:
+    path = script("os.write(1, f'{rank} of {os.environ[\"MASTER_ADDR\"]}\\n'.encode())")
+    with Hosts(ipv6=True) as hosts, ExitStack() as opened:
+        options = ("--nnodes", 2, "--master-addr", f"[{hosts.address(0)}]", path)
+        nodes = [
+            opened.enter_context(job(*hosts.command(node, *COMMAND), "--node-rank", node, *options))
+            for node in range(2)
+        ]
+        outputs = [node.communicate(timeout=LIMIT_S) for node in nodes]
+        assert [out for out, _ in outputs] == [f"{k} of {hosts.address(0)}\n" for k in range(2)]
 
 
 def test_nodes_without_numbers_get_them_as_they_come(
