@@ -50,7 +50,9 @@ class JobServer:
             lambda: self.head.agents.num_missing,
         )
         self._server.listen(bound)
-        self._loop.add(self._server)
+        self._loop.remove(self)
+        for service in (self._server, self):  # in this order: what came in may end the job
+            self._loop.add(service)
 
     def add_agent(self, index: int, program: Program, address: str, port: int) -> None:
         """Add an agent in this process; others reach it at `address`, where `port` is free."""
