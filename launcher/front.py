@@ -31,6 +31,12 @@ _KILL_S = 3.0
 _EXTRA_S = 5.0
 
 
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that end a job; under nohup, SIGHUP is none of them."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in STOP_SIGNALS if number != signal.SIGHUP or not ignored]
+
+
 def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
     """Run `body` in a child that is a session of its own, and return its exit code.
 
@@ -45,11 +51,12 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
         os.set_blocking(end, False)
     # A signal reaches both processes before the child has left the session: neither takes it yet.
     signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    # SIGCHLD says that the child was frozen: its byte on the pipe thaws the child. Where a shell
+    # ignores that signal, the kernel would keep no exit code.
+    handled = (*stop_signals(), signal.SIGCHLD)
+    before = {number: signal.signal(number, lambda *_: None) for number in handled}
     pid = _fork(body, folder, (signals, signal_writer))
     signal.set_wakeup_fd(signal_writer, warn_on_full_buffer=False)
-    # That of a child that was frozen is a byte on the pipe too, which thaws the child.
-    handled = (*STOP_SIGNALS, signal.SIGCHLD)
-    before = {number: signal.signal(number, lambda *_: None) for number in handled}
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     ended = os.pidfd_open(pid)
     try:
@@ -88,7 +95,7 @@ def _fork(body: Callable[[], int], folder: Path, signals: tuple[int, int]) -> in
     try:
         os.setsid()
         # Until the body handles signals: KeyboardInterrupt in an import prints a useless traceback.
-        for number in STOP_SIGNALS:
+        for number in (*stop_signals(), signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         adopt_orphans()

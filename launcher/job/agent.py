@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED, CANNOT_RUN
-from hccl_py.launcher.front import STOP_SIGNALS
+from hccl_py.launcher.front import stop_signals
 from hccl_py.launcher.job.layout import Attempt
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program, rank_variables
@@ -196,7 +196,7 @@ def watch_signals(loop: JobLoop, on_stop: Callable[[str, int], None]) -> None:
     for end in (readable, writable):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    for number in STOP_SIGNALS:
+    for number in stop_signals():
         signal.signal(number, lambda *_: None)
     front = os.getppid()
 

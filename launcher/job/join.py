@@ -15,7 +15,6 @@ from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
 from hccl_py.launcher.job.streams import Streams
 from hccl_py.launcher.own_lines import WaitingLines
-from hccl_py.launcher.processes import thaw_at_end_of
 from hccl_py.schedulers.ports import free_port
 from hccl_py.transport.network.interfaces import address_towards, describe_target, name_to_look_up
 
@@ -213,7 +212,6 @@ def run(program: Program, head: HeadAddress) -> int:
     watch_signals(loop, joined.stop)
     if head.ends_with_stdin:
         loop.watch(0, joined.on_stdin)
-        thaw_at_end_of(0)
     loop.run()
     joined.close()
     code = joined.agent.exit_code

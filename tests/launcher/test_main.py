@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import COMMAND, agent_of, job, launch, run
+from launching import COMMAND, agent_of, job, launch, ranks_of, run
 
 Script = Callable[[str], Path]
 PRINT_ENVIRONMENT = """
@@ -125,6 +125,16 @@ def test_module_runs_and_the_exit_code_of_the_failing_rank_is_the_jobs(script: S
     assert "rank 1 of 4 exited with code 3" in done.stderr
 
 
+def test_exit_code_is_known_where_the_shell_ignores_sigchld(script: Script) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    done = run(sys.executable, "-c", program, *COMMAND, "--nproc", 2, script("os._exit(3 * rank)"))
+    assert done.returncode == 3, done.stderr
+
+
 @pytest.mark.parametrize("ending", ["raise ValueError", "os._exit(3)"])
 def test_failed_job_leaves_no_folder_unless_logs_were_asked_for(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
@@ -192,6 +202,17 @@ def test_stopped_launcher_leaves_no_process(script: Script, number: signal.Signa
     else:
         assert process.returncode == 128 + number
         assert err.endswith(f"hccl-launch: stopped by {number.name}; all ranks were ended\n")
+
+
+def test_under_nohup_no_process_of_a_job_minds_sighup(script: Script) -> None:
+    with job("nohup", *COMMAND, "--nproc", 2, script(f"say(rank)\n{SLEEP}")) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        for pid in (process.pid, agent_of(process), ranks_of(process)[0]):
+            status = Path(f"/proc/{pid}/status").read_text()
+            (ignored,) = re.findall(r"SigIgn:\s*([0-9a-f]+)", status)
+            assert int(ignored, 16) & 1 << signal.SIGHUP - 1
+        process.send_signal(signal.SIGTERM)
 
 
 def test_frozen_agent_goes_on_and_ends_with_its_front(script: Script, tmp_path: Path) -> None:
