@@ -34,7 +34,7 @@ def end_with_parent(number: signal.Signals, parent: int) -> None:
 def thaw_at_end_of(descriptor: int) -> None:
     """Have the kernel continue this process, if it is frozen, when a pipe has data or ends.
 
-    A frozen process gets no other signal but SIGKILL, and does not see that anybody has gone.
+    A frozen process sees neither other signals nor that its parent has ended.
     """
     fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGCONT)
