@@ -106,7 +106,8 @@ def _fork(body: Callable[[], int], folder: Path, signals: tuple[int, int]) -> in
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        if os.getppid() != parent:
+        if os.getppid() != parent:  # nobody else cleans up
+            kill_descendants(_KILL_S)
             remove(folder)
         # This process is a copy: what its parent registered for its end must not run here.
         sys.stdout.flush()
