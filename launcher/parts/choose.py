@@ -5,7 +5,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hccl_py.launcher.exit_codes import USAGE
-from hccl_py.launcher.open_files import allow_ranks
 from hccl_py.launcher.options import Options, UsageError
 from hccl_py.launcher.output.options import OutputWords
 from hccl_py.launcher.own_lines import say
@@ -43,7 +42,6 @@ def text(options: Options) -> str:
 
 def elastic(options: Options, folder: Path, words: Sequence[str]) -> Callable[[], int]:
     """Return what runs a job whose size may change."""
-    allow_ranks(options.ranks_per_node)
     if options.by_arrival and options.head is not None:
         meeting.resolve(options.head)
     named_after_s = stall_s()
