@@ -1,6 +1,7 @@
 """hccl-launch: starts the ranks of a job, on one machine or on many.
 
-main.py      the command: start reading here
+main.py      the command
+launch.py    what it does: start reading here
 command_line/  what it may say, checked; options.py is what the other rooms get of it
 parts/       which part of the job this process is
 front.py     the process that the user sees: watches the agent, cleans up (processes.py)
@@ -11,5 +12,6 @@ preflight/   what would fail, found before the ranks start
 placement/   which cores a rank gets
 output/      the lines of ranks
 progress/    the status line, and ranks that hang
+open_files.py  how many files it may open
 failure.py   how a rank failed, and the report
 """

@@ -14,6 +14,7 @@ from hccl_py.launcher import front
 from hccl_py.launcher.exit_codes import CANNOT_RUN
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
+from hccl_py.launcher.open_files import allow_ranks
 from hccl_py.launcher.options import UsageError
 from hccl_py.launcher.output.options import OutputOptions, OutputWords
 from hccl_py.launcher.own_lines import say
@@ -34,6 +35,7 @@ def main() -> int:
     os.chdir(told["working_directory"])
     os.environ.update(told["environment"])
     try:
+        allow_ranks(told["ranks"])
         with scratch_folder() as folder:
             return front.run(lambda: _run(told, folder), told["stop_s"], folder)
     except UsageError as error:

@@ -16,13 +16,25 @@ from select import select
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED
 from hccl_py.launcher.own_lines import say
-from hccl_py.launcher.processes import adopt_orphans, end_with_parent, kill_descendants
+from hccl_py.launcher.processes import (
+    adopt_orphans,
+    end_with_parent,
+    kill_descendants,
+    thaw_at_end_of,
+)
 from hccl_py.launcher.scratch import remove
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+_CHILD = bytes([signal.SIGCHLD])
 _KILL_S = 3.0
 # The child's own work at the end, on top of the time that ranks get.
 _EXTRA_S = 5.0
+
+
+def stop_signals() -> list[signal.Signals]:
+    """Return the signals that end a job; under nohup, SIGHUP is none of them."""
+    ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return [number for number in STOP_SIGNALS if number != signal.SIGHUP or not ignored]
 
 
 def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
@@ -37,9 +49,15 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
     signals, signal_writer = os.pipe()
     for end in (signals, signal_writer):
         os.set_blocking(end, False)
-    pid = _fork(body, folder)
+    # A signal reaches both processes before the child has left the session: neither takes it yet.
+    signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+    # SIGCHLD says that the child was frozen: its byte on the pipe thaws the child. Where a shell
+    # ignores that signal, the kernel would keep no exit code.
+    handled = (*stop_signals(), signal.SIGCHLD)
+    before = {number: signal.signal(number, lambda *_: None) for number in handled}
+    pid = _fork(body, folder, (signals, signal_writer))
     signal.set_wakeup_fd(signal_writer, warn_on_full_buffer=False)
-    before = {number: signal.signal(number, lambda *_: None) for number in STOP_SIGNALS}
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
     ended = os.pidfd_open(pid)
     try:
         stopped_by = _watch(pid, ended, signals, stop_s + _EXTRA_S)
@@ -65,7 +83,7 @@ def run(body: Callable[[], int], stop_s: float, folder: Path) -> int:
     return code
 
 
-def _fork(body: Callable[[], int], folder: Path) -> int:
+def _fork(body: Callable[[], int], folder: Path, signals: tuple[int, int]) -> int:
     sys.stdout.flush()
     sys.stderr.flush()
     parent = os.getpid()
@@ -77,15 +95,19 @@ def _fork(body: Callable[[], int], folder: Path) -> int:
     try:
         os.setsid()
         # Until the body handles signals: KeyboardInterrupt in an import prints a useless traceback.
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (*stop_signals(), signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, STOP_SIGNALS)
         adopt_orphans()
+        os.close(signals[1])
+        thaw_at_end_of(signals[0])
         end_with_parent(signal.SIGTERM, parent)
         code = body()
     except BaseException:
         sys.excepthook(*sys.exc_info())
     finally:
-        if os.getppid() != parent:
+        if os.getppid() != parent:  # nobody else cleans up
+            kill_descendants(_KILL_S)
             remove(folder)
         # This process is a copy: what its parent registered for its end must not run here.
         sys.stdout.flush()
@@ -103,7 +125,10 @@ def _watch(pid: int, ended: int, signals: int, stop_s: float) -> int:
             return stopped_by
         if signals not in ready:
             return stopped_by  # out of time
-        number = os.read(signals, 64)[-1]
+        numbers = os.read(signals, 64).replace(_CHILD, b"")
+        if not numbers:
+            continue
+        number = numbers[-1]
         if stopped_by:
             return stopped_by  # the second Ctrl-C
         stopped_by, end_s = number, time.monotonic() + stop_s

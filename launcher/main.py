@@ -1,8 +1,6 @@
-"""The command hccl-launch.
+"""The command hccl-launch: this file imports nothing, so that Ctrl-C is one line from here on.
 
-Reads like its use: check the command line, print what was asked for, or find out which part of the
-job this process is and run it.
-No torch is imported here. Exit codes stand in `exit_codes.py`.
+`launch.py` is what it does.
 """
 
 import os
@@ -11,50 +9,18 @@ import sys
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hccl_py.launcher import front
-from hccl_py.launcher.command_line.read import parse
-from hccl_py.launcher.exit_codes import USAGE
-from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, UsageError
-from hccl_py.launcher.own_lines import say
-from hccl_py.launcher.parts import choose
-from hccl_py.launcher.scratch import scratch_folder
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run hccl-launch and return its exit code."""
-    words = sys.argv[1:] if argv is None else list(argv)
-    _open_streams()
-    before = signal.signal(signal.SIGTERM, _stop)  # until the front handles signals itself
-    try:
-        options = parse(words, os.environ)
-        if options.replaces_gloo:
-            os.environ.update(REPLACE_GLOO)  # of all ranks, whoever starts them
-        if options.shims_habana:
-            os.environ.update(HABANA_SHIM)
-        text = choose.text(options)
-        if text:
-            print(text, end="")
-            return 0
-        with scratch_folder() as folder:
-            part = choose.elastic if options.elastic else choose.part
-            body = part(options, folder, words)
-            return front.run(body, options.stop_s, folder)
-    except UsageError as error:
-        say(f"error: {error}")
-        return USAGE
-    except KeyboardInterrupt as stopped:
-        return 128 + next(iter(stopped.args), signal.SIGINT)
-    finally:
-        signal.signal(signal.SIGTERM, before)
+    from hccl_py.launcher.launch import launch
 
-
-def _stop(number: int, _frame: object) -> None:
-    # A pod's first process, which may wait for a name, has no other way to be told to end.
-    raise KeyboardInterrupt(number)
+    return launch(sys.argv[1:] if argv is None else argv)
 
 
 def command() -> NoReturn:
     """Run hccl-launch as this process's only purpose."""
+    for number in (signal.SIGINT, signal.SIGTERM):  # until `launch` handles them itself
+        signal.signal(number, _end)
     code = main()
     # Taking the interpreter apart costs a tenth of an agent's CPU time, and ends nothing more.
     sys.stdout.flush()
@@ -62,13 +28,10 @@ def command() -> NoReturn:
     os._exit(code)
 
 
-def _open_streams() -> None:
-    """Open standard streams that are closed: another file would get their numbers and lines."""
-    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
-        pass
-    os.close(descriptor)
-    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
-    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
+def _end(number: int, _frame: object) -> NoReturn:
+    # Not by an exception: in the midst of an import it may be taken for another one.
+    os.write(2, f"hccl-launch: stopped by {signal.Signals(number).name}\n".encode())
+    os._exit(128 + number)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 """Processes below this one: none of them may outlive the launcher.
 
 Two processes of the launcher watch each other, the front and the agent. Each adopts the orphans
-below it, and the agent ends with the front. So after `kill -9` of one the other ends everything.
+below it, and the agent ends with the front. So after `kill -9` of one the other ends everything,
+even an agent that was frozen.
 """
 
 import ctypes
+import fcntl
 import os
 import signal
 import time
@@ -27,6 +29,17 @@ def end_with_parent(number: signal.Signals, parent: int) -> None:
     _libc.prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:  # it ended before the kernel knew
         os.kill(os.getpid(), number)
+
+
+def thaw_at_end_of(descriptor: int) -> None:
+    """Have the kernel continue this process, if it is frozen, when a pipe has data or ends.
+
+    A frozen process sees neither other signals nor that its parent has ended.
+    """
+    fcntl.fcntl(descriptor, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGCONT)
+    flags = fcntl.fcntl(descriptor, fcntl.F_GETFL)
+    fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_ASYNC)
 
 
 def _children(pid: int) -> Iterator[int]:

@@ -10,6 +10,10 @@ from hccl_py.transport.control.reporter import Fate
 
 _MAX_NAMED = 4
 _SILENT = "connections closed without a goodbye"
+_NOTHING_CAME = (
+    "no connection came back (does a firewall, a route or a cable stop packets, perhaps of one "
+    "direction? see hccl-launch --check)"
+)
 
 
 def find_death(reports: Reports) -> Diagnosis | None:
@@ -115,7 +119,7 @@ def find_unreachable(reports: Reports) -> Diagnosis | None:
     found = min(failures.values(), key=weight)
     how = "a connection closed, though its process lives"
     if found.cause is Cause.UNREACHABLE and not found.process_lives:
-        reasons = [found.error or "no connection came back", ", ".join(map(str, found.paths))]
+        reasons = [found.error or _NOTHING_CAME, ", ".join(map(str, found.paths))]
         how = "; ".join(filter(None, reasons))
     reporters = [rank for rank, blamed in blamed_by.items() if found.rank in blamed]
     text = (

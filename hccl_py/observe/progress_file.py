@@ -1,4 +1,4 @@
-"""How far this rank is, once a second in a file that the launcher reads while the job runs.
+"""How far this rank is, once a second or oftener in a file that the launcher reads.
 
 HCCL_PROGRESS_FILE names the file; hccl-launch sets it. The control thread writes it from counters
 that exist anyway, so no call pays for it. The file is a line: a checksum, and JSON with the keys of
@@ -7,6 +7,7 @@ that exist anyway, so no call pays for it. The file is a line: a checksum, and J
 
 import contextlib
 import json
+import math
 import os
 import time
 import weakref
@@ -14,6 +15,7 @@ import zlib
 from typing import NamedTuple, TypedDict
 
 from hccl_py.diagnosis.record import Progress
+from hccl_py.diagnosis.stall import warning_from_environment
 from hccl_py.observe.flight_recorder import FlightRecorder, Membership, recorders_of_process
 from hccl_py.observe.statistics import DEVICES
 from hccl_py.transport.control.coordination import Coordination
@@ -21,6 +23,7 @@ from hccl_py.transport.process_lifecycle import Stage, register
 
 VARIABLE = "HCCL_PROGRESS_FILE"
 _PERIOD_S = 1.0
+_LOOKS_PER_STALL = 4  # an older file would make a rank look idle that is not
 
 
 class Snapshot(TypedDict):
@@ -63,6 +66,7 @@ class ProgressFile:
             weakref.WeakKeyDictionary()
         )
         self._changed_s = self._next_s = 0.0
+        self._period_s = _PERIOD_S
 
     @property
     def is_open(self) -> bool:
@@ -77,6 +81,8 @@ class ProgressFile:
             with contextlib.suppress(OSError):  # the job can do without
                 self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
         if self._fd is not None:
+            stall_s = warning_from_environment() or math.inf
+            self._period_s = min(_PERIOD_S, stall_s / _LOOKS_PER_STALL)
             coordination.serve(self)
 
     def leave_to_parent(self) -> None:
@@ -94,7 +100,7 @@ class ProgressFile:
         now_s = time.monotonic()
         if now_s < self._next_s or self._fd is None:
             return
-        self._next_s = now_s + _PERIOD_S
+        self._next_s = now_s + self._period_s
         body = json.dumps(self._snapshot(now_s))
         with contextlib.suppress(OSError):  # a full disk
             os.pwrite(self._fd, f"{zlib.crc32(body.encode()):08x} {body}\n".encode(), 0)

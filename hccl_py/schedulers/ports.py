@@ -8,14 +8,15 @@ _MOST_TRIES = 64
 
 
 def free_port(host: str = "0.0.0.0") -> int:
-    """Choose a port of an IPv4 address that is free, and that no outgoing connection will take.
+    """Choose a port of a numeric address that is free, and that no outgoing connection will take.
 
     The kernel gives ports of its ephemeral range to outgoing connections, at any moment.
     """
     with open("/proc/sys/net/ipv4/ip_local_port_range") as settings:
         below = range(_LOWEST, int(settings.read().split()[0]))
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for candidate in [*random.sample(below, min(len(below), _MOST_TRIES)), 0]:
-        with socket.socket() as probe:
+        with socket.socket(family) as probe:
             try:
                 probe.bind((host, candidate))
             except OSError:

@@ -53,7 +53,13 @@ def head(args: argparse.Namespace) -> tuple[str, int] | None:
     if args.master_addr is None and args.node_rank is None:
         return None
     port = (args.master_port or DEFAULT_MASTER_PORT) + CONTROL_PORT_OFFSET
-    return args.master_addr or "127.0.0.1", port
+    host = args.master_addr or "127.0.0.1"
+    if host.count(":") == 1 or "]:" in host:
+        raise UsageError(
+            f"--master-addr: expected a name or an address, got {host!r}; "
+            "the port stands in --master-port"
+        )
+    return host.removeprefix("[").removesuffix("]"), port
 
 
 def output(args: argparse.Namespace) -> OutputWords:

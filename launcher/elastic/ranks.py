@@ -11,7 +11,7 @@ import time
 from typing import Any
 
 from hccl_py.launcher.failure import Failure
-from hccl_py.launcher.job.agent import Agent, stopped_by
+from hccl_py.launcher.job.agent import Agent
 from hccl_py.launcher.job.layout import Attempt
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program
@@ -91,9 +91,15 @@ class LocalRanks:
 
     # The main thread.
 
-    def on_signal(self, number: int) -> None:
-        """Stop this node for a signal; to the other nodes it has left."""
-        self._end_for(*stopped_by(number))
+    def end_for(self, why: str, exit_code: int) -> None:
+        """Stop this node for a signal or problem of its own; to the other nodes it has left."""
+        if self._by_user is not None:
+            return
+        self._by_user = why, exit_code
+        if self.are_running:
+            self._stop()
+        else:
+            self._conclude_for_user()
 
     def close(self) -> None:
         """Print what is left."""
@@ -109,7 +115,7 @@ class LocalRanks:
             self._stop()
         if self._streams.is_lost:
             why = f"it cannot print any more ({self._streams.why_lost})"
-            self._end_for(why, 128 + signal.SIGPIPE)
+            self.end_for(why, 128 + signal.SIGPIPE)
 
     def send(self, kind: str, body: Any) -> None:
         """Take a message of the agent, see `head.Head.receive`."""
@@ -160,15 +166,6 @@ class LocalRanks:
             self._ended.set()
         else:
             self._loop.post(self._conclude_for_user)
-
-    def _end_for(self, why: str, exit_code: int) -> None:
-        if self._by_user is not None:
-            return
-        self._by_user = why, exit_code
-        if self.are_running:
-            self._stop()
-        else:
-            self._conclude_for_user()
 
     def _conclude_for_user(self) -> None:
         assert self._by_user is not None

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from hccl_py.launcher.hosts.errors import HostsError
+from hccl_py.launcher.hosts.named_file import read_lines
 
 ALWAYS = (
     "HCCL_*",  # what ranks must agree on
@@ -78,12 +79,8 @@ def read_env_file(path: Path) -> dict[str, str]:
     Raises:
         HostsError: the file cannot be read, or a line is wrong; the message names it.
     """
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise HostsError(f"--env-file {path}: {getattr(error, 'strerror', error)}") from error
     found = {}
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_lines(path, "--env-file"), start=1):
         content = line.strip()
         if not content or content.startswith("#"):
             continue

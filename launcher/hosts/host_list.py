@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hccl_py.launcher.hosts.errors import HostsError
+from hccl_py.launcher.hosts.named_file import read_lines
 
 _HOST = re.compile(
     r"(?:(?P<user>\w[\w.-]*)@)?"
@@ -75,12 +76,8 @@ def read_hostfile(path: Path, default_slots: int | None = None) -> tuple[Host, .
     Raises:
         HostsError: no such file, no host in it, or a wrong line, which the message names.
     """
-    try:
-        lines = path.read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise HostsError(f"--hostfile {path}: {getattr(error, 'strerror', error)}") from error
     mentions = []
-    for number, line in enumerate(lines, start=1):
+    for number, line in enumerate(read_lines(path, "--hostfile"), start=1):
         if content := line.partition("#")[0].strip():
             mentions.append(_line(content, f"{path}:{number}"))
     if not mentions:

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
-from hccl_py.launcher.exit_codes import CANNOT_RUN
-from hccl_py.launcher.front import STOP_SIGNALS
+from hccl_py.launcher.exit_codes import AGENT_KILLED, CANNOT_RUN
+from hccl_py.launcher.front import stop_signals
 from hccl_py.launcher.job.layout import Attempt
 from hccl_py.launcher.job.loop import JobLoop
 from hccl_py.launcher.job.program import Program, rank_variables
@@ -188,15 +188,24 @@ class Agent:
             self._head.send("ended", ended)
 
 
-def watch_signals(loop: JobLoop, on_signal: Callable[[int], None]) -> None:
-    """Have the loop call something for signals that stop this process."""
+def watch_signals(loop: JobLoop, on_stop: Callable[[str, int], None]) -> None:
+    """Have the loop call something for signals that stop this process, as `stopped_by` says."""
     readable, writable = os.pipe()
     for end in (readable, writable):
         os.set_blocking(end, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
-    for number in STOP_SIGNALS:
+    for number in stop_signals():
         signal.signal(number, lambda *_: None)
-    loop.watch(readable, lambda: on_signal(os.read(readable, 64)[-1]))
+    front = os.getppid()
+
+    def stop() -> None:
+        number = os.read(readable, 64)[-1]
+        if os.getppid() != front:
+            on_stop("killed", AGENT_KILLED)
+        else:
+            on_stop(*stopped_by(number))
+
+    loop.watch(readable, stop)
 
 
 def stopped_by(number: int) -> tuple[str, int]:

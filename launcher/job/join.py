@@ -81,9 +81,8 @@ class JoinedAgent:
         """See `agent.ToHead`."""
         self._link.send(kind, body)
 
-    def stop(self, number: int) -> None:
+    def stop(self, why: str, exit_code: int) -> None:
         """Stop the whole job for a signal of this process."""
-        why, exit_code = stopped_by(number)
         if self._link.is_up and self._has_begun:
             self._link.send("stop", [f"{why} on {self._me}", exit_code])
             self._gone_s = time.monotonic() + self._program.stop_s + _STOP_EXTRA_S
@@ -116,7 +115,7 @@ class JoinedAgent:
         """See `loop.Service`."""
         now_s = time.monotonic()
         if self._streams.is_lost and self._gone_s == float("inf"):
-            self.stop(signal.SIGPIPE)
+            self.stop(*stopped_by(signal.SIGPIPE))
         if self.agent.exit_code is not None:
             self._loop.stop()
         elif now_s >= self._gone_s:

@@ -12,6 +12,8 @@ class JobLoop(ControlLoop):
         spared: children of this process that are no rank's, and stay when ranks are ended.
     """
 
+    longest_turn_s = 10.0  # a second's turns of a thousand waiting agents are half a core
+
     def __init__(self) -> None:
         """Serve nobody yet."""
         super().__init__(lambda: None)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from hccl_py.launcher.exit_codes import AGENT_KILLED
-from hccl_py.launcher.job.agent import Agent, stopped_by, watch_signals
+from hccl_py.launcher.job.agent import Agent, watch_signals
 from hccl_py.launcher.job.channel import PROTOCOL
 from hccl_py.launcher.job.head.head import Head, Phase
 from hccl_py.launcher.job.head.server import HeadServer
@@ -50,7 +50,9 @@ class JobServer:
             lambda: self.head.agents.num_missing,
         )
         self._server.listen(bound)
-        self._loop.add(self._server)
+        self._loop.remove(self)
+        for service in (self._server, self):  # in this order: what came in may end the job
+            self._loop.add(service)
 
     def add_agent(self, index: int, program: Program, address: str, port: int) -> None:
         """Add an agent in this process; others reach it at `address`, where `port` is free."""
@@ -61,9 +63,9 @@ class JobServer:
         hello = Hello(socket.gethostname(), os.getpid(), program.slots, address, port)
         self._loop.post(lambda: self._join(index, hello))
 
-    def stop(self, number: int) -> None:
+    def stop(self, why: str, exit_code: int) -> None:
         """Stop the job for a signal of this process."""
-        self.head.stop(*stopped_by(number), time.monotonic())
+        self.head.stop(why, exit_code, time.monotonic())
 
     def close(self) -> None:
         """End the connections; agents get what was sent."""

@@ -64,7 +64,9 @@ class Streams:
 
     def next_s(self) -> float:
         """See `loop.Service`."""
-        return float("inf")
+        # Services whose turn comes later have printed, too.
+        is_new = any(one.is_waiting and one not in self._writable for one in (self.out, self.err))
+        return 0.0 if is_new else float("inf")
 
     def turn(self) -> None:
         """See `loop.Service`."""

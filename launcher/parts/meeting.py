@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hccl_py.launcher.exit_codes import TRY_AGAIN
 from hccl_py.launcher.job.layout import Slot
+from hccl_py.launcher.open_files import allow_connections
 from hccl_py.launcher.options import (
     CONTROL_PORT_OFFSET,
     DEFAULT_MASTER_PORT,
@@ -19,7 +20,6 @@ from hccl_py.launcher.options import (
 )
 from hccl_py.launcher.parts.settings import (
     SECRET,
-    allow_connections,
     bind,
     check_free,
     program_of,

@@ -10,10 +10,10 @@ from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.options import HostOptions
 from hccl_py.launcher.hosts.remote_agent import RemoteSettings
 from hccl_py.launcher.job.layout import Slot
+from hccl_py.launcher.open_files import allow_connections
 from hccl_py.launcher.options import Options, UsageError
 from hccl_py.launcher.parts.settings import (
     SECRET,
-    allow_connections,
     bind,
     program_of,
     settings_of,

@@ -1,7 +1,6 @@
 """What a part of a job is made of: free ports, the program of this host, the head's settings."""
 
 import os
-import resource
 import socket
 from collections.abc import Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from hccl_py.launcher.job.layout import Slot
 from hccl_py.launcher.job.program import Program, rank_command
+from hccl_py.launcher.open_files import allow_ranks
 from hccl_py.launcher.options import DEFAULT_MASTER_PORT, Options, UsageError
 from hccl_py.launcher.output.options import OutputOptions
 from hccl_py.transport.network.interfaces import address_family, describe_target
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from hccl_py.launcher.job.head.settings import HeadSettings
 
 SECRET = "HCCL_SECRET"
-_LEAST_OWN_FILES, _OWN_FILES = 32, 128  # preflight judges what ranks need
-_FILES_PER_AGENT = 5  # a connection; over ssh also its process and three pipes
 
 
 def slots_of(options: Options, nodes: Sequence[int]) -> tuple[Slot, ...]:
@@ -28,7 +26,8 @@ def slots_of(options: Options, nodes: Sequence[int]) -> tuple[Slot, ...]:
 
 
 def program_of(options: Options, folder: Path, slots: Sequence[Slot]) -> Program:
-    """Return what this host runs."""
+    """Return what this host runs; raise UsageError where so many ranks cannot."""
+    allow_ranks(len(slots))
     return Program(
         command=rank_command(options.program, options.is_python),
         environment=dict(os.environ),
@@ -63,13 +62,16 @@ def settings_of(options: Options, hosts: tuple[str, ...], address: str) -> "Head
 
 def stall_s() -> float:
     """Return after how long a rank without progress is named; the ranks read this variable too."""
-    from hccl_py.launcher.progress.job_progress import STALL_VARIABLE
+    from hccl_py.launcher.progress.job_progress import LEAST_STALL_S, STALL_VARIABLE
 
     text = os.environ.get(STALL_VARIABLE) or "30"
     with suppress(ValueError):
-        if 0 <= float(text) < float("inf"):
-            return float(text)
-    raise UsageError(f"{STALL_VARIABLE}: expected a number of seconds, 0 for never, got {text!r}")
+        seconds = float(text)
+        if seconds == 0 or LEAST_STALL_S <= seconds < float("inf"):
+            return seconds
+    raise UsageError(
+        f"{STALL_VARIABLE}: expected {LEAST_STALL_S:g} or more seconds, 0 for never, got {text!r}"
+    )
 
 
 def bind(address: str, port: int) -> socket.socket:
@@ -82,24 +84,6 @@ def bind(address: str, port: int) -> socket.socket:
         bound.close()
         raise
     return bound
-
-
-def allow_connections(num_agents: int) -> None:
-    """Let this process open as many files as the head of so many agents needs.
-
-    The ranks of this host inherit that limit, so it is raised only for as many as need it.
-    """
-    lowest, hard = _LEAST_OWN_FILES + num_agents, resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    if hard != resource.RLIM_INFINITY and hard < lowest:
-        raise UsageError(
-            f"{num_agents} nodes: node 0 needs {lowest} open files, and this user may open {hard}: "
-            f"as root, echo '* - nofile {lowest}' >> /etc/security/limits.conf, and log in again"
-        )
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    wanted = _OWN_FILES + _FILES_PER_AGENT * num_agents
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
 
 
 def check_free(address: str, port: int) -> None:

@@ -13,6 +13,8 @@ from hccl_py.launcher.progress.rank_progress import RankProgress
 from hccl_py.launcher.progress.status_line import PERIOD_S, StatusLine
 
 STALL_VARIABLE = "HCCL_STALL_WARNING_S"
+LEAST_STALL_S = 1.0
+"""In less time the looks at a rank cannot tell a pause of a busy one from a stall."""
 _MOST_LOOK_S = 5.0
 _LOOKS_PER_STALL = 4
 _MAX_NAMED, _MAX_STACKS = 8, 3

@@ -144,6 +144,13 @@ def test_connection_that_closed_between_two_who_live_is_no_death() -> None:
     )
 
 
+def test_network_that_fell_silent_is_what_to_look_at() -> None:
+    reports = {one: report(Cause.UNREACHABLE, 3 - one) for one in (1, 2)}
+    text = decide({0: report(), **reports}).text
+    assert "rank 1 (host h, pid 101) can be reached no more: no connection came back (" in text
+    assert "does a firewall, a route or a cable stop packets, perhaps of one direction" in text
+
+
 def test_of_two_who_lost_each_other_the_one_that_lost_more_is_named() -> None:
     lost = {
         one: tuple(Failure(Cause.LOST, peer) for peer in peers)

@@ -73,6 +73,12 @@ def job(*command: object, terminal: int | None = None) -> Iterator[subprocess.Po
             process.wait()
 
 
+def agent_of(process: subprocess.Popen[str]) -> int:
+    """Return the process id of a running job's agent."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(children[0])
+
+
 def ranks_of(process: subprocess.Popen[str]) -> dict[int, int]:
     """Return the process ids of a running job's ranks, by rank."""
     agents = [pid for pid, parent in _parents().items() if parent == process.pid]

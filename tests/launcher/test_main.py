@@ -7,12 +7,13 @@ import os
 import re
 import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from launching import COMMAND, job, launch, run
+from launching import COMMAND, agent_of, job, launch, ranks_of, run
 
 Script = Callable[[str], Path]
 PRINT_ENVIRONMENT = """
@@ -124,6 +125,16 @@ def test_module_runs_and_the_exit_code_of_the_failing_rank_is_the_jobs(script: S
     assert "rank 1 of 4 exited with code 3" in done.stderr
 
 
+def test_exit_code_is_known_where_the_shell_ignores_sigchld(script: Script) -> None:
+    program = (
+        "import os, signal, sys\n"
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\n"
+        "os.execv(sys.argv[1], sys.argv[1:])"
+    )
+    done = run(sys.executable, "-c", program, *COMMAND, "--nproc", 2, script("os._exit(3 * rank)"))
+    assert done.returncode == 3, done.stderr
+
+
 @pytest.mark.parametrize("ending", ["raise ValueError", "os._exit(3)"])
 def test_failed_job_leaves_no_folder_unless_logs_were_asked_for(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str
@@ -193,6 +204,32 @@ def test_stopped_launcher_leaves_no_process(script: Script, number: signal.Signa
         assert err.endswith(f"hccl-launch: stopped by {number.name}; all ranks were ended\n")
 
 
+def test_under_nohup_no_process_of_a_job_minds_sighup(script: Script) -> None:
+    with job("nohup", *COMMAND, "--nproc", 2, script(f"say(rank)\n{SLEEP}")) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        for pid in (process.pid, agent_of(process), ranks_of(process)[0]):
+            status = Path(f"/proc/{pid}/status").read_text()
+            (ignored,) = re.findall(r"SigIgn:\s*([0-9a-f]+)", status)
+            assert int(ignored, 16) & 1 << signal.SIGHUP - 1
+        process.send_signal(signal.SIGTERM)
+
+
+def test_frozen_agent_goes_on_and_ends_with_its_front(script: Script, tmp_path: Path) -> None:
+    go_on = tmp_path / "go on"
+    wait = f"import time\nwhile not os.path.exists({str(go_on)!r}):\n    time.sleep(0.01)\n"
+    path = script(f"say('ready')\n{wait}say('goes on')\n{SLEEP}")
+    with job(*COMMAND, "--nproc", 2, path) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["ready\n"] * 2
+        os.kill(agent_of(process), signal.SIGSTOP)
+        go_on.touch()
+        assert [process.stdout.readline() for _ in range(2)] == ["goes on\n"] * 2
+        for pid in (process.pid, agent_of(process)):
+            os.kill(pid, signal.SIGSTOP)
+        process.kill()  # the orphans are looked for on the way out
+
+
 def test_single_rank_gets_the_terminal_itself(script: Script) -> None:
     path = script("import sys\nsay([os.isatty(fd) for fd in range(3)])\nsay(input())")
     ours, theirs = os.openpty()
@@ -231,6 +268,11 @@ def test_program_that_cannot_run_is_one_line(tmp_path: Path) -> None:
     ("setup", "expected"),
     [
         ("export TMPDIR=/proc", "cannot make a folder in /proc: No such file or directory; set"),
+        (
+            "ulimit -n 10",
+            "1 rank on a host: hccl-launch needs 35 open files, and this user may open 10",
+        ),
+        ("export HCCL_STALL_WARNING_S=0.5", "HCCL_STALL_WARNING_S: expected 1 or more seconds, 0"),
         ("mkdir gone && cd gone && rmdir ../gone", "the working directory is gone ("),
     ],
 )
@@ -263,3 +305,23 @@ def test_log_that_cannot_be_written_ends_the_job_at_once(script: Script) -> None
     assert done.returncode == 126
     assert done.stderr.startswith("hccl-launch: cannot start a rank: /proc/logs")
     assert done.stderr.count("\n") == 1
+
+
+_CTRL_C_IN_AN_IMPORT = """
+import os, signal, sys
+from hccl_py.launcher.main import command
+class Finder:
+    def find_spec(name, *_):
+        if name == {name!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder)
+command()
+"""
+
+
+@pytest.mark.parametrize("module", ["launch", "parts.dry_run"])
+def test_ctrl_c_while_it_imports_is_one_line(module: str) -> None:
+    program = _CTRL_C_IN_AN_IMPORT.format(name=f"hccl_py.launcher.{module}")
+    done = run(sys.executable, "-c", program, "--dry-run", "-m", "this")
+    assert (done.returncode, done.stdout) == (130, "")
+    assert done.stderr == "hccl-launch: stopped by SIGINT\n"

@@ -13,10 +13,12 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
-from launching import COMMAND, job
+from launching import COMMAND, agent_of, job
+from namespaces import TWO_HOSTS
 from thread_ranks import wait_until
 
-from hccl_py.launcher.exit_codes import LOST_NODE, MISSING_NODE
+from hccl_py.bench.namespaces import Hosts
+from hccl_py.launcher.exit_codes import AGENT_KILLED, LOST_NODE, MISSING_NODE
 from hccl_py.schedulers.ports import free_port
 
 Nodes = list[subprocess.Popen[str]]
@@ -64,11 +66,6 @@ def ends(nodes: Nodes) -> tuple[list[int], list[str]]:
 def listens(port: int) -> bool:
     with socket.socket() as probe:
         return probe.connect_ex(("127.0.0.1", port)) == 0
-
-
-def agent_of(node: subprocess.Popen[str]) -> int:
-    children = Path(f"/proc/{node.pid}/task/{node.pid}/children").read_text().split()
-    return int(children[0])
 
 
 def test_failure_on_one_node_ends_the_other_with_one_report(
@@ -146,6 +143,9 @@ def test_killed_launcher_ends_every_process_of_every_node(
         codes, errors = ends(nodes)
         assert time.monotonic() - before_s < WITHIN_S
     assert 0 not in codes
+    if process == "front":
+        assert codes[1 - killed] == AGENT_KILLED
+        assert "hccl-launch: killed" in errors[1 - killed]
     wait_until(lambda: not list(tmp_path.glob("hccl_launch_*")), "no folder is left", WITHIN_S)
     if process == "agent":
         assert codes[1 - killed] == LOST_NODE
@@ -154,18 +154,33 @@ def test_killed_launcher_ends_every_process_of_every_node(
 
 
 @pytest.mark.nightly("launchers")
-def test_agent_that_is_frozen_is_a_lost_node(port: int, script: Callable[[str], Path]) -> None:
+def test_launcher_that_is_frozen_is_a_lost_node(port: int, script: Callable[[str], Path]) -> None:
     with two_nodes(port, script(READY + SLEEP)) as nodes:
         wait_for_ranks(nodes)
-        frozen = agent_of(nodes[1])
-        os.kill(frozen, signal.SIGSTOP)
+        frozen = nodes[1].pid, agent_of(nodes[1])  # the front would continue its agent
+        for pid in frozen:
+            os.kill(pid, signal.SIGSTOP)
         try:
             _, error = nodes[0].communicate(timeout=LIMIT_S)
         finally:
-            os.kill(frozen, signal.SIGCONT)
+            for pid in frozen:
+                os.kill(pid, signal.SIGCONT)
         assert nodes[0].returncode == nodes[1].wait(LIMIT_S) == LOST_NODE
     assert "hccl-launch: error: node 1 (" in error
     assert "SIGTERM" not in error, "ranks that the launcher stopped are no failures"
+
+
+@TWO_HOSTS
+def test_hosts_that_have_ipv6_alone_meet(script: Callable[[str], Path]) -> None:
+    path = script("os.write(1, f'{rank} of {os.environ[\"MASTER_ADDR\"]}\\n'.encode())")
+    with Hosts(ipv6=True) as hosts, ExitStack() as opened:
+        options = ("--nnodes", 2, "--master-addr", f"[{hosts.address(0)}]", path)
+        nodes = [
+            opened.enter_context(job(*hosts.command(node, *COMMAND), "--node-rank", node, *options))
+            for node in range(2)
+        ]
+        outputs = [node.communicate(timeout=LIMIT_S) for node in nodes]
+        assert [out for out, _ in outputs] == [f"{k} of {hosts.address(0)}\n" for k in range(2)]
 
 
 def test_nodes_without_numbers_get_them_as_they_come(
@@ -203,10 +218,10 @@ def test_node_with_another_secret_is_not_let_in(
     port: int, script: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = (*COMMAND, "--nnodes", 2, "--master-port", port)
-    monkeypatch.setenv("HCCL_SECRET", "one")
+    monkeypatch.setenv("HCCL_SECRET", "3f9c")
     with job(*options, "--node-rank", 0, script(SLEEP)) as first:
         wait_until(lambda: listens(port + 1), "the head listens", LIMIT_S)
-        monkeypatch.setenv("HCCL_SECRET", "another")
+        monkeypatch.setenv("HCCL_SECRET", "77ab")
         with job(*options, "--node-rank", 1, "--connect-timeout", 1, script(SLEEP)) as second:
             codes, errors = ends([second])
         assert first.poll() is None, "it waits for the right node"
@@ -214,7 +229,8 @@ def test_node_with_another_secret_is_not_let_in(
         first_codes, first_errors = ends([first])
     assert codes + first_codes == [MISSING_NODE, 128 + signal.SIGINT]
     assert "or HCCL_SECRET differs there" in errors[0]
-    assert not {"one", "another"} & set("".join(errors + first_errors).split())
+    assert "it is of another job, or HCCL_SECRET differs there" in first_errors[0]
+    assert not {"3f9c", "77ab"} & set("".join(errors + first_errors).split())
 
 
 def test_node_that_expects_another_job_is_refused_and_the_job_goes_on(

@@ -9,8 +9,8 @@ import sys
 import pytest
 from launching import run
 
+from hccl_py.launcher.open_files import allow_connections
 from hccl_py.launcher.options import UsageError
-from hccl_py.launcher.parts.settings import allow_connections
 
 # Each would cost an agent 3 to 20 % of the CPU time of its start, torch 20 times that time.
 _COSTLY = (
@@ -20,7 +20,7 @@ _COSTLY = (
 _IMPORTS = """
 import sys
 before = set(sys.modules)
-import hccl_py.launcher.main, hccl_py.launcher.job.join
+import hccl_py.launcher.launch, hccl_py.launcher.job.join
 from hccl_py.launcher.command_line.read import parse
 from hccl_py.launcher.parts import meeting
 from hccl_py.transport.network.interfaces import address_towards

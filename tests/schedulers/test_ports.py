@@ -33,3 +33,8 @@ def test_free_port_passes_over_those_taken(monkeypatch: pytest.MonkeyPatch) -> N
         port = taken.getsockname()[1]
         monkeypatch.setattr(ports.random, "sample", lambda *_: [port])
         assert free_port() not in (0, port)
+
+
+def test_free_port_of_an_ipv6_address() -> None:
+    with socket.socket(socket.AF_INET6) as listener:
+        listener.bind(("::1", free_port("::1")))

@@ -34,11 +34,13 @@ THIS_MACHINE = "this machine"
 _UNKNOWN = "an unknown address"
 _NO_REASON = "it does not speak this protocol, or closed the connection"
 _ENDED = "it closed the connection, or sent nothing, before it proved itself"
+_BROKE_PROTOCOL = int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL)
 _FAILED = {
     int(zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL): _ENDED,
-    int(zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL): "it does not speak this protocol",
+    _BROKE_PROTOCOL: "it does not speak this protocol",
     int(zmq.EVENT_HANDSHAKE_FAILED_AUTH): "it is not a member",
 }
+_OTHER_KEYS = "it is of another job, or HCCL_SECRET differs there"
 _MONITORED = int(zmq.EVENT_ACCEPTED) | int(zmq.EVENT_DISCONNECTED) | sum(_FAILED)
 
 
@@ -186,6 +188,8 @@ class CurveListener:
     def _take_event(self, event: int, value: int) -> None:
         if event in _FAILED:
             self._reason = _FAILED[event]  # the end of that connection follows at once
+            if event == _BROKE_PROTOCOL and value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
+                self._reason = _OTHER_KEYS
         elif event == zmq.EVENT_ACCEPTED:
             self._routes.pop(value, None)  # of a connection before
             with self._inspect(value) as copy:

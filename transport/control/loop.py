@@ -19,7 +19,7 @@ import zmq
 if TYPE_CHECKING:
     import logging
 
-_LONGEST_TURN_S = 1.0
+_LONGEST_WAIT_S = 1.0
 _MAX_LOGGED = 32
 
 
@@ -34,7 +34,13 @@ class Service(Protocol):
 
 
 class ControlLoop:
-    """A thread that runs from `start` to `stop`, or the thread that calls `run`."""
+    """A thread that runs from `start` to `stop`, or the thread that calls `run`.
+
+    Attributes:
+        longest_turn_s: services are called after so long even if none wanted it.
+    """
+
+    longest_turn_s = 1.0
 
     def __init__(self, at_end: Callable[[], None]) -> None:
         self.selector = selectors.DefaultSelector()
@@ -85,7 +91,7 @@ class ControlLoop:
 
         self.post(run)
         while self._thread.is_alive() and not done.done():
-            wait([done], _LONGEST_TURN_S)
+            wait([done], _LONGEST_WAIT_S)
         if done.done():
             done.result()
 
@@ -146,7 +152,7 @@ class ControlLoop:
     def _turn(self) -> None:
         now_s = time.monotonic()
         until_s = min((service.next_s() for service in self._services), default=now_s + 60)
-        pause_s = min(max(0.0, until_s - now_s), _LONGEST_TURN_S)
+        pause_s = min(max(0.0, until_s - now_s), self.longest_turn_s)
         self.poller.poll(int(pause_s * 1000) + 1)
         watched = self.selector.get_map()
         for ready, _ in self.selector.select(0):

@@ -79,7 +79,8 @@ class Agents(dict[int, AgentState]):
 
     def name_with_ranks(self, index: int) -> str:
         """Return what a message calls a node that was lost."""
-        return f"{self.name(index)} with ranks {ranges(self.ranks()[index])}"
+        its = self.ranks()[index]
+        return f"{self.name(index)} with rank{'s' * (len(its) > 1)} {ranges(its)}"
 
     def names_here(self) -> str:
         """Return the names of all that have come."""

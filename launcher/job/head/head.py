@@ -236,7 +236,9 @@ class Head:
         }
         for index in range(len(sizes)):
             self._send(index, "check", {**told, "node": index})
-        job = Job(self.settings.hosts, sizes, has_master_port=True, full=self.settings.only_checks)
+        named = zip(self.settings.hosts, self.agents.hellos(), strict=True)
+        names = tuple(name or hello.host for name, hello in named)
+        job = Job(names, sizes, has_master_port=True, full=self.settings.only_checks)
         self._checking = Checking(job, lambda node, body: self._send(node, "ask", body), now_s)
 
     def _conclude_check(self) -> None:

@@ -38,6 +38,7 @@ def same_environment() -> Iterator[None]:
         ("--nnodes 2 --node_rank 1", ("127.0.0.1", 29501)),
         ("--nnodes 2 --master-addr 10.0.0.1", ("10.0.0.1", 29501)),
         ("--nnodes 2 --master-addr a --master-port 300", ("a", 301)),
+        ("--nnodes 2 --master-addr [fd00::1]", ("fd00::1", 29501)),
         ("--nnodes 2 --rdzv-endpoint [::1]:29400", ("::1", 29400)),
     ],
 )
@@ -127,6 +128,10 @@ def test_help_fits_two_screens_and_begins_with_examples(
         ("--max-restarts -1 SCRIPT", "--max-restarts: expected 0 to 1000000000, got -1"),
         ("--nnodes 2 --node-rank 5 SCRIPT", "--node-rank: expected 0 to 1 of --nnodes 2, got 5"),
         ("--nnodes 2 --master-addr a SCRIPT", "--node-rank: expected 0 to 1, for this is one of"),
+        (
+            "--master-addr [::1]:5 SCRIPT",
+            "--master-addr: expected a name or an address, got '[::1]:5'",
+        ),
         ("--rdzv-backend c10d SCRIPT", "--rdzv-backend c10d needs --rdzv-endpoint HOST:PORT"),
         ("--rdzv-endpoint :x SCRIPT", "--rdzv-endpoint: expected HOST:PORT, got ':x'"),
         (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hccl_py.launcher.hosts.environment import read_env_file
 from hccl_py.launcher.hosts.errors import HostsError
 from hccl_py.launcher.hosts.host_list import Host, choose, parse_hosts, read_hostfile
 
@@ -114,3 +115,11 @@ def test_options_that_the_list_contradicts_are_errors(
 ) -> None:
     with pytest.raises(HostsError, match=problem):
         choose((Host("a", 8), Host("b", 4)), **options)
+
+
+def test_file_without_end_is_refused() -> None:
+    endless = Path("/dev/zero")
+    with pytest.raises(HostsError, match="--hostfile /dev/zero: expected 1 MiB at most"):
+        read_hostfile(endless)
+    with pytest.raises(HostsError, match="--env-file /dev/zero: expected 1 MiB at most"):
+        read_env_file(endless)

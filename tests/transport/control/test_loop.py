@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from hccl_py.transport.control import loop as loop_module
 from hccl_py.transport.control.loop import ControlLoop
 
 
 def test_command_that_comes_in_the_midst_of_a_turn_waits_for_no_other(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loop_module, "_LONGEST_TURN_S", 60.0)
+    monkeypatch.setattr(ControlLoop, "longest_turn_s", 60.0)
     loop, ran = ControlLoop(lambda: None), threading.Event()
     select = loop.selector.select
 

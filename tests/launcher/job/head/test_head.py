@@ -154,7 +154,7 @@ def test_hosts_are_checked_before_the_ranks_start_and_a_silent_one_ends_the_job(
     ]
     job.head.tick(job.head.next_s())
     assert job.head.exit_code == CHECK_FAILED
-    assert "did not answer the question 'examine'" in job.said[-1]
+    assert "nodes 0-2 (a, b, host 2): did not answer the question 'examine'" in job.said[-1]
     assert job.kinds()[-3:] == [(index, "end") for index in range(3)]
 
 

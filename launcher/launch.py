@@ -1,0 +1,67 @@
+"""What hccl-launch does.
+
+Reads like its use: check the command line, print what was asked for, or find out which part of the
+job this process is and run it.
+No torch is imported here. Exit codes stand in `exit_codes.py`.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from hccl_py.launcher import front
+from hccl_py.launcher.command_line.read import parse
+from hccl_py.launcher.exit_codes import USAGE
+from hccl_py.launcher.options import HABANA_SHIM, REPLACE_GLOO, UsageError
+from hccl_py.launcher.own_lines import say
+from hccl_py.launcher.parts import choose
+from hccl_py.launcher.scratch import scratch_folder
+
+_STOPS = signal.SIGINT, signal.SIGTERM
+
+
+def launch(words: Sequence[str]) -> int:
+    """Do what the words of a command line say, and return the exit code."""
+    _open_streams()
+    before = {number: signal.getsignal(number) for number in _STOPS}
+    try:
+        for number in _STOPS:  # until the front handles signals itself
+            signal.signal(number, _stop)
+        options = parse(words, os.environ)
+        if options.replaces_gloo:
+            os.environ.update(REPLACE_GLOO)  # of all ranks, whoever starts them
+        if options.shims_habana:
+            os.environ.update(HABANA_SHIM)
+        text = choose.text(options)
+        if text:
+            print(text, end="")
+            return 0
+        with scratch_folder() as folder:
+            part = choose.elastic if options.elastic else choose.part
+            body = part(options, folder, words)
+            return front.run(body, options.stop_s, folder)
+    except UsageError as error:
+        say(f"error: {error}")
+        return USAGE
+    except KeyboardInterrupt as stopped:
+        number = signal.Signals(*stopped.args)
+        say(f"stopped by {number.name}")
+        return 128 + number
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, _frame: object) -> None:
+    # A pod's first process, which may wait for a name, has no other way to be told to end.
+    raise KeyboardInterrupt(number)
+
+
+def _open_streams() -> None:
+    """Open standard streams that are closed: another file would get their numbers and lines."""
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        pass
+    os.close(descriptor)
+    sys.stdout = sys.stdout or os.fdopen(1, "w", closefd=False)
+    sys.stderr = sys.stderr or os.fdopen(2, "w", closefd=False)
