@@ -3,6 +3,7 @@
 This package itself has the calls on numpy arrays, and imports no framework.
 
 torch/         the same for torch, DistributedOptimizer and what goes with it
+tensorflow/    for TensorFlow; keras/: DistributedOptimizer and callbacks for Keras
 world          init, shutdown, ranks; process_sets
 reductions     ops and factors; handle: calls in the background
 collectives    each collective once, on the arrays of any library (`arrays`)

@@ -4,6 +4,7 @@ guard        warns of ranks that train copies of a model which nothing keeps equ
 replicas     what a rank knows of its copy, and how ranks compare theirs
 habana/      HCCL_HABANA_SHIM=1: programs for Gaudi, on the CPU
 frameworks   which framework runs, whether it works alone, and what to write instead
+jax          collectives inside of jax.jit, over a Communicator; tensorflow: in a tf.function
 
-Nothing here imports a framework: it looks at modules that the program has imported.
+Nothing else here imports a framework: it looks at modules that the program has imported.
 """

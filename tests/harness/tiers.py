@@ -18,6 +18,7 @@ SECTIONS = {
     "calls": "every element type and operation on every layout",
     "bench": "benchmarks that start real jobs, one after the other",
     "frameworks": "Lightning, Accelerate, transformers, ignite and DeepSpeed, from their wheels",
+    "jax_tensorflow": "JAX, TensorFlow and Keras from their wheels, without torch",
 }
 """Names that the marker `nightly` takes."""
 
@@ -50,6 +51,7 @@ ENVIRONMENTS = {
         *("pytorch-ignite==0.5.5", "deepspeed==0.19.8"),
         *("tabulate==0.10.0", "requests==2.34.2"),  # torch's debug server
     ),
+    "jax_tensorflow": ("jax==0.10.0", "tensorflow-cpu==2.21.0", "keras==3.15.1"),
 }
 """Python packages that only this section sees: `.ci/nightly` adds them to the environment at hand
 in build/environments/SECTION.

@@ -1,0 +1,99 @@
+"""Horovod's DistributedOptimizer for Keras 3: gradients are reduced over ranks, then applied."""
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import keras
+from keras.src.trainers import trainer
+
+from hccl_py.horovod.process_sets import ProcessSet, global_process_set
+from hccl_py.horovod.reductions import Average
+from hccl_py.horovod.tensorflow.compression import Compression, Compressor
+from hccl_py.horovod.tensorflow.gradients import GradientReducer, gradient_reducer
+from hccl_py.transport.errors import InvalidArgumentError
+
+
+def DistributedOptimizer(  # noqa: N802  # the name is Horovod's
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: int = Average,
+    num_groups: int = 0,
+    groups: Any = None,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
+    """Return an optimizer of the same class that reduces gradients over all ranks.
+
+    It shares the state of `optimizer`, which is not to be used any more. All gradients of a step
+    travel together, whatever `num_groups` and `groups` say. A model that is compiled with it runs
+    without XLA.
+
+    Args:
+        optimizer: of Keras 3, which runs on TensorFlow.
+        compression: what gradients travel as.
+        sparse_as_dense: reduce IndexedSlices as dense tensors.
+        gradient_predivide_factor: of Average: divide by it before the sum, by the rest after.
+        op: Average, Sum, Min, Max or Product.
+        process_set: ranks of it reduce; others step with what they have.
+
+    Raises:
+        ValueError: an argument makes no sense.
+        NotImplementedError: backward_passes_per_step > 1.
+    """
+    if not isinstance(optimizer, keras.optimizers.Optimizer):
+        raise InvalidArgumentError(
+            f"optimizer: expected one of Keras 3, got {type(optimizer).__module__}."
+            f"{type(optimizer).__name__}"
+        )
+    if keras.backend.backend() != "tensorflow":
+        raise InvalidArgumentError(
+            f"keras: expected the backend tensorflow, got {keras.backend.backend()}; set "
+            "KERAS_BACKEND=tensorflow"
+        )
+    if backward_passes_per_step != 1:
+        raise NotImplementedError(
+            "backward_passes_per_step: give the optimizer gradient_accumulation_steps instead"
+        )
+    _run_without_xla()
+    kind = type(optimizer)
+    # Saved models name the class of Keras, and load where there is no hccl-py.
+    made: Any = object.__new__(
+        type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__})
+    )
+    vars(made).update(vars(optimizer))
+    object.__setattr__(
+        made,
+        "_hccl_reducer",
+        gradient_reducer(op, gradient_predivide_factor, compression, sparse_as_dense, process_set),
+    )
+    return made
+
+
+class _Distributed:
+    _hccl_reducer: GradientReducer
+
+    def apply(self, grads: Sequence[Any], trainable_variables: Any = None) -> Any:
+        """Reduce gradients over ranks, and change the variables by them."""
+        reduced = self._hccl_reducer.reduce(grads)
+        return super().apply(reduced, trainable_variables)  # type: ignore[misc]
+
+
+@cache
+def _run_without_xla() -> None:
+    """Have Keras compile no model with XLA whose optimizer is distributed.
+
+    XLA can call nothing back, and Keras takes it by default for each model that can.
+    """
+    supports: Callable[[Any], bool] = trainer.model_supports_jit
+
+    def model_supports_jit(model: Any) -> bool:
+        return not isinstance(getattr(model, "optimizer", None), _Distributed) and supports(model)
+
+    trainer.model_supports_jit = model_supports_jit

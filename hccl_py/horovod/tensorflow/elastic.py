@@ -1,0 +1,92 @@
+"""Elastic training of TensorFlow's models: `run`, `TensorFlowState`, `TensorFlowKerasState`."""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from hccl_py.horovod import elastic
+from hccl_py.horovod.elastic import ObjectState as ObjectState
+from hccl_py.horovod.elastic import Result
+from hccl_py.horovod.elastic import State as State
+from hccl_py.horovod.errors import internal_errors
+from hccl_py.horovod.process_sets import global_process_set
+from hccl_py.horovod.tensorflow.move_calls import broadcast_variables
+
+
+def run(function: Callable[..., Result]) -> Callable[..., Result]:
+    """Have `function(state, ...)` called again by the ranks that are left when one is lost.
+
+    See `hccl_py.horovod.elastic.run`. A tf.function raises TensorFlow's errors where a collective
+    failed; these count too.
+    """
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except tf.errors.OpError as error:
+            if "HorovodInternalError" in error.message:
+                with internal_errors():
+                    global_process_set.communicator.barrier()  # raises what failed before
+            raise
+
+    return elastic.run(wrapper)
+
+
+class TensorFlowState(ObjectState):
+    """Variables, and other Python objects, each an attribute.
+
+    Args:
+        variables: of TensorFlow or Keras, the same on all ranks.
+        session: not used.
+        objects: any other objects by name.
+    """
+
+    def __init__(self, variables: Sequence[Any], session: None = None, **objects: Any) -> None:
+        self.variables = list(variables)
+        self._save_variables()
+        super().__init__(**objects)
+
+    def save(self) -> None:
+        """See `State`."""
+        self._save_variables()
+        super().save()
+
+    def restore(self) -> None:
+        """See `State`."""
+        for variable, value in zip(self.variables, self._values, strict=True):
+            variable.assign(value)
+        super().restore()
+
+    def sync(self) -> None:
+        """See `State`. What all ranks have then is committed."""
+        broadcast_variables(self.variables, root_rank=0)
+        self._save_variables()
+        super().sync()
+
+    def _save_variables(self) -> None:
+        self._values = [variable.numpy().copy() for variable in self.variables]
+
+
+class TensorFlowKerasState(TensorFlowState):
+    """A model of Keras, its optimizer, and other Python objects, each an attribute.
+
+    Args:
+        model: of Keras, built.
+        optimizer: None: that which the model was compiled with.
+        backend: not used.
+        objects: any other objects by name.
+    """
+
+    def __init__(
+        self, model: Any, optimizer: Any = None, backend: object = None, **objects: Any
+    ) -> None:
+        if not model.built:
+            raise ValueError("Model must be built first. Run `model.build(input_shape)`.")
+        self.model = model
+        self.optimizer = optimizer or model.optimizer
+        if not self.optimizer.built:
+            self.optimizer.build(model.trainable_variables)
+        super().__init__([*model.variables, *self.optimizer.variables], **objects)

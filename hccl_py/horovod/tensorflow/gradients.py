@@ -1,0 +1,92 @@
+"""DistributedGradientTape, and how it and the optimizer of Keras reduce gradients."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from hccl_py.horovod.process_sets import ProcessSet, global_process_set
+from hccl_py.horovod.reductions import Average, Reduction, reduction
+from hccl_py.horovod.tensorflow.compression import Compression, Compressor
+from hccl_py.horovod.tensorflow.reduce_calls import reduce_all
+from hccl_py.transport.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True)
+class GradientReducer:
+    """How the gradients of a step are reduced over ranks."""
+
+    reduction: Reduction
+    compression: type[Compressor]
+    sparse_as_dense: bool
+    process_set: ProcessSet
+
+    def reduce(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return reduced gradients; what is None stays None. All ranks have the same ones."""
+        members = self.process_set
+        if not members.included() or members.communicator.world_size == 1:
+            return list(gradients)
+        present = [it for it in gradients if it is not None]
+        if self.sparse_as_dense:
+            present = [tf.convert_to_tensor(gradient) for gradient in present]
+        reduced = iter(reduce_all(present, self.reduction, self.compression, members))
+        return [None if gradient is None else next(reduced) for gradient in gradients]
+
+
+def gradient_reducer(
+    op: int,
+    gradient_predivide_factor: float,
+    compression: type[Compressor],
+    sparse_as_dense: bool,
+    process_set: ProcessSet,
+) -> GradientReducer:
+    """Check the arguments of DistributedGradientTape and DistributedOptimizer.
+
+    Raises:
+        ValueError: an argument makes no sense.
+    """
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise InvalidArgumentError("gradient_predivide_factor not supported with op != Average")
+    chosen = reduction(op, None, 1 / gradient_predivide_factor, gradient_predivide_factor)
+    return GradientReducer(chosen, compression, sparse_as_dense, process_set)
+
+
+def DistributedGradientTape(  # noqa: N802  # the name is Horovod's
+    gradtape: Any,
+    device_dense: str = "",
+    device_sparse: str = "",
+    compression: type[Compressor] = Compression.none,
+    sparse_as_dense: bool = False,
+    op: int = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Return a tape of the same class whose `gradient` reduces over all ranks.
+
+    It shares what `gradtape` recorded, which is not to be used any more. All gradients of a call
+    travel together, whatever `num_groups` and `groups` say.
+
+    Raises:
+        ValueError: an argument makes no sense.
+    """
+    kind = type(gradtape)
+    made: Any = object.__new__(type(kind.__name__, (_DistributedTape, kind), {}))
+    vars(made).update(vars(gradtape))
+    made._reducer = gradient_reducer(
+        op, gradient_predivide_factor, compression, sparse_as_dense, process_set
+    )
+    return made
+
+
+class _DistributedTape:
+    _reducer: GradientReducer
+
+    def gradient(self, target: Any, sources: Any, *args: Any, **kwargs: Any) -> Any:
+        """Compute the gradients of this rank, and reduce them over ranks."""
+        found = super().gradient(target, sources, *args, **kwargs)  # type: ignore[misc]
+        reduced = self._reducer.reduce(tf.nest.flatten(found))
+        return tf.nest.pack_sequence_as(found, reduced)
