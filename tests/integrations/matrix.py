@@ -13,11 +13,11 @@ page from the records.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import sys
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 FRAMEWORKS = {
     "Lightning": "lightning",
@@ -38,12 +38,16 @@ BEGIN, END = "<!-- written by .ci/nightly frameworks -->", "<!-- end -->"
 
 def record(framework: str, column: str, test: str, text: str | None) -> None:
     """Keep what this test puts into a cell; None is a test that failed."""
-    records = _read()
-    row = records.setdefault(framework, {"version": "", "cells": {}})
-    row["version"] = version(FRAMEWORKS[framework])
-    row["cells"].setdefault(column, {})[test] = text
     RECORDS.parent.mkdir(parents=True, exist_ok=True)
-    RECORDS.write_text(json.dumps(records, indent=1))
+    with RECORDS.open("a+") as file:  # closed, it is unlocked: xdist has several writers
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        records = json.loads(file.read() or "{}")
+        row = records.setdefault(framework, {"cells": {}})
+        row["version"] = version(FRAMEWORKS[framework])
+        row["cells"].setdefault(column, {})[test] = text
+        file.truncate(0)
+        json.dump(records, file, indent=1)
 
 
 def cell(texts: dict[str, str | None]) -> str:
@@ -59,7 +63,7 @@ def table() -> str:
         ["framework, tested version", *(f"`{each}`" if "-" in each else each for each in COLUMNS)]
     ]
     lines.append(["---"] * len(lines[0]))
-    records = _read()
+    records = json.loads(RECORDS.read_text())
     for framework in [name for name in FRAMEWORKS if name in records]:
         row = records[framework]
         cells = [cell(row["cells"].get(column, {})) for column in COLUMNS]
@@ -75,10 +79,6 @@ def main(words: list[str]) -> None:
     before, rest = PAGE.read_text().split(BEGIN)
     _, after = rest.split(END, maxsplit=1)
     PAGE.write_text(f"{before}{BEGIN}\n\n{table()}\n{END}{after}")
-
-
-def _read() -> dict[str, dict[str, Any]]:
-    return json.loads(RECORDS.read_text()) if RECORDS.exists() else {}
 
 
 if __name__ == "__main__":

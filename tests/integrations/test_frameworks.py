@@ -1,5 +1,6 @@
-"""Frameworks from their wheels, unpatched: the traps are warned of, good jobs are quiet, and
-`--replace-gloo` puts hccl in the place of gloo without an edit.
+"""Frameworks from their wheels: what would be a trap without the adapters of hccl_py.integrations
+is right with them and warned of without, good jobs are quiet, and `--replace-gloo` puts hccl in the
+place of gloo without an edit.
 
 The programs print the sum of the model's parameters, and what the default group is.
 """
@@ -53,9 +54,9 @@ def job(words: str, framework: str, column: str, text: str = "yes") -> Parameter
 
 NAMES = {"trainer": "the Trainer of transformers", "accelerate": "Accelerate", "ignite": "ignite"}
 TRAPS = [
-    job("accelerate backend", "Accelerate", "guard", "warns"),
-    job("trainer backend", "transformers", "guard", "warns"),
-    job("ignite group", "ignite", "guard", "warns"),
+    job("accelerate unpatched", "Accelerate", "guard", "warns without the adapter"),
+    job("trainer unpatched", "transformers", "guard", "warns without the adapter"),
+    job("ignite unpatched", "ignite", "guard", "warns without the adapter"),
 ]
 
 
@@ -69,29 +70,26 @@ def test_trap_is_warned_of_with_the_remedy(words: str) -> None:
     assert f"{name} trains here and works as if each rank were alone: use " in ran.stderr
 
 
-@pytest.mark.shows("Accelerate", "guard", "warns")
+@pytest.mark.shows("Accelerate", "guard", "warns without the adapter")
 def test_trap_is_an_error_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HCCL_GUARD", "error")
-    ran = start(TORCHRUN, "accelerate backend")
+    ran = start(TORCHRUN, "accelerate unpatched")
     assert ran.returncode != 0
     assert "the ranks train copies" in ran.stderr
 
 
-@pytest.mark.parametrize("words", TRAPS[:2])
-def test_launcher_turns_the_trap_into_an_error(words: str) -> None:
-    ran = start(LAUNCH, words)
-    assert ran.returncode != 0
-    assert "Your assigned backend hccl is not available" in ran.stderr
-
-
 GOOD = [
-    job("accelerate group", "Accelerate", "data parallel"),
     job("accelerate local_sgd", "Accelerate", "data parallel"),
     job("trainer group", "transformers", "data parallel"),
-    job("lightning strategy", "Lightning", "data parallel"),
     job("deepspeed hccl 0", "DeepSpeed", "data parallel"),
     job("deepspeed hccl 1", "DeepSpeed", "sharded", "ZeRO 1"),
-    job("deepspeed hccl 3", "DeepSpeed", "sharded", "ZeRO 3"),
+]
+ADAPTED = [
+    job("accelerate backend", "Accelerate", "adapter", '`backend="hccl"`'),
+    job("accelerate group", "Accelerate", "adapter", '`backend="hccl"`'),
+    job("trainer backend", "transformers", "adapter", '`ddp_backend="hccl"`'),
+    job("trainer deepspeed", "transformers", "sharded", "DeepSpeed ZeRO 1"),
+    job("ignite group", "ignite", "adapter", '`backend="hccl"`'),
 ]
 
 
@@ -104,11 +102,39 @@ def test_good_job_is_quiet(words: str) -> None:
     assert first == second or "local_sgd" in words
 
 
+@pytest.mark.parametrize("words", ADAPTED)
+def test_job_that_would_be_a_trap_is_right(words: str) -> None:
+    ran = start(TORCHRUN, words)
+    first, second = models(ran, "ProcessGroupHccl hccl")
+    assert first == second
+    assert WARNING not in ran.stderr
+
+
+REFUSED = {
+    "accelerate fsdp": "ValueError: Accelerate would ignore fsdp_plugin and use DDP here: ",
+    # Under hccl-launch, which sets ACCELERATE_USE_CPU.
+    "trainer deepspeed": "ValueError: Accelerate would ignore deepspeed_plugin and use DDP here: ",
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        job("accelerate fsdp", "Accelerate", "sharded", "no: FSDP plug-in is refused on the CPU"),
+        job("trainer deepspeed", "transformers", "sharded", "DeepSpeed ZeRO 1"),
+    ],
+)
+def test_plugin_that_would_be_ignored_is_refused(words: str) -> None:
+    ran = start(LAUNCH, words)
+    assert ran.returncode != 0
+    assert REFUSED[words] in ran.stderr
+
+
 SWAPPED = [
     job("accelerate cpu", "Accelerate", "--replace-gloo"),
     job("trainer cpu", "transformers", "--replace-gloo"),
     job("ignite parallel", "ignite", "--replace-gloo"),
-    job("lightning ddp", "Lightning", "--replace-gloo"),
+    job("lightning", "Lightning", "--replace-gloo"),
     job("deepspeed gloo 1", "DeepSpeed", "--replace-gloo"),
     job("deepspeed gloo 3", "DeepSpeed", "--replace-gloo"),
 ]
