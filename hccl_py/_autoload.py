@@ -2,16 +2,22 @@
 
 An exception here would break `import torch` for every program on the machine, and a slow import
 would slow all of them. So `register` imports almost nothing and raises nothing.
+Frameworks that do not know the backend are adapted when the program imports them, not before.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import warnings
+from collections.abc import Callable
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
     from torch.distributed import ProcessGroup
 
 from hccl_py.torch_backend import (
@@ -21,6 +27,22 @@ from hccl_py.torch_backend import (
     is_scheduled,
     watch_backend_names,
 )
+
+ADAPTERS = {
+    "accelerate.state": "accelerate",
+    "ignite.distributed.launcher": "ignite",
+    "lightning.fabric.strategies": "lightning",
+    "lightning.pytorch.strategies": "lightning",
+    "lightning_fabric.strategies": "lightning",
+    "pytorch_lightning.strategies": "lightning",
+    "transformers.trainer": "transformers",
+    "transformers.training_args": "transformers",
+}
+"""By module of a framework, the module of hccl_py.integrations whose `adapt` gets it.
+
+Each, and at least one of those of transformers, is imported after torch, even by a program that
+imports the framework first.
+"""
 
 
 def register() -> None:
@@ -41,6 +63,7 @@ def register() -> None:
             _warn_of_owner()
         else:
             watch_backend_names(_create, _warn_of_owner)
+        sys.meta_path.insert(0, _Adapters())
         if is_scheduled():
             adopt_rank_of_scheduler()
         if os.environ.get("HCCL_REPLACE"):
@@ -71,6 +94,38 @@ def _say(text: str) -> None:
     except Warning:
         # Warnings are errors in this program; that of importing torch or another package is not.
         print(f"hccl_py: {text}", file=sys.stderr)
+
+
+class _Adapters:
+    """An import hook: the frameworks of ADAPTERS have no entry point that would load hccl_py."""
+
+    _sought: str | None = None
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        """Return the module's own spec, whose loader adapts the module that it has run."""
+        if name not in ADAPTERS or name == self._sought:
+            return None
+        self._sought = name
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self._sought = None
+        loader: Any = spec and spec.loader
+        if hasattr(loader, "__dict__"):  # one of Python's own, for source files
+            loader.exec_module = _then_adapt(loader.exec_module)
+        return spec
+
+
+def _then_adapt(run: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+    def exec_module(module: ModuleType) -> None:
+        run(module)
+        name = ADAPTERS[module.__name__]
+        try:
+            importlib.import_module(f"hccl_py.integrations.{name}").adapt(module)
+        except Exception as error:  # the framework works on without hccl
+            _say(f"hccl_py does not fit this version of {name}: {error!r}")
+
+    return exec_module
 
 
 def _create(options: Any, backend_options: Any) -> ProcessGroup:

@@ -4,7 +4,10 @@ guard        warns of ranks that train copies of a model which nothing keeps equ
 replicas     what a rank knows of its copy, and how ranks compare theirs
 habana/      HCCL_HABANA_SHIM=1: programs for Gaudi, on the CPU
 frameworks   which framework runs, whether it works alone, and what to write instead
+accelerate, ignite, lightning, transformers
+             `adapt` makes the framework know hccl; hccl_py._autoload calls it
 jax          collectives inside of jax.jit, over a Communicator; tensorflow: in a tf.function
 
-Nothing else here imports a framework: it looks at modules that the program has imported.
+Only jax and tensorflow import their framework. The others get, or look at, modules that the program
+has imported.
 """

@@ -45,8 +45,10 @@ def _accelerate_works_alone() -> bool:
 
 
 def _ignite_works_alone() -> bool:
-    """`auto_model` wraps no model of a backend whose name it does not know."""
+    """`auto_model` wraps no model of a backend whose name it does not know, unless adapted."""
     model: Any = getattr(sys.modules.get("ignite.distributed.utils"), "_model", None)
+    if hasattr(getattr(sys.modules.get("ignite.distributed"), "auto_model", None), "__wrapped__"):
+        return False
     return model is not None and model.backend() in ("hccl", "hccl_py")
 
 
@@ -79,13 +81,13 @@ _KNOWN = (
     _Known(
         "lightning.pytorch.trainer.trainer",
         "Lightning",
-        'use Trainer(strategy=DDPStrategy(process_group_backend="hccl"), devices=N, num_nodes=M)',
+        'use Trainer(strategy="hccl", devices=N, num_nodes=M)',
         _unknown,
     ),
     _Known(
         "pytorch_lightning.trainer.trainer",
         "Lightning",
-        'use Trainer(strategy=DDPStrategy(process_group_backend="hccl"), devices=N, num_nodes=M)',
+        'use Trainer(strategy="hccl", devices=N, num_nodes=M)',
         _unknown,
     ),
     _Known(

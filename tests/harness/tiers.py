@@ -17,24 +17,29 @@ SECTIONS = {
     "training": "the digits example killed, resumed, and against gloo; large models",
     "calls": "every element type and operation on every layout",
     "bench": "benchmarks that start real jobs, one after the other",
-    "frameworks": "Lightning, Accelerate, transformers, ignite and DeepSpeed, from their wheels",
+    "frameworks": "Lightning, Accelerate, transformers and others, from their wheels",
     "jax_tensorflow": "JAX, TensorFlow and Keras from their wheels, without torch",
 }
 """Names that the marker `nightly` takes."""
 
 COMMANDS = {
-    **{name: f"pytest -q -m nightly --section {name}" for name in SECTIONS},
-    "gloo": "HCCL_TEST_GLOO=1 pytest -q -m '' tests/torch_backend",
+    **{name: f"python3 -m pytest -q -m nightly --section {name}" for name in SECTIONS},
+    "gloo": "HCCL_TEST_GLOO=1 python3 -m pytest -q -m '' tests/torch_backend",
     "rounds": (
-        "HCCL_TEST_ROUNDS=10 pytest -q -m '' tests/faults/test_injections.py "
+        "HCCL_TEST_ROUNDS=10 python3 -m pytest -q -m '' tests/faults/test_injections.py "
         "tests/faults/test_outside.py tests/diagnosis/test_mismatch.py"
     ),
-    "soak": "python tests/soak/main.py --seconds 600",
+    "soak": "python3 tests/soak/main.py --seconds 600",
     "address": ".ci/sanitize address,undefined",
     "thread": ".ci/sanitize thread",
     "fuzz": ".ci/sanitize fuzz",
 }
 """The nightly tier: what each section runs, from the root of the tree."""
+
+_MATRIX = "tests/integrations/matrix.py"
+COMMANDS["frameworks"] = (
+    f"python3 {_MATRIX} --forget && {COMMANDS['frameworks']} && python3 {_MATRIX}"
+)
 
 PACKAGES = {
     "hosts": ("iproute2",),
@@ -47,12 +52,10 @@ PACKAGES = {
 
 ENVIRONMENTS = {
     "frameworks": (
-        *("lightning==2.6.6", "accelerate==1.15.0", "transformers==5.23.0"),
-        *("pytorch-ignite==0.5.5", "deepspeed==0.19.8"),
-        *("tabulate==0.10.0", "requests==2.34.2"),  # torch's debug server
+        *("lightning", "accelerate", "transformers", "ignite", "deepspeed", "debug-server"),
     ),
-    "jax_tensorflow": ("jax==0.10.0", "tensorflow-cpu==2.21.0", "keras==3.15.1"),
+    "jax_tensorflow": ("jax", "tensorflow"),
 }
-"""Python packages that only this section sees: `.ci/nightly` adds them to the environment at hand
-in build/environments/SECTION.
+"""Extras of pyproject.toml that only this section sees: `.ci/nightly` adds them to the environment
+at hand in build/environments/SECTION.
 """

@@ -1,5 +1,6 @@
-"""Frameworks from their wheels, unpatched: the traps are warned of, good jobs are quiet, and
-`--replace-gloo` puts hccl in the place of gloo without an edit.
+"""Frameworks from their wheels: what would be a trap without the adapters of hccl_py.integrations
+is right with them and warned of without, good jobs are quiet, and `--replace-gloo` puts hccl in the
+place of gloo without an edit.
 
 The programs print the sum of the model's parameters, and what the default group is.
 """
@@ -8,22 +9,17 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from launching import run
 
-ROOT = Path(__file__).parents[2]
-ENVIRONMENT = ROOT / "build" / "environments" / "frameworks"
-PYTHON = ENVIRONMENT / "bin" / "python"
 PROGRAMS = Path(__file__).parent / "programs"
 LIMIT_S = 500.0  # DeepSpeed compiles a part of itself at its first start
 
-pytestmark = [
-    pytest.mark.nightly("frameworks"),
-    pytest.mark.timeout(2 * LIMIT_S),
-    pytest.mark.skipif(not PYTHON.exists(), reason="made by .ci/nightly frameworks"),
-]
+pytestmark = [pytest.mark.nightly("frameworks"), pytest.mark.timeout(2 * LIMIT_S)]
 
 TORCHRUN = ("torch.distributed.run", "--standalone", "--nproc-per-node", "2")
 LAUNCH = ("hccl_py.launcher.main", "--prefix", "never", "--nproc", "2")
@@ -32,14 +28,14 @@ WARNING = "hccl: warning: the ranks train copies"
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(ENVIRONMENT / "extensions"))
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "extensions"))
     for name in ("HCCL_REPLACE", "HCCL_GUARD", "ACCELERATE_USE_CPU"):
         monkeypatch.delenv(name, raising=False)
 
 
-def start(launcher: tuple[str, ...], job: str) -> subprocess.CompletedProcess[str]:
-    program, *arguments = job.split()
-    command = PYTHON, "-m", *launcher, PROGRAMS / f"{program}_job.py", *arguments
+def start(launcher: tuple[str, ...], words: str) -> subprocess.CompletedProcess[str]:
+    program, *arguments = words.split()
+    command = sys.executable, "-m", *launcher, PROGRAMS / f"{program}_job.py", *arguments
     return run(*command, limit_s=LIMIT_S)
 
 
@@ -51,62 +47,104 @@ def models(ran: subprocess.CompletedProcess[str], group: str) -> list[float]:
     return [float(value) for value, _ in found]
 
 
-@pytest.mark.parametrize(
-    ("job", "name"),
-    [
-        ("accelerate backend", "Accelerate"),
-        ("trainer backend", "the Trainer of transformers"),
-        ("ignite group", "ignite"),
-    ],
-)
-def test_trap_is_warned_of_with_the_remedy(job: str, name: str) -> None:
-    ran = start(TORCHRUN, job)
+def job(words: str, framework: str, column: str, text: str = "yes") -> ParameterSet:
+    """Return a parameter: the job, and what a test shows that passes with it."""
+    return pytest.param(words, marks=pytest.mark.shows(framework, column, text), id=words)
+
+
+NAMES = {"trainer": "the Trainer of transformers", "accelerate": "Accelerate", "ignite": "ignite"}
+TRAPS = [
+    job("accelerate unpatched", "Accelerate", "guard", "warns without the adapter"),
+    job("trainer unpatched", "transformers", "guard", "warns without the adapter"),
+    job("ignite unpatched", "ignite", "guard", "warns without the adapter"),
+]
+
+
+@pytest.mark.parametrize("words", TRAPS)
+def test_trap_is_warned_of_with_the_remedy(words: str) -> None:
+    ran = start(TORCHRUN, words)
     first, second = models(ran, "ProcessGroupHccl hccl")
     assert first != second, "the framework knows hccl by now: the guard can forget this trap"
     assert ran.stderr.count(WARNING) == 1, ran.stderr
+    name = NAMES[words.split()[0]]
     assert f"{name} trains here and works as if each rank were alone: use " in ran.stderr
 
 
+@pytest.mark.shows("Accelerate", "guard", "warns without the adapter")
 def test_trap_is_an_error_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HCCL_GUARD", "error")
-    ran = start(TORCHRUN, "accelerate backend")
+    ran = start(TORCHRUN, "accelerate unpatched")
     assert ran.returncode != 0
     assert "the ranks train copies" in ran.stderr
 
 
-@pytest.mark.parametrize("job", ["accelerate backend", "trainer backend"])
-def test_launcher_turns_the_trap_into_an_error(job: str) -> None:
-    ran = start(LAUNCH, job)
-    assert ran.returncode != 0
-    assert "Your assigned backend hccl is not available" in ran.stderr
-
-
 GOOD = [
-    *("accelerate group", "accelerate local_sgd", "trainer group", "lightning strategy"),
-    *("deepspeed hccl 0", "deepspeed hccl 1", "deepspeed hccl 3"),
+    job("accelerate local_sgd", "Accelerate", "data parallel"),
+    job("trainer group", "transformers", "data parallel"),
+    job("deepspeed hccl 0", "DeepSpeed", "data parallel"),
+    job("deepspeed hccl 1", "DeepSpeed", "sharded", "ZeRO 1"),
+]
+ADAPTED = [
+    job("accelerate backend", "Accelerate", "adapter", '`backend="hccl"`'),
+    job("accelerate group", "Accelerate", "adapter", '`backend="hccl"`'),
+    job("trainer backend", "transformers", "adapter", '`ddp_backend="hccl"`'),
+    job("trainer deepspeed", "transformers", "sharded", "DeepSpeed ZeRO 1"),
+    job("ignite group", "ignite", "adapter", '`backend="hccl"`'),
 ]
 
 
-@pytest.mark.parametrize("job", GOOD)
-def test_good_job_is_quiet(job: str) -> None:
-    ran = start(LAUNCH, job)
+@pytest.mark.parametrize("words", GOOD)
+def test_good_job_is_quiet(words: str) -> None:
+    ran = start(LAUNCH, words)
     first, second = models(ran, "ProcessGroupHccl hccl")
     assert WARNING not in ran.stderr
     # The last steps of LocalSGD are each rank's own.
-    assert first == second or "local_sgd" in job
+    assert first == second or "local_sgd" in words
+
+
+@pytest.mark.parametrize("words", ADAPTED)
+def test_job_that_would_be_a_trap_is_right(words: str) -> None:
+    ran = start(TORCHRUN, words)
+    first, second = models(ran, "ProcessGroupHccl hccl")
+    assert first == second
+    assert WARNING not in ran.stderr
+
+
+REFUSED = {
+    "accelerate fsdp": "ValueError: Accelerate would ignore fsdp_plugin and use DDP here: ",
+    # Under hccl-launch, which sets ACCELERATE_USE_CPU.
+    "trainer deepspeed": "ValueError: Accelerate would ignore deepspeed_plugin and use DDP here: ",
+}
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        job("accelerate fsdp", "Accelerate", "sharded", "no: FSDP plug-in is refused on the CPU"),
+        job("trainer deepspeed", "transformers", "sharded", "DeepSpeed ZeRO 1"),
+    ],
+)
+def test_plugin_that_would_be_ignored_is_refused(words: str) -> None:
+    ran = start(LAUNCH, words)
+    assert ran.returncode != 0
+    assert REFUSED[words] in ran.stderr
 
 
 SWAPPED = [
-    *("accelerate cpu", "trainer cpu", "ignite parallel", "lightning ddp"),
-    *("deepspeed gloo 1", "deepspeed gloo 3"),
+    job("accelerate cpu", "Accelerate", "--replace-gloo"),
+    job("trainer cpu", "transformers", "--replace-gloo"),
+    job("ignite parallel", "ignite", "--replace-gloo"),
+    job("lightning", "Lightning", "--replace-gloo"),
+    job("deepspeed gloo 1", "DeepSpeed", "--replace-gloo"),
+    job("deepspeed gloo 3", "DeepSpeed", "--replace-gloo"),
 ]
 
 
-@pytest.mark.parametrize("job", SWAPPED)
-def test_program_for_gloo_runs_on_hccl_and_trains_the_same(job: str) -> None:
-    ran = start((*LAUNCH, "--replace-gloo"), job)
+@pytest.mark.parametrize("words", SWAPPED)
+def test_program_for_gloo_runs_on_hccl_and_trains_the_same(words: str) -> None:
+    ran = start((*LAUNCH, "--replace-gloo"), words)
     ours = models(ran, "ProcessGroupHccl gloo")
     assert (ran.stdout + ran.stderr).count("HCCL_REPLACE=gloo: hccl carries CPU tensors") == 1
     assert WARNING not in ran.stderr
-    theirs = models(start(LAUNCH, job), "ProcessGroup gloo")
+    theirs = models(start(LAUNCH, words), "ProcessGroup gloo")
     assert ours == pytest.approx(theirs, rel=1e-5)

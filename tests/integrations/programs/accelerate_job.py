@@ -3,19 +3,23 @@
 import sys
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, FullyShardedDataParallelPlugin, PartialState
 from accelerate.local_sgd import LocalSGD
 from accelerate.utils import InitProcessGroupKwargs
 from torch import distributed as dist
 from torch import nn
 
 kind = sys.argv[1]
-if kind == "backend":  # the trap: Accelerate believes it is one process
-    accelerator = Accelerator(kwargs_handlers=[InitProcessGroupKwargs(backend="hccl")])
+if kind == "unpatched":  # the trap: Accelerate believes it is one process
+    PartialState._prepare_backend = PartialState._prepare_backend.__wrapped__
+if kind in ("backend", "unpatched", "fsdp"):
+    plugin = FullyShardedDataParallelPlugin() if kind == "fsdp" else None
+    handlers = [InitProcessGroupKwargs(backend="hccl")]
+    accelerator = Accelerator(kwargs_handlers=handlers, fsdp_plugin=plugin)
 else:
     if kind in ("group", "local_sgd"):
         dist.init_process_group("hccl")
-    accelerator = Accelerator(cpu=True)
+    accelerator = Accelerator(cpu=kind != "group")
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 4))
 optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)

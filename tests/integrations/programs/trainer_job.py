@@ -4,13 +4,19 @@ import sys
 import tempfile
 
 import torch
+from accelerate import PartialState
 from torch import distributed as dist
 from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 kind = sys.argv[1]
 if kind == "group":
     dist.init_process_group("hccl")
-own = {"backend": {"ddp_backend": "hccl"}}.get(kind, {"use_cpu": True})
+if kind == "unpatched":  # the trap: Accelerate, below, believes it is one process
+    PartialState._prepare_backend = PartialState._prepare_backend.__wrapped__
+own = {"use_cpu": True} if kind in ("cpu", "group") else {"ddp_backend": "hccl"}
+if kind == "deepspeed":
+    zero = {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 1}}
+    own["deepspeed"] = zero
 arguments = TrainingArguments(
     tempfile.mkdtemp(), max_steps=8, per_device_train_batch_size=4, report_to=[], **own
 )

@@ -1,0 +1,67 @@
+"""Accelerate: a job whose backend is hccl is a job of several CPUs.
+
+Accelerate knows "hccl" as Gaudi's backend. On a host without accelerator it would make the group,
+and then train in each rank as if that were alone; with `cpu=True` it would insist on gloo.
+`import accelerate` applies this, and `ddp_backend` of transformers' Trainer comes here too.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from types import ModuleType
+from typing import Any
+
+from hccl_py.torch_backend import ALIAS, NAME, owns
+
+_TRUE = ("1", "true", "yes", "on")
+_IGNORED = (
+    (
+        *("fsdp_plugin", "ACCELERATE_USE_FSDP"),
+        "it shards on accelerators only; leave it out, or shard the model with torch's fully_shard",
+    ),
+    (
+        *("deepspeed_plugin", "ACCELERATE_USE_DEEPSPEED"),
+        "leave out cpu=True and use_cpu=True, and set ACCELERATE_USE_CPU=false for hccl-launch",
+    ),
+)
+"""Plug-ins that Accelerate takes for a job of CPUs without a word: argument, variable, remedy."""
+
+
+def adapt(state: ModuleType) -> None:
+    """Have `accelerate.state` honour hccl, and refuse a plug-in that it would ignore there."""
+    kinds, partial, whole = state.DistributedType, state.PartialState, state.AcceleratorState
+    prepare, init = partial._prepare_backend, whole.__init__
+
+    @functools.wraps(prepare)
+    def prepare_backend(
+        self: Any, cpu: bool = False, sagemaker_dp: Any = False, backend: str | None = None
+    ) -> tuple[str | None, Any]:
+        found, kind = prepare(self, cpu, sagemaker_dp, backend)
+        if kind not in (kinds.NO, kinds.MULTI_CPU):
+            return found, kind  # an accelerator's job
+        ours = backend if backend in (NAME, ALIAS) and owns(backend) else None
+        if backend is None:
+            ours = _backend_of_group()
+        return (found, kind) if ours is None else (ours, kinds.MULTI_CPU)
+
+    @functools.wraps(init)
+    def init_state(self: Any, *arguments: Any, **named: Any) -> None:
+        init(self, *arguments, **named)
+        if self.distributed_type == kinds.MULTI_CPU and _backend_of_group():
+            for plugin, variable, remedy in _IGNORED:
+                if named.get(plugin) or os.environ.get(variable, "").lower() in _TRUE:
+                    raise ValueError(f"Accelerate would ignore {plugin} and use DDP here: {remedy}")
+
+    partial._prepare_backend, whole.__init__ = prepare_backend, init_state
+
+
+def _backend_of_group() -> str | None:
+    """Return the name of the default group's backend if the group is hccl's."""
+    from torch import distributed
+
+    loaded: Any = sys.modules.get("hccl_py.torch_backend.process_group")
+    if loaded is None or not isinstance(distributed.group.WORLD, loaded.ProcessGroupHccl):
+        return None
+    return distributed.get_backend()

@@ -1,0 +1,47 @@
+"""Fills the matrix of docs/frameworks.md from the mark `shows` of the tests here (`matrix.py`)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Generator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import matrix  # noqa: E402
+
+OK = "yes"
+
+
+def _shown(item: pytest.Item) -> list[tuple[str, str, str]]:
+    found = []
+    for marker in item.iter_markers("shows"):
+        framework, column, text = (*marker.args, OK)[:3]
+        assert framework in matrix.FRAMEWORKS, f"{item.nodeid}: no framework {framework}"
+        assert column in matrix.COLUMNS, f"{item.nodeid}: no column {column}"
+        found.append((framework, column, text))
+    return found
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test where a framework that it shows is not installed."""
+    for framework, _, _ in _shown(item):
+        try:
+            version(matrix.FRAMEWORKS[framework])
+        except PackageNotFoundError:
+            pytest.skip(f"{framework} is not installed: .ci/nightly frameworks has it")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Record what a test shows that has passed, and that it shows nothing if it has failed."""
+    report = yield
+    if report.failed or (report.when == "call" and report.passed):
+        for framework, column, text in _shown(item):
+            matrix.record(framework, column, item.nodeid, None if report.failed else text)
+    return report
