@@ -10,7 +10,7 @@ import pytest
 from launching import launch, run
 
 EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
-LIMIT_S = 300.0
+LIMIT_S = 500.0
 
 pytestmark = [pytest.mark.nightly("frameworks"), pytest.mark.timeout(2 * LIMIT_S)]
 
