@@ -145,7 +145,8 @@ def _host_of(store: Any) -> str | None:
     """Return where a store of torch is served, None for other stores."""
     while (inner := getattr(store, "underlying_store", None)) is not None:
         store = inner
-    return getattr(store, "host", None)
+    host = getattr(store, "host", None)
+    return host if isinstance(host, str) else None
 
 
 class _Resources:
