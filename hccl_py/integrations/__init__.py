@@ -7,7 +7,8 @@ frameworks   which framework runs, whether it works alone, and what to write ins
 accelerate, ignite, lightning, transformers
              `adapt` makes the framework know hccl; hccl_py._autoload calls it
 jax          collectives inside of jax.jit, over a Communicator; tensorflow: in a tf.function
+torchft      a process group for torchft
 
-Only jax and tensorflow import their framework. The others get, or look at, modules that the program
+Only the last three import their framework. The others get, or look at, modules that the program
 has imported.
 """

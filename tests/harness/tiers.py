@@ -52,7 +52,8 @@ PACKAGES = {
 
 ENVIRONMENTS = {
     "frameworks": (
-        *("lightning", "accelerate", "transformers", "ignite", "deepspeed", "debug-server"),
+        *("lightning", "accelerate", "transformers", "ignite", "deepspeed", "torchft", "ray"),
+        "debug-server",
     ),
     "jax_tensorflow": ("jax", "tensorflow"),
 }

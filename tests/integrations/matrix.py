@@ -25,6 +25,8 @@ FRAMEWORKS = {
     "transformers": "transformers",
     "ignite": "pytorch-ignite",
     "DeepSpeed": "deepspeed",
+    "torchft": "torchft",
+    "Ray Train": "ray",
 }
 """The rows, and the distribution that names the version."""
 

@@ -8,6 +8,7 @@ import contextlib
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from hccl_py.transport.bootstrap.connection import PendingConnection
 from hccl_py.transport.bootstrap.full_mesh import FullMesh
@@ -123,7 +124,7 @@ def connect(
     if world_size == 1:
         alone = Party(0, (Member(0, identity),), b"", b"", make_segment((0,)))
         return Mesh(alone, (), ())
-    settings = NetworkSettings.from_environment()
+    settings = replace(NetworkSettings.from_environment(), store_host=_host_of(store))
     failure = SharedFailure(SealedStore(store, settings.secret), rank, world_size)
     # The failure is shared before anything closes, pending connections too: peers would fail in
     # turn, and one of them would be the first to share its failure.
@@ -138,6 +139,14 @@ def connect(
         release(mine.plane)  # the coordination has a hold of its own
         opened.pop_all()  # what is still open is the caller's from here on
     return mesh
+
+
+def _host_of(store: Any) -> str | None:
+    """Return where a store of torch is served, None for other stores."""
+    while (inner := getattr(store, "underlying_store", None)) is not None:
+        store = inner
+    host = getattr(store, "host", None)
+    return host if isinstance(host, str) else None
 
 
 class _Resources:

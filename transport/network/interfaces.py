@@ -76,6 +76,9 @@ def choose_addresses(settings: "NetworkSettings") -> tuple["Endpoint", ...]:
     from hccl_py.transport.network.identity import Endpoint
 
     routed = address_towards(settings.rendezvous_host, settings.family)
+    if settings.store_host and is_loopback(routed):
+        # A job on one host, which meets another job: MASTER_ADDR is of this job alone.
+        routed = address_towards(settings.store_host, settings.family)
     interfaces = list_interfaces()
     if not settings.interfaces:
         if settings.family is not None and address_family(routed) != settings.family:

@@ -31,6 +31,7 @@ class NetworkSettings:
         tls: HCCL_TLS: encrypt what travels between nodes.
         transport: HCCL_TRANSPORT: who carries messages, see `providers/registry.py`.
         checksum: HCCL_CHECKSUM: a CRC32C with everything that travels between nodes.
+        store_host: of the store where ranks meet; decides where MASTER_ADDR is a loopback address.
     """
 
     rendezvous_host: str | None = None
@@ -42,6 +43,7 @@ class NetworkSettings:
     tls: bool = False
     transport: str = AUTO
     checksum: bool = False
+    store_host: str | None = None
 
     @property
     def has_paths(self) -> bool:

@@ -51,6 +51,24 @@ def test_choose_addresses_every_match_is_a_path_in_order(monkeypatch: pytest.Mon
     assert choose(None, "^eth,ib,docker") == ["127.0.0.1"]
 
 
+def test_choose_addresses_of_a_job_on_one_host_takes_the_way_to_the_store_of_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    ways = {"trainer": "10.0.0.7", "10.0.1.1": "10.0.1.2", "127.0.0.1": "127.0.0.1"}
+    monkeypatch.setattr(
+        "hccl_py.transport.network.interfaces._source_address", lambda host, _: ways.get(host)
+    )
+    monkeypatch.setattr("hccl_py.transport.network.interfaces.list_interfaces", dict)
+
+    def chosen(master: str, store: str) -> str:
+        settings = NetworkSettings(master, store_host=store)
+        return choose_addresses(settings)[0].host
+
+    assert chosen("127.0.0.1", "trainer") == "10.0.0.7"
+    assert chosen("127.0.0.1", "127.0.0.1") == "127.0.0.1"
+    assert chosen("10.0.1.1", "trainer") == "10.0.1.2"
+
+
 @pytest.mark.parametrize(
     "pattern, family, message",
     [

@@ -1,0 +1,33 @@
+"""The examples of examples/frameworks that need torch alone, or Ray."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from launching import launch, run
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "frameworks"
+LIMIT_S = 500.0
+
+pytestmark = [pytest.mark.nightly("frameworks"), pytest.mark.timeout(2 * LIMIT_S)]
+
+
+def test_checkpoint_is_saved_beside_training() -> None:
+    ran = launch("--nproc", 2, EXAMPLES / "dcp_async_save.py", limit_s=LIMIT_S)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert ran.stdout.count("loaded what was saved") == 2
+
+
+@pytest.mark.shows("Ray Train", "data parallel")
+def test_ray_train_ends_with_equal_parameters(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RAY_DEDUP_LOGS", "0")  # equal lines of two workers are what it asks for
+    ran = run(sys.executable, EXAMPLES / "train_ray.py", limit_s=LIMIT_S)
+    printed = ran.stdout + ran.stderr
+    assert ran.returncode == 0, printed
+    found = re.findall(r"RayTrainWorker pid=(\d+)\S* model (\S+) group (\w+)", printed)
+    assert len({worker for worker, _, _ in found}) == 2, printed
+    assert {group for _, _, group in found} == {"ProcessGroupHccl"}, found
+    assert len({total for _, total, _ in found}) == 1, found
