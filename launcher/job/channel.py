@@ -140,7 +140,8 @@ def unpack(message: bytes) -> tuple[str, Any]:
     elif kind == "answer":
         body = [int(body[0]), body[1]]
     elif kind == "failed":
-        body = [int(body[0])]
+        number, rank, exit_code = map(int, body)
+        body = [number, rank, exit_code]
     elif kind == "progress":
         body = [int(body[0]), tuple(map(RankProgress.of, body[1]))]
     elif kind == "stack":
