@@ -98,13 +98,15 @@ class CallingGroup(_Base):
         """
         if modes._is_in_non_infra_torch_dispatch_mode:
             show_to_modes(self, call, calls)
-        if not profiler._is_profiler_enabled:
-            return self._submit(call, method, calls)
-        return profiled(self, call, method, lambda: self._submit(call, method, calls))
-
-    def _submit(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> dist.Work:
         if call.fake:
             return HcclWork((), call.results)
+        if not profiler._is_profiler_enabled:
+            work = self._submit(call, method, calls)
+        else:
+            work = profiled(self, call, method, lambda: self._submit(call, method, calls))
+        return work if work is FINISHED else self._keep(work)
+
+    def _submit(self, call: Call, method: str, calls: Sequence[tuple[Any, ...]]) -> HcclWork:
         # Sends and receives have no options. They end in any order: each has a lane of its own.
         lane = None if call.opts is None else self.lane
         background = lane is None or call.opts.asyncOp
@@ -113,7 +115,7 @@ class CallingGroup(_Base):
         try:
             if call.device is not None:
                 if background:
-                    return self._keep(self._start_staged(call, method, calls, lane))
+                    return self._start_staged(call, method, calls, lane)
                 self._run_staged(call, method, calls)
                 return FINISHED
             self.drain()
@@ -121,7 +123,7 @@ class CallingGroup(_Base):
             if background:
                 start = getattr(self.background, method)
                 natives = [start(*arguments, timeout_s=limit_s) for arguments in calls]
-                return self._keep(HcclWork(natives, call.results, lane, call.copies))
+                return HcclWork(natives, call.results, lane, call.copies)
             run = getattr(self.communicator, method)
             for arguments in calls:
                 run(*arguments, timeout_s=limit_s)

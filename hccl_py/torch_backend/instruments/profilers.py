@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-import torch.distributed as dist
 from torch._C._profiler import _RecordFunctionFast
 from torch.autograd import (  # type: ignore[attr-defined]
     _record_function_with_args_enter,
@@ -23,7 +22,7 @@ from torch.autograd import (  # type: ignore[attr-defined]
 
 from hccl_py.torch_backend.arguments import Call
 from hccl_py.torch_backend.instruments.modes import OPERATORS
-from hccl_py.torch_backend.work import FINISHED
+from hccl_py.torch_backend.work import FINISHED, HcclWork
 
 if TYPE_CHECKING:
     from hccl_py.torch_backend.submit import CallingGroup
@@ -33,12 +32,12 @@ _name_of_user = getattr(torch._C._distributed_c10d, "_get_comm_profiling_name", 
 
 
 def profiled(
-    group: CallingGroup, call: Call, method: str, submit: Callable[[], dist.Work]
-) -> dist.Work:
+    group: CallingGroup, call: Call, method: str, submit: Callable[[], HcclWork]
+) -> HcclWork:
     """Submit a call, as events of the profilers that run."""
     name = _name_of_user() or f"hccl:{method}"
     event = _record_function_with_args_enter(name, *call.inputs)
-    work: dist.Work = FINISHED
+    work = FINISHED
     try:
         operator = f"c10d::{OPERATORS[call.name]}"
         with _RecordFunctionFast(operator, call.inputs, _metadata(group, call)):
@@ -48,7 +47,9 @@ def profiled(
             _record_function_with_args_exit(event)
         else:
             end = torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction
-            end(event, work.get_future())
+            # The event is the profiler's. It has to end before the caller can end that, which a
+            # callback of the call's own future may come too late for.
+            work = work.until(end(event, work.get_future()))
     return work
 
 

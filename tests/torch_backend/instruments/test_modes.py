@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -77,11 +76,11 @@ def redistribute(rank: int, n: int) -> None:
     sharded.redistribute(mesh, [Replicate()]).to_local().add_(1)
 
 
-def count(rank: int, n: int, *runs: Callable[[int, int], None]) -> list[dict[str, int]]:
+def count(rank: int, n: int, *names: str) -> list[dict[str, int]]:
     counts = []
-    for run in runs:
+    for name in names:
         with CommDebugMode() as mode:
-            run(rank, n)
+            globals()[name](rank, n)
         counts.append({str(name): number for name, number in mode.get_comm_counts().items()})
     return counts
 
@@ -109,13 +108,13 @@ EAGER = {
     "backend", ["hccl", pytest.param("gloo", marks=pytest.mark.nightly("calls"))]
 )
 def test_comm_debug_mode_counts_eager_calls(backend: str) -> None:
-    counts = run_ranks(count, 2, call_all, call_on_fake_tensors, backend=backend)
+    counts = run_ranks(count, 2, "call_all", "call_on_fake_tensors", backend=backend)
     assert counts == [[EAGER, {"c10d.allreduce_": 1}]] * 2
 
 
 @pytest.mark.nightly("calls")
 def test_comm_debug_mode_counts_training_as_it_does_with_gloo() -> None:
-    runs = train_ddp, train_fsdp, redistribute
+    runs = "train_ddp", "train_fsdp", "redistribute"
     ours, gloos = (run_ranks(count, 2, *runs, backend=name) for name in ("hccl", "gloo"))
     assert ours == gloos
     assert all(ours[0])

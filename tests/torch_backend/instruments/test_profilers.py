@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from ranks import run_ranks
@@ -87,6 +88,24 @@ def come_late(rank: int, world_size: int) -> float | None:
 def test_event_of_an_asynchronous_call_lasts_until_the_last_rank_came() -> None:
     longer_us, _ = run_ranks(come_late, 2, backend="hccl")
     assert longer_us > 0
+
+
+def profile_again_and_again(rank: int, world_size: int) -> None:
+    tensor = torch.ones(2)
+    for _ in range(300):
+        with torch.profiler.profile() as profile:
+            for work in (dist.all_reduce(tensor, async_op=True), dist.barrier(async_op=True)):
+                assert work is not None
+                work.wait()
+        assert {"hccl:all_reduce", "hccl:barrier"} <= {
+            event.name for event in profile.events() or ()
+        }
+
+
+@pytest.mark.nightly("calls")
+def test_events_of_asynchronous_calls_end_before_the_profiler() -> None:
+    """The profiler frees its events; one that ended after that crashed the rank."""
+    run_ranks(profile_again_and_again, 2, backend="hccl")
 
 
 def profile_in_another_thread(rank: int, world_size: int) -> list[str]:
