@@ -123,6 +123,7 @@ def test_ranks_are_started_in_the_session_of_the_command(tmp_path: Path) -> None
     assert printed.splitlines() == [f"{os.getsid(0)} True"] * 2
 
 
+@pytest.mark.nightly("bench")
 def test_main_says_which_peer_is_missing_and_which_start_failed(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

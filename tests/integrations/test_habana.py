@@ -68,9 +68,9 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "program.py"
 
 
+@pytest.mark.nightly("frameworks")
 def test_program_of_the_page_trains_equal_models(script: Path) -> None:
-    section = PAGE.read_text().partition("--habana-shim\n")[2]
-    script.write_text(section.partition("```python\n")[2].partition("```")[0])
+    script.write_text(PAGE.read_text().partition("```python\n")[2].partition("```")[0])
     ran = launch("--habana-shim", "--world_size", 2, "--use_mpi", script)
     assert ran.returncode == 0, ran.stderr
     (first, weights), second = (line.rsplit(", ", 1) for line in sorted(ran.stdout.splitlines()))
@@ -79,6 +79,7 @@ def test_program_of_the_page_trains_equal_models(script: Path) -> None:
     assert ran.stderr.count(SAID) == 1
 
 
+@pytest.mark.nightly("frameworks")
 def test_shim_serves_spawned_processes_threads_and_says_what_it_lacks(script: Path) -> None:
     script.write_text(PROGRAM)
     ran = launch("--habana-shim", script)

@@ -1,4 +1,4 @@
-"""Jobs on backend hccl that end badly while every rank is inside a collective."""
+"""Jobs that end badly while every rank is inside a collective."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ TWO_BY_TWO = ("--nnodes", 2, "--nproc-per-node", 2)
 # Ends by itself after some minutes at most: a test that fails to stop it should not run for ever.
 ALL_REDUCE_ON_AND_ON = """
 import os, signal, sys
-import torch, torch.distributed as dist
-dist.init_process_group("hccl")
-data = torch.ones(100_000)
+import numpy as np
+from hccl_py import Communicator
+comm = Communicator()
+data = np.ones(100_000, np.float32)
 for step in range(1_000_000):
-    dist.all_reduce(data)
-    data.fill_(1.0)
+    comm.all_reduce(data)
+    data.fill(1.0)
     {at_each_step}
 """
 
@@ -28,7 +29,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_killed_rank_is_blamed_and_the_job_ends(path: Path) -> None:
-    kill = "step == 50 and dist.get_rank() == 2 and os.kill(os.getpid(), signal.SIGKILL)"
+    kill = "step == 50 and comm.rank == 2 and os.kill(os.getpid(), signal.SIGKILL)"
     path.write_text(ALL_REDUCE_ON_AND_ON.format(at_each_step=kill))
     done = launch(*TWO_BY_TWO, path)
     assert done.returncode == 128 + signal.SIGKILL
@@ -69,7 +70,7 @@ def test_ranks_that_shrink_go_on_while_enough_are_left(path: Path, least: int) -
 
 
 def test_ctrl_c_ends_ranks_inside_a_collective(path: Path) -> None:
-    say = "step == 50 and dist.get_rank() == 0 and os.write(1, b'running\\n')"
+    say = "step == 50 and comm.rank == 0 and os.write(1, b'running\\n')"
     path.write_text(ALL_REDUCE_ON_AND_ON.format(at_each_step=say))
     with job(*COMMAND, "--nproc", 2, path) as process:  # orphans are looked for on the way out
         assert process.stdout is not None
