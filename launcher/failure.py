@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from hccl_py.launcher.number_ranges import ranges
+from hccl_py.launcher.number_ranges import name_ranks
 
 _MOST_KINDS = 8
 _QUOTED = 300
@@ -147,6 +147,6 @@ def _later(
         if number == _MOST_KINDS:
             yield f"{sum(map(len, list(ranks_by_end.values())[number:]))} more ranks failed"
             break
-        yield f"{end} on rank{'s' * (len(ranks) > 1)} {ranges(ranks)}"
+        yield f"{end} on {name_ranks(ranks)}"
     if world_size is None or len(others) + 1 < world_size:
         yield "all other ranks were stopped" if was_stopped else "the other ranks ended well"

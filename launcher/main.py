@@ -1,4 +1,4 @@
-"""The command hccl-launch: this file imports nothing, so that Ctrl-C is one line from here on.
+"""The command hccl-launch. This file imports nothing of ours: Ctrl-C is one line from here on.
 
 `launch.py` is what it does.
 """

@@ -1,4 +1,4 @@
-"""Numbers as ranges: "0-3, 8" for people, "0-3,8" as the kernel writes them."""
+"""Numbers as ranges: "ranks 0-3, 8" for people, "0-3,8" as the kernel writes them."""
 
 from collections.abc import Iterable
 
@@ -21,3 +21,9 @@ def ranges(numbers: Iterable[int], comma: str = ", ") -> str:
         else:
             runs.append([number])
     return comma.join("-".join(map(str, run)) for run in runs)
+
+
+def name_ranks(numbers: Iterable[int]) -> str:
+    """Name ranks in a message: "rank 3", "ranks 0-2, 8"."""
+    found = set(numbers)
+    return f"rank{'s' * (len(found) > 1)} {ranges(found)}"

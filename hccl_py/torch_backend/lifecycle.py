@@ -11,8 +11,8 @@ from torch.distributed.distributed_c10d import _get_default_store
 from hccl_py.communicator import Communicator
 from hccl_py.graphs.recording import GUARDS
 from hccl_py.torch_backend import patches
-from hccl_py.torch_backend.capture_guard import OnlyCollectives
 from hccl_py.torch_backend.identity import GROUPS
+from hccl_py.torch_backend.instruments.capture_guard import OnlyCollectives
 from hccl_py.torch_backend.instruments.debug_server import answer_debug_server
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.step_count import count_steps

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence, Set
 from itertools import chain
 from typing import NamedTuple
 
-from hccl_py.launcher.number_ranges import ranges
+from hccl_py.launcher.number_ranges import name_ranks, ranges
 from hccl_py.launcher.progress.rank_progress import RankProgress
 from hccl_py.launcher.progress.status_line import PERIOD_S, StatusLine
 
@@ -123,7 +123,7 @@ class JobProgress:
         # Only a rank that exits with 0 ends, and the others go on.
         if ended := sorted(self._ranks - everyone.keys()):
             verb = "has" if len(ended) == 1 else "have"
-            lines.append(f"{_ranks(ended)} {verb} ended, with exit code 0")
+            lines.append(f"{name_ranks(ended)} {verb} ended, with exit code 0")
         lines += [self._outside(everyone[rank]) for rank in outside[:_MAX_NAMED]]
         if len(outside) > _MAX_NAMED:
             lines.append(f"ranks {ranges(outside[_MAX_NAMED:])} are in no collective either")
@@ -149,11 +149,7 @@ def _waiting(inside: dict[int, RankProgress]) -> list[str]:
     for call in calls:
         ranks = sorted(rank for rank, one in inside.items() if one.call == call)
         missed = {rank for mine in ranks for rank in inside[mine].waiting_for}.difference(ranks)
-        target = f" for {_ranks(sorted(missed))}" if missed else ""
+        target = f" for {name_ranks(missed)}" if missed else ""
         verb = "waits" if len(ranks) == 1 else "wait"
-        lines.append(f"{_ranks(ranks)} {verb}{target} in {call}")
+        lines.append(f"{name_ranks(ranks)} {verb}{target} in {call}")
     return lines[:_MAX_NAMED]
-
-
-def _ranks(numbers: Sequence[int]) -> str:
-    return f"rank{'s' * (len(numbers) > 1)} {ranges(numbers)}"

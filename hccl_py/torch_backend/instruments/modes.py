@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import (
 )
 
 from hccl_py.torch_backend.arguments import Call
-from hccl_py.torch_backend.capture_guard import OnlyCollectives
+from hccl_py.torch_backend.instruments.capture_guard import OnlyCollectives
 
 if TYPE_CHECKING:
     from hccl_py.torch_backend.submit import CallingGroup

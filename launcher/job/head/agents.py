@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from hccl_py.launcher.failure import Failure
 from hccl_py.launcher.job.layout import Hello, node_sizes
-from hccl_py.launcher.number_ranges import ranges
+from hccl_py.launcher.number_ranges import name_ranks
 
 _MOST_NAMES = 8
 
@@ -79,8 +79,7 @@ class Agents(dict[int, AgentState]):
 
     def name_with_ranks(self, index: int) -> str:
         """Return what a message calls a node that was lost."""
-        its = self.ranks()[index]
-        return f"{self.name(index)} with rank{'s' * (len(its) > 1)} {ranges(its)}"
+        return f"{self.name(index)} with {name_ranks(self.ranks()[index])}"
 
     def names_here(self) -> str:
         """Return the names of all that have come."""

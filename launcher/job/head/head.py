@@ -23,6 +23,7 @@ from hccl_py.launcher.job.head.agents import Agents, AgentState
 from hccl_py.launcher.job.head.ending import Ending, outcome
 from hccl_py.launcher.job.head.settings import HeadSettings
 from hccl_py.launcher.job.layout import Attempt, Hello
+from hccl_py.launcher.number_ranges import name_ranks
 from hccl_py.launcher.own_lines import WaitingLines
 from hccl_py.launcher.progress.job_progress import JobProgress, Outlets, look_s
 
@@ -149,7 +150,9 @@ class Head:
             if self._progress is not None:
                 self._progress.end(index)
             # A rank may have recorded an exception and ended with exit code 0.
-            self._note_failed([one.rank for one in agent.failures], "ranks failed", now_s)
+            failed = [one.rank for one in agent.failures]
+            what = f"{self.agents.name(index)}: {name_ranks(failed)} recorded an exception"
+            self._note_failed(failed, what, now_s)
             self._go_on(now_s)
 
     def stop(self, why: str, exit_code: int, now_s: float) -> None:
