@@ -12,12 +12,17 @@ from ranks import run_ranks
 
 def one_broadcasts(rank: int, world_size: int) -> list[str]:
     dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
     tensor = torch.full((1000,), float(rank), dtype=torch.float8_e4m3fn if rank == 2 else None)
     with pytest.raises(dist.DistBackendError) as caught:
         if rank == 2:
+            # A rank that had not called yet would be named as that, rightly.
+            store.wait([f"called/{other}" for other in range(world_size) if other != rank])
             dist.broadcast(tensor, 0)  # the odd one
         else:
-            dist.all_reduce(tensor)  # the usual one
+            work = dist.all_reduce(tensor, async_op=True)  # the usual one
+            store.set(f"called/{rank}", "")
+            work.wait()
     with pytest.raises(dist.DistBackendError) as again:
         dist.barrier(async_op=True).wait()
     return [str(caught.value), str(again.value)]
