@@ -4,6 +4,7 @@ numpy. One job runs all checks.
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 import time
@@ -320,6 +321,16 @@ assert hvd.reducescatter(np.arange(3)).tolist() == hvd.allgather(np.arange(3)).t
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_help_shows_the_signature_of_calls_that_wait() -> None:
+    signature = inspect.signature(hvd.allreduce_)
+    assert signature.parameters == inspect.signature(hvd.allreduce_async_).parameters
+    assert [*signature.parameters][:4] == ["tensor", "average", "name", "op"]
+    assert (hvd.allreduce_.__name__, hvd.allreduce_.__doc__) == (
+        "allreduce_",
+        "Reduce in place; return `tensor`.",
+    )
 
 
 def test_adasum_and_two_ops_are_rejected_with_a_reason() -> None:

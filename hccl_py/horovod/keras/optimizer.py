@@ -7,9 +7,10 @@ from typing import Any
 import keras
 from keras.src.trainers import trainer
 
+from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 from hccl_py.horovod.reductions import Average
-from hccl_py.horovod.tensorflow.compression import Compression, Compressor
+from hccl_py.horovod.tensorflow.compression import Compression
 from hccl_py.horovod.tensorflow.gradients import GradientReducer, gradient_reducer
 from hccl_py.transport.errors import InvalidArgumentError
 

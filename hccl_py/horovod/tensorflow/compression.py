@@ -4,33 +4,7 @@ from typing import Any
 
 import tensorflow as tf
 
-
-class Compressor:
-    """Makes a tensor smaller for its way; programs may bring compressors of their own."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """Return what travels, and what `decompress` needs."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """Return the tensor as it was."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: Any) -> tuple[Any, Any]:
-        """See `Compressor`."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Any, ctx: Any) -> Any:
-        """See `Compressor`."""
-        return tensor
+from hccl_py.horovod.compression import Compressor, NoneCompressor
 
 
 class FP16Compressor(Compressor):

@@ -12,7 +12,7 @@ from hccl_py.horovod.elastic import Result
 from hccl_py.horovod.elastic import State as State
 from hccl_py.horovod.errors import internal_errors
 from hccl_py.horovod.process_sets import global_process_set
-from hccl_py.horovod.tensorflow.move_calls import broadcast_variables
+from hccl_py.horovod.tensorflow.calls import broadcast_variables
 
 
 def run(function: Callable[..., Result]) -> Callable[..., Result]:

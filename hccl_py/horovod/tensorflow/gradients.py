@@ -6,10 +6,11 @@ from typing import Any
 
 import tensorflow as tf
 
+from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 from hccl_py.horovod.reductions import Average, Reduction, reduction
-from hccl_py.horovod.tensorflow.compression import Compression, Compressor
-from hccl_py.horovod.tensorflow.reduce_calls import reduce_all
+from hccl_py.horovod.tensorflow.calls import reduce_all
+from hccl_py.horovod.tensorflow.compression import Compression
 from hccl_py.transport.errors import InvalidArgumentError
 
 

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from hccl_py.horovod.collectives.move import Broadcast
 from hccl_py.horovod.objects import broadcast_object
 from hccl_py.horovod.process_sets import global_process_set
-from hccl_py.horovod.torch.move_calls import broadcast_async_
+from hccl_py.horovod.torch.tensors import IN_PLACE
 from hccl_py.transport.errors import InvalidArgumentError
 
 
@@ -37,8 +38,7 @@ def broadcast_parameters(
     strange = [type(each).__name__ for each in tensors if not isinstance(each, Tensor)]
     if strange:
         raise InvalidArgumentError(f"params: expected tensors, got {', '.join(strange)}")
-    for handle in [broadcast_async_(each, root_rank) for each in tensors]:
-        handle.wait()
+    Broadcast(root_rank, global_process_set).start(IN_PLACE, tensors).wait()
 
 
 def broadcast_optimizer_state(

@@ -5,33 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-
-class Compressor:
-    """Makes a tensor smaller for its way; programs may bring compressors of their own."""
-
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
-        """Return what travels, and what `decompress` needs."""
-        raise NotImplementedError
-
-    @staticmethod
-    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
-        """Return the tensor as it was."""
-        raise NotImplementedError
-
-
-class NoneCompressor(Compressor):
-    """Leaves tensors as they are."""
-
-    @staticmethod
-    def compress(tensor: Tensor) -> tuple[Tensor, Any]:
-        """See `Compressor`."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor: Tensor, ctx: Any) -> Tensor:
-        """See `Compressor`."""
-        return tensor
+from hccl_py.horovod.compression import Compressor, NoneCompressor
 
 
 class FP16Compressor(Compressor):

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hccl_py.horovod.collectives import start_reduce
+from hccl_py.horovod.collectives.reduce import Reduce
+from hccl_py.horovod.compression import Compressor, compressed
 from hccl_py.horovod.process_sets import ProcessSet
 from hccl_py.horovod.reductions import Reduction
-from hccl_py.horovod.torch.compression import Compressor
-from hccl_py.horovod.torch.reduce_calls import sparse_allreduce_async
-from hccl_py.horovod.torch.tensors import TENSORS
+from hccl_py.horovod.torch.calls import sparse_allreduce_async
+from hccl_py.horovod.torch.tensors import IN_PLACE
 
 _BUCKET_BYTES = 4 << 20
 
@@ -139,17 +139,12 @@ class GradientReducer:
     def _start_dense(self, gradients: Sequence[Tensor]) -> Callable[[], None]:
         """Start to reduce in place, the small ones together."""
         settings = self._settings
-        pairs = [settings.compression.compress(each) for each in gradients]
-        travelling = [each for each, _ in pairs]
-        handle = start_reduce(
-            TENSORS, travelling, travelling, settings.reduction, settings.process_set
-        )
+        travelling, restore = compressed(settings.compression, gradients)
+        call = Reduce(settings.reduction, settings.process_set)
+        handle = call.start(IN_PLACE, travelling)
 
         def finish() -> None:
-            for gradient, reduced, (_, context) in zip(
-                gradients, handle.wait(), pairs, strict=True
-            ):
-                restored = settings.compression.decompress(reduced, context)
+            for gradient, restored in zip(gradients, restore(handle.wait()[0]), strict=True):
                 if restored is not gradient:
                     gradient.copy_(restored)
 

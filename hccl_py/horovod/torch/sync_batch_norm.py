@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from hccl_py.horovod.reductions import Sum
-from hccl_py.horovod.torch.reduce_calls import allreduce
+from hccl_py.horovod.torch.calls import allreduce
 from hccl_py.horovod.world import size
 from hccl_py.transport.errors import InvalidArgumentError
 

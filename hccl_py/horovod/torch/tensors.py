@@ -1,4 +1,4 @@
-"""torch's tensors for `collectives.py`. Those of a device travel through host memory."""
+"""torch's tensors for the collectives. Those of a device travel through host memory."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from torch._utils import _flatten_dense_tensors, _unflatten_dense_tensors
 
 
 class TorchTensors:
-    """See `arrays.Arrays`."""
+    """See `collectives.arrays.Arrays`."""
 
     def ready(self, array: Tensor) -> Tensor:
         """See `Arrays`."""
@@ -16,9 +16,17 @@ class TorchTensors:
             return array
         return array.detach().resolve_conj().resolve_neg().cpu().contiguous()
 
+    def output(self, array: Tensor) -> Tensor:
+        """See `Arrays`."""
+        return torch.empty_like(array, requires_grad=False)
+
     def empty(self, shape: Sequence[int], like: Tensor) -> Tensor:
         """See `Arrays`."""
         return torch.empty(tuple(shape), dtype=like.dtype)
+
+    def beside(self, made: Tensor, given: Tensor) -> Tensor:
+        """See `Arrays`."""
+        return made.to(given.device)
 
     def assign(self, target: Tensor, source: Tensor) -> None:
         """See `Arrays`."""
@@ -45,4 +53,13 @@ class TorchTensors:
             torch._foreach_copy_(list(arrays), parts)
 
 
+class TensorsInPlace(TorchTensors):
+    """Results of reductions and broadcasts replace the tensors."""
+
+    def output(self, array: Tensor) -> Tensor:
+        """See `Arrays`."""
+        return array
+
+
 TENSORS = TorchTensors()
+IN_PLACE = TensorsInPlace()

@@ -1,6 +1,6 @@
 """What the collectives ask of a library of arrays, and numpy's answers.
 
-`torch/tensors.py` answers for torch.
+`hccl_py.horovod.torch.tensors` answers for torch. TensorFlow's tensors travel as numpy's.
 """
 
 from collections.abc import Sequence
@@ -18,8 +18,14 @@ class Arrays(Protocol[Array]):
     def ready(self, array: Array) -> Array:
         """Return `array` if it is plain memory of this host, else a copy that is."""
 
+    def output(self, array: Array) -> Array:
+        """Return where the result of a call on `array` goes: a new one like it, or itself."""
+
     def empty(self, shape: Sequence[int], like: Array) -> Array:
-        """Make an array of this shape, with the element type of another."""
+        """Make an array in host memory, with the element type of another."""
+
+    def beside(self, made: Array, given: Array) -> Array:
+        """Return what `empty` made, on the device of another."""
 
     def assign(self, target: Array, source: Array) -> None:
         """Copy the elements of `source` to `target`."""
@@ -41,11 +47,19 @@ class NumpyArrays:
         """See `Arrays`."""
         return np.asarray(array, order="C")
 
+    def output(self, array: npt.ArrayLike) -> npt.NDArray[Any]:
+        """See `Arrays`."""
+        return np.empty_like(array, order="C", subok=False)
+
     def empty(self, shape: Sequence[int], like: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """See `Arrays`."""
         return np.empty(shape, like.dtype)
 
-    def assign(self, target: npt.NDArray[Any], source: npt.NDArray[Any]) -> None:
+    def beside(self, made: npt.NDArray[Any], given: npt.ArrayLike) -> npt.NDArray[Any]:
+        """See `Arrays`."""
+        return made
+
+    def assign(self, target: npt.NDArray[Any], source: npt.ArrayLike) -> None:
         """See `Arrays`."""
         np.copyto(target, source)
 
@@ -63,3 +77,6 @@ class NumpyArrays:
         for each in arrays:
             np.copyto(each, flat[begin : begin + each.size].reshape(each.shape))
             begin += each.size
+
+
+ARRAYS = NumpyArrays()

@@ -1,0 +1,62 @@
+"""A `Collective`: a call with all its arguments but the arrays, which runs in the background.
+
+Calls run in the order in which they are started, which is the same on all ranks: names, by which
+Horovod finds calls that belong together, play no part. Where ranks may bring different sizes,
+`start` returns once all have exchanged them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from hccl_py.horovod.collectives.arrays import Array, Arrays
+from hccl_py.horovod.handle import Handle
+from hccl_py.transport.errors import InvalidArgumentError
+
+Sizes = npt.NDArray[np.int64]
+"""Numbers of rows, where ranks may differ; what they count is said by each Collective."""
+NO_SIZES: Sizes = np.empty(0, np.int64)
+
+Started = Handle[tuple[list[Array], Sizes]]
+
+
+class Collective(ABC):
+    """A call with all its arguments but the arrays."""
+
+    keeps_shapes = False
+    """Whether each result has the shape of its input, else only of its rows."""
+
+    @abstractmethod
+    def start(
+        self, arrays: Arrays[Array], inputs: Sequence[Array], sizes: npt.ArrayLike | None = None
+    ) -> Started[Array]:
+        """Start the call on the arrays of a library; there is a result for each input."""
+
+    def gradient(self) -> "Collective":
+        """Return what makes the inputs' gradients of those of the results, and of its sizes."""
+        raise NotImplementedError(f"{type(self).__name__}: it has no gradient")
+
+
+def returned(
+    arrays: Arrays[Array], made: Sequence[Array], given: Sequence[Array], factor: float = 1.0
+) -> list[Array]:
+    """Return the results, multiplied by `factor`, on the devices of the inputs."""
+    if factor != 1.0:
+        for each in made:
+            arrays.scale(each, factor)
+    return [arrays.beside(one, other) for one, other in zip(made, given, strict=True)]
+
+
+def row_count(array: Array) -> int:
+    """Return the length of the first dimension; an error of scalars."""
+    if not array.shape:
+        raise InvalidArgumentError("tensor: expected at least one dimension, got a scalar")
+    return int(array.shape[0])
+
+
+def cut_rows(array: Array, lengths: Sequence[int] | Sizes) -> list[Array]:
+    """Return views of so many rows each, one after the other."""
+    ends = np.cumsum(lengths).tolist()
+    return [array[end - int(rows) : end] for end, rows in zip(ends, lengths, strict=True)]

@@ -1,0 +1,96 @@
+"""Reductions of arrays over all ranks, each array to its place; small ones travel together."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy.typing as npt
+
+from hccl_py.horovod.collectives.arrays import Array, Arrays
+from hccl_py.horovod.collectives.collective import NO_SIZES, Collective, Sizes, Started
+from hccl_py.horovod.errors import internal_errors
+from hccl_py.horovod.handle import Handle
+from hccl_py.horovod.process_sets import ProcessSet
+from hccl_py.horovod.reductions import Reduction
+from hccl_py.work import Work
+
+FUSED_BYTES = 16 << 10
+"""Smaller arrays of one grouped call travel together: to copy them costs less than calls of their
+own. 150 arrays of 4 KB take a third of the time together, of 64 KB they take three times as long.
+"""
+
+
+@dataclass(frozen=True)
+class Reduce(Collective):
+    """Reduce each array over all ranks. Gradients are reduced as the arrays were."""
+
+    reduction: Reduction
+    process_set: ProcessSet
+    keeps_shapes = True
+
+    def start(
+        self, arrays: Arrays[Array], inputs: Sequence[Array], sizes: npt.ArrayLike | None = None
+    ) -> Started[Array]:
+        """See `Collective`."""
+        native, postscale = self.reduction.native, self.reduction.postscale_factor
+        nonblocking = self.process_set.communicator.nonblocking
+        outputs = [arrays.output(each) for each in inputs]
+        given, taken = self._prescaled(arrays, inputs, outputs)
+        works: list[Work] = []
+        unpackers: list[Callable[[], None]] = []
+        with internal_errors():
+            for places in _batches(given):
+                if len(places) == 1:
+                    source, target = given[places[0]], taken[places[0]]
+                    output = None if source is target else target
+                    works.append(nonblocking.all_reduce(source, native, output=output))
+                else:
+                    flat = arrays.pack([given[place] for place in places])
+                    works.append(nonblocking.all_reduce(flat, native))
+                    targets = [taken[place] for place in places]
+                    unpackers.append(lambda flat=flat, to=targets: arrays.unpack(flat, to))  # type: ignore[misc]
+
+        def finish() -> tuple[list[Array], Sizes]:
+            for unpack in unpackers:
+                unpack()
+            for target, output in zip(taken, outputs, strict=True):
+                if postscale != 1.0:
+                    arrays.scale(target, postscale)
+                if target is not output:
+                    arrays.assign(output, target)
+            return outputs, NO_SIZES
+
+        return Handle(works, finish)
+
+    def _prescaled(
+        self, arrays: Arrays[Array], inputs: Sequence[Array], outputs: Sequence[Array]
+    ) -> tuple[list[Array], list[Array]]:
+        """Return what the communicator reads and writes, in host memory."""
+        given = [arrays.ready(each) for each in inputs]
+        pairs = zip(inputs, outputs, given, strict=True)
+        taken = [ready if one is other else arrays.ready(other) for one, other, ready in pairs]
+        if self.reduction.prescale_factor == 1.0:
+            return given, taken
+        for source, target in zip(given, taken, strict=True):
+            if source is not target:
+                arrays.assign(target, source)
+            arrays.scale(target, self.reduction.prescale_factor)
+        return taken, taken
+
+    def gradient(self) -> Collective:
+        """See `Collective`."""
+        return self
+
+
+def _batches(given: Sequence[Array]) -> list[list[int]]:
+    """Return the places of the arrays of each call: small ones of one type share a call."""
+    batches: list[list[int]] = []
+    shared: dict[object, list[int]] = {}
+    for place, each in enumerate(given):
+        if len(given) == 1 or each.nbytes >= FUSED_BYTES:
+            batches.append([place])
+        elif each.dtype in shared:
+            shared[each.dtype].append(place)
+        else:
+            shared[each.dtype] = [place]
+            batches.append(shared[each.dtype])
+    return batches
