@@ -76,7 +76,7 @@ class Communicator(Collectives[None]):
             name: for messages; ranks that use the environment's store must agree on it.
             identity: replaces this process's, to emulate nodes with threads as ranks.
             compression: `bf16` or `int8`, for large sums of float32 between nodes (see
-                docs/compression.md), or `none`; the same on all ranks. None: from
+                docs/speed/compression.md), or `none`; the same on all ranks. None: from
                 HCCL_COMPRESSION, else none.
 
         Raises:

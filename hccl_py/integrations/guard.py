@@ -229,7 +229,7 @@ class Guard:
             f"the ranks train copies of a model that nothing keeps equal: after {self._steps} "
             f"steps of an optimizer that holds {self._num_held} elements, hccl has reduced "
             f"{traffic().reduced}, and {seen}; {remedy}. "
-            f"{VARIABLE}=off turns this check off (docs/guard.md)"
+            f"{VARIABLE}=off turns this check off (docs/frameworks/guard.md)"
         )
 
     def _report(self, text: str) -> None:

@@ -82,7 +82,7 @@ def get_unique_id() -> UniqueId:
 
     Only one process calls it, and hands the id to all others; it has to live until they are
     connected. It listens on the best of the interfaces that HCCL_SOCKET_IFNAME selects, as for data
-    (`docs/network.md`), and on a port of HCCL_PORT_RANGE.
+    (`docs/jobs/network.md`), and on a port of HCCL_PORT_RANGE.
 
     With `HCCL_COMM_ID=address:port` every process calls it, and gets the same id with no exchange:
     rank 0 then serves at that address, and HCCL_SECRET is the secret.

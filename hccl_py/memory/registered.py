@@ -1,8 +1,8 @@
 """Registered memory: tensors and arrays that the ranks of a node read and write directly.
 
 Messages of 16 KiB or more from such a buffer are announced instead of copied through shared slots.
-`torch_backend/registered_tensors.py` moves torch's tensors there; docs/registered.md says what it
-is worth.
+`torch_backend/registered_tensors.py` moves torch's tensors there; docs/api/registered.md says
+what it is worth.
 """
 
 import math

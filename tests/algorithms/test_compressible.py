@@ -35,7 +35,7 @@ def roundings(value: Value) -> int:
 def test_compressible_algorithm_is_right_and_rounds_as_often_as_the_page_says(
     collective: str, name: str, shape: str
 ) -> None:
-    """Once between two nodes, twice at most between more: docs/compression.md bounds the error."""
+    """At most once between two nodes, twice between more, as docs/speed/compression.md says."""
     nodes = SHAPES[shape]
     verify_algorithm(collective, name, nodes, compressed=True)
     plans = [compress_scale_out(plan, nodes) for plan in plans_for(collective, name, nodes)]

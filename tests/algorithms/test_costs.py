@@ -1,4 +1,4 @@
-"""The table of `docs/algorithms.md`: what the plans of all ranks cost, as the tuner counts it."""
+"""The table of `docs/internals/algorithms.md`: what all ranks' plans cost, for the tuner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hccl_py.algorithms.table import ALGORITHMS, plans_for
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Buffer, OpKind, Plan
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "algorithms.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "internals" / "algorithms.md"
 RANK_COUNTS = (2, 8, 16)
 
 

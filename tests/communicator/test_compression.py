@@ -1,4 +1,4 @@
-"""Compression between nodes: errors within the bound of docs/compression.md, and the same bits."""
+"""Compression between nodes: errors within docs/speed/compression.md's bound, and the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fills the matrix of docs/frameworks.md from the mark `shows` of the tests here (`matrix.py`)."""
+"""Fills the matrix of docs/frameworks/README.md from the mark `shows` of tests (`matrix.py`)."""
 
 from __future__ import annotations
 

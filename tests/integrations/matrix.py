@@ -1,4 +1,4 @@
-"""The matrix on top of docs/frameworks.md: a test says what it shows, and fills a cell by passing.
+"""The matrix of docs/frameworks/README.md: a test says what it shows, and fills a cell by passing.
 
     pytestmark = pytest.mark.nightly("frameworks")
 
@@ -34,7 +34,7 @@ COLUMNS = ("data parallel", "sharded", "--replace-gloo", "guard", "adapter")
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "build" / "nightly" / "frameworks.json"
-PAGE = ROOT / "docs" / "frameworks.md"
+PAGE = ROOT / "docs" / "frameworks" / "README.md"
 BEGIN, END = "<!-- written by .ci/nightly frameworks -->", "<!-- end -->"
 
 

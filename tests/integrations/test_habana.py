@@ -11,7 +11,7 @@ from launching import launch, run
 
 from hccl_py.schedulers.ports import free_port
 
-PAGE = Path(__file__).parents[2] / "docs/habana.md"
+PAGE = Path(__file__).parents[2] / "docs/frameworks/habana.md"
 SAID = "hccl: HCCL_HABANA_SHIM=1: stands in for habana_frameworks"
 
 PROGRAM = """

@@ -1,6 +1,7 @@
 """What a provider written in Python must offer: lanes between ranks, however they are made.
 
-`docs/inside/providers.md` walks through the one that comes along, `zmq/`; `registry.py` names all.
+`docs/internals/providers.md` walks through the one that comes along, `zmq/`; `registry.py` names
+all.
 """
 
 from collections.abc import Mapping, Sequence

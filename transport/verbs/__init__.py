@@ -10,7 +10,7 @@
         pair.post_send(SendRequest(Opcode.SEND, (region.piece(),), wr_id=1))
         [completion] = queue.wait(timeout_s=5)
 
-`docs/inside/transport.md` maps every call onto libibverbs, `examples/03_ping_pong.py` is a whole
+`docs/internals/transport.md` maps every call onto libibverbs, `examples/03_ping_pong.py` is a whole
 program.
 """
 

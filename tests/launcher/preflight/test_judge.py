@@ -15,7 +15,7 @@ from hccl_py.launcher.preflight.judge.links import link_findings
 from hccl_py.launcher.preflight.judge.speeds import second_looks, slow_findings, tables
 from hccl_py.launcher.preflight.node.probe import PairResult
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "launcher.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "jobs" / "launcher.md"
 ELSEWHERE = {"paths": [["eth0", "127.0.0.1"]]}
 DOWN = {"eth0": {"addresses": ["10.0.0.2"], "mtu": 1500, "has_carrier": False}}
 NAMES = {"a": ["10.0.0.1"], "c": ["10.0.0.3"]}
@@ -100,7 +100,7 @@ def test_docs_show_the_finding_and_the_remedy_of_every_fault() -> None:
         cells = fault, f"{found.severity}: node 1 (b): {found.what}", found.remedy
         rows.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
     table = "\n".join(rows)
-    assert table in PAGE.read_text(), f"docs/launcher.md should have this table:\n{table}"
+    assert table in PAGE.read_text(), f"docs/jobs/launcher.md should have this table:\n{table}"
 
 
 def test_descriptors_are_counted_by_ranks_and_paths() -> None:

@@ -210,7 +210,7 @@ def test_initialisation_again(rank: int, world_size: int, backend: str) -> list[
     alone=lambda n: [[[0, 1, 2], 3, rank, 303] if rank < 3 else [] for rank in range(n)],
 )
 def test_shrink_group(rank: int, world_size: int, backend: str) -> list[Any]:
-    """Without a rank that leaves; after one has died: docs/recovery.md."""
+    """Without a rank that leaves; after one has died: docs/failures/recovery.md."""
     dist.init_process_group(backend)
     dist.barrier()
     if rank == 3:

@@ -1,4 +1,4 @@
-"""docs/torch.md shows how a checkpoint is written while training goes on."""
+"""docs/api/torch.md shows how a checkpoint is written while training goes on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ranks import run_ranks
 from torch import nn
 from torch.distributed.fsdp import fully_shard
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "torch.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "api" / "torch.md"
 
 
 def save_and_train(rank: int, world_size: int, folder: str) -> None:

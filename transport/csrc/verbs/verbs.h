@@ -1,6 +1,6 @@
 // The vocabulary of verbs: what is posted to a queue pair and what comes back.
 //
-// The names are those of libibverbs, written out; docs/inside/transport.md has the table. A reliable
+// The names are those of libibverbs, written out; docs/internals/transport.md has the table. A reliable
 // connection is ordered and exactly once; an error moves the queue pair to ERROR, which ends
 // everything posted before and after with FLUSHED.
 #pragma once
