@@ -20,6 +20,9 @@ sys.path[:0] = [str(_HERE / folder) for folder in HARNESSES]
 
 from tiers import SECTIONS  # noqa: E402
 
+pytest_plugins = ["slurm_cluster"]
+"""Modules of fixtures for tests of several folders."""
+
 # A script that starts the tests in the background hands them an ignored SIGINT.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""How far this rank is, once a second or oftener in a file that the launcher reads.
+"""How far this rank is, at least once a second in a file that the launcher reads.
 
 HCCL_PROGRESS_FILE names the file; hccl-launch sets it. The control thread writes it from counters
 that exist anyway, so no call pays for it. The file is a line: a checksum, and JSON with the keys of

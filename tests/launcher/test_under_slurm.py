@@ -5,11 +5,9 @@ from __future__ import annotations
 import shlex
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import slurm_cluster
 from launching import COMMAND
 
 LIMIT_S = 90.0
@@ -29,14 +27,6 @@ WITHIN_S = 5.0
 pytestmark = pytest.mark.nightly("launchers")
 
 
-@pytest.fixture(scope="module")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    if reason := slurm_cluster.why_not():
-        pytest.skip(reason)
-    with slurm_cluster.slurm_cluster(tmp_path_factory.mktemp("slurm")) as found:
-        yield found
-
-
 @pytest.fixture
 def script(tmp_path: Path) -> Path:
     path = tmp_path / "script.py"
@@ -48,58 +38,54 @@ def run(words: list[str], environment: dict[str, str]) -> subprocess.CompletedPr
     return subprocess.run(words, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
 
 
-def test_process_per_node(environment: dict[str, str], script: Path) -> None:
+def test_process_per_node(slurm: dict[str, str], script: Path) -> None:
     words = ["srun", "-N", "2", "--ntasks-per-node", "1", *COMMAND, "--nproc", "2", str(script)]
-    done = run(words, environment)
+    done = run(words, slurm)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == TWO_BY_TWO
     assert "Slurm step" in done.stderr
 
 
-def test_process_per_rank(environment: dict[str, str], script: Path) -> None:
+def test_process_per_rank(slurm: dict[str, str], script: Path) -> None:
     words = ["srun", "-N", "2", "-n", "4", "--ntasks-per-node", "2", *COMMAND, str(script)]
-    done = run(words, environment)
+    done = run(words, slurm)
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == TWO_BY_TWO
 
 
 def test_batch_script_starts_every_node(
-    environment: dict[str, str], script: Path, tmp_path: Path
+    slurm: dict[str, str], script: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     wrapped = shlex.join([*COMMAND, "--nproc", "2", str(script)])
-    done = run(["sbatch", "--wait", "-N", "2", "-o", str(out), "--wrap", wrapped], environment)
+    done = run(["sbatch", "--wait", "-N", "2", "-o", str(out), "--wrap", wrapped], slurm)
     printed = out.read_text()
     assert done.returncode == 0, printed
     lines = [line for line in printed.splitlines() if line[:1].isdigit()]
     assert sorted(lines) == TWO_BY_TWO
 
 
-def test_printed_batch_script_runs(
-    environment: dict[str, str], script: Path, tmp_path: Path
-) -> None:
+def test_printed_batch_script_runs(slurm: dict[str, str], script: Path, tmp_path: Path) -> None:
     words = ["--print-sbatch", "--nnodes", "2", "--nproc", "2", str(script)]
-    printed = run([*COMMAND, *words], environment)
+    printed = run([*COMMAND, *words], slurm)
     assert printed.returncode == 0, printed.stderr
     batch, out = tmp_path / "job.sbatch", tmp_path / "out"
     batch.write_text(printed.stdout)
-    done = run(["sbatch", "--wait", "-o", str(out), str(batch)], environment)
+    done = run(["sbatch", "--wait", "-o", str(out), str(batch)], slurm)
     assert done.returncode == 0, done.stderr + out.read_text()
     lines = [line for line in out.read_text().splitlines() if line[:1].isdigit()]
     assert sorted(lines) == TWO_BY_TWO
 
 
-def test_nnodes_that_contradicts_slurm_is_an_error(
-    environment: dict[str, str], script: Path
-) -> None:
+def test_nnodes_that_contradicts_slurm_is_an_error(slurm: dict[str, str], script: Path) -> None:
     words = ["srun", "-N", "2", "--ntasks-per-node", "1", *COMMAND, "--nnodes", "3", str(script)]
-    done = run(words, environment)
+    done = run(words, slurm)
     assert done.returncode == 2
     assert "--nnodes 3: Slurm step" in done.stderr
     assert "has 2 nodes" in done.stderr
 
 
-def test_failure_on_one_node_ends_the_step(environment: dict[str, str], tmp_path: Path) -> None:
+def test_failure_on_one_node_ends_the_step(slurm: dict[str, str], tmp_path: Path) -> None:
     path = tmp_path / "fails.py"
     path.write_text(
         "import os, time\nif os.environ['RANK'] == '3':\n    raise ValueError('no image')\n"
@@ -107,7 +93,7 @@ def test_failure_on_one_node_ends_the_step(environment: dict[str, str], tmp_path
     )
     words = ["srun", "-N", "2", "--ntasks-per-node", "1", *COMMAND, "--nproc", "2", str(path)]
     before_s = time.monotonic()
-    done = run(words, environment)
+    done = run(words, slurm)
     assert time.monotonic() - before_s < 2 * WITHIN_S  # the start of both included
     assert done.returncode == 1
     assert done.stderr.count("Traceback") == 1

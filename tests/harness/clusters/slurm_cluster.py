@@ -1,7 +1,7 @@
 """Slurm on this host, with nodes that exist by name only: Debian's slurmd can be several of them.
 
-    with slurm_cluster(tmp_path) as environment:
-        subprocess.run(["srun", "-n", "4", ...], env=environment)
+    def test_tasks(slurm: dict[str, str]) -> None:
+        subprocess.run(["srun", "-n", "4", ...], env=slurm)
 
 The nodes are called 127.0.0.1, 127.0.0.2 and so on, so their names resolve. All state lies in the
 folder; nothing is written to /etc.
@@ -19,8 +19,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import pytest
+
 _PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "sinfo", "munged")
 _LIMIT_S = 30.0
+_NUM_NODES = 4
 _CONFIGURATION = """\
 ClusterName=test
 SlurmctldHost={host}(127.0.0.1)
@@ -44,12 +47,21 @@ ReturnToService=2
 KillWait=5
 SchedulerParameters=sched_interval=1,batch_sched_delay=0
 NodeName=127.0.0.[1-{num_nodes}] NodeHostname={host} NodeAddr=127.0.0.1 \
-Port=[{first}-{last}] CPUs={cpus} State=UNKNOWN
+Port=[{first}-{last}] CPUs=4 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES MaxTime=10 State=UP OverSubscribe=YES
 """
 
 
-def why_not() -> str | None:
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Run Slurm for a file of tests; hand out the environment in which its commands find it."""
+    if reason := _why_not():
+        pytest.skip(reason)
+    with _slurm_cluster(tmp_path_factory.mktemp("slurm")) as environment:
+        yield environment
+
+
+def _why_not() -> str | None:
     """Say why Slurm cannot run here; None if it can."""
     missing = [program for program in _PROGRAMS if shutil.which(program) is None]
     if missing:
@@ -59,22 +71,19 @@ def why_not() -> str | None:
 
 
 @contextmanager
-def slurm_cluster(folder: Path, num_nodes: int = 4, cpus: int = 4) -> Iterator[dict[str, str]]:
-    """Run Slurm; hand out the environment in which its commands find it."""
+def _slurm_cluster(folder: Path) -> Iterator[dict[str, str]]:
     folder.chmod(0o755)
-    for name in ("munge", "state", *(f"spool.127.0.0.{at + 1}" for at in range(num_nodes))):
+    for name in ("munge", "state", *(f"spool.127.0.0.{at + 1}" for at in range(_NUM_NODES))):
         (folder / name).mkdir(mode=0o755)
-    port = _free_ports(num_nodes + 1)
+    port = _free_ports(_NUM_NODES + 1)
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")  # there is no systemd
-    ports = {"port": port, "first": port + 1, "last": port + num_nodes}
+    ports = {"port": port, "first": port + 1, "last": port + _NUM_NODES}
     host = socket.gethostname()
-    configuration = _CONFIGURATION.format(
-        folder=folder, host=host, num_nodes=num_nodes, cpus=cpus, **ports
-    )
+    configuration = _CONFIGURATION.format(folder=folder, host=host, num_nodes=_NUM_NODES, **ports)
     (folder / "slurm.conf").write_text(configuration)
     environment = {**os.environ, "SLURM_CONF": str(folder / "slurm.conf")}
     try:
-        _start(folder, environment, num_nodes)
+        _start(folder, environment)
         yield environment
     finally:
         daemons = [int(file.read_text()) for file in folder.glob("**/*pid")]
@@ -85,7 +94,7 @@ def slurm_cluster(folder: Path, num_nodes: int = 4, cpus: int = 4) -> Iterator[d
             _await_end(pid)
 
 
-def _start(folder: Path, environment: dict[str, str], num_nodes: int) -> None:
+def _start(folder: Path, environment: dict[str, str]) -> None:
     key = folder / "munge" / "key"
     key.touch(mode=0o600)
     key.write_bytes(os.urandom(1024))
@@ -93,7 +102,7 @@ def _start(folder: Path, environment: dict[str, str], num_nodes: int) -> None:
     options = [f"--{option}={folder}/munge/{name}" for option, name in files.items()]
     commands = [["munged", "--force", *options, f"--seed-file={folder}/munge/seed"]]
     commands += [["slurmctld", "-c"]]
-    commands += [["slurmd", "-N", f"127.0.0.{at + 1}"] for at in range(num_nodes)]
+    commands += [["slurmd", "-N", f"127.0.0.{at + 1}"] for at in range(_NUM_NODES)]
     for command in commands:
         subprocess.run(command, env=environment, check=True, capture_output=True, timeout=_LIMIT_S)
     deadline_s = time.monotonic() + _LIMIT_S

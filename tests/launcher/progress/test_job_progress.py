@@ -85,7 +85,7 @@ def test_missing_py_spy_is_said_once() -> None:
     assert "pip install py-spy" in job.said[0]
 
 
-def test_agents_look_no_oftener_than_somebody_wants_to_know() -> None:
+def test_agents_look_only_as_often_as_somebody_wants_to_know() -> None:
     assert look_s(0.0, has_terminal=False) == 0.0
     assert look_s(30.0, has_terminal=False) == LOOK_S
     assert look_s(0.0, has_terminal=True) == look_s(30.0, has_terminal=True) == 1.0
