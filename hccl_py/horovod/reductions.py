@@ -76,3 +76,14 @@ def reduction(
             "of ranks; use op=Average"
         )
     return Reduction(chosen, prescale_factor, postscale_factor)
+
+
+def gradient_reduction(op: int, gradient_predivide_factor: float) -> Reduction:
+    """Check the arguments of what reduces gradients: it divides a sum in two parts.
+
+    Raises:
+        ValueError: only Average divides, or there is no such op.
+    """
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise InvalidArgumentError("gradient_predivide_factor not supported with op != Average")
+    return reduction(op, None, 1 / gradient_predivide_factor, gradient_predivide_factor)

@@ -33,9 +33,9 @@ def read(root: Path = Path("/")) -> Limits:
     )
 
 
-def oom_kills(root: Path = Path("/")) -> int:
+def oom_kills() -> int:
     """Return how many processes of this cgroup the kernel killed because its memory was used up."""
-    for folder in _folders(root, "memory"):
+    for folder in _folders(Path("/"), "memory"):
         for name in ("memory.events", "memory.oom_control"):
             for line in _text(folder / name).splitlines():
                 key, _, count = line.partition(" ")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 
@@ -28,9 +28,9 @@ _BUDGET_S = 45.0  # start and end of the ranks come on top: 60 s in all
 Sweep = Callable[[Sequence[int], float], Swept]
 
 
-def is_rank(environ: Mapping[str, str] = os.environ) -> bool:
+def _is_rank() -> bool:
     """Say whether a launcher started this process as a rank of a job."""
-    return "RANK" in environ and "WORLD_SIZE" in environ
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
 def tune(options: Options, argv: Sequence[str]) -> int:
@@ -42,12 +42,12 @@ def tune(options: Options, argv: Sequence[str]) -> int:
     """
     assert options.tune_path is not None
     with ExitStack() as opened:
-        run = _in_this_rank(opened) if is_rank() else _on_own_ranks(options, opened)
+        run = _in_this_rank(opened) if _is_rank() else _on_own_ranks(options, opened)
         swept = run(options.sizes, _BUDGET_S)
         checked = (
             run([2 * size for size in options.sizes], _BUDGET_S) if options.tune_check else None
         )
-    if is_rank() and os.environ["RANK"] != "0":
+    if _is_rank() and os.environ["RANK"] != "0":
         return 0
     numbers = fit(swept)
     text = text_of(document(swept, numbers, shlex.join(["hccl-bench", *argv]), facts()))

@@ -9,9 +9,9 @@ from keras.src.trainers import trainer
 
 from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
-from hccl_py.horovod.reductions import Average
+from hccl_py.horovod.reductions import Average, gradient_reduction
 from hccl_py.horovod.tensorflow.compression import Compression
-from hccl_py.horovod.tensorflow.gradients import GradientReducer, gradient_reducer
+from hccl_py.horovod.tensorflow.gradients import GradientReducer
 from hccl_py.transport.errors import InvalidArgumentError
 
 
@@ -69,11 +69,9 @@ def DistributedOptimizer(  # noqa: N802  # the name is Horovod's
         type(kind.__name__, (_Distributed, kind), {"__module__": kind.__module__})
     )
     vars(made).update(vars(optimizer))
-    object.__setattr__(
-        made,
-        "_hccl_reducer",
-        gradient_reducer(op, gradient_predivide_factor, compression, sparse_as_dense, process_set),
-    )
+    chosen = gradient_reduction(op, gradient_predivide_factor)
+    reducer = GradientReducer(chosen, compression, sparse_as_dense, process_set)
+    object.__setattr__(made, "_hccl_reducer", reducer)
     return made
 
 

@@ -8,10 +8,9 @@ import tensorflow as tf
 
 from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
-from hccl_py.horovod.reductions import Average, Reduction, reduction
+from hccl_py.horovod.reductions import Average, Reduction, gradient_reduction
 from hccl_py.horovod.tensorflow.calls import reduce_all
 from hccl_py.horovod.tensorflow.compression import Compression
-from hccl_py.transport.errors import InvalidArgumentError
 
 
 @dataclass(frozen=True)
@@ -33,24 +32,6 @@ class GradientReducer:
             present = [tf.convert_to_tensor(gradient) for gradient in present]
         reduced = iter(reduce_all(present, self.reduction, self.compression, members))
         return [None if gradient is None else next(reduced) for gradient in gradients]
-
-
-def gradient_reducer(
-    op: int,
-    gradient_predivide_factor: float,
-    compression: type[Compressor],
-    sparse_as_dense: bool,
-    process_set: ProcessSet,
-) -> GradientReducer:
-    """Check the arguments of DistributedGradientTape and DistributedOptimizer.
-
-    Raises:
-        ValueError: an argument makes no sense.
-    """
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise InvalidArgumentError("gradient_predivide_factor not supported with op != Average")
-    chosen = reduction(op, None, 1 / gradient_predivide_factor, gradient_predivide_factor)
-    return GradientReducer(chosen, compression, sparse_as_dense, process_set)
 
 
 def DistributedGradientTape(  # noqa: N802  # the name is Horovod's
@@ -77,9 +58,8 @@ def DistributedGradientTape(  # noqa: N802  # the name is Horovod's
     kind = type(gradtape)
     made: Any = object.__new__(type(kind.__name__, (_DistributedTape, kind), {}))
     vars(made).update(vars(gradtape))
-    made._reducer = gradient_reducer(
-        op, gradient_predivide_factor, compression, sparse_as_dense, process_set
-    )
+    chosen = gradient_reduction(op, gradient_predivide_factor)
+    made._reducer = GradientReducer(chosen, compression, sparse_as_dense, process_set)
     return made
 
 

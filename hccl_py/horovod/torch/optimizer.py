@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from hccl_py.horovod.compression import Compressor
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
-from hccl_py.horovod.reductions import Average, reduction
+from hccl_py.horovod.reductions import Average, gradient_reduction
 from hccl_py.horovod.torch.compression import Compression
 from hccl_py.horovod.torch.gradients import GradientReducer, Settings, buckets_of
 from hccl_py.transport.errors import InvalidArgumentError
@@ -53,8 +53,7 @@ def DistributedOptimizer(  # noqa: N802  # the name is Horovod's
     Raises:
         ValueError: an argument makes no sense.
     """
-    if gradient_predivide_factor != 1.0 and op != Average:
-        raise InvalidArgumentError("gradient_predivide_factor not supported with op != Average")
+    chosen = gradient_reduction(op, gradient_predivide_factor)
     if backward_passes_per_step <= 0:
         raise InvalidArgumentError("backward_passes_per_step must be > 0")
     if num_groups:
@@ -64,7 +63,6 @@ def DistributedOptimizer(  # noqa: N802  # the name is Horovod's
             stacklevel=2,
         )
         groups = num_groups if groups is None else groups
-    chosen = reduction(op, None, 1 / gradient_predivide_factor, gradient_predivide_factor)
     if named_parameters is not None:
         _check_names(optimizer, list(named_parameters))
     trained = [
