@@ -17,13 +17,12 @@ from hccl_py.horovod.handle import Handle
 from hccl_py.horovod.process_sets import ProcessSet, global_process_set
 from hccl_py.horovod.reductions import Average, reduction
 
-Given = TypeVar("Given")
-Made = TypeVar("Made")
+Tensor = TypeVar("Tensor")
 Result = TypeVar("Result")
 Arguments = ParamSpec("Arguments")
 
 
-class Calls(Generic[Given, Made]):
+class Calls(Generic[Tensor, Result]):
     """The calls on the arrays of one library. Their results have no gradients."""
 
     def __init__(self, arrays: Arrays[Any]) -> None:
@@ -32,90 +31,90 @@ class Calls(Generic[Given, Made]):
 
     def allreduce_async(
         self,
-        tensor: Given,
+        tensor: Tensor,
         average: bool | None = None,
         name: str | None = None,
         op: int | None = None,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
-    ) -> Handle[Made]:
+    ) -> Handle[Result]:
         """Start `allreduce`; `allreduce_async_` starts `allreduce_`."""
         chosen = reduction(op, average, prescale_factor, postscale_factor)
         return self._one(Reduce(chosen, process_set), tensor)
 
     def grouped_allreduce_async(
         self,
-        tensors: Sequence[Given],
+        tensors: Sequence[Tensor],
         average: bool | None = None,
         name: str | None = None,
         op: int | None = None,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
         process_set: ProcessSet = global_process_set,
-    ) -> Handle[list[Made]]:
+    ) -> Handle[list[Result]]:
         """Start `grouped_allreduce`; `grouped_allreduce_async_` starts `grouped_allreduce_`."""
         chosen = reduction(op, average, prescale_factor, postscale_factor)
         return self._all(Reduce(chosen, process_set), tensors)
 
     def allgather_async(
         self,
-        tensor: Given,
+        tensor: Tensor,
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
-    ) -> Handle[Made]:
+    ) -> Handle[Result]:
         """Start `allgather`; returns once all ranks have called it."""
         return self._one(Gather(process_set), tensor)
 
     def grouped_allgather_async(
         self,
-        tensors: Sequence[Given],
+        tensors: Sequence[Tensor],
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
-    ) -> Handle[list[Made]]:
+    ) -> Handle[list[Result]]:
         """Start `grouped_allgather`; returns once all ranks have called it."""
         return self._all(Gather(process_set), tensors)
 
     def broadcast_async(
         self,
-        tensor: Given,
+        tensor: Tensor,
         root_rank: int,
         name: str | None = None,
         process_set: ProcessSet = global_process_set,
-    ) -> Handle[Made]:
+    ) -> Handle[Result]:
         """Start `broadcast`; `broadcast_async_` starts `broadcast_`."""
         return self._one(Broadcast(root_rank, process_set), tensor)
 
     def reducescatter_async(
         self,
-        tensor: Given,
+        tensor: Tensor,
         name: str | None = None,
         op: int | None = Average,
         process_set: ProcessSet = global_process_set,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
-    ) -> Handle[Made]:
+    ) -> Handle[Result]:
         """Start `reducescatter`."""
         chosen = reduction(op, None, prescale_factor, postscale_factor)
         return self._one(ReduceScatter(chosen, process_set), tensor)
 
     def grouped_reducescatter_async(
         self,
-        tensors: Sequence[Given],
+        tensors: Sequence[Tensor],
         name: str | None = None,
         op: int | None = Average,
         process_set: ProcessSet = global_process_set,
         prescale_factor: float = 1.0,
         postscale_factor: float = 1.0,
-    ) -> Handle[list[Made]]:
+    ) -> Handle[list[Result]]:
         """Start `grouped_reducescatter`."""
         chosen = reduction(op, None, prescale_factor, postscale_factor)
         return self._all(ReduceScatter(chosen, process_set), tensors)
 
-    def _all(self, call: Collective, tensors: Sequence[Given]) -> Handle[list[Made]]:
+    def _all(self, call: Collective, tensors: Sequence[Tensor]) -> Handle[list[Result]]:
         return call.start(self._arrays, tensors).then(lambda made: made[0])
 
-    def _one(self, call: Collective, tensor: Given) -> Handle[Made]:
+    def _one(self, call: Collective, tensor: Tensor) -> Handle[Result]:
         return call.start(self._arrays, [tensor]).then(lambda made: made[0][0])
 
 

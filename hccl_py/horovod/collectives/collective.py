@@ -16,7 +16,7 @@ from hccl_py.horovod.handle import Handle
 from hccl_py.transport.errors import InvalidArgumentError
 
 Sizes = npt.NDArray[np.int64]
-"""Numbers of rows, where ranks may differ; what they count is said by each Collective."""
+"""Numbers of rows, where ranks may differ. Each Collective says what it takes and returns."""
 NO_SIZES: Sizes = np.empty(0, np.int64)
 
 Started = Handle[tuple[list[Array], Sizes]]
@@ -26,7 +26,7 @@ class Collective(ABC):
     """A call with all its arguments but the arrays."""
 
     keeps_shapes = False
-    """Whether each result has the shape of its input, else only of its rows."""
+    """Whether a result has the shape of its input; else the first dimension may differ."""
 
     @abstractmethod
     def start(
@@ -35,8 +35,8 @@ class Collective(ABC):
         """Start the call on the arrays of a library; there is a result for each input."""
 
     def gradient(self) -> "Collective":
-        """Return what makes the inputs' gradients of those of the results, and of its sizes."""
-        raise NotImplementedError(f"{type(self).__name__}: it has no gradient")
+        """Return the call that turns the results' gradients, with the sizes, into the inputs'."""
+        raise NotImplementedError("the gradients of allgather and broadcast have no gradient")
 
 
 def returned(

@@ -172,7 +172,7 @@ def _gathered(slices: Any, chosen: Reduction, process_set: ProcessSet) -> Any:
 
 
 def _differentiable(call: Collective, tensors: Sequence[Any], sizes: Any = None) -> list[Any]:
-    """Return the results of a collective, and its sizes behind them."""
+    """Return the results of a collective, then its sizes."""
     given_sizes = [] if sizes is None else [tf.convert_to_tensor(sizes)]
 
     @tf.custom_gradient  # type: ignore[untyped-decorator]
