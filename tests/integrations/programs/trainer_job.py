@@ -30,7 +30,7 @@ data = [{"input_ids": torch.randint(50, (8,)), "labels": torch.randint(2, ())} f
 model = BertForSequenceClassification(config)
 trainer = Trainer(model=model, args=arguments, train_dataset=data)
 trainer.train()
-num_ranks = 1 if kind == "unpatched" else dist.get_world_size()
-assert len(trainer.get_train_dataloader()) == len(data) // 4 // num_ranks, "not sharded"
+num_batches = len(trainer.get_train_dataloader())
+assert num_batches == len(data) // 4 // dist.get_world_size(), "each rank has all data"
 total = sum(parameter.double().sum().item() for parameter in model.parameters())
 print(f"model {total!r} group {type(dist.group.WORLD).__name__} {dist.get_backend()}", flush=True)
