@@ -1,7 +1,8 @@
 """transformers: `ddp_backend="hccl"` counts with DeepSpeed too, where TrainingArguments drops it.
 
-Without DeepSpeed it reaches Accelerate, whose adapter honours it. `import transformers` applies
-this when it loads TrainingArguments or the Trainer.
+Without DeepSpeed it reaches Accelerate, whose adapter honours it. With HCCL_REPLACE=gloo no backend
+or gloo's is as good. Without a group Accelerate would give each rank the whole data, as with gloo.
+`import transformers` applies this when it loads TrainingArguments or the Trainer.
 """
 
 from __future__ import annotations
@@ -26,10 +27,19 @@ def adapt(_: object) -> None:
     def post_init(self: Any) -> None:
         from torch import distributed
 
-        ours = self.ddp_backend in (NAME, ALIAS) and owns(self.ddp_backend)
-        if ours and self.deepspeed and "RANK" in os.environ and not distributed.is_initialized():
-            timeout = timedelta(seconds=self.ddp_timeout)
-            distributed.init_process_group(self.ddp_backend, timeout=timeout)
+        wanted = self.deepspeed and "RANK" in os.environ and not distributed.is_initialized()
+        if wanted and (name := _ours(self.ddp_backend)):
+            distributed.init_process_group(name, timeout=timedelta(seconds=self.ddp_timeout))
         original(self)
 
     arguments.__post_init__ = post_init
+
+
+def _ours(name: str | None) -> str | None:
+    """Return the name of a backend that stands for hccl here, else None."""
+    from torch import accelerator
+
+    if name in (NAME, ALIAS):
+        return name if owns(name) else None
+    swaps = os.environ.get("HCCL_REPLACE") == "gloo" and not accelerator.is_available()
+    return "gloo" if swaps and name in (None, "gloo") else None

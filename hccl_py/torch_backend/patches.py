@@ -29,6 +29,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import AllgatherOptions, _resolve_process_group
 
 from hccl_py.torch_backend import adopt_rank_of_scheduler, watch_backend_names
+from hccl_py.torch_backend.instruments.profilers import end_events
 from hccl_py.torch_backend.process_group import ProcessGroupHccl
 from hccl_py.torch_backend.replace_gloo import replace_gloo
 from hccl_py.torch_backend.work import register_for_wait_tensor
@@ -193,6 +194,12 @@ def _batch_p2p_ops(
     return list(tensors)
 
 
+def _end_events_first(original: Function) -> Any:
+    """Torch frees the events of a profiler; ending that of a call in flight later crashes."""
+    end_events()
+    return original()
+
+
 def _exclude_from_dynamo() -> None:
     """Dynamo fails on objects of hccl-py; its functions are marked as not to be compiled.
 
@@ -294,6 +301,7 @@ PATCHES = (
     Patch(f"{_DDP}._register_builtin_comm_hook", _register_builtin_hook),
     Patch(f"{_DDP}._check_comm_hook", _check_hook),
     Patch("torch.distributed.Reducer._set_forward_pass_work_handle", _keep_forward_work),
+    Patch("torch.autograd.profiler._disable_profiler", _end_events_first),
     Patch(f"{_FUNCTIONAL}.all_gather_into_tensor_out", _all_gather_into_tensor_out, _implement),
     Patch(f"{_FUNCTIONAL}.batch_p2p_ops", _batch_p2p_ops, _implement),
     Patch("torch._C._dynamo.eval_frame", _exclude_from_dynamo, _call),

@@ -211,31 +211,6 @@ class HcclWork(dist.Work):
                 self._twin = _Twin(self)
             return self._twin
 
-    def until(self, after: Future[Any]) -> HcclWork:
-        """Return a Work that also waits for a future which follows that of this one."""
-        return HcclWork([_Until(self, after)], self._results, self._lane, staged=self.staged)
-
-
-class _Until:
-    """Stands in for a Work of the communicator."""
-
-    def __init__(self, work: HcclWork, after: Future[Any]) -> None:
-        self._work, self._after = work, after
-
-    @property
-    def source(self) -> int:
-        return self._work.source_rank()
-
-    def wait(self, timeout_s: float | None) -> None:
-        self._work.wait(timeout_s)
-        self._after.wait()
-
-    def done(self) -> bool:
-        return self._work.is_completed() and self._after.done()
-
-    def exception(self) -> BaseException | None:
-        return self._work.exception()
-
 
 class _Twin(dist.Work):
     def __init__(self, work: HcclWork) -> None:

@@ -36,10 +36,9 @@ COMMANDS = {
 }
 """The nightly tier: what each section runs, from the root of the tree."""
 
-_MATRIX = "tests/integrations/matrix.py"
-COMMANDS["frameworks"] = (
-    f"python3 {_MATRIX} --forget && {COMMANDS['frameworks']} && python3 {_MATRIX}"
-)
+for name in ("frameworks", "jax_tensorflow"):
+    _matrix = f"python3 tests/integrations/matrix.py {name}"
+    COMMANDS[name] = f"{_matrix} --forget && {COMMANDS[name]} && {_matrix}"
 
 PACKAGES = {
     "hosts": ("iproute2",),
@@ -53,7 +52,7 @@ PACKAGES = {
 ENVIRONMENTS = {
     "frameworks": (
         *("lightning", "accelerate", "transformers", "ignite", "deepspeed", "torchft", "ray"),
-        "debug-server",
+        *("monai", "debug-server"),
     ),
     "jax_tensorflow": ("jax", "tensorflow"),
 }

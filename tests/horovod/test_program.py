@@ -21,14 +21,6 @@ def losses(printed: str) -> list[float]:
     return [float(loss) for _, loss in found]
 
 
-@pytest.mark.nightly("training")
-def test_example_learns_under_hccl_launch() -> None:
-    ran = launch("--nproc", 2, EXAMPLE)
-    assert ran.returncode == 0, ran.stderr
-    first, *_, last = losses(ran.stdout)
-    assert last < first / 2
-
-
 WITHOUT_TORCH = """
 import sys
 import numpy as np

@@ -29,10 +29,11 @@ def _shown(item: pytest.Item) -> list[tuple[str, str, str]]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test where a framework that it shows is not installed."""
     for framework, _, _ in _shown(item):
+        section, distribution = matrix.FRAMEWORKS[framework]
         try:
-            version(matrix.FRAMEWORKS[framework])
+            version(distribution)
         except PackageNotFoundError:
-            pytest.skip(f"{framework} is not installed: .ci/nightly frameworks has it")
+            pytest.skip(f"{framework} is not installed: .ci/nightly {section} has it")
 
 
 @pytest.hookimpl(wrapper=True)

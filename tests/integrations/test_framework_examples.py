@@ -51,6 +51,8 @@ EXAMPLES = [
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "extensions"))
     monkeypatch.setenv("HCCL_GUARD", "error")
+    # Unbuffered, Python writes the end of a line by itself, and lines of two ranks may mix.
+    monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
 
 
 @pytest.mark.parametrize("words", EXAMPLES)
@@ -82,7 +84,7 @@ def test_lightning_starts_the_ranks_of_each_node_itself(monkeypatch: pytest.Monk
             assert process.returncode == 0, err
             printed += out
     found = re.findall(r"rank (\d): weights (\S+)", printed)
-    assert sorted(rank for rank, _ in found) == ["0", "1", "2", "3"]
+    assert sorted(rank for rank, _ in found) == ["0", "1", "2", "3"], printed
     assert len({value for _, value in found}) == 1
 
 

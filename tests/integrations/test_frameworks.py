@@ -29,7 +29,8 @@ WARNING = "hccl: warning: the ranks train copies"
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(Path(sys.prefix) / "extensions"))
-    for name in ("HCCL_REPLACE", "HCCL_GUARD", "ACCELERATE_USE_CPU"):
+    # Unbuffered, Python writes the end of a line by itself, and lines of two ranks may mix.
+    for name in ("HCCL_REPLACE", "HCCL_GUARD", "ACCELERATE_USE_CPU", "PYTHONUNBUFFERED"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -53,6 +54,14 @@ def job(words: str, framework: str, column: str, text: str = "yes") -> Parameter
 
 
 NAMES = {"trainer": "the Trainer of transformers", "accelerate": "Accelerate", "ignite": "ignite"}
+REMEDIES = {
+    "lightning alone": 'use Trainer(strategy="hccl", devices=N, num_nodes=M)',
+    "deepspeed module": "train the engine of deepspeed.initialize()",
+}
+MISUSED = [
+    job("lightning alone", "Lightning", "guard", "warns"),
+    job("deepspeed module", "DeepSpeed", "guard", "warns"),
+]
 TRAPS = [
     job("accelerate unpatched", "Accelerate", "guard", "warns without the adapter"),
     job("trainer unpatched", "transformers", "guard", "warns without the adapter"),
@@ -68,6 +77,15 @@ def test_trap_is_warned_of_with_the_remedy(words: str) -> None:
     assert ran.stderr.count(WARNING) == 1, ran.stderr
     name = NAMES[words.split()[0]]
     assert f"{name} trains here and works as if each rank were alone: use " in ran.stderr
+
+
+@pytest.mark.parametrize("words", MISUSED)
+def test_ranks_that_train_alone_are_warned_of_with_the_remedy(words: str) -> None:
+    ran = start(LAUNCH, words)
+    first, second = models(ran, "ProcessGroupHccl hccl")
+    assert first != second
+    assert ran.stderr.count(WARNING) == 1, ran.stderr
+    assert REMEDIES[words] in ran.stderr
 
 
 @pytest.mark.shows("Accelerate", "guard", "warns without the adapter")
@@ -110,6 +128,20 @@ def test_job_that_would_be_a_trap_is_right(words: str) -> None:
     assert WARNING not in ran.stderr
 
 
+SHIMMED = [
+    job("accelerate backend", "Gaudi's programs, torch", "data parallel"),
+    job("deepspeed hccl 1", "Gaudi's programs, torch", "sharded", "DeepSpeed ZeRO 1"),
+]
+
+
+@pytest.mark.parametrize("words", SHIMMED)
+def test_framework_takes_the_cpu_under_the_shim(words: str) -> None:
+    ran = start((*LAUNCH, "--habana-shim"), words)
+    first, second = models(ran, "ProcessGroupHccl hccl")
+    assert first == second
+    assert WARNING not in ran.stderr
+
+
 REFUSED = {
     "accelerate fsdp": "ValueError: Accelerate would ignore fsdp_plugin and use DDP here: ",
     # Under hccl-launch, which sets ACCELERATE_USE_CPU.
@@ -133,8 +165,10 @@ def test_plugin_that_would_be_ignored_is_refused(words: str) -> None:
 SWAPPED = [
     job("accelerate cpu", "Accelerate", "--replace-gloo"),
     job("trainer cpu", "transformers", "--replace-gloo"),
+    job("tensor_parallel", "transformers", "--replace-gloo"),
     job("ignite parallel", "ignite", "--replace-gloo"),
-    job("lightning", "Lightning", "--replace-gloo"),
+    job("monai", "MONAI", "--replace-gloo"),
+    job("lightning ddp", "Lightning", "--replace-gloo"),
     job("deepspeed gloo 1", "DeepSpeed", "--replace-gloo"),
     job("deepspeed gloo 3", "DeepSpeed", "--replace-gloo"),
 ]
@@ -147,4 +181,26 @@ def test_program_for_gloo_runs_on_hccl_and_trains_the_same(words: str) -> None:
     assert (ran.stdout + ran.stderr).count("HCCL_REPLACE=gloo: hccl carries CPU tensors") == 1
     assert WARNING not in ran.stderr
     theirs = models(start(LAUNCH, words), "ProcessGroup gloo")
+    assert ours == pytest.approx(theirs, rel=1e-5)
+
+
+@pytest.mark.shows("transformers", "--replace-gloo")
+def test_trainer_with_deepspeed_shards_the_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With gloo each rank would train on all of it. The program asserts that it does not."""
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "false")  # else Accelerate drops DeepSpeed
+    ran = start((*LAUNCH, "--replace-gloo"), "trainer deepspeed_gloo")
+    first, second = models(ran, "ProcessGroupHccl gloo")
+    assert first == second
+
+
+@pytest.mark.shows("Accelerate", "--replace-gloo")
+def test_debug_launcher_of_accelerate_runs_on_hccl(monkeypatch: pytest.MonkeyPatch) -> None:
+    program = PROGRAMS / "accelerate_job.py"
+    theirs = models(
+        run(sys.executable, program, "debug_launcher", limit_s=LIMIT_S), "ProcessGroup gloo"
+    )
+    monkeypatch.setenv("HCCL_REPLACE", "gloo")
+    ours = models(
+        run(sys.executable, program, "debug_launcher", limit_s=LIMIT_S), "ProcessGroupHccl gloo"
+    )
     assert ours == pytest.approx(theirs, rel=1e-5)

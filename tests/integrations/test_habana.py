@@ -69,6 +69,8 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.nightly("frameworks")
+@pytest.mark.shows("Gaudi's programs, torch", "data parallel")
+@pytest.mark.shows("Gaudi's programs, torch", "adapter", "`--habana-shim`")
 def test_program_of_the_page_trains_equal_models(script: Path) -> None:
     script.write_text(PAGE.read_text().partition("```python\n")[2].partition("```")[0])
     ran = launch("--habana-shim", "--world_size", 2, "--use_mpi", script)

@@ -1,6 +1,7 @@
 """JAX, TensorFlow and Keras from their wheels, in programs and under a launcher without torch.
 
-A sitecustomize makes every `import torch` fail, in hccl-launch too.
+A sitecustomize makes every `import torch` fail, in hccl-launch too. One test has hccl-py's wheel in
+environments where torch is not installed.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ import os
 import re
 import signal
 import subprocess
+import sys
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 from launching import run
 
 from hccl_py.schedulers.ports import free_port
@@ -47,19 +51,27 @@ def no_torch(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
-def launch(ranks: int, program: Path, *arguments: str) -> str:
+def launch(ranks: int, program: Path, *arguments: str, options: tuple[str, ...] = ()) -> str:
     """Run a job to its end and return what it printed."""
-    launcher = "hccl_py.launcher.main", "--prefix", "never", "--nproc", ranks
+    launcher = "hccl_py.launcher.main", "--prefix", "never", "--nproc", ranks, *options
     ran = run(PYTHON, "-m", *launcher, program, *arguments, limit_s=LIMIT_S)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     return ran.stdout
 
 
+def shown(words: str, framework: str, **cells: str) -> ParameterSet:
+    """Return a parameter, and the cells that a test with it fills."""
+    marks = [pytest.mark.shows(framework, name.replace("_", " "), cells[name]) for name in cells]
+    return pytest.param(words, marks=marks, id=words)
+
+
 @pytest.mark.parametrize(
     "job",
     [
-        *("jax_job.py values", "jax_job.py overlap", "jax_job.py leave", "jax_job.py differ"),
-        *("tensorflow_job.py", "horovod_tensorflow_job.py"),
+        shown("jax_job.py values", "JAX", adapter="`integrations.jax`"),
+        *("jax_job.py overlap", "jax_job.py leave", "jax_job.py differ"),
+        shown("tensorflow_job.py", "TensorFlow", adapter="`integrations.tensorflow`"),
+        shown("horovod_tensorflow_job.py", "TensorFlow", adapter="`hccl_py.horovod.tensorflow`"),
     ],
 )
 def test_collectives_of_a_program(job: str) -> None:
@@ -73,18 +85,76 @@ def test_jax_with_one_thread_does_not_wait_for_itself(monkeypatch: pytest.Monkey
     launch(2, PROGRAMS / "jax_job.py", "overlap")
 
 
-@pytest.mark.parametrize("example", ["train_jax", "train_tensorflow"])
+TRAINED = [
+    shown("train_jax.py", "JAX", data_parallel="in `jax.jit`"),
+    shown("train_tensorflow.py", "TensorFlow", data_parallel="in `tf.function`"),
+]
+
+
+@pytest.mark.parametrize("example", TRAINED)
 def test_example_trains_as_one_process_does(example: str) -> None:
-    def results(ranks: int) -> list[float]:
-        printed = launch(ranks, EXAMPLES / f"{example}.py")
-        found = re.findall(r"rank (\d) of \d: loss (\S+) sum (\S+)", printed)
-        assert sorted(rank for rank, _, _ in found) == list("01"[:ranks]), printed
-        assert len({(loss, total) for _, loss, total in found}) == 1, printed
-        return [float(value) for value in found[0][1:]]
-
-    assert results(2) == pytest.approx(results(1), rel=1e-4)
+    alone, both = (results(launch(ranks, EXAMPLES / example), ranks) for ranks in (1, 2))
+    assert both == pytest.approx(alone, rel=1e-4)
 
 
+def results(printed: str, ranks: int) -> list[float]:
+    """Return the loss and the parameters' sum, which have to be those of each rank."""
+    found = re.findall(r"rank (\d) of \d: loss (\S+) sum (\S+)", printed)
+    assert sorted(rank for rank, _, _ in found) == list("01"[:ranks]), printed
+    assert len({(loss, total) for _, loss, total in found}) == 1, printed
+    return [float(value) for value in found[0][1:]]
+
+
+FOR_GAUDI = """
+from habana_frameworks.tensorflow import load_habana_module
+
+load_habana_module()
+"""
+
+
+@pytest.mark.shows("Gaudi's programs, TensorFlow", "data parallel")
+@pytest.mark.shows("Gaudi's programs, TensorFlow", "adapter", "`--habana-shim`")
+def test_program_for_gaudi_trains_as_one_process_does(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(FOR_GAUDI + (EXAMPLES / "train_tensorflow.py").read_text())
+    alone, both = (
+        results(launch(ranks, program, options=("--habana-shim",)), ranks) for ranks in (1, 2)
+    )
+    assert both == pytest.approx(alone, rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Build hccl-py's wheel."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = "-m", "pip", "wheel", "-q", "--no-deps", "-C", f"build-dir={folder / 'build'}"
+    subprocess.run([PYTHON, *pip, "-w", folder, ROOT], check=True, timeout=3 * LIMIT_S)
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+@pytest.mark.timeout(4 * LIMIT_S)  # the wheel is compiled
+@pytest.mark.parametrize("example", TRAINED)
+def test_wheel_runs_where_torch_is_not_installed(
+    example: str, wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("PYTHONPATH")
+    extra = example[len("train_") : -len(".py")]
+    framework = [each.split(";")[0] for each in requires("hccl-py") or () if f'"{extra}"' in each]
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True, timeout=LIMIT_S)
+    executables = tmp_path / "venv" / "bin"
+    for packages in (["--no-deps", wheel], ["numpy", "msgpack", "pyzmq", *framework]):
+        pip = [executables / "python", "-m", "pip", "install", "-q", *packages]
+        subprocess.run(pip, check=True, timeout=LIMIT_S)
+    torch = [executables / "python", "-c", "import torch"]
+    assert b"No module named 'torch'" in subprocess.run(torch, capture_output=True).stderr
+    ran = run(executables / "hccl-launch", "--nproc", 2, EXAMPLES / example, limit_s=LIMIT_S)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    results(ran.stdout, 2)
+
+
+@pytest.mark.shows("Keras", "data parallel", "`model.fit`")
+@pytest.mark.shows("Keras", "adapter", "`hccl_py.horovod.keras`")
 def test_fit_of_keras_trains_as_one_process_does() -> None:
     program = PROGRAMS / "horovod_keras_job.py"
     alone, both = launch(1, program).splitlines(), sorted(launch(2, program).splitlines())

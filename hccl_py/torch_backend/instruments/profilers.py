@@ -10,6 +10,7 @@ Python cannot make: without it the profiler crashes.
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from torch.autograd import (  # type: ignore[attr-defined]
     _record_function_with_args_enter,
     _record_function_with_args_exit,
 )
+from torch.futures import Future
 
 from hccl_py.torch_backend.arguments import Call
 from hccl_py.torch_backend.instruments.modes import OPERATORS
@@ -46,11 +48,35 @@ def profiled(
         if work is FINISHED:
             _record_function_with_args_exit(event)
         else:
-            end = torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction
-            # The event is the profiler's. It has to end before the caller can end that, which a
-            # callback of the call's own future may come too late for.
-            work = work.until(end(event, work.get_future()))
+            work.get_future().add_done_callback(_Event(event).end)
     return work
+
+
+class _Event:
+    """The event of a call in flight. It ends with the call, or before the profiler does."""
+
+    def __init__(self, event: torch.Tensor) -> None:
+        self._lock = threading.Lock()
+        self._ended: Future[None] = Future()
+        # Unlike an exit here, a callback of a future reaches the profiler of the thread that began.
+        torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction(event, self._ended)
+        _in_flight.add(self)
+
+    def end(self, *_: object) -> None:
+        """End the event, or wait until another thread has."""
+        with self._lock:
+            if not self._ended.done():
+                self._ended.set_result(None)
+        _in_flight.discard(self)
+
+
+_in_flight: set[_Event] = set()
+
+
+def end_events() -> None:
+    """End the events of all calls in flight: their profiler is about to free them."""
+    for event in tuple(_in_flight):
+        event.end()
 
 
 def _metadata(group: Any, call: Call) -> dict[str, str | int]:

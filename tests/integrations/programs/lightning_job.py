@@ -1,4 +1,6 @@
-"""Trains a small model with Lightning; prints its parameters."""
+"""Trains a small model with Lightning; prints its parameters. Argument: how it is set up."""
+
+import sys
 
 import torch
 from lightning import LightningModule, Trainer
@@ -23,8 +25,12 @@ class Module(LightningModule):
         print(f"model {total!r} group {group}", flush=True)
 
 
-torch.manual_seed(0)
+alone = sys.argv[1] == "alone"  # a Trainer of one device in each rank
+if alone:
+    dist.init_process_group("hccl")
+torch.manual_seed(dist.get_rank() if alone else 0)
 data = torch.utils.data.TensorDataset(torch.randn(96, 16), torch.randn(96, 4))
 quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-trainer = Trainer(max_epochs=1, accelerator="cpu", devices=2, strategy="ddp", **quiet)
+place = {"devices": 1} if alone else {"devices": 2, "strategy": "ddp"}
+trainer = Trainer(max_epochs=1, accelerator="cpu", **place, **quiet)
 trainer.fit(Module(), torch.utils.data.DataLoader(data, batch_size=4))

@@ -13,8 +13,10 @@ if kind == "group":
     dist.init_process_group("hccl")
 if kind == "unpatched":  # the trap: Accelerate, below, believes it is one process
     PartialState._prepare_backend = PartialState._prepare_backend.__wrapped__
-own = {"use_cpu": True} if kind in ("cpu", "group") else {"ddp_backend": "hccl"}
-if kind == "deepspeed":
+own = {"ddp_backend": "hccl"} if kind in ("backend", "deepspeed", "unpatched") else {}
+if kind in ("cpu", "group"):
+    own["use_cpu"] = True
+if kind.startswith("deepspeed"):
     zero = {"train_micro_batch_size_per_gpu": "auto", "zero_optimization": {"stage": 1}}
     own["deepspeed"] = zero
 arguments = TrainingArguments(
@@ -26,6 +28,9 @@ config = BertConfig(
 )
 data = [{"input_ids": torch.randint(50, (8,)), "labels": torch.randint(2, ())} for _ in range(256)]
 model = BertForSequenceClassification(config)
-Trainer(model=model, args=arguments, train_dataset=data).train()
+trainer = Trainer(model=model, args=arguments, train_dataset=data)
+trainer.train()
+num_batches = len(trainer.get_train_dataloader())
+assert num_batches == len(data) // 4 // dist.get_world_size(), "each rank has all data"
 total = sum(parameter.double().sum().item() for parameter in model.parameters())
 print(f"model {total!r} group {type(dist.group.WORLD).__name__} {dist.get_backend()}", flush=True)

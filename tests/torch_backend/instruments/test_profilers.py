@@ -92,18 +92,18 @@ def test_event_of_an_asynchronous_call_lasts_until_the_last_rank_came() -> None:
 
 def profile_again_and_again(rank: int, world_size: int) -> None:
     tensor = torch.ones(2)
-    for _ in range(300):
+    for _ in range(100):
         with torch.profiler.profile() as profile:
-            for work in (dist.all_reduce(tensor, async_op=True), dist.barrier(async_op=True)):
+            works = [dist.all_reduce(tensor, async_op=True) for _ in range(8)]
+            for work in works[:4]:
                 assert work is not None
                 work.wait()
-        assert {"hccl:all_reduce", "hccl:barrier"} <= {
-            event.name for event in profile.events() or ()
-        }
+        names = [event.name for event in profile.events() or ()]
+        assert names.count("hccl:all_reduce") == len(works)
 
 
 @pytest.mark.nightly("calls")
-def test_events_of_asynchronous_calls_end_before_the_profiler() -> None:
+def test_events_of_calls_in_flight_end_before_the_profiler() -> None:
     """The profiler frees its events; one that ended after that crashed the rank."""
     run_ranks(profile_again_and_again, 2, backend="hccl")
 
