@@ -8,13 +8,15 @@ import contextlib
 import os
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hccl_py.algorithms.tuner import names_a_file
+from hccl_py.algorithms.tuning import read_for_all_ranks
 from hccl_py.call_group import require_no_group
 from hccl_py.collectives import Collectives
 from hccl_py.communicator_state import assemble
@@ -29,10 +31,13 @@ from hccl_py.observe.progress_file import PROGRESS
 from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
-from hccl_py.transport.errors import CommunicatorError
+from hccl_py.transport.errors import CommunicatorError, InvalidArgumentError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.process_lifecycle import Stage, register
 from hccl_py.work import Work, release_finished
+
+if TYPE_CHECKING:
+    from hccl_py.algorithms.custom import CustomAlgorithm
 
 _SHRUNK = "/shrunk-"
 
@@ -63,6 +68,7 @@ class Communicator(Collectives[None]):
         name: str = "default",
         identity: Identity | None = None,
         compression: str | None = None,
+        algorithms: "Sequence[CustomAlgorithm]" = (),
     ) -> None:
         """Meet the other ranks and connect to all of them.
 
@@ -78,16 +84,27 @@ class Communicator(Collectives[None]):
             compression: `bf16` or `int8`, for large sums of float32 between nodes (see
                 docs/compression.md), or `none`; the same on all ranks. None: from
                 HCCL_COMPRESSION, else none.
+            algorithms: of your own (see docs/algorithms.md), for the calls that each serves; the
+                same on all ranks. They are proved for these ranks here.
 
         Raises:
-            InvalidArgumentError: a number makes no sense, or the environment lacks one.
+            InvalidArgumentError: a number makes no sense, or the environment lacks one; or one of
+                `algorithms` is wrong.
             BootstrapError: not all ranks came, or one could not be connected; the message says
                 which, where and at what step.
         """
         rank, world_size = rank_and_size(rank, world_size)
         chosen = default_compression(compression)
+        own = tuple(algorithms)
+        share: Callable[[], bytes] = read_for_all_ranks
+        if own or names_a_file():
+            from hccl_py import own_algorithms
+
+            own, share = own_algorithms.of_this_rank(own)
         with rendezvous_store(store, rank, world_size, name, timeout_s) as rendezvous:
-            connected = connect_engine(rendezvous, rank, world_size, timeout_s, identity)
+            connected = connect_engine(
+                rendezvous, rank, world_size, timeout_s, identity, share=share
+            )
         core, mesh, self._sockets, self._repair = connected
         self.rank = rank
         self.world_size = world_size
@@ -96,6 +113,7 @@ class Communicator(Collectives[None]):
         self.old_ranks: tuple[int, ...] = ()
         self._provider = mesh.provider
         self._identity, self._compression = identity, compression
+        self._algorithms = algorithms
         self._num_shrinks = 0
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._store = rendezvous  # rank 0 may host it, and others may not have read all of it yet
@@ -117,6 +135,27 @@ class Communicator(Collectives[None]):
             state.coordination.attach(state.reporter)
             PROGRESS.follow(state.coordination)
         _open.add(self)
+        if own or b"\n" in mesh.shared:  # rank 0 was given some
+            self._agree_on(own, mesh.shared)
+
+    def _agree_on(self, own: "Sequence[CustomAlgorithm]", shared: bytes) -> None:
+        from hccl_py import own_algorithms
+
+        first, newline, _ = shared.rpartition(b"\n")
+        try:
+            if not newline and self.world_size > 1:
+                error = (
+                    f"rank {self.rank} was given {', '.join(map(str, own))}, rank 0 no algorithm"
+                )
+                self._leave_by(error)
+                raise InvalidArgumentError(f"{error}; give all ranks the same")
+            agreed = own_algorithms.agree(
+                own, self.rank, self.nodes, first.decode(), self.all_gather
+            )
+        except BaseException:
+            self.close()
+            raise
+        self._state.plans.serve(agreed)
 
     def __repr__(self) -> str:
         """Show name, rank, size, nodes and whether calls can be made."""
@@ -200,6 +239,7 @@ class Communicator(Collectives[None]):
             name=name,
             identity=self._identity,
             compression=self._compression,
+            algorithms=self._algorithms,
         )
         if self._state.coordination is None or len(chosen) == 1:
             self._state.require_engine()
@@ -259,6 +299,7 @@ class Communicator(Collectives[None]):
             name=name,
             identity=self._identity,
             compression=self._compression,
+            algorithms=self._algorithms,
         )
         core = self._state.require_engine()
         core.poll()

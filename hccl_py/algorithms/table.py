@@ -99,10 +99,14 @@ def plan_for(
     if (root is not None and not 0 <= root < n) or (root is not None) != contract.rooted:
         expected = f"one of 0..{n - 1}" if contract.rooted else "None"
         raise InvalidArgumentError(f"root of {collective}: expected {expected}, got {root}")
-    header = Plan(collective, algorithm, rank, n, root)
-    shape = contract.shape(header, entry.data_chunks(nodes))
+    return write_plan(entry, Plan(collective, algorithm, rank, n, root), nodes)
+
+
+def write_plan(entry: Algorithm, header: Plan, nodes: Nodes) -> Plan:
+    """Have an algorithm write the plan that `header` begins."""
+    shape = COLLECTIVES[header.collective].shape(header, entry.data_chunks(nodes))
     builder = PlanBuilder(replace(header, shape=shape), nodes)
-    entry.write(rank, n, builder)
+    entry.write(header.rank, header.world_size, builder)
     return builder.finish()
 
 

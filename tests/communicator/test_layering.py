@@ -21,7 +21,14 @@ LAYERS = [
     ("algorithms",),
     (
         *("communicator", "collectives", "submit", "work", "call_group", "plan_cache", "engine"),
-        *("compression", "fingerprint", "communicator_state", "memory", "membership"),
+        *(
+            "compression",
+            "fingerprint",
+            "communicator_state",
+            "own_algorithms",
+            "memory",
+            "membership",
+        ),
         *("diagnosis", "observe", "graphs"),
     ),
     ("torch_backend",),
