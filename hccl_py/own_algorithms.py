@@ -16,9 +16,7 @@ from hccl_py.algorithms.custom import CustomAlgorithm, in_effect
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.tuning import read_for_all_ranks
 from hccl_py.plan.contracts import COLLECTIVES
-from hccl_py.plan.explain import explain
-from hccl_py.plan.language import Nodes, Plan, PlanError
-from hccl_py.plan.verify import verify
+from hccl_py.plan.language import Nodes, Plan
 from hccl_py.transport.errors import InvalidArgumentError
 
 Gather = Callable[[Any, Any], Any]
@@ -93,24 +91,6 @@ def agree(
     return tuple(_with_span(one, span) for one, span in spans.items())
 
 
-def verify_custom(algorithm: CustomAlgorithm, nodes: Nodes, root: int | None = None) -> None:
-    """Prove an algorithm for these ranks, out of place and in place.
-
-    Raise InvalidArgumentError: it is wrong; the message draws how the block at fault came to be.
-    """
-    plans = algorithm.plans(nodes, root)
-    contract = COLLECTIVES[algorithm.collective]
-    contract = replace(contract, equal_blocks=algorithm.entry.equal_blocks)
-    for in_place in (False, True):
-        try:
-            verify(plans, contract, in_place=in_place)
-        except PlanError as error:
-            story = explain(plans, contract, error, in_place=in_place)
-            rooted = "" if root is None else f", root {root}"
-            where = f"{len(plans)} ranks on {len(nodes)} node(s){rooted}"
-            raise InvalidArgumentError(f"{algorithm} is wrong for {where}: {story}") from error
-
-
 def _problem(case: _Case, nodes: Nodes, rank: int, digests: Sequence[int]) -> str:
     algorithm, root = case
     try:
@@ -120,7 +100,7 @@ def _problem(case: _Case, nodes: Nodes, rank: int, digests: Sequence[int]) -> st
                     f"{algorithm}: rank {owner} has another function than rank {rank}: their plans "
                     f"of rank {owner} differ; give all ranks the same file"
                 )
-        verify_custom(algorithm, nodes, root)
+        algorithm.verify(nodes, root)
     except InvalidArgumentError as error:
         return str(error)
     return ""

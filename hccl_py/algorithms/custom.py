@@ -7,7 +7,7 @@ for the world at hand before its first call.
 import os
 import traceback
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib import util
 from pathlib import Path
@@ -17,7 +17,9 @@ from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import Algorithm, write_plan
 from hccl_py.algorithms.tuner import UNKNOWN_SIZE, VARIABLE, items, overrides, size_class
 from hccl_py.plan.contracts import COLLECTIVES
-from hccl_py.plan.language import Nodes, Plan, PlanBuilder
+from hccl_py.plan.explain import explain
+from hccl_py.plan.language import Nodes, Plan, PlanBuilder, PlanError
+from hccl_py.plan.verify import verify
 from hccl_py.transport.errors import InvalidArgumentError
 
 
@@ -67,6 +69,24 @@ class CustomAlgorithm:
     def plans(self, nodes: Nodes, root: int | None) -> tuple[Plan, ...]:
         """Write the plans of all ranks."""
         return tuple(self.plan(rank, nodes, root) for rank in range(count_ranks(nodes)))
+
+    def verify(self, nodes: Nodes, root: int | None = None) -> None:
+        """Prove it for these ranks, out of place and in place.
+
+        Raise InvalidArgumentError: it is wrong. The message draws how the block at fault came to
+        be.
+        """
+        plans = self.plans(nodes, root)
+        contract = COLLECTIVES[self.collective]
+        contract = replace(contract, equal_blocks=self.entry.equal_blocks)
+        for in_place in (False, True):
+            try:
+                verify(plans, contract, in_place=in_place)
+            except PlanError as error:
+                story = explain(plans, contract, error, in_place=in_place)
+                rooted = "" if root is None else f", root {root}"
+                where = f"{len(plans)} ranks on {len(nodes)} node(s){rooted}"
+                raise InvalidArgumentError(f"{self} is wrong for {where}: {story}") from error
 
     def _call(self, where: str, function: Callable[..., Any], *arguments: object) -> Any:
         try:
@@ -169,7 +189,7 @@ def loaded(place: str, collective: str | None = None) -> CustomAlgorithm:
 def _algorithms_of(path: Path) -> dict[str, CustomAlgorithm]:
     spec = util.spec_from_file_location(f"hccl_algorithms_{path.stem}", path)
     if spec is None or spec.loader is None or not path.is_file():
-        raise InvalidArgumentError(f"{path}: expected a Python file that can be read")
+        raise InvalidArgumentError(f"{path.name}: expected a Python file, {path} cannot be read")
     module = util.module_from_spec(spec)
     try:
         spec.loader.exec_module(module)
