@@ -16,7 +16,7 @@ from typing import Any
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import Algorithm, write_plan
 from hccl_py.algorithms.tuner import UNKNOWN_SIZE, VARIABLE, items, overrides, size_class
-from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan.contracts import COLLECTIVES, Contract
 from hccl_py.plan.explain import explain
 from hccl_py.plan.language import Nodes, Plan, PlanBuilder, PlanError
 from hccl_py.plan.verify import verify
@@ -49,6 +49,11 @@ class CustomAlgorithm:
     def __str__(self) -> str:
         return f"{self.collective}={self.name}"
 
+    @property
+    def contract(self) -> Contract:
+        """What it promises, and what it relies on."""
+        return replace(COLLECTIVES[self.collective], equal_blocks=self.entry.equal_blocks)
+
     def serves(self, nodes: Nodes) -> bool:
         """Tell whether it is for these nodes."""
         n = count_ranks(nodes)
@@ -77,8 +82,7 @@ class CustomAlgorithm:
         be.
         """
         plans = self.plans(nodes, root)
-        contract = COLLECTIVES[self.collective]
-        contract = replace(contract, equal_blocks=self.entry.equal_blocks)
+        contract = self.contract
         for in_place in (False, True):
             try:
                 verify(plans, contract, in_place=in_place)

@@ -1,6 +1,7 @@
 """A wrong plan drawn as text: the way of the block whose contribution is missing or double."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from hccl_py.plan.contracts import Contract
 from hccl_py.plan.history import Event, History, OpName
@@ -19,7 +20,8 @@ def explain(
     if fault is None or n > _MOST_RANKS:
         return str(error)
     history = History(plans, contract, in_place)
-    history.run()
+    with suppress(PlanError):
+        history.run()
     done = {(event.rank, event.op_index): event for event in history.events}
     # A plan that ends wrong did all of its ops; where none wrote the block, there is no last one.
     last = history.failed or (None if error.op_index is None else done[error.rank, error.op_index])

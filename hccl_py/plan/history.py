@@ -15,8 +15,13 @@ from hccl_py.plan.simulate import Simulation, _Message
 OpName = tuple[int, int]
 """A rank, and which of its ops."""
 
-Duration = Callable[[Plan, Op, int], float]
-"""How long the message of a rank's send to a peer takes."""
+Duration = Callable[[Plan, Op, int | None], float]
+"""How long an op of a rank takes: its message to a peer, or (None) what it copies or reduces."""
+
+
+def in_steps(_plan: Plan, _op: Op, peer: int | None) -> float:
+    """Count messages that wait for one another."""
+    return 0.0 if peer is None else 1.0
 
 
 class Event(NamedTuple):
@@ -36,8 +41,8 @@ class Event(NamedTuple):
 class History(Simulation):
     """A run of the plans that notes each op.
 
-    A message takes `duration` from when it is posted, behind what its lane carries already; other
-    ops take no time. With the default, time counts the messages that waited for one another.
+    A message begins when it is posted, behind those that its lane carries already. Lanes do not
+    disturb one another.
     """
 
     def __init__(
@@ -45,24 +50,26 @@ class History(Simulation):
         plans: Sequence[Plan],
         contract: Contract,
         in_place: bool = False,
-        duration: Duration = lambda _plan, _op, _peer: 1.0,
+        duration: Duration = in_steps,
     ) -> None:
         super().__init__(plans, contract, in_place)
         self.events: list[Event] = []
         self.failed: Event | None = None  # the op that cannot be done, of wrong plans
         self._duration = duration
         self._now = [0.0] * len(plans)
-        self._arrives: dict[tuple[OpName, int], float] = {}
+        # When what an op sends is at a peer.
+        self.arrives: dict[tuple[OpName, int], float] = {}
         self._lane_free: dict[tuple[int, int], float] = {}
         self._taken: list[tuple[OpName, tuple[Value, ...]]] = []
 
     def run(self) -> None:
-        """Run as far as the plans can; a wrong op ends it and becomes `failed`."""
+        """Run as far as the plans can; PlanError: an op is wrong, which may become `failed`."""
         try:
             super().run()
         except PlanError as error:
             if error.op_index is not None and error.fault is not None:
                 self.failed = self._event(error.rank, error.op_index, self._operands(error))
+            raise
 
     def _step(self, rank: int) -> bool:
         self._taken = []
@@ -74,7 +81,7 @@ class History(Simulation):
         for peer in op.peers if op.kind is OpKind.SEND else ():
             begin = max(self._now[rank], self._lane_free.get((rank, peer), 0.0))
             end = begin + self._duration(self._plans[rank], op, peer)
-            self._arrives[(rank, index), peer] = self._lane_free[rank, peer] = end
+            self.arrives[(rank, index), peer] = self._lane_free[rank, peer] = end
         chunk = op.dst or op.src
         assert chunk is not None
         event = self._event(rank, index, memory.read(chunk))._replace(read=read)
@@ -87,7 +94,9 @@ class History(Simulation):
         chunk = op.dst or op.src
         assert chunk is not None
         received = tuple(sent for sent, _ in self._taken)
-        end = max([self._now[rank], *(self._arrives[sent, rank] for sent in received)])
+        end = max([self._now[rank], *(self.arrives[sent, rank] for sent in received)])
+        if op.kind is not OpKind.SEND:
+            end += self._duration(self._plans[rank], op, None)
         read = self._read(rank, op)
         return Event(rank, index, self._now[rank], end, chunk, values, read, received)
 

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from hccl_py.algorithms.neighbours import count_ranks
@@ -48,7 +48,23 @@ def _parser() -> argparse.ArgumentParser:
     add("algorithm", help=_ALGORITHM)
     _add_where(add)
     add("--rank", type=int, help="of this rank only")
+    add = command("draw", _draw, "write a page that shows a plan: messages, and who holds what")
+    add("algorithm", help=_ALGORITHM)
+    _add_where(add)
+    add("--tuning", type=Path, metavar="FILE", help="draw us by the numbers of hccl-bench --tune")
+    add("--size", type=_size, metavar="SIZE", help="with it: bytes of the call, such as 1M")
+    add("--trace", type=Path, metavar="DIR", help="draw a call of these flight recorders over it")
+    add("--call", type=int, metavar="N", help="with it: number of the call (the last one)")
+    add("-o", "--output", type=Path, default=Path("plan.html"), help="the page (plan.html)")
     return parser
+
+
+def _size(text: str) -> int:
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    scale = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(unit)
+    if scale is None or not (number.isascii() and number.isdigit() and int(number)):
+        raise argparse.ArgumentTypeError(f"expected bytes such as 4, 64K or 1M, got {text!r}")
+    return int(number) * scale
 
 
 def _add_where(add: Callable[..., object]) -> None:
@@ -98,6 +114,34 @@ def _show(options: argparse.Namespace) -> int:
         raise InvalidArgumentError(f"--rank: expected one of 0..{n - 1}, got {options.rank}")
     ranks = range(n) if options.rank is None else [options.rank]
     print("\n\n".join(str(chosen.plan(rank, where.nodes, where.root)) for rank in ranks))
+    return 0
+
+
+def _draw(options: argparse.Namespace) -> int:
+    from hccl_py.plan.history import Duration, in_steps
+    from hccl_py.plan_command.drawing import Drawing, page
+    from hccl_py.plan_command.times import durations, measured
+
+    chosen = algorithm_named(options.algorithm)
+    where = _where(options, chosen.collective)
+    chosen.verify(where.nodes, where.root)
+    plans = chosen.plans(where.nodes, where.root)
+    about, call, num_bytes = f"{where}. {chosen.cost}.", None, options.size
+    duration: Duration = in_steps
+    if options.trace is not None:
+        n = count_ranks(where.nodes)
+        call = measured(options.trace, chosen.collective, n, options.call)
+        num_bytes = num_bytes or call.num_bytes
+        about += f" Bars: call {call.number} of {call.num_bytes} bytes as the ranks recorded it."
+    if options.tuning is not None:
+        if not num_bytes:
+            raise InvalidArgumentError("--tuning: expected --size or --trace with it")
+        duration = durations(options.tuning, num_bytes, where.nodes)
+        about += f" Times of single messages of a call of {num_bytes} bytes by {options.tuning}."
+    drawing = Drawing(plans, chosen.contract, where.nodes, duration)
+    content = drawing.content(str(chosen), about, call)
+    options.output.write_text(page(content), encoding="utf-8")
+    print(f"{options.output}: {chosen}, {where}")
     return 0
 
 
