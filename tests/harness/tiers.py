@@ -43,6 +43,7 @@ COMMANDS["frameworks"] = (
 
 PACKAGES = {
     "hosts": ("iproute2",),
+    "plans": ("chromium",),
     "launchers": (
         *("iproute2", "nftables", "openssh-client", "openssh-server"),
         *("slurmctld", "slurmd", "slurm-client", "munge"),
