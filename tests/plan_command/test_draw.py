@@ -101,7 +101,7 @@ def dom(path: Path, **state: object) -> str:
         [CHROMIUM, *flags, "--enable-logging=stderr", "--dump-dom", address],
         capture_output=True,
         text=True,
-        timeout=100,
+        timeout=300,
         check=True,
     )
     assert "CONSOLE" not in ran.stderr, ran.stderr  # an error of the script
@@ -113,6 +113,7 @@ def count(page: str, name: str) -> int:
 
 
 @pytest.mark.nightly("plans")
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 class TestInABrowser:
     """The page in Chromium, without a window."""
