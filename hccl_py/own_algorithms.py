@@ -12,9 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from hccl_py.algorithms.custom import CustomAlgorithm, in_effect
+from hccl_py.algorithms.custom import CustomAlgorithm
 from hccl_py.algorithms.neighbours import count_ranks
-from hccl_py.algorithms.tuning import read_for_all_ranks
 from hccl_py.plan.contracts import COLLECTIVES
 from hccl_py.plan.language import Nodes, Plan
 from hccl_py.transport.errors import InvalidArgumentError
@@ -26,18 +25,6 @@ Gather = Callable[[Any, Any], Any]
 class _Case(NamedTuple):
     algorithm: CustomAlgorithm
     root: int | None
-
-
-def of_this_rank(
-    given: Sequence[CustomAlgorithm],
-) -> tuple[tuple[CustomAlgorithm, ...], Callable[[], bytes]]:
-    """Return the algorithms in effect on this rank, and what rank 0 shares while ranks connect.
-
-    That is a line with their names, and behind it the tuning.
-    """
-    algorithms = in_effect(given)
-    names = f"{', '.join(map(str, algorithms))}\n".encode() if algorithms else b""
-    return algorithms, lambda: names + read_for_all_ranks()
 
 
 def agree(

@@ -17,6 +17,7 @@ from hccl_py.plan.compress import compress_scale_out
 from hccl_py.plan.language import Nodes, Plan
 from hccl_py.plan.lower import lower
 from hccl_py.transport import _core
+from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import IN_ONE_STEP, Compression, DType, ReduceOp
 
 if TYPE_CHECKING:
@@ -49,13 +50,15 @@ class PlanCache(dict[Call, _core.Prepared]):
         *,
         equal_blocks: bool = True,
         compression: Compression = Compression.NONE,
+        reproducible: bool = False,
     ) -> None:
         """Start empty. `HCCL_VERIFY=1` proves every plan before its first use.
 
         `tuning` is what rank 0 handed to all ranks. `uneven` is the cache for calls whose blocks
         may differ in length, made without `equal_blocks`. `compression` is that of the calls that
-        can be compressed; `compressed` returns the cache for another one. `known` finds what this
-        one holds by a caller's arguments.
+        can be compressed; `compressed` returns the cache for another one. `reproducible`: results
+        are reduced in rank order, whatever the size and the nodes. `known` finds what this one
+        holds by a caller's arguments.
         """
         super().__init__()
         self.known = _core.KnownCalls()
@@ -63,10 +66,13 @@ class PlanCache(dict[Call, _core.Prepared]):
         self._environ: Mapping[str, str] = os.environ
         self._equal_blocks = equal_blocks
         if equal_blocks:
-            self.uneven = PlanCache(rank, nodes, tuning, equal_blocks=False)
+            self.uneven = PlanCache(
+                rank, nodes, tuning, equal_blocks=False, reproducible=reproducible
+            )
         self._rank = rank
         self._nodes = nodes
         self._compression = compression
+        self._reproducible = reproducible
         self._others: dict[Compression, PlanCache] = {}
         self._custom: tuple[CustomAlgorithm, ...] = ()
         self._verify = os.environ.get("HCCL_VERIFY") == "1"
@@ -76,6 +82,11 @@ class PlanCache(dict[Call, _core.Prepared]):
         """Return the cache for calls with this compression."""
         if compression is self._compression:
             return self
+        if self._reproducible:
+            raise InvalidArgumentError(
+                f"compression: expected none in a reproducible communicator, got "
+                f"{compression.name.lower()}: what it rounds depends on nodes and sizes"
+            )
         if compression not in self._others:
             cache = PlanCache(self._rank, self._nodes, self._tuning, compression=compression)
             cache.serve(self._custom)
@@ -94,7 +105,8 @@ class PlanCache(dict[Call, _core.Prepared]):
             check_op(op, kind)
             assert kind.part_type is not None, "nothing can be reduced that has none"
             dtype, engine_count = kind.part_type, count * kind.parts
-        in_one_step = dtype in IN_ONE_STEP
+        reduces_in_order = self._reproducible and collective in REDUCING
+        in_one_step = dtype in IN_ONE_STEP or reduces_in_order
         compression = Compression.NONE
         if len(self._nodes) > 1 and is_compressible(collective, kind, op, num_bytes):
             compression = self._compression

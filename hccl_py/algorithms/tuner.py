@@ -21,7 +21,6 @@ VARIABLE = "HCCL_ALGORITHM"
 _WORTH_A_CHANGE = 1.1  # less may be noise: the choice of the table stays
 UNKNOWN_SIZE = ("all_to_all", "gather", "scatter")
 """Collectives where a rank does not know what the others give."""
-_IN_ONE_STEP = ("one_shot", "mesh", "direct")
 
 
 class Row(NamedTuple):
@@ -92,8 +91,8 @@ def choose(
     Args:
         num_bytes: size of `data`; of all n blocks, for a collective on blocks. Must be the same on
             all ranks; of `UNKNOWN_SIZE`, where it cannot be, neither table nor tuning asks.
-        in_one_step: whether nothing but one rank may reduce a chunk, with all ranks' values at
-            hand; then `HCCL_ALGORITHM` counts only where it names such an algorithm.
+        in_one_step: whether one rank must reduce a chunk, with all ranks' values at hand and in
+            rank order; then `HCCL_ALGORITHM` counts only where it names such an algorithm.
         equal_blocks: whether all ranks know that all blocks have one length; else `HCCL_ALGORITHM`
             counts only where it names an algorithm that does without.
         compressed: whether messages between nodes are; then `HCCL_ALGORITHM` counts only where it
@@ -107,7 +106,7 @@ def choose(
     def fits(name: str) -> bool:
         entry = ALGORITHMS[collective, name]
         return (
-            (name in _IN_ONE_STEP or not in_one_step)
+            (entry.in_rank_order or not in_one_step)
             and (equal_blocks or not entry.equal_blocks)
             and (entry.compressible or not compressed)
         )

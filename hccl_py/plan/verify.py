@@ -150,6 +150,14 @@ def _broken_promise(
         return f"holds {value}, a reduction of another block", 0
     if missing:
         return f"holds {value}, without the contribution of rank {listed(missing)}", missing
+    if contract.in_rank_order and not _is_in_rank_order(value, plan.world_size):
+        return f"holds {value}, which is not one reduction in rank order", 0
     if totals.setdefault(promise.block, value) is not value:
         return f"holds {value}, another rank {totals[promise.block]}", 0
     return "", 0
+
+
+def _is_in_rank_order(value: Value, n: int) -> bool:
+    operands = value.tree if isinstance(value.tree, tuple) else (value,)
+    expected = [Contribution(rank, value.block) for rank in range(n)]
+    return [operand.tree for operand in operands] == expected
