@@ -124,7 +124,9 @@ class Communicator(Collectives[None]):
         self.old_ranks: tuple[int, ...] = ()
         self._provider = mesh.provider
         self._identity, self._compression = identity, compression
-        self._algorithms, self._reproducible = algorithms, reproducible
+        of_rank_0 = Shared.parse(mesh.shared)
+        self._algorithms = algorithms
+        self._reproducible = of_rank_0.reproducible if world_size > 1 else reproducible
         self._num_shrinks = 0
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._store = rendezvous  # rank 0 may host it, and others may not have read all of it yet
@@ -146,9 +148,8 @@ class Communicator(Collectives[None]):
             state.coordination.attach(state.reporter)
             PROGRESS.follow(state.coordination)
         _open.add(self)
-        of_rank_0 = Shared.parse(mesh.shared).algorithms
-        if own or of_rank_0:
-            self._agree_on(own, of_rank_0)
+        if own or of_rank_0.algorithms:
+            self._agree_on(own, of_rank_0.algorithms)
 
     def _agree_on(self, own: "Sequence[CustomAlgorithm]", of_rank_0: str) -> None:
         from hccl_py import own_algorithms

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import reduce
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial, reduce
 
 import pytest
 import torch
@@ -44,6 +45,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
     return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     ("layout", "dtypes"),
     [
@@ -58,28 +60,28 @@ def test_bits_are_those_of_a_fold_in_rank_order(
     n = len(layout)
     inputs = {dtype: inputs_of(n, dtype) for dtype in dtypes}
 
-    def run(comm: Communicator) -> None:
-        for dtype, everyone in inputs.items():
-            expected = folded(everyone)
-            for begin, end in SLICES:
-                data = everyone[comm.rank].clone()[begin:end]
-                comm.all_reduce(data)
-                assert same_bits(data, expected[begin:end]), (dtype, begin, end)
-                data = everyone[comm.rank].clone()[begin:end]
-                comm.reduce(data, n - 1)
-                assert comm.rank != n - 1 or same_bits(data, expected[begin:end]), dtype
-            block = COUNT // n
-            part = torch.empty(block, dtype=dtype)
-            comm.reduce_scatter(part, everyone[comm.rank][: n * block].clone())
-            assert same_bits(part, expected[comm.rank * block : (comm.rank + 1) * block]), dtype
+    def run(comm: Communicator, dtype: torch.dtype, expected: torch.Tensor) -> None:
+        mine, me = inputs[dtype][comm.rank], comm.rank
+        for begin, end in SLICES:
+            data = mine.clone()[begin:end]
+            comm.all_reduce(data)
+            assert same_bits(data, expected[begin:end]), (dtype, begin, end)
+            data = mine.clone()[begin:end]
+            comm.reduce(data, n - 1)
+            assert me != n - 1 or same_bits(data, expected[begin:end]), (dtype, begin, end)
+        block = COUNT // n
+        part = torch.empty(block, dtype=dtype)
+        comm.reduce_scatter(part, mine[: n * block].clone())
+        assert same_bits(part, expected[me * block : (me + 1) * block]), dtype
 
     with ThreadRanks(layout) as ranks:
-        ranks.run(run)
+        for dtype, everyone in inputs.items():
+            ranks.run(partial(run, dtype=dtype, expected=folded(everyone)))
 
 
 def test_numbers_are_such_that_the_order_shows() -> None:
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
-        inputs = inputs_of(4, dtype)
+        inputs = [one[:1_000] for one in inputs_of(4, dtype)]
         by_node = (inputs[0] + inputs[1]) + (inputs[2] + inputs[3])
         assert not same_bits(by_node, folded(inputs))
 
@@ -105,7 +107,19 @@ def test_only_an_algorithm_in_rank_order_reduces_and_others_are_as_ever(
     assert algorithms_of(True, "all_reduce=one_shot", monkeypatch) == ["one_shot", "hierarchical"]
 
 
-def test_rank_0_decides_for_all() -> None:
+def test_rank_0_decides_for_all_and_for_subgroups() -> None:
+    store = MemoryStore(60)
+
+    def run(rank: int) -> list[bool]:
+        with Communicator(store, rank, 3, timeout_s=60, reproducible=rank == 0) as comm:
+            groups = [comm, comm.split(0 if rank else None)]
+            return [one._state.plans._reproducible for one in groups if one is not None]
+
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(run, range(3))) == [[True], [True] * 2, [True] * 2]
+
+
+def test_settings_of_rank_0_are_packed_beside_the_tuning() -> None:
     assert Shared.parse(Shared(reproducible=True, tuning=b"{}").packed()) == ("", True, b"{}")
     assert Shared.parse(Shared(tuning=b"{}").packed()) == ("", False, b"{}")
     assert [is_reproducible({"HCCL_REPRODUCIBLE": text}) for text in ("", "0", "1")] == [0, 0, 1]
