@@ -11,6 +11,7 @@ from importlib import import_module as _import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hccl_py.algorithms.custom import algorithm as algorithm
     from hccl_py.call_group import group as group
     from hccl_py.communicator import Communicator as Communicator
     from hccl_py.compression import ErrorFeedback as ErrorFeedback
@@ -42,6 +43,7 @@ _NAMES = {
     "membership.unique_id": ("UniqueId", "get_unique_id"),
     "transport.types": ("ReduceOp",),
     "call_group": ("group",),
+    "algorithms.custom": ("algorithm",),
     "graphs.capture": ("capture",),
     "memory.scaled": ("premul_sum",),
     "memory.registered": ("empty",),

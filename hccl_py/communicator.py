@@ -8,13 +8,16 @@ import contextlib
 import os
 import weakref
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from hccl_py.algorithms.shared import Shared, is_reproducible
+from hccl_py.algorithms.tuner import names_a_file
+from hccl_py.algorithms.tuning import read_for_all_ranks
 from hccl_py.call_group import require_no_group
 from hccl_py.collectives import Collectives
 from hccl_py.communicator_state import assemble
@@ -29,10 +32,14 @@ from hccl_py.observe.progress_file import PROGRESS
 from hccl_py.observe.statistics import Statistics, read_statistics
 from hccl_py.transport import _core
 from hccl_py.transport._core import Cause
-from hccl_py.transport.errors import CommunicatorError
+from hccl_py.transport.errors import CommunicatorError, InvalidArgumentError
 from hccl_py.transport.network.identity import Identity
 from hccl_py.transport.process_lifecycle import Stage, register
+from hccl_py.transport.types import Compression
 from hccl_py.work import Work, release_finished
+
+if TYPE_CHECKING:
+    from hccl_py.algorithms.custom import CustomAlgorithm
 
 _SHRUNK = "/shrunk-"
 
@@ -63,6 +70,8 @@ class Communicator(Collectives[None]):
         name: str = "default",
         identity: Identity | None = None,
         compression: str | None = None,
+        algorithms: "Sequence[CustomAlgorithm]" = (),
+        reproducible: bool | None = None,
     ) -> None:
         """Meet the other ranks and connect to all of them.
 
@@ -78,16 +87,35 @@ class Communicator(Collectives[None]):
             compression: `bf16` or `int8`, for large sums of float32 between nodes (see
                 docs/speed/compression.md), or `none`; the same on all ranks. None: from
                 HCCL_COMPRESSION, else none.
+            algorithms: of your own (see docs/algorithms.md), for the calls that each serves; the
+                same on all ranks. They are proved for these ranks here.
+            reproducible: the bits of a reduction depend on nothing but the data, the type and the
+                number of ranks (see docs/reproducible.md); that of rank 0 counts. None: from
+                HCCL_REPRODUCIBLE.
 
         Raises:
-            InvalidArgumentError: a number makes no sense, or the environment lacks one.
+            InvalidArgumentError: a number makes no sense, or the environment lacks one; one of
+                `algorithms` is wrong; `reproducible` with compression.
             BootstrapError: not all ranks came, or one could not be connected; the message says
                 which, where and at what step.
         """
         rank, world_size = rank_and_size(rank, world_size)
         chosen = default_compression(compression)
+        reproducible = is_reproducible() if reproducible is None else reproducible
+        if reproducible and chosen is not Compression.NONE:
+            raise InvalidArgumentError(
+                f"reproducible: expected no compression with it, got {chosen.name.lower()}"
+            )
+        own = _in_effect(algorithms)
+
+        def share() -> bytes:
+            names = ", ".join(map(str, own))
+            return Shared(names, reproducible, read_for_all_ranks()).packed()
+
         with rendezvous_store(store, rank, world_size, name, timeout_s) as rendezvous:
-            connected = connect_engine(rendezvous, rank, world_size, timeout_s, identity)
+            connected = connect_engine(
+                rendezvous, rank, world_size, timeout_s, identity, share=share
+            )
         core, mesh, self._sockets, self._repair = connected
         self.rank = rank
         self.world_size = world_size
@@ -96,6 +124,9 @@ class Communicator(Collectives[None]):
         self.old_ranks: tuple[int, ...] = ()
         self._provider = mesh.provider
         self._identity, self._compression = identity, compression
+        of_rank_0 = Shared.parse(mesh.shared)
+        self._algorithms = algorithms
+        self._reproducible = of_rank_0.reproducible if world_size > 1 else reproducible
         self._num_shrinks = 0
         self._num_groups: Counter[tuple[str, tuple[int, ...]]] = Counter()
         self._store = rendezvous  # rank 0 may host it, and others may not have read all of it yet
@@ -117,6 +148,24 @@ class Communicator(Collectives[None]):
             state.coordination.attach(state.reporter)
             PROGRESS.follow(state.coordination)
         _open.add(self)
+        if own or of_rank_0.algorithms:
+            self._agree_on(own, of_rank_0.algorithms)
+
+    def _agree_on(self, own: "Sequence[CustomAlgorithm]", of_rank_0: str) -> None:
+        from hccl_py import own_algorithms
+
+        try:
+            if not of_rank_0 and self.world_size > 1:
+                error = (
+                    f"rank {self.rank} was given {', '.join(map(str, own))}, rank 0 no algorithm"
+                )
+                self._leave_by(error)
+                raise InvalidArgumentError(f"{error}; give all ranks the same")
+            agreed = own_algorithms.agree(own, self.rank, self.nodes, of_rank_0, self.all_gather)
+        except BaseException:
+            self.close()
+            raise
+        self._state.plans.serve(agreed)
 
     def __repr__(self) -> str:
         """Show name, rank, size, nodes and whether calls can be made."""
@@ -200,6 +249,8 @@ class Communicator(Collectives[None]):
             name=name,
             identity=self._identity,
             compression=self._compression,
+            algorithms=self._algorithms,
+            reproducible=self._reproducible,
         )
         if self._state.coordination is None or len(chosen) == 1:
             self._state.require_engine()
@@ -259,6 +310,8 @@ class Communicator(Collectives[None]):
             name=name,
             identity=self._identity,
             compression=self._compression,
+            algorithms=self._algorithms,
+            reproducible=self._reproducible,
         )
         core = self._state.require_engine()
         core.poll()
@@ -336,6 +389,14 @@ class Communicator(Collectives[None]):
         core = self._state.core
         if core is not None and not core.failed():
             self._abort(error, Cause.UNCAUGHT_EXCEPTION)
+
+
+def _in_effect(given: "Sequence[CustomAlgorithm]") -> "tuple[CustomAlgorithm, ...]":
+    if not given and not names_a_file():
+        return ()
+    from hccl_py.algorithms.custom import in_effect
+
+    return in_effect(given)
 
 
 _open: "weakref.WeakSet[Communicator]" = weakref.WeakSet()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from hccl_py.algorithms.shared import Shared
 from hccl_py.algorithms.tuning import tuning_of
 from hccl_py.compression import GainCheck
 from hccl_py.diagnosis.errors import CallErrors
@@ -92,7 +93,9 @@ def assemble(
     errors = CallErrors(recorder, survey)
     if len(mesh.nodes) == 1:
         compression = Compression.NONE
-    plans = PlanCache(rank, mesh.nodes, tuning_of(mesh.shared), compression=compression)
+    shared = Shared.parse(mesh.shared)
+    tuning, reproducible = tuning_of(shared.tuning), shared.reproducible
+    plans = PlanCache(rank, mesh.nodes, tuning, compression=compression, reproducible=reproducible)
     gain = GainCheck(name, is_open=rank == 0 and compression is not Compression.NONE)
     parts = core, coordination, reporter, recorder, plans, errors, gain, compression
     return CommunicatorState(name, rank, size, timeout_s, *parts)

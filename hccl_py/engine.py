@@ -4,10 +4,9 @@
 """
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from hccl_py.algorithms.tuning import read_for_all_ranks
 from hccl_py.transport import _core
 from hccl_py.transport.arena import arena_of_this_process
 from hccl_py.transport.bootstrap.mesh import Mesh, connect
@@ -23,9 +22,17 @@ _MIN_SLOTS = 8
 
 
 def connect_engine(
-    store: Any, rank: int, world_size: int, timeout_s: float, identity: Identity | None
+    store: Any,
+    rank: int,
+    world_size: int,
+    timeout_s: float,
+    identity: Identity | None,
+    *,
+    share: Callable[[], bytes],
 ) -> tuple[_core.Communicator, Mesh, OpenSockets, Reconnector | None]:
     """Meet the other ranks at the store and connect an engine to all of them.
+
+    What `share` returns on rank 0 all ranks get, as `Mesh.shared`.
 
     Return it; what it is connected by; what a forked child has to close; what makes lanes and
     replaces connections that break, None where there are none that could be.
@@ -56,7 +63,7 @@ def connect_engine(
         num_lanes=_NUM_CHANNELS + 1,  # the last one is for send and recv
         timeout_s=timeout_s,
         identity=identity,
-        share=read_for_all_ranks,
+        share=share,
     )
     assert core is not None
     sockets = _attach(core, mesh, rank)

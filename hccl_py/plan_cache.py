@@ -3,9 +3,10 @@
 import logging
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from hccl_py.algorithms.neighbours import count_ranks
-from hccl_py.algorithms.table import ALGORITHMS, plan_for, verify_algorithm
+from hccl_py.algorithms.table import ALGORITHMS, Algorithm, verify_algorithm, write_plan
 from hccl_py.algorithms.tuner import choose, min_message_bytes, size_class
 from hccl_py.algorithms.tuning import Tuning
 from hccl_py.compression import is_compressible
@@ -13,10 +14,14 @@ from hccl_py.fingerprint import REDUCING, pack
 from hccl_py.memory.arguments import check_op
 from hccl_py.memory.element_types import ElementType
 from hccl_py.plan.compress import compress_scale_out
-from hccl_py.plan.language import Nodes
+from hccl_py.plan.language import Nodes, Plan
 from hccl_py.plan.lower import lower
 from hccl_py.transport import _core
+from hccl_py.transport.errors import InvalidArgumentError
 from hccl_py.transport.types import IN_ONE_STEP, Compression, DType, ReduceOp
+
+if TYPE_CHECKING:
+    from hccl_py.algorithms.custom import CustomAlgorithm
 
 logger = logging.getLogger("hccl_py")
 
@@ -25,6 +30,10 @@ _MOST_CALLS = 4096
 Call = tuple[str, ElementType, int, int, int | None]
 """The collective's name; the caller's type of elements; a ReduceOp; the number of elements of the
 whole, equal on all ranks (0 where they cannot know); the root, if there is one."""
+
+
+_Key = tuple[str, int, int | None, bool, bool]
+"""The collective, the class of its size, the root, whether in one step, whether compressed."""
 
 
 class PlanCache(dict[Call, _core.Prepared]):
@@ -41,13 +50,15 @@ class PlanCache(dict[Call, _core.Prepared]):
         *,
         equal_blocks: bool = True,
         compression: Compression = Compression.NONE,
+        reproducible: bool = False,
     ) -> None:
         """Start empty. `HCCL_VERIFY=1` proves every plan before its first use.
 
         `tuning` is what rank 0 handed to all ranks. `uneven` is the cache for calls whose blocks
         may differ in length, made without `equal_blocks`. `compression` is that of the calls that
-        can be compressed; `compressed` returns the cache for another one. `known` finds what this
-        one holds by a caller's arguments.
+        can be compressed; `compressed` returns the cache for another one. `reproducible`: results
+        are reduced in rank order, whatever the size and the nodes. `known` finds what this one
+        holds by a caller's arguments.
         """
         super().__init__()
         self.known = _core.KnownCalls()
@@ -55,20 +66,30 @@ class PlanCache(dict[Call, _core.Prepared]):
         self._environ: Mapping[str, str] = os.environ
         self._equal_blocks = equal_blocks
         if equal_blocks:
-            self.uneven = PlanCache(rank, nodes, tuning, equal_blocks=False)
+            self.uneven = PlanCache(
+                rank, nodes, tuning, equal_blocks=False, reproducible=reproducible
+            )
         self._rank = rank
         self._nodes = nodes
         self._compression = compression
+        self._reproducible = reproducible
         self._others: dict[Compression, PlanCache] = {}
+        self._custom: tuple[CustomAlgorithm, ...] = ()
         self._verify = os.environ.get("HCCL_VERIFY") == "1"
-        self._plans: dict[tuple[str, int, int | None, bool, bool], tuple[str, _core.Plan]] = {}
+        self._plans: dict[_Key, tuple[Algorithm, _core.Plan]] = {}
 
     def compressed(self, compression: Compression) -> "PlanCache":
         """Return the cache for calls with this compression."""
         if compression is self._compression:
             return self
+        if self._reproducible:
+            raise InvalidArgumentError(
+                f"compression: expected none in a reproducible communicator, got "
+                f"{compression.name.lower()}: what it rounds depends on nodes and sizes"
+            )
         if compression not in self._others:
             cache = PlanCache(self._rank, self._nodes, self._tuning, compression=compression)
+            cache.serve(self._custom)
             self._others[compression] = cache
         return self._others[compression]
 
@@ -84,7 +105,8 @@ class PlanCache(dict[Call, _core.Prepared]):
             check_op(op, kind)
             assert kind.part_type is not None, "nothing can be reduced that has none"
             dtype, engine_count = kind.part_type, count * kind.parts
-        in_one_step = dtype in IN_ONE_STEP
+        reduces_in_order = self._reproducible and collective in REDUCING
+        in_one_step = dtype in IN_ONE_STEP or reduces_in_order
         compression = Compression.NONE
         if len(self._nodes) > 1 and is_compressible(collective, kind, op, num_bytes):
             compression = self._compression
@@ -92,11 +114,12 @@ class PlanCache(dict[Call, _core.Prepared]):
         key = (collective, size_class(num_bytes), root, in_one_step, compressed)
         known = self._plans.get(key)
         if known is None:
-            algorithm = self._choose(collective, num_bytes, root, in_one_step, compressed)
-            written = algorithm, self._write(collective, algorithm, root, compressed)
+            name, entry = self._choose(collective, num_bytes, root, in_one_step, compressed)
+            header = Plan(collective, name, self._rank, count_ranks(self._nodes), root)
+            written = entry, self._write(entry, header, compressed)
             known = self._plans.setdefault(key, written)
-        algorithm, plan = known
-        if collective == "all_to_all" and not ALGORITHMS[collective, algorithm].equal_blocks:
+        entry, plan = known
+        if collective == "all_to_all" and not entry.equal_blocks:
             count = engine_count = 0  # a rank may have equal blocks where another has not
         bound = int(compression) if compressed else root
         fingerprint = pack(collective, bound, kind.number, op, count * kind.units)
@@ -107,8 +130,17 @@ class PlanCache(dict[Call, _core.Prepared]):
         )
         return self.setdefault(call, prepared)
 
+    def serve(self, custom: "tuple[CustomAlgorithm, ...]") -> None:
+        """Run calls with the first of these that fits them; they are proved for these nodes."""
+        self._custom = custom
+        if self._equal_blocks:
+            self.uneven.serve(custom)
+
     def choose_by(self, environ: Mapping[str, str]) -> None:
-        """Forget all plans; from now on `environ` is asked for `HCCL_ALGORITHM`. All ranks do."""
+        """Forget all plans; from now on `environ` is asked for `HCCL_ALGORITHM`. All ranks do.
+
+        Algorithms of users take part again when `environ` is that of the process.
+        """
         self._environ = environ
         self.clear()
         self.known.clear()
@@ -125,18 +157,27 @@ class PlanCache(dict[Call, _core.Prepared]):
         root: int | None,
         in_one_step: bool,
         compressed: bool,
-    ) -> str:
-        algorithm, why = choose(
-            collective,
-            num_bytes,
-            self._nodes,
-            self._environ,
-            in_one_step=in_one_step,
-            equal_blocks=self._equal_blocks,
-            compressed=compressed,
-            root=root,
-            tuning=self._tuning,
-        )
+    ) -> tuple[str, Algorithm]:
+        can_be_custom = self._environ is os.environ and not in_one_step and not compressed
+        for one in self._custom if can_be_custom else ():
+            takes_blocks = self._equal_blocks or not one.entry.equal_blocks
+            if one.collective == collective and one.fits(num_bytes) and takes_blocks:
+                algorithm, entry = one.name, one.entry
+                why = f"your algorithm{one.cost and f', {one.cost}'}"
+                break
+        else:
+            algorithm, why = choose(
+                collective,
+                num_bytes,
+                self._nodes,
+                self._environ,
+                in_one_step=in_one_step,
+                equal_blocks=self._equal_blocks,
+                compressed=compressed,
+                root=root,
+                tuning=self._tuning,
+            )
+            entry = ALGORITHMS[collective, algorithm]
         # A warning is printed where the program has not set up logging.
         asked = os.environ.get("HCCL_DEBUG", "0") not in ("", "0")
         level = logging.WARNING if asked else logging.INFO
@@ -147,22 +188,21 @@ class PlanCache(dict[Call, _core.Prepared]):
             + f", {self._compression.name.lower()} between nodes" * compressed
             + f"; {why}",
         )
-        return algorithm
+        return algorithm, entry
 
-    def _write(
-        self, collective: str, algorithm: str, root: int | None, compressed: bool
-    ) -> _core.Plan:
-        if self._verify:
-            verify_algorithm(collective, algorithm, self._nodes, root, compressed=compressed)
-        plan = plan_for(collective, algorithm, self._rank, self._nodes, root)
+    def _write(self, entry: Algorithm, header: Plan, compressed: bool) -> _core.Plan:
+        name = header.collective, header.algorithm
+        if self._verify and name in ALGORITHMS:  # others are proved already
+            verify_algorithm(*name, self._nodes, header.root, compressed=compressed)
+        plan = write_plan(entry, header, self._nodes)
         if compressed:
             plan = compress_scale_out(plan, self._nodes)
         lowered = lower(plan)
         return _core.make_plan(
             **lowered._asdict(),
-            max_chunk_span=ALGORITHMS[collective, algorithm].max_span(self._nodes),
+            max_chunk_span=entry.max_span(self._nodes),
             min_message_bytes=min_message_bytes(self._nodes),
-            reduces=collective in REDUCING,
-            rank=self._rank,
-            world_size=count_ranks(self._nodes),
+            reduces=header.collective in REDUCING,
+            rank=header.rank,
+            world_size=header.world_size,
         )

@@ -12,7 +12,7 @@ _HERE = Path(__file__).parent
 
 HARNESSES = (
     *("harness", "harness/clusters", "faults", "observe/trace", "torch_backend/harness"),
-    *("transport/bootstrap", "transport/control", "transport/verbs", "launcher/preflight"),
+    *("transport/bootstrap", "transport/control", "transport/verbs", "launcher/preflight", "plan"),
 )
 """Folders whose modules tests import by their bare names."""
 

@@ -99,7 +99,7 @@ def cost_of_plans(plans: Mapping[int, Plan], nodes: Nodes) -> Cost | None:
         return None
     node_of = {rank: index for index, node in enumerate(nodes) for rank in node}
     works = Counter(_work(plan, node_of) for plan in plans.values())
-    sent = [_share(plan, op.src) for plan in plans.values() for op in plan.ops if op.peers]
+    sent = [share_of(plan, op.src) for plan in plans.values() for op in plan.ops if op.peers]
     return Cost(_rounds(plans, node_of), max(sent, default=0.0), tuple(works.items()))
 
 
@@ -109,7 +109,7 @@ def _work_row(work: Work, num_bytes: int, tiles: float) -> Row:
     return (0.0, *up, 0.0, *out, work.reduced * mib)
 
 
-def _share(plan: Plan, chunk: Chunk | None) -> float:
+def share_of(plan: Plan, chunk: Chunk | None) -> float:
     """Return which share of the call's bytes a chunk has."""
     if chunk is None:
         return 0.0
@@ -120,7 +120,7 @@ def _share(plan: Plan, chunk: Chunk | None) -> float:
 def _work(plan: Plan, node_of: Mapping[int, int]) -> Work:
     messages, moved, reduced = [0, 0], [0.0, 0.0], 0.0
     for op in plan.ops:
-        share = _share(plan, op.src or op.dst)
+        share = share_of(plan, op.src or op.dst)
         remote = sum(node_of[peer] != node_of[plan.rank] for peer in op.peers)
         local = len(op.peers) - remote
         messages[0] += local

@@ -29,11 +29,16 @@ class Algorithm(NamedTuple):
     equal_blocks: bool = False  # it takes only blocks of one length, the same on all ranks
     # It stays right with compressed edges between nodes: every value is compressed once at most.
     compressible: bool = False
+    # A result is one reduction of all ranks' contributions, in rank order: the same bits whatever
+    # the nodes and the size, and enough for elements too narrow to hold a sum on its way.
+    in_rank_order: bool = False
 
 
 ALGORITHMS: dict[tuple[str, str], Algorithm] = {
-    ("all_reduce", "one_shot"): Algorithm(direct.all_reduce),
-    ("all_reduce", "mesh"): Algorithm(mesh.all_reduce, count_ranks, compressible=True),
+    ("all_reduce", "one_shot"): Algorithm(direct.all_reduce, in_rank_order=True),
+    ("all_reduce", "mesh"): Algorithm(
+        mesh.all_reduce, count_ranks, compressible=True, in_rank_order=True
+    ),
     ("all_reduce", "ring"): Algorithm(ring.all_reduce, count_ranks),
     ("all_reduce", "tree"): Algorithm(tree.all_reduce, lambda _nodes: 2),
     ("all_reduce", "halving_doubling"): Algorithm(
@@ -53,8 +58,8 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
     ("broadcast", "hierarchical"): Algorithm(
         hierarchical.broadcast, hierarchical.owners_per_node, hierarchical.owners_per_node
     ),
-    ("reduce", "direct"): Algorithm(direct.reduce),
-    ("reduce", "mesh"): Algorithm(mesh.reduce, count_ranks),
+    ("reduce", "direct"): Algorithm(direct.reduce, in_rank_order=True),
+    ("reduce", "mesh"): Algorithm(mesh.reduce, count_ranks, in_rank_order=True),
     ("reduce", "tree"): Algorithm(tree.reduce),
     ("reduce", "hierarchical"): Algorithm(hierarchical.reduce, hierarchical.owners_per_node),
     ("all_gather", "mesh"): Algorithm(mesh.all_gather),
@@ -63,7 +68,9 @@ ALGORITHMS: dict[tuple[str, str], Algorithm] = {
         doubling.all_gather, max_span=doubling.all_gather_max_span, equal_blocks=True
     ),
     ("all_gather", "hierarchical"): Algorithm(hierarchical.all_gather),
-    ("reduce_scatter", "mesh"): Algorithm(mesh.reduce_scatter, compressible=True),
+    ("reduce_scatter", "mesh"): Algorithm(
+        mesh.reduce_scatter, compressible=True, in_rank_order=True
+    ),
     ("reduce_scatter", "ring"): Algorithm(ring.reduce_scatter),
     ("reduce_scatter", "hierarchical"): Algorithm(hierarchical.reduce_scatter, compressible=True),
     ("all_to_all", "direct"): Algorithm(direct.all_to_all),
@@ -99,10 +106,14 @@ def plan_for(
     if (root is not None and not 0 <= root < n) or (root is not None) != contract.rooted:
         expected = f"one of 0..{n - 1}" if contract.rooted else "None"
         raise InvalidArgumentError(f"root of {collective}: expected {expected}, got {root}")
-    header = Plan(collective, algorithm, rank, n, root)
-    shape = contract.shape(header, entry.data_chunks(nodes))
+    return write_plan(entry, Plan(collective, algorithm, rank, n, root), nodes)
+
+
+def write_plan(entry: Algorithm, header: Plan, nodes: Nodes) -> Plan:
+    """Have an algorithm write the plan that `header` begins."""
+    shape = COLLECTIVES[header.collective].shape(header, entry.data_chunks(nodes))
     builder = PlanBuilder(replace(header, shape=shape), nodes)
-    entry.write(rank, n, builder)
+    entry.write(header.rank, header.world_size, builder)
     return builder.finish()
 
 
@@ -116,8 +127,9 @@ def plans_for(
 
 def contract_for(collective: str, algorithm: str) -> Contract:
     """Return what an algorithm promises, and what it relies on."""
-    relies = ALGORITHMS[collective, algorithm].equal_blocks
-    return replace(COLLECTIVES[collective], equal_blocks=relies)
+    entry = ALGORITHMS[collective, algorithm]
+    contract = COLLECTIVES[collective]
+    return replace(contract, equal_blocks=entry.equal_blocks, in_rank_order=entry.in_rank_order)
 
 
 def verify_algorithm(
@@ -133,7 +145,9 @@ def verify_algorithm(
     `compressed`: with its edges between nodes compressed.
     """
     plans = plans_for(collective, algorithm, nodes, root)
-    if compressed:
+    contract = contract_for(collective, algorithm)
+    if compressed:  # what is rounded depends on the nodes
         plans = tuple(compress_scale_out(plan, nodes) for plan in plans)
+        contract = replace(contract, in_rank_order=False)
     for in_place in (False, True):
-        verify(plans, contract_for(collective, algorithm), in_place=in_place)
+        verify(plans, contract, in_place=in_place)

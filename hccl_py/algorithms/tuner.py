@@ -2,7 +2,7 @@
 
 A file of `hccl-bench --tune` replaces the table, see `tuning.py`. `HCCL_ALGORITHM` overrides both:
 `ring` for every collective that has a `ring`, or `all_reduce=ring,broadcast=tree`. All ranks must
-be given the same.
+be given the same. `all_reduce=path/to/mine.py:mine` names an algorithm of `custom.py`.
 """
 
 import math
@@ -21,7 +21,6 @@ VARIABLE = "HCCL_ALGORITHM"
 _WORTH_A_CHANGE = 1.1  # less may be noise: the choice of the table stays
 UNKNOWN_SIZE = ("all_to_all", "gather", "scatter")
 """Collectives where a rank does not know what the others give."""
-_IN_ONE_STEP = ("one_shot", "mesh", "direct")
 
 
 class Row(NamedTuple):
@@ -92,8 +91,8 @@ def choose(
     Args:
         num_bytes: size of `data`; of all n blocks, for a collective on blocks. Must be the same on
             all ranks; of `UNKNOWN_SIZE`, where it cannot be, neither table nor tuning asks.
-        in_one_step: whether nothing but one rank may reduce a chunk, with all ranks' values at
-            hand; then `HCCL_ALGORITHM` counts only where it names such an algorithm.
+        in_one_step: whether one rank must reduce a chunk, with all ranks' values at hand and in
+            rank order; then `HCCL_ALGORITHM` counts only where it names such an algorithm.
         equal_blocks: whether all ranks know that all blocks have one length; else `HCCL_ALGORITHM`
             counts only where it names an algorithm that does without.
         compressed: whether messages between nodes are; then `HCCL_ALGORITHM` counts only where it
@@ -107,12 +106,12 @@ def choose(
     def fits(name: str) -> bool:
         entry = ALGORITHMS[collective, name]
         return (
-            (name in _IN_ONE_STEP or not in_one_step)
+            (entry.in_rank_order or not in_one_step)
             and (equal_blocks or not entry.equal_blocks)
             and (entry.compressible or not compressed)
         )
 
-    forced = _overrides(environ.get(VARIABLE, "")).get(collective)
+    forced = overrides(environ.get(VARIABLE, "")).get(collective)
     if forced is not None and fits(forced):
         return Choice(forced, f"{VARIABLE} says so")
     many_nodes = len(nodes) > 1 and not in_one_step
@@ -149,13 +148,27 @@ def min_message_bytes(nodes: Nodes) -> int:
     return 32 << 10 if overlaps else 128 << 10
 
 
-def _overrides(text: str) -> dict[str, str]:
+def names_a_file(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether `HCCL_ALGORITHM` names an algorithm in a user's file."""
+    return ":" in environ.get(VARIABLE, "")
+
+
+def items(text: str) -> list[tuple[str | None, str]]:
+    """Read `HCCL_ALGORITHM`: pairs of a collective (None: not said) and an algorithm."""
+    parts = [part.rpartition("=") for part in text.split(",") if part.strip()]
+    return [(owner.strip() if equals else None, name.strip()) for owner, equals, name in parts]
+
+
+def overrides(text: str) -> dict[str, str]:
+    """Return the algorithms of the table that `HCCL_ALGORITHM` names, by collective."""
     chosen: dict[str, str] = {}
-    for item in filter(None, (part.strip() for part in text.split(","))):
-        collective, equals, name = (word.strip() for word in item.rpartition("="))
-        owners = [collective] if equals else list(COLLECTIVES)
+    for collective, name in items(text):
+        if ":" in name:
+            continue  # in a user's file, see `custom.py`
+        owners = list(COLLECTIVES) if collective is None else [collective]
         having = [owner for owner in owners if (owner, name) in ALGORITHMS]
         if not having:
+            item = name if collective is None else f"{collective}={name}"
             valid = "; ".join(f"{owner}: {', '.join(names_for(owner))}" for owner in COLLECTIVES)
             raise InvalidArgumentError(f"{VARIABLE}: there is no {item!r}; there are {valid}")
         chosen.update(dict.fromkeys(having, name))

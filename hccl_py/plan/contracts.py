@@ -48,6 +48,8 @@ class Contract:
     meets: bool = False
     # All blocks of all ranks have one length. Set for algorithms that rely on it (`table.py`).
     equal_blocks: bool = False
+    # A total is one reduction of all ranks' contributions, in rank order.
+    in_rank_order: bool = False
 
     def shape(self, plan: Plan, data_chunks: int) -> Shape:
         """Return how a rank's buffers are cut; `data_chunks` counts only where `data` is."""

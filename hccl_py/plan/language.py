@@ -15,12 +15,23 @@ Nodes = tuple[tuple[int, ...], ...]
 """The ranks of every node, in order of local rank."""
 
 
+class Fault(NamedTuple):
+    """Which contributions to a block are wrong, as bit masks of ranks."""
+
+    block: int
+    missing: int = 0
+    twice: int = 0
+
+
 class PlanError(ValueError):
     """A plan that cannot run or does not do what its collective promises."""
 
-    def __init__(self, rank: int, op_index: int | None, message: str) -> None:
+    def __init__(
+        self, rank: int, op_index: int | None, message: str, fault: Fault | None = None
+    ) -> None:
         place = f"rank {rank}" if op_index is None else f"rank {rank}, op {op_index}"
         super().__init__(f"{place}: {message}")
+        self.fault = fault  # None: it is not about a contribution
         self.rank = rank  # whose plan it is
         self.op_index = op_index  # the op at fault, counted from 0; None where no single op is
 

@@ -43,6 +43,15 @@ class Value:
         return f"({' + '.join(map(str, self.tree))})"
 
 
+class CountedTwiceError(ValueError):
+    """A reduction counts the contribution of some ranks twice."""
+
+    def __init__(self, block: int, ranks: int) -> None:
+        super().__init__(f"counts the contribution of rank {listed(ranks)} twice")
+        self.block = block
+        self.ranks = ranks  # bit mask
+
+
 class Values(dict[Tree, Value]):
     """The values of one simulation, by their trees."""
 
@@ -57,8 +66,8 @@ class Values(dict[Tree, Value]):
         for operand in operands:
             if operand.block != block:
                 raise ValueError(f"reduces block {block} together with block {operand.block}")
-            if twice := listed(ranks & operand.ranks):
-                raise ValueError(f"counts the contribution of rank {twice} twice")
+            if twice := ranks & operand.ranks:
+                raise CountedTwiceError(block, twice)
             ranks |= operand.ranks
         return self.setdefault(tuple(operands), Value(tuple(operands), block, ranks))
 

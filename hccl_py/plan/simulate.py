@@ -19,8 +19,8 @@ from collections.abc import Hashable, Sequence
 from typing import NamedTuple
 
 from hccl_py.plan.contracts import Contract
-from hccl_py.plan.language import Chunk, Op, OpKind, Plan, PlanError
-from hccl_py.plan.memory import Memory, Value, Values
+from hccl_py.plan.language import Chunk, Fault, Op, OpKind, Plan, PlanError
+from hccl_py.plan.memory import CountedTwiceError, Memory, Value, Values
 from hccl_py.plan.rendezvous import COPIED, rendezvous
 
 
@@ -83,6 +83,9 @@ class Simulation:
                 memory.write(op.dst, memory.read(op.src), index)
             else:
                 self._receive(rank, index, op, op.dst)
+        except CountedTwiceError as error:
+            fault = Fault(error.block, twice=error.ranks)
+            raise PlanError(rank, index, f"`{op}` {error}", fault) from None
         except ValueError as error:
             raise PlanError(rank, index, f"`{op}` {error}") from None
         return True

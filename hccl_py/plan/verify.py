@@ -5,7 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 from hccl_py.plan.contracts import Contract, Contribution, Total
-from hccl_py.plan.language import Buffer, Chunk, Op, OpKind, Plan, PlanError
+from hccl_py.plan.language import Buffer, Chunk, Fault, Op, OpKind, Plan, PlanError
 from hccl_py.plan.memory import Memory, Value, listed
 from hccl_py.plan.simulate import Simulation
 
@@ -122,30 +122,42 @@ def _check_promises(plans: Sequence[Plan], contract: Contract, simulation: Simul
             raise PlanError(plan.rank, None, "finishes before it heard from every rank")
         for block in range(plan.shape[buffer]):
             chunk = buffer[block]
-            problem = _broken_promise(plan, contract, memory, chunk, totals)
+            problem, missing = _broken_promise(plan, contract, memory, chunk, totals)
             if problem:
                 writer = memory.last_writer.get(memory.places(chunk)[0])
-                raise PlanError(plan.rank, writer, f"{chunk} ends wrong: {problem}")
+                promise = contract.promise(plan, block)
+                fault = Fault(promise.block, missing) if promise and missing else None
+                raise PlanError(plan.rank, writer, f"{chunk} ends wrong: {problem}", fault)
 
 
 def _broken_promise(
     plan: Plan, contract: Contract, memory: Memory, chunk: Chunk, totals: dict[int, Value]
-) -> str | None:
+) -> tuple[str, int]:
+    """Say what is wrong with a chunk (empty: nothing), and whose contributions it lacks."""
     promise = contract.promise(plan, chunk.begin)
     if promise is None:
-        return None
+        return "", 0
+    needed = (1 << plan.world_size) - 1 if isinstance(promise, Total) else 1 << promise.rank
     try:
         (value,) = memory.read(chunk)
     except ValueError:
-        return "nothing was written to it"
+        return "nothing was written to it", needed
+    missing = needed & ~value.ranks
     if isinstance(promise, Contribution):
         expected = f"{promise.rank}.{promise.block}"
-        return None if value.tree == promise else f"holds {value}, not {expected}"
-    assert isinstance(promise, Total)
+        return ("", 0) if value.tree == promise else (f"holds {value}, not {expected}", missing)
     if value.block != promise.block:
-        return f"holds {value}, a reduction of another block"
-    if missing := listed(~value.ranks & ((1 << plan.world_size) - 1)):
-        return f"holds {value}, without the contribution of rank {missing}"
+        return f"holds {value}, a reduction of another block", 0
+    if missing:
+        return f"holds {value}, without the contribution of rank {listed(missing)}", missing
+    if contract.in_rank_order and not _is_in_rank_order(value, plan.world_size):
+        return f"holds {value}, which is not one reduction in rank order", 0
     if totals.setdefault(promise.block, value) is not value:
-        return f"holds {value}, another rank {totals[promise.block]}"
-    return None
+        return f"holds {value}, another rank {totals[promise.block]}", 0
+    return "", 0
+
+
+def _is_in_rank_order(value: Value, n: int) -> bool:
+    operands = value.tree if isinstance(value.tree, tuple) else (value,)
+    expected = [Contribution(rank, value.block) for rank in range(n)]
+    return [operand.tree for operand in operands] == expected

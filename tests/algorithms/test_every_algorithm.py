@@ -1,5 +1,6 @@
 """Every algorithm, proved for every rank count, many shapes of nodes, and every root."""
 
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -9,8 +10,9 @@ from node_shapes import nodes_by, one_node
 from hccl_py.algorithms.neighbours import count_ranks
 from hccl_py.algorithms.table import ALGORITHMS, names_for, plan_for, plans_for, verify_algorithm
 from hccl_py.plan.contracts import COLLECTIVES
-from hccl_py.plan.language import OpKind
+from hccl_py.plan.language import OpKind, PlanError
 from hccl_py.plan.lower import lower
+from hccl_py.plan.verify import verify
 from hccl_py.transport.errors import InvalidArgumentError
 
 MANY = pytest.mark.nightly("plans")
@@ -126,3 +128,18 @@ def test_wrong_argument_is_named(arguments: tuple[Any, ...], message: str) -> No
     collective, name, rank = arguments[:3]
     with pytest.raises(InvalidArgumentError, match=message):
         plan_for(collective, name, rank, UNEVEN["3+5"], *arguments[3:])
+
+
+@each_algorithm
+def test_algorithm_reduces_in_rank_order_exactly_where_it_says_so(
+    collective: str, name: str
+) -> None:
+    """`contract_for` has those proved that say so; here are the others."""
+    contract = replace(COLLECTIVES[collective], in_rank_order=True)
+    reduces = contract.one_length and not contract.meets and collective != "broadcast"
+    declared = ALGORITHMS[collective, name].in_rank_order
+    assert reduces or not declared
+    if reduces and not declared:
+        root = 2 if contract.rooted else None
+        with pytest.raises(PlanError, match="is not one reduction in rank order"):
+            verify(plans_for(collective, name, UNEVEN["2+2+2+2"], root), contract)

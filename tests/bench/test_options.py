@@ -35,6 +35,13 @@ def test_parse_rate_reads_tcs_spelling(text: str, mbit: float) -> None:
     assert _parse(f"--nnodes 2 --veth 1 --rate {text}")[0].rate_mbit == mbit
 
 
+def test_parse_algorithm_is_a_contender_beside_hccl(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text("import hccl_py\n@hccl_py.algorithm('reduce')\ndef mine(me, n, plan): ...\n")
+    parsed = _parse(f"--test reduce --algorithm {file}:mine")
+    assert parsed[0].contenders == ("hccl", "mine.py:mine")
+
+
 def test_parse_compressions_are_contenders_beside_hccl() -> None:
     assert _parse("--nnodes 2 --compression all")[0].contenders == ("hccl", "bf16", "int8")
     assert _parse("--nnodes 2 --compression int8")[0].contenders == ("hccl", "int8")
@@ -132,6 +139,7 @@ def test_parse_average_beside_gloo_is_one_of_floats() -> None:
         ("--test send_recv --nproc 1", "at least 2 ranks"),
         ("--timeout nan", "positive number of seconds, got 'nan'"),
         ("--json /no/such/folder/x.json", "no folder /no/such/folder"),
+        ("--algorithm mine.py:ring", "--algorithm: mine.py: expected a Python file"),
         ("--tune --profile", "give it with ranks, sizes and --timeout only"),
         ("--tune_check", "needs --tune"),
         ("--tune /no/such/folder/x.json", "--tune: there is no folder"),

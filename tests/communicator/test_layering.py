@@ -21,12 +21,19 @@ LAYERS = [
     ("algorithms",),
     (
         *("communicator", "collectives", "submit", "work", "call_group", "plan_cache", "engine"),
-        *("compression", "fingerprint", "communicator_state", "memory", "membership"),
+        *(
+            "compression",
+            "fingerprint",
+            "communicator_state",
+            "own_algorithms",
+            "memory",
+            "membership",
+        ),
         *("diagnosis", "observe", "graphs"),
     ),
     ("torch_backend",),
     ("integrations", "_autoload", "horovod"),
-    ("", "bench"),  # "" is the package itself, the public names
+    ("", "bench", "plan_command"),  # "" is the package itself, the public names
 ]
 """Lowest first, by the first name after `hccl_py`."""
 

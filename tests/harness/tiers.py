@@ -42,6 +42,7 @@ for name in ("frameworks", "jax_tensorflow"):
 
 PACKAGES = {
     "hosts": ("iproute2",),
+    "plans": ("chromium",),
     "launchers": (
         *("iproute2", "nftables", "openssh-client", "openssh-server"),
         *("slurmctld", "slurmd", "slurm-client", "munge"),

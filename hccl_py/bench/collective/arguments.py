@@ -370,6 +370,14 @@ def _add_how(group: argparse._ArgumentGroup) -> None:
         help="measure hccl with this compression between nodes beside hccl: bf16, int8 or both",
     )
     add(
+        "--algorithm",
+        type=lambda text: tuple(text.split(",")),
+        default=(),
+        metavar="FILE:FUNCTION",
+        help="measure hccl with this algorithm of your own beside hccl (docs/algorithms.md); "
+        "several with commas between them",
+    )
+    add(
         "--registered",
         action="store_true",
         help="measure hccl on registered memory (hccl_py.empty) beside hccl on any other",

@@ -45,6 +45,25 @@ def _open_compressed(open_contender: Open, compression: str, endpoint: Endpoint)
         os.environ[VARIABLE] = before
 
 
+def _open_with_algorithm(open_contender: Open, place: str, endpoint: Endpoint) -> Contender:
+    from hccl_py.algorithms.tuner import VARIABLE
+
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = ",".join(filter(None, (before, place)))
+    try:
+        return open_contender(endpoint)
+    finally:
+        if before is None:
+            del os.environ[VARIABLE]
+        else:
+            os.environ[VARIABLE] = before
+
+
+def with_algorithm(api: str, place: str) -> Open:
+    """Return a way to call hccl with a user's algorithm, by the values of --api and --algorithm."""
+    return partial(_open_with_algorithm, APIS[api], place)
+
+
 def _open_gloo(endpoint: Endpoint) -> Contender:
     from hccl_py.bench.collective.torch_contender import TorchContender
 

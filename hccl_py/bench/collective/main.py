@@ -9,13 +9,20 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from hccl_py.bench.collective.analysis.profile import is_profiled, lines, profile
 from hccl_py.bench.collective.analysis.trust import Load, load_doubts
 from hccl_py.bench.collective.analysis.validate import Validator
 from hccl_py.bench.collective.contender import Open
-from hccl_py.bench.collective.contenders import APIS, BASELINES, COMPRESSED, REGISTERED
+from hccl_py.bench.collective.contenders import (
+    APIS,
+    BASELINES,
+    COMPRESSED,
+    REGISTERED,
+    with_algorithm,
+)
 from hccl_py.bench.collective.measure import Row, measure
 from hccl_py.bench.collective.options import Options, parse
 from hccl_py.bench.collective.output import matrix
@@ -45,6 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         contenders = {"registered": REGISTERED[options.api], **contenders}
     for compression in options.compressions:
         contenders[compression] = COMPRESSED[options.api, compression]
+    for place in options.algorithms:
+        contenders[Path(place).name] = with_algorithm(options.api, place)
     if options.compare:
         contenders[options.compare] = BASELINES[options.compare]
     # Like Ctrl-C: nothing may be left behind, and network namespaces outlive their processes.

@@ -28,6 +28,7 @@ class Options:
     veth_links: int | None
     rate_mbit: float | None
     compressions: tuple[str, ...]
+    algorithms: tuple[str, ...]
     sizes: tuple[int, ...]
     dtype: str
     reduce_op: str
@@ -63,7 +64,8 @@ class Options:
     def contenders(self) -> tuple[str, ...]:
         """Names of what is measured; the others are compared with the first."""
         first = "registered" if self.registered else None
-        names = (first, "hccl", *self.compressions, self.compare)
+        algorithms = (Path(place).name for place in self.algorithms)
+        names = (first, "hccl", *self.compressions, *algorithms, self.compare)
         return tuple(name for name in names if name)
 
     @property
@@ -105,6 +107,7 @@ def _cases(given: argparse.Namespace, collective: str) -> Iterator[Options]:
                         veth_links=given.veth,
                         rate_mbit=given.rate,
                         compressions=given.compression,
+                        algorithms=given.algorithm,
                         sizes=_sizes(given) if case.has_data else (0,),
                         dtype=dtype,
                         reduce_op=reduce_op,
@@ -189,6 +192,7 @@ def _problem(given: argparse.Namespace) -> str | None:
         "--tune": given.tune,
     }
     other_output = given.csv or given.markdown or given.output_file
+    strange = _strange_algorithm(given)
     lost = [(name, path) for name, path in files.items() if path and not path.parent.is_dir()]
     rules = (
         (given.sizes and (ranged or given.size_range), "give --sizes or a range of them, not both"),
@@ -234,19 +238,21 @@ def _problem(given: argparse.Namespace) -> str | None:
             given.compression and given.nnodes < 2,
             "--compression is between nodes: give --nnodes 2 or more",
         ),
+        (strange, f"--algorithm: {strange}"),
         (given.validate and n < 2, "--validate needs at least 2 ranks: give -g 2"),
         (
             given.profile and given.registered,
             "--profile is of the first contender: leave --registered out",
         ),
         (
-            given.validate and (given.compare or given.compression or other_output),
+            given.validate
+            and (given.compare or given.compression or given.algorithm or other_output),
             "--validate measures hccl alone and writes text, --json and --plot",
         ),
         (
             given.tune
             and (given.validate or given.profile or given.compare or given.registered)
-            or (given.tune and given.compression)
+            or (given.tune and (given.compression or given.algorithm))
             or (given.tune and (given.json or given.plot or other_output)),
             "--tune measures hccl's algorithms alone and writes its own file; give it with ranks, "
             "sizes and --timeout only",
@@ -260,3 +266,20 @@ def _problem(given: argparse.Namespace) -> str | None:
         ),
     )
     return next((message for broken, message in rules if broken), None)
+
+
+def _strange_algorithm(given: argparse.Namespace) -> str:
+    """What is wrong with the algorithms of --algorithm; empty if nothing is."""
+    if not given.algorithm:
+        return ""
+    from hccl_py.algorithms.custom import loaded
+    from hccl_py.transport.errors import InvalidArgumentError
+
+    try:
+        unused = [one for one in map(loaded, given.algorithm) if one.collective not in given.test]
+    except InvalidArgumentError as error:
+        return str(error)
+    if unused:
+        return f"{unused[0]} is for {unused[0].collective}: give --test {unused[0].collective}"
+    names = [Path(place).name for place in given.algorithm]
+    return "two have the same name" if len(set(names)) < len(names) else ""

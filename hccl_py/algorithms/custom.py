@@ -1,0 +1,202 @@
+"""Algorithms that users write: the decorator, the rules for which calls one serves, and its file.
+
+No job imports this before it names an algorithm of its own. `hccl_py/own_algorithms.py` proves each
+for the world at hand before its first call.
+"""
+
+import os
+import traceback
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib import util
+from pathlib import Path
+from typing import Any
+
+from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.algorithms.table import Algorithm, write_plan
+from hccl_py.algorithms.tuner import UNKNOWN_SIZE, VARIABLE, items, overrides, size_class
+from hccl_py.plan.contracts import COLLECTIVES, Contract
+from hccl_py.plan.explain import explain
+from hccl_py.plan.language import Nodes, Plan, PlanBuilder, PlanError
+from hccl_py.plan.verify import verify
+from hccl_py.transport.errors import InvalidArgumentError
+
+
+@dataclass(frozen=True, eq=False)
+class CustomAlgorithm:
+    """An algorithm of a user, with its rules; `algorithm` makes one of a function.
+
+    Attributes:
+        name: file and function, such as `mine.py:mine`.
+        cost: in the user's words.
+        min_bytes, max_bytes: it serves calls of more than the one and up to the other.
+        when: for which world size and nodes; None: for all.
+    """
+
+    collective: str
+    name: str
+    entry: Algorithm
+    cost: str
+    min_bytes: int
+    max_bytes: int | None
+    when: Callable[[int, Nodes], bool] | None
+
+    def __call__(self, me: int, n: int, plan: PlanBuilder) -> None:
+        """Write the plan, as the function under the decorator does."""
+        self.entry.write(me, n, plan)
+
+    def __str__(self) -> str:
+        return f"{self.collective}={self.name}"
+
+    @property
+    def contract(self) -> Contract:
+        """What it promises, and what it relies on."""
+        return replace(COLLECTIVES[self.collective], equal_blocks=self.entry.equal_blocks)
+
+    def serves(self, nodes: Nodes) -> bool:
+        """Tell whether it is for these nodes."""
+        n = count_ranks(nodes)
+        return self.when is None or bool(self._call(f"`when` of {n} ranks", self.when, n, nodes))
+
+    def fits(self, num_bytes: int) -> bool:
+        """Tell whether it is for calls of this size; the same for all sizes of one size class."""
+        largest_of_class = 1 << size_class(num_bytes)
+        return self.min_bytes < largest_of_class <= (self.max_bytes or largest_of_class)
+
+    def plan(self, rank: int, nodes: Nodes, root: int | None) -> Plan:
+        """Write the plan of a rank; InvalidArgumentError: the function raised."""
+        header = Plan(self.collective, self.name, rank, count_ranks(nodes), root)
+        where = f"rank {rank} of {header.world_size}"
+        plan: Plan = self._call(where, write_plan, self.entry, header, nodes)
+        return plan
+
+    def plans(self, nodes: Nodes, root: int | None) -> tuple[Plan, ...]:
+        """Write the plans of all ranks."""
+        return tuple(self.plan(rank, nodes, root) for rank in range(count_ranks(nodes)))
+
+    def verify(self, nodes: Nodes, root: int | None = None) -> None:
+        """Prove it for these ranks, out of place and in place.
+
+        Raise InvalidArgumentError: it is wrong. The message draws how the block at fault came to
+        be.
+        """
+        plans = self.plans(nodes, root)
+        contract = self.contract
+        for in_place in (False, True):
+            try:
+                verify(plans, contract, in_place=in_place)
+            except PlanError as error:
+                story = explain(plans, contract, error, in_place=in_place)
+                rooted = "" if root is None else f", root {root}"
+                where = f"{len(plans)} ranks on {len(nodes)} node(s){rooted}"
+                raise InvalidArgumentError(f"{self} is wrong for {where}: {story}") from error
+
+    def _call(self, where: str, function: Callable[..., Any], *arguments: object) -> Any:
+        try:
+            return function(*arguments)
+        except Exception as error:  # whatever a user's function raises
+            lines = [
+                frame.lineno
+                for frame in traceback.extract_tb(error.__traceback__)
+                if Path(frame.filename).name == self.name.partition(":")[0]
+            ]
+            line = f" in line {lines[-1]}" if lines else ""
+            problem = f"{self}, {where}: {type(error).__name__}{line}: {error}"
+            raise InvalidArgumentError(problem) from error
+
+
+def algorithm(
+    collective: str,
+    *,
+    cost: str = "",
+    chunks: int | Callable[[int, Nodes], int] = 1,
+    equal_blocks: bool = False,
+    min_bytes: int = 0,
+    max_bytes: int | None = None,
+    when: Callable[[int, Nodes], bool] | None = None,
+) -> Callable[[Callable[[int, int, PlanBuilder], None]], CustomAlgorithm]:
+    """Make an algorithm of a function that writes the plan of rank `me` of `n`.
+
+    See docs/algorithms.md. It is proved for the ranks at hand before its first call.
+
+    Args:
+        collective: which one it is for, as torch spells it.
+        cost: in your words; shown where it is chosen.
+        chunks: into how many chunks it cuts `data`; or a function of world size and nodes.
+        equal_blocks: it relies on blocks of one length, the same on all ranks.
+        min_bytes: it serves calls of more bytes than this, a power of two, or 0.
+        max_bytes: it serves calls of up to this, a power of two; None: of any size.
+        when: whether it serves a world size and nodes; None: it serves all.
+
+    Raises:
+        InvalidArgumentError: there is no such collective, or it has no size for these limits.
+    """
+    if collective not in COLLECTIVES:
+        valid = ", ".join(COLLECTIVES)
+        raise InvalidArgumentError(f"algorithm: expected one of {valid}, got {collective!r}")
+    for name, limit in (("min_bytes", min_bytes), ("max_bytes", max_bytes)):
+        if limit and (limit < 0 or limit & (limit - 1)):
+            raise InvalidArgumentError(f"{name}: expected a power of two, got {limit}")
+        if limit and (collective in UNKNOWN_SIZE or COLLECTIVES[collective].meets):
+            raise InvalidArgumentError(f"{name}: no rank knows the size of a whole {collective}")
+
+    def data_chunks(nodes: Nodes) -> int:
+        return chunks(count_ranks(nodes), nodes) if callable(chunks) else chunks
+
+    def wrap(write: Callable[[int, int, PlanBuilder], None]) -> CustomAlgorithm:
+        name = f"{Path(write.__code__.co_filename).name}:{write.__name__}"
+        entry = Algorithm(write, data_chunks, equal_blocks=equal_blocks)
+        return CustomAlgorithm(collective, name, entry, cost, min_bytes, max_bytes, when)
+
+    return wrap
+
+
+def in_effect(
+    given: Iterable[CustomAlgorithm], environ: Mapping[str, str] = os.environ
+) -> tuple[CustomAlgorithm, ...]:
+    """Return the algorithms of `HCCL_ALGORITHM`, then those given that it does not override.
+
+    Raise InvalidArgumentError if a file, a function or a collective is not what was expected.
+    """
+    text = environ.get(VARIABLE, "")
+    named = [loaded(place, owner) for owner, place in items(text) if ":" in place]
+    taken = {one.collective for one in named} | set(overrides(text))
+    for one in given:
+        if not isinstance(one, CustomAlgorithm):
+            raise InvalidArgumentError(
+                f"algorithms: expected functions under @hccl_py.algorithm(...), got {one!r}"
+            )
+    return (*named, *(one for one in given if one.collective not in taken))
+
+
+def loaded(place: str, collective: str | None = None) -> CustomAlgorithm:
+    """Return the algorithm at `path/to/mine.py:mine`, which must be for `collective`.
+
+    Raise InvalidArgumentError: there is no such file or function, or the file raised.
+    """
+    path, _, function = place.rpartition(":")
+    names = _algorithms_of(Path(path).resolve())
+    if function not in names:
+        there = ", ".join(names) or "none"
+        raise InvalidArgumentError(
+            f"{place}: expected a function under @hccl_py.algorithm(...), {path} has: {there}"
+        )
+    found = names[function]
+    if collective not in (None, found.collective):
+        problem = f"{place}: expected an algorithm of {collective}, got one of {found.collective}"
+        raise InvalidArgumentError(problem)
+    return found
+
+
+@lru_cache
+def _algorithms_of(path: Path) -> dict[str, CustomAlgorithm]:
+    spec = util.spec_from_file_location(f"hccl_algorithms_{path.stem}", path)
+    if spec is None or spec.loader is None or not path.is_file():
+        raise InvalidArgumentError(f"{path.name}: expected a Python file, {path} cannot be read")
+    module = util.module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise InvalidArgumentError(f"{path}: {type(error).__name__}: {error}") from error
+    return {name: one for name, one in vars(module).items() if isinstance(one, CustomAlgorithm)}

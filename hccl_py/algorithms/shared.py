@@ -1,0 +1,36 @@
+"""What rank 0 hands to all ranks while they connect, so that all of them choose alike."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import NamedTuple
+
+REPRODUCIBLE = "HCCL_REPRODUCIBLE"
+
+
+class Shared(NamedTuple):
+    """Settings of rank 0; a rank that is alone gets those of no file and no variable."""
+
+    algorithms: str = ""  # the names of users' algorithms, for messages
+    reproducible: bool = False
+    tuning: bytes = b""  # a file of `tuning.py`, without line breaks
+
+    def packed(self) -> bytes:
+        """Return the bytes that all ranks get; the tuning alone where there is nothing else."""
+        if not self.algorithms and not self.reproducible:
+            return self.tuning
+        return json.dumps(self[:2]).encode() + b"\n" + self.tuning
+
+    @classmethod
+    def parse(cls, received: bytes) -> "Shared":
+        """Read what `packed` returned on rank 0."""
+        first, newline, tuning = received.partition(b"\n")
+        if not newline:
+            return cls(tuning=received)
+        algorithms, reproducible = json.loads(first)
+        return cls(algorithms, reproducible, tuning)
+
+
+def is_reproducible(environ: Mapping[str, str] = os.environ) -> bool:
+    """Tell whether `HCCL_REPRODUCIBLE` asks for the same bits whatever the layout."""
+    return environ.get(REPRODUCIBLE, "") not in ("", "0")

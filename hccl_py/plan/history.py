@@ -1,0 +1,120 @@
+"""What every op of a collective did, in order: where each value came from, and when.
+
+The run is that of the proof, `simulate.py`. What explains a wrong plan and what draws a right one
+read this.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from hccl_py.plan.contracts import Contract
+from hccl_py.plan.language import Chunk, Op, OpKind, Plan, PlanError
+from hccl_py.plan.memory import Value
+from hccl_py.plan.simulate import Simulation, _Message
+
+OpName = tuple[int, int]
+"""A rank, and which of its ops."""
+
+Duration = Callable[[Plan, Op, int | None], float]
+"""How long an op of a rank takes: its message to a peer, or (None) what it copies or reduces."""
+
+
+def in_steps(_plan: Plan, _op: Op, peer: int | None) -> float:
+    """Count messages that wait for one another."""
+    return 0.0 if peer is None else 1.0
+
+
+class Event(NamedTuple):
+    """An op that was done."""
+
+    rank: int
+    op_index: int
+    begin: float
+    end: float
+    chunk: Chunk  # what it wrote, or sent
+    values: tuple[Value, ...]  # of each chunk in there, afterwards; of a wrong op its operands
+    # The ops that wrote what it read here, and those that sent what it received.
+    read: frozenset[OpName]
+    received: tuple[OpName, ...]
+
+
+class History(Simulation):
+    """A run of the plans that notes each op.
+
+    A message begins when it is posted, behind those that its lane carries already. Lanes do not
+    disturb one another.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[Plan],
+        contract: Contract,
+        in_place: bool = False,
+        duration: Duration = in_steps,
+    ) -> None:
+        super().__init__(plans, contract, in_place)
+        self.events: list[Event] = []
+        self.failed: Event | None = None  # the op that cannot be done, of wrong plans
+        self._duration = duration
+        self._now = [0.0] * len(plans)
+        # When what an op sends is at a peer.
+        self.arrives: dict[tuple[OpName, int], float] = {}
+        self._lane_free: dict[tuple[int, int], float] = {}
+        self._taken: list[tuple[OpName, tuple[Value, ...]]] = []
+
+    def run(self) -> None:
+        """Run as far as the plans can; PlanError: an op is wrong, which may become `failed`."""
+        try:
+            super().run()
+        except PlanError as error:
+            if error.op_index is not None and error.fault is not None:
+                self.failed = self._event(error.rank, error.op_index, self._operands(error))
+            raise
+
+    def _step(self, rank: int) -> bool:
+        self._taken = []
+        index = self._next[rank]
+        op, memory = self._plans[rank].ops[index], self.memories[rank]
+        read = self._read(rank, op)
+        if not super()._step(rank):
+            return False
+        for peer in op.peers if op.kind is OpKind.SEND else ():
+            begin = max(self._now[rank], self._lane_free.get((rank, peer), 0.0))
+            end = begin + self._duration(self._plans[rank], op, peer)
+            self.arrives[(rank, index), peer] = self._lane_free[rank, peer] = end
+        chunk = op.dst or op.src
+        assert chunk is not None
+        event = self._event(rank, index, memory.read(chunk))._replace(read=read)
+        self._now[rank] = event.end
+        self.events.append(event)
+        return True
+
+    def _event(self, rank: int, index: int, values: tuple[Value, ...]) -> Event:
+        op = self._plans[rank].ops[index]
+        chunk = op.dst or op.src
+        assert chunk is not None
+        received = tuple(sent for sent, _ in self._taken)
+        end = max([self._now[rank], *(self.arrives[sent, rank] for sent in received)])
+        if op.kind is not OpKind.SEND:
+            end += self._duration(self._plans[rank], op, None)
+        read = self._read(rank, op)
+        return Event(rank, index, self._now[rank], end, chunk, values, read, received)
+
+    def _read(self, rank: int, op: Op) -> frozenset[OpName]:
+        source = op.dst if op.kind is OpKind.RECV_REDUCE else op.src
+        if source is None:
+            return frozenset()
+        memory = self.memories[rank]
+        writers = [memory.last_writer.get(place) for place in memory.places(source)]
+        return frozenset((rank, writer) for writer in writers if writer is not None)
+
+    def _take(self, target: int, source: int) -> _Message:
+        message = super()._take(target, source)
+        self._taken.append(((source, message.op_index), message.values))
+        return message
+
+    def _operands(self, error: PlanError) -> tuple[Value, ...]:
+        target = self._plans[error.rank].ops[error.op_index or 0].dst
+        assert target is not None, "only a recv_reduce counts twice"
+        own = self.memories[error.rank].read(target)
+        return sum((values for _, values in self._taken), own)

@@ -1,0 +1,1 @@
+"""The command `hccl-plan`: list, prove, print and draw algorithms. Start at `main.py`."""

@@ -1,0 +1,160 @@
+"""The command `hccl-plan`: what it can do, its options and its exit codes."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+
+from hccl_py.algorithms.neighbours import count_ranks
+from hccl_py.plan.contracts import COLLECTIVES
+from hccl_py.plan_command.chosen import Where, algorithm_named, every_algorithm, nodes_of
+from hccl_py.transport.errors import InvalidArgumentError
+
+_ALGORITHM = "all_reduce=ring for one of the table, mine.py:ring for one of your own"
+_PREDICT = "hccl_py.simulation.command"
+_CHECKED = (*map(str, range(1, 10)), "1,1", "1,4", "3,5", "2,3,4", "4,4", "2,2,2,2")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command; return 0, 1 where an algorithm is wrong, 2 for wrong arguments."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] == ["predict"] and _can_predict():
+        return int(import_module(_PREDICT).main(words[1:]))
+    options = _parser().parse_args(words)
+    run: Callable[[argparse.Namespace], int] = options.run
+    try:
+        return run(options)
+    except InvalidArgumentError as error:
+        print(f"hccl-plan {options.command}: {error}", file=sys.stderr)
+        return 1 if " is wrong for " in str(error) else 2
+    except OSError as error:
+        print(f"hccl-plan {options.command}: {error.filename}: {error.strerror}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="hccl-plan", description=__doc__, allow_abbrev=False)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], about: str
+    ) -> Callable[..., object]:
+        one = commands.add_parser(name, help=about, description=about, allow_abbrev=False)
+        one.set_defaults(run=run)
+        return one.add_argument
+
+    command("list", _list, "list the algorithms of the table, with their cost")
+    add = command("check", _check, "prove an algorithm for many ranks, nodes and roots")
+    add("algorithm", help=_ALGORITHM)
+    add("--nodes", action="append", metavar="LIST", help="only for these, such as 4,4 (many)")
+    add = command("show", _show, "print the plan of a rank, or of all")
+    add("algorithm", help=_ALGORITHM)
+    _add_where(add)
+    add("--rank", type=int, help="of this rank only")
+    add = command("draw", _draw, "write a page that shows a plan: messages, and who holds what")
+    add("algorithm", help=_ALGORITHM)
+    _add_where(add)
+    add("--tuning", type=Path, metavar="FILE", help="draw us by the numbers of hccl-bench --tune")
+    add("--size", type=_size, metavar="SIZE", help="with it: bytes of the call, such as 1M")
+    add("--trace", type=Path, metavar="DIR", help="draw a call of these flight recorders over it")
+    add("--call", type=int, metavar="N", help="with it: number of the call (the last one)")
+    add("-o", "--output", type=Path, default=Path("plan.html"), help="the page (plan.html)")
+    if _can_predict():
+        commands.add_parser("predict", help="predict the time of algorithms on other networks")
+    return parser
+
+
+def _can_predict() -> bool:
+    return find_spec(_PREDICT.rpartition(".")[0]) is not None
+
+
+def _size(text: str) -> int:
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    scale = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(unit)
+    if scale is None or not (number.isascii() and number.isdigit() and int(number)):
+        raise argparse.ArgumentTypeError(f"expected bytes such as 4, 64K or 1M, got {text!r}")
+    return int(number) * scale
+
+
+def _add_where(add: Callable[..., object]) -> None:
+    add("--nodes", default="8", metavar="LIST", help="ranks of each node, such as 4,4 (8)")
+    add("--root", type=int, default=0, help="of a rooted collective (0)")
+
+
+def _where(options: argparse.Namespace, collective: str) -> Where:
+    nodes = nodes_of(options.nodes)
+    if not COLLECTIVES[collective].rooted:
+        return Where(nodes, None)
+    if not 0 <= options.root < count_ranks(nodes):
+        problem = f"--root: expected one of 0..{count_ranks(nodes) - 1}, got {options.root}"
+        raise InvalidArgumentError(problem)
+    return Where(nodes, options.root)
+
+
+def _list(options: argparse.Namespace) -> int:
+    for one in every_algorithm():
+        print(f"{one!s:32} {one.cost}")
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    chosen = algorithm_named(options.algorithm)
+    count, others = 0, []
+    for text in options.nodes or _CHECKED:
+        nodes = nodes_of(text)
+        if not chosen.serves(nodes):
+            others.append(text)
+            continue
+        rooted = COLLECTIVES[chosen.collective].rooted
+        for root in range(count_ranks(nodes)) if rooted else (None,):
+            chosen.verify(nodes, root)
+            count += 1
+    print(f"{chosen} is right in {count} cases: each contribution once, no deadlock, same bits")
+    if others:
+        print(f"It does not serve nodes of these sizes: {'; '.join(others)}")
+    return 0
+
+
+def _show(options: argparse.Namespace) -> int:
+    chosen = algorithm_named(options.algorithm)
+    where = _where(options, chosen.collective)
+    n = count_ranks(where.nodes)
+    if options.rank is not None and not 0 <= options.rank < n:
+        raise InvalidArgumentError(f"--rank: expected one of 0..{n - 1}, got {options.rank}")
+    ranks = range(n) if options.rank is None else [options.rank]
+    print("\n\n".join(str(chosen.plan(rank, where.nodes, where.root)) for rank in ranks))
+    return 0
+
+
+def _draw(options: argparse.Namespace) -> int:
+    from hccl_py.plan.history import Duration, in_steps
+    from hccl_py.plan_command.drawing import Drawing, page
+    from hccl_py.plan_command.times import durations, measured
+
+    chosen = algorithm_named(options.algorithm)
+    where = _where(options, chosen.collective)
+    chosen.verify(where.nodes, where.root)
+    plans = chosen.plans(where.nodes, where.root)
+    about, call, num_bytes = f"{where}. {chosen.cost}.", None, options.size
+    duration: Duration = in_steps
+    if options.trace is not None:
+        n = count_ranks(where.nodes)
+        call = measured(options.trace, chosen.collective, n, options.call)
+        num_bytes = num_bytes or call.num_bytes
+        about += f" Bars: call {call.number} of {call.num_bytes} bytes as the ranks recorded it."
+    if options.tuning is not None:
+        if not num_bytes:
+            raise InvalidArgumentError("--tuning: expected --size or --trace with it")
+        duration = durations(options.tuning, num_bytes, where.nodes)
+        about += f" Times of single messages of a call of {num_bytes} bytes by {options.tuning}."
+    drawing = Drawing(plans, chosen.contract, where.nodes, duration)
+    content = drawing.content(str(chosen), about, call)
+    options.output.write_text(page(content), encoding="utf-8")
+    print(f"{options.output}: {chosen}, {where}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""Times for a page: what messages take by a tuning file, and what a job's ranks recorded."""
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from hccl_py.algorithms.cost import NUMBERS, share_of
+from hccl_py.algorithms.tuning import read_for_all_ranks, tuning_of
+from hccl_py.observe.trace.clocks import offsets
+from hccl_py.observe.trace.files import TraceError, read
+from hccl_py.plan.history import Duration
+from hccl_py.plan.language import Nodes, Op, OpKind, Plan
+from hccl_py.transport.errors import InvalidArgumentError
+
+_MIB = 1 << 20
+
+
+class Measured(NamedTuple):
+    """A call as all ranks recorded it; times in us from when the first rank began."""
+
+    number: int
+    num_bytes: int
+    end: float
+    ranks: list[dict[str, float] | None]  # None: there is no file of this rank
+
+
+def durations(tuning_file: Path, num_bytes: int, nodes: Nodes) -> Duration:
+    """Return what each message and each reduction takes alone, in us, by a tuning file.
+
+    Raise InvalidArgumentError: it is no tuning file, or lacks numbers for a class of link.
+    """
+    environ = {"HCCL_TUNING": str(tuning_file)}
+    tuning = tuning_of(read_for_all_ranks(environ), environ)
+    assert tuning is not None
+    numbers = dict(zip(NUMBERS, tuning.numbers, strict=True))
+    needed = ["reduce"] + ["scale_out"] * (len(nodes) > 1) + ["scale_up"] * any(nodes[0][1:])
+    for name, number in numbers.items():
+        if number is None and name.startswith(tuple(needed)):
+            raise InvalidArgumentError(
+                f"{tuning_file}: expected {name}, its layout had no such link"
+            )
+    node_of = {rank: index for index, node in enumerate(nodes) for rank in node}
+
+    def duration(plan: Plan, op: Op, peer: int | None) -> float:
+        mib = share_of(plan, op.src or op.dst) * num_bytes / _MIB
+        if peer is None:
+            operands = len(op.peers) if op.kind is OpKind.RECV_REDUCE else op.kind is OpKind.COPY
+            return (numbers["reduce_us_per_mib"] or 0.0) * mib * operands
+        link = "scale_up" if node_of[peer] == node_of[plan.rank] else "scale_out"
+        latency, message, bytes_us = (
+            numbers[f"{link}_{kind}"] or 0.0 for kind in ("latency_us", "message_us", "us_per_mib")
+        )
+        return latency + 2 * (message + bytes_us * mib)  # the sender's and the receiver's
+
+    return duration
+
+
+def measured(folder: Path, collective: str, n: int, number: int | None) -> Measured:
+    """Find a call among n ranks in the flight recorders of a folder: the last one, or by number.
+
+    Raise InvalidArgumentError if there is none that ended on all ranks whose files are there.
+    """
+    try:
+        files = read([folder])
+        apart = offsets(files)
+    except TraceError as error:
+        raise InvalidArgumentError(f"--trace: {error}") from error
+    calls: dict[tuple[str, int], dict[int, tuple[int, dict[str, Any]]]] = {}
+    for file, offset in zip(files, apart, strict=True):
+        by_name = {one["name"]: one for one in file.content["communicators"]}
+        for entry in file.content["entries"]:
+            one = by_name[entry["process_group"][0]]
+            is_it = entry["profiling_name"] == f"hccl:{collective}" and one["world_size"] == n
+            if is_it and entry["time_discovered_completed_ns"]:
+                key = one["id"], entry["collective_seq_id"]
+                calls.setdefault(key, {})[one["rank"]] = offset.offset_ns, entry
+    most = max(map(len, calls.values()), default=0)
+    found = [
+        (key[1], ranks)
+        for key, ranks in calls.items()
+        if len(ranks) == most and number in (None, key[1])
+    ]
+    if not found:
+        wanted = collective if number is None else f"{collective} number {number}"
+        raise InvalidArgumentError(
+            f"--trace: expected a finished {wanted} among {n} ranks in {folder}; there is none"
+        )
+    last, ranks = max(found, key=lambda one: one[0])
+    times = {rank: _times(*ranks[rank]) for rank in ranks}
+    begin = min(one[0] for one in times.values())
+    spans: list[dict[str, float] | None] = [None] * n
+    for rank, (began, waited, ended) in times.items():
+        named = {"begin": began, "waited": waited, "end": ended}
+        spans[rank] = {key: (ns - begin) / 1000 for key, ns in named.items()}
+    _, entry = next(iter(ranks.values()))
+    num_bytes = max(entry["bytes_in"], entry["bytes_out"])
+    return Measured(last, num_bytes, max(one["end"] for one in spans if one), spans)
+
+
+def _times(offset_ns: int, entry: dict[str, Any]) -> tuple[int, int, int]:
+    began = entry["time_discovered_started_ns"] or entry["time_created_ns"]
+    ended = entry["time_discovered_completed_ns"]
+    waited = min(max(entry["waited_until_ns"], began), ended)
+    return began + offset_ns, waited + offset_ns, ended + offset_ns

@@ -1,0 +1,159 @@
+"""Algorithms of users in a communicator: which calls they serve, and what all ranks refuse."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from stores import MemoryStore
+from thread_ranks import ThreadRanks
+
+import hccl_py
+from hccl_py import Communicator, InvalidArgumentError
+from hccl_py.algorithms.custom import CustomAlgorithm
+from hccl_py.plan.language import PlanBuilder, data
+
+DEADLINE_S = 60.0
+
+
+def all_to_all_ranks(me: int, n: int, plan: PlanBuilder) -> None:
+    others = [rank for rank in range(n) if rank != me]
+    plan.send(others, data[:])
+    plan.recv_reduce(others, data[:])
+
+
+def to_the_next_only(me: int, n: int, plan: PlanBuilder) -> None:
+    plan.send([(me + 1) % n], data[:])
+    plan.recv_reduce([(me - 1) % n], data[:])
+
+
+right = hccl_py.algorithm("all_reduce", cost="1 step")(all_to_all_ranks)
+wrong = hccl_py.algorithm("all_reduce")(to_the_next_only)
+Given = Callable[[int], tuple[CustomAlgorithm, ...]]
+
+
+def open_ranks(n: int, given: Given) -> list[Communicator | BaseException]:
+    """Connect n ranks, rank i with `given(i)`; return communicators or what ranks raised."""
+    store = MemoryStore(DEADLINE_S)
+
+    def open_rank(rank: int) -> Communicator | BaseException:
+        try:
+            made = Communicator(store, rank, n, timeout_s=DEADLINE_S, algorithms=given(rank))
+        except Exception as error:
+            return error
+        return made
+
+    with ThreadPoolExecutor(n) as threads:
+        return list(threads.map(open_rank, range(n)))
+
+
+def messages(opened: list[Communicator | BaseException]) -> set[str]:
+    assert all(isinstance(one, InvalidArgumentError) for one in opened), opened
+    return set(map(str, opened))
+
+
+def test_own_algorithm_serves_the_calls_that_its_rules_name(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    limited = hccl_py.algorithm("all_reduce", min_bytes=256, max_bytes=1024, cost="1 step")
+    elsewhere = hccl_py.algorithm("all_reduce", when=lambda n, nodes: n > 64)
+    own = (elsewhere(to_the_next_only), limited(all_to_all_ranks))
+    ranks = open_ranks(2, lambda _rank: own)
+
+    def calls(comm: Communicator) -> None:
+        for count in (32, 33, 128, 129):
+            array = np.arange(count, dtype=np.float64)
+            comm.all_reduce(array)
+            np.testing.assert_array_equal(array, 2 * np.arange(count))
+        comm.close()
+
+    with caplog.at_level(logging.INFO, "hccl_py"), ThreadPoolExecutor(2) as threads:
+        list(threads.map(calls, ranks))
+    chosen = [one for one in caplog.messages if "rank 0: all_reduce" in one]
+    names = [one.partition("node(s): ")[2].partition(";")[0] for one in chosen]
+    assert names == ["one_shot", *[f"{Path(__file__).name}:all_to_all_ranks"] * 2, "one_shot"]
+    assert chosen[1].endswith("your algorithm, 1 step")
+
+
+def test_wrong_algorithm_is_the_same_error_on_all_ranks() -> None:
+    (message,) = messages(open_ranks(3, lambda _rank: (wrong,)))
+    assert "to_the_next_only is wrong for 3 ranks" in message
+    assert "without the contribution of rank 1\n" in message
+    assert message.endswith("came to rank 1, 2 only")
+
+
+def test_world_of_one_is_proved_too() -> None:
+    (message,) = messages(open_ranks(1, lambda _rank: (wrong,)))
+    assert "a rank cannot be its own peer" in message
+
+
+@pytest.mark.parametrize("odd", [0, 2])
+def test_rank_without_the_algorithm_is_named(odd: int) -> None:
+    opened = open_ranks(3, lambda rank: () if rank == odd else (right,))
+    if odd == 0:  # it has no reason to check, and its next call fails
+        assert all("rank 0 no algorithm" in str(one) for one in opened[1:])
+        with pytest.raises(hccl_py.CommunicatorError):
+            opened[0].barrier()  # type: ignore[union-attr]
+        opened[0].close()  # type: ignore[union-attr]
+        return
+    (message,) = messages(opened)
+    assert "rank 2 was given no algorithm, rank 0 all_reduce=" in message
+
+
+def test_function_that_differs_on_one_rank_is_found_by_its_plan() -> None:
+    def twice(me: int, n: int, plan: PlanBuilder) -> None:
+        all_to_all_ranks(me, n, plan)
+        plan.copy(plan.scratch(0, like=data[:]), data[:])
+
+    twice.__name__ = all_to_all_ranks.__name__
+    other = hccl_py.algorithm("all_reduce", cost="1 step")(twice)
+    (message,) = messages(open_ranks(3, lambda rank: (other if rank == 1 else right,)))
+    assert "rank 1 has another function than rank 0" in message
+
+
+def test_each_root_is_proved() -> None:
+    def only_from_0(me: int, n: int, plan: PlanBuilder) -> None:
+        if me == 0:
+            plan.send(range(1, n), data[:])
+        else:
+            plan.recv(0, data[:])
+
+    (message,) = messages(
+        open_ranks(3, lambda _rank: (hccl_py.algorithm("broadcast")(only_from_0),))
+    )
+    assert "is wrong for 3 ranks on 1 node(s), root 1: rank 0" in message
+
+
+def test_forced_algorithm_of_the_table_goes_before_one_in_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("HCCL_ALGORITHM", "ring")
+    for opened in open_ranks(2, lambda _rank: (wrong,)):
+        assert isinstance(opened, Communicator)
+        opened.close()
+
+
+def test_subset_proves_it_for_its_own_ranks() -> None:
+    with ThreadRanks("aab") as ranks:
+        for comm in ranks.communicators:
+            comm._algorithms = (wrong,)
+        failures = ranks.failures(lambda comm: comm.subset(range(3), "same ranks"))
+        assert all("is wrong for 3 ranks" in str(error) for error in failures)
+
+
+def test_job_that_does_not_ask_loads_nothing_of_it() -> None:
+    script = """
+import sys
+from hccl_py import Communicator
+Communicator(None, 0, 1).barrier()
+asked = ("custom", "own_algorithms", "explain", "history", "plan_command")
+print([name for name in sys.modules if name.rpartition(".")[2] in asked])
+"""
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert ran.stdout == "[]\n", ran.stderr
