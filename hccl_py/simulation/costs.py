@@ -1,0 +1,64 @@
+"""What a machine and its network cost a rank: the numbers that a simulation runs on."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from hccl_py.algorithms.cost import NUMBERS
+from hccl_py.algorithms.tuning import FORMAT
+from hccl_py.transport.errors import InvalidArgumentError
+
+_MIB = 1 << 20
+_ETHERNET_FRAME_BYTES = 1538  # on the wire: preamble and gap included
+_TCP_PAYLOAD_BYTES = 1448
+US_PER_MIB_AT_1_GBIT = _MIB * 8e-3
+
+
+class Wire(Enum):
+    """Whose a wire is. Messages on one wire and in one direction go one after the other."""
+
+    NODE = "node"  # one network card for all ranks of a node
+    RANK = "rank"  # one for each rank
+    PAIR = "pair"  # one for each pair of ranks
+
+
+@dataclass(frozen=True)
+class LinkCosts:
+    """What messages of a class of link cost."""
+
+    latency_us: float  # from the end of a send until the receiver can see the message
+    message_us: float  # of a rank's thread, for each message sent and for each received
+    us_per_mib: float  # of a rank's thread, for each MiB sent and for each received
+    wire_us_per_mib: float = 0.0  # of the wire, in each direction; 0: no wire limits this class
+    wire: Wire = Wire.NODE
+    burst_bytes: float = 0.0  # what a wire that stood still takes at once (a token bucket)
+
+
+@dataclass(frozen=True)
+class Costs:
+    """Numbers of a machine and its network.
+
+    Attributes:
+        scale_up: messages inside a node.
+        scale_out: messages between nodes.
+        reduce_us_per_mib: for each MiB reduced or copied by a rank.
+        cores_per_machine: None: a core for each rank.
+        memory_us_per_mib: of the memory that all ranks of a machine share, for each MiB that a
+            thread moves, in calls whose buffers do not fit `cache_bytes`.
+        cache_bytes: of a machine.
+    """
+
+    scale_up: LinkCosts
+    scale_out: LinkCosts
+    reduce_us_per_mib: float
+    cores_per_machine: int | None = None
+    memory_us_per_mib: float = 0.0
+    cache_bytes: float = 0.0
+
+
+def wire_us_per_mib(gbit: float) -> float:
+    """Return what a MiB of payload takes on an Ethernet of this speed with frames of 1500 bytes."""
+    return US_PER_MIB_AT_1_GBIT / gbit * _ETHERNET_FRAME_BYTES / _TCP_PAYLOAD_BYTES

@@ -1,0 +1,126 @@
+"""`simulate`: an algorithm or plans, on a topology, with costs, for a number of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from hccl_py.algorithms.tuner import min_message_bytes
+from hccl_py.plan.language import Buffer, Plan
+from hccl_py.plan.tiles import Cut
+from hccl_py.simulation.candidate import Candidate, candidate_of, count_elements
+from hccl_py.simulation.costs import Costs
+from hccl_py.simulation.folding import Fold, fold_of
+from hccl_py.simulation.programs import Programs, averaged
+from hccl_py.simulation.steady import Steadiness
+from hccl_py.simulation.topology import Topology
+from hccl_py.simulation.virtual_time import VirtualTime
+from hccl_py.transport.errors import InvalidArgumentError
+
+_MOST_MESSAGES = 3_000_000  # of a tile: some ten seconds
+
+
+@dataclass(frozen=True)
+class Simulated:
+    """What a simulation found out.
+
+    Attributes:
+        algorithm: as in `all_reduce=ring`.
+        us: time of a call: from its begin until the last rank has ended. Of several calls back to
+            back, the mean over all but the first.
+        rank_us: by simulated rank, when it ended its first call.
+        num_tiles: of the call.
+        num_left_out: of these, what was counted only, because tiles repeat themselves.
+    """
+
+    algorithm: str
+    us: float
+    rank_us: dict[int, float]
+    num_tiles: int
+    num_left_out: int
+    messages: dict[int, int]
+
+    @property
+    def num_ranks(self) -> int:
+        """How many ranks were simulated: all, or those of a node that stands for all."""
+        return len(self.rank_us)
+
+
+def simulate(
+    what: str | Sequence[Plan],
+    topology: Topology,
+    costs: Costs,
+    num_bytes: int,
+    *,
+    root: int | None = None,
+    item_bytes: int = 4,
+    num_calls: int = 1,
+    shorten: bool = True,
+) -> Simulated:
+    """Run a collective in virtual time, with the engine's tiles, channels and rules.
+
+    Args:
+        what: an algorithm as HCCL_ALGORITHM names it, such as `all_reduce=ring`, or the plans of
+            all ranks.
+        topology: where the ranks are.
+        costs: of the machine and its network.
+        num_bytes: of `data`; of all blocks, for a collective on blocks.
+        root: of a rooted collective; None: rank 0.
+        item_bytes: of an element.
+        num_calls: how many calls follow one another.
+        shorten: simulate one node for all where nodes are alike, and stop where tiles repeat
+            themselves. The result is the same.
+
+    Raises:
+        InvalidArgumentError: an argument makes no sense, or the world is too large for ranks that
+            are not alike.
+    """
+    if num_bytes < item_bytes or num_calls < 1:
+        raise InvalidArgumentError(
+            f"expected at least {item_bytes} bytes and a call, got {num_bytes} and {num_calls}"
+        )
+    candidate = candidate_of(what, topology.nodes, root)
+    first = candidate.write(0)
+    elements = count_elements(first, num_bytes, item_bytes)
+    tiles = Cut(
+        first.shape[Buffer.DATA],
+        candidate.span,
+        topology.world_size,
+        min_message_bytes(topology.nodes),
+        item_bytes,
+    ).tiles(elements)
+    # Where there are fewer elements than chunks, some ranks have nothing to send.
+    can_fold = shorten and topology.is_uniform and elements >= tiles.parts
+    fold = fold_of(candidate, topology.nodes) if can_fold else Fold(topology.nodes, None)
+    if not fold.is_whole:
+        tiles = averaged(tiles)
+    programs = Programs(topology, costs, fold, tiles, item_bytes)
+    programs.set_num_bytes(num_bytes)
+    _write_plans(programs, candidate, fold)
+    time = VirtualTime(programs.ranks, programs.steps, num_calls)
+    index = {rank.number: at for at, rank in enumerate(programs.ranks)}
+    steadiness = Steadiness(index) if shorten and num_calls == 1 else None
+    time.run(tiles.count, steadiness)
+    more_us = steadiness.left_out_us if steadiness else 0.0
+    firsts = {rank.number: rank.ended_us[0] + more_us for rank in programs.ranks}
+    lasts = [rank.ended_us[-1] + more_us for rank in programs.ranks]
+    us = max(firsts.values())
+    if num_calls > 1:
+        us = (max(lasts) - us) / (num_calls - 1)
+    num_left_out = steadiness.num_left_out if steadiness else 0
+    messages = {rank.number: rank.num_messages for rank in programs.ranks}
+    return Simulated(candidate.name, us, firsts, tiles.count, num_left_out, messages)
+
+
+def _write_plans(programs: Programs, candidate: Candidate, fold: Fold) -> None:
+    num_messages = 0
+    for at, rank in enumerate(fold.ranks):
+        plan = programs.plans[rank] = fold.plans.get(rank) or candidate.write(rank)
+        num_messages += sum(len(op.peers) for op in plan.ops)
+        expected = num_messages // (at + 1) * len(fold.ranks)
+        if expected > 2 * _MOST_MESSAGES:
+            raise InvalidArgumentError(
+                f"{candidate.name}: {expected // 2} messages in a tile of {len(fold.ranks)} ranks "
+                f"that are not alike; expected at most {_MOST_MESSAGES}: take fewer ranks, or "
+                "nodes of equal size without stragglers and slow links"
+            )
