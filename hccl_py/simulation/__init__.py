@@ -1,6 +1,6 @@
 """Collectives in virtual time: how long would it take, on these nodes, with this network?
 
-    simulate      the function: start reading here
+    run           `simulate`, the function: start reading here
     topology      where ranks are      costs   what machine and network cost
     presets       costs of well-known machines
     candidate     algorithm or plans   folding one node stands for all nodes that are alike
@@ -13,6 +13,6 @@ Nothing of it is imported by a job that does not ask.
 
 from hccl_py.simulation.costs import Costs as Costs
 from hccl_py.simulation.costs import LinkCosts as LinkCosts
-from hccl_py.simulation.simulate import Simulated as Simulated
-from hccl_py.simulation.simulate import simulate as simulate
+from hccl_py.simulation.run import Simulated as Simulated
+from hccl_py.simulation.run import simulate as simulate
 from hccl_py.simulation.topology import Topology as Topology

@@ -62,3 +62,35 @@ class Costs:
 def wire_us_per_mib(gbit: float) -> float:
     """Return what a MiB of payload takes on an Ethernet of this speed with frames of 1500 bytes."""
     return US_PER_MIB_AT_1_GBIT / gbit * _ETHERNET_FRAME_BYTES / _TCP_PAYLOAD_BYTES
+
+
+def costs_from_tuning(path: Path) -> Costs:
+    """Read the numbers that `hccl-bench --tune` fitted to its measurements.
+
+    The network that was measured is part of the numbers between nodes. A class of link that the
+    measured layout lacked costs what the other one does.
+
+    Raises:
+        InvalidArgumentError: the file cannot be read, or is no tuning file.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content["format"] != FORMAT:
+            raise ValueError(f"format {content['format']!r}")
+        numbers = dict(zip(NUMBERS, (content["numbers"][name] for name in NUMBERS), strict=True))
+        cores = max(1, round(float(content["cores_per_node"])))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidArgumentError(
+            f"{path}: expected a file of format {FORMAT} that hccl-bench --tune wrote, "
+            f"got {type(error).__name__}: {error}"
+        ) from error
+    links = [_link(numbers, name) for name in ("scale_up", "scale_out")]
+    up, out = (link or other for link, other in zip(links, reversed(links), strict=True))
+    if up is None or out is None:
+        raise InvalidArgumentError(f"{path}: it has numbers for no link; measure two ranks or more")
+    return Costs(up, out, numbers["reduce_us_per_mib"] or 0.0, cores_per_machine=cores)
+
+
+def _link(numbers: dict[str, float | None], name: str) -> LinkCosts | None:
+    parts = [numbers[f"{name}_{part}"] for part in ("latency_us", "message_us", "us_per_mib")]
+    return None if None in parts else LinkCosts(*(part or 0.0 for part in parts))

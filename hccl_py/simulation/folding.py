@@ -32,7 +32,9 @@ class Fold:
         self._nodes = nodes
         self._move = move
         self._place = {
-            rank: (index, local) for index, node in enumerate(nodes) for local, rank in enumerate(node)
+            rank: (index, local)
+            for index, node in enumerate(nodes)
+            for local, rank in enumerate(node)
         }
 
     @property
@@ -49,7 +51,7 @@ class Fold:
         return self._place[rank][1]
 
     def lane(self, source: int, target: int) -> tuple[int, int]:
-        """Return the lane that stands for one from `source` to `target`; its target is simulated."""
+        """Return the lane that stands for that from `source` to `target`."""
         if self._move is None:
             return source, target
         zero = self._place[target][0]

@@ -51,7 +51,9 @@ class Lane:
         *("receiver", "sender", "take_us", "take_memory_us", "waiting"),
     )
 
-    def __init__(self, latency_us: float, capacity: int, sender: Channel, receiver: Channel) -> None:
+    def __init__(
+        self, latency_us: float, capacity: int, sender: Channel, receiver: Channel
+    ) -> None:
         self.latency_us = latency_us
         self.capacity = capacity  # messages that were sent and not taken
         self.sender = sender

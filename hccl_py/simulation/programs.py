@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from hccl_py.plan.language import COPY, RECV_REDUCE, SEND, Buffer, Chunk, Op, Plan
 from hccl_py.plan.tiles import NUM_CHANNELS, Tiles
@@ -14,8 +13,8 @@ from hccl_py.simulation.parts import Channel, Lane, Machine, Message, Rank, Step
 from hccl_py.simulation.topology import Topology
 
 _MIB = 1 << 20
-# Messages sent and not taken: of a lane over TCP until it must be acknowledged, of shared memory the
-# slots of a rank that are left when its other lanes have one each.
+# Messages sent and not taken: of a lane over TCP until it must be acknowledged; of shared memory
+# the slots that a rank has at least.
 _TCP_CAPACITY, _SHM_CAPACITY = 64, 8
 _WHOLE = "all"
 
@@ -154,7 +153,9 @@ class Programs:
         if self._fold.is_whole:
             return self._by_number[source], self._by_number[target]
         sender = self._fold.moved(source, self._fold.node(source))
-        return self._by_number[sender], self._by_number[self._fold.moved(target, self._fold.node(target))]
+        return self._by_number[sender], self._by_number[
+            self._fold.moved(target, self._fold.node(target))
+        ]
 
     def _way(self, source: int, target: int, mib: float) -> Way:
         fold, link = self._fold, self._link(source, target)
@@ -172,7 +173,7 @@ class Programs:
                 nodes = fold.node(sender.number), fold.node(receiver.number)
                 ends = [("node out", nodes[0]), ("node in", nodes[1])]
             burst_us = link.burst_bytes / _MIB * link.wire_us_per_mib
-            way = [(self._wire(end, burst_us if at == 0 else 0.0), busy_us) for at, end in enumerate(ends)]
+            way = [(self._wire(end, burst_us), busy_us) for end in ends]
         gbit = self._topology.links_gbit.get((min(here, there), max(here, there)))
         if gbit is not None and here != there:
             slow = self._wire(("link", here, there), 0.0)
@@ -203,9 +204,7 @@ def _hazards(ops: Sequence[Op]) -> list[frozenset[int]]:
         in_scratch = op.dst.scratch is not None
         overlapping = [sends.get(place, set()) for place in _places(op.dst)]
         found.append(
-            frozenset(
-                one for some in overlapping for one in some if in_scratch or one < index
-            )
+            frozenset(one for some in overlapping for one in some if in_scratch or one < index)
         )
     return found
 

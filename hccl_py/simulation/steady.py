@@ -1,7 +1,7 @@
 """Tiles that repeat themselves: the time of the rest of them is counted, not run.
 
-All tiles but the last have the same work. Once every rank ends each tile the same time after the one
-`period` before it, twice in a row, the tiles to come do so too. So a multiple of `period` of
+All tiles but the last have the same work. Once every rank ends each tile the same time after the
+one `period` before it, twice in a row, the tiles to come do so too. So a multiple of `period` of
 them is left out, and their time is added to the result.
 """
 
@@ -69,7 +69,9 @@ class Steadiness:
             distances += [one - two for one, two in zip(ends, ends[1:], strict=False)]  # type: ignore[operator]
         every = np.array(distances)
         distance_us = float(every.mean())
-        is_alike = np.abs(every - distance_us).max() <= _ALIKE * max(distance_us, self._ends[tile].max())
+        is_alike = np.abs(every - distance_us).max() <= _ALIKE * max(
+            distance_us, self._ends[tile].max()
+        )
         return distance_us if is_alike else None
 
     def _leave_out(self, num_tiles: int, period: int, distance_us: float) -> int:

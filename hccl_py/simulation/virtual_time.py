@@ -19,7 +19,7 @@ import math
 from collections.abc import Callable, Sequence
 
 from hccl_py.plan.tiles import NUM_CHANNELS
-from hccl_py.simulation.parts import Channel, Lane, Message, Rank, Step, Way
+from hccl_py.simulation.parts import Channel, Lane, Rank, Step, Way
 from hccl_py.simulation.steady import Steadiness
 
 _RUN = -1  # stands for the ordinal of a message: look at the rank

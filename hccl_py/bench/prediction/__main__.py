@@ -1,4 +1,4 @@
-"""`python -m hccl_py.bench.prediction`: measure cells into a file, or compare one with simulation."""
+"""`python -m hccl_py.bench.prediction`: measure cells into a file, or compare them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from pathlib import Path
 
 from hccl_py.bench.collective.arguments import parse_rate
 from hccl_py.bench.collective.output.document import facts
-from hccl_py.bench.prediction.measure import Layout, measure
+from hccl_py.bench.prediction.compare import compare, table
+from hccl_py.bench.prediction.measure import Cell, Layout, measure
+from hccl_py.simulation.costs import costs_from_tuning
 
 
 def main() -> int:
@@ -22,8 +24,12 @@ def main() -> int:
         "--rates", nargs="+", default=["100mbit", "1gbit", "unlimited"], help="or none: one node"
     )
     measuring.add_argument("cells", type=Path)
+    comparing = steps.add_parser("compare", help="simulate the cells of files; print tables")
+    comparing.add_argument("cells", type=Path, nargs="+")
+    comparing.add_argument("--costs", type=Path, required=True, help="of hccl-bench --tune")
+    comparing.add_argument("--cores", type=int, default=2, help="of the machine measured (2)")
     given = parser.parse_args()
-    return _measure(given)
+    return _measure(given) if given.step == "measure" else _compare(given)
 
 
 def _measure(given: argparse.Namespace) -> int:
@@ -36,6 +42,14 @@ def _measure(given: argparse.Namespace) -> int:
                 document["cells"].append(cell._asdict())
                 given.cells.write_text(json.dumps(document, indent=1))
                 print(*cell[:6], flush=True)
+    return 0
+
+
+def _compare(given: argparse.Namespace) -> int:
+    read = [json.loads(path.read_text())["cells"] for path in given.cells]
+    cells = [Cell(**one) for some in read for one in some]
+    costs = costs_from_tuning(given.costs)
+    print("\n".join(table(list(compare(cells, costs, given.cores)))))
     return 0
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from hccl_py.algorithms.tuner import min_message_bytes
-from hccl_py.plan.language import Buffer, Plan
+from hccl_py.plan.language import Buffer, Nodes, Plan
 from hccl_py.plan.tiles import Cut
 from hccl_py.simulation.candidate import Candidate, candidate_of, count_elements
 from hccl_py.simulation.costs import Costs
@@ -79,7 +80,7 @@ def simulate(
         raise InvalidArgumentError(
             f"expected at least {item_bytes} bytes and a call, got {num_bytes} and {num_calls}"
         )
-    candidate = candidate_of(what, topology.nodes, root)
+    candidate = _candidate(what, topology.nodes, root)
     first = candidate.write(0)
     elements = count_elements(first, num_bytes, item_bytes)
     tiles = Cut(
@@ -91,7 +92,7 @@ def simulate(
     ).tiles(elements)
     # Where there are fewer elements than chunks, some ranks have nothing to send.
     can_fold = shorten and topology.is_uniform and elements >= tiles.parts
-    fold = fold_of(candidate, topology.nodes) if can_fold else Fold(topology.nodes, None)
+    fold = _fold(candidate, topology.nodes) if can_fold else Fold(topology.nodes, None)
     if not fold.is_whole:
         tiles = averaged(tiles)
     programs = Programs(topology, costs, fold, tiles, item_bytes)
@@ -110,6 +111,15 @@ def simulate(
     num_left_out = steadiness.num_left_out if steadiness else 0
     messages = {rank.number: rank.num_messages for rank in programs.ranks}
     return Simulated(candidate.name, us, firsts, tiles.count, num_left_out, messages)
+
+
+def _candidate(what: str | Sequence[Plan], nodes: Nodes, root: int | None) -> Candidate:
+    return _known(what, nodes, root) if isinstance(what, str) else candidate_of(what, nodes, root)
+
+
+# Other sizes of the same algorithm come next.
+_known = lru_cache(maxsize=8)(candidate_of)
+_fold = lru_cache(maxsize=8)(fold_of)
 
 
 def _write_plans(programs: Programs, candidate: Candidate, fold: Fold) -> None:
