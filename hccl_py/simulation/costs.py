@@ -17,7 +17,7 @@ _TCP_PAYLOAD_BYTES = 1448
 US_PER_MIB_AT_1_GBIT = _MIB * 8e-3
 
 
-class Wire(Enum):
+class Wiring(Enum):
     """Whose a wire is. Messages on one wire and in one direction go one after the other."""
 
     NODE = "node"  # one network card for all ranks of a node
@@ -33,7 +33,7 @@ class LinkCosts:
     message_us: float  # of a rank's thread, for each message sent and for each received
     us_per_mib: float  # of a rank's thread, for each MiB sent and for each received
     wire_us_per_mib: float = 0.0  # of the wire, in each direction; 0: no wire limits this class
-    wire: Wire = Wire.NODE
+    wiring: Wiring = Wiring.NODE
     burst_bytes: float = 0.0  # what a wire that stood still takes at once (a token bucket)
 
 

@@ -8,7 +8,7 @@ simulation says what the plans of hccl-py would take over these wires; Habana's 
 
 from __future__ import annotations
 
-from hccl_py.simulation.costs import Costs, LinkCosts, Wire, wire_us_per_mib
+from hccl_py.simulation.costs import Costs, LinkCosts, Wiring, wire_us_per_mib
 
 _MIB = 1 << 20
 _GAUDI_SHARE = 512.96 / 525
@@ -17,8 +17,8 @@ _GAUDI_SHARE = 512.96 / 525
 def _gaudi(port_gbit: float, memory_gb_per_s: float) -> Costs:
     wire_us = _MIB * 8e-3 / (3 * port_gbit * _GAUDI_SHARE)
     # A network card reads and writes memory by itself; latencies and descriptors are assumed.
-    up = LinkCosts(2.0, 0.02, 0.0, wire_us, Wire.PAIR)
-    out = LinkCosts(5.0, 0.02, 0.0, wire_us, Wire.RANK)
+    up = LinkCosts(2.0, 0.02, 0.0, wire_us, Wiring.PAIR)
+    out = LinkCosts(5.0, 0.02, 0.0, wire_us, Wiring.RANK)
     # A reduction reads two operands and writes one.
     return Costs(up, out, reduce_us_per_mib=3 * _MIB / (memory_gb_per_s * 1e3))
 

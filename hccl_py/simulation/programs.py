@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from hccl_py.plan.language import COPY, RECV_REDUCE, SEND, Buffer, Chunk, Op, Plan
 from hccl_py.plan.tiles import NUM_CHANNELS, Tiles
-from hccl_py.simulation import costs as cost_numbers
-from hccl_py.simulation.costs import Costs, LinkCosts
+from hccl_py.simulation.costs import Costs, LinkCosts, Wiring, wire_us_per_mib
 from hccl_py.simulation.folding import Fold
 from hccl_py.simulation.parts import Channel, Lane, Machine, Message, Rank, Step, Way, Wire
 from hccl_py.simulation.topology import Topology
@@ -16,32 +16,39 @@ _MIB = 1 << 20
 # Messages sent and not taken: of a lane over TCP until it must be acknowledged; of shared memory
 # the slots that a rank has at least.
 _TCP_CAPACITY, _SHM_CAPACITY = 64, 8
-_WHOLE = "all"
+
+
+class Work(NamedTuple):
+    """The calls that are simulated."""
+
+    tiles: Tiles
+    num_bytes: int
+    item_bytes: int
+    num_calls: int
 
 
 class Programs:
-    """Makes the ranks that are simulated, and the steps of each of their tiles."""
+    """Makes the ranks that are simulated, and the steps of each of their tiles.
 
-    def __init__(
-        self, topology: Topology, costs: Costs, fold: Fold, tiles: Tiles, item_bytes: int
-    ) -> None:
+    Attributes:
+        ranks: that are simulated.
+        plans: theirs; to be filled in before the first step is asked for.
+    """
+
+    def __init__(self, topology: Topology, costs: Costs, fold: Fold, work: Work) -> None:
         self._topology = topology
         self._costs = costs
         self._fold = fold
-        self._tiles = tiles
-        self._item_bytes = item_bytes
+        self._work = work
         self.plans: dict[int, Plan] = {}
         self._lanes: dict[tuple[int, int, int], Lane] = {}
         self._wires: dict[object, Wire] = {}
         self._made: dict[tuple[int, int, bool], list[Step]] = {}
-        self._uses_memory = False
+        # Only a call that does not fit the caches waits for memory.
+        local = max(map(len, topology.nodes))
+        self._uses_memory = work.num_bytes * local > costs.cache_bytes
         self.ranks = self._make_ranks()
         self._by_number = {rank.number: rank for rank in self.ranks}
-
-    def set_num_bytes(self, num_bytes: int) -> None:
-        """Say how large the call is: only one that does not fit the caches waits for memory."""
-        local = max(map(len, self._topology.nodes))
-        self._uses_memory = num_bytes * local > self._costs.cache_bytes
 
     def _make_ranks(self) -> list[Rank]:
         fold, topology = self._fold, self._topology
@@ -70,7 +77,8 @@ class Programs:
 
     def _make_steps(self, channel: Channel, is_last: bool) -> list[Step]:
         plan = self.plans[channel.rank.number]
-        tile = self._tiles.count - 1 if is_last else 0
+        tiles, item_bytes = self._work.tiles, self._work.item_bytes
+        tile = tiles.count - 1 if is_last else 0
         steps, ordinal = [], 0
         hazards = _hazards(plan.ops)
         lengths: dict[Chunk, int] = {}
@@ -79,7 +87,7 @@ class Programs:
             assert chunk is not None
             key = chunk._replace(scratch=None) if chunk.buffer is Buffer.DATA else chunk
             if key not in lengths:
-                lengths[key] = self._tiles.elements(tile, chunk) * self._item_bytes
+                lengths[key] = tiles.elements(tile, chunk) * item_bytes
             num_bytes = lengths[key]
             if num_bytes:
                 steps.append(self._step(channel, op, num_bytes, (ordinal, index, hazards[index])))
@@ -165,9 +173,9 @@ class Programs:
             busy_us = link.wire_us_per_mib * mib
             sender, receiver = self._simulated(source, target)
             ends: Sequence[object]
-            if link.wire is cost_numbers.Wire.PAIR:
+            if link.wiring is Wiring.PAIR:
                 ends = [("pair", source, target)]
-            elif link.wire is cost_numbers.Wire.RANK:
+            elif link.wiring is Wiring.RANK:
                 ends = [("out", sender.number), ("in", receiver.number)]
             else:
                 nodes = fold.node(sender.number), fold.node(receiver.number)
@@ -177,12 +185,14 @@ class Programs:
         gbit = self._topology.links_gbit.get((min(here, there), max(here, there)))
         if gbit is not None and here != there:
             slow = self._wire(("link", here, there), 0.0)
-            way.append((slow, cost_numbers.wire_us_per_mib(gbit) * mib))
+            way.append((slow, wire_us_per_mib(gbit) * mib))
         return tuple(way)
 
     def _wire(self, name: object, burst_us: float) -> Wire:
         if name not in self._wires:
-            self._wires[name] = Wire(burst_us)
+            wire = self._wires[name] = Wire(burst_us)
+            if self._work.num_calls > 1:  # those before have used the burst up
+                wire.clear_at = burst_us
         return self._wires[name]
 
 
@@ -218,11 +228,6 @@ def _places(chunk: Chunk) -> list[tuple[object, int]]:
 
 
 def averaged(tiles: Tiles) -> Tiles:
-    """Return tiles that divide evenly: alike ranks have chunks that differ by an element."""
+    """Return tiles that divide evenly: chunks of alike ranks may differ by an element."""
     full, last = (-(-size // tiles.parts) * tiles.parts for size in (tiles.full, tiles.last))
-    return replace_tiles(tiles, full, last)
-
-
-def replace_tiles(tiles: Tiles, full: int, last: int) -> Tiles:
-    """Return the tiles with other sizes."""
     return tiles._replace(full=full, last=last)

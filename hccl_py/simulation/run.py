@@ -12,7 +12,7 @@ from hccl_py.plan.tiles import Cut
 from hccl_py.simulation.candidate import Candidate, candidate_of, count_elements
 from hccl_py.simulation.costs import Costs
 from hccl_py.simulation.folding import Fold, fold_of
-from hccl_py.simulation.programs import Programs, averaged
+from hccl_py.simulation.programs import Programs, Work, averaged
 from hccl_py.simulation.steady import Steadiness
 from hccl_py.simulation.topology import Topology
 from hccl_py.simulation.virtual_time import VirtualTime
@@ -68,13 +68,14 @@ def simulate(
         num_bytes: of `data`; of all blocks, for a collective on blocks.
         root: of a rooted collective; None: rank 0.
         item_bytes: of an element.
-        num_calls: how many calls follow one another.
+        num_calls: how many calls follow one another; of several, the bursts of wires are used up.
         shorten: simulate one node for all where nodes are alike, and stop where tiles repeat
             themselves. The result is the same.
 
     Raises:
         InvalidArgumentError: an argument makes no sense, or the world is too large for ranks that
             are not alike.
+        PlanError: plans hang.
     """
     if num_bytes < item_bytes or num_calls < 1:
         raise InvalidArgumentError(
@@ -95,8 +96,8 @@ def simulate(
     fold = _fold(candidate, topology.nodes) if can_fold else Fold(topology.nodes, None)
     if not fold.is_whole:
         tiles = averaged(tiles)
-    programs = Programs(topology, costs, fold, tiles, item_bytes)
-    programs.set_num_bytes(num_bytes)
+    work = Work(tiles, num_bytes, item_bytes, num_calls)
+    programs = Programs(topology, costs, fold, work)
     _write_plans(programs, candidate, fold)
     time = VirtualTime(programs.ranks, programs.steps, num_calls)
     index = {rank.number: at for at, rank in enumerate(programs.ranks)}

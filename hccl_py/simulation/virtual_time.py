@@ -18,6 +18,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 
+from hccl_py.plan.language import PlanError
 from hccl_py.plan.tiles import NUM_CHANNELS
 from hccl_py.simulation.parts import Channel, Lane, Rank, Step, Way
 from hccl_py.simulation.steady import Steadiness
@@ -42,7 +43,7 @@ class VirtualTime:
         """Run all calls. Where tiles turn out to repeat themselves, the rest is counted only.
 
         Raises:
-            RuntimeError: the plans hang.
+            PlanError: the plans hang.
         """
         self._num_tiles, self._steadiness = num_tiles, steadiness
         for rank in self._ranks:
@@ -55,9 +56,13 @@ class VirtualTime:
             else:
                 assert lane is not None
                 leave(lane, way, now)
-        stuck = [rank.number for rank in self._ranks if len(rank.ended_us) < self._num_calls]
+        stuck = [rank for rank in self._ranks if len(rank.ended_us) < self._num_calls]
         if stuck:
-            raise RuntimeError(f"the plans hang: rank {stuck[0]} and {len(stuck) - 1} more wait")
+            channel = next(one for one in stuck[0].channels if one.steps or one.unsent)
+            at = channel.steps[channel.at].index if channel.steps else min(channel.unsent)
+            raise PlanError(
+                stuck[0].number, at, f"waits for ever, as do {len(stuck) - 1} more ranks"
+            )
 
     def _begin_call(self, rank: Rank, now: float) -> None:
         rank.channels_left = 0

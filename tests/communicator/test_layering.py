@@ -26,6 +26,7 @@ LAYERS = [
     ),
     ("torch_backend",),
     ("integrations", "_autoload", "horovod"),
+    ("simulation",),  # no job imports it
     ("", "bench"),  # "" is the package itself, the public names
 ]
 """Lowest first, by the first name after `hccl_py`."""

@@ -12,6 +12,7 @@ from hccl_py.bench.collective.output.document import facts
 from hccl_py.bench.prediction.compare import compare, table
 from hccl_py.bench.prediction.measure import Cell, Layout, measure
 from hccl_py.simulation.costs import costs_from_tuning
+from hccl_py.simulation.presets import PRESETS
 
 
 def main() -> int:
@@ -26,7 +27,7 @@ def main() -> int:
     measuring.add_argument("cells", type=Path)
     comparing = steps.add_parser("compare", help="simulate the cells of files; print tables")
     comparing.add_argument("cells", type=Path, nargs="+")
-    comparing.add_argument("--costs", type=Path, required=True, help="of hccl-bench --tune")
+    comparing.add_argument("--costs", type=Path, help="of hccl-bench --tune (those of cloud25)")
     comparing.add_argument("--cores", type=int, default=2, help="of the machine measured (2)")
     given = parser.parse_args()
     return _measure(given) if given.step == "measure" else _compare(given)
@@ -48,7 +49,7 @@ def _measure(given: argparse.Namespace) -> int:
 def _compare(given: argparse.Namespace) -> int:
     read = [json.loads(path.read_text())["cells"] for path in given.cells]
     cells = [Cell(**one) for some in read for one in some]
-    costs = costs_from_tuning(given.costs)
+    costs = costs_from_tuning(given.costs) if given.costs else PRESETS["cloud25"]
     print("\n".join(table(list(compare(cells, costs, given.cores)))))
     return 0
 

@@ -16,8 +16,7 @@ from hccl_py.simulation.topology import Topology
 _COUNTED_PER_PAYLOAD = 1514 / 1448
 _BURST_S = 0.01
 _BOUND_BY_NETWORK = 0.5  # the part of a call's time that the wire alone would take
-_FEWEST_CALLS, _MOST_CALLS = 3, 40
-_STEADY_BURSTS = 6
+_NUM_CALLS = 4  # back to back, as in the measurement
 
 
 class Compared(NamedTuple):
@@ -55,13 +54,8 @@ def _with_link(costs: Costs, rate_mbit: float | None) -> Costs:
 
 
 def _time_us(cell: Cell, topology: Topology, costs: Costs) -> float:
-    """Simulate calls back to back: as many as use up what the bucket held before."""
-    burst = _STEADY_BURSTS * costs.scale_out.burst_bytes / cell.bytes
-    calls = int(max(_FEWEST_CALLS, min(_MOST_CALLS, burst)))
-    if not costs.scale_out.wire_us_per_mib or cell.bytes > 8 * costs.scale_out.burst_bytes:
-        calls = 1
     name = f"{COLLECTIVE}={cell.algorithm}"
-    return simulate(name, topology, costs, cell.bytes, num_calls=calls).us
+    return simulate(name, topology, costs, cell.bytes, num_calls=_NUM_CALLS).us
 
 
 def table(compared: Sequence[Compared]) -> Iterator[str]:
