@@ -26,14 +26,14 @@ def slot_bytes(world_size: int) -> int:
 class Tiles(NamedTuple):
     """The tiles of a call. A tile has elements of all chunks of `data`, or of one block."""
 
-    count: int
+    number: int
     full: int  # elements of every tile but the last
     last: int
     parts: int  # into how many chunks a tile is cut: those of `data`, or 1
 
     def elements(self, tile: int, chunk: Chunk) -> int:
         """Return how many elements a chunk has in a tile, as the engine partitions it."""
-        whole = self.last if tile == self.count - 1 else self.full
+        whole = self.last if tile == self.number - 1 else self.full
         if chunk.buffer is not Buffer.DATA:
             return whole * chunk.slots
         each, longer = divmod(whole, self.parts)

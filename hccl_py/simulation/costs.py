@@ -93,4 +93,5 @@ def costs_from_tuning(path: Path) -> Costs:
 
 def _link(numbers: dict[str, float | None], name: str) -> LinkCosts | None:
     parts = [numbers[f"{name}_{part}"] for part in ("latency_us", "message_us", "us_per_mib")]
-    return None if None in parts else LinkCosts(*(part or 0.0 for part in parts))
+    latency_us, message_us, us_per_mib = (part or 0.0 for part in parts)
+    return None if None in parts else LinkCosts(latency_us, message_us, us_per_mib)

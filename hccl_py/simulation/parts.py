@@ -39,7 +39,7 @@ class Step(NamedTuple):
     thread_us: float  # after the messages: of the reduction, or the copy
     memory_us: float
     ordinal: int  # of its first message in the plan
-    index: int  # of the op
+    op_index: int
     hazards: frozenset[int]  # earlier sends whose source it overwrites
 
 

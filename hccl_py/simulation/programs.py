@@ -78,7 +78,7 @@ class Programs:
     def _make_steps(self, channel: Channel, is_last: bool) -> list[Step]:
         plan = self.plans[channel.rank.number]
         tiles, item_bytes = self._work.tiles, self._work.item_bytes
-        tile = tiles.count - 1 if is_last else 0
+        tile = tiles.number - 1 if is_last else 0
         steps, ordinal = [], 0
         hazards = _hazards(plan.ops)
         lengths: dict[Chunk, int] = {}

@@ -19,7 +19,7 @@ class Recorded(NamedTuple):
 
     collective: str
     bytes: int  # of a rank's larger buffer
-    count: int
+    num_calls: int
     us: float  # of all of them together, without the time that late ranks cost
 
 

@@ -60,14 +60,14 @@ def replay_lines(recorded: Sequence[Recorded], predicted: Sequence[Predicted]) -
     took_us = would_us = 0.0
     for one, its in zip(recorded, predicted, strict=True):
         if not its.times_us:
-            yield f"{one.collective:14}  {_size_text(one.bytes):>9}  {one.count:6}  " + "".join(
+            yield f"{one.collective:14}  {_size_text(one.bytes):>9}  {one.num_calls:6}  " + "".join(
                 its.missing.values()
             )
             continue
-        us = its.times_us[its.best] * one.count
+        us = its.times_us[its.best] * one.num_calls
         took_us, would_us = took_us + one.us, would_us + us
         yield (
-            f"{one.collective:14}  {_size_text(one.bytes):>9}  {one.count:6}  "
+            f"{one.collective:14}  {_size_text(one.bytes):>9}  {one.num_calls:6}  "
             f"{_time_text(one.us):>10}  {_time_text(us):>10}  {its.best}"
         )
     yield f"# all calls: took {_time_text(took_us)}, would take {_time_text(would_us)}"

@@ -98,11 +98,11 @@ def simulate(
         tiles = averaged(tiles)
     work = Work(tiles, num_bytes, item_bytes, num_calls)
     programs = Programs(topology, costs, fold, work)
-    _write_plans(programs, candidate, fold)
+    num_messages = _write_plans(programs, candidate, fold)
     time = VirtualTime(programs.ranks, programs.steps, num_calls)
     index = {rank.number: at for at, rank in enumerate(programs.ranks)}
-    steadiness = Steadiness(index) if shorten and num_calls == 1 else None
-    time.run(tiles.count, steadiness)
+    steadiness = Steadiness(index, num_messages) if shorten and num_calls == 1 else None
+    time.run(tiles.number, steadiness)
     more_us = steadiness.left_out_us if steadiness else 0.0
     firsts = {rank.number: rank.ended_us[0] + more_us for rank in programs.ranks}
     lasts = [rank.ended_us[-1] + more_us for rank in programs.ranks]
@@ -111,7 +111,7 @@ def simulate(
         us = (max(lasts) - us) / (num_calls - 1)
     num_left_out = steadiness.num_left_out if steadiness else 0
     messages = {rank.number: rank.num_messages for rank in programs.ranks}
-    return Simulated(candidate.name, us, firsts, tiles.count, num_left_out, messages)
+    return Simulated(candidate.name, us, firsts, tiles.number, num_left_out, messages)
 
 
 def _candidate(what: str | Sequence[Plan], nodes: Nodes, root: int | None) -> Candidate:
@@ -123,7 +123,8 @@ _known = lru_cache(maxsize=8)(candidate_of)
 _fold = lru_cache(maxsize=8)(fold_of)
 
 
-def _write_plans(programs: Programs, candidate: Candidate, fold: Fold) -> None:
+def _write_plans(programs: Programs, candidate: Candidate, fold: Fold) -> int:
+    """Write the plans of the ranks that are simulated; return how many messages they send."""
     num_messages = 0
     for at, rank in enumerate(fold.ranks):
         plan = programs.plans[rank] = fold.plans.get(rank) or candidate.write(rank)
@@ -135,3 +136,4 @@ def _write_plans(programs: Programs, candidate: Candidate, fold: Fold) -> None:
                 f"that are not alike; expected at most {_MOST_MESSAGES}: take fewer ranks, or "
                 "nodes of equal size without stragglers and slow links"
             )
+    return num_messages // 2

@@ -16,7 +16,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from hccl_py.plan.language import PlanError
 from hccl_py.plan.tiles import NUM_CHANNELS
@@ -24,6 +24,15 @@ from hccl_py.simulation.parts import Channel, Lane, Rank, Step, Way
 from hccl_py.simulation.steady import Steadiness
 
 _RUN = -1  # stands for the ordinal of a message: look at the rank
+
+_Leave = tuple[float, int, int, Lane, Way]
+"""When a message leaves, its sender's local rank, its number in the plan, its lane and its way."""
+
+Leaving = Iterator[_Leave]
+"""Messages that leave one after the other."""
+
+_Event = tuple[float, int, int, int, Rank | None, tuple[Lane, Way, Leaving] | None]
+"""Time, what orders events at one time, and either a rank to look at or a message that leaves."""
 
 Program = Callable[[Channel, bool], list[Step]]
 """The steps of a channel in a tile that is the last one, or is not."""
@@ -36,7 +45,8 @@ class VirtualTime:
         self._ranks = ranks
         self._program = program
         self._num_calls = num_calls
-        self._events: list[tuple[float, int, int, int, Rank, Lane | None, Way]] = []
+        self._events: list[_Event] = []
+        self._leaving: list[_Leave] = []  # of the ops that a rank runs now
         self._sequence = itertools.count()
 
     def run(self, num_tiles: int, steadiness: Steadiness | None) -> None:
@@ -50,16 +60,15 @@ class VirtualTime:
             self._begin_call(rank, 0.0)
         events, leave = self._events, self._leave
         while events:
-            now, _, ordinal, _, rank, lane, way = heapq.heappop(events)
-            if ordinal == _RUN:
+            now, _, _, _, rank, left = heapq.heappop(events)
+            if rank is not None:
                 self._wake(rank, now)
-            else:
-                assert lane is not None
-                leave(lane, way, now)
+            elif left is not None:
+                leave(left, now)
         stuck = [rank for rank in self._ranks if len(rank.ended_us) < self._num_calls]
         if stuck:
             channel = next(one for one in stuck[0].channels if one.steps or one.unsent)
-            at = channel.steps[channel.at].index if channel.steps else min(channel.unsent)
+            at = channel.steps[channel.at].op_index if channel.steps else min(channel.unsent)
             raise PlanError(
                 stuck[0].number, at, f"waits for ever, as do {len(stuck) - 1} more ranks"
             )
@@ -82,7 +91,7 @@ class VirtualTime:
             return
         rank.look_at = at
         number = next(self._sequence)
-        heapq.heappush(self._events, (at, rank.local_rank, _RUN, number, rank, None, ()))
+        heapq.heappush(self._events, (at, rank.local_rank, _RUN, number, rank, None))
 
     # ---- the thread of a rank
 
@@ -139,6 +148,9 @@ class VirtualTime:
             at, has_moved = end, True
             if alone:
                 break
+        if self._leaving:
+            leaving, self._leaving = self._leaving, []
+            self._push_leave(iter(leaving))
         return at if has_moved else None
 
     def _send(self, channel: Channel, step: Step, at: float) -> float:
@@ -152,7 +164,7 @@ class VirtualTime:
                 self._enter(lane, message.way, step.ordinal + place, at)
             else:
                 lane.waiting.append((step, message, step.ordinal + place))
-                channel.unsent.add(step.index)
+                channel.unsent.add(step.op_index)
         return at
 
     def _take(self, channel: Channel, step: Step, at: float) -> float | None:
@@ -192,6 +204,7 @@ class VirtualTime:
                 lane.take_us, lane.take_memory_us = message.thread_us, message.memory_us
 
     def _spend(self, rank: Rank, at: float, thread_us: float, memory_us: float) -> float:
+        """Return when the thread is done, which the memory of the machine may hold up."""
         if memory_us:
             machine = rank.machine
             machine.memory_clear_at = max(machine.memory_clear_at, at) + memory_us
@@ -202,24 +215,31 @@ class VirtualTime:
 
     def _enter(self, lane: Lane, way: Way, ordinal: int, at: float) -> None:
         lane.num_sent += 1
-        if not way:
+        if way:
+            self._leaving.append((at, lane.sender.rank.local_rank, ordinal, lane, way))
+        else:
             self._arrive(lane, at + lane.latency_us)
-            return
-        sender = lane.sender.rank
-        number = next(self._sequence)
-        event = (at, sender.local_rank, ordinal, number, sender, lane, way)
-        heapq.heappush(self._events, event)
+
+    def _push_leave(self, leaving: Leaving) -> None:
+        """Wait for the next message that leaves: one event at a time keeps the heap small."""
+        following = next(leaving, None)
+        if following is not None:
+            at, local_rank, ordinal, lane, way = following
+            number = next(self._sequence)
+            event = (at, local_rank, ordinal, number, None, (lane, way, leaving))
+            heapq.heappush(self._events, event)
 
     def _make_room(self, lane: Lane, at: float) -> None:
         step, message, ordinal = lane.waiting.popleft()
         self._enter(lane, message.way, ordinal, at)
         channel = lane.sender
         if not any(one.lane.waiting for one in step.messages):
-            channel.unsent.discard(step.index)
+            channel.unsent.discard(step.op_index)
             self._push_run(channel.rank, at)
             self._end_call_if_done(channel.rank, at)
 
-    def _leave(self, lane: Lane, way: Way, now: float) -> None:
+    def _leave(self, left: tuple[Lane, Way, Leaving], now: float) -> None:
+        lane, way, leaving = left
         begin = end = now
         for wire, busy_us in way:  # each begins with what the one before lets through
             clear_at = wire.clear_at
@@ -230,6 +250,7 @@ class VirtualTime:
             if out - busy_us > begin:
                 begin = out - busy_us
         self._arrive(lane, end + lane.latency_us)
+        self._push_leave(leaving)
 
     def _arrive(self, lane: Lane, at: float) -> None:
         channel = lane.awaited_by

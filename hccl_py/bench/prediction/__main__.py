@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 from hccl_py.bench.collective.arguments import parse_rate
 from hccl_py.bench.collective.output.document import facts
@@ -34,7 +35,7 @@ def main() -> int:
 
 
 def _measure(given: argparse.Namespace) -> int:
-    document = {"facts": facts(), "cells": []}
+    document: dict[str, Any] = {"facts": facts(), "cells": []}
     if given.cells.exists():
         document = json.loads(given.cells.read_text())
     for world_size in given.ranks:

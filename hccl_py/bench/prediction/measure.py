@@ -90,7 +90,7 @@ def _cell(ranks: Ranks, layout: Layout, algorithm: str, size: int) -> Cell:
     began = time.monotonic()
     first_s = time_s(1, 1)
     calls = max(1, min(_MOST_CALLS, int(_ROUND_S / first_s)))
-    rounds = []
+    rounds: list[float] = []
     while len(rounds) < _NUM_ROUNDS and (len(rounds) < 1 or time.monotonic() - began < 15):
         # The untimed calls also use up what a link that stood still may send at once.
         rounds.append(1e6 * time_s(calls, calls // 3 + 1))
